@@ -1,0 +1,143 @@
+"""Imports may only run downwards: walks every module's AST, function-local imports included."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = "tensorkiln"
+ROOT = Path(__file__).resolve().parents[1] / PACKAGE
+
+FLOORS: tuple[frozenset[str], ...] = (
+    frozenset({"base"}),
+    frozenset({"ir"}),
+    frozenset({"target", "artifact", "arith", "script"}),
+    frozenset({"ops"}),
+    frozenset({"frontend", "transform", "schedule", "codegen", "external", "link", "runtime"}),
+    frozenset({"executable"}),
+    frozenset({"pipeline"}),
+    frozenset({"tune"}),
+    frozenset({"cli"}),
+)
+FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+
+# Rooms that must be installable with less than everything below their floor.
+ONLY = {
+    "runtime": frozenset({"runtime", "base", "artifact"}),
+    "link": frozenset({"link", "base", "artifact", "target"}),
+}
+
+# Package data that holds no Python to be checked.
+DATA_ROOMS = frozenset({"crt"})
+
+
+def room_of(module: str) -> str | None:
+    """Room of a dotted module name: None for the package root or for a third party."""
+    parts = module.split(".")
+    if parts[0] != PACKAGE or len(parts) < 2:
+        return None
+    return parts[1]
+
+
+def resolve(node: ast.ImportFrom, module: str, is_package: bool) -> str:
+    """Absolute dotted name that a `from ... import` statement in `module` names."""
+    if node.level == 0:
+        return node.module or ""
+    base = module.split(".")
+    drop = node.level - 1 if is_package else node.level
+    base = base[: len(base) - drop]
+    return ".".join([*base, node.module] if node.module else base)
+
+
+def imported(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of every import in the file; `from p import a` yields `p.a` for rooms."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            source = resolve(node, module, is_package)
+            if source == PACKAGE:
+                for alias in node.names:
+                    yield node.lineno, f"{PACKAGE}.{alias.name}"
+            else:
+                yield node.lineno, source
+
+
+def violations(module: str, is_package: bool, source: str) -> list[str]:
+    """Sentences for every import in `source` that runs up, sideways, or to the package root."""
+    here = room_of(module)
+    if here is None or here in DATA_ROOMS:
+        return []
+    found: list[str] = []
+    for line, name in imported(ast.parse(source), module, is_package):
+        if name.split(".")[0] != PACKAGE:
+            continue
+        there = room_of(name)
+        where = f"{module}:{line}: {here} imports {name}"
+        if there is None:
+            found.append(f"{where}: the package root is above every room")
+        elif there == here:
+            continue
+        elif there not in FLOOR_OF:
+            found.append(f"{where}: {there!r} is not a room of the house plan")
+        elif here in ONLY and there not in ONLY[here]:
+            found.append(f"{where}: {here} may use only {sorted(ONLY[here])}")
+        elif FLOOR_OF[there] >= FLOOR_OF[here]:
+            found.append(f"{where}: an import must run to a lower floor")
+    return found
+
+
+def modules() -> list[tuple[str, bool, Path]]:
+    """(dotted name, is package, path) of every Python file of the package, sorted."""
+    found = []
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = [PACKAGE, *path.relative_to(ROOT).with_suffix("").parts]
+        is_package = parts[-1] == "__init__"
+        found.append((".".join(parts[:-1] if is_package else parts), is_package, path))
+    return found
+
+
+def test_every_room_has_a_floor() -> None:
+    """A new top-level room must be put on a floor before it may hold code."""
+    rooms = {name.split(".")[1] for name, _, _ in modules() if "." in name}
+    unknown = rooms - set(FLOOR_OF) - DATA_ROOMS - {"__main__"}
+    assert not unknown, f"rooms without a floor: {sorted(unknown)}"
+
+
+def test_imports_run_down() -> None:
+    """No file of the package imports a higher floor, a neighbour, or the package root."""
+    assert modules(), f"no Python files below {ROOT}"
+    found = [
+        sentence
+        for name, is_package, path in modules()
+        for sentence in violations(name, is_package, path.read_text(encoding="utf-8"))
+    ]
+    assert not found, "\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "bad"),
+    [
+        ("tensorkiln.ir.node", "import tensorkiln.base.errors", False),
+        ("tensorkiln.ir.node", "from tensorkiln.transform import relax", True),
+        ("tensorkiln.ir.node", "def f():\n    from ..ops import conv\n", True),
+        ("tensorkiln.ir.node", "from . import types", False),
+        ("tensorkiln.ir.node", "from .. import pipeline", True),
+        ("tensorkiln.ir.node", "import tensorkiln", True),
+        ("tensorkiln.codegen.llvm", "from tensorkiln.schedule import cpu", True),
+        ("tensorkiln.runtime.load", "from tensorkiln.ir import types", True),
+        ("tensorkiln.runtime.load", "from tensorkiln.artifact import manifest", False),
+        ("tensorkiln.link.shared", "from tensorkiln.target import Target", False),
+        ("tensorkiln.link.shared", "from tensorkiln.ops import conv", True),
+        ("tensorkiln.cli.main", "from tensorkiln import pipeline, tune", False),
+        ("tensorkiln.cli.main", "import numpy, onnx", False),
+        ("tensorkiln.cli.main", "from tensorkiln.utils import x", True),
+    ],
+)
+def test_the_check_can_fail(module: str, source: str, bad: bool) -> None:
+    """The walker itself: known-good and known-bad imports, relative and function-local ones."""
+    assert bool(violations(module, False, source)) is bad
