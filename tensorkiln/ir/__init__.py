@@ -1,0 +1,1 @@
+"""The two languages: tensor programs (`expr`, `buffer`, `stmt`) and graphs (`relax`)."""

@@ -1,0 +1,85 @@
+"""Element types: a name from one table, and a number of vector lanes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# name -> (kind, bits, DLPack type code)
+DTYPES: dict[str, tuple[str, int, int]] = {
+    "bool": ("bool", 8, 6),
+    "int8": ("int", 8, 0),
+    "int16": ("int", 16, 0),
+    "int32": ("int", 32, 0),
+    "int64": ("int", 64, 0),
+    "uint8": ("uint", 8, 1),
+    "uint16": ("uint", 16, 1),
+    "uint32": ("uint", 32, 1),
+    "uint64": ("uint", 64, 1),
+    "float16": ("float", 16, 2),
+    "bfloat16": ("float", 16, 4),
+    "float32": ("float", 32, 2),
+    "float64": ("float", 64, 2),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """`DType("float32")`, or 16 lanes of it: `DType("float32", 16)`, printed `float32x16`."""
+
+    name: str
+    lanes: int = 1
+
+    def __post_init__(self) -> None:
+        if self.name not in DTYPES:
+            raise ValueError(f"unknown dtype {self.name!r}; known: {', '.join(DTYPES)}")
+
+    @staticmethod
+    def parse(text: str | DType) -> DType:
+        """`"float32x16"` -> `DType("float32", 16)`."""
+        if isinstance(text, DType):
+            return text
+        name, _, lanes = text.partition("x")
+        return DType(name, int(lanes) if lanes else 1)
+
+    @property
+    def bits(self) -> int:
+        """Storage bits of one element."""
+        return DTYPES[self.name][1]
+
+    @property
+    def bytes(self) -> int:
+        """Storage bytes of one element."""
+        return DTYPES[self.name][1] // 8
+
+    @property
+    def is_float(self) -> bool:
+        return DTYPES[self.name][0] == "float"
+
+    @property
+    def is_int(self) -> bool:
+        """Signed or unsigned integer (bool is neither)."""
+        return DTYPES[self.name][0] in ("int", "uint")
+
+    @property
+    def is_unsigned(self) -> bool:
+        return DTYPES[self.name][0] in ("uint", "bool")
+
+    @property
+    def is_bool(self) -> bool:
+        return self.name == "bool"
+
+    @property
+    def element(self) -> DType:
+        return DType(self.name)
+
+    def with_lanes(self, lanes: int) -> DType:
+        return DType(self.name, lanes)
+
+    def __str__(self) -> str:
+        return self.name if self.lanes == 1 else f"{self.name}x{self.lanes}"
+
+
+FLOAT32 = DType("float32")
+INT64 = DType("int64")
+INT32 = DType("int32")
+BOOL = DType("bool")

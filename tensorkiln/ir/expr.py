@@ -1,0 +1,456 @@
+"""Scalar and vector expressions: index arithmetic, symbolic shapes and the values of tensor programs.
+
+    Expr = Var                              a name; equal only to itself
+         | IntImm(value) | FloatImm(value)
+         | Binary(op, a, b)                 op in BINARY; both sides one dtype and lane count
+         | Unary(op, a)                     op in UNARY
+         | Select(cond, a, b)               both sides are evaluated
+         | Cast(a)
+         | Load(buffer, indices)            at most one index has lanes (a Ramp or a vector)
+         | Ramp(base, stride, lanes)        base, base+stride, ... : an index of several lanes
+         | Broadcast(a, lanes)
+         | Shuffle(a, b, lanes)             lanes picks from the concatenation of a and b
+         | VectorReduce(op, a)              one scalar from all lanes, left to right in a tree
+         | Intrin(name, args)               name in INTRINSICS
+         | Reduce(op, axes, value)          only in tensor programs; gone after scheduling
+
+Integers wrap at their width; `floordiv`/`floormod` round to minus infinity (divisor > 0);
+`div` on floats is IEEE. Float operations are IEEE with contraction to FMA allowed (D7).
+Python operators on expressions build nodes and fold integer constants; `==` compares structure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Union
+
+from tensorkiln.ir.dtype import BOOL, FLOAT32, INT64, DType
+
+if TYPE_CHECKING:
+    from tensorkiln.ir.buffer import Buffer
+
+# op -> (python spelling or None, result is bool)
+BINARY: dict[str, tuple[str | None, bool]] = {
+    "add": ("+", False),
+    "sub": ("-", False),
+    "mul": ("*", False),
+    "div": ("/", False),
+    "floordiv": ("//", False),
+    "floormod": ("%", False),
+    "min": (None, False),
+    "max": (None, False),
+    "bitand": ("&", False),
+    "bitor": ("|", False),
+    "bitxor": ("^", False),
+    "shl": ("<<", False),
+    "shr": (">>", False),
+    "lt": ("<", True),
+    "le": ("<=", True),
+    "gt": (">", True),
+    "ge": (">=", True),
+    "eq": ("==", True),
+    "ne": ("!=", True),
+    "and": (None, True),
+    "or": (None, True),
+}
+UNARY = ("neg", "not", "abs", "sqrt", "floor", "ceil", "round", "trunc")
+# Elementary functions and machine operations; arity. Expanded by the code generator's own
+# polynomials (`exp`, `erf`, ...) or mapped to an LLVM intrinsic (`fma`, `rint`).
+INTRINSICS: dict[str, int] = {
+    "fma": 3,
+    "exp": 1,
+    "log": 1,
+    "erf": 1,
+    "tanh": 1,
+    "sigmoid": 1,
+    "gelu": 1,
+    "sin": 1,
+    "cos": 1,
+    "pow": 2,
+    "fmod": 2,
+    "isnan": 1,
+    "bitcast_i32": 1,
+    "bitcast_f32": 1,
+}
+
+ExprLike = Union["Expr", int, float, bool]
+
+
+class Expr:
+    """Base of all expressions; every subclass has a `dtype`."""
+
+    __slots__ = ()
+    dtype: DType
+
+    def __add__(self, other: ExprLike) -> Expr:
+        return binary("add", self, other)
+
+    def __radd__(self, other: ExprLike) -> Expr:
+        return binary("add", other, self)
+
+    def __sub__(self, other: ExprLike) -> Expr:
+        return binary("sub", self, other)
+
+    def __rsub__(self, other: ExprLike) -> Expr:
+        return binary("sub", other, self)
+
+    def __mul__(self, other: ExprLike) -> Expr:
+        return binary("mul", self, other)
+
+    def __rmul__(self, other: ExprLike) -> Expr:
+        return binary("mul", other, self)
+
+    def __truediv__(self, other: ExprLike) -> Expr:
+        return binary("div", self, other)
+
+    def __rtruediv__(self, other: ExprLike) -> Expr:
+        return binary("div", other, self)
+
+    def __floordiv__(self, other: ExprLike) -> Expr:
+        return binary("floordiv", self, other)
+
+    def __mod__(self, other: ExprLike) -> Expr:
+        return binary("floormod", self, other)
+
+    def __lt__(self, other: ExprLike) -> Expr:
+        return binary("lt", self, other)
+
+    def __le__(self, other: ExprLike) -> Expr:
+        return binary("le", self, other)
+
+    def __gt__(self, other: ExprLike) -> Expr:
+        return binary("gt", self, other)
+
+    def __ge__(self, other: ExprLike) -> Expr:
+        return binary("ge", self, other)
+
+    def __neg__(self) -> Expr:
+        return unary("neg", self)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Var(Expr):
+    """A variable: loop index, symbolic dimension, let-bound value. Identity is its meaning."""
+
+    name: str
+    dtype: DType = INT64
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class IntImm(Expr):
+    value: int
+    dtype: DType = INT64
+
+
+@dataclass(frozen=True, slots=True)
+class FloatImm(Expr):
+    value: float
+    dtype: DType = FLOAT32
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, FloatImm)
+            and self.dtype == other.dtype
+            and (self.value == other.value or (self.value != self.value and other.value != other.value))
+            and math.copysign(1.0, self.value) == math.copysign(1.0, other.value)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.value if self.value == self.value else "nan", self.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class Binary(Expr):
+    op: str
+    a: Expr
+    b: Expr
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        return BOOL.with_lanes(self.a.dtype.lanes) if BINARY[self.op][1] else self.a.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Unary(Expr):
+    op: str
+    a: Expr
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        return self.a.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Select(Expr):
+    cond: Expr
+    a: Expr
+    b: Expr
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        return self.a.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Cast(Expr):
+    """Integer -> float exact or nearest; float -> integer truncates (saturating); x != 0 to bool."""
+
+    a: Expr
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Ramp(Expr):
+    base: Expr
+    stride: Expr
+    lanes: int
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        return self.base.dtype.with_lanes(self.lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast(Expr):
+    a: Expr
+    lanes: int
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        return self.a.dtype.with_lanes(self.lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffle(Expr):
+    a: Expr
+    b: Expr
+    lanes: tuple[int, ...]
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        return self.a.dtype.with_lanes(len(self.lanes))
+
+
+@dataclass(frozen=True, slots=True)
+class VectorReduce(Expr):
+    op: str
+    a: Expr
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        return self.a.dtype.element
+
+
+@dataclass(frozen=True, slots=True)
+class Intrin(Expr):
+    name: str
+    args: tuple[Expr, ...]
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        first = self.args[0].dtype
+        if self.name == "isnan":
+            return BOOL.with_lanes(first.lanes)
+        if self.name == "bitcast_i32":
+            return DType("int32", first.lanes)
+        if self.name == "bitcast_f32":
+            return DType("float32", first.lanes)
+        return first
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Expr):
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        lanes = max((i.dtype.lanes for i in self.indices), default=1)
+        return self.buffer.dtype.with_lanes(lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce(Expr):
+    """`op` over `axes` (variable, extent) of `value`; the empty reduction gives the identity."""
+
+    op: str  # sum, max, min, prod
+    axes: tuple[tuple[Var, Expr], ...]
+    value: Expr
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        return self.value.dtype
+
+
+REDUCE_BINARY = {"sum": "add", "max": "max", "min": "min", "prod": "mul"}
+
+
+def reduce_identity(op: str, dtype: DType) -> Expr:
+    """The value that leaves `op` unchanged: 0, 1, or the far end of the dtype's range."""
+    if op in ("sum", "prod"):
+        return const(0 if op == "sum" else 1, dtype)
+    if dtype.is_float:
+        return const(float("-inf") if op == "max" else float("inf"), dtype)
+    if dtype.is_unsigned:
+        return const(0 if op == "max" else (1 << dtype.bits) - 1, dtype)
+    low = -(1 << (dtype.bits - 1))
+    return const(low if op == "max" else -low - 1, dtype)
+
+
+def const(value: float, dtype: DType = INT64) -> Expr:
+    """A literal of `dtype`; with lanes, its broadcast."""
+    element = dtype.element
+    imm: Expr
+    imm = FloatImm(float(value), element) if element.is_float else IntImm(int(value), element)
+    return imm if dtype.lanes == 1 else Broadcast(imm, dtype.lanes)
+
+
+def as_expr(value: ExprLike, like: DType = INT64) -> Expr:
+    """Python numbers become literals of dtype `like`; expressions pass through."""
+    if isinstance(value, Expr):
+        return value
+    if isinstance(value, bool):
+        return IntImm(int(value), BOOL)
+    if isinstance(value, float) and not like.is_float:
+        return FloatImm(value)
+    return const(value, like)
+
+
+def int_value(e: ExprLike) -> int | None:
+    """The integer an expression is, or None when it is symbolic."""
+    if isinstance(e, IntImm):
+        return e.value
+    return int(e) if isinstance(e, int) else None
+
+
+def _floordiv(a: int, b: int) -> int:
+    return a // b
+
+
+_FOLD: dict[str, Callable[[int, int], int]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "floordiv": _floordiv,
+    "floormod": lambda a, b: a % b,
+    "min": min,
+    "max": max,
+    "lt": lambda a, b: int(a < b),
+    "le": lambda a, b: int(a <= b),
+    "gt": lambda a, b: int(a > b),
+    "ge": lambda a, b: int(a >= b),
+    "eq": lambda a, b: int(a == b),
+    "ne": lambda a, b: int(a != b),
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+}
+
+
+def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
+    """Build `a op b`, folding integer literals and the units x+0, x-0, x*1, x*0, x//1, x%1."""
+    if not isinstance(a, Expr):
+        a = as_expr(a, b.dtype.element if isinstance(b, Expr) else INT64)
+    b = as_expr(b, a.dtype.element)
+    a, b = match_lanes(a, b)
+    if isinstance(a, IntImm) and isinstance(b, IntImm) and op in _FOLD:
+        if not (op in ("floordiv", "floormod") and b.value == 0):
+            value = _FOLD[op](a.value, b.value)
+            return IntImm(value, BOOL) if BINARY[op][1] else _wrapped(value, a.dtype)
+    if isinstance(b, IntImm) and not a.dtype.is_float:
+        if (op in ("add", "sub") and b.value == 0) or (op in ("mul", "floordiv") and b.value == 1):
+            return a
+        if op == "mul" and b.value == 0:
+            return b
+        if op == "floormod" and b.value == 1:
+            return IntImm(0, a.dtype)
+    if isinstance(a, IntImm) and not b.dtype.is_float:
+        if (op == "add" and a.value == 0) or (op == "mul" and a.value == 1):
+            return b
+        if op == "mul" and a.value == 0:
+            return a
+    if op == "and" and isinstance(a, IntImm):
+        return b if a.value else a
+    if op == "and" and isinstance(b, IntImm):
+        return a if b.value else b
+    return Binary(op, a, b)
+
+
+def _wrapped(value: int, dtype: DType) -> IntImm:
+    span = 1 << dtype.bits
+    value %= span
+    if not dtype.is_unsigned and value >= span // 2:
+        value -= span
+    return IntImm(value, dtype)
+
+
+def match_lanes(a: Expr, b: Expr) -> tuple[Expr, Expr]:
+    """Broadcast the scalar side to the lanes of the other."""
+    la, lb = a.dtype.lanes, b.dtype.lanes
+    if la == lb:
+        return a, b
+    if la == 1:
+        return Broadcast(a, lb), b
+    if lb == 1:
+        return a, Broadcast(b, la)
+    raise ValueError(f"lanes differ: {a.dtype} against {b.dtype}")
+
+
+def unary(op: str, a: Expr) -> Expr:
+    if op == "neg" and isinstance(a, IntImm):
+        return IntImm(-a.value, a.dtype)
+    return Unary(op, a)
+
+
+def minimum(a: ExprLike, b: ExprLike) -> Expr:
+    return binary("min", a, b)
+
+
+def maximum(a: ExprLike, b: ExprLike) -> Expr:
+    return binary("max", a, b)
+
+
+def logical_and(*conds: Expr) -> Expr:
+    """Conjunction of all conditions; true when there is none."""
+    result: Expr = IntImm(1, BOOL)
+    for cond in conds:
+        result = binary("and", result, cond)
+    return result
+
+
+def select(cond: Expr, a: ExprLike, b: ExprLike) -> Expr:
+    if not isinstance(a, Expr):
+        a = as_expr(a, b.dtype.element if isinstance(b, Expr) else INT64)
+    b = as_expr(b, a.dtype.element)
+    a, b = match_lanes(a, b)
+    if isinstance(cond, IntImm):
+        return a if cond.value else b
+    return Select(cond, a, b)
+
+
+def cast(a: Expr, dtype: DType | str) -> Expr:
+    dtype = DType.parse(dtype).with_lanes(a.dtype.lanes)
+    if a.dtype == dtype:
+        return a
+    if isinstance(a, IntImm) and (dtype.is_float or dtype.is_int):
+        return const(a.value, dtype)
+    return Cast(a, dtype)
+
+
+def intrin(name: str, *args: Expr) -> Expr:
+    if len(args) != INTRINSICS[name]:
+        raise ValueError(f"{name} takes {INTRINSICS[name]} arguments, got {len(args)}")
+    return Intrin(name, tuple(args))
+
+
+__all__ = [
+    "BINARY", "INTRINSICS", "REDUCE_BINARY", "UNARY",
+    "Binary", "Broadcast", "Cast", "Expr", "ExprLike", "FloatImm", "IntImm", "Intrin", "Load",
+    "Ramp", "Reduce", "Select", "Shuffle", "Unary", "Var", "VectorReduce",
+    "as_expr", "binary", "cast", "const", "int_value", "intrin", "logical_and",
+    "match_lanes", "maximum", "minimum", "reduce_identity", "select", "unary",
+]  # fmt: skip

@@ -1,0 +1,153 @@
+"""Layouts: how the elements of a logical tensor lie in memory.
+
+A layout lists the physical axes, outermost first. Each takes a piece of one logical dimension
+(`A` is the first, `B` the second, ...):
+
+    A        the whole index            B/16     index // 16
+    B%16     index % 16                 C+1      the whole index, with a zero halo of 1 before and after
+
+`"A B/16 C+1 D+1 B%16"` is NCHW in blocks of 16 channels with a spatial halo of one. Elements
+outside the logical shape (halo, and the rest of the last block) are zero: producers write them.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensorkiln.ir.expr import Expr, as_expr, int_value
+
+_AXIS = re.compile(r"([A-H])(?:/(\d+))?(?:%(\d+))?(?:\+(\d+))?$")
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutAxis:
+    """Physical index = (logical index + halo) // divisor % modulus (modulus 0: none)."""
+
+    dim: int
+    divisor: int = 1
+    modulus: int = 0
+    halo: int = 0
+
+    def __str__(self) -> str:
+        text = "ABCDEFGH"[self.dim]
+        text += f"/{self.divisor}" if self.divisor > 1 else ""
+        text += f"%{self.modulus}" if self.modulus else ""
+        return text + (f"+{self.halo}" if self.halo else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    axes: tuple[LayoutAxis, ...]
+
+    @staticmethod
+    @functools.cache
+    def parse(text: str) -> Layout:
+        """Inverse of `str`. Raises ValueError naming the piece that is not an axis."""
+        axes = []
+        for piece in text.split():
+            m = _AXIS.match(piece)
+            if m is None:
+                raise ValueError(f"not a layout axis: {piece!r} in {text!r}")
+            div, mod, halo = (int(g) if g else d for g, d in zip(m.groups()[1:], (1, 0, 0)))
+            axes.append(LayoutAxis("ABCDEFGH".index(m[1]), div, mod, halo))
+        return Layout(tuple(axes))
+
+    @staticmethod
+    @functools.cache
+    def plain(ndim: int) -> Layout:
+        """Row-major."""
+        return Layout(tuple(LayoutAxis(d) for d in range(ndim)))
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.axes))
+
+    @property
+    def is_plain(self) -> bool:
+        return self == Layout.plain(len(self.axes))
+
+    def halo(self, dim: int) -> int:
+        return max((a.halo for a in self.axes if a.dim == dim), default=0)
+
+    def block(self, dim: int) -> int:
+        """Elements of `dim` that lie together innermost-split (its smallest divisor), or 1."""
+        return min((a.divisor for a in self.axes if a.dim == dim and a.divisor > 1), default=1)
+
+    def with_halo(self, halos: dict[int, int]) -> Layout:
+        """The same order with the given halo per logical dimension (others become 0)."""
+        return Layout(
+            tuple(LayoutAxis(a.dim, a.divisor, a.modulus, halos.get(a.dim, 0)) for a in self.axes)
+        )
+
+    def physical_shape(self, shape: Sequence[Expr]) -> tuple[Expr, ...]:
+        """Extents of the physical axes for a logical shape."""
+        out: list[Expr] = []
+        for a in self.axes:
+            n = as_expr(shape[a.dim]) + 2 * a.halo
+            if a.divisor > 1:
+                n = (n + (a.divisor - 1)) // a.divisor
+            out.append(as_expr(a.modulus) if a.modulus and a.modulus else n)
+        return tuple(out)
+
+    def physical_index(self, index: Sequence[Expr]) -> tuple[Expr, ...]:
+        """Physical indices of one logical element."""
+        out: list[Expr] = []
+        for a in self.axes:
+            i = as_expr(index[a.dim]) + a.halo
+            if a.divisor > 1:
+                i = i // a.divisor
+            out.append(i % a.modulus if a.modulus else i)
+        return tuple(out)
+
+    def logical_index(self, physical: Sequence[Expr], ndim: int) -> tuple[Expr, ...]:
+        """Logical indices of one physical element (may lie outside the logical shape)."""
+        index: list[Expr] = [as_expr(0)] * ndim
+        for a, p in zip(self.axes, physical):
+            index[a.dim] = index[a.dim] + (p * a.divisor - a.halo)
+        return tuple(index)
+
+    def pads(self, shape: Sequence[Expr]) -> bool:
+        """Whether memory holds elements outside the logical shape."""
+        for d in range(len(shape)):
+            if self.halo(d):
+                return True
+            largest = max((a.divisor for a in self.axes if a.dim == d), default=1)
+            extent = int_value(shape[d])
+            if largest > 1 and (extent is None or extent % largest):
+                return True
+        return False
+
+    def _splits(self, dim: int) -> list[LayoutAxis]:
+        return sorted((a for a in self.axes if a.dim == dim), key=lambda a: -a.divisor)
+
+    def pack(self, array: np.ndarray) -> np.ndarray:
+        """A logical array -> its physical form, padding with zeros. Copies at most once."""
+        pad, split, order = [], [], {}
+        for d, extent in enumerate(array.shape):
+            splits, halo = self._splits(d), self.halo(d)
+            inner = [a.modulus for a in splits[1:]]
+            total = extent + 2 * halo
+            outer = -(-total // math.prod(inner))
+            pad.append((halo, outer * math.prod(inner) - extent - halo))
+            for k, a in enumerate(splits):
+                order[a] = len(split)
+                split.append(outer if k == 0 else a.modulus)
+        if any(p != (0, 0) for p in pad):
+            array = np.pad(array, pad)
+        return np.ascontiguousarray(array.reshape(split).transpose([order[a] for a in self.axes]))
+
+    def unpack(self, packed: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+        """Inverse of `pack` for a logical `shape`."""
+        by_axis = {a: i for i, a in enumerate(self.axes)}
+        order, merged, window = [], [], []
+        for d, extent in enumerate(shape):
+            splits, halo = self._splits(d), self.halo(d)
+            order += [by_axis[a] for a in splits]
+            merged.append(math.prod(packed.shape[by_axis[a]] for a in splits))
+            window.append(slice(halo, halo + extent))
+        return packed.transpose(order).reshape(merged)[tuple(window)]

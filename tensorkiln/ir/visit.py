@@ -1,0 +1,181 @@
+"""Walks over expressions and statements: children, rebuild, substitute, collect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.expr import (
+    Binary, Broadcast, Cast, Expr, FloatImm, IntImm, Intrin, Load, Ramp, Reduce, Select, Shuffle,
+    Unary, Var, VectorReduce, binary, cast, select, unary,
+)  # fmt: skip
+from tensorkiln.ir.stmt import Alloc, For, If, Let, Prefetch, Seq, Stmt, Store, seq
+
+Rewrite = Callable[[Expr], Expr]
+
+
+def children(e: Expr) -> tuple[Expr, ...]:
+    """Direct subexpressions, left to right."""
+    match e:
+        case Binary(_, a, b):
+            return (a, b)
+        case Unary(_, a) | Broadcast(a, _) | VectorReduce(_, a) | Cast(a, _):
+            return (a,)
+        case Select(c, a, b):
+            return (c, a, b)
+        case Load(_, indices):
+            return indices
+        case Ramp(base, stride, _):
+            return (base, stride)
+        case Shuffle(a, b, _):
+            return (a, b)
+        case Intrin(_, args):
+            return args
+        case Reduce(_, axes, value):
+            return (*(extent for _, extent in axes), value)
+    return ()
+
+
+def map_children(e: Expr, f: Rewrite) -> Expr:
+    """`e` with `f` applied to each child; `e` itself when none changed. Folds as built."""
+    match e:
+        case Var() | IntImm() | FloatImm():
+            return e
+        case Binary(op, a, b):
+            x, y = f(a), f(b)
+            return e if x is a and y is b else binary(op, x, y)
+        case Unary(op, a):
+            x = f(a)
+            return e if x is a else unary(op, x)
+        case Select(c, a, b):
+            z, x, y = f(c), f(a), f(b)
+            return e if z is c and x is a and y is b else select(z, x, y)
+        case Cast(a, dtype):
+            x = f(a)
+            return e if x is a else cast(x, dtype)
+        case Load(buf, indices):
+            new = tuple(map(f, indices))
+            return e if all(map(_is, new, indices)) else Load(buf, new)
+        case Ramp(base, stride, lanes):
+            x, y = f(base), f(stride)
+            return e if x is base and y is stride else Ramp(x, y, lanes)
+        case Broadcast(a, lanes):
+            x = f(a)
+            return e if x is a else Broadcast(x, lanes)
+        case Shuffle(a, b, lanes):
+            x, y = f(a), f(b)
+            return e if x is a and y is b else Shuffle(x, y, lanes)
+        case VectorReduce(op, a):
+            x = f(a)
+            return e if x is a else VectorReduce(op, x)
+        case Intrin(name, args):
+            new = tuple(map(f, args))
+            return e if all(map(_is, new, args)) else Intrin(name, new)
+        case Reduce(op, axes, value):
+            new_axes = tuple((v, f(extent)) for v, extent in axes)
+            x = f(value)
+            same = x is value and all(n[1] is o[1] for n, o in zip(new_axes, axes))
+            return e if same else Reduce(op, new_axes, x)
+    raise TypeError(f"not an expression: {e!r}")
+
+
+def _is(a: object, b: object) -> bool:
+    return a is b
+
+
+def map_stmt(s: Stmt, on_expr: Rewrite, on_stmt: Callable[[Stmt], Stmt]) -> Stmt:
+    """`s` with its expressions and direct substatements rewritten; `s` when none changed."""
+    match s:
+        case For(var, lo, extent, kind, body):
+            lo2, ext2, body2 = on_expr(lo), on_expr(extent), on_stmt(body)
+            same = lo2 is lo and ext2 is extent and body2 is body
+            return s if same else For(var, lo2, ext2, kind, body2)
+        case Seq(stmts):
+            new = tuple(map(on_stmt, stmts))
+            return s if all(map(_is, new, stmts)) else seq(*new)
+        case Store(buf, indices, value, nt):
+            idx, val = tuple(map(on_expr, indices)), on_expr(value)
+            return s if val is value and all(map(_is, idx, indices)) else Store(buf, idx, val, nt)
+        case Let(var, value, body):
+            val, body2 = on_expr(value), on_stmt(body)
+            return s if val is value and body2 is body else Let(var, val, body2)
+        case If(cond, then, orelse):
+            c, t = on_expr(cond), on_stmt(then)
+            o = on_stmt(orelse) if orelse is not None else None
+            return s if c is cond and t is then and o is orelse else If(c, t, o)
+        case Alloc(buf, body):
+            body2 = on_stmt(body)
+            return s if body2 is body else Alloc(buf, body2)
+        case Prefetch(buf, indices, locality, write):
+            idx = tuple(map(on_expr, indices))
+            return s if all(map(_is, idx, indices)) else Prefetch(buf, idx, locality, write)
+    raise TypeError(f"not a statement: {s!r}")
+
+
+def substitute(e: Expr, values: Mapping[Var, Expr]) -> Expr:
+    """Replace variables by expressions."""
+    if isinstance(e, Var):
+        return values.get(e, e)
+    return map_children(e, lambda c: substitute(c, values))
+
+
+def substitute_stmt(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
+    return map_stmt(s, lambda e: substitute(e, values), lambda t: substitute_stmt(t, values))
+
+
+def walk(e: Expr) -> Iterator[Expr]:
+    """`e` and everything below it, parents first."""
+    yield e
+    for c in children(e):
+        yield from walk(c)
+
+
+def stmt_exprs(s: Stmt) -> tuple[Expr, ...]:
+    """Expressions directly in a statement (not those of substatements)."""
+    match s:
+        case For(_, lo, extent, _, _):
+            return (lo, extent)
+        case Store(_, indices, value, _):
+            return (*indices, value)
+        case Let(_, value, _):
+            return (value,)
+        case If(cond, _, _):
+            return (cond,)
+        case Prefetch(_, indices, _, _):
+            return indices
+    return ()
+
+
+def substmts(s: Stmt) -> tuple[Stmt, ...]:
+    match s:
+        case For(_, _, _, _, body) | Let(_, _, body) | Alloc(_, body):
+            return (body,)
+        case Seq(stmts):
+            return stmts
+        case If(_, then, orelse):
+            return (then,) if orelse is None else (then, orelse)
+    return ()
+
+
+def walk_stmt(s: Stmt) -> Iterator[Stmt]:
+    """`s` and every statement below it, parents first."""
+    yield s
+    for t in substmts(s):
+        yield from walk_stmt(t)
+
+
+def free_vars(e: Expr) -> list[Var]:
+    """Variables of an expression in order of first appearance."""
+    seen: dict[Var, None] = {}
+    for x in walk(e):
+        if isinstance(x, Var):
+            seen.setdefault(x)
+    return list(seen)
+
+
+def loads(e: Expr) -> list[Load]:
+    return [x for x in walk(e) if isinstance(x, Load)]
+
+
+def stored_buffers(s: Stmt) -> set[Buffer]:
+    return {t.buffer for t in walk_stmt(s) if isinstance(t, Store)}
