@@ -1,0 +1,174 @@
+"""Content-addressed store of bytes with a size cap, safe for many processes at once.
+
+An entry is one file: magic, the components its key was made from (JSON), the hash of the
+content, the content. Damage is noticed on read and counts as a miss.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensorkiln.base.errors import UserError
+from tensorkiln.base.files import atomic_write
+
+_MAGIC = b"KILNCAS1"
+_LONG = 200  # longer components are kept as their hash
+_RECENT = 400  # entries that `explain` looks at, newest first
+
+
+def key_of(components: Mapping[str, str]) -> str:
+    """The key (64 hex digits) of what an entry depends on, e.g. tir, target, compiler."""
+    text = json.dumps(components, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """Why a look-up missed: the nearest entry and the components that differ from it."""
+
+    nearest: str
+    differs: tuple[tuple[str, str, str], ...]
+
+    def __str__(self) -> str:
+        """One line per differing component: name, the entry's value, the value asked for."""
+        if not self.nearest:
+            return "the cache is empty"
+        lines = [f"{name}: cached {theirs!r}, asked {ours!r}" for name, ours, theirs in self.differs]
+        return f"nearest entry {self.nearest[:12]}; " + "; ".join(lines)
+
+
+class Cache:
+    """A folder of entries. `limit` is in bytes; the least recently used entries go first.
+
+    Never fails a compile: a folder that cannot be written makes `put` return False.
+    """
+
+    def __init__(self, root: str | Path, limit: int = 2 << 30):
+        self.root = Path(root)
+        self.limit = limit
+        self._total: int | None = None
+
+    def _file(self, key: str) -> Path:
+        if len(key) != 64 or not set(key) <= set("0123456789abcdef"):
+            raise UserError(f"cache key {key!r}: expected 64 lower-case hex digits")
+        return self.root / "objects" / key[:2] / key[2:]
+
+    def get(self, key: str) -> bytes | None:
+        """The content stored under `key`, or None; a damaged entry is removed and is a miss."""
+        file = self._file(key)
+        try:
+            raw = file.read_bytes()
+        except OSError:
+            return None
+        parsed = _parse(raw)
+        if parsed is None:
+            with suppress(OSError):
+                file.unlink()
+            return None
+        with suppress(OSError):
+            os.utime(file)  # the time of the last use orders the pruning
+        return parsed
+
+    def put(
+        self, key: str, content: bytes, components: Mapping[str, str] | None = None
+    ) -> bool:
+        """Store `content`; False when the folder cannot be written. Prunes beyond the limit."""
+        file = self._file(key)
+        short = {name: _short(text) for name, text in (components or {}).items()}
+        header = json.dumps(short, sort_keys=True).encode()
+        size = len(_MAGIC) + 4 + len(header) + 32 + len(content)
+        if size > self.limit:
+            return False
+        head = _MAGIC + len(header).to_bytes(4, "little") + header
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            atomic_write(file, [head, hashlib.sha256(content).digest(), content])
+        except (OSError, UserError):
+            return False
+        if self._total is None:
+            self._total = self.size()
+        else:
+            self._total += size
+        if self._total > self.limit:
+            self.prune()
+        return True
+
+    def _entries(self) -> Iterator[tuple[float, int, Path]]:
+        """(time of last use, bytes, file) of every entry, in no order."""
+        for folder in (self.root / "objects").glob("??"):
+            for file in folder.glob("?*"):
+                with suppress(OSError):
+                    info = file.stat()
+                    yield info.st_mtime, info.st_size, file
+
+    def size(self) -> int:
+        """Bytes on disk now."""
+        return sum(size for _, size, _ in self._entries())
+
+    def prune(self, limit: int | None = None) -> int:
+        """Remove least recently used entries down to nine tenths of the limit; bytes freed."""
+        cap = self.limit if limit is None else limit
+        entries = sorted(self._entries(), key=lambda entry: (entry[0], entry[2].name))
+        total = sum(size for _, size, _ in entries)
+        freed = 0
+        if total > cap:
+            for _, size, file in entries:
+                if total - freed <= cap * 9 // 10:
+                    break
+                with suppress(OSError):
+                    file.unlink()
+                    freed += size
+        self._total = total - freed
+        return freed
+
+    def explain(self, components: Mapping[str, str]) -> Miss:
+        """Why `key_of(components)` is not here: compares with the nearest recent entry."""
+        wanted = {name: _short(text) for name, text in components.items()}
+        best: tuple[int, str, dict[str, str]] | None = None
+        newest = sorted(self._entries(), key=lambda entry: entry[0], reverse=True)[:_RECENT]
+        for _, _, file in newest:
+            theirs = _read_components(file)
+            same = sum(theirs.get(name) == text for name, text in wanted.items())
+            if best is None or same > best[0]:
+                best = (same, file.parent.name + file.name, theirs)
+        if best is None:
+            return Miss("", ())
+        _, key, theirs = best
+        names = sorted(set(wanted) | set(theirs))
+        pairs = ((name, wanted.get(name, ""), theirs.get(name, "")) for name in names)
+        return Miss(key, tuple(pair for pair in pairs if pair[1] != pair[2]))
+
+
+def _short(text: str) -> str:
+    if len(text) <= _LONG:
+        return text
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _parse(raw: bytes) -> bytes | None:
+    """The content of an entry, or None when anything about it is wrong."""
+    start = len(_MAGIC) + 4
+    if not raw.startswith(_MAGIC) or len(raw) < start:
+        return None
+    start += int.from_bytes(raw[start - 4 : start], "little")
+    digest, content = raw[start : start + 32], raw[start + 32 :]
+    return content if hashlib.sha256(content).digest() == digest else None
+
+
+def _read_components(file: Path) -> dict[str, str]:
+    """What an entry's key was made from; empty when it cannot be read."""
+    try:
+        with file.open("rb") as stream:
+            head = stream.read(len(_MAGIC) + 4)
+            if not head.startswith(_MAGIC):
+                return {}
+            parsed = json.loads(stream.read(int.from_bytes(head[len(_MAGIC) :], "little")))
+    except (OSError, ValueError):
+        return {}
+    return {str(k): str(v) for k, v in parsed.items()} if isinstance(parsed, dict) else {}

@@ -1,0 +1,179 @@
+"""Files that appear whole or not at all, and paths that cannot leave their folder."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from tensorkiln.base.errors import UserError
+
+Chunk = bytes | bytearray | memoryview
+
+_SENTENCES: dict[int, str] = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "permission denied",
+    errno.ENOENT: "the folder does not exist",
+    errno.ENOTDIR: "a part of the path is a file, not a folder",
+    errno.EISDIR: "it is a folder",
+    errno.ENAMETOOLONG: "the name is too long",
+    errno.EFBIG: "the file would be larger than the limit allows",
+}
+
+
+def _cannot_write(path: Path, error: OSError) -> UserError:
+    reason = _SENTENCES.get(error.errno or 0, error.strerror or str(error))
+    return UserError(f"cannot write {str(path)!r}: {reason}", code="cannot-write")
+
+
+def _plain_mode() -> int:
+    """Permissions an ordinary `open` would give; the umask can only be read by setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+@contextmanager
+def atomic_path(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary name beside `path`; it becomes `path` when the block ends well.
+
+    For tools that write a file by name. On any error the temporary file goes and `path` keeps
+    its former content. OSErrors about the file come out as UserError (code `cannot-write`).
+    """
+    target = Path(path)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
+    except OSError as error:
+        raise _cannot_write(target, error) from error
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        try:
+            temporary.chmod(_plain_mode())
+            yield temporary
+            os.replace(temporary, target)
+        except OSError as error:
+            raise _cannot_write(target, error) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_open(path: str | Path) -> Iterator[BinaryIO]:
+    """Yield a binary stream whose content becomes `path` when the block ends well."""
+    with atomic_path(path) as temporary, temporary.open("wb") as stream:
+        yield stream
+
+
+def atomic_write(path: str | Path, content: Chunk | str | Iterable[Chunk]) -> None:
+    """Write `content` (bytes, text as UTF-8, or chunks in order) to `path`, whole or not at all."""
+    if isinstance(content, str):
+        content = content.encode()
+    chunks = [content] if isinstance(content, bytes | bytearray | memoryview) else content
+    with atomic_open(path) as stream:
+        for chunk in chunks:
+            stream.write(chunk)
+
+
+@contextmanager
+def atomic_dir(path: str | Path) -> Iterator[Path]:
+    """Yield an empty folder that becomes `path` when the block ends well.
+
+    A folder that was there before is replaced in whole. Raises UserError like `atomic_path`.
+    """
+    target = Path(path)
+    try:
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
+    except OSError as error:
+        raise _cannot_write(target, error) from error
+    try:
+        try:
+            yield temporary
+            temporary.chmod(_plain_mode() | 0o111)
+            _swap_in(temporary, target)
+        except OSError as error:
+            raise _cannot_write(target, error) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _swap_in(folder: Path, target: Path) -> None:
+    """Rename `folder` to `target`; a former folder moves aside first, since rename keeps it."""
+    if not target.is_dir() or target.is_symlink():
+        os.replace(folder, target)
+        return
+    former = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.old.", dir=target.parent))
+    os.replace(target, former)
+    try:
+        os.replace(folder, target)
+    except OSError:
+        os.replace(former, target)
+        raise
+    shutil.rmtree(former, ignore_errors=True)
+
+
+def _refuse(relative: str, reason: str, hint: str = "") -> UserError:
+    return UserError(f"refused path {relative!r}: {reason}", code="unsafe-path", hint=hint)
+
+
+def resolve_inside(root: str | Path, relative: str, granted: Sequence[str | Path] = ()) -> Path:
+    """The real path of `relative` under `root`, which must not lead out of it.
+
+    Refused with UserError (code `unsafe-path`): absolute names, `..`, and symbolic links whose
+    target lies neither under `root` nor under a folder in `granted`. The file may be missing.
+    """
+    parts = relative.replace("\\", "/").split("/")
+    if not relative or "\0" in relative:
+        raise _refuse(relative, "it is empty or holds a zero byte")
+    if relative.startswith(("/", "\\")) or parts[0].endswith(":"):
+        raise _refuse(relative, "it is absolute; only names inside the folder are read")
+    if ".." in parts:
+        raise _refuse(relative, "it holds '..'; only names inside the folder are read")
+    base = Path(root).resolve()
+    real = base.joinpath(*parts).resolve()
+    allowed = [base, *(Path(folder).resolve() for folder in granted)]
+    if not any(real.is_relative_to(folder) for folder in allowed):
+        hint = f"grant the folder {str(real.parent)!r} if it is meant"
+        raise _refuse(relative, f"a link leads out of {str(base)!r}", hint)
+    return real
+
+
+def open_inside(root: str | Path, relative: str, granted: Sequence[str | Path] = ()) -> BinaryIO:
+    """Open a plain file under `root` for reading; it cannot be tricked out of the folder.
+
+    Beyond `resolve_inside`, refuses what is no plain file and files with a second hard link,
+    whose other name may lie anywhere; a file inside a `granted` folder may have links.
+    A missing file is a UserError (code `missing-file`).
+    """
+    real = resolve_inside(root, relative, granted)
+    try:
+        before = real.stat()
+        if not stat.S_ISREG(before.st_mode):
+            raise _refuse(relative, "it is not a plain file")
+        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+        handle = os.open(real, flags)
+    except OSError as error:
+        reason = "no such file" if error.errno == errno.ENOENT else error.strerror
+        raise UserError(f"cannot read {str(real)!r}: {reason}", code="missing-file") from error
+    stream = os.fdopen(handle, "rb")
+    now = os.fstat(handle)
+    # What was checked must be what was opened: another process could have swapped the file.
+    if (now.st_dev, now.st_ino) != (before.st_dev, before.st_ino):
+        stream.close()
+        raise _refuse(relative, "it changed while it was opened")
+    trusted = any(real.is_relative_to(Path(folder).resolve()) for folder in granted)
+    if now.st_nlink > 1 and not trusted:
+        stream.close()
+        hint = f"copy the file, or grant the folder {str(real.parent)!r}"
+        raise _refuse(relative, "it has a second hard link, which may lie outside", hint)
+    return stream

@@ -1,0 +1,131 @@
+"""Showing how far a compile is. Passed in as an object; the default shows nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+
+class Progress:
+    """Silent progress, and the interface of the others.
+
+    A compile calls `phase(name, total)` when a phase begins, `advance()` for each of its `total`
+    items, `note(text)` for what the user should know, and `finish()` once at the end. The names,
+    in order, and their seconds stay in `phases`.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter):
+        self._clock = clock
+        self._started = clock()
+        self._phase_started = self._started
+        self.name = ""
+        self.done = 0
+        self.total = 0
+        self.phases: list[tuple[str, float]] = []
+
+    def phase(self, name: str, total: int = 0) -> None:
+        """A phase begins and the one before ends; `total` is its number of items, 0 if unknown."""
+        self._close()
+        self.name, self.total, self.done = name, total, 0
+        self._phase_started = self._clock()
+        self._show_phase()
+
+    def advance(self, count: int = 1, item: str = "") -> None:
+        """`count` more items are done; `item` names the last of them."""
+        self.done += count
+        self._show_item(item)
+
+    def note(self, text: str) -> None:
+        """Something the user should know, one line."""
+        self._show_note(text)
+
+    def finish(self) -> None:
+        """All done; safe to call twice."""
+        if self.name:
+            self._close()
+            self._show_finish()
+
+    def elapsed(self) -> float:
+        """Seconds since this object was made."""
+        return self._clock() - self._started
+
+    def _close(self) -> None:
+        if self.name:
+            self.phases.append((self.name, self._clock() - self._phase_started))
+            self._show_closed()
+            self.name = ""
+
+    def _show_phase(self) -> None:
+        pass
+
+    def _show_item(self, item: str) -> None:
+        pass
+
+    def _show_note(self, text: str) -> None:
+        pass
+
+    def _show_closed(self) -> None:
+        pass
+
+    def _show_finish(self) -> None:
+        pass
+
+
+class PlainProgress(Progress):
+    """One line per phase, for logs."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.perf_counter):
+        super().__init__(clock)
+        self._stream = stream
+
+    def _line(self, text: str) -> None:
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def _show_note(self, text: str) -> None:
+        self._line(f"  note: {text}")
+
+    def _show_closed(self) -> None:
+        name, seconds = self.phases[-1]
+        count = f"{self.done}/{self.total}" if self.total else (str(self.done) if self.done else "")
+        self._line(f"  {name:<22} {count:>9} {seconds:8.2f} s")
+
+    def _show_finish(self) -> None:
+        self._line(f"  {'total':<22} {'':>9} {self.elapsed():8.2f} s")
+
+
+class TtyProgress(PlainProgress):
+    """The phase at work on one line that is redrawn, above it the phases that are done."""
+
+    _REDRAW = 0.1  # seconds: a fast phase should not spend its time on drawing
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.perf_counter):
+        super().__init__(stream, clock)
+        self._drawn = 0.0
+
+    def _line(self, text: str) -> None:
+        super()._line(f"\r\x1b[K{text}")
+
+    def _draw(self, item: str) -> None:
+        self._drawn = self._clock()
+        count = f"{self.done}/{self.total}" if self.total else ""
+        text = f"  {self.name:<22} {count:>9} {self._drawn - self._phase_started:8.2f} s  {item}"
+        self._stream.write(f"\r\x1b[K{text[:79]}")
+        self._stream.flush()
+
+    def _show_phase(self) -> None:
+        self._draw("")
+
+    def _show_item(self, item: str) -> None:
+        if self._clock() - self._drawn >= self._REDRAW:
+            self._draw(item)
+
+
+def make_progress(stream: TextIO, mode: str = "auto") -> Progress:
+    """Progress on `stream`: `tty` redraws, `plain` writes lines, `off` is silent; `auto` asks it."""
+    if mode == "off":
+        return Progress()
+    if mode == "tty" or (mode == "auto" and stream.isatty()):
+        return TtyProgress(stream)
+    return PlainProgress(stream)
