@@ -1,0 +1,76 @@
+"""Compiles LLVM IR text to object code in its own process: `python -m ...worker`.
+
+LLVM reports a code-generation failure by aborting, and holds a global lock; a process of its own
+turns the first into an error and makes the second harmless. Requests and replies are
+length-prefixed on stdin and stdout: a JSON header line, then the payload.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, BinaryIO
+
+
+def compile_text(text: str, options: dict[str, Any]) -> bytes:
+    """Object code of one module. `options`: triple, cpu, features, opt (0..3), emit
+    (`object`, `assembly` or `bitcode`)."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    machine = llvm.Target.from_triple(options["triple"]).create_target_machine(
+        cpu=options["cpu"],
+        features=options["features"],
+        opt=options["opt"],
+        reloc="pic",
+        codemodel="small",
+    )
+    module = llvm.parse_assembly(text)
+    module.triple = options["triple"]
+    module.data_layout = str(machine.target_data)
+    module.verify()
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(0))
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_sroa_pass()
+    passes.run(module, builder)
+    if options["emit"] == "assembly":
+        return bytes(machine.emit_assembly(module).encode())
+    if options["emit"] == "bitcode":
+        return bytes(module.as_bitcode())
+    return bytes(machine.emit_object(module))
+
+
+def read_frame(stream: BinaryIO) -> bytes | None:
+    """One length-prefixed block, or None at the end of the stream."""
+    head = stream.read(8)
+    if len(head) < 8:
+        return None
+    size = int.from_bytes(head, "little")
+    data = stream.read(size)
+    return data if len(data) == size else None
+
+
+def write_frame(stream: BinaryIO, data: bytes) -> None:
+    stream.write(len(data).to_bytes(8, "little"))
+    stream.write(data)
+    stream.flush()
+
+
+def main() -> None:
+    """Serve requests until the input closes."""
+    stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
+    while (head := read_frame(stdin)) is not None:
+        text = read_frame(stdin)
+        if text is None:
+            return
+        try:
+            status, result = b"ok", compile_text(text.decode(), json.loads(head))
+        except Exception as e:
+            status, result = b"error", f"{type(e).__name__}: {e}".encode()
+        write_frame(stdout, status)
+        write_frame(stdout, result)
+
+
+if __name__ == "__main__":
+    main()
