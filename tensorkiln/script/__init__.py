@@ -1,0 +1,1 @@
+"""The Python form of both languages: what prints, what parses."""

@@ -1,0 +1,67 @@
+"""Both languages as Python text: `print_module`, `print_function`, `print_expr`.
+
+Equal programs print equal text, in every process: names come from the order of appearance, and
+constants are printed by name and digest (`R.const("fc.weight", ...)`); their bytes never are.
+"""
+
+from __future__ import annotations
+
+from tensorkiln.ir.expr import Expr
+from tensorkiln.ir.module import AnyFunction, IRModule
+from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.script.names import identifier
+from tensorkiln.script.print_relax import Constants, RelaxPrinter
+from tensorkiln.script.print_tir import TirPrinter
+
+HEADER = "import tensorkiln as tk\nfrom tensorkiln.script import R, T\n\n\n"
+CLASS = "Module"
+
+
+def print_expr(e: Expr) -> str:
+    """One expression; free variables under their own names."""
+    return TirPrinter().expr(e)
+
+
+def print_function(f: AnyFunction, canonical: bool = False) -> str:
+    """One function. `canonical` drops every name (function, variables, buffers), so that
+    programs equal up to renaming print the same text: the key of the kernel cache."""
+    return "\n".join(_function_lines(f, Constants(), "", canonical)) + "\n"
+
+
+def print_module(mod: IRModule) -> str:
+    """The module as a Python file that `from_source` reads back."""
+    return _module_text(mod, Constants())
+
+
+def constant_table(mod: IRModule) -> dict[str, object]:
+    """The arrays that the module's text refers to by name: `from_source(text, constants=...)`."""
+    constants = Constants()
+    _module_text(mod, constants)
+    return dict(constants.table)
+
+
+def _module_text(mod: IRModule, constants: Constants) -> str:
+    option = "" if mod.name == "model" else f"(name={mod.name!r})"
+    lines = [f"@tk.script.ir_module{option}", f"class {CLASS}:"]
+    if not mod.functions:
+        lines.append("    pass")
+    for i, f in enumerate(mod.functions):
+        if i:
+            lines.append("")
+        lines += _function_lines(f, constants, "    ", canonical=False)
+    return HEADER + "\n".join(lines) + "\n"
+
+
+def _function_lines(
+    f: AnyFunction, constants: Constants, pad: str, canonical: bool
+) -> list[str]:
+    if isinstance(f, PrimFunc):
+        printer = TirPrinter(canonical=canonical)
+        printer.function(f, pad)
+        return printer.lines
+    graph = RelaxPrinter(constants, CLASS, canonical=canonical)
+    graph.function(f, pad)
+    return graph.lines
+
+
+__all__ = ["constant_table", "identifier", "print_expr", "print_function", "print_module"]

@@ -1,0 +1,56 @@
+"""What printer and parser must agree on: operator spellings, levels, defaults."""
+
+from __future__ import annotations
+
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.stmt import Param, Stmt
+from tensorkiln.ir.visit import stored_buffers
+
+# Python's binding strength, loosest first.
+COMPARE, NOT, NEG, ATOM = 4, 3, 11, 12
+# op -> (symbol, level); an operator that is not here is written T.op(a, b)
+INFIX: dict[str, tuple[str, int]] = {
+    "or": ("or", 1),
+    "and": ("and", 2),
+    "lt": ("<", COMPARE),
+    "le": ("<=", COMPARE),
+    "gt": (">", COMPARE),
+    "ge": (">=", COMPARE),
+    "eq": ("==", COMPARE),
+    "ne": ("!=", COMPARE),
+    "bitor": ("|", 5),
+    "bitxor": ("^", 6),
+    "bitand": ("&", 7),
+    "shl": ("<<", 8),
+    "shr": (">>", 8),
+    "add": ("+", 9),
+    "sub": ("-", 9),
+    "mul": ("*", 10),
+    "div": ("/", 10),
+    "floordiv": ("//", 10),
+    "floormod": ("%", 10),
+}
+# loop kind -> its word in the script
+KIND_WORDS = {
+    "serial": "serial",
+    "parallel": "parallel",
+    "vectorized": "vectorized",
+    "unrolled": "unroll",
+}
+# Words after `R.` that are not operators; an operator of such a name is written R.op("name", ...).
+GRAPH_WORDS = frozenset(
+    {"Tensor", "Tuple", "Shape", "const", "shape", "function", "dataflow", "call_tir", "op", "output"}
+)
+# Constants of at most this many elements are printed in place.
+INLINE_ELEMENTS = 16
+
+
+def inferred_outputs(params: tuple[Param, ...], body: Stmt) -> int:
+    """How many buffers at the end of the parameters are stored to."""
+    stored = stored_buffers(body)
+    count = 0
+    for b in reversed([p for p in params if isinstance(p, Buffer)]):
+        if b not in stored:
+            break
+        count += 1
+    return count
