@@ -1,0 +1,69 @@
+"""What this machine is, written down as a Target. The only place that looks at the machine."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from tensorkiln.base.errors import UserError
+from tensorkiln.target.isa import ISAS, Isa
+from tensorkiln.target.triple import canonical_triple
+
+_SYSTEMS = {"Linux": "unknown-linux-gnu", "Darwin": "apple-macos", "Windows": "pc-windows-gnu"}
+
+
+def describe_host() -> dict[str, object]:
+    """The fields of a `llvm` target for this CPU: processor, features, cache sizes.
+
+    Raises UserError when the machine's architecture is none we compile for.
+    """
+    import llvmlite.binding as llvm  # slow to import, and not needed for any other target
+
+    system = _SYSTEMS.get(platform.system(), f"unknown-{platform.system().lower()}")
+    machine = platform.machine().lower()
+    try:
+        triple = canonical_triple(f"{machine}-{system}")
+    except UserError as error:
+        raise UserError(f"this machine ({machine}, {system}) is no target", hint=error.hint) from None
+    isa = ISAS[triple.split("-")[0]]
+    features = llvm.get_host_cpu_features()
+    present = [name for name, on in features.items() if on]
+    fields: dict[str, object] = {
+        "kind": "llvm",
+        "mtriple": triple,
+        **processor_fields(isa, llvm.get_host_cpu_name(), present),
+    }
+    for level, name in ((1, "l1d_bytes"), (2, "l2_bytes")):
+        size = cache_bytes(level)
+        if size:
+            fields[name] = size
+    return fields
+
+
+def processor_fields(isa: Isa, cpu: str, present: Iterable[str]) -> dict[str, object]:
+    """`mcpu` and `mattr` for a processor that has the features `present`.
+
+    A virtual machine can hide features of its processor, so what is not present is taken away.
+    """
+    name = cpu if cpu in isa.cpus else isa.baseline_cpu
+    own = isa.cpu_features(name)
+    base = isa.cpu_features(isa.baseline_cpu)
+    known = {feature for feature in present if feature in isa.implied} | base
+    found = {feature for feature in known if isa.closure([feature]) <= known} - base
+    plus = [f"+{feature}" for feature in sorted(found)]
+    minus = [f"-{feature}" for feature in sorted(own - found - base)] if found else []
+    return {"mcpu": name, "mattr": [*plus, *minus]}
+
+
+def cache_bytes(level: int, root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
+    """Size of the data cache of `level`, or 0 when the system does not say."""
+    for index in sorted(root.glob("index*")):
+        with suppress(OSError, ValueError):
+            kind = (index / "type").read_text().strip()
+            if kind in ("Data", "Unified") and int((index / "level").read_text()) == level:
+                text = (index / "size").read_text().strip()
+                unit = {"K": 10, "M": 20}.get(text[-1])
+                return int(text) if unit is None else int(text[:-1]) << unit
+    return 0
