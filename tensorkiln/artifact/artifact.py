@@ -1,0 +1,152 @@
+"""`Artifact`: one plain file that a code generator produced."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from tensorkiln.base.errors import UserError
+
+_CHUNK = 1 << 24
+_RESERVED = frozenset('<>:"|?*')
+
+
+class FileContent:
+    """The bytes of a file (or `size` of them from `offset`), mapped when first looked at.
+
+    For weights: gigabytes that are in one file already are never copied to be an artifact.
+    """
+
+    def __init__(self, path: str | Path, offset: int = 0, size: int | None = None):
+        self.path = Path(path)
+        self.offset = offset
+        try:
+            available = self.path.stat().st_size - offset
+        except OSError as error:
+            raise UserError(
+                f"cannot read {str(path)!r}: {error.strerror}", code="missing-file"
+            ) from error
+        self.size = available if size is None else size
+        if offset < 0 or self.size < 0 or self.size > available:
+            raise UserError(
+                f"{str(path)!r}: bytes {offset}..{offset + self.size} lie outside the file",
+                code="truncated",
+            )
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __reduce__(self) -> tuple[type[FileContent], tuple[Path, int, int]]:
+        return FileContent, (self.path, self.offset, self.size)
+
+    @cached_property
+    def view(self) -> memoryview:
+        """The bytes, without a copy."""
+        if self.size == 0:
+            return memoryview(b"")
+        with self.path.open("rb") as stream:
+            mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        return memoryview(mapped)[self.offset : self.offset + self.size]
+
+
+Content = bytes | memoryview | FileContent
+
+
+def content_view(content: Content) -> memoryview:
+    """`content` as flat bytes, without a copy."""
+    view = content.view if isinstance(content, FileContent) else memoryview(content)
+    return view.cast("B") if view.format != "B" or view.ndim != 1 else view
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Artifact:
+    """One file of a compile: who made it, who loads it, its name, its bytes.
+
+    `file_name` is unique within `codegen_id` and `target_key`; `producer` says for error messages
+    what it was made for. Equal by content. Raises UserError for names that are no plain relative
+    path.
+    """
+
+    codegen_id: str
+    loader: str
+    file_name: str
+    content: Content
+    target_key: str = ""
+    producer: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        """Check the names: they become paths on somebody's disk."""
+        _check_name(self.codegen_id, "codegen_id", nested=False)
+        _check_name(self.loader, "loader", nested=False)
+        _check_name(self.file_name, "file_name", nested=True)
+        if self.target_key:
+            _check_name(self.target_key, "target_key", nested=False)
+        if isinstance(self.content, memoryview) and not self.content.contiguous:
+            raise UserError(f"artifact {self.name}: content is not contiguous", code="bad-artifact")
+
+    @property
+    def name(self) -> str:
+        """`codegen_id/[target_key/]file_name`, where `ArtifactSet.save` puts it."""
+        parts = (self.codegen_id, self.target_key, self.file_name)
+        return "/".join(part for part in parts if part)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the content."""
+        if isinstance(self.content, memoryview):
+            return self.content.nbytes
+        return len(self.content)
+
+    @property
+    def view(self) -> memoryview:
+        """The content as flat bytes, without a copy."""
+        return content_view(self.content)
+
+    def chunks(self) -> Iterator[memoryview]:
+        """The content in pieces of at most 16 MiB, for writing."""
+        view = self.view
+        for start in range(0, len(view), _CHUNK):
+            yield view[start : start + _CHUNK]
+
+    def text(self) -> str:
+        """The content as UTF-8 text; UserError when it is none."""
+        try:
+            return bytes(self.view).decode()
+        except UnicodeDecodeError:
+            raise UserError(f"artifact {self.name} is not text", code="not-text") from None
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the content alone."""
+        digest = hashlib.sha256()
+        for chunk in self.chunks():
+            digest.update(chunk)
+        return digest.hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Artifact):
+            return NotImplemented
+        return self._names() == other._names() and self.view == other.view
+
+    def __hash__(self) -> int:
+        return hash((self._names(), self.size))
+
+    def _names(self) -> tuple[str, str, str, str]:
+        return self.codegen_id, self.loader, self.file_name, self.target_key
+
+
+def _check_name(text: str, what: str, *, nested: bool) -> None:
+    """A plain name, or with `nested` a relative path of plain names with `/` between."""
+    parts = text.split("/") if nested else [text]
+    for part in parts:
+        odd = any(ord(c) < 32 or c in _RESERVED for c in part) or "\\" in part or "/" in part
+        if odd or part in ("", ".", "..") or part.endswith((".", " ")) or len(part) > 200:
+            raise UserError(
+                f"{what} {text!r} is not a plain {'relative path' if nested else 'name'}",
+                code="bad-artifact",
+                hint="letters, digits, '_', '-', '.'",
+            )

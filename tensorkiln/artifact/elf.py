@@ -1,0 +1,192 @@
+"""A minimal ELF reader: sections, symbols, needed libraries. Reads bytes and never runs any."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensorkiln.artifact.artifact import FileContent
+from tensorkiln.base.errors import UserError
+
+_MACHINES: dict[int, str] = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv"}
+_NOBITS, _DYNAMIC, _SYMTAB, _DYNSYM = 8, 6, 2, 11
+_NEEDED, _SONAME = 1, 14
+_MAX_SECTIONS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One section; `size` counts memory, so `.bss` has one and takes no room in the file."""
+
+    name: str
+    kind: int
+    offset: int
+    size: int
+    link: int
+    entry_size: int
+    allocated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A defined or needed symbol of a symbol table."""
+
+    name: str
+    size: int
+    is_function: bool
+    is_global: bool
+    is_defined: bool
+    is_hidden: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Elf:
+    """What the headers of a file say; `data` is its bytes, mapped."""
+
+    where: str
+    data: memoryview
+    machine: str
+    wide: bool
+    order: str
+    sections: tuple[Section, ...]
+
+    def section(self, name: str) -> Section | None:
+        """The first section of that name."""
+        return next((s for s in self.sections if s.name == name), None)
+
+    def content(self, section: Section) -> memoryview:
+        """The bytes of a section, without a copy; empty for one that takes no room."""
+        if section.kind == _NOBITS:
+            return self.data[:0]
+        return self.data[section.offset : section.offset + section.size]
+
+    def symbols(self, *, dynamic: bool = False) -> tuple[Symbol, ...]:
+        """The symbol table, or with `dynamic` what the loader sees; empty when there is none."""
+        wanted = _DYNSYM if dynamic else _SYMTAB
+        table = next((s for s in self.sections if s.kind == wanted), None)
+        return () if table is None else tuple(self._symbols(table))
+
+    def _symbols(self, table: Section) -> list[Symbol]:
+        names = self._strings(table)
+        layout = struct.Struct(self.order + ("IBBHQQ" if self.wide else "IIIBBH"))
+        data = self.content(table)
+        found = []
+        for at in range(0, len(data) - layout.size + 1, layout.size):
+            row = layout.unpack_from(data, at)
+            if self.wide:
+                name, info, other, index, _, size = row
+            else:
+                name, _, size, info, other, index = row
+            found.append(
+                Symbol(
+                    name=self._text(names, name),
+                    size=size,
+                    is_function=info & 15 == 2,
+                    is_global=info >> 4 in (1, 2),
+                    is_defined=index != 0,
+                    is_hidden=other & 3 in (1, 2),
+                )
+            )
+        return found
+
+    def needed(self) -> tuple[str, ...]:
+        """Libraries the loader must find (DT_NEEDED), in order."""
+        return self._dynamic(_NEEDED)
+
+    def soname(self) -> str:
+        """The library's own name (DT_SONAME), or empty."""
+        return next(iter(self._dynamic(_SONAME)), "")
+
+    def _dynamic(self, tag: int) -> tuple[str, ...]:
+        table = next((s for s in self.sections if s.kind == _DYNAMIC), None)
+        if table is None:
+            return ()
+        names = self._strings(table)
+        layout = struct.Struct(self.order + ("qQ" if self.wide else "iI"))
+        data = self.content(table)
+        ends = range(layout.size, len(data) + 1, layout.size)
+        rows = (layout.unpack_from(data, end - layout.size) for end in ends)
+        return tuple(self._text(names, value) for key, value in rows if key == tag)
+
+    def _strings(self, table: Section) -> memoryview:
+        if table.link >= len(self.sections):
+            raise _bad(f"section {table.name!r} names a string table that is not there", self.where)
+        return self.content(self.sections[table.link])
+
+    def _text(self, names: memoryview, at: int) -> str:
+        return _string_at(names, at, self.where)
+
+
+def read_elf(path: str | Path) -> Elf:
+    """The headers of a shared library. UserError (code `bad-library`) when it is none or damaged."""
+    where = str(path)
+    data = FileContent(path).view
+    if bytes(data[:4]) != b"\x7fELF":
+        raise _bad(f"not an ELF shared library{_looks_like(bytes(data[:8]))}", where)
+    if len(data) < 64 or data[4] not in (1, 2) or data[5] not in (1, 2):
+        raise _bad("truncated or malformed ELF header", where)
+    wide, order = data[4] == 2, "<" if data[5] == 1 else ">"
+    machine: int = struct.unpack_from(order + "H", data, 18)[0]
+    if wide:
+        table: int = struct.unpack_from(order + "Q", data, 0x28)[0]
+        entry, count, names = struct.unpack_from(order + "HHH", data, 0x3A)
+    else:
+        table = struct.unpack_from(order + "I", data, 0x20)[0]
+        entry, count, names = struct.unpack_from(order + "HHH", data, 0x2E)
+    sections = _sections(data, (wide, order), (table, entry, count, names), where)
+    return Elf(where, data, _MACHINES.get(machine, str(machine)), wide, order, sections)
+
+
+def _sections(
+    data: memoryview, form: tuple[bool, str], header: tuple[int, int, int, int], where: str
+) -> tuple[Section, ...]:
+    (wide, order), (table, entry, count, names) = form, header
+    layout = struct.Struct(order + ("IIQQQQIIQQ" if wide else "IIIIIIIIII"))
+    if count == 0 or count > _MAX_SECTIONS or entry < layout.size or names >= count:
+        raise _bad("no section headers (stripped too far, or truncated)", where)
+    if table + entry * count > len(data):
+        raise _bad(f"truncated: section headers lie beyond its {len(data)} bytes", where)
+    rows = [layout.unpack_from(data, table + entry * index) for index in range(count)]
+    for row in rows:
+        if row[1] != _NOBITS and row[4] + row[5] > len(data):
+            raise _bad(f"truncated: a section lies beyond its {len(data)} bytes", where)
+    text = data[rows[names][4] : rows[names][4] + rows[names][5]]
+    return tuple(
+        Section(
+            name=_string_at(text, row[0], where),
+            kind=row[1],
+            offset=row[4],
+            size=row[5],
+            link=row[6],
+            entry_size=row[9],
+            allocated=bool(row[2] & 2),
+        )
+        for row in rows
+    )
+
+
+def _string_at(names: memoryview, at: int, where: str) -> str:
+    if at >= len(names):
+        if at == 0:
+            return ""
+        raise _bad("a name lies outside its string table", where)
+    window = bytes(names[at : at + 4096])
+    end = window.find(b"\0")
+    if end < 0:
+        raise _bad("a name without an end", where)
+    return window[:end].decode("utf-8", "replace")
+
+
+def _looks_like(head: bytes) -> str:
+    if not head:
+        return ": the file is empty"
+    if head[:4] in (b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe"):
+        return ": this is a macOS library, which is not read yet"
+    if head[:2] == b"MZ":
+        return ": this is a Windows library, which is not read yet"
+    return ""
+
+
+def _bad(message: str, where: str) -> UserError:
+    return UserError(message, code="bad-library", where=where)
