@@ -16,6 +16,8 @@ WIDTH, HEADS, HIDDEN = 768, 12, 3072
 class Embeddings(nn.Module):
     """Word, position and token-type tables, summed and normalised."""
 
+    position_ids: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.word_embeddings = nn.Embedding(VOCABULARY, WIDTH, padding_idx=0)

@@ -151,9 +151,13 @@ def inputs(network: Network, seed: int, **sizes: int) -> dict[str, Array]:
     bound = {**network.sizes, **sizes}
     generator = np.random.default_rng(seed)
     return {
-        entry.name: _fill(entry, tuple(bound.get(d, d) for d in entry.shape), generator)  # type: ignore[call-overload]
+        entry.name: _fill(entry, _shape(entry, bound), generator)
         for entry in network.inputs
     }
+
+
+def _shape(entry: Input, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(sizes[d] if isinstance(d, str) else d for d in entry.shape)
 
 
 def _fill(

@@ -80,7 +80,9 @@ class ResNet(nn.Module):
         self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
         self.fc = nn.Linear(512 * block.expansion, 1000)
 
-    def _stage(self, block: type, width: int, count: int, stride: int) -> nn.Sequential:
+    def _stage(
+        self, block: type[BasicBlock | Bottleneck], width: int, count: int, stride: int
+    ) -> nn.Sequential:
         outputs = width * block.expansion
         downsample = None
         if stride != 1 or self.inplanes != outputs:
