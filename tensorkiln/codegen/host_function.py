@@ -1,0 +1,249 @@
+"""What a host entry file is generated from: functions, their tensors, and their call plans.
+
+Expressions are C text over symbols written `s_<name>`, e.g. `"(s_seq + 15) / 16 * 16"`; a size that
+is just `"s_seq"` in an input gives the symbol its value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tensorkiln.base.errors import InternalError, UnsupportedError
+
+MAX_PARAMS, MAX_SYMBOLS, MAX_COMPUTED, MAX_RANK = 256, 64, 256, 16  # as in crt.h and kiln.h
+
+Size = int | str
+_SYMBOL = re.compile(r"\bs_(\w+)")
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """One element type: DLPack code and bits, and the C type of an element in a plain C entry."""
+
+    code: int
+    bits: int
+    c_type: str
+
+
+DTYPES: Mapping[str, DType] = {
+    "bool": DType(6, 8, "uint8_t"),
+    "int8": DType(0, 8, "int8_t"),
+    "int16": DType(0, 16, "int16_t"),
+    "int32": DType(0, 32, "int32_t"),
+    "int64": DType(0, 64, "int64_t"),
+    "uint8": DType(1, 8, "uint8_t"),
+    "uint16": DType(1, 16, "uint16_t"),
+    "uint32": DType(1, 32, "uint32_t"),
+    "uint64": DType(1, 64, "uint64_t"),
+    "float16": DType(2, 16, "uint16_t"),
+    "bfloat16": DType(4, 16, "uint16_t"),
+    "float32": DType(2, 32, "float"),
+    "float64": DType(2, 64, "double"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A tensor parameter. `align` is the address multiple its kernels rely on (0: the element
+    size); a caller's tensor that misses it is copied. `role` is empty for what its list says
+    (input or output); a tensor function, which lists all parameters as inputs, says `"out"` or
+    `"inout"` for those that its kernel writes."""
+
+    name: str
+    dtype: str
+    dims: tuple[Size, ...]
+    align: int = 0
+    role: Literal["", "in", "out", "inout"] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarInfo:
+    """A number that the caller of a tensor function passes; `s_<name>` in expressions."""
+
+    name: str
+    dtype: str = "int64"
+
+
+Param = TensorInfo | ScalarInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Ptr:
+    """An address: byte `offset` of the weights, the workspace, or parameter `index` (inputs, then
+    outputs)."""
+
+    base: Literal["weights", "workspace", "arg"]
+    index: int = 0
+    offset: Size = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarExpr:
+    """A number passed to a kernel: a C expression and its C type."""
+
+    text: str
+    ctype: str = "int64_t"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """One call of a compiled kernel. `span` names the model's node, for the comment."""
+
+    symbol: str
+    args: tuple[Ptr | ScalarExpr, ...]
+    span: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostFunction:
+    """A function of the library. `symbol_bounds` holds the least legal value of a symbol (1 when
+    not said; 0 lets empty tensors in)."""
+
+    name: str
+    kind: Literal["graph", "tensor"]
+    inputs: tuple[Param, ...]
+    outputs: tuple[TensorInfo, ...]
+    symbols: tuple[str, ...] = ()
+    symbol_bounds: Mapping[str, int] = field(default_factory=dict)
+    workspace_bytes: Size = 0
+    calls: tuple[KernelCall, ...] = ()
+
+    @property
+    def params(self) -> tuple[Param, ...]:
+        """Inputs, then outputs."""
+        return self.inputs + self.outputs
+
+
+def c_name(text: str) -> str:
+    """`text` with what C does not allow in a name replaced by `_`."""
+    name = re.sub(r"\W", "_", text, flags=re.ASCII)
+    return f"_{name}" if not name or name[0].isdigit() else name
+
+
+def symbols_in(size: Size) -> tuple[str, ...]:
+    """Names of the symbols in an expression, without their `s_`."""
+    return tuple(_SYMBOL.findall(size)) if isinstance(size, str) else ()
+
+
+def plain(size: Size) -> str:
+    """A size as a person writes it: `s_n` becomes `n`."""
+    return _SYMBOL.sub(r"\1", size) if isinstance(size, str) else str(size)
+
+
+def shape_text(tensor: TensorInfo) -> str:
+    """`"[n, 784]"`."""
+    return f"[{', '.join(plain(dim) for dim in tensor.dims)}]"
+
+
+def bound_symbol(function: HostFunction, dim: Size) -> int | None:
+    """Number of the symbol that `dim` just names, or None."""
+    if isinstance(dim, str) and dim.startswith("s_") and dim[2:] in function.symbols:
+        return function.symbols.index(dim[2:])
+    return None
+
+
+def computed_sizes(function: HostFunction) -> list[str]:
+    """Sizes that are neither numbers nor bare symbols, each once, in order of appearance."""
+    sizes = (dim for p in function.params if isinstance(p, TensorInfo) for dim in p.dims)
+    found = (d for d in sizes if isinstance(d, str) and bound_symbol(function, d) is None)
+    return list(dict.fromkeys(found))
+
+
+def role(function: HostFunction, index: int) -> Literal["in", "out", "inout", "scalar"]:
+    """What parameter `index` is for."""
+    param = function.params[index]
+    if isinstance(param, ScalarInfo):
+        return "scalar"
+    return param.role or ("in" if index < len(function.inputs) else "out")
+
+
+def _faults(function: HostFunction) -> Iterator[str]:
+    """Everything about a function that the entry file could not express."""
+    params = function.params
+    tensors = [p for p in params if isinstance(p, TensorInfo)]
+    if not _IDENTIFIER.match(function.name):
+        yield "its name is no C identifier"
+    for name in function.symbols:
+        bare = any(f"s_{name}" in t.dims for t in tensors)
+        if not _IDENTIFIER.match(name):
+            yield f"symbol {name!r} is no C identifier"
+        elif not bare:
+            yield f"symbol {name!r} is not the size of any dimension, so no call could give it"
+    scalars = {p.name for p in params if isinstance(p, ScalarInfo)}
+    known = set(function.symbols) | scalars
+    if scalars and function.kind == "graph":
+        yield "a graph takes tensors only"
+    if scalars & set(function.symbols):
+        yield f"{sorted(scalars & set(function.symbols))} are both symbols and parameters"
+    for tensor in tensors:
+        unknown = {s for dim in tensor.dims for s in symbols_in(dim)} - set(function.symbols)
+        if unknown:
+            yield f"{tensor.name!r} uses unknown symbols {sorted(unknown)}"
+    for call in function.calls:
+        yield from _call_faults(function, call, known)
+
+
+def _call_faults(function: HostFunction, call: KernelCall, known: set[str]) -> Iterator[str]:
+    for arg in call.args:
+        text = arg.text if isinstance(arg, ScalarExpr) else arg.offset
+        unknown = set(symbols_in(text)) - known
+        if unknown:
+            yield f"the call of {call.symbol} uses unknown symbols {sorted(unknown)}"
+        if isinstance(arg, Ptr) and arg.base == "arg" and not (
+            0 <= arg.index < len(function.params)
+            and isinstance(function.params[arg.index], TensorInfo)
+        ):
+            yield f"the call of {call.symbol} takes parameter {arg.index}, which is no tensor"
+
+
+def check(function: HostFunction) -> None:
+    """Raise InternalError for what is malformed, UnsupportedError beyond the runtime's limits."""
+    params = function.params
+    for param in params:
+        if param.dtype not in DTYPES:
+            raise UnsupportedError(
+                f"{function.name}: {param.name!r} has element type {param.dtype}, the host entry "
+                f"takes {', '.join(DTYPES)}"
+            )
+        if isinstance(param, TensorInfo) and len(param.dims) > MAX_RANK:
+            raise UnsupportedError(f"{param.name!r} has more than {MAX_RANK} dimensions")
+    counts = (
+        (len(params), MAX_PARAMS, "parameters"),
+        (len(function.symbols), MAX_SYMBOLS, "symbolic dimensions"),
+        (len(computed_sizes(function)), MAX_COMPUTED, "computed sizes"),
+    )
+    for count, limit, what in counts:
+        if count > limit:
+            raise UnsupportedError(f"{function.name} has {count} {what}, the limit is {limit}")
+    faults = list(_faults(function))
+    if faults:
+        raise InternalError(f"host function {function.name!r}: {'; '.join(faults)}")
+
+
+def _param_metadata(function: HostFunction, index: int) -> dict[str, object]:
+    param = function.params[index]
+    entry: dict[str, object] = {"name": param.name, "dtype": param.dtype}
+    if isinstance(param, TensorInfo):
+        entry["shape"] = [plain(d) if isinstance(d, str) else d for d in param.dims]
+    if role(function, index) not in ("in", "out") or function.kind == "tensor":
+        entry["role"] = role(function, index)
+    return entry
+
+
+def metadata_of(function: HostFunction) -> dict[str, object]:
+    """The function's entry in the library's metadata."""
+    count = len(function.inputs)
+    workspace = function.workspace_bytes
+    return {
+        "name": function.name,
+        "kind": function.kind,
+        "inputs": [_param_metadata(function, i) for i in range(count)],
+        "outputs": [_param_metadata(function, i) for i in range(count, len(function.params))],
+        "symbols": {s: function.symbol_bounds.get(s, 1) for s in function.symbols},
+        "workspace_bytes": plain(workspace) if isinstance(workspace, str) else workspace,
+        "kernel_calls": len(function.calls),
+    }

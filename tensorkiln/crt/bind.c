@@ -1,0 +1,266 @@
+/* Arguments against a function's table: kinds, devices, types, ranks, sizes; values of symbols.
+ * Every refusal is one sentence that names the argument, what was expected and what came. */
+#include "crt.h"
+#include <stdio.h>
+#include <string.h>
+
+#define SHAPE_TEXT 256
+#define CPU_DEVICE 1
+
+static const char *role_name(const kiln_binding *b, int p)
+{
+    if (b->function->kind == KILN_TENSOR_FUNCTION)
+        return "argument";
+    return p < b->function->n_inputs ? "input" : "output";
+}
+
+static void shape_text(char *text, const int64_t *shape, int ndim)
+{
+    int used = snprintf(text, SHAPE_TEXT, "[");
+    for (int d = 0; d < ndim && used < SHAPE_TEXT - 24; d++)
+        used += snprintf(text + used, SHAPE_TEXT - (size_t)used, d == 0 ? "%lld" : ", %lld",
+                         (long long)shape[d]);
+    snprintf(text + used, SHAPE_TEXT - (size_t)used, "]");
+}
+
+static void dtype_text(char *text, size_t size, kiln_dtype t)
+{
+    const char *name = t.code == 0 ? "int" : t.code == 1 ? "uint" : t.code == 2 ? "float"
+                     : t.code == 4 ? "bfloat" : t.code == 6 ? "bool" : NULL;
+    if (name == NULL)
+        snprintf(text, size, "element type %d with %d bits", t.code, t.bits);
+    else if (t.code == 6 && t.bits == 8)
+        snprintf(text, size, "bool");
+    else if (t.lanes == 1)
+        snprintf(text, size, "%s%d", name, t.bits);
+    else
+        snprintf(text, size, "%s%dx%d", name, t.bits, t.lanes);
+}
+
+static int same_dtype(kiln_dtype a, kiln_dtype b)
+{
+    return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
+}
+
+static int wrong_dtype(const kiln_binding *b, int p, const kiln_tensor *t)
+{
+    char expected[40], received[40];
+    dtype_text(expected, sizeof expected, b->function->params[p].dtype);
+    dtype_text(received, sizeof received, t->dtype);
+    return kiln_fail(KILN_ERROR_DTYPE, "%s: %s '%s' must be %s, received %s", b->function->name,
+                     role_name(b, p), b->function->params[p].name, expected, received);
+}
+
+static int wrong_rank(const kiln_binding *b, int p, const kiln_tensor *t)
+{
+    const kiln_param *param = &b->function->params[p];
+    char received[SHAPE_TEXT];
+    shape_text(received, t->shape, t->ndim);
+    return kiln_fail(KILN_ERROR_RANK,
+                     "%s: %s '%s' must have %d dimension%s %s, received %d: %s",
+                     b->function->name, role_name(b, p), param->name, param->ndim,
+                     param->ndim == 1 ? "," : "s,", param->shape, t->ndim, received);
+}
+
+static int wrong_size(const kiln_binding *b, int p, int d, int64_t expected)
+{
+    const kiln_tensor *t = b->tensor[p];
+    char received[SHAPE_TEXT];
+    shape_text(received, t->shape, t->ndim);
+    return kiln_fail(KILN_ERROR_SHAPE,
+                     "%s: %s '%s' must have shape %s, received %s: dimension %d is %lld, "
+                     "expected %lld",
+                     b->function->name, role_name(b, p), b->function->params[p].name,
+                     b->function->params[p].shape, received, d, (long long)t->shape[d],
+                     (long long)expected);
+}
+
+static int check_tensor(const kiln_binding *b, int p, const kiln_tensor *t)
+{
+    const kiln_param *param = &b->function->params[p];
+    if (t == NULL)
+        return kiln_fail(KILN_ERROR_NULL, "%s: %s '%s' is a null pointer", b->function->name,
+                         role_name(b, p), param->name);
+    if (t->device_type != CPU_DEVICE)
+        return kiln_fail(KILN_ERROR_DEVICE,
+                         "%s: %s '%s' must be in CPU memory (device type 1), received device "
+                         "type %d, index %d",
+                         b->function->name, role_name(b, p), param->name, t->device_type,
+                         t->device_id);
+    if (!same_dtype(t->dtype, param->dtype))
+        return wrong_dtype(b, p, t);
+    if (t->ndim != param->ndim)
+        return wrong_rank(b, p, t);
+    return KILN_OK;
+}
+
+/* Sizes that are numbers or bare symbols; a symbol's first use gives its value. */
+static int bind_sizes(kiln_binding *b, int p, uint64_t *bound)
+{
+    const kiln_param *param = &b->function->params[p];
+    const kiln_tensor *t = b->tensor[p];
+    for (int d = 0; d < param->ndim; d++) {
+        const int64_t dim = param->dims[d], size = t->shape[d];
+        if (dim <= KILN_COMPUTED(0))
+            continue;
+        if (dim >= 0) {
+            if (size != dim)
+                return wrong_size(b, p, d, dim);
+            continue;
+        }
+        const int symbol = (int)(-1 - dim);
+        if (!(*bound >> symbol & 1)) {
+            *bound |= (uint64_t)1 << symbol;
+            b->symbol[symbol] = size;
+            if (size < b->function->symbol_min[symbol])
+                return kiln_fail(KILN_ERROR_SHAPE,
+                                 "%s: %s '%s' has %lld for %s in shape %s, expected at least %lld",
+                                 b->function->name, role_name(b, p), param->name, (long long)size,
+                                 b->function->symbols[symbol], param->shape,
+                                 (long long)b->function->symbol_min[symbol]);
+        } else if (size != b->symbol[symbol]) {
+            return wrong_size(b, p, d, b->symbol[symbol]);
+        }
+    }
+    return KILN_OK;
+}
+
+static int check_data(const kiln_binding *b, int p)
+{
+    if (b->data[p] == NULL && kiln_param_bytes(b, p) != 0)
+        return kiln_fail(KILN_ERROR_NULL, "%s: %s '%s' has no data: its address is null",
+                         b->function->name, role_name(b, p), b->function->params[p].name);
+    return KILN_OK;
+}
+
+/* Sizes that are computed from symbols, known once all symbols are. */
+static int check_sizes(const kiln_binding *b, int p)
+{
+    const kiln_param *param = &b->function->params[p];
+    if (b->tensor[p] == NULL)
+        return KILN_OK;
+    for (int d = 0; d < param->ndim; d++) {
+        const int64_t expected = kiln_param_dim(b, p, d);
+        if (b->tensor[p]->shape[d] != expected)
+            return wrong_size(b, p, d, expected);
+    }
+    return KILN_OK;
+}
+
+static int bind_scalar(kiln_binding *b, int p, const kiln_value *value)
+{
+    const int real = b->function->params[p].dtype.code == 2;
+    if (real && value->kind == KILN_FLOAT)
+        b->scalar[p].real = value->as.real;
+    else if (real && value->kind == KILN_INT)
+        b->scalar[p].real = (double)value->as.integer;
+    else if (!real && (value->kind == KILN_INT || value->kind == KILN_BOOL))
+        b->scalar[p].integer = value->as.integer;
+    else
+        return kiln_fail(KILN_ERROR_ARGUMENT, "%s: argument '%s' must be %s, received %s",
+                         b->function->name, b->function->params[p].name,
+                         real ? "a number" : "an integer",
+                         value->kind == KILN_FLOAT ? "a number with a fraction"
+                                                   : "something else");
+    return KILN_OK;
+}
+
+static int bind_value(kiln_binding *b, int p, const kiln_value *value, uint64_t *bound)
+{
+    b->tensor[p] = NULL;
+    b->data[p] = NULL;
+    if (b->function->params[p].role == KILN_SCALAR)
+        return bind_scalar(b, p, value);
+    if (value->kind != KILN_TENSOR)
+        return kiln_fail(KILN_ERROR_ARGUMENT,
+                         "%s: %s '%s' must be a tensor of shape %s, received %s",
+                         b->function->name, role_name(b, p), b->function->params[p].name,
+                         b->function->params[p].shape,
+                         value->kind == 0 ? "nothing" : "a value that is not a tensor");
+    const kiln_tensor *t = value->as.pointer;
+    const int code = check_tensor(b, p, t);
+    if (code != KILN_OK)
+        return code;
+    b->tensor[p] = t;
+    b->data[p] = t->data == NULL ? NULL : (char *)t->data + t->byte_offset;
+    return bind_sizes(b, p, bound);
+}
+
+static int wrong_count(const kiln_function *f, int count)
+{
+    const int outputs = f->n_params - f->n_inputs;
+    if (f->kind == KILN_TENSOR_FUNCTION)
+        return kiln_fail(KILN_ERROR_COUNT, "%s: expected %d argument%s, received %d", f->name,
+                         f->n_params, f->n_params == 1 ? "" : "s", count);
+    return kiln_fail(KILN_ERROR_COUNT,
+                     "%s: expected %d input%s, or %d with the output%s to fill, received %d",
+                     f->name, f->n_inputs, f->n_inputs == 1 ? "" : "s", f->n_params,
+                     outputs == 1 ? "" : "s", count);
+}
+
+int kiln_bind(kiln_binding *b, const kiln_function *function, const kiln_value *values, int count)
+{
+    uint64_t bound = 0;
+    int code;
+    b->function = function;
+    b->count = count;
+    if (count != function->n_params && (function->kind == KILN_TENSOR_FUNCTION ||
+                                        count != function->n_inputs))
+        return wrong_count(function, count);
+    for (int p = 0; p < count; p++)
+        if ((code = bind_value(b, p, &values[p], &bound)) != KILN_OK)
+            return code;
+    if (function->computed != NULL)
+        function->computed(b->symbol, b->computed);
+    for (int p = 0; p < count; p++)
+        if (function->params[p].role != KILN_SCALAR &&
+            ((code = check_sizes(b, p)) != KILN_OK || (code = check_data(b, p)) != KILN_OK))
+            return code;
+    return KILN_OK;
+}
+
+int kiln_bind_plain(kiln_binding *b, const kiln_function *function, const int64_t *symbols,
+                    void *const *data, const kiln_scalar *scalars)
+{
+    int code;
+    b->function = function;
+    b->count = function->n_params;
+    for (int s = 0; s < function->n_symbols; s++) {
+        b->symbol[s] = symbols[s];
+        if (symbols[s] < function->symbol_min[s])
+            return kiln_fail(KILN_ERROR_SHAPE, "%s: '%s' is %lld, expected at least %lld",
+                             function->name, function->symbols[s], (long long)symbols[s],
+                             (long long)function->symbol_min[s]);
+    }
+    if (function->computed != NULL)
+        function->computed(b->symbol, b->computed);
+    for (int p = 0; p < b->count; p++) {
+        b->tensor[p] = NULL;
+        b->data[p] = data[p];
+        if (scalars != NULL)
+            b->scalar[p] = scalars[p];
+        if (function->params[p].role != KILN_SCALAR && (code = check_data(b, p)) != KILN_OK)
+            return code;
+    }
+    return KILN_OK;
+}
+
+int64_t kiln_param_dim(const kiln_binding *b, int param, int dim)
+{
+    const int64_t entry = b->function->params[param].dims[dim];
+    if (entry >= 0)
+        return entry;
+    if (entry > KILN_COMPUTED(0))
+        return b->symbol[-1 - entry];
+    return b->computed[-1001 - entry];
+}
+
+int64_t kiln_param_bytes(const kiln_binding *b, int param)
+{
+    const kiln_param *p = &b->function->params[param];
+    int64_t bytes = p->dtype.bits / 8 * p->dtype.lanes;
+    for (int d = 0; d < p->ndim; d++)
+        if (__builtin_mul_overflow(bytes, kiln_param_dim(b, param, d), &bytes))
+            return -1;
+    return bytes;
+}

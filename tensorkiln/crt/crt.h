@@ -1,0 +1,163 @@
+/* crt.h - the inside of the runtime: the tables that entry.c fills in, and one paragraph of
+ * prototypes per file, in the order of a call. Nothing here is visible outside the library. */
+#ifndef KILN_CRT_H
+#define KILN_CRT_H
+
+#if !defined(_GNU_SOURCE)
+#define _GNU_SOURCE /* affinity, dladdr, futex: before the first system header */
+#endif
+#include "kiln.h"
+#include <stddef.h>
+
+#if defined(__GNUC__)
+#define KILN_API __attribute__((visibility("default")))
+#define KILN_PRINTF(a, b) __attribute__((format(printf, a, b)))
+#else
+#define KILN_API
+#define KILN_PRINTF(a, b)
+#endif
+
+/* Limits of one function; the code generator refuses what exceeds them. */
+#define KILN_MAX_PARAMS 256
+#define KILN_MAX_SYMBOLS 64
+#define KILN_MAX_COMPUTED 256
+
+/* ---- tables in entry.c -------------------------------------------------------------------- */
+
+/* Entry of a dims table: a size >= 0, a symbol, or number k of the function's computed sizes. */
+#define KILN_SYMBOL(k) (-1 - (int64_t)(k))
+#define KILN_COMPUTED(k) (-1001 - (int64_t)(k))
+
+enum { KILN_IN = 1, KILN_OUT = 2, KILN_INOUT = 3, KILN_SCALAR = 4 };
+enum { KILN_GRAPH = 0, KILN_TENSOR_FUNCTION = 1 };
+
+typedef struct kiln_param {
+    const char *name;
+    const char *shape; /* as text, for messages: "[n, 784]" */
+    const int64_t *dims;
+    kiln_dtype dtype;
+    uint8_t role;
+    uint8_t ndim;
+    uint16_t align; /* bytes the kernels rely on; at least the element size */
+} kiln_param;
+
+typedef union kiln_scalar {
+    int64_t integer;
+    double real;
+} kiln_scalar;
+
+/* What a call plan sees: data of each parameter without gaps, and the values of the symbols. */
+typedef struct kiln_frame {
+    char *const *arg;
+    char *workspace; /* 64-byte aligned; its contents are undefined at the start */
+    const int64_t *symbol;
+    const kiln_scalar *scalar; /* indexed like arg */
+} kiln_frame;
+
+typedef struct kiln_function {
+    const char *name;
+    int kind;      /* KILN_GRAPH or KILN_TENSOR_FUNCTION */
+    int n_params;  /* inputs, then outputs */
+    int n_inputs;
+    int n_symbols;
+    const kiln_param *params;
+    const char *const *symbols;
+    const int64_t *symbol_min;
+    void (*computed)(const int64_t *symbol, int64_t *size); /* NULL when nothing is computed */
+    int64_t (*workspace)(const int64_t *symbol);
+    void (*run)(const kiln_frame *frame);
+} kiln_function;
+
+typedef struct kiln_library {
+    const char *name;
+    const char *metadata;
+    const char *const *cpu_features; /* NULL-terminated */
+    int n_functions;
+    const kiln_function *const *functions;
+    char *const *weights; /* NULL when there are none */
+    int64_t weights_bytes;
+} kiln_library;
+
+/* Zero bytes behind the weights: kernels prefetch past the end. */
+#define KILN_WEIGHTS_PAD 65536
+
+/* Defined by entry.c. */
+extern const kiln_library kiln_this_library;
+
+/* ---- error.c: the last failure of each thread -------------------------------------------- */
+int kiln_fail(int code, const char *format, ...) KILN_PRINTF(2, 3);
+void kiln_clear_error(void);
+
+/* ---- cpu.c: may this processor use a feature? 1 yes, 0 no, -1 unknown name ------------------ */
+int kiln_has_feature(const char *name);
+
+/* ---- library.c: before the first kernel ---------------------------------------------------- */
+int kiln_prepare(void);
+
+/* ---- workspace.c: memory for intermediate results ----------------------------------------- */
+typedef struct kiln_workspace {
+    char *base; /* 64-byte aligned */
+    int64_t bytes;
+    void *block; /* what to give back: a mapping when mapped != 0, else from the heap */
+    size_t mapped;
+    struct kiln_workspace *next;
+} kiln_workspace;
+
+int kiln_workspace_reserve(kiln_workspace *workspace, int64_t bytes);
+void kiln_workspace_release(kiln_workspace *workspace);
+/* A workspace for one call without an executor; NULL and an error when memory is short. */
+kiln_workspace *kiln_workspace_take(void);
+void kiln_workspace_give(kiln_workspace *workspace);
+
+/* ---- strided.c: tensors with gaps --------------------------------------------------------- */
+int kiln_is_contiguous(const kiln_tensor *tensor);
+void kiln_pack(char *packed, const kiln_tensor *tensor, const char *data);
+void kiln_unpack(const kiln_tensor *tensor, char *data, const char *packed);
+
+/* ---- bind.c: arguments against the table -------------------------------------------------- */
+typedef struct kiln_binding {
+    const kiln_function *function;
+    int count; /* parameters bound: all of them, or the inputs only */
+    const kiln_tensor *tensor[KILN_MAX_PARAMS]; /* NULL: contiguous, given by address only */
+    char *data[KILN_MAX_PARAMS];
+    kiln_scalar scalar[KILN_MAX_PARAMS];
+    int64_t symbol[KILN_MAX_SYMBOLS];
+    int64_t computed[KILN_MAX_COMPUTED];
+} kiln_binding;
+
+int kiln_bind(kiln_binding *binding, const kiln_function *function, const kiln_value *values,
+              int count);
+int kiln_bind_plain(kiln_binding *binding, const kiln_function *function, const int64_t *symbols,
+                    void *const *data, const kiln_scalar *scalars);
+int64_t kiln_param_dim(const kiln_binding *binding, int param, int dim);
+/* Bytes of a parameter's data, or -1 on overflow. */
+int64_t kiln_param_bytes(const kiln_binding *binding, int param);
+
+/* ---- dispatch.c: binding, copies, workspace, run ------------------------------------------ */
+int kiln_run(kiln_workspace *workspace, kiln_binding *binding);
+int kiln_run_anywhere(kiln_binding *binding);
+/* The body of every plain C entry. */
+int kiln_call_plain(const kiln_function *function, const int64_t *symbols, void *const *data,
+                    const kiln_scalar *scalars);
+
+/* ---- ffi.c: the body of every __tvm_ffi_ entry --------------------------------------------- */
+int kiln_ffi_call(const kiln_function *function, const kiln_value *args, int32_t count,
+                  kiln_value *result);
+
+/* ---- threads.c, parallel.c, pool.c, wait.c: threads ---------------------------------------- */
+int kiln_default_threads(void);
+/* Sets the number of threads for calls from this thread; returns the previous one (0: default). */
+int kiln_limit_threads(int threads);
+/* What kernels call. */
+void kiln_parallel_for(kiln_body body, void *closure, int64_t n);
+/* The pool of this library; libraries in one process agree on the pool of the first one. */
+extern KILN_API const kiln_pool_api kiln_pool_v1;
+/* Sleeps while *word == value; may return early. Wakes all who sleep on word. */
+void kiln_wait(uint32_t *word, uint32_t value);
+void kiln_wake(uint32_t *word);
+
+/* ---- mem.c --------------------------------------------------------------------------------- */
+void *memcpy(void *to, const void *from, size_t n);
+void *memset(void *to, int byte, size_t n);
+
+#endif

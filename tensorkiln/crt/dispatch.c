@@ -1,0 +1,227 @@
+/* One call: bind, copy what kernels cannot read in place, reserve workspace, run, copy back. */
+#include "crt.h"
+#include <stdlib.h>
+
+struct kiln_executor {
+    kiln_workspace workspace;
+    int threads;
+    int busy; /* a thread runs in `workspace`; others borrow one */
+};
+
+#define ALIGNED(n) (((n) + 63) & ~(int64_t)63)
+
+static int overlap(const char *a, int64_t a_bytes, const char *b, int64_t b_bytes)
+{
+    return a_bytes > 0 && b_bytes > 0 && a < b + b_bytes && b < a + a_bytes;
+}
+
+/* A graph may write an output while inputs are still to be read, so shared memory needs a copy.
+ * Tensors with gaps are copied anyway and do not come here. */
+static int shares_memory(const kiln_binding *b, int output)
+{
+    if (b->function->kind != KILN_GRAPH || output < b->function->n_inputs)
+        return 0;
+    const int64_t bytes = kiln_param_bytes(b, output);
+    for (int p = 0; p < output; p++) {
+        if (b->tensor[p] != NULL && !kiln_is_contiguous(b->tensor[p])) {
+            if (p >= b->function->n_inputs)
+                continue;
+            return 1; /* its extent is not worth working out */
+        }
+        if (overlap(b->data[output], bytes, b->data[p], kiln_param_bytes(b, p)))
+            return 1;
+    }
+    return 0;
+}
+
+static int needs_copy(const kiln_binding *b, int p)
+{
+    const kiln_param *param = &b->function->params[p];
+    if (param->role == KILN_SCALAR)
+        return 0;
+    if (b->tensor[p] != NULL && !kiln_is_contiguous(b->tensor[p]))
+        return 1;
+    return (uintptr_t)b->data[p] % param->align != 0 || shares_memory(b, p);
+}
+
+static kiln_tensor packed_view(const kiln_binding *b, int p, int64_t *shape)
+{
+    const kiln_param *param = &b->function->params[p];
+    kiln_tensor view = {NULL, 1, 0, param->ndim, param->dtype, shape, NULL, 0};
+    for (int d = 0; d < param->ndim; d++)
+        shape[d] = kiln_param_dim(b, p, d);
+    return view;
+}
+
+static void move(const kiln_binding *b, int p, char *packed, int to_packed)
+{
+    int64_t shape[KILN_MAX_RANK];
+    const kiln_tensor view = b->tensor[p] != NULL ? *b->tensor[p] : packed_view(b, p, shape);
+    if (to_packed)
+        kiln_pack(packed, &view, b->data[p]);
+    else
+        kiln_unpack(&view, b->data[p], packed);
+}
+
+int kiln_run(kiln_workspace *workspace, kiln_binding *b)
+{
+    const kiln_function *f = b->function;
+    char *arg[KILN_MAX_PARAMS];
+    int copied[KILN_MAX_PARAMS], copies = 0;
+    int code = kiln_prepare();
+    if (code != KILN_OK)
+        return code;
+    const int64_t scratch = ALIGNED(f->workspace(b->symbol));
+    int64_t bytes = scratch;
+    for (int p = 0; p < b->count; p++) {
+        arg[p] = b->data[p];
+        if (needs_copy(b, p)) {
+            copied[copies++] = p;
+            bytes += ALIGNED(kiln_param_bytes(b, p));
+        }
+    }
+    if ((code = kiln_workspace_reserve(workspace, bytes)) != KILN_OK)
+        return code;
+    char *at = workspace->base + scratch;
+    for (int c = 0; c < copies; c++) {
+        const int p = copied[c];
+        arg[p] = at;
+        at += ALIGNED(kiln_param_bytes(b, p));
+        if (f->params[p].role & KILN_IN)
+            move(b, p, arg[p], 1);
+    }
+    const kiln_frame frame = {arg, workspace->base, b->symbol, b->scalar};
+    f->run(&frame);
+    for (int c = 0; c < copies; c++)
+        if (f->params[copied[c]].role & KILN_OUT)
+            move(b, copied[c], arg[copied[c]], 0);
+    return KILN_OK;
+}
+
+int kiln_run_anywhere(kiln_binding *b)
+{
+    kiln_workspace *workspace = kiln_workspace_take();
+    if (workspace == NULL)
+        return KILN_ERROR_MEMORY;
+    const int code = kiln_run(workspace, b);
+    kiln_workspace_give(workspace);
+    return code;
+}
+
+int kiln_call_plain(const kiln_function *function, const int64_t *symbols, void *const *data,
+                    const kiln_scalar *scalars)
+{
+    kiln_binding b;
+    const int code = kiln_bind_plain(&b, function, symbols, data, scalars);
+    return code == KILN_OK ? kiln_run_anywhere(&b) : code;
+}
+
+static const kiln_function *function_at(int index)
+{
+    if (index >= 0 && index < kiln_this_library.n_functions)
+        return kiln_this_library.functions[index];
+    kiln_fail(KILN_ERROR_NAME, "library %s has %d functions, there is no number %d",
+              kiln_this_library.name, kiln_this_library.n_functions, index);
+    return NULL;
+}
+
+static int bind_tensors(kiln_binding *b, const kiln_function *f, const kiln_tensor *const *tensors,
+                        int count)
+{
+    kiln_value values[KILN_MAX_PARAMS];
+    for (int p = 0; p < count && p < KILN_MAX_PARAMS; p++) {
+        values[p].kind = KILN_TENSOR;
+        values[p].as.pointer = (void *)(uintptr_t)tensors[p];
+    }
+    return kiln_bind(b, f, values, count);
+}
+
+/* Without outputs there is nowhere to put the results. */
+static int require_outputs(const kiln_function *f, int count)
+{
+    if (count == f->n_params)
+        return KILN_OK;
+    return kiln_fail(KILN_ERROR_COUNT, "%s: expected %d inputs and %d outputs, received %d tensors",
+                     f->name, f->n_inputs, f->n_params - f->n_inputs, count);
+}
+
+KILN_API int kiln_executor_create(kiln_executor **executor)
+{
+    *executor = NULL;
+    const int code = kiln_prepare();
+    if (code != KILN_OK)
+        return code;
+    *executor = calloc(1, sizeof **executor);
+    return *executor != NULL ? KILN_OK : kiln_fail(KILN_ERROR_MEMORY, "out of memory");
+}
+
+KILN_API void kiln_executor_destroy(kiln_executor *executor)
+{
+    if (executor == NULL)
+        return;
+    kiln_workspace_release(&executor->workspace);
+    free(executor);
+}
+
+KILN_API int kiln_executor_run(kiln_executor *executor, int function,
+                               const kiln_tensor *const *tensors, int count)
+{
+    kiln_binding b;
+    const kiln_function *f = function_at(function);
+    if (f == NULL)
+        return KILN_ERROR_NAME;
+    int code = require_outputs(f, count);
+    if (code != KILN_OK || (code = bind_tensors(&b, f, tensors, count)) != KILN_OK)
+        return code;
+    const int before = kiln_limit_threads(__atomic_load_n(&executor->threads, __ATOMIC_RELAXED));
+    if (__atomic_exchange_n(&executor->busy, 1, __ATOMIC_ACQUIRE) == 0) {
+        code = kiln_run(&executor->workspace, &b);
+        __atomic_store_n(&executor->busy, 0, __ATOMIC_RELEASE);
+    } else {
+        code = kiln_run_anywhere(&b);
+    }
+    kiln_limit_threads(before);
+    return code;
+}
+
+KILN_API int64_t kiln_executor_workspace_bytes(const kiln_executor *executor)
+{
+    return executor->workspace.bytes;
+}
+
+KILN_API void kiln_executor_set_num_threads(kiln_executor *executor, int threads)
+{
+    __atomic_store_n(&executor->threads, threads > 0 ? threads : 0, __ATOMIC_RELAXED);
+}
+
+KILN_API int kiln_call(int function, const kiln_value *arguments, int count)
+{
+    kiln_binding b;
+    const kiln_function *f = function_at(function);
+    if (f == NULL)
+        return KILN_ERROR_NAME;
+    int code = require_outputs(f, count);
+    if (code != KILN_OK || (code = kiln_bind(&b, f, arguments, count)) != KILN_OK)
+        return code;
+    return kiln_run_anywhere(&b);
+}
+
+KILN_API int kiln_output_shape(int function, const kiln_tensor *const *inputs, int count,
+                               int output, int64_t *shape, int *ndim)
+{
+    kiln_binding b;
+    const kiln_function *f = function_at(function);
+    if (f == NULL)
+        return KILN_ERROR_NAME;
+    const int p = f->n_inputs + output;
+    if (output < 0 || p >= f->n_params)
+        return kiln_fail(KILN_ERROR_COUNT, "%s has %d outputs, there is no number %d", f->name,
+                         f->n_params - f->n_inputs, output);
+    const int code = bind_tensors(&b, f, inputs, count);
+    if (code != KILN_OK)
+        return code;
+    *ndim = f->params[p].ndim;
+    for (int d = 0; d < *ndim; d++)
+        shape[d] = kiln_param_dim(&b, p, d);
+    return KILN_OK;
+}

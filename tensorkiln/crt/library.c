@@ -1,0 +1,71 @@
+/* Facts about the library, and what must be true before its first kernel runs. */
+#include "crt.h"
+#include <string.h>
+
+#define PAGE 4096
+
+static int check_cpu(void)
+{
+    for (const char *const *name = kiln_this_library.cpu_features; *name != NULL; name++) {
+        const int has = kiln_has_feature(*name);
+        if (has == 0)
+            return kiln_fail(KILN_ERROR_CPU,
+                             "this processor lacks '%s', which library %s was compiled for; "
+                             "compile it again for this processor or for a lower level",
+                             *name, kiln_this_library.name);
+        if (has < 0)
+            return kiln_fail(KILN_ERROR_CPU,
+                             "library %s needs CPU feature '%s', which its runtime cannot check "
+                             "on this processor",
+                             kiln_this_library.name, *name);
+    }
+    return KILN_OK;
+}
+
+/* A prefetch of a page that was never touched walks the page tables each time it is issued, so
+ * the pages behind the weights are read once. */
+static void touch_pad(void)
+{
+    if (kiln_this_library.weights == NULL)
+        return;
+    const volatile char *pad = *kiln_this_library.weights + kiln_this_library.weights_bytes;
+    for (int at = 0; at < KILN_WEIGHTS_PAD; at += PAGE)
+        (void)pad[at];
+}
+
+int kiln_prepare(void)
+{
+    static int prepared; /* done twice in a race, with the same result */
+    if (__atomic_load_n(&prepared, __ATOMIC_RELAXED))
+        return KILN_OK;
+    const int code = check_cpu();
+    if (code == KILN_OK) {
+        touch_pad();
+        __atomic_store_n(&prepared, 1, __ATOMIC_RELAXED);
+    }
+    return code;
+}
+
+KILN_API int kiln_abi_version(void)
+{
+    return KILN_ABI_VERSION;
+}
+
+KILN_API int kiln_open(void)
+{
+    return kiln_prepare();
+}
+
+KILN_API const char *kiln_metadata(void)
+{
+    return kiln_this_library.metadata;
+}
+
+KILN_API int kiln_function_index(const char *name)
+{
+    for (int i = 0; i < kiln_this_library.n_functions; i++)
+        if (strcmp(kiln_this_library.functions[i]->name, name) == 0)
+            return i;
+    kiln_fail(KILN_ERROR_NAME, "library %s has no function '%s'", kiln_this_library.name, name);
+    return -1;
+}

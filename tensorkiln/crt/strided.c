@@ -1,0 +1,62 @@
+/* Tensors with gaps or odd alignment: copied to packed memory before a run, back after it. */
+#include "crt.h"
+
+int kiln_is_contiguous(const kiln_tensor *tensor)
+{
+    if (tensor->strides == NULL)
+        return 1;
+    int64_t expected = 1;
+    int gaps = 0;
+    for (int d = tensor->ndim - 1; d >= 0; d--) {
+        if (tensor->shape[d] == 0)
+            return 1; /* nothing to read: any strides will do */
+        if (tensor->shape[d] != 1 && tensor->strides[d] != expected)
+            gaps = 1;
+        expected *= tensor->shape[d];
+    }
+    return !gaps;
+}
+
+/* Copies between packed memory and the strided data, in row-major order; returns the packed
+ * position after the last element. */
+static char *walk(const kiln_tensor *tensor, int dim, char *data, char *packed, int64_t size,
+                  int to_packed)
+{
+    if (dim == tensor->ndim) {
+        if (to_packed)
+            memcpy(packed, data, (size_t)size);
+        else
+            memcpy(data, packed, (size_t)size);
+        return packed + size;
+    }
+    for (int64_t i = 0; i < tensor->shape[dim]; i++)
+        packed = walk(tensor, dim + 1, data + i * tensor->strides[dim] * size, packed, size,
+                      to_packed);
+    return packed;
+}
+
+static void copy(const kiln_tensor *tensor, char *data, char *packed, int to_packed)
+{
+    const int64_t size = tensor->dtype.bits / 8 * tensor->dtype.lanes;
+    if (!kiln_is_contiguous(tensor)) {
+        walk(tensor, 0, data, packed, size, to_packed);
+        return;
+    }
+    int64_t bytes = size;
+    for (int d = 0; d < tensor->ndim; d++)
+        bytes *= tensor->shape[d];
+    if (to_packed)
+        memcpy(packed, data, (size_t)bytes);
+    else
+        memcpy(data, packed, (size_t)bytes);
+}
+
+void kiln_pack(char *packed, const kiln_tensor *tensor, const char *data)
+{
+    copy(tensor, (char *)(uintptr_t)data, packed, 1);
+}
+
+void kiln_unpack(const kiln_tensor *tensor, char *data, const char *packed)
+{
+    copy(tensor, data, (char *)(uintptr_t)packed, 0);
+}

@@ -1,0 +1,142 @@
+/* How many threads a call should use when nobody says: what this process may really run on. */
+#include "crt.h"
+#include <fcntl.h>
+#include <limits.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int smaller(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+#if defined(__linux__)
+/* The file's text with a final NUL; 0 when it cannot be read. */
+static int read_text(const char *path, char *text, size_t size)
+{
+    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return 0;
+    size_t used = 0;
+    ssize_t got;
+    while (used + 1 < size && (got = read(file, text + used, size - 1 - used)) > 0)
+        used += (size_t)got;
+    close(file);
+    text[used] = 0;
+    return used > 0;
+}
+
+/* Whole CPUs in a quota; a fraction is dropped, for a thread that is stopped half of the time
+ * makes all others wait for it. */
+static int cpus_of(long quota, long period)
+{
+    if (quota <= 0 || period <= 0)
+        return INT_MAX;
+    const long whole = quota / period;
+    return whole < 1 ? 1 : whole > INT_MAX ? INT_MAX : (int)whole;
+}
+
+/* Quota of one cgroup folder, version 2 ("max 100000") or 1 (two files). */
+static int folder_quota(const char *folder, int version)
+{
+    char path[PATH_MAX + 32], text[64], *rest;
+    if (version == 2) {
+        snprintf(path, sizeof path, "%s/cpu.max", folder);
+        if (!read_text(path, text, sizeof text) || text[0] == 'm')
+            return INT_MAX;
+        const long quota = strtol(text, &rest, 10);
+        return cpus_of(quota, strtol(rest, NULL, 10));
+    }
+    snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", folder);
+    if (!read_text(path, text, sizeof text))
+        return INT_MAX;
+    const long quota = strtol(text, NULL, 10);
+    snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
+    return read_text(path, text, sizeof text) ? cpus_of(quota, strtol(text, NULL, 10)) : INT_MAX;
+}
+
+/* (strchr)(...): newer headers make it a C11 macro; the parentheses ask for the function. */
+
+/* Smallest quota on the way from our cgroup up to the root of its tree. */
+static int tree_quota(const char *root, const char *group, int version)
+{
+    char folder[PATH_MAX];
+    const size_t floor = strlen(root);
+    int least = INT_MAX;
+    if (snprintf(folder, sizeof folder, "%s%s", root, group) >= (int)sizeof folder)
+        return INT_MAX;
+    for (;;) {
+        least = smaller(least, folder_quota(folder, version));
+        char *slash = (strrchr)(folder, '/');
+        if (slash == NULL || (size_t)(slash - folder) < floor)
+            return least;
+        *slash = 0;
+    }
+}
+
+/* Lines of /proc/self/cgroup read "0::/group" (version 2) or "4:cpu,cpuacct:/group". */
+static int cgroup_quota(void)
+{
+    char text[4096];
+    int least = INT_MAX;
+    if (!read_text("/proc/self/cgroup", text, sizeof text))
+        return INT_MAX;
+    for (char *line = text, *next; line != NULL && *line != 0; line = next) {
+        next = (strchr)(line, '\n');
+        if (next != NULL)
+            *next++ = 0;
+        char *names = (strchr)(line, ':');
+        char *group = names == NULL ? NULL : (strchr)(names + 1, ':');
+        if (group == NULL)
+            continue;
+        *names++ = 0;
+        *group++ = 0;
+        if (*names == 0)
+            least = smaller(least, tree_quota("/sys/fs/cgroup", group, 2));
+        else if (strncmp(names, "cpu,", 4) == 0 || strcmp(names, "cpu") == 0)
+            least = smaller(least, tree_quota("/sys/fs/cgroup/cpu", group, 1));
+    }
+    return least;
+}
+
+static int allowed_cpus(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) {
+        int count = 0;
+        for (size_t i = 0; i < CPU_SETSIZE; i++)
+            count += CPU_ISSET(i, &set) != 0;
+        return count > 0 ? count : 1;
+    }
+    const long online = sysconf(_SC_NPROCESSORS_ONLN); /* more than 1024 CPUs */
+    return online < 1 ? 1 : (int)online;
+}
+#else
+static int cgroup_quota(void)
+{
+    return INT_MAX;
+}
+
+static int allowed_cpus(void)
+{
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online < 1 ? 1 : (int)online;
+}
+#endif
+
+int kiln_default_threads(void)
+{
+    static int known; /* computed twice in a race, to the same value */
+    int threads = __atomic_load_n(&known, __ATOMIC_RELAXED);
+    if (threads != 0)
+        return threads;
+    threads = smaller(allowed_cpus(), cgroup_quota());
+    const char *wish = getenv("KILN_NUM_THREADS");
+    if (wish != NULL && strtol(wish, NULL, 10) > 0)
+        threads = smaller(threads, (int)strtol(wish, NULL, 10));
+    __atomic_store_n(&known, threads, __ATOMIC_RELAXED);
+    return threads;
+}

@@ -1,0 +1,110 @@
+/* Memory for intermediate results: one block per executor that only grows. Large blocks are
+ * mapped at 2 MiB boundaries and offered to the kernel for huge pages, which saves most TLB misses. */
+#include "crt.h"
+#include <pthread.h>
+#include <stdlib.h>
+#if defined(__unix__) || defined(__APPLE__)
+#include <sys/mman.h>
+#define HAVE_MMAP 1
+#endif
+
+#define HUGE_PAGE ((size_t)2 << 20)
+
+static int out_of_memory(int64_t bytes)
+{
+    return kiln_fail(KILN_ERROR_MEMORY, "out of memory: could not get %lld bytes of workspace",
+                     (long long)bytes);
+}
+
+#if defined(HAVE_MMAP)
+static int map_block(kiln_workspace *workspace, size_t bytes)
+{
+    const size_t size = (bytes + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);
+    const size_t mapped = size + HUGE_PAGE;
+    char *block = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (block == MAP_FAILED)
+        return out_of_memory((int64_t)bytes);
+    workspace->block = block;
+    workspace->mapped = mapped;
+    workspace->base = (char *)(((uintptr_t)block + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1));
+    workspace->bytes = (int64_t)size;
+#if defined(MADV_HUGEPAGE)
+    madvise(workspace->base, size, MADV_HUGEPAGE);
+#endif
+    return KILN_OK;
+}
+#endif
+
+int kiln_workspace_reserve(kiln_workspace *workspace, int64_t bytes)
+{
+    if (bytes >= 0 && bytes <= workspace->bytes)
+        return KILN_OK;
+    if (bytes < 0 || (uint64_t)bytes > SIZE_MAX - 2 * HUGE_PAGE)
+        return out_of_memory(bytes);
+    kiln_workspace_release(workspace); /* contents are scratch: no need to keep both */
+#if defined(HAVE_MMAP)
+    if ((size_t)bytes >= 2 * HUGE_PAGE)
+        return map_block(workspace, (size_t)bytes);
+#endif
+    const size_t size = ((size_t)bytes + 4095) & ~(size_t)4095;
+    workspace->block = malloc(size + 64);
+    if (workspace->block == NULL)
+        return out_of_memory(bytes);
+    workspace->base = (char *)(((uintptr_t)workspace->block + 63) & ~(uintptr_t)63);
+    workspace->bytes = (int64_t)size;
+    return KILN_OK;
+}
+
+void kiln_workspace_release(kiln_workspace *workspace)
+{
+#if defined(HAVE_MMAP)
+    if (workspace->mapped != 0)
+        munmap(workspace->block, workspace->mapped);
+    else
+#endif
+        free(workspace->block);
+    workspace->base = NULL;
+    workspace->block = NULL;
+    workspace->bytes = 0;
+    workspace->mapped = 0;
+}
+
+/* Idle workspaces for calls without an executor; as many as calls that ever ran at once. */
+static pthread_mutex_t idle_lock = PTHREAD_MUTEX_INITIALIZER;
+static kiln_workspace *idle;
+
+kiln_workspace *kiln_workspace_take(void)
+{
+    pthread_mutex_lock(&idle_lock);
+    kiln_workspace *workspace = idle;
+    if (workspace != NULL)
+        idle = workspace->next;
+    pthread_mutex_unlock(&idle_lock);
+    if (workspace == NULL) {
+        workspace = calloc(1, sizeof *workspace);
+        if (workspace == NULL)
+            out_of_memory((int64_t)sizeof *workspace);
+    }
+    return workspace;
+}
+
+void kiln_workspace_give(kiln_workspace *workspace)
+{
+    pthread_mutex_lock(&idle_lock);
+    workspace->next = idle;
+    idle = workspace;
+    pthread_mutex_unlock(&idle_lock);
+}
+
+#if defined(__GNUC__)
+/* dlclose() gives the idle workspaces back. */
+__attribute__((destructor)) static void release_idle(void)
+{
+    while (idle != NULL) {
+        kiln_workspace *next = idle->next;
+        kiln_workspace_release(idle);
+        free(idle);
+        idle = next;
+    }
+}
+#endif

@@ -1,0 +1,86 @@
+"""Stand-ins for the C library at link time.
+
+A linker needs a libc.so.6 only to learn which library defines a symbol, and in which version. A
+stand-in of a few hundred bytes says just that for the symbols that the runtime uses: the output
+asks for the right libraries and for nothing newer than glibc 2.17, no C library has to be built
+or installed, and a symbol that is not in the table fails the link instead of a customer's start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from tensorkiln.base.cache import Cache, key_of
+
+# soname -> names; on x86-64 in version 2.2.5 except as said below, on aarch64 in 2.17.
+STUB_LIBRARIES: Mapping[str, tuple[str, ...]] = {
+    "libc.so.6": tuple(
+        """
+        __register_atfork abort calloc clock_gettime close dl_iterate_phdr free getauxval getenv
+        madvise malloc mmap munmap open posix_memalign read realloc sched_getaffinity sigfillset
+        snprintf strchr strcmp strlen strncmp strrchr strtol syscall sysconf vsnprintf
+        """.split()
+    ),
+    "libpthread.so.0": tuple(
+        """
+        pthread_create pthread_detach pthread_mutex_lock pthread_mutex_unlock pthread_sigmask
+        """.split()
+    ),
+    "libdl.so.2": ("dladdr", "dlclose", "dlopen", "dlsym"),
+}
+_LOADER: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "x86_64": ("ld-linux-x86-64.so.2", ("__tls_get_addr",)),
+    "aarch64": ("ld-linux-aarch64.so.1", ()),
+}
+_X86_VERSIONS: Mapping[str, str] = {
+    "__register_atfork": "GLIBC_2.3.2",
+    "__tls_get_addr": "GLIBC_2.3",
+    "clock_gettime": "GLIBC_2.17",
+    "getauxval": "GLIBC_2.16",
+    "sched_getaffinity": "GLIBC_2.3.4",
+}
+
+# (assembler file, soname, version script, folder): writes a file named soname into the folder.
+AssembleAndLink = Callable[[str, str, str, Path], None]
+
+
+def symbol_version(arch: str, name: str) -> str:
+    """The glibc version of a symbol in the table."""
+    return _X86_VERSIONS.get(name, "GLIBC_2.2.5") if arch == "x86_64" else "GLIBC_2.17"
+
+
+def _assembler(names: Iterable[str]) -> str:
+    lines = [".text"]
+    for name in names:
+        lines += [f".globl {name}", f".type {name},%function", f"{name}:"]
+    return "\n".join([*lines, ".byte 0", '.section .note.GNU-stack,"",%progbits', ""])
+
+
+def _version_script(arch: str, names: Iterable[str]) -> str:
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(symbol_version(arch, name), []).append(name)
+    return "\n".join(f"{version} {{ {' '.join(f'{n};' for n in members)} }};"
+                     for version, members in sorted(groups.items())) + "\n"
+
+
+def make_stubs(
+    arch: str, cache: Cache, identity: str, build: AssembleAndLink, folder: Path
+) -> list[str]:
+    """Write the stand-ins into `folder`, from the cache where they are there; their names."""
+    loader, loader_names = _LOADER[arch]
+    tables = {**STUB_LIBRARIES, **({loader: loader_names} if loader_names else {})}
+    for soname, names in tables.items():
+        source, script = _assembler(names), _version_script(arch, names)
+        parts = {"kind": "libc stub", "tool": identity, "source": source, "script": script}
+        key = key_of({**parts, "soname": soname})
+        found = cache.get(key)
+        if found is None:
+            (folder / "stub.s").write_text(source)
+            (folder / "stub.map").write_text(script)
+            build("stub.s", soname, "stub.map", folder)
+            cache.put(key, (folder / soname).read_bytes(), parts)
+        else:
+            (folder / soname).write_bytes(found)
+    return list(tables)

@@ -1,0 +1,269 @@
+"""The tools that compile C and link: the packaged ones, or a command of the caller's.
+
+A tool chain has two verbs, `compile` and `link`; both run in a folder that holds their files and
+name them relatively, so that no path gets into the output.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tensorkiln.base.cache import Cache
+from tensorkiln.base.config import read_config
+from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
+from tensorkiln.link.stubs import STUB_LIBRARIES, make_stubs
+
+GLIBC = "2.17"  # the oldest glibc that a library of ours runs on
+C_FLAGS = (
+    "-std=c99",
+    "-O2",
+    "-g0",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-ffunction-sections",
+    "-fdata-sections",
+    "-fno-builtin",
+    "-fno-stack-protector",
+    "-fomit-frame-pointer",
+    "-fno-ident",
+)
+LINK_FLAGS = (
+    "-Bsymbolic",
+    "--gc-sections",
+    "--build-id=none",
+    "--hash-style=gnu",
+    "-z",
+    "defs",
+    "-z",
+    "relro",
+    "-z",
+    "now",
+    "-z",
+    "noexecstack",
+    "--as-needed",
+)
+_FULL = ("No space left on device", "File too large", "Disk quota exceeded")
+_KILLED_BY_FULL_DISK = (-signal.SIGBUS, -signal.SIGXFSZ)
+
+
+class ToolFailure(Exception):
+    """A tool ended with an error; `full` when the reason was a full disk."""
+
+    def __init__(self, command: Sequence[str], stderr: str, status: int):
+        self.command, self.stderr, self.status = tuple(command), stderr, status
+        self.full = status in _KILLED_BY_FULL_DISK or any(text in stderr for text in _FULL)
+        words = stderr.strip()[:4000] or f"exit status {status}"
+        super().__init__(f"{shlex.join(command)}\n{words}")
+
+
+def run_tool(command: Sequence[str], folder: Path, environ: dict[str, str] | None = None) -> str:
+    """Run in `folder`, return what it wrote; raises ToolFailure or UserError (no such tool)."""
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=environ, capture_output=True, text=True, errors="replace"
+        )
+    except FileNotFoundError as error:
+        raise UserError(f"no such compiler or linker: {command[0]!r}", code="no-tool") from error
+    if done.returncode != 0:
+        raise ToolFailure(command, done.stderr or done.stdout, done.returncode)
+    return done.stdout + done.stderr
+
+
+class Toolchain(Protocol):
+    """What links need of a tool chain. `identity` changes when its output may."""
+
+    @property
+    def identity(self) -> str: ...
+
+    def compile(self, sources: Sequence[str], include: Path, folder: Path) -> list[str]:
+        """Compile C files of `folder`; names of the objects, in the same order."""
+        ...
+
+    def link(
+        self, objects: Sequence[str], output: str, exports: str, libraries: Sequence[str],
+        folder: Path,
+    ) -> None:
+        """Objects into a shared library; `exports` is a version script in `folder`."""
+        ...
+
+
+def _object_name(source: str) -> str:
+    return Path(source).stem + ".o"
+
+
+@functools.cache
+def zig_path() -> Path:
+    """The compiler inside package ziglang; UserError when that is not installed."""
+    spec = importlib.util.find_spec("ziglang")
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    for place in places:
+        for name in ("zig", "zig.exe"):
+            if (Path(place) / name).is_file():
+                return Path(place) / name
+    raise UserError(
+        "linking needs a C compiler and linker",
+        code="no-tool",
+        hint="pip install ziglang, or set CC=gcc, or pass fcompile='gcc'",
+    )
+
+
+_ARCHS = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
+
+
+def linux_arch(triple: str) -> str:
+    """`"x86_64"` or `"aarch64"`; UnsupportedError for triples that are not linked yet."""
+    parts = triple.lower().split("-")
+    arch = _ARCHS.get(parts[0])
+    if arch is None or "linux" not in parts:
+        raise UnsupportedError(
+            f"no shared library for {triple!r} yet", hint="x86_64-linux-gnu, aarch64-linux-gnu"
+        )
+    return arch
+
+
+@dataclass(frozen=True, slots=True)
+class ZigToolchain:
+    """`zig cc` for C and the bare lld beside it for the link, which is some 200 times quicker than
+    `zig cc -shared` on a cold cache. Links against stand-ins for the C library (stubs.py)."""
+
+    triple: str
+    cache_dir: Path
+
+    @property
+    def identity(self) -> str:
+        """Version and target."""
+        return f"zig {_zig_version(zig_path())} {self._target}"
+
+    @property
+    def _target(self) -> str:
+        return f"{linux_arch(self.triple)}-linux-gnu.{GLIBC}"
+
+    def _zig(self, arguments: Sequence[str], folder: Path) -> None:
+        cache = str(self.cache_dir / "zig")
+        environ = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
+        run_tool([str(zig_path()), *arguments], folder, environ)
+
+    def compile(self, sources: Sequence[str], include: Path, folder: Path) -> list[str]:
+        """One run per source: given several, `zig cc -c` writes the first object only."""
+        flags = [*C_FLAGS, "-fno-sanitize=undefined", f"-ffile-prefix-map={folder}=."]
+        command = ["cc", "-target", self._target, *flags, "-I", str(include), "-c"]
+        for source in sources:
+            self._zig([*command, source, "-o", _object_name(source)], folder)
+        return [_object_name(source) for source in sources]
+
+    def assemble(self, source: str, folder: Path) -> str:
+        """One assembler file into an object."""
+        self._zig(["cc", "-target", self._target, "-c", source], folder)
+        return _object_name(source)
+
+    def link(
+        self, objects: Sequence[str], output: str, exports: str, libraries: Sequence[str],
+        folder: Path,
+    ) -> None:
+        """A shared library that needs no symbol newer than glibc 2.17."""
+        arch = linux_arch(self.triple)
+        cache = Cache(self.cache_dir)
+        stubs = make_stubs(arch, cache, self.identity, self._assemble_and_link, folder)
+        arguments = ["ld.lld", "-shared", *LINK_FLAGS, f"--version-script={exports}"]
+        self._zig([*arguments, "-o", output, *objects, *libraries, *stubs], folder)
+
+    def _assemble_and_link(self, source: str, soname: str, script: str, folder: Path) -> None:
+        made = self.assemble(source, folder)
+        arguments = ["ld.lld", "-shared", "--build-id=none", f"-soname={soname}"]
+        self._zig([*arguments, f"--version-script={script}", "-o", soname, made], folder)
+
+
+@functools.cache
+def _zig_version(zig: Path) -> str:
+    return run_tool([str(zig), "version"], Path.cwd()).strip()
+
+
+@dataclass(frozen=True, slots=True)
+class CommandToolchain:
+    """A compiler driver such as `gcc` or `clang --target=...`, for C and for the link."""
+
+    command: str
+
+    @property
+    def identity(self) -> str:
+        """The command and the first line of its --version."""
+        version = run_tool([*self._argv, "--version"], Path.cwd()).split("\n")[0]
+        return f"{self.command}: {version}"
+
+    @property
+    def _argv(self) -> list[str]:
+        return shlex.split(self.command)
+
+    def compile(self, sources: Sequence[str], include: Path, folder: Path) -> list[str]:
+        """All sources in one run."""
+        flags = [*C_FLAGS, f"-ffile-prefix-map={folder}=."]
+        run_tool([*self._argv, *flags, "-I", str(include), "-c", *sources], folder)
+        return [_object_name(source) for source in sources]
+
+    def link(
+        self, objects: Sequence[str], output: str, exports: str, libraries: Sequence[str],
+        folder: Path,
+    ) -> None:
+        """With the C library of the command, whose versions the output then needs."""
+        flags = link_options(exports)
+        system = [f"-l{name}" for name in ("pthread", "dl", "m")]
+        run_tool([*self._argv, *flags, "-o", output, *objects, *libraries, *system], folder)
+
+
+def link_options(exports: str) -> list[str]:
+    """LINK_FLAGS as a compiler driver takes them."""
+    wl = ",".join([*LINK_FLAGS, f"--version-script={exports}"])
+    return ["-shared", "-fPIC", f"-Wl,{wl}"]
+
+
+def choose_toolchain(triple: str, command: str | None = None) -> Toolchain:
+    """`command`, else the environment's $CC, else the packaged tools."""
+    config = read_config()
+    if command or config.cc:
+        return CommandToolchain(command or config.cc)
+    return ZigToolchain(triple, config.cache_dir)
+
+
+def tool_error(failure: ToolFailure) -> Exception:
+    """The error to show: undefined symbols are ours, and named; else the tool's words."""
+    names = sorted(
+        {
+            line.split("undefined symbol:")[1].strip()
+            for line in failure.stderr.splitlines()
+            if "undefined symbol:" in line
+        }
+        | {
+            line.split("undefined reference to")[1].strip(" `'")
+            for line in failure.stderr.splitlines()
+            if "undefined reference to" in line
+        }
+    )
+    if names:
+        return InternalError(
+            f"the link lacks {', '.join(names)}\n{failure}", code="undefined-symbol"
+        )
+    return InternalError(str(failure), code="link-failed")
+
+
+__all__ = [
+    "STUB_LIBRARIES",
+    "CommandToolchain",
+    "ToolFailure",
+    "Toolchain",
+    "ZigToolchain",
+    "choose_toolchain",
+    "link_options",
+    "linux_arch",
+    "run_tool",
+    "tool_error",
+    "zig_path",
+]
