@@ -119,7 +119,7 @@ class Elf:
 
 
 def read_elf(path: str | Path) -> Elf:
-    """The headers of a shared library. UserError (code `bad-library`) when it is none or damaged."""
+    """The headers of a shared library; UserError (code `bad-library`) when it is none."""
     where = str(path)
     data = FileContent(path).view
     if bytes(data[:4]) != b"\x7fELF":

@@ -10,8 +10,6 @@ from tensorkiln.artifact.metadata import Metadata
 from tensorkiln.base.errors import UserError
 
 META_SECTION = ".kiln.meta"
-# Where weights lie: the second above 2 GB, which ordinary relocations do not reach.
-WEIGHT_SECTIONS = (".kiln.weights", ".lrodata")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,7 @@ def inspect_library(path: str | Path) -> LibraryReport:
         kernels=kernels,
         kernel_code_bytes=kernel_code,
         runtime_code_bytes=code - kernel_code,
-        weights_bytes=_weights(elf, metadata),
+        weights_bytes=metadata.weights_bytes,
         metadata=metadata,
     )
 
@@ -99,7 +97,3 @@ def _kernel_sizes(elf: Elf, metadata: Metadata) -> tuple[KernelSize, ...]:
     sizes = {s.name: s.size for s in elf.symbols() if s.is_function and s.is_defined}
     return tuple(KernelSize(k.symbol, sizes.get(k.symbol, 0)) for k in metadata.kernels)
 
-
-def _weights(elf: Elf, metadata: Metadata) -> int:
-    found = sum(s.size for s in elf.sections if s.name in WEIGHT_SECTIONS)
-    return found or metadata.weights_bytes

@@ -239,5 +239,11 @@ def _kernel(row: _Reader) -> KernelInfo:
 
 
 def _artifact(row: _Reader) -> ArtifactInfo:
-    texts = [row.get(name, str) for name in ("codegen_id", "loader", "file_name", "target_key")]
-    return ArtifactInfo(*texts, row.get("size", int), row.get("sha256", str))
+    return ArtifactInfo(
+        codegen_id=row.get("codegen_id", str),
+        loader=row.get("loader", str),
+        file_name=row.get("file_name", str),
+        target_key=row.get("target_key", str),
+        size=row.get("size", int),
+        sha256=row.get("sha256", str),
+    )

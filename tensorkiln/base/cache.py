@@ -39,7 +39,7 @@ class Miss:
         """One line per differing component: name, the entry's value, the value asked for."""
         if not self.nearest:
             return "the cache is empty"
-        lines = [f"{name}: cached {theirs!r}, asked {ours!r}" for name, ours, theirs in self.differs]
+        lines = [f"{name}: cached {old!r}, asked {new!r}" for name, new, old in self.differs]
         return f"nearest entry {self.nearest[:12]}; " + "; ".join(lines)
 
 

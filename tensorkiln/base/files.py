@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import shutil
 import stat
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,16 +30,18 @@ _SENTENCES: dict[int, str] = {
 }
 
 
-def _cannot_write(path: Path, error: OSError) -> UserError:
+def _cannot_write(path: Path, error: OSError, temporary: Path | None = None) -> Exception:
+    """The error to raise; one about some other file (a source being read) stays what it is."""
+    about = {str(path), str(temporary), str(path.parent)}
+    if error.filename is not None and str(error.filename) not in about:
+        return error
     reason = _SENTENCES.get(error.errno or 0, error.strerror or str(error))
     return UserError(f"cannot write {str(path)!r}: {reason}", code="cannot-write")
 
 
-def _plain_mode() -> int:
-    """Permissions an ordinary `open` would give; the umask can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
+def _temporary_beside(target: Path) -> Path:
+    """A name in the same folder that nothing else uses, so that renaming to `target` is atomic."""
+    return target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
 
 
 @contextmanager
@@ -50,19 +52,14 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     its former content. OSErrors about the file come out as UserError (code `cannot-write`).
     """
     target = Path(path)
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
-    except OSError as error:
-        raise _cannot_write(target, error) from error
-    os.close(handle)
-    temporary = Path(name)
+    temporary = _temporary_beside(target)
     try:
         try:
-            temporary.chmod(_plain_mode())
+            temporary.touch(exist_ok=False)
             yield temporary
-            os.replace(temporary, target)
+            temporary.replace(target)
         except OSError as error:
-            raise _cannot_write(target, error) from error
+            raise _cannot_write(target, error, temporary) from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -92,17 +89,14 @@ def atomic_dir(path: str | Path) -> Iterator[Path]:
     A folder that was there before is replaced in whole. Raises UserError like `atomic_path`.
     """
     target = Path(path)
-    try:
-        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
-    except OSError as error:
-        raise _cannot_write(target, error) from error
+    temporary = _temporary_beside(target)
     try:
         try:
+            temporary.mkdir()
             yield temporary
-            temporary.chmod(_plain_mode() | 0o111)
             _swap_in(temporary, target)
         except OSError as error:
-            raise _cannot_write(target, error) from error
+            raise _cannot_write(target, error, temporary) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -110,14 +104,14 @@ def atomic_dir(path: str | Path) -> Iterator[Path]:
 def _swap_in(folder: Path, target: Path) -> None:
     """Rename `folder` to `target`; a former folder moves aside first, since rename keeps it."""
     if not target.is_dir() or target.is_symlink():
-        os.replace(folder, target)
+        folder.replace(target)
         return
-    former = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.old.", dir=target.parent))
-    os.replace(target, former)
+    former = _temporary_beside(target)
+    target.replace(former)
     try:
-        os.replace(folder, target)
+        folder.replace(target)
     except OSError:
-        os.replace(former, target)
+        former.replace(target)
         raise
     shutil.rmtree(former, ignore_errors=True)
 

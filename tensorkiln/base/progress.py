@@ -123,7 +123,7 @@ class TtyProgress(PlainProgress):
 
 
 def make_progress(stream: TextIO, mode: str = "auto") -> Progress:
-    """Progress on `stream`: `tty` redraws, `plain` writes lines, `off` is silent; `auto` asks it."""
+    """Progress on `stream`: `tty` redraws, `plain` writes lines, `off` is silent, `auto` picks."""
     if mode == "off":
         return Progress()
     if mode == "tty" or (mode == "auto" and stream.isatty()):

@@ -26,7 +26,8 @@ def describe_host() -> dict[str, object]:
     try:
         triple = canonical_triple(f"{machine}-{system}")
     except UserError as error:
-        raise UserError(f"this machine ({machine}, {system}) is no target", hint=error.hint) from None
+        message = f"this machine ({machine}, {system}) is no target"
+        raise UserError(message, hint=error.hint) from None
     isa = ISAS[triple.split("-")[0]]
     features = llvm.get_host_cpu_features()
     present = [name for name, on in features.items() if on]

@@ -21,7 +21,7 @@ class Isa:
     tuning: tuple[str, ...]  # accepted in mattr, no instructions of their own
 
     def check_cpu(self, name: str, where: str) -> None:
-        """Raise UserError (code `unknown-cpu`) unless `name` is a processor of this architecture."""
+        """Raise UserError (code `unknown-cpu`) unless `name` is a processor here."""
         if name not in self.cpus:
             hint = nearest(name, self.cpus) or f"known: {', '.join(self.cpus)}"
             raise UserError(

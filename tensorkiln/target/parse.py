@@ -111,7 +111,9 @@ def _rename(raw: Mapping[str, object], where: str) -> dict[str, object]:
     inner = raw.get("attrs", {})
     if not isinstance(inner, Mapping):
         raise UserError(
-            f"expected a dict, got {type(inner).__name__}", code="wrong-type", where=f"{where}.attrs"
+            f"expected a dict, got {type(inner).__name__}",
+            code="wrong-type",
+            where=f"{where}.attrs",
         )
     for name, value in [*raw.items(), *inner.items()]:
         if not isinstance(name, str):

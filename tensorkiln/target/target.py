@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import cast
 
 from tensorkiln.target.isa import ISAS, Isa
 from tensorkiln.target.parse import Fields, parse
@@ -165,4 +164,4 @@ def _fields_of(spec: str | Mapping[str, object] | Target) -> Fields:
         from tensorkiln.target.host import describe_host  # needs llvmlite
 
         spec = describe_host()
-    return parse(cast("str | Mapping[str, object]", spec))
+    return parse(spec)

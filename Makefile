@@ -1,0 +1,47 @@
+# Every target sets itself up in .venv; nothing outside this folder changes.
+# PIP_ARGS goes to pip, for example an index with CPU-only torch:
+#   make test PIP_ARGS='--extra-index-url https://download.pytorch.org/whl/cpu'
+PYTHON ?= python3
+JOBS ?= 2
+PIP_ARGS ?=
+BIN := .venv/bin
+SETUP := Makefile pyproject.toml
+
+.PHONY: demo test lint bench conformance clean help
+
+help:
+	@echo "make demo         compile ResNet-18, run it, compare with ONNX Runtime"
+	@echo "make test         all tests"
+	@echo "make lint         ruff and mypy"
+	@echo "make bench        speed beside ONNX Runtime, OpenVINO and torch.compile"
+	@echo "make conformance  the model zoo against ONNX Runtime and float64"
+	@echo "make clean        remove .venv and caches of tools"
+
+# A stamp per set of packages, made again when pyproject.toml changes.
+.venv/created: $(SETUP)
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/has-%: .venv/created
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_ARGS) -e '.[$*]'
+	@touch $@
+
+demo: .venv/has-demo
+	$(BIN)/kiln demo
+
+test: .venv/has-dev
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -q
+
+lint: .venv/has-dev
+	$(BIN)/ruff check tensorkiln tests bench examples
+	$(BIN)/mypy
+
+bench: .venv/has-bench
+	$(BIN)/python -m bench
+
+conformance: .venv/has-dev
+	$(BIN)/python -m pytest -q tests/models
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
