@@ -1,0 +1,80 @@
+"""Operators: one place each for signature, type rule, tensor program and NumPy meaning."""
+
+from __future__ import annotations
+
+from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.ir.relax import AttrValue, Call, TensorType, Value
+from tensorkiln.ops.broadcast import BROADCAST
+from tensorkiln.ops.elementwise import ELEMENTWISE
+from tensorkiln.ops.matmul import MATMUL
+from tensorkiln.ops.nn import NN
+from tensorkiln.ops.normalise import NORMALISE
+from tensorkiln.ops.op import PATTERNS, REQUIRED, Element, OpDef, TensorIn
+from tensorkiln.ops.reduction import REDUCTION
+from tensorkiln.ops.shape import SHAPE
+
+OPS: dict[str, OpDef] = {
+    **ELEMENTWISE,
+    **BROADCAST,
+    **SHAPE,
+    **REDUCTION,
+    **NN,
+    **NORMALISE,
+    **MATMUL,
+}
+
+
+def get(name: str) -> OpDef:
+    """The operator of that name; UserError `unknown-operator` with the nearest ones."""
+    if name not in OPS:
+        raise UserError(
+            f"there is no operator {name!r}", code="unknown-operator", hint=nearest(name, OPS)
+        )
+    return OPS[name]
+
+
+def call(name: str, *args: Value, span: str = "", **attrs: AttrValue) -> Call:
+    """A call with its attributes completed; UserError on a wrong attribute or operand count."""
+    op = get(name)
+    try:
+        op.check_count(len(args))
+        full = op.complete(attrs)
+    except UserError as error:
+        raise located(error, span) from None
+    return Call(name, args, full, span)
+
+
+def infer(call: Call) -> TensorType:
+    """The result type of a call of an operator; UserError (with the call's span) when its
+    operands do not fit. Operand layouts are ignored: types are logical."""
+    op = get(call.op)
+    try:
+        op.check_count(len(call.args))
+        types = [operand_type(op, k, arg) for k, arg in enumerate(call.args)]
+        return op.infer(types, call.attrs)
+    except UserError as error:
+        raise located(error, call.span) from None
+
+
+def operand_type(op: OpDef, position: int, arg: Value) -> TensorType:
+    """The tensor type of an argument; UserError when it is a tuple or a shape."""
+    if isinstance(arg.type, TensorType):
+        return arg.type
+    raise UserError(
+        f"operator {op.name}: operand {op.operand_name(position)!r}: expected a tensor, "
+        f"received {type(arg.type).__name__}",
+        code="operand-kind",
+    )
+
+
+def located(error: UserError, span: str) -> UserError:
+    """The same error, at `span` when it had no place yet."""
+    if error.where or not span:
+        return error
+    return UserError(error.message, code=error.code, where=span, hint=error.hint)
+
+
+__all__ = [
+    "OPS", "PATTERNS", "REQUIRED", "Element", "OpDef", "TensorIn", "call",
+    "get", "infer", "located", "operand_type",
+]  # fmt: skip

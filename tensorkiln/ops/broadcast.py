@@ -1,0 +1,197 @@
+"""Operators of several inputs that follow NumPy's broadcasting.
+
+Integer rules: `div` truncates towards zero, anything divided by zero is 0; `mod` takes the sign
+of the divisor (`fmod=1`: of the dividend), modulo zero is 0; `pow` goes through float64. The most
+negative value as a divisor is outside these rules. `minimum` and `maximum` give NaN when either
+side is NaN, as in ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tensorkiln.ir.dtype import BOOL, DType
+from tensorkiln.ir.expr import (
+    Expr, FloatImm, binary, cast, const, intrin, logical_and, maximum, select,
+)  # fmt: skip
+from tensorkiln.ir.relax import Attrs, TensorType
+from tensorkiln.ops.elementwise import cast_array
+from tensorkiln.ops.op import Element, OpDef, Operands, TensorIn
+from tensorkiln.ops.rules import (
+    ANY, BOOLEAN, NUMERIC, bad_attribute, broadcast_index, broadcast_shapes, mismatch,
+    require_dtype, require_same_dtype,
+)  # fmt: skip
+
+Formula = Callable[..., Expr]
+Reference = Callable[..., np.ndarray]
+
+
+def elementwise_program(formula: Callable[[Sequence[Expr], Attrs], Expr]) -> Callable[..., Element]:
+    """A tensor program that reads every operand at its broadcast index and combines them."""
+
+    def program(ins: Sequence[TensorIn], a: Attrs, out: TensorType) -> Element:
+        def element(*index: Expr) -> Expr:
+            return formula([x(*broadcast_index(x.type.shape, index)) for x in ins], a)
+
+        return element
+
+    return program
+
+
+def _binary(
+    name: str,
+    kinds: str,
+    formula: Formula,
+    reference: Reference,
+    *,
+    result: DType | None = None,
+    check: Callable[[DType, Attrs], None] | None = None,
+    **attrs: object,
+) -> OpDef:
+    def infer(types: Operands, a: Attrs) -> TensorType:
+        for operand, t in zip("ab", types):
+            require_dtype(name, operand, t, kinds)
+        dtype = require_same_dtype(name, "ab", types)
+        if check is not None:
+            check(dtype, a)
+        shape = broadcast_shapes(name, "ab", [t.shape for t in types])
+        return TensorType(shape, result or dtype)
+
+    def numpy(arrays: Sequence[np.ndarray], a: Attrs) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return np.asarray(reference(*arrays, a))
+
+    program = elementwise_program(lambda xs, a: formula(*xs, a))
+    return OpDef(name, ("a", "b"), attrs, "broadcast", infer, numpy, program)
+
+
+def _same(op: str) -> Formula:
+    return lambda x, y, a: binary(op, x, y)
+
+
+def _ufunc(f: Callable[..., np.ndarray]) -> Reference:
+    return lambda x, y, a: f(x, y)
+
+
+def _divisor(b: Expr) -> Expr:
+    """|b|, or 1 where b is 0."""
+    size = b if b.dtype.is_unsigned else maximum(b, -b)
+    return maximum(size, const(1, b.dtype))
+
+
+def truncated_div(a: Expr, b: Expr) -> Expr:
+    """Integer division towards zero; 0 where b is 0."""
+    zero, size = const(0, a.dtype), _divisor(b)
+    q = a // size
+    if not a.dtype.is_unsigned:
+        inexact = logical_and(a < zero, binary("ne", a % size, zero))
+        q = select(inexact, q + 1, q)
+        q = select(b < zero, -q, q)
+    return select(binary("eq", b, zero), zero, q)
+
+
+def _div(x: Expr, y: Expr, a: Attrs) -> Expr:
+    return x / y if x.dtype.is_float else truncated_div(x, y)
+
+
+def _mod(x: Expr, y: Expr, a: Attrs) -> Expr:
+    if x.dtype.is_float:
+        return intrin("fmod", x, y)
+    size, zero = _divisor(y), const(0, x.dtype)
+    r = x % size
+    if not x.dtype.is_unsigned:
+        # floormod by |y| is in [0, |y|): move it to the side of the dividend or of the divisor.
+        negative = x < zero if a.fmod else y < zero
+        r = select(logical_and(negative, binary("ne", r, zero)), r - size, r)
+    return select(binary("eq", y, zero), zero, r)
+
+
+def _check_mod(dtype: DType, a: Attrs) -> None:
+    if a.fmod not in (0, 1):
+        raise bad_attribute("mod", "fmod", "0 or 1", repr(a.fmod))
+    if dtype.is_float and not a.fmod:
+        raise mismatch(
+            "mod", "a", "an integer element type when fmod=0", str(dtype),
+            code="dtype-mismatch", hint="fmod=1 takes floats",
+        )  # fmt: skip
+
+
+def _pow(x: Expr, y: Expr, a: Attrs) -> Expr:
+    if not x.dtype.is_float:
+        return cast(intrin("pow", cast(x, "float64"), cast(y, "float64")), x.dtype)
+    if isinstance(y, FloatImm) and y.value in (1.0, 2.0, 3.0):
+        return {1.0: x, 2.0: x * x, 3.0: x * x * x}[y.value]
+    return intrin("pow", x, y)
+
+
+def _extreme(op: str) -> Formula:
+    def formula(x: Expr, y: Expr, a: Attrs) -> Expr:
+        if not x.dtype.is_float:
+            return binary(op, x, y)
+        # `max(x, y)` is y when the two do not compare: only a NaN in x must be carried by hand.
+        for literal, data in ((x, y), (y, x)):
+            if isinstance(literal, FloatImm) and literal.value == literal.value:
+                return binary(op, literal, data)
+        return select(intrin("isnan", x), x, binary(op, x, y))
+
+    return formula
+
+
+def _np_div(x: np.ndarray, y: np.ndarray, a: Attrs) -> np.ndarray:
+    if x.dtype.kind == "f":
+        return x / y
+    safe = np.where(y == 0, 1, y).astype(x.dtype)
+    q = x // safe
+    inexact = (x - q * safe != 0) & ((x < 0) != (safe < 0))
+    return np.where(y == 0, 0, q + inexact).astype(x.dtype)
+
+
+def _np_mod(x: np.ndarray, y: np.ndarray, a: Attrs) -> np.ndarray:
+    return np.fmod(x, y) if a.fmod else np.mod(x, y)
+
+
+def _np_pow(x: np.ndarray, y: np.ndarray, a: Attrs) -> np.ndarray:
+    if x.dtype.kind == "f":
+        return np.power(x, y)
+    return cast_array(np.power(x.astype(np.float64), y.astype(np.float64)), str(x.dtype))
+
+
+def _infer_where(types: Operands, a: Attrs) -> TensorType:
+    require_dtype("where", "cond", types[0], BOOLEAN)
+    dtype = require_same_dtype("where", "ab", types[1:])
+    shapes = [t.shape for t in types]
+    return TensorType(broadcast_shapes("where", ("cond", "a", "b"), shapes), dtype)
+
+
+_ALL = (
+    _binary("add", NUMERIC, _same("add"), _ufunc(np.add)),
+    _binary("sub", NUMERIC, _same("sub"), _ufunc(np.subtract)),
+    _binary("mul", NUMERIC, _same("mul"), _ufunc(np.multiply)),
+    _binary("div", NUMERIC, _div, _np_div),
+    _binary("mod", NUMERIC, _mod, _np_mod, check=_check_mod, fmod=0),
+    _binary("pow", NUMERIC, _pow, _np_pow),
+    _binary("minimum", NUMERIC, _extreme("min"), _ufunc(np.minimum)),
+    _binary("maximum", NUMERIC, _extreme("max"), _ufunc(np.maximum)),
+    _binary("equal", ANY, _same("eq"), _ufunc(np.equal), result=BOOL),
+    _binary("not_equal", ANY, _same("ne"), _ufunc(np.not_equal), result=BOOL),
+    _binary("less", NUMERIC, _same("lt"), _ufunc(np.less), result=BOOL),
+    _binary("less_equal", NUMERIC, _same("le"), _ufunc(np.less_equal), result=BOOL),
+    _binary("greater", NUMERIC, _same("gt"), _ufunc(np.greater), result=BOOL),
+    _binary("greater_equal", NUMERIC, _same("ge"), _ufunc(np.greater_equal), result=BOOL),
+    _binary("logical_and", BOOLEAN, _same("and"), _ufunc(np.logical_and)),
+    _binary("logical_or", BOOLEAN, _same("or"), _ufunc(np.logical_or)),
+    _binary("logical_xor", BOOLEAN, _same("ne"), _ufunc(np.logical_xor)),
+    OpDef(
+        "where",
+        ("cond", "a", "b"),
+        {},
+        "broadcast",
+        _infer_where,
+        lambda arrays, a: np.where(*arrays),
+        elementwise_program(lambda xs, a: select(*xs)),
+    ),
+)
+
+BROADCAST: dict[str, OpDef] = {op.name: op for op in _ALL}

@@ -1,0 +1,268 @@
+"""Operators of one input where out[i] depends on in[i] alone.
+
+NaN goes through every one of them, as in ONNX Runtime. Where a program uses `max` or `min` with a
+literal, the data is the second side: the IR's `max(a, b)` is `b` when the two do not compare.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from tensorkiln.ir.dtype import BOOL, DTYPES, DType
+from tensorkiln.ir.expr import (
+    Expr, FloatImm, binary, cast, const, intrin, maximum, minimum, select, unary,
+)  # fmt: skip
+from tensorkiln.ir.relax import Attrs, TensorType
+from tensorkiln.ops.op import REQUIRED, Element, OpDef, Operands, TensorIn
+from tensorkiln.ops.rules import (
+    ANY, BOOLEAN, FLOAT, NUMERIC, SIGNED, bad_attribute, require_dtype,
+)  # fmt: skip
+
+Formula = Callable[[Expr, Attrs], Expr]
+Reference = Callable[[np.ndarray, Attrs], np.ndarray]
+Check = Callable[[TensorType, Attrs], None]
+
+# sqrt(2 / pi) and its cubic partner, doubled: gelu's tanh form is x * sigmoid(2u).
+_TANH_GELU = (2 * math.sqrt(2 / math.pi), 2 * math.sqrt(2 / math.pi) * 0.044715)
+
+
+def _unary(
+    name: str,
+    kinds: str,
+    formula: Formula,
+    reference: Reference,
+    *,
+    result: DType | None = None,
+    check: Check | None = None,
+    **attrs: object,
+) -> OpDef:
+    """An operator of the operand's shape and dtype (or `result`)."""
+
+    def infer(types: Operands, a: Attrs) -> TensorType:
+        require_dtype(name, "x", types[0], kinds)
+        if check is not None:
+            check(types[0], a)
+        return TensorType(types[0].shape, result or types[0].dtype)
+
+    def program(ins: tuple[TensorIn, ...], a: Attrs, out: TensorType) -> Element:
+        return lambda *index: formula(ins[0](*index), a)
+
+    def numpy(arrays: tuple[np.ndarray, ...], a: Attrs) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return np.asarray(reference(arrays[0], a))
+
+    return OpDef(name, ("x",), attrs, "elementwise", infer, numpy, program)
+
+
+def _intrin(name: str) -> Formula:
+    return lambda x, a: intrin(name, x)
+
+
+def _plain(name: str) -> Formula:
+    return lambda x, a: unary(name, x)
+
+
+def _abs(x: Expr, a: Attrs) -> Expr:
+    return x if x.dtype.is_unsigned else unary("abs", x)
+
+
+def _relu(x: Expr, a: Attrs) -> Expr:
+    return maximum(const(0, x.dtype), x)
+
+
+def _sign(x: Expr, a: Attrs) -> Expr:
+    zero = const(0, x.dtype)
+    negative = select(x < zero, const(-1, x.dtype), x) if not x.dtype.is_unsigned else x
+    return select(x > zero, const(1, x.dtype), negative)
+
+
+def _gelu(x: Expr, a: Attrs) -> Expr:
+    if a.approximate == "none":
+        return intrin("gelu", x)
+    one, cubic = _TANH_GELU
+    return x * intrin("sigmoid", x * (x * x * cubic + one))
+
+
+def _leaky_relu(x: Expr, a: Attrs) -> Expr:
+    return select(x < const(0, x.dtype), x * a.alpha, x)
+
+
+def _elu(x: Expr, a: Attrs) -> Expr:
+    # exp of the negative part only: the side not chosen must not overflow into a slow path.
+    low = intrin("exp", minimum(const(0, x.dtype), x)) - 1.0
+    return select(x > const(0, x.dtype), x, low * a.alpha)
+
+
+def _hard_sigmoid(x: Expr, alpha: float, beta: float) -> Expr:
+    return maximum(const(0, x.dtype), minimum(const(1, x.dtype), x * alpha + beta))
+
+
+def _softplus(x: Expr, a: Attrs) -> Expr:
+    # max(x, 0) + log(1 + exp(-|x|)) never overflows.
+    return maximum(const(0, x.dtype), x) + intrin("log", intrin("exp", -unary("abs", x)) + 1.0)
+
+
+def _clip(x: Expr, a: Attrs) -> Expr:
+    low, high = a.min, a.max
+    if low is not None:
+        x = maximum(const(low, x.dtype), x)
+    return x if high is None else minimum(const(high, x.dtype), x)
+
+
+def _check_clip(t: TensorType, a: Attrs) -> None:
+    for key in ("min", "max"):
+        bound = a[key]
+        if bound is not None and not isinstance(bound, (int, float)):
+            raise bad_attribute("clip", key, "a number or None", repr(bound))
+        if bound is not None and not t.dtype.is_float and int(bound) != bound:
+            raise bad_attribute("clip", key, f"a whole number for {t.dtype}", repr(bound))
+
+
+def _check_gelu(t: TensorType, a: Attrs) -> None:
+    if a.approximate not in ("none", "tanh"):
+        raise bad_attribute("gelu", "approximate", "'none' or 'tanh'", repr(a.approximate))
+
+
+def _cast_program(ins: tuple[TensorIn, ...], a: Attrs, out: TensorType) -> Element:
+    def element(*index: Expr) -> Expr:
+        x = ins[0](*index)
+        if out.dtype.is_bool and not x.dtype.is_bool:
+            return binary("ne", x, const(0, x.dtype))
+        if isinstance(x, FloatImm) and out.dtype.is_float:
+            return FloatImm(x.value, out.dtype)
+        return cast(x, out.dtype)
+
+    return element
+
+
+def _infer_cast(types: Operands, a: Attrs) -> TensorType:
+    return TensorType(types[0].shape, element_type("cast", a.dtype))
+
+
+def element_type(op: str, name: object) -> DType:
+    """The dtype an attribute names; UserError `bad-attribute` when there is none of that name."""
+    if not isinstance(name, str) or name not in DTYPES:
+        raise bad_attribute(op, "dtype", f"one of {', '.join(DTYPES)}", repr(name))
+    return DType(name)
+
+
+# --- NumPy meaning -----------------------------------------------------------------------------
+
+_ERF = np.vectorize(math.erf, otypes=[np.float64])
+_ERFC = np.vectorize(math.erfc, otypes=[np.float64])
+
+
+def cast_array(x: np.ndarray, dtype: str) -> np.ndarray:
+    """Float to integer truncates towards zero and saturates, NaN gives 0; integers wrap."""
+    target = np.dtype(dtype)
+    if target.kind == "b":
+        return x != 0
+    if x.dtype.kind != "f" or target.kind not in "iu":
+        return x.astype(target)
+    info = np.iinfo(target)
+    whole = np.trunc(x.astype(np.float64))
+    high, low = whole >= float(info.max), whole <= float(info.min)
+    out = np.where(high | low | np.isnan(whole), 0.0, whole).astype(target)
+    out[high], out[low] = info.max, info.min
+    return out
+
+
+def sigmoid_array(x: np.ndarray) -> np.ndarray:
+    e = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1.0, e) / (1.0 + e)
+
+
+def _np_gelu(x: np.ndarray, a: Attrs) -> np.ndarray:
+    if a.approximate == "none":
+        return (0.5 * x * _ERFC(-x.astype(np.float64) / math.sqrt(2))).astype(x.dtype)
+    one, cubic = _TANH_GELU
+    return x * sigmoid_array(x * (one + cubic * x * x))
+
+
+def _np_clip(x: np.ndarray, a: Attrs) -> np.ndarray:
+    number = float if x.dtype.kind == "f" else int
+    if a.min is not None:
+        x = np.maximum(x, x.dtype.type(number(a.min)))
+    return x if a.max is None else np.minimum(x, x.dtype.type(number(a.max)))
+
+
+def _np_elu(x: np.ndarray, a: Attrs) -> np.ndarray:
+    return np.where(x > 0, x, a.alpha * np.expm1(np.minimum(x, 0)))
+
+
+def _np_hard_sigmoid(x: np.ndarray, alpha: float, beta: float) -> np.ndarray:
+    return np.clip(x * alpha + beta, 0, 1)
+
+
+def _np_softplus(x: np.ndarray, a: Attrs) -> np.ndarray:
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def _ufunc(f: Callable[[np.ndarray], np.ndarray]) -> Reference:
+    return lambda x, a: f(x)
+
+
+def _np_erf(x: np.ndarray, a: Attrs) -> np.ndarray:
+    return _ERF(x.astype(np.float64)).astype(x.dtype)
+
+
+def _np_leaky(x: np.ndarray, a: Attrs) -> np.ndarray:
+    return np.where(x < 0, x * x.dtype.type(a.alpha), x)
+
+
+_ALL = (
+    _unary("identity", ANY, lambda x, a: x, _ufunc(np.copy)),
+    _unary("abs", NUMERIC, _abs, _ufunc(np.abs)),
+    _unary("neg", SIGNED, lambda x, a: -x, _ufunc(np.negative)),
+    _unary("relu", NUMERIC, _relu, lambda x, a: np.maximum(x, x.dtype.type(0))),
+    _unary("sign", NUMERIC, _sign, _ufunc(np.sign)),
+    _unary("sqrt", FLOAT, _plain("sqrt"), _ufunc(np.sqrt)),
+    _unary("rsqrt", FLOAT, lambda x, a: 1.0 / unary("sqrt", x), lambda x, a: 1 / np.sqrt(x)),
+    _unary("reciprocal", FLOAT, lambda x, a: 1.0 / x, lambda x, a: 1 / x),
+    _unary("exp", FLOAT, _intrin("exp"), _ufunc(np.exp)),
+    _unary("log", FLOAT, _intrin("log"), _ufunc(np.log)),
+    _unary("erf", FLOAT, _intrin("erf"), _np_erf),
+    _unary("tanh", FLOAT, _intrin("tanh"), _ufunc(np.tanh)),
+    _unary("sigmoid", FLOAT, _intrin("sigmoid"), _ufunc(sigmoid_array)),
+    _unary("sin", FLOAT, _intrin("sin"), _ufunc(np.sin)),
+    _unary("cos", FLOAT, _intrin("cos"), _ufunc(np.cos)),
+    _unary("floor", FLOAT, _plain("floor"), _ufunc(np.floor)),
+    _unary("ceil", FLOAT, _plain("ceil"), _ufunc(np.ceil)),
+    _unary("round", FLOAT, _plain("round"), _ufunc(np.rint)),  # half to even
+    _unary("isnan", FLOAT, _intrin("isnan"), _ufunc(np.isnan), result=BOOL),
+    _unary("logical_not", BOOLEAN, _plain("not"), _ufunc(np.logical_not)),
+    _unary("gelu", FLOAT, _gelu, _np_gelu, check=_check_gelu, approximate="none"),
+    _unary("leaky_relu", FLOAT, _leaky_relu, _np_leaky, alpha=0.01),
+    _unary("elu", FLOAT, _elu, _np_elu, alpha=1.0),
+    _unary(
+        "hard_sigmoid",
+        FLOAT,
+        lambda x, a: _hard_sigmoid(x, a.alpha, a.beta),
+        lambda x, a: _np_hard_sigmoid(x, a.alpha, a.beta),
+        alpha=0.2,
+        beta=0.5,
+    ),
+    _unary(
+        "hard_swish",
+        FLOAT,
+        lambda x, a: x * _hard_sigmoid(x, 1 / 6, 0.5),
+        lambda x, a: x * _np_hard_sigmoid(x, 1 / 6, 0.5),
+    ),
+    _unary("silu", FLOAT, lambda x, a: x * intrin("sigmoid", x), lambda x, a: x * sigmoid_array(x)),
+    _unary("softplus", FLOAT, _softplus, _np_softplus),
+    _unary("clip", NUMERIC, _clip, _np_clip, check=_check_clip, min=None, max=None),
+    OpDef(
+        "cast",
+        ("x",),
+        {"dtype": REQUIRED},
+        "elementwise",
+        _infer_cast,
+        lambda arrays, a: cast_array(arrays[0], str(a.dtype)),
+        _cast_program,
+    ),
+)
+
+ELEMENTWISE: dict[str, OpDef] = {op.name: op for op in _ALL}

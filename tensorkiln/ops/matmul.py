@@ -1,0 +1,184 @@
+"""Matrix products and attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tensorkiln.ir.expr import Expr, Reduce, Var
+from tensorkiln.ir.relax import Attrs, TensorType
+from tensorkiln.ops.op import REQUIRED, Element, OpDef, Operands, TensorIn
+from tensorkiln.ops.rules import (
+    FLOAT, NUMERIC, broadcast_index, broadcast_shapes, mismatch, require_dtype, require_ndim,
+    require_same_dtype, require_shape, same_extent, show, show_type,
+)  # fmt: skip
+
+Ins = Sequence[TensorIn]
+Arrays = Sequence[np.ndarray]
+
+# --- matmul: NumPy's rules, with a transpose of the last two dimensions of either side ------------
+
+
+def _matrix(t: TensorType, transposed: bool) -> tuple[Expr, Expr]:
+    """Rows and columns of a tensor of two or more dimensions, after the transpose."""
+    rows, cols = t.shape[-2:]
+    return (cols, rows) if transposed else (rows, cols)
+
+
+def _infer_matmul(types: Operands, a: Attrs) -> TensorType:
+    left, right = types
+    require_dtype("matmul", "a", left, NUMERIC)
+    dtype = require_same_dtype("matmul", "ab", types)
+    for name, t, flip in (("a", left, a.transpose_a), ("b", right, a.transpose_b)):
+        if t.ndim == 0 or (flip and t.ndim < 2):
+            least = "2 or more dimensions to transpose" if flip else "1 or more dimensions"
+            raise mismatch("matmul", name, least, show_type(t), code="rank-mismatch")
+    inner = left.shape[0] if left.ndim == 1 else _matrix(left, a.transpose_a)[1]
+    depth = right.shape[0] if right.ndim == 1 else _matrix(right, a.transpose_b)[0]
+    if not same_extent(inner, depth):
+        expected = f"{show(inner)} rows to meet 'a' {show_type(left)}"
+        raise mismatch("matmul", "b", expected, f"{show_type(right)} with {show(depth)}")
+    batch = broadcast_shapes("matmul", "ab", [left.shape[:-2], right.shape[:-2]])
+    rows = () if left.ndim == 1 else _matrix(left, a.transpose_a)[:1]
+    cols = () if right.ndim == 1 else _matrix(right, a.transpose_b)[1:]
+    return TensorType((*batch, *rows, *cols), dtype)
+
+
+def _program_matmul(ins: Ins, a: Attrs, out: TensorType) -> Element:
+    left, right = ins
+    two = (left.type.ndim > 1) + (right.type.ndim > 1)
+
+    def element(*index: Expr) -> Expr:
+        k = Var("k")
+        batch = index[: len(index) - two]
+
+        def read(x: TensorIn, flip: bool, free: Sequence[Expr], k_last: bool) -> Expr:
+            tail = [*free, k] if k_last else [k, *free]
+            tail = tail[::-1] if flip else tail
+            return x(*broadcast_index(x.type.shape[:-2], batch), *tail)
+
+        rows = index[len(batch) : len(batch) + 1] if left.type.ndim > 1 else ()
+        cols = index[-1:] if right.type.ndim > 1 else ()
+        depth = left.type.shape[-2 if a.transpose_a else -1]
+        product = read(left, a.transpose_a, rows, True) * read(right, a.transpose_b, cols, False)
+        return Reduce("sum", ((k, depth),), product)
+
+    return element
+
+
+def _np_matmul(arrays: Arrays, a: Attrs) -> np.ndarray:
+    left, right = arrays
+    left = left.swapaxes(-1, -2) if a.transpose_a else left
+    right = right.swapaxes(-1, -2) if a.transpose_b else right
+    return np.asarray(np.matmul(left, right))
+
+
+# --- linear: x [..., K] @ w [K, N] + bias [N] ----------------------------------------------------
+
+
+def _infer_linear(types: Operands, a: Attrs) -> TensorType:
+    x, w = types[:2]
+    require_dtype("linear", "x", x, FLOAT)
+    require_same_dtype("linear", ("x", "w", "bias"), types)
+    require_ndim("linear", "w", w, 2, "(K, N)")
+    if x.ndim == 0:
+        raise mismatch("linear", "x", "1 or more dimensions", show_type(x), code="rank-mismatch")
+    if not same_extent(x.shape[-1], w.shape[0]):
+        expected = f"a last dimension of {show(w.shape[0])} to meet 'w' {show_type(w)}"
+        raise mismatch("linear", "x", expected, show_type(x))
+    if len(types) > 2:
+        require_shape("linear", "bias", types[2], w.shape[1:], "one value per column of 'w'")
+    return TensorType((*x.shape[:-1], w.shape[1]), x.dtype)
+
+
+def _program_linear(ins: Ins, a: Attrs, out: TensorType) -> Element:
+    x, w = ins[:2]
+
+    def element(*index: Expr) -> Expr:
+        k = Var("k")
+        value = x(*index[:-1], k) * w(k, index[-1])
+        total: Expr = Reduce("sum", ((k, w.type.shape[0]),), value)
+        return total + ins[2](index[-1]) if len(ins) > 2 else total
+
+    return element
+
+
+def _np_linear(arrays: Arrays, a: Attrs) -> np.ndarray:
+    out = np.asarray(np.matmul(arrays[0], arrays[1]))
+    return out + arrays[2] if len(arrays) > 2 else out
+
+
+# --- attention -----------------------------------------------------------------------------------
+
+
+def _infer_attention(types: Operands, a: Attrs) -> TensorType:
+    names = ("q", "k", "v")
+    q, k, v = types[:3]
+    for name, t in zip(names, types):
+        require_ndim("attention", name, t, 4, "(batch, heads, positions, features)")
+    require_dtype("attention", "q", q, FLOAT)
+    require_same_dtype("attention", names, types[:3])
+    batch, heads, length, depth = q.shape
+    keys = k.shape[2]
+    require_shape("attention", "k", k, (batch, heads, keys, depth), "as 'q'")
+    require_shape("attention", "v", v, (batch, heads, keys, v.shape[3]), "as 'k'")
+    if len(types) > 3:
+        _check_mask(types[3], q, (batch, heads, length, keys))
+    return TensorType((batch, heads, length, v.shape[3]), q.dtype)
+
+
+def _check_mask(mask: TensorType, q: TensorType, scores: tuple[Expr, ...]) -> None:
+    if not mask.dtype.is_bool:
+        require_same_dtype("attention", ("q", "mask"), (q, mask))
+    fits = mask.ndim <= 4 and all(
+        same_extent(m, s) or same_extent(m, 1) for m, s in zip(mask.shape, scores[4 - mask.ndim :])
+    )
+    if not fits:
+        expected = f"a shape that broadcasts to [{', '.join(map(show, scores))}]"
+        raise mismatch("attention", "mask", expected, show_type(mask))
+
+
+def _np_attention(arrays: Arrays, a: Attrs) -> np.ndarray:
+    """softmax(q k^T * scale + mask) v. With `causal` the last query sees the last key: query i
+    sees keys up to i + T - S. A query that sees no key gives zeros."""
+    q, k, v = arrays[:3]
+    scores = q @ k.swapaxes(-1, -2) * q.dtype.type(a.scale)
+    lengths = scores.shape[-2:]
+    if len(arrays) > 3:
+        mask = arrays[3]
+        scores = np.where(mask, scores, -np.inf) if mask.dtype.kind == "b" else scores + mask
+    if a.causal:
+        sees = np.tri(*lengths, k=lengths[1] - lengths[0], dtype=bool)
+        scores = np.where(sees, scores, -np.inf)
+    scores = scores.astype(q.dtype)
+    top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+    weights = np.exp(scores - np.where(np.isneginf(top), 0, top))
+    total = weights.sum(axis=-1, keepdims=True)
+    return (weights / np.where(total == 0, 1, total)) @ v
+
+
+MATMUL: dict[str, OpDef] = {
+    "matmul": OpDef(
+        "matmul",
+        ("a", "b"),
+        {"transpose_a": False, "transpose_b": False},
+        "contraction",
+        _infer_matmul,
+        _np_matmul,
+        _program_matmul,
+    ),
+    "linear": OpDef(
+        "linear", ("x", "w", "bias?"), {}, "contraction",
+        _infer_linear, _np_linear, _program_linear,
+    ),
+    "attention": OpDef(
+        "attention",
+        ("q", "k", "v", "mask?"),
+        {"scale": REQUIRED, "causal": False},
+        "opaque",
+        _infer_attention,
+        _np_attention,
+        None,
+    ),
+}  # fmt: skip

@@ -1,0 +1,229 @@
+"""Convolution and pooling on NCHW tensors (logical dimensions; memory layouts apply elsewhere)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tensorkiln.ir.expr import (
+    Expr, Reduce, Var, as_expr, cast, const, int_value, logical_and, maximum, minimum,
+    reduce_identity, select,
+)  # fmt: skip
+from tensorkiln.ir.relax import Attrs, TensorType
+from tensorkiln.ops.op import REQUIRED, Element, OpDef, Operands, TensorIn
+from tensorkiln.ops.reduction import extreme_identity
+from tensorkiln.ops.rules import (
+    FLOAT, NUMERIC, integers, mismatch, require_dtype, require_ndim,
+    require_same_dtype, require_shape, same_extent, show, show_type,
+)  # fmt: skip
+from tensorkiln.ops.window import Window, check_pool_padding, output_extents, windows
+
+Ins = Sequence[TensorIn]
+Arrays = Sequence[np.ndarray]
+Pair = tuple[Window, Window]
+
+
+def _padded_read(x: TensorIn, pair: Pair, at: Sequence[Expr], outside: Expr) -> Expr:
+    """x at (n, c, y, x), or `outside` where y or x lies in the padding."""
+    n, c, y, z = at
+    y, in_y = pair[0].place(y, x.type.shape[2])
+    z, in_z = pair[1].place(z, x.type.shape[3])
+    return select(logical_and(*in_y, *in_z), x(n, c, y, z), outside)
+
+
+def _taps(pair: Pair) -> tuple[tuple[Var, Expr], tuple[Var, Expr]]:
+    """Reduction variables over the kernel's height and width."""
+    return (Var("kh"), as_expr(pair[0].kernel)), (Var("kw"), as_expr(pair[1].kernel))
+
+
+# --- conv2d --------------------------------------------------------------------------------------
+
+
+def conv_windows(w: TensorType, a: Attrs) -> Pair:
+    """The windows of a convolution; its kernel extents must be known."""
+    kernel = [int_value(d) for d in w.shape[2:]]
+    if None in kernel:
+        raise mismatch("conv2d", "w", "a kernel of known height and width", show_type(w))
+    dilation = integers("conv2d", "dilation", a.dilation, 2, 1)
+    return windows("conv2d", a, kernel, dilation)  # type: ignore[arg-type]
+
+
+def _infer_conv2d(types: Operands, a: Attrs) -> TensorType:
+    x, w = types[:2]
+    require_ndim("conv2d", "x", x, 4, "(NCHW)")
+    require_ndim("conv2d", "w", w, 4, "(OIHW)")
+    require_dtype("conv2d", "x", x, FLOAT)
+    require_same_dtype("conv2d", ("x", "w", "bias"), types)
+    outputs, (groups,) = w.shape[0], integers("conv2d", "groups", (a.groups,), 1, 1)
+    if not same_extent(x.shape[1], w.shape[1] * groups):
+        expected = f"{show(w.shape[1] * groups)} channels ({groups} group(s) of 'w' {show_type(w)})"
+        raise mismatch("conv2d", "x", expected, show_type(x))
+    count = int_value(outputs)
+    if groups > 1 and (count is None or count % groups):
+        raise mismatch("conv2d", "w", f"a multiple of {groups} output channels", show_type(w))
+    if len(types) > 2:
+        require_shape("conv2d", "bias", types[2], (outputs,), "one value per output channel")
+    height, width = output_extents("conv2d", x, conv_windows(w, a))
+    return TensorType((x.shape[0], outputs, height, width), x.dtype)
+
+
+def _program_conv2d(ins: Ins, a: Attrs, out: TensorType) -> Element:
+    x, w = ins[:2]
+    pair = conv_windows(w.type, a)
+    channels = w.type.shape[1]
+
+    def element(n: Expr, o: Expr, i: Expr, j: Expr) -> Expr:
+        kh, kw = _taps(pair)
+        ic = Var("ic")
+        per_group = (int_value(out.shape[1]) or 0) // a.groups
+        c = (o // per_group) * channels + ic if a.groups > 1 and per_group else ic
+        at = (n, c, pair[0].tap(i, kh[0]), pair[1].tap(j, kw[0]))
+        value = _padded_read(x, pair, at, const(0, out.dtype)) * w(o, ic, kh[0], kw[0])
+        total: Expr = Reduce("sum", ((ic, channels), kh, kw), value)
+        return total + ins[2](o) if len(ins) > 2 else total
+
+    return element
+
+
+def _np_conv2d(arrays: Arrays, a: Attrs) -> np.ndarray:
+    """One matrix product per tap: no copy of the input larger than the input."""
+    x, w = arrays[:2]
+    batch, outputs, groups = x.shape[0], w.shape[0], a.groups
+    top, left, bottom, right = a.padding
+    x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    (sh, sw), (dh, dw) = a.strides, a.dilation
+    height = (x.shape[2] - dh * (w.shape[2] - 1) - 1) // sh + 1
+    width = (x.shape[3] - dw * (w.shape[3] - 1) - 1) // sw + 1
+    total = np.zeros((batch, groups, outputs // groups, height * width), x.dtype)
+    for r in range(w.shape[2]):
+        for s in range(w.shape[3]):
+            rows = slice(r * dh, r * dh + (height - 1) * sh + 1, sh)
+            cols = slice(s * dw, s * dw + (width - 1) * sw + 1, sw)
+            view = x[:, :, rows, cols].reshape(batch, groups, w.shape[1], height * width)
+            total += w[:, :, r, s].reshape(groups, outputs // groups, w.shape[1]) @ view
+    out = total.reshape(batch, outputs, height, width)
+    return out + arrays[2][:, None, None] if len(arrays) > 2 else out
+
+
+# --- pooling -------------------------------------------------------------------------------------
+
+
+def pool_windows(op: str, a: Attrs) -> Pair:
+    kernel = integers(op, "kernel", a.kernel, 2, 1)
+    dilation = integers(op, "dilation", a.get("dilation", (1, 1)), 2, 1)
+    return windows(op, a, kernel, dilation)
+
+
+def _infer_pool(op: str, kinds: str, types: Operands, a: Attrs) -> TensorType:
+    x = types[0]
+    require_ndim(op, "x", x, 4, "(NCHW)")
+    require_dtype(op, "x", x, kinds)
+    pair = pool_windows(op, a)
+    check_pool_padding(op, a, pair)
+    return TensorType((*x.shape[:2], *output_extents(op, x, pair)), x.dtype)
+
+
+def _program_max_pool2d(ins: Ins, a: Attrs, out: TensorType) -> Element:
+    pair, lowest_value = pool_windows("max_pool2d", a), reduce_identity("max", out.dtype)
+
+    def element(n: Expr, c: Expr, i: Expr, j: Expr) -> Expr:
+        kh, kw = _taps(pair)
+        at = (n, c, pair[0].tap(i, kh[0]), pair[1].tap(j, kw[0]))
+        return Reduce("max", (kh, kw), _padded_read(ins[0], pair, at, lowest_value))
+
+    return element
+
+
+def _covered(w: Window, i: Expr, extent: Expr, include_pad: bool) -> Expr:
+    """How many elements window i averages along one dimension."""
+    if not (w.ceil_mode or ((w.before or w.after) and not include_pad)):
+        return as_expr(w.kernel)
+    start = i * w.stride - w.before
+    high = extent + w.after if include_pad else extent
+    end = minimum(start + w.kernel, high)
+    return end - (start if include_pad else maximum(start, 0))
+
+
+def _program_avg_pool2d(ins: Ins, a: Attrs, out: TensorType) -> Element:
+    """With count_include_pad a window counts its padding, but nothing beyond the padding."""
+    pair, x = pool_windows("avg_pool2d", a), ins[0]
+    include = bool(a.count_include_pad)
+
+    def element(n: Expr, c: Expr, i: Expr, j: Expr) -> Expr:
+        kh, kw = _taps(pair)
+        at = (n, c, pair[0].tap(i, kh[0]), pair[1].tap(j, kw[0]))
+        total = Reduce("sum", (kh, kw), _padded_read(x, pair, at, const(0, out.dtype)))
+        rows = _covered(pair[0], i, x.type.shape[2], include)
+        cols = _covered(pair[1], j, x.type.shape[3], include)
+        count = rows * cols
+        known = int_value(count)
+        return total / (const(known, out.dtype) if known else cast(count, out.dtype))
+
+    return element
+
+
+def _np_windows(x: np.ndarray, pair: Pair, fill: float) -> np.ndarray:
+    """[N, C, OH, OW, KH, KW]: the taps of every window, `fill` where they lie outside."""
+    pads, picks = [(0, 0), (0, 0)], []
+    for w, extent in zip(pair, x.shape[2:]):
+        count = int_value(w.count(extent)) or 0
+        # A ceil_mode window may end past the padding.
+        end = max((count - 1) * w.stride + w.span, 0)
+        pads.append((w.before, max(end - extent - w.before, w.after)))
+        picks.append(np.add.outer(np.arange(count) * w.stride, np.arange(w.kernel) * w.dilation))
+    padded = np.pad(x, pads, constant_values=x.dtype.type(fill))
+    rows, cols = picks
+    return padded[:, :, rows[:, None, :, None], cols[None, :, None, :]]
+
+
+def _np_max_pool2d(arrays: Arrays, a: Attrs) -> np.ndarray:
+    fill = extreme_identity(arrays[0].dtype, "max")
+    return _np_windows(arrays[0], pool_windows("max_pool2d", a), fill).max(axis=(4, 5))
+
+
+def _np_avg_pool2d(arrays: Arrays, a: Attrs) -> np.ndarray:
+    x, pair = arrays[0], pool_windows("avg_pool2d", a)
+    total = _np_windows(x, pair, 0).sum(axis=(4, 5))
+    one = np.ones_like(x)
+    if a.count_include_pad:
+        one = np.pad(one, ((0, 0), (0, 0), *((w.before, w.after) for w in pair)), mode="constant",
+                     constant_values=1)  # fmt: skip
+        pair = tuple(  # type: ignore[assignment]
+            Window(w.kernel, w.stride, 0, 0, 1, w.ceil_mode) for w in pair
+        )
+    counts = _np_windows(one, pair, 0).sum(axis=(4, 5))
+    return total / counts[:, :, : total.shape[2], : total.shape[3]]
+
+
+_POOL = {"kernel": REQUIRED, "strides": (1, 1), "padding": (0, 0, 0, 0), "ceil_mode": False}
+
+NN: dict[str, OpDef] = {
+    "conv2d": OpDef(
+        "conv2d",
+        ("x", "w", "bias?"),
+        {"strides": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), "groups": 1},
+        "contraction",
+        _infer_conv2d,
+        _np_conv2d,
+        _program_conv2d,
+    ),
+    "max_pool2d": OpDef(
+        "max_pool2d",
+        ("x",),
+        {**_POOL, "dilation": (1, 1)},
+        "reduction",
+        lambda types, a: _infer_pool("max_pool2d", NUMERIC, types, a),
+        _np_max_pool2d,
+        _program_max_pool2d,
+    ),
+    "avg_pool2d": OpDef(
+        "avg_pool2d",
+        ("x",),
+        {**_POOL, "count_include_pad": False},
+        "reduction",
+        lambda types, a: _infer_pool("avg_pool2d", FLOAT, types, a),
+        _np_avg_pool2d,
+        _program_avg_pool2d,
+    ),
+}

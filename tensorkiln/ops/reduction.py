@@ -1,0 +1,165 @@
+"""Operators that fold ranges of elements: sums, extremes and their positions.
+
+The empty reduction gives the identity (0, 1, or the far end of the dtype's range; a mean is NaN,
+an arg-reduction is refused where the extent is known). What a NaN does to max and min is not
+specified: ONNX Runtime's own answer depends on where it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tensorkiln.ir.dtype import INT64, DType
+from tensorkiln.ir.expr import (
+    Expr, FloatImm, IntImm, Reduce, Var, cast, int_value, select,
+)  # fmt: skip
+from tensorkiln.ir.relax import Attrs, TensorType
+from tensorkiln.ops.broadcast import truncated_div
+from tensorkiln.ops.op import REQUIRED, Element, OpDef, Operands, TensorIn
+from tensorkiln.ops.rules import (
+    NUMERIC, mismatch, normal_axes, normal_axis, product, require_dtype, show_type,
+)  # fmt: skip
+
+
+def reduce_axes(x: TensorType, axes: Sequence[int]) -> tuple[tuple[Var, Expr], ...]:
+    """A fresh variable with its extent for each reduced dimension."""
+    return tuple((Var(f"r{d}"), x.shape[d]) for d in axes)
+
+
+def merged_index(
+    axes: Sequence[int], reduced: Sequence[Expr], index: Sequence[Expr], keepdims: bool
+) -> tuple[Expr, ...]:
+    """The operand's index: reduced variables at `axes`, output indices elsewhere."""
+    ndim = len(index) if keepdims else len(index) + len(axes)
+    rest = iter(i for d, i in enumerate(index) if not (keepdims and d in axes))
+    inner = iter(reduced)
+    return tuple(next(inner) if d in axes else next(rest) for d in range(ndim))
+
+
+def _reduced(x: TensorType, axes: Sequence[int], keepdims: bool, dtype: DType) -> TensorType:
+    shape = (
+        tuple(IntImm(1) if d in axes else n for d, n in enumerate(x.shape))
+        if keepdims
+        else tuple(n for d, n in enumerate(x.shape) if d not in axes)
+    )
+    return TensorType(shape, dtype)
+
+
+def _fold(name: str, op: str, numpy: Callable[..., np.ndarray]) -> OpDef:
+    """`op` over `axes`; `mean` divides the sum by the count."""
+
+    def infer(types: Operands, a: Attrs) -> TensorType:
+        require_dtype(name, "x", types[0], NUMERIC)
+        axes = normal_axes(name, a.axes, types[0].ndim)
+        return _reduced(types[0], axes, bool(a.keepdims), types[0].dtype)
+
+    def program(ins: Sequence[TensorIn], a: Attrs, out: TensorType) -> Element:
+        x = ins[0]
+        axes = normal_axes(name, a.axes, x.type.ndim)
+
+        def element(*index: Expr) -> Expr:
+            over = reduce_axes(x.type, axes)
+            value = x(*merged_index(axes, [v for v, _ in over], index, bool(a.keepdims)))
+            total = Reduce(op, over, value) if over else value
+            return total if name != "mean" else _mean(total, product(n for _, n in over))
+
+        return element
+
+    def reference(arrays: Sequence[np.ndarray], a: Attrs) -> np.ndarray:
+        x = arrays[0]
+        with np.errstate(all="ignore"):
+            out = numpy(x, axis=tuple(a.axes), keepdims=bool(a.keepdims))
+        return np.asarray(out).astype(x.dtype)
+
+    attrs = {"axes": REQUIRED, "keepdims": False}
+    return OpDef(name, ("x",), attrs, "reduction", infer, reference, program)
+
+
+def _mean(total: Expr, count: Expr) -> Expr:
+    number = int_value(count)
+    if total.dtype.is_float:
+        n = FloatImm(float(number), total.dtype) if number is not None else None
+        return total / (n or cast(count, total.dtype))
+    return truncated_div(total, cast(count, total.dtype))
+
+
+def _np_mean(x: np.ndarray, axis: tuple[int, ...], keepdims: bool) -> np.ndarray:
+    total = x.sum(axis=axis, keepdims=keepdims, dtype=x.dtype)
+    count = int(np.prod([x.shape[d] for d in axis], dtype=np.int64))
+    if x.dtype.kind == "f":
+        return total / x.dtype.type(count)
+    if count == 0:
+        return np.zeros_like(total)
+    q = total // count
+    return q + ((total < 0) & (q * count != total))
+
+
+def extreme_identity(dtype: np.dtype, op: str) -> float | int:
+    """The identity of max or min in a NumPy dtype."""
+    if dtype.kind == "f":
+        return -np.inf if op == "max" else np.inf
+    return int(np.iinfo(dtype).min if op == "max" else np.iinfo(dtype).max)
+
+
+def _np_max(x: np.ndarray, **where: object) -> np.ndarray:
+    return np.max(x, initial=extreme_identity(x.dtype, "max"), **where)  # type: ignore[call-overload]
+
+
+def _np_min(x: np.ndarray, **where: object) -> np.ndarray:
+    return np.min(x, initial=extreme_identity(x.dtype, "min"), **where)  # type: ignore[call-overload]
+
+
+def _np_sum(x: np.ndarray, **where: object) -> np.ndarray:
+    return np.sum(x, dtype=x.dtype, **where)  # type: ignore[call-overload]
+
+
+def _np_prod(x: np.ndarray, **where: object) -> np.ndarray:
+    return np.prod(x, dtype=x.dtype, **where)  # type: ignore[call-overload]
+
+
+def _arg(name: str, op: str, numpy: Callable[..., np.ndarray]) -> OpDef:
+    """Position of the first extreme element along `axis`, as int64."""
+
+    def infer(types: Operands, a: Attrs) -> TensorType:
+        x = types[0]
+        require_dtype(name, "x", x, NUMERIC)
+        axis = normal_axis(name, a.axis, x.ndim)
+        if int_value(x.shape[axis]) == 0:
+            raise mismatch(name, "x", f"a non-empty dimension {axis}", show_type(x))
+        return _reduced(x, (axis,), bool(a.keepdims), INT64)
+
+    def program(ins: Sequence[TensorIn], a: Attrs, out: TensorType) -> Element:
+        x = ins[0]
+        axis = normal_axis(name, a.axis, x.type.ndim)
+
+        def element(*index: Expr) -> Expr:
+            at = lambda v: x(*merged_index((axis,), [v], index, bool(a.keepdims)))  # noqa: E731
+            inner, outer = reduce_axes(x.type, (axis,)), reduce_axes(x.type, (axis,))
+            best = Reduce(op, inner, at(inner[0][0]))
+            here, (v, extent) = at(outer[0][0]), outer[0]
+            # "not beaten" instead of "equal": a NaN is then a hit, and the result in range.
+            beaten = here < best if op == "max" else here > best
+            return Reduce("min", outer, select(beaten, extent, v))
+
+        return element
+
+    def reference(arrays: Sequence[np.ndarray], a: Attrs) -> np.ndarray:
+        return np.asarray(numpy(arrays[0], axis=a.axis, keepdims=bool(a.keepdims)), np.int64)
+
+    attrs = {"axis": REQUIRED, "keepdims": False}
+    return OpDef(name, ("x",), attrs, "reduction", infer, reference, program)
+
+
+_ALL = (
+    _fold("sum", "sum", _np_sum),
+    _fold("mean", "sum", _np_mean),
+    _fold("max", "max", _np_max),
+    _fold("min", "min", _np_min),
+    _fold("prod", "prod", _np_prod),
+    _arg("argmax", "max", np.argmax),
+    _arg("argmin", "min", np.argmin),
+)
+
+REDUCTION: dict[str, OpDef] = {op.name: op for op in _ALL}

@@ -1,0 +1,202 @@
+"""What type rules and tensor programs share: messages, dtype classes, extents, broadcasting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tensorkiln.arith import prove_equal, simplify
+from tensorkiln.base.errors import UserError
+from tensorkiln.ir.dtype import DTYPES, DType
+from tensorkiln.ir.expr import (
+    BINARY, Binary, Expr, ExprLike, IntImm, Unary, Var, as_expr, binary, int_value, maximum,
+    minimum,
+)  # fmt: skip
+from tensorkiln.ir.relax import TensorType
+
+Shape = tuple[Expr, ...]
+
+# Classes of element types an operand may have; the words appear in error messages.
+FLOAT = "float"
+INTEGER = "integer"
+SIGNED = "signed numeric"
+NUMERIC = "numeric"
+BOOLEAN = "bool"
+ANY = "any"
+KINDS: dict[str, frozenset[str]] = {
+    FLOAT: frozenset({"float"}),
+    INTEGER: frozenset({"int", "uint"}),
+    SIGNED: frozenset({"float", "int"}),
+    NUMERIC: frozenset({"float", "int", "uint"}),
+    BOOLEAN: frozenset({"bool"}),
+    ANY: frozenset({"float", "int", "uint", "bool"}),
+}
+
+
+def show(e: ExprLike) -> str:
+    """An extent as a person writes it: `4`, `N`, `(N + 1)`."""
+    if not isinstance(e, Expr):
+        return str(e)
+    if isinstance(e, IntImm):
+        return str(e.value)
+    if isinstance(e, Var):
+        return e.name
+    if isinstance(e, Binary):
+        word = BINARY[e.op][0]
+        a, b = show(e.a), show(e.b)
+        return f"({a} {word} {b})" if word else f"{e.op}({a}, {b})"
+    if isinstance(e, Unary):
+        return f"{e.op}({show(e.a)})"
+    return type(e).__name__
+
+
+def show_shape(shape: Iterable[ExprLike]) -> str:
+    return f"[{', '.join(map(show, shape))}]"
+
+
+def show_type(t: TensorType) -> str:
+    return f"{t.dtype}{show_shape(t.shape)}"
+
+
+def mismatch(
+    op: str,
+    operand: str,
+    expected: str,
+    received: str,
+    *,
+    code: str = "shape-mismatch",
+    hint: str = "",
+) -> UserError:
+    """The one sentence of every type rule: which operand, what was expected, what came."""
+    return UserError(
+        f"operator {op}: operand {operand!r}: expected {expected}, received {received}",
+        code=code,
+        hint=hint,
+    )
+
+
+def bad_attribute(op: str, attr: str, expected: str, received: object, hint: str = "") -> UserError:
+    return UserError(
+        f"operator {op}: attribute {attr!r}: expected {expected}, received {received}",
+        code="bad-attribute",
+        hint=hint,
+    )
+
+
+def require_dtype(op: str, operand: str, t: TensorType, kinds: str) -> None:
+    """UserError `dtype-mismatch` unless the element type is one of the class `kinds`."""
+    if DTYPES[t.dtype.name][0] not in KINDS[kinds]:
+        raise mismatch(op, operand, f"a {kinds} element type", str(t.dtype), code="dtype-mismatch")
+
+
+def require_same_dtype(op: str, names: Sequence[str], types: Sequence[TensorType]) -> DType:
+    """The element type all operands share; UserError naming the first one that differs."""
+    first = types[0].dtype
+    for name, t in zip(names[1:], types[1:]):
+        if t.dtype != first:
+            expected = f"{first} like operand {names[0]!r}"
+            raise mismatch(
+                op, name, expected, str(t.dtype), code="dtype-mismatch", hint="cast one of them"
+            )
+    return first
+
+
+def require_ndim(op: str, operand: str, t: TensorType, ndim: int, meaning: str = "") -> None:
+    if t.ndim != ndim:
+        words = f"{ndim} dimension(s)" + (f" {meaning}" if meaning else "")
+        raise mismatch(op, operand, words, show_type(t), code="rank-mismatch")
+
+
+def require_shape(op: str, operand: str, t: TensorType, shape: Sequence[Expr], why: str) -> None:
+    """UserError unless the operand has exactly this shape."""
+    if t.ndim != len(shape) or not all(map(same_extent, t.shape, shape)):
+        raise mismatch(op, operand, f"shape {show_shape(shape)} ({why})", show_type(t))
+
+
+def same_extent(a: ExprLike, b: ExprLike) -> bool:
+    """Whether two extents are known to be equal."""
+    x, y = int_value(a), int_value(b)
+    if x is not None and y is not None:
+        return x == y
+    a, b = as_expr(a), as_expr(b)
+    return a == b or prove_equal(a, b)
+
+
+def extents(op: str, attr: str, values: object) -> Shape:
+    """An attribute that is a shape: non-negative integers and expressions."""
+    if not isinstance(values, tuple):
+        raise bad_attribute(op, attr, "a tuple of extents", repr(values))
+    for v in values:
+        number = int_value(v) if not isinstance(v, Expr) or isinstance(v, IntImm) else 0
+        if number is None or number < 0:
+            raise bad_attribute(op, attr, "extents of 0 or more", show_shape(values))
+    return tuple(as_expr(v) for v in values)
+
+
+def integers(op: str, attr: str, values: object, count: int, least: int = 0) -> tuple[int, ...]:
+    """An attribute of `count` plain integers, none below `least`."""
+    good = isinstance(values, tuple) and len(values) == count
+    numbers = [int_value(v) for v in values] if good else []  # type: ignore[attr-defined]
+    if not good or any(n is None or n < least for n in numbers):
+        raise bad_attribute(op, attr, f"{count} integer(s) of {least} or more", repr(values))
+    return tuple(n for n in numbers if n is not None)
+
+
+def product(shape: Iterable[Expr]) -> Expr:
+    total: Expr = IntImm(1)
+    for d in shape:
+        total = total * d
+    return simplify(total)
+
+
+def normal_axis(op: str, axis: object, ndim: int, attr: str = "axis") -> int:
+    """A possibly negative axis as 0 .. ndim-1."""
+    if not isinstance(axis, int) or not -ndim <= axis < ndim:
+        expected = f"an axis from {-ndim} to {ndim - 1}" if ndim else "no axis (rank 0)"
+        raise bad_attribute(op, attr, expected, repr(axis))
+    return axis % ndim
+
+
+def normal_axes(op: str, axes: object, ndim: int, attr: str = "axes") -> tuple[int, ...]:
+    """Possibly negative, distinct axes as 0 .. ndim-1, in increasing order."""
+    if not isinstance(axes, tuple):
+        raise bad_attribute(op, attr, "a tuple of axes", repr(axes))
+    found = [normal_axis(op, a, ndim, attr) for a in axes]
+    if len(set(found)) != len(found):
+        raise bad_attribute(op, attr, "distinct axes", repr(axes))
+    return tuple(sorted(found))
+
+
+def broadcast_shapes(op: str, names: Sequence[str], shapes: Sequence[Shape]) -> Shape:
+    """NumPy broadcasting. A symbolic extent only meets 1 or an extent proved equal to it."""
+    result: list[Expr] = []
+    owner: list[str] = []
+    for name, shape in zip(names, shapes):
+        grow = len(shape) - len(result)
+        result = [as_expr(1)] * grow + result
+        owner = [name] * grow + owner
+        for k in range(len(shape)):
+            at = len(result) - len(shape) + k
+            have, new = result[at], shape[k]
+            if int_value(new) == 1 or (int_value(have) != 1 and same_extent(have, new)):
+                continue
+            if int_value(have) != 1:
+                expected = f"an extent of {show(have)} (as in {owner[at]!r}) or 1 in dimension {k}"
+                raise mismatch(op, name, expected, show_shape(shape))
+            result[at], owner[at] = new, name
+    return tuple(result)
+
+
+def broadcast_index(shape: Shape, index: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Where an operand of `shape` is read for an output index of the broadcast shape."""
+    tail = index[len(index) - len(shape) :]
+    return tuple(IntImm(0) if int_value(n) == 1 else i for n, i in zip(shape, tail))
+
+
+def clamp(i: Expr, extent: ExprLike) -> Expr:
+    """The nearest index inside 0 .. extent-1 (0 when the extent is 0)."""
+    return maximum(minimum(i, as_expr(extent) - 1), 0)
+
+
+def inside(i: Expr, extent: ExprLike) -> Expr:
+    """0 <= i < extent."""
+    return binary("and", i >= 0, i < extent)

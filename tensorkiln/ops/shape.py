@@ -1,0 +1,415 @@
+"""Operators that move elements: each output element is one input element, or a literal.
+
+Programs clamp every index that may fall outside, because both sides of a select are evaluated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tensorkiln.arith import simplify
+from tensorkiln.ir.dtype import INT64
+from tensorkiln.ir.expr import (
+    Expr, IntImm, cast, const, int_value, logical_and, maximum, minimum, select,
+)  # fmt: skip
+from tensorkiln.ir.layout import Layout
+from tensorkiln.ir.relax import Attrs, TensorType
+from tensorkiln.ops.elementwise import element_type
+from tensorkiln.ops.op import REQUIRED, Element, OpDef, Operands, TensorIn
+from tensorkiln.ops.rules import (
+    INTEGER, Shape, bad_attribute, broadcast_index, broadcast_shapes, clamp, extents, mismatch,
+    normal_axis, product, require_dtype, require_same_dtype, same_extent, show, show_shape,
+    show_type,
+)  # fmt: skip
+
+Ins = Sequence[TensorIn]
+Arrays = Sequence[np.ndarray]
+
+# --- reshape: row-major, in groups of dimensions that hold the same elements ---------------------
+
+
+def _infer_reshape(types: Operands, a: Attrs) -> TensorType:
+    shape = extents("reshape", "shape", a.shape)
+    have, want = product(types[0].shape), product(shape)
+    if not same_extent(have, want):
+        expected = f"{show(want)} elements for shape {show_shape(shape)}"
+        received = f"{show_type(types[0])} with {show(have)}"
+        raise mismatch("reshape", "x", expected, received, code="element-count")
+    return TensorType(shape, types[0].dtype)
+
+
+def _prefixes(shape: Shape) -> list[Expr]:
+    """Products of the first 0, 1, ... dimensions."""
+    out: list[Expr] = [IntImm(1)]
+    for d in shape:
+        out.append(simplify(out[-1] * d))
+    return out
+
+
+def reshape_groups(old: Shape, new: Shape) -> list[tuple[range, range]]:
+    """Finest split into runs of old and new dimensions whose element counts agree:
+    `[B, S, 768] -> [B, S, 12, 64]` is B:B, S:S, 768:(12, 64)."""
+    left, right = _prefixes(old), _prefixes(new)
+    groups, i, j = [], 0, 0
+    while (i, j) != (len(old), len(new)):
+        ends = sorted(
+            (p + q, p, q)
+            for p in range(i, len(old) + 1)
+            for q in range(j, len(new) + 1)
+            if (p, q) != (i, j) and same_extent(left[p], right[q])
+        )
+        _, p, q = ends[0]
+        groups.append((range(i, p), range(j, q)))
+        i, j = p, q
+    return groups
+
+
+def _program_reshape(ins: Ins, a: Attrs, out: TensorType) -> Element:
+    old = ins[0].type.shape
+    # Without elements there is nothing to read, and products of zero say nothing about groups.
+    empty = any(int_value(d) == 0 for d in old)
+    groups = [] if empty else reshape_groups(old, out.shape)
+
+    def element(*index: Expr) -> Expr:
+        at: list[Expr] = [IntImm(0)] * len(old)
+        for olds, news in groups:
+            linear: Expr = IntImm(0)
+            for d in news:
+                linear = linear * out.shape[d] + index[d]
+            for d in reversed(olds[1:]):
+                at[d] = linear % old[d]
+                linear = linear // old[d]
+            if olds:
+                at[olds[0]] = linear
+        return ins[0](*at)
+
+    return element
+
+
+# --- transpose, broadcast_to, tile ---------------------------------------------------------------
+
+
+def _infer_transpose(types: Operands, a: Attrs) -> TensorType:
+    x = types[0]
+    if not isinstance(a.axes, tuple) or sorted(a.axes) != list(range(x.ndim)):
+        raise bad_attribute("transpose", "axes", f"a permutation of {x.ndim} axes", repr(a.axes))
+    return TensorType(tuple(x.shape[d] for d in a.axes), x.dtype)
+
+
+def _program_transpose(ins: Ins, a: Attrs, out: TensorType) -> Element:
+    inverse = [a.axes.index(d) for d in range(len(a.axes))]
+    return lambda *index: ins[0](*(index[k] for k in inverse))
+
+
+def _infer_broadcast_to(types: Operands, a: Attrs) -> TensorType:
+    shape = extents("broadcast_to", "shape", a.shape)
+    both = broadcast_shapes("broadcast_to", ("shape", "x"), [shape, types[0].shape])
+    if len(both) != len(shape) or not all(map(same_extent, both, shape)):
+        expected = f"a shape that broadcasts to {show_shape(shape)}"
+        raise mismatch("broadcast_to", "x", expected, show_type(types[0]))
+    return TensorType(shape, types[0].dtype)
+
+
+def _program_broadcast_to(ins: Ins, a: Attrs, out: TensorType) -> Element:
+    return lambda *index: ins[0](*broadcast_index(ins[0].type.shape, index))
+
+
+def _infer_tile(types: Operands, a: Attrs) -> TensorType:
+    x, repeats = types[0], extents("tile", "repeats", a.repeats)
+    if len(repeats) != x.ndim:
+        raise bad_attribute("tile", "repeats", f"{x.ndim} repeats", show_shape(repeats))
+    return TensorType(tuple(simplify(d * r) for d, r in zip(x.shape, repeats)), x.dtype)
+
+
+def _program_tile(ins: Ins, a: Attrs, out: TensorType) -> Element:
+    shape = ins[0].type.shape
+
+    def element(*index: Expr) -> Expr:
+        # Nothing is read of an empty operand, and no index may be divided by its extent of 0.
+        return ins[0](
+            *(
+                i if int_value(r) == 1 or int_value(d) == 0 else i % d
+                for i, d, r in zip(index, shape, a.repeats)
+            )
+        )
+
+    return element
+
+
+# --- slice, concat, take -------------------------------------------------------------------------
+
+
+def _infer_slice(types: Operands, a: Attrs) -> TensorType:
+    x, shape = types[0], extents("slice", "shape", a.shape)
+    for key in ("begin", "strides", "shape"):
+        if not isinstance(a[key], tuple) or len(a[key]) != x.ndim:
+            raise bad_attribute("slice", key, f"{x.ndim} value(s)", repr(a[key]))
+    for d, (begin, stride, count) in enumerate(zip(a.begin, a.strides, shape)):
+        if int_value(stride) == 0:
+            raise bad_attribute("slice", "strides", "strides other than 0", repr(a.strides))
+        ends = (int_value(begin), int_value(stride), int_value(count), int_value(x.shape[d]))
+        if None in ends or not ends[2]:
+            continue
+        first, last = ends[0], ends[0] + (ends[2] - 1) * ends[1]  # type: ignore[operator]
+        if not (0 <= first < ends[3] and 0 <= last < ends[3]):  # type: ignore[operator]
+            expected = f"an extent that holds elements {first} to {last} in dimension {d}"
+            raise mismatch("slice", "x", expected, show_type(x), code="out-of-range")
+    return TensorType(shape, x.dtype)
+
+
+def _program_slice(ins: Ins, a: Attrs, out: TensorType) -> Element:
+    def element(*index: Expr) -> Expr:
+        return ins[0](*(i * s + b for i, s, b in zip(index, a.strides, a.begin)))
+
+    return element
+
+
+def _np_slice(arrays: Arrays, a: Attrs) -> np.ndarray:
+    picks = [b + s * np.arange(n) for b, s, n in zip(a.begin, a.strides, a.shape)]
+    return arrays[0][np.ix_(*picks)] if picks else arrays[0].copy()
+
+
+def _infer_concat(types: Operands, a: Attrs) -> TensorType:
+    names = [f"xs[{k}]" for k in range(len(types))]
+    if not types:
+        raise mismatch("concat", "xs", "one or more tensors", "none", code="operand-count")
+    first, dtype = types[0], require_same_dtype("concat", names, types)
+    axis = normal_axis("concat", a.axis, first.ndim)
+    total: Expr = IntImm(0)
+    for name, t in zip(names, types):
+        fits = t.ndim == first.ndim and all(
+            same_extent(p, q) for d, (p, q) in enumerate(zip(t.shape, first.shape)) if d != axis
+        )
+        if not fits:
+            expected = f"{show_shape(first.shape)} except in dimension {axis} (as 'xs[0]')"
+            raise mismatch("concat", name, expected, show_type(t))
+        total = total + t.shape[axis]
+    shape = (*first.shape[:axis], simplify(total), *first.shape[axis + 1 :])
+    return TensorType(shape, dtype)
+
+
+def _program_concat(ins: Ins, a: Attrs, out: TensorType) -> Element:
+    """Reads every operand at a clamped index and selects one. An operand whose extent is symbolic
+    and 0 at run time is read at index 0 and not used: its memory must hold one element."""
+    axis = normal_axis("concat", a.axis, out.ndim)
+    parts = [x for x in ins if int_value(x.type.shape[axis]) != 0]
+
+    def element(*index: Expr) -> Expr:
+        offset: Expr = IntImm(0)
+        pieces: list[tuple[Expr, Expr]] = []
+        for k, x in enumerate(parts):
+            extent = x.type.shape[axis]
+            i = index[axis] - offset
+            if len(parts) > 1:
+                # The first part is never before its start, the last one never past its end.
+                i = minimum(i, extent - 1) if k < len(parts) - 1 else i
+                i = maximum(i, 0) if k or int_value(extent) is None else i
+            offset = simplify(offset + extent)
+            pieces.append((offset, x(*index[:axis], i, *index[axis + 1 :])))
+        if not pieces:
+            return const(0, out.dtype)
+        value = pieces[-1][1]
+        for end, piece in reversed(pieces[:-1]):
+            value = select(index[axis] < end, piece, value)
+        return value
+
+    return element
+
+
+def _infer_take(types: Operands, a: Attrs) -> TensorType:
+    x, indices = types
+    require_dtype("take", "indices", indices, INTEGER)
+    axis = normal_axis("take", a.axis, x.ndim)
+    if int_value(x.shape[axis]) == 0 and int_value(product(indices.shape)) != 0:
+        expected = f"a non-empty dimension {axis} to take from"
+        raise mismatch("take", "x", expected, show_type(x), code="out-of-range")
+    return TensorType((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype)
+
+
+def _program_take(ins: Ins, a: Attrs, out: TensorType) -> Element:
+    """Negative indices count from the end; those outside are clamped, so memory is safe."""
+    x, indices = ins
+    axis = normal_axis("take", a.axis, x.type.ndim)
+    extent = x.type.shape[axis]
+
+    def element(*index: Expr) -> Expr:
+        i = cast(indices(*index[axis : axis + indices.type.ndim]), INT64)
+        if not indices.type.dtype.is_unsigned:
+            i = select(i < 0, i + extent, i)
+        return x(*index[:axis], clamp(i, extent), *index[axis + indices.type.ndim :])
+
+    return element
+
+
+def _np_take(arrays: Arrays, a: Attrs) -> np.ndarray:
+    x, indices = arrays
+    extent = x.shape[a.axis]
+    i = indices.astype(np.int64)
+    i = np.clip(np.where(i < 0, i + extent, i), 0, max(extent - 1, 0))
+    return np.take(x, i, axis=a.axis)
+
+
+# --- pad -----------------------------------------------------------------------------------------
+
+
+def _infer_pad(types: Operands, a: Attrs) -> TensorType:
+    x = types[0]
+    if a.mode not in ("constant", "edge", "reflect"):
+        raise bad_attribute("pad", "mode", "'constant', 'edge' or 'reflect'", repr(a.mode))
+    before, after = (extents("pad", key, a[key]) for key in ("before", "after"))
+    for key, widths in (("before", before), ("after", after)):
+        if len(widths) != x.ndim:
+            raise bad_attribute("pad", key, f"{x.ndim} width(s)", show_shape(widths))
+        for d, (width, extent) in enumerate(zip(widths, x.shape)):
+            _check_width(key, d, int_value(width), int_value(extent), a.mode, x)
+    shape = tuple(simplify(b + d + e) for b, d, e in zip(before, x.shape, after))
+    return TensorType(shape, x.dtype)
+
+
+def _check_width(
+    key: str, d: int, width: int | None, extent: int | None, mode: str, x: TensorType
+) -> None:
+    """`edge` needs an element to repeat, `reflect` as many as it mirrors besides the edge."""
+    least = {"constant": 0, "edge": 1, "reflect": (width or 0) + 1}[mode]
+    if width and extent is not None and extent < least:
+        expected = f"{least} or more elements in dimension {d} ({mode}, {key}={width})"
+        raise mismatch("pad", "x", expected, show_type(x))
+
+
+def _program_pad(ins: Ins, a: Attrs, out: TensorType) -> Element:
+    x = ins[0]
+    shape = x.type.shape
+    padded = [
+        d for d in range(len(shape)) if int_value(a.before[d]) != 0 or int_value(a.after[d]) != 0
+    ]
+
+    def element(*index: Expr) -> Expr:
+        at, conds = list(index), []
+        for d in padded:
+            i = index[d] - a.before[d]
+            low = int_value(a.before[d]) != 0
+            high = int_value(a.after[d]) != 0
+            if a.mode == "reflect":
+                mirrored = maximum(i, -i) if low else i
+                last = shape[d] - 1
+                at[d] = minimum(mirrored, last * 2 - mirrored) if high else mirrored
+                continue
+            conds += [i >= 0] if low else []
+            conds += [i < shape[d]] if high else []
+            i = minimum(i, shape[d] - 1) if high else i
+            at[d] = maximum(i, 0) if low or int_value(shape[d]) is None else i
+        fill = const(a.value, out.dtype)
+        if a.mode != "constant" or not padded:
+            return x(*at)
+        if any(int_value(shape[d]) == 0 for d in padded):
+            return fill
+        return select(logical_and(*conds), x(*at), fill)
+
+    return element
+
+
+def _np_pad(arrays: Arrays, a: Attrs) -> np.ndarray:
+    x, widths = arrays[0], list(zip(a.before, a.after))
+    if x.ndim == 0:
+        return x.copy()
+    if a.mode == "constant":
+        return np.pad(x, widths, constant_values=x.dtype.type(a.value))
+    return np.pad(x, widths, mode=a.mode)
+
+
+# --- full, arange, relayout ----------------------------------------------------------------------
+
+
+def _infer_full(types: Operands, a: Attrs) -> TensorType:
+    return TensorType(extents("full", "shape", a.shape), element_type("full", a.dtype))
+
+
+def _program_full(ins: Ins, a: Attrs, out: TensorType) -> Element:
+    return lambda *index: const(a.value, out.dtype)
+
+
+def _infer_arange(types: Operands, a: Attrs) -> TensorType:
+    return TensorType(extents("arange", "count", (a.count,)), element_type("arange", a.dtype))
+
+
+def _program_arange(ins: Ins, a: Attrs, out: TensorType) -> Element:
+    """start + i * step, rounded once per element, not summed."""
+
+    def term(value: object) -> Expr:
+        if isinstance(value, Expr):
+            return cast(value, out.dtype)
+        return const(value, out.dtype)  # type: ignore[arg-type]
+
+    return lambda i: cast(i, out.dtype) * term(a.step) + term(a.start)
+
+
+def _np_arange(arrays: Arrays, a: Attrs) -> np.ndarray:
+    return (np.arange(a.count) * a.step + a.start).astype(a.dtype)
+
+
+def _infer_relayout(types: Operands, a: Attrs) -> TensorType:
+    try:
+        layout = Layout.parse(a.layout)
+    except ValueError as error:
+        raise bad_attribute("relayout", "layout", "a layout", str(error)) from None
+    if sorted({axis.dim for axis in layout.axes}) != list(range(types[0].ndim)):
+        expected = f"a layout of {types[0].ndim} dimension(s)"
+        raise bad_attribute("relayout", "layout", expected, repr(a.layout))
+    return types[0].with_layout(layout)
+
+
+def _np_full(arrays: Arrays, a: Attrs) -> np.ndarray:
+    return np.full(a.shape, a.value, a.dtype)
+
+
+def _injective(name: str, inputs: tuple[str, ...], infer, program, numpy, **attrs) -> OpDef:  # type: ignore[no-untyped-def] # noqa: ANN001, ANN003
+    return OpDef(name, inputs, attrs, "injective", infer, numpy, program)
+
+
+_ALL = (
+    _injective(
+        "reshape", ("x",), _infer_reshape, _program_reshape,
+        lambda arrays, a: arrays[0].reshape(a.shape), shape=REQUIRED,
+    ),
+    _injective(
+        "transpose", ("x",), _infer_transpose, _program_transpose,
+        lambda arrays, a: np.ascontiguousarray(arrays[0].transpose(a.axes)), axes=REQUIRED,
+    ),
+    _injective(
+        "broadcast_to", ("x",), _infer_broadcast_to, _program_broadcast_to,
+        lambda arrays, a: np.broadcast_to(arrays[0], a.shape).copy(), shape=REQUIRED,
+    ),
+    _injective(
+        "slice", ("x",), _infer_slice, _program_slice, _np_slice,
+        begin=REQUIRED, strides=REQUIRED, shape=REQUIRED,
+    ),
+    _injective(
+        "concat", ("xs*",), _infer_concat, _program_concat,
+        lambda arrays, a: np.concatenate(list(arrays), axis=a.axis), axis=REQUIRED,
+    ),
+    _injective(
+        "pad", ("x",), _infer_pad, _program_pad, _np_pad,
+        before=REQUIRED, after=REQUIRED, value=0.0, mode="constant",
+    ),
+    _injective("take", ("x", "indices"), _infer_take, _program_take, _np_take, axis=0),
+    _injective(
+        "tile", ("x",), _infer_tile, _program_tile,
+        lambda arrays, a: np.tile(arrays[0], a.repeats), repeats=REQUIRED,
+    ),
+    _injective(
+        "full", (), _infer_full, _program_full, _np_full,
+        shape=REQUIRED, value=REQUIRED, dtype="float32",
+    ),
+    _injective(
+        "arange", (), _infer_arange, _program_arange, _np_arange,
+        start=REQUIRED, step=REQUIRED, count=REQUIRED, dtype="int64",
+    ),
+    _injective(
+        "relayout", ("x",), _infer_relayout, lambda ins, a, out: ins[0].element,
+        lambda arrays, a: arrays[0].copy(), layout=REQUIRED,
+    ),
+)  # fmt: skip
+
+SHAPE: dict[str, OpDef] = {op.name: op for op in _ALL}
