@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,7 +25,7 @@ class _Graph:
     nodes: list[NodeProto] = field(default_factory=list)
     weights: list[TensorProto] = field(default_factory=list)
 
-    def add(self, op: str, name: str, inputs: list[str], **attributes: object) -> str:
+    def add(self, op: str, name: str, inputs: list[str], **attributes: Any) -> str:
         """Appends a node with one output, which is named like the node."""
         from onnx import helper
 
@@ -71,17 +71,13 @@ class _Graph:
             x,
             *(self.weight(f"{name}.bn.{k}", v) for k, v in norm.items()),
         ]
-        return self.add(
-            "BatchNormalization", f"{name}.bn", inputs_of_norm, epsilon=1e-5
-        )
+        return self.add("BatchNormalization", f"{name}.bn", inputs_of_norm, epsilon=1e-5)
 
     def block(self, x: str, name: str, inputs: int, outputs: int, stride: int) -> str:
         """Two 3x3 convolutions and a shortcut, which is projected where the shape changes."""
         shortcut = x
         if stride != 1 or inputs != outputs:
-            shortcut = self.conv_bn(
-                x, f"{name}.downsample", (inputs, outputs), 1, stride, 1.0
-            )
+            shortcut = self.conv_bn(x, f"{name}.downsample", (inputs, outputs), 1, stride, 1.0)
         x = self.conv_bn(x, f"{name}.1", (inputs, outputs), 3, stride, 1.0)
         x = self.add("Relu", f"{name}.1.relu", [x])
         x = self.conv_bn(x, f"{name}.2", (outputs, outputs), 3, 1, 0.5)
@@ -127,15 +123,9 @@ def resnet18(*, batch: int | str = 1, image: int = 224, seed: int = 0) -> ModelP
     proto = helper.make_graph(
         graph.nodes,
         "resnet18",
-        [
-            helper.make_tensor_value_info(
-                "image", TensorProto.FLOAT, [batch, 3, image, image]
-            )
-        ],
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, [batch, 3, image, image])],
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [batch, CLASSES])],
         graph.weights,
     )
     opsets = [helper.make_opsetid("", OPSET)]
-    return helper.make_model(
-        proto, opset_imports=opsets, ir_version=8, producer_name="kiln demo"
-    )
+    return helper.make_model(proto, opset_imports=opsets, ir_version=8, producer_name="kiln demo")

@@ -1,0 +1,1 @@
+"""Latency against other inference engines, and compile time. `python -m bench --help`."""

@@ -1,0 +1,92 @@
+"""Tables and ratios out of the results of `bench.measure`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+Result = dict[str, Any]
+
+
+def best_peer(result: Result, key: str) -> tuple[str, float] | None:
+    """(label, ms) of the fastest peer that produced times."""
+    found = [(row["label"], row[key]) for row in timed(result) if row["name"] != "ours"]
+    return min(found, key=lambda item: item[1]) if found else None
+
+
+def timed(result: Result) -> list[dict[str, Any]]:
+    """Rows with times."""
+    return [row for row in result["rows"] if row["status"] == "ok" and row["count"]]
+
+
+def ratio(result: Result, key: str) -> float | None:
+    """Ours / best peer by `key`; None when either side has no times."""
+    ours = [row[key] for row in timed(result) if row["name"] == "ours"]
+    best = best_peer(result, key)
+    return ours[0] / best[1] if ours and best else None
+
+
+def geometric_mean(values: list[float]) -> float:
+    """exp of the mean log."""
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def result_lines(result: Result) -> list[str]:
+    """The block of one model at one thread count."""
+    cpus = ",".join(map(str, result["cpus"]))
+    lines = [f"{result['network']}, {result['threads']} thread(s), on CPU {cpus}"]
+    for row in result["rows"]:
+        head = f"  {row['label']:<14}{row['version']:<12}"
+        if row["status"] != "ok":
+            lines.append(f"{head}{row['status']}")
+        else:
+            lines.append(
+                f"{head}min {row['min_ms']:9.3f} ms   median {row['median_ms']:9.3f} ms"
+                f"   n {row['count']:<6} prepared in {row['prepare_s']:.1f} s"
+            )
+    return [*lines, ratio_line(result)]
+
+
+def ratio_line(result: Result) -> str:
+    """Ours against the best peer, or who is best when ours has no times."""
+    best, by_min, by_median = (
+        best_peer(result, "min_ms"),
+        ratio(result, "min_ms"),
+        ratio(result, "median_ms"),
+    )
+    if best is None:
+        return "  no peer has times"
+    if by_min is None or by_median is None:
+        return f"  best peer: {best[0]}"
+    return f"  ours / best peer ({best[0]}): {by_min:.3f} by min, {by_median:.3f} by median"
+
+
+def summary_lines(results: list[Result]) -> list[str]:
+    """A Markdown table of minima (medians in brackets), and geometric means per thread count."""
+    labels = list(dict.fromkeys(row["label"] for result in results for row in result["rows"]))
+    lines = [
+        "| model | threads | " + " | ".join(labels) + " | best peer | ours / best |",
+        "|---|---|" + "---|" * (len(labels) + 2),
+    ]
+    for result in results:
+        rows = {row["label"]: row for row in result["rows"]}
+        cells = [cell(rows[label]) if label in rows else "not asked for" for label in labels]
+        best, value = best_peer(result, "min_ms"), ratio(result, "min_ms")
+        cells += [best[0] if best else "-", f"{value:.3f}" if value is not None else "-"]
+        lines.append(f"| {result['network']} | {result['threads']} | " + " | ".join(cells) + " |")
+    for threads in sorted({result["threads"] for result in results}):
+        group = [result for result in results if result["threads"] == threads]
+        ratios = [value for result in group if (value := ratio(result, "min_ms")) is not None]
+        if ratios:
+            lines.append(
+                f"\nGeometric mean of ours / best peer at {threads} thread(s): "
+                f"{geometric_mean(ratios):.3f} over {len(ratios)} of {len(group)} models"
+            )
+    return lines
+
+
+def cell(row: dict[str, Any]) -> str:
+    """`min (median)` in ms, or the reason there is none."""
+    if row["status"] != "ok":
+        return str(row["status"])
+    return f"{row['min_ms']:.3f} ({row['median_ms']:.3f})"
