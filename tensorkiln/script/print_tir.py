@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.dtype import BOOL, INT64, DType
+from tensorkiln.ir.dtype import BOOL, INT64
 from tensorkiln.ir.expr import (
     Binary, Broadcast, Cast, Expr, FloatImm, IntImm, Intrin, Load, Ramp, Reduce, Select, Shuffle,
     Unary, Var, VectorReduce,
@@ -15,7 +15,7 @@ from tensorkiln.ir.stmt import Alloc, For, If, Let, Prefetch, PrimFunc, Seq, Stm
 from tensorkiln.ir.visit import free_vars
 from tensorkiln.script.names import Names, identifier
 from tensorkiln.script.syntax import (
-    ATOM, COMPARE, INFIX, KIND_WORDS, NEG, NOT, inferred_outputs,
+    COMPARE, INFIX, KIND_WORDS, NEG, NOT, inferred_outputs,
 )  # fmt: skip
 
 
@@ -143,22 +143,40 @@ class TirPrinter:
     # ---- statements --------------------------------------------------------------------------
 
     def block(self, s: Stmt, pad: str) -> None:
-        """`s` as the whole of an indented block."""
-        if isinstance(s, Seq) and len(s.stmts) != 1:
-            if not s.stmts:
-                self.lines.append(f"{pad}pass")
-            for item in s.stmts[:-1]:
-                self.stmt(item, pad, last=False)
-            if s.stmts:
-                self.stmt(s.stmts[-1], pad, last=True)
+        """`s` as the rest of an indented block: binders scope over what follows them."""
+        bound: list[Var | Buffer] = []
+        while True:
+            if isinstance(s, Seq) and len(s.stmts) != 1:
+                for item in s.stmts[:-1]:
+                    self.stmt(item, pad)
+                s = s.stmts[-1] if s.stmts else s
+                if isinstance(s, Seq):
+                    break
+            if isinstance(s, Let):
+                value = self.expr(s.value)
+                name = self.names.bind(s.var, s.var.name)
+                self.lines.append(f"{pad}{name}: T.{s.var.dtype} = {value}")
+                bound.append(s.var)
+            elif isinstance(s, Alloc):
+                args = self._buffer_args(s.buffer, quoted=False)
+                name = self.names.bind(s.buffer, s.buffer.name, "b")
+                self.lines.append(f"{pad}{name} = T.alloc_buffer({args})")
+                bound.append(s.buffer)
+            else:
+                break
+            s = s.body
+        if isinstance(s, Seq) and not s.stmts:
+            self.lines.append(f"{pad}pass")
         else:
-            self.stmt(s, pad, last=True)
+            self.stmt(s, pad)
+        for item_bound in reversed(bound):
+            self.names.release(item_bound)
 
-    def stmt(self, s: Stmt, pad: str, last: bool) -> None:
-        """One statement; `last` in its block, a binder scopes over the rest without indenting."""
-        _STMT[type(s)](self, s, pad, last)
+    def stmt(self, s: Stmt, pad: str) -> None:
+        """One statement among others."""
+        _STMT[type(s)](self, s, pad)
 
-    def _for(self, s: For, pad: str, last: bool) -> None:
+    def _for(self, s: For, pad: str) -> None:
         lo, extent, var = s.lo, self.expr(s.extent), s.var
         zero = isinstance(lo, IntImm) and lo.value == 0 and lo.dtype == s.extent.dtype
         args = extent if zero else f"{self.expr(lo)}, extent={extent}"
@@ -169,15 +187,16 @@ class TirPrinter:
         self.block(s.body, pad + "    ")
         self.names.release(var)
 
-    def _seq(self, s: Seq, pad: str, last: bool) -> None:
+    def _seq(self, s: Seq, pad: str) -> None:
+        """A sequence where the script would not make one by itself."""
         self.lines.append(f"{pad}with T.seq():")
-        inner = pad + "    "
-        if len(s.stmts) == 1:
-            self.stmt(s.stmts[0], inner, last=True)
+        inner = s.stmts[0] if len(s.stmts) == 1 and not isinstance(s.stmts[0], Seq) else s
+        if inner is s and len(s.stmts) == 1:
+            self.stmt(s.stmts[0], pad + "    ")
         else:
-            self.block(s, inner)
+            self.block(inner, pad + "    ")
 
-    def _store(self, s: Store, pad: str, last: bool) -> None:
+    def _store(self, s: Store, pad: str) -> None:
         name = self.buffer(s.buffer)
         if s.nontemporal:
             text = f"T.store({name}, {self.tuple_(s.indices)}, {self.expr(s.value)}"
@@ -185,36 +204,28 @@ class TirPrinter:
         else:
             self.lines.append(f"{pad}{name}[{self.index(s.indices)}] = {self.expr(s.value)}")
 
-    def _let(self, s: Let, pad: str, last: bool) -> None:
+    def _let(self, s: Let, pad: str) -> None:
         value = self.expr(s.value)
-        name, dtype = self.names.bind(s.var, s.var.name), s.var.dtype
-        if last:
-            self.lines.append(f"{pad}{name}: T.{dtype} = {value}")
-            self.block(s.body, pad)
-        else:
-            self.lines.append(f'{pad}with T.let({value}, "{dtype}") as {name}:')
-            self.block(s.body, pad + "    ")
+        name = self.names.bind(s.var, s.var.name)
+        self.lines.append(f'{pad}with T.let({value}, "{s.var.dtype}") as {name}:')
+        self.block(s.body, pad + "    ")
         self.names.release(s.var)
 
-    def _if(self, s: If, pad: str, last: bool) -> None:
+    def _if(self, s: If, pad: str) -> None:
         self.lines.append(f"{pad}if {self.expr(s.cond)}:")
         self.block(s.then, pad + "    ")
         if s.orelse is not None:
             self.lines.append(f"{pad}else:")
             self.block(s.orelse, pad + "    ")
 
-    def _alloc(self, s: Alloc, pad: str, last: bool) -> None:
+    def _alloc(self, s: Alloc, pad: str) -> None:
         args = self._buffer_args(s.buffer, quoted=False)
         name = self.names.bind(s.buffer, s.buffer.name, "b")
-        if last:
-            self.lines.append(f"{pad}{name} = T.alloc_buffer({args})")
-            self.block(s.body, pad)
-        else:
-            self.lines.append(f"{pad}with T.alloc_buffer({args}) as {name}:")
-            self.block(s.body, pad + "    ")
+        self.lines.append(f"{pad}with T.alloc_buffer({args}) as {name}:")
+        self.block(s.body, pad + "    ")
         self.names.release(s.buffer)
 
-    def _prefetch(self, s: Prefetch, pad: str, last: bool) -> None:
+    def _prefetch(self, s: Prefetch, pad: str) -> None:
         text = f"T.prefetch({self.buffer(s.buffer)}, {self.tuple_(s.indices)}"
         text += "" if s.locality == 3 else f", locality={s.locality}"
         self.lines.append(f"{pad}{text}, write=True)" if s.write else f"{pad}{text})")

@@ -1,0 +1,301 @@
+"""Structural equality up to renaming of variables, buffers and graph values.
+
+`first_difference(a, b)` says where two modules, functions, statements or expressions first
+differ, as `main.bindings[3].value.attrs.strides: (1, 1) != (2, 2)`. Spans, names of bound
+variables, names of constants and the module's name do not count; constants compare by type and
+bytes. A free variable of an expression equals only itself; a function's symbolic dimensions are
+bound where its types first mention them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.expr import Expr, FloatImm, IntImm, Reduce, Var
+from tensorkiln.ir.module import AnyFunction, IRModule
+from tensorkiln.ir.relax import (
+    Attrs, Binding, Call, Constant, Function, RVar, TensorType, Tuple, Type,
+)  # fmt: skip
+from tensorkiln.ir.stmt import Alloc, For, Let, Param, PrimFunc, Stmt
+
+Node = IRModule | AnyFunction | Stmt | Expr | Type | Constant | Tuple | Call
+
+
+def structural_equal(a: Node, b: Node) -> bool:
+    """Whether two trees mean the same program up to renaming."""
+    return first_difference(a, b) is None
+
+
+def first_difference(a: Node, b: Node) -> str | None:
+    """Path and values of the first difference in the order of the text; None when equal."""
+    try:
+        _Comparison().compare(a, b)
+    except _Differs as e:
+        path = "".join(reversed(e.path)).removeprefix(".")
+        return f"{path}: {e.message}" if path else e.message
+    return None
+
+
+class _Differs(Exception):
+    """Thrown at the difference; the path is filled in on the way up, innermost first."""
+
+    def __init__(self, message: str):
+        self.message = message
+        self.path: list[str] = []
+        super().__init__(message)
+
+
+def _unequal(a: object, b: object) -> _Differs:
+    return _Differs(f"{a!r} != {b!r}")
+
+
+@functools.cache
+def _compared_fields(kind: type) -> tuple[str, ...]:
+    """Fields of a node that count; none for literals, which compare as a whole."""
+    if kind in (FloatImm, DType) or not hasattr(kind, "__dataclass_fields__"):
+        return ()
+    return tuple(f.name for f in fields(kind) if f.compare)
+
+
+class _Comparison:
+    """One walk over two trees; `_to` and `_from` pair what is bound on either side."""
+
+    def __init__(self) -> None:
+        self._to: dict[object, object] = {}
+        self._from: dict[object, object] = {}
+
+    def compare(self, a: object, b: object) -> None:
+        """Raise `_Differs` unless equal. Bound names must have been paired before."""
+        kind = type(a)
+        if kind is not type(b):
+            raise _Differs(f"{_shown(a)} != {_shown(b)}")
+        special = _SPECIAL.get(kind)
+        if special is not None:
+            special(self, a, b)
+        elif kind is tuple:
+            self.tuples(a, b)  # type: ignore[arg-type]
+        elif names := _compared_fields(kind):
+            for name in names:
+                self.at(f".{name}", getattr(a, name), getattr(b, name))
+        elif repr(a) != repr(b) if kind is float else a != b:
+            raise _unequal(a, b)
+
+    def at(self, step: str, a: object, b: object) -> None:
+        try:
+            self.compare(a, b)
+        except _Differs as e:
+            e.path.append(step)
+            raise
+
+    def tuples(self, a: tuple[object, ...], b: tuple[object, ...]) -> None:
+        for i, (x, y) in enumerate(zip(a, b)):
+            self.at(f"[{i}]", x, y)
+        if len(a) != len(b):
+            raise _Differs(f"{len(a)} items != {len(b)} items")
+
+    # ---- names -------------------------------------------------------------------------------
+
+    def pair(self, a: object, b: object) -> None:
+        """`a` is bound where `b` is; a later binding of the same variable hides this one."""
+        self._from.pop(self._to.pop(a, None), None)
+        self._to.pop(self._from.pop(b, None), None)
+        self._to[a], self._from[b] = b, a
+
+    def name(self, a: Var | Buffer | RVar, b: Var | Buffer | RVar) -> None:
+        if a not in self._to and b not in self._from:
+            if a is b:
+                return
+            raise _Differs(f"{a.name} != {b.name}, neither is bound")
+        if self._to.get(a) is not b:
+            raise _Differs(f"{a.name} != {b.name}")
+
+    def define(self, a: Expr, b: Expr) -> None:
+        """An extent in a type: a variable not seen before is bound here."""
+        if isinstance(a, Var) and isinstance(b, Var):
+            if a not in self._to and b not in self._from and a.dtype == b.dtype:
+                self.pair(a, b)
+        elif type(a) is type(b):
+            for f in getattr(type(a), "__dataclass_fields__", {}):
+                x, y = getattr(a, f), getattr(b, f)
+                if isinstance(x, Expr) and isinstance(y, Expr):
+                    self.define(x, y)
+        self.compare(a, b)
+
+    def shape(self, a: tuple[Expr, ...], b: tuple[Expr, ...]) -> None:
+        for i, (x, y) in enumerate(zip(a, b)):
+            try:
+                self.define(x, y)
+            except _Differs as e:
+                e.path.append(f".shape[{i}]")
+                raise
+        if len(a) != len(b):
+            raise _Differs(f"rank {len(a)} != rank {len(b)}")
+
+    def buffers(self, a: Buffer, b: Buffer) -> None:
+        """Bind a parameter or an allocation."""
+        self.at(".dtype", a.dtype, b.dtype)
+        self.shape(a.shape, b.shape)
+        self.at(".scope", a.scope, b.scope)
+        self.at(".align", a.align, b.align)
+        self.pair(a, b)
+
+    def variables(self, a: Var, b: Var) -> None:
+        self.at(".dtype", a.dtype, b.dtype)
+        self.pair(a, b)
+
+    # ---- nodes that bind, or that compare in their own way -----------------------------------
+
+    def loop(self, a: For, b: For) -> None:
+        self.at(".lo", a.lo, b.lo)
+        self.at(".extent", a.extent, b.extent)
+        self.at(".kind", a.kind, b.kind)
+        self.variables(a.var, b.var)
+        self.at(".body", a.body, b.body)
+
+    def let(self, a: Let, b: Let) -> None:
+        self.at(".value", a.value, b.value)
+        self.variables(a.var, b.var)
+        self.at(".body", a.body, b.body)
+
+    def alloc(self, a: Alloc, b: Alloc) -> None:
+        self.buffers(a.buffer, b.buffer)
+        self.at(".body", a.body, b.body)
+
+    def reduce(self, a: Reduce, b: Reduce) -> None:
+        self.at(".op", a.op, b.op)
+        if len(a.axes) != len(b.axes):
+            raise _Differs(f"{len(a.axes)} axes != {len(b.axes)} axes")
+        for (v, extent), (w, other) in zip(a.axes, b.axes):
+            self.at(".axes", extent, other)
+            self.variables(v, w)
+        self.at(".value", a.value, b.value)
+
+    def tensor_type(self, a: TensorType, b: TensorType) -> None:
+        self.shape(a.shape, b.shape)
+        self.at(".dtype", a.dtype, b.dtype)
+        if a.layout != b.layout:
+            raise _Differs(f"layout {a.layout} != {b.layout}")
+
+    def constants(self, a: Constant, b: Constant) -> None:
+        self.at(".type", a.type, b.type)
+        if a.array is b.array:
+            return
+        if a.array.shape != b.array.shape or a.array.dtype != b.array.dtype:
+            raise _Differs(
+                f"{a.array.dtype}{list(a.array.shape)} != {b.array.dtype}{list(b.array.shape)}"
+            )
+        if not _same_bytes(a.array, b.array):
+            raise _Differs(f"bytes of {a.name or 'constant'} != bytes of {b.name or 'constant'}")
+
+    def attrs(self, a: Attrs, b: Attrs) -> None:
+        for key in sorted({*a, *b}):
+            if key not in a or key not in b:
+                raise _Differs(f"{key} is {'missing' if key not in a else 'there'} != "
+                               f"{'missing' if key not in b else 'there'}")  # fmt: skip
+            x, y = a[key], b[key]
+            if _plain(x) and _plain(y):
+                if repr(x) != repr(y):
+                    error = _unequal(x, y)
+                    error.path.append(f".{key}")
+                    raise error
+            else:
+                self.at(f".{key}", x, y)
+
+    def binding(self, a: Binding, b: Binding) -> None:
+        self.at(".value", a.value, b.value)
+        self.at(".var.type", a.var.type, b.var.type)
+        self.pair(a.var, b.var)
+
+    def graph(self, a: Function, b: Function) -> None:
+        self.at(".name", a.name, b.name)
+        self._params(a.params, b.params)
+        for i, (x, y) in enumerate(zip(a.bindings, b.bindings)):
+            self.at(f".bindings[{i}]", x, y)
+        if len(a.bindings) != len(b.bindings):
+            raise _Differs(f"{len(a.bindings)} bindings != {len(b.bindings)} bindings")
+        self.at(".result", a.result, b.result)
+        self.at(".attrs", a.attrs, b.attrs)
+
+    def _params(self, a: tuple[RVar, ...], b: tuple[RVar, ...]) -> None:
+        for i, (p, q) in enumerate(zip(a, b)):
+            self.at(f".params[{i}].type", p.type, q.type)
+            self.pair(p, q)
+        if len(a) != len(b):
+            raise _Differs(f"{len(a)} params != {len(b)} params")
+
+    def prim_func(self, a: PrimFunc, b: PrimFunc) -> None:
+        self.at(".name", a.name, b.name)
+        if len(a.params) != len(b.params):
+            raise _Differs(f"{len(a.params)} params != {len(b.params)} params")
+        # Scalars first: the buffers before them may use them in their shapes.
+        order = sorted(range(len(a.params)), key=lambda i: isinstance(a.params[i], Buffer))
+        for i in order:
+            try:
+                self._param(a.params[i], b.params[i])
+            except _Differs as e:
+                e.path.append(f".params[{i}]")
+                raise
+        self.at(".body", a.body, b.body)
+        for name in ("outputs", "inplace", "op_class", "public"):
+            self.at(f".{name}", getattr(a, name), getattr(b, name))
+
+    def _param(self, a: Param, b: Param) -> None:
+        if isinstance(a, Var) and isinstance(b, Var):
+            self.variables(a, b)
+        elif isinstance(a, Buffer) and isinstance(b, Buffer):
+            self.buffers(a, b)
+        else:
+            raise _Differs(f"{_shown(a)} != {_shown(b)}")
+
+    def module(self, a: IRModule, b: IRModule) -> None:
+        if tuple(a) != tuple(b):
+            error = _unequal(tuple(a), tuple(b))
+            error.path.append(".functions")
+            raise error
+        for f, g in zip(a.functions, b.functions):
+            self._to.clear()
+            self._from.clear()
+            self.at(f".{f.name}", f, g)
+
+
+def _shown(a: object) -> str:
+    """A node's class, with its value where that is short."""
+    if isinstance(a, (IntImm, FloatImm)):
+        return f"{type(a).__name__}({a.value})"
+    if hasattr(type(a), "__dataclass_fields__"):
+        return type(a).__name__
+    return repr(a)
+
+
+def _plain(v: object) -> bool:
+    return all(map(_plain, v)) if isinstance(v, tuple) else not isinstance(v, Expr)
+
+
+def _same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
+    x, y = (np.ascontiguousarray(v).reshape(-1).view(np.uint8) for v in (a, b))
+    return bool(np.array_equal(x, y))
+
+
+_SPECIAL: dict[type, Callable[[_Comparison, Any, Any], None]] = {
+    Var: _Comparison.name,
+    Buffer: _Comparison.name,
+    RVar: _Comparison.name,
+    For: _Comparison.loop,
+    Let: _Comparison.let,
+    Alloc: _Comparison.alloc,
+    Reduce: _Comparison.reduce,
+    TensorType: _Comparison.tensor_type,
+    Constant: _Comparison.constants,
+    Attrs: _Comparison.attrs,
+    Binding: _Comparison.binding,
+    Function: _Comparison.graph,
+    PrimFunc: _Comparison.prim_func,
+    IRModule: _Comparison.module,
+}
