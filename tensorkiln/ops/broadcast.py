@@ -14,14 +14,29 @@ import numpy as np
 
 from tensorkiln.ir.dtype import BOOL, DType
 from tensorkiln.ir.expr import (
-    Expr, FloatImm, binary, cast, const, intrin, logical_and, maximum, select,
+    Expr,
+    FloatImm,
+    binary,
+    cast,
+    const,
+    intrin,
+    logical_and,
+    maximum,
+    select,
 )  # fmt: skip
 from tensorkiln.ir.relax import Attrs, TensorType
 from tensorkiln.ops.elementwise import cast_array
 from tensorkiln.ops.op import Element, OpDef, Operands, TensorIn
 from tensorkiln.ops.rules import (
-    ANY, BOOLEAN, NUMERIC, bad_attribute, broadcast_index, broadcast_shapes, mismatch,
-    require_dtype, require_same_dtype,
+    ANY,
+    BOOLEAN,
+    NUMERIC,
+    bad_attribute,
+    broadcast_index,
+    broadcast_shapes,
+    mismatch,
+    require_dtype,
+    require_same_dtype,
 )  # fmt: skip
 
 Formula = Callable[..., Expr]
@@ -51,7 +66,7 @@ def _binary(
     **attrs: object,
 ) -> OpDef:
     def infer(types: Operands, a: Attrs) -> TensorType:
-        for operand, t in zip("ab", types):
+        for operand, t in zip("ab", types, strict=True):
             require_dtype(name, operand, t, kinds)
         dtype = require_same_dtype(name, "ab", types)
         if check is not None:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.relax import (
-    Attrs, AttrValue, Binding, Bound, Function, RVar, Type, Value,
+    Attrs,
+    AttrValue,
+    Binding,
+    Bound,
+    Function,
+    RVar,
+    Type,
+    Value,
 )  # fmt: skip
 from tensorkiln.ops import call, infer
 

@@ -7,22 +7,39 @@ literal, the data is the second side: the IR's `max(a, b)` is `b` when the two d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from tensorkiln.ir.dtype import BOOL, DTYPES, DType
 from tensorkiln.ir.expr import (
-    Expr, FloatImm, binary, cast, const, intrin, maximum, minimum, select, unary,
+    Expr,
+    FloatImm,
+    binary,
+    cast,
+    const,
+    intrin,
+    maximum,
+    minimum,
+    select,
+    unary,
 )  # fmt: skip
 from tensorkiln.ir.relax import Attrs, TensorType
 from tensorkiln.ops.op import REQUIRED, Element, OpDef, Operands, TensorIn
 from tensorkiln.ops.rules import (
-    ANY, BOOLEAN, FLOAT, NUMERIC, SIGNED, bad_attribute, require_dtype,
+    ANY,
+    BOOLEAN,
+    FLOAT,
+    NUMERIC,
+    SIGNED,
+    bad_attribute,
+    require_dtype,
 )  # fmt: skip
 
 Formula = Callable[[Expr, Attrs], Expr]
-Reference = Callable[[np.ndarray, Attrs], np.ndarray]
+# NumPy's answers are typed `Any` where a Python number takes part.
+Reference = Callable[[np.ndarray, Attrs], Any]
 Check = Callable[[TensorType, Attrs], None]
 
 # sqrt(2 / pi) and its cubic partner, doubled: gelu's tanh form is x * sigmoid(2u).
@@ -47,10 +64,10 @@ def _unary(
             check(types[0], a)
         return TensorType(types[0].shape, result or types[0].dtype)
 
-    def program(ins: tuple[TensorIn, ...], a: Attrs, out: TensorType) -> Element:
+    def program(ins: Sequence[TensorIn], a: Attrs, out: TensorType) -> Element:
         return lambda *index: formula(ins[0](*index), a)
 
-    def numpy(arrays: tuple[np.ndarray, ...], a: Attrs) -> np.ndarray:
+    def numpy(arrays: Sequence[np.ndarray], a: Attrs) -> np.ndarray:
         with np.errstate(all="ignore"):
             return np.asarray(reference(arrays[0], a))
 
@@ -126,7 +143,7 @@ def _check_gelu(t: TensorType, a: Attrs) -> None:
         raise bad_attribute("gelu", "approximate", "'none' or 'tanh'", repr(a.approximate))
 
 
-def _cast_program(ins: tuple[TensorIn, ...], a: Attrs, out: TensorType) -> Element:
+def _cast_program(ins: Sequence[TensorIn], a: Attrs, out: TensorType) -> Element:
     def element(*index: Expr) -> Expr:
         x = ins[0](*index)
         if out.dtype.is_bool and not x.dtype.is_bool:
@@ -171,45 +188,46 @@ def cast_array(x: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def sigmoid_array(x: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(-x)) without overflow."""
     e = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1.0, e) / (1.0 + e)
+    return np.asarray(np.where(x >= 0, 1.0, e) / (1.0 + e), x.dtype)
 
 
-def _np_gelu(x: np.ndarray, a: Attrs) -> np.ndarray:
+def _np_gelu(x: np.ndarray, a: Attrs) -> Any:
     if a.approximate == "none":
         return (0.5 * x * _ERFC(-x.astype(np.float64) / math.sqrt(2))).astype(x.dtype)
     one, cubic = _TANH_GELU
     return x * sigmoid_array(x * (one + cubic * x * x))
 
 
-def _np_clip(x: np.ndarray, a: Attrs) -> np.ndarray:
+def _np_clip(x: np.ndarray, a: Attrs) -> Any:
     number = float if x.dtype.kind == "f" else int
     if a.min is not None:
         x = np.maximum(x, x.dtype.type(number(a.min)))
     return x if a.max is None else np.minimum(x, x.dtype.type(number(a.max)))
 
 
-def _np_elu(x: np.ndarray, a: Attrs) -> np.ndarray:
+def _np_elu(x: np.ndarray, a: Attrs) -> Any:
     return np.where(x > 0, x, a.alpha * np.expm1(np.minimum(x, 0)))
 
 
-def _np_hard_sigmoid(x: np.ndarray, alpha: float, beta: float) -> np.ndarray:
+def _np_hard_sigmoid(x: np.ndarray, alpha: float, beta: float) -> Any:
     return np.clip(x * alpha + beta, 0, 1)
 
 
-def _np_softplus(x: np.ndarray, a: Attrs) -> np.ndarray:
+def _np_softplus(x: np.ndarray, a: Attrs) -> Any:
     return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
 
 
-def _ufunc(f: Callable[[np.ndarray], np.ndarray]) -> Reference:
+def _ufunc(f: Callable[[np.ndarray], Any]) -> Reference:
     return lambda x, a: f(x)
 
 
-def _np_erf(x: np.ndarray, a: Attrs) -> np.ndarray:
+def _np_erf(x: np.ndarray, a: Attrs) -> Any:
     return _ERF(x.astype(np.float64)).astype(x.dtype)
 
 
-def _np_leaky(x: np.ndarray, a: Attrs) -> np.ndarray:
+def _np_leaky(x: np.ndarray, a: Attrs) -> Any:
     return np.where(x < 0, x * x.dtype.type(a.alpha), x)
 
 

@@ -15,8 +15,18 @@ from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, IntImm, Var, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
-    Attrs, AttrValue, Bound, Call, Constant, Function, GlobalRef, RVar, TensorType,
-    Tuple, TupleItem, Value,
+    Attrs,
+    AttrValue,
+    Bound,
+    Call,
+    Constant,
+    Function,
+    GlobalRef,
+    RVar,
+    TensorType,
+    Tuple,
+    TupleItem,
+    Value,
 )  # fmt: skip
 from tensorkiln.ir.visit import free_vars, substitute
 from tensorkiln.ops import get
@@ -78,10 +88,10 @@ def _flat(value: Result) -> list[np.ndarray]:
 def match_shapes(name: str, shape: Sequence[Expr], actual: Sequence[int], env: Env) -> None:
     """Bind the variables of a symbolic shape; UserError when the actual one does not fit."""
     fits = len(shape) == len(actual)
-    for want, have in zip(shape, actual):
+    for want, have in zip(shape, actual, strict=False):
         if isinstance(want, Var):
             fits = env.setdefault(want, have) == have and fits
-    for want, have in zip(shape, actual):
+    for want, have in zip(shape, actual, strict=False):
         known = int_value(substitute(want, {v: IntImm(n) for v, n in env.items()}))
         fits = fits and known in (None, have)
     if not fits:
@@ -123,7 +133,7 @@ class _Run:
 
     def function(self, f: Function, args: Sequence[Result], outer: Env) -> Result:
         env, values = dict(outer), dict[RVar, Result]()
-        for param, arg in zip(f.params, args):
+        for param, arg in zip(f.params, args, strict=True):
             values[param] = arg
             if isinstance(param.type, TensorType) and isinstance(arg, np.ndarray):
                 self._check(param, param.type, arg)

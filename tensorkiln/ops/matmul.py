@@ -10,8 +10,18 @@ from tensorkiln.ir.expr import Expr, Reduce, Var
 from tensorkiln.ir.relax import Attrs, TensorType
 from tensorkiln.ops.op import REQUIRED, Element, OpDef, Operands, TensorIn
 from tensorkiln.ops.rules import (
-    FLOAT, NUMERIC, broadcast_index, broadcast_shapes, mismatch, require_dtype, require_ndim,
-    require_same_dtype, require_shape, same_extent, show, show_type,
+    FLOAT,
+    NUMERIC,
+    broadcast_index,
+    broadcast_shapes,
+    mismatch,
+    require_dtype,
+    require_ndim,
+    require_same_dtype,
+    require_shape,
+    same_extent,
+    show,
+    show_type,
 )  # fmt: skip
 
 Ins = Sequence[TensorIn]
@@ -74,7 +84,7 @@ def _np_matmul(arrays: Arrays, a: Attrs) -> np.ndarray:
     return np.asarray(np.matmul(left, right))
 
 
-# --- linear: x [..., K] @ w [K, N] + bias [N] ----------------------------------------------------
+# --- linear: x [..., K] @ w [K, N] + bias [N] --------------------------------------------------
 
 
 def _infer_linear(types: Operands, a: Attrs) -> TensorType:
@@ -109,13 +119,13 @@ def _np_linear(arrays: Arrays, a: Attrs) -> np.ndarray:
     return out + arrays[2] if len(arrays) > 2 else out
 
 
-# --- attention -----------------------------------------------------------------------------------
+# --- attention ---------------------------------------------------------------------------------
 
 
 def _infer_attention(types: Operands, a: Attrs) -> TensorType:
     names = ("q", "k", "v")
     q, k, v = types[:3]
-    for name, t in zip(names, types):
+    for name, t in zip(names, types, strict=False):
         require_ndim("attention", name, t, 4, "(batch, heads, positions, features)")
     require_dtype("attention", "q", q, FLOAT)
     require_same_dtype("attention", names, types[:3])
@@ -132,7 +142,8 @@ def _check_mask(mask: TensorType, q: TensorType, scores: tuple[Expr, ...]) -> No
     if not mask.dtype.is_bool:
         require_same_dtype("attention", ("q", "mask"), (q, mask))
     fits = mask.ndim <= 4 and all(
-        same_extent(m, s) or same_extent(m, 1) for m, s in zip(mask.shape, scores[4 - mask.ndim :])
+        same_extent(m, s) or same_extent(m, 1)
+        for m, s in zip(mask.shape, scores[4 - mask.ndim :], strict=False)
     )
     if not fits:
         expected = f"a shape that broadcasts to [{', '.join(map(show, scores))}]"

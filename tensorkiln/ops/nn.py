@@ -7,15 +7,34 @@ from collections.abc import Sequence
 import numpy as np
 
 from tensorkiln.ir.expr import (
-    Expr, Reduce, Var, as_expr, cast, const, int_value, logical_and, maximum, minimum,
-    reduce_identity, select,
+    Expr,
+    Reduce,
+    Var,
+    as_expr,
+    cast,
+    const,
+    int_value,
+    logical_and,
+    maximum,
+    minimum,
+    reduce_identity,
+    select,
 )  # fmt: skip
 from tensorkiln.ir.relax import Attrs, TensorType
 from tensorkiln.ops.op import REQUIRED, Element, OpDef, Operands, TensorIn
 from tensorkiln.ops.reduction import extreme_identity
 from tensorkiln.ops.rules import (
-    FLOAT, NUMERIC, integers, mismatch, require_dtype, require_ndim,
-    require_same_dtype, require_shape, same_extent, show, show_type,
+    FLOAT,
+    NUMERIC,
+    integers,
+    mismatch,
+    require_dtype,
+    require_ndim,
+    require_same_dtype,
+    require_shape,
+    same_extent,
+    show,
+    show_type,
 )  # fmt: skip
 from tensorkiln.ops.window import Window, check_pool_padding, output_extents, windows
 
@@ -110,6 +129,7 @@ def _np_conv2d(arrays: Arrays, a: Attrs) -> np.ndarray:
 
 
 def pool_windows(op: str, a: Attrs) -> Pair:
+    """The windows of a pooling operator."""
     kernel = integers(op, "kernel", a.kernel, 2, 1)
     dilation = integers(op, "dilation", a.get("dilation", (1, 1)), 2, 1)
     return windows(op, a, kernel, dilation)
@@ -166,7 +186,7 @@ def _program_avg_pool2d(ins: Ins, a: Attrs, out: TensorType) -> Element:
 def _np_windows(x: np.ndarray, pair: Pair, fill: float) -> np.ndarray:
     """[N, C, OH, OW, KH, KW]: the taps of every window, `fill` where they lie outside."""
     pads, picks = [(0, 0), (0, 0)], []
-    for w, extent in zip(pair, x.shape[2:]):
+    for w, extent in zip(pair, x.shape[2:], strict=True):
         count = int_value(w.count(extent)) or 0
         # A ceil_mode window may end past the padding.
         end = max((count - 1) * w.stride + w.span, 0)

@@ -8,15 +8,33 @@ from collections.abc import Sequence
 import numpy as np
 
 from tensorkiln.ir.expr import (
-    Expr, FloatImm, Reduce, Var, as_expr, cast, const, int_value, intrin, select, unary,
-
+    Expr,
+    FloatImm,
+    Reduce,
+    Var,
+    as_expr,
+    cast,
+    const,
+    int_value,
+    intrin,
+    select,
+    unary,
 )  # fmt: skip
 from tensorkiln.ir.relax import Attrs, TensorType
 from tensorkiln.ops.op import REQUIRED, Element, OpDef, Operands, TensorIn
 from tensorkiln.ops.reduction import reduce_axes
 from tensorkiln.ops.rules import (
-    FLOAT, clamp, inside, integers, mismatch, normal_axis, product, require_dtype,
-    require_same_dtype, require_shape, show_type,
+    FLOAT,
+    clamp,
+    inside,
+    integers,
+    mismatch,
+    normal_axis,
+    product,
+    require_dtype,
+    require_same_dtype,
+    require_shape,
+    show_type,
 )  # fmt: skip
 
 Ins = Sequence[TensorIn]
@@ -41,7 +59,7 @@ def _infer_batch_norm(types: Operands, a: Attrs) -> TensorType:
     if x.ndim < 2:
         expected = "2 or more dimensions (N, C, ...)"
         raise mismatch("batch_norm", "x", expected, show_type(x), code="rank-mismatch")
-    for name, t in zip(names[1:], types[1:]):
+    for name, t in zip(names[1:], types[1:], strict=False):
         require_shape("batch_norm", name, t, (x.shape[1],), "one value per channel of 'x'")
     return TensorType(x.shape, x.dtype)
 
@@ -72,7 +90,7 @@ def _infer_layer_norm(types: Operands, a: Attrs) -> TensorType:
     require_dtype("layer_norm", "x", x, FLOAT)
     require_same_dtype("layer_norm", names, types)
     axis = normal_axis("layer_norm", a.axis, x.ndim)
-    for name, t in zip(names[1:], types[1:]):
+    for name, t in zip(names[1:], types[1:], strict=False):
         require_shape("layer_norm", name, t, x.shape[axis:], f"'x' from dimension {axis} on")
     return TensorType(x.shape, x.dtype)
 

@@ -33,6 +33,7 @@ class TensorIn:
     element: Callable[..., Expr]
 
     def __call__(self, *index: Expr) -> Expr:
+        """The element at logical indices."""
         return self.element(*index)
 
 

@@ -13,13 +13,26 @@ import numpy as np
 
 from tensorkiln.ir.dtype import INT64, DType
 from tensorkiln.ir.expr import (
-    Expr, FloatImm, IntImm, Reduce, Var, cast, int_value, select,
+    Expr,
+    FloatImm,
+    IntImm,
+    Reduce,
+    Var,
+    cast,
+    int_value,
+    select,
 )  # fmt: skip
 from tensorkiln.ir.relax import Attrs, TensorType
 from tensorkiln.ops.broadcast import truncated_div
 from tensorkiln.ops.op import REQUIRED, Element, OpDef, Operands, TensorIn
 from tensorkiln.ops.rules import (
-    NUMERIC, mismatch, normal_axes, normal_axis, product, require_dtype, show_type,
+    NUMERIC,
+    mismatch,
+    normal_axes,
+    normal_axis,
+    product,
+    require_dtype,
+    show_type,
 )  # fmt: skip
 
 

@@ -8,7 +8,17 @@ from tensorkiln.arith import prove_equal, simplify
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.dtype import DTYPES, DType
 from tensorkiln.ir.expr import (
-    BINARY, Binary, Expr, ExprLike, IntImm, Unary, Var, as_expr, binary, int_value, maximum,
+    BINARY,
+    Binary,
+    Expr,
+    ExprLike,
+    IntImm,
+    Unary,
+    Var,
+    as_expr,
+    binary,
+    int_value,
+    maximum,
     minimum,
 )  # fmt: skip
 from tensorkiln.ir.relax import TensorType
@@ -50,10 +60,12 @@ def show(e: ExprLike) -> str:
 
 
 def show_shape(shape: Iterable[ExprLike]) -> str:
+    """`[1, N, 4]`."""
     return f"[{', '.join(map(show, shape))}]"
 
 
 def show_type(t: TensorType) -> str:
+    """`float32[1, N, 4]`."""
     return f"{t.dtype}{show_shape(t.shape)}"
 
 
@@ -75,6 +87,7 @@ def mismatch(
 
 
 def bad_attribute(op: str, attr: str, expected: str, received: object, hint: str = "") -> UserError:
+    """The sentence for an attribute of the wrong kind or value."""
     return UserError(
         f"operator {op}: attribute {attr!r}: expected {expected}, received {received}",
         code="bad-attribute",
@@ -91,7 +104,7 @@ def require_dtype(op: str, operand: str, t: TensorType, kinds: str) -> None:
 def require_same_dtype(op: str, names: Sequence[str], types: Sequence[TensorType]) -> DType:
     """The element type all operands share; UserError naming the first one that differs."""
     first = types[0].dtype
-    for name, t in zip(names[1:], types[1:]):
+    for name, t in zip(names[1:], types[1:], strict=False):
         if t.dtype != first:
             expected = f"{first} like operand {names[0]!r}"
             raise mismatch(
@@ -101,6 +114,7 @@ def require_same_dtype(op: str, names: Sequence[str], types: Sequence[TensorType
 
 
 def require_ndim(op: str, operand: str, t: TensorType, ndim: int, meaning: str = "") -> None:
+    """UserError `rank-mismatch` unless the operand has `ndim` dimensions."""
     if t.ndim != ndim:
         words = f"{ndim} dimension(s)" + (f" {meaning}" if meaning else "")
         raise mismatch(op, operand, words, show_type(t), code="rank-mismatch")
@@ -142,6 +156,7 @@ def integers(op: str, attr: str, values: object, count: int, least: int = 0) -> 
 
 
 def product(shape: Iterable[Expr]) -> Expr:
+    """How many elements a shape has."""
     total: Expr = IntImm(1)
     for d in shape:
         total = total * d
@@ -170,7 +185,7 @@ def broadcast_shapes(op: str, names: Sequence[str], shapes: Sequence[Shape]) -> 
     """NumPy broadcasting. A symbolic extent only meets 1 or an extent proved equal to it."""
     result: list[Expr] = []
     owner: list[str] = []
-    for name, shape in zip(names, shapes):
+    for name, shape in zip(names, shapes, strict=True):
         grow = len(shape) - len(result)
         result = [as_expr(1)] * grow + result
         owner = [name] * grow + owner
@@ -189,7 +204,7 @@ def broadcast_shapes(op: str, names: Sequence[str], shapes: Sequence[Shape]) -> 
 def broadcast_index(shape: Shape, index: Sequence[Expr]) -> tuple[Expr, ...]:
     """Where an operand of `shape` is read for an output index of the broadcast shape."""
     tail = index[len(index) - len(shape) :]
-    return tuple(IntImm(0) if int_value(n) == 1 else i for n, i in zip(shape, tail))
+    return tuple(IntImm(0) if int_value(n) == 1 else i for n, i in zip(shape, tail, strict=True))
 
 
 def clamp(i: Expr, extent: ExprLike) -> Expr:

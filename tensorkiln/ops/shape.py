@@ -12,15 +12,36 @@ import numpy as np
 from tensorkiln.arith import simplify
 from tensorkiln.ir.dtype import INT64
 from tensorkiln.ir.expr import (
-    Expr, IntImm, cast, const, int_value, logical_and, maximum, minimum, select,
+    Expr,
+    IntImm,
+    cast,
+    const,
+    int_value,
+    logical_and,
+    maximum,
+    minimum,
+    select,
 )  # fmt: skip
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Attrs, TensorType
 from tensorkiln.ops.elementwise import element_type
 from tensorkiln.ops.op import REQUIRED, Element, OpDef, Operands, TensorIn
 from tensorkiln.ops.rules import (
-    INTEGER, Shape, bad_attribute, broadcast_index, broadcast_shapes, clamp, extents, mismatch,
-    normal_axis, product, require_dtype, require_same_dtype, same_extent, show, show_shape,
+    INTEGER,
+    Shape,
+    bad_attribute,
+    broadcast_index,
+    broadcast_shapes,
+    clamp,
+    extents,
+    mismatch,
+    normal_axis,
+    product,
+    require_dtype,
+    require_same_dtype,
+    same_extent,
+    show,
+    show_shape,
     show_type,
 )  # fmt: skip
 
@@ -120,7 +141,9 @@ def _infer_tile(types: Operands, a: Attrs) -> TensorType:
     x, repeats = types[0], extents("tile", "repeats", a.repeats)
     if len(repeats) != x.ndim:
         raise bad_attribute("tile", "repeats", f"{x.ndim} repeats", show_shape(repeats))
-    return TensorType(tuple(simplify(d * r) for d, r in zip(x.shape, repeats)), x.dtype)
+    return TensorType(
+        tuple(simplify(d * r) for d, r in zip(x.shape, repeats, strict=True)), x.dtype
+    )
 
 
 def _program_tile(ins: Ins, a: Attrs, out: TensorType) -> Element:
@@ -131,7 +154,7 @@ def _program_tile(ins: Ins, a: Attrs, out: TensorType) -> Element:
         return ins[0](
             *(
                 i if int_value(r) == 1 or int_value(d) == 0 else i % d
-                for i, d, r in zip(index, shape, a.repeats)
+                for i, d, r in zip(index, shape, a.repeats, strict=True)
             )
         )
 
@@ -146,7 +169,7 @@ def _infer_slice(types: Operands, a: Attrs) -> TensorType:
     for key in ("begin", "strides", "shape"):
         if not isinstance(a[key], tuple) or len(a[key]) != x.ndim:
             raise bad_attribute("slice", key, f"{x.ndim} value(s)", repr(a[key]))
-    for d, (begin, stride, count) in enumerate(zip(a.begin, a.strides, shape)):
+    for d, (begin, stride, count) in enumerate(zip(a.begin, a.strides, shape, strict=True)):
         if int_value(stride) == 0:
             raise bad_attribute("slice", "strides", "strides other than 0", repr(a.strides))
         ends = (int_value(begin), int_value(stride), int_value(count), int_value(x.shape[d]))
@@ -161,13 +184,13 @@ def _infer_slice(types: Operands, a: Attrs) -> TensorType:
 
 def _program_slice(ins: Ins, a: Attrs, out: TensorType) -> Element:
     def element(*index: Expr) -> Expr:
-        return ins[0](*(i * s + b for i, s, b in zip(index, a.strides, a.begin)))
+        return ins[0](*(i * s + b for i, s, b in zip(index, a.strides, a.begin, strict=True)))
 
     return element
 
 
 def _np_slice(arrays: Arrays, a: Attrs) -> np.ndarray:
-    picks = [b + s * np.arange(n) for b, s, n in zip(a.begin, a.strides, a.shape)]
+    picks = [b + s * np.arange(n) for b, s, n in zip(a.begin, a.strides, a.shape, strict=True)]
     return arrays[0][np.ix_(*picks)] if picks else arrays[0].copy()
 
 
@@ -178,9 +201,11 @@ def _infer_concat(types: Operands, a: Attrs) -> TensorType:
     first, dtype = types[0], require_same_dtype("concat", names, types)
     axis = normal_axis("concat", a.axis, first.ndim)
     total: Expr = IntImm(0)
-    for name, t in zip(names, types):
+    for name, t in zip(names, types, strict=True):
         fits = t.ndim == first.ndim and all(
-            same_extent(p, q) for d, (p, q) in enumerate(zip(t.shape, first.shape)) if d != axis
+            same_extent(p, q)
+            for d, (p, q) in enumerate(zip(t.shape, first.shape, strict=True))
+            if d != axis
         )
         if not fits:
             expected = f"{show_shape(first.shape)} except in dimension {axis} (as 'xs[0]')"
@@ -262,9 +287,9 @@ def _infer_pad(types: Operands, a: Attrs) -> TensorType:
     for key, widths in (("before", before), ("after", after)):
         if len(widths) != x.ndim:
             raise bad_attribute("pad", key, f"{x.ndim} width(s)", show_shape(widths))
-        for d, (width, extent) in enumerate(zip(widths, x.shape)):
+        for d, (width, extent) in enumerate(zip(widths, x.shape, strict=True)):
             _check_width(key, d, int_value(width), int_value(extent), a.mode, x)
-    shape = tuple(simplify(b + d + e) for b, d, e in zip(before, x.shape, after))
+    shape = tuple(simplify(b + d + e) for b, d, e in zip(before, x.shape, after, strict=True))
     return TensorType(shape, x.dtype)
 
 
@@ -311,7 +336,7 @@ def _program_pad(ins: Ins, a: Attrs, out: TensorType) -> Element:
 
 
 def _np_pad(arrays: Arrays, a: Attrs) -> np.ndarray:
-    x, widths = arrays[0], list(zip(a.before, a.after))
+    x, widths = arrays[0], list(zip(a.before, a.after, strict=True))
     if x.ndim == 0:
         return x.copy()
     if a.mode == "constant":

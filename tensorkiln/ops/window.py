@@ -67,7 +67,7 @@ def windows(
 
 def output_extents(op: str, x: TensorType, pair: tuple[Window, Window]) -> tuple[Expr, Expr]:
     """Output height and width; UserError when a kernel does not fit into the padded input."""
-    for name, w, extent in zip(("height", "width"), pair, x.shape[2:]):
+    for name, w, extent in zip(("height", "width"), pair, x.shape[2:], strict=True):
         n = int_value(extent)
         if n is not None and n + w.before + w.after < w.span:
             expected = f"a {name} of {w.span - w.before - w.after} or more (kernel {w.kernel})"
