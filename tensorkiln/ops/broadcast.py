@@ -156,7 +156,7 @@ def _extreme(op: str) -> Formula:
 
 def _np_div(x: np.ndarray, y: np.ndarray, a: Attrs) -> np.ndarray:
     if x.dtype.kind == "f":
-        return x / y
+        return np.asarray(x / y)
     safe = np.where(y == 0, 1, y).astype(x.dtype)
     q = x // safe
     inexact = (x - q * safe != 0) & ((x < 0) != (safe < 0))
@@ -164,12 +164,12 @@ def _np_div(x: np.ndarray, y: np.ndarray, a: Attrs) -> np.ndarray:
 
 
 def _np_mod(x: np.ndarray, y: np.ndarray, a: Attrs) -> np.ndarray:
-    return np.fmod(x, y) if a.fmod else np.mod(x, y)
+    return np.asarray(np.fmod(x, y) if a.fmod else np.mod(x, y))
 
 
 def _np_pow(x: np.ndarray, y: np.ndarray, a: Attrs) -> np.ndarray:
     if x.dtype.kind == "f":
-        return np.power(x, y)
+        return np.asarray(np.power(x, y))
     return cast_array(np.power(x.astype(np.float64), y.astype(np.float64)), str(x.dtype))
 
 

@@ -176,7 +176,7 @@ def cast_array(x: np.ndarray, dtype: str) -> np.ndarray:
     """Float to integer truncates towards zero and saturates, NaN gives 0; integers wrap."""
     target = np.dtype(dtype)
     if target.kind == "b":
-        return x != 0
+        return np.asarray(x != 0)
     if x.dtype.kind != "f" or target.kind not in "iu":
         return x.astype(target)
     info = np.iinfo(target)

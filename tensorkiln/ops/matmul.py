@@ -143,7 +143,7 @@ def _check_mask(mask: TensorType, q: TensorType, scores: tuple[Expr, ...]) -> No
         require_same_dtype("attention", ("q", "mask"), (q, mask))
     fits = mask.ndim <= 4 and all(
         same_extent(m, s) or same_extent(m, 1)
-        for m, s in zip(mask.shape, scores[4 - mask.ndim :], strict=False)
+        for m, s in zip(reversed(mask.shape), reversed(scores), strict=False)
     )
     if not fits:
         expected = f"a shape that broadcasts to [{', '.join(map(show, scores))}]"
@@ -160,13 +160,13 @@ def _np_attention(arrays: Arrays, a: Attrs) -> np.ndarray:
         mask = arrays[3]
         scores = np.where(mask, scores, -np.inf) if mask.dtype.kind == "b" else scores + mask
     if a.causal:
-        sees = np.tri(*lengths, k=lengths[1] - lengths[0], dtype=bool)
+        sees = np.tri(lengths[0], lengths[1], lengths[1] - lengths[0], dtype=bool)
         scores = np.where(sees, scores, -np.inf)
     scores = scores.astype(q.dtype)
     top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
     weights = np.exp(scores - np.where(np.isneginf(top), 0, top))
     total = weights.sum(axis=-1, keepdims=True)
-    return (weights / np.where(total == 0, 1, total)) @ v
+    return np.asarray((weights / np.where(total == 0, 1, total)) @ v)
 
 
 MATMUL: dict[str, OpDef] = {

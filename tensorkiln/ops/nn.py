@@ -199,7 +199,7 @@ def _np_windows(x: np.ndarray, pair: Pair, fill: float) -> np.ndarray:
 
 def _np_max_pool2d(arrays: Arrays, a: Attrs) -> np.ndarray:
     fill = extreme_identity(arrays[0].dtype, "max")
-    return _np_windows(arrays[0], pool_windows("max_pool2d", a), fill).max(axis=(4, 5))
+    return np.asarray(_np_windows(arrays[0], pool_windows("max_pool2d", a), fill).max(axis=(4, 5)))
 
 
 def _np_avg_pool2d(arrays: Arrays, a: Attrs) -> np.ndarray:
@@ -213,7 +213,7 @@ def _np_avg_pool2d(arrays: Arrays, a: Attrs) -> np.ndarray:
             Window(w.kernel, w.stride, 0, 0, 1, w.ceil_mode) for w in pair
         )
     counts = _np_windows(one, pair, 0).sum(axis=(4, 5))
-    return total / counts[:, :, : total.shape[2], : total.shape[3]]
+    return np.asarray(total / counts[:, :, : total.shape[2], : total.shape[3]])
 
 
 _POOL = {"kernel": REQUIRED, "strides": (1, 1), "padding": (0, 0, 0, 0), "ceil_mode": False}

@@ -79,7 +79,7 @@ def _np_batch_norm(arrays: Arrays, a: Attrs) -> np.ndarray:
     x = arrays[0]
     per_channel = (1, -1, *(1 for _ in x.shape[2:]))
     gamma, beta, mean, var = (v.reshape(per_channel) for v in arrays[1:])
-    return (x - mean) * (gamma / np.sqrt(var + x.dtype.type(a.eps))) + beta
+    return np.asarray((x - mean) * (gamma / np.sqrt(var + x.dtype.type(a.eps))) + beta)
 
 
 # --- layer_norm ----------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def _np_layer_norm(arrays: Arrays, a: Attrs) -> np.ndarray:
         mean = x.sum(axis=axes, keepdims=True) / count
         var = ((x - mean) ** 2).sum(axis=axes, keepdims=True) / count
         out = (x - mean) / np.sqrt(var + x.dtype.type(a.eps)) * arrays[1]
-    return out + arrays[2] if len(arrays) > 2 else out
+    return np.asarray(out + arrays[2] if len(arrays) > 2 else out)
 
 
 # --- softmax, log_softmax ------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def _softmax(name: str) -> OpDef:
         with np.errstate(all="ignore"):
             shifted = x - x.max(axis=a.axis, keepdims=True, initial=-np.inf)
             total = np.exp(shifted).sum(axis=a.axis, keepdims=True)
-            return shifted - np.log(total) if log else np.exp(shifted) / total
+            return np.asarray(shifted - np.log(total) if log else np.exp(shifted) / total)
 
     return OpDef(name, ("x",), {"axis": -1}, "opaque", infer, reference, program)
 
@@ -208,7 +208,7 @@ def _np_lrn(arrays: Arrays, a: Attrs) -> np.ndarray:
     around = [(0, 0), (before, a.size - 1 - before)] + [(0, 0)] * (x.ndim - 2)
     square = np.pad(x * x, around)
     total = sum((square[:, k : k + x.shape[1]] for k in range(a.size)), np.zeros_like(x))
-    return x / (a.bias + a.alpha / a.size * total) ** a.beta
+    return np.asarray(x / (a.bias + a.alpha / a.size * total) ** a.beta)
 
 
 NORMALISE: dict[str, OpDef] = {

@@ -102,11 +102,11 @@ def _np_mean(x: np.ndarray, axis: tuple[int, ...], keepdims: bool) -> np.ndarray
     total = x.sum(axis=axis, keepdims=keepdims, dtype=x.dtype)
     count = int(np.prod([x.shape[d] for d in axis], dtype=np.int64))
     if x.dtype.kind == "f":
-        return total / x.dtype.type(count)
+        return np.asarray(total / x.dtype.type(count))
     if count == 0:
         return np.zeros_like(total)
     q = total // count
-    return q + ((total < 0) & (q * count != total))
+    return np.asarray(q + ((total < 0) & (q * count != total)))
 
 
 def extreme_identity(dtype: np.dtype, op: str) -> float | int:
@@ -117,19 +117,19 @@ def extreme_identity(dtype: np.dtype, op: str) -> float | int:
 
 
 def _np_max(x: np.ndarray, **where: object) -> np.ndarray:
-    return np.max(x, initial=extreme_identity(x.dtype, "max"), **where)  # type: ignore[call-overload]
+    return np.asarray(np.max(x, initial=extreme_identity(x.dtype, "max"), **where))  # type: ignore[call-overload]
 
 
 def _np_min(x: np.ndarray, **where: object) -> np.ndarray:
-    return np.min(x, initial=extreme_identity(x.dtype, "min"), **where)  # type: ignore[call-overload]
+    return np.asarray(np.min(x, initial=extreme_identity(x.dtype, "min"), **where))  # type: ignore[call-overload]
 
 
 def _np_sum(x: np.ndarray, **where: object) -> np.ndarray:
-    return np.sum(x, dtype=x.dtype, **where)  # type: ignore[call-overload]
+    return np.asarray(np.sum(x, dtype=x.dtype, **where))  # type: ignore[call-overload]
 
 
 def _np_prod(x: np.ndarray, **where: object) -> np.ndarray:
-    return np.prod(x, dtype=x.dtype, **where)  # type: ignore[call-overload]
+    return np.asarray(np.prod(x, dtype=x.dtype, **where))  # type: ignore[call-overload]
 
 
 def _arg(name: str, op: str, numpy: Callable[..., np.ndarray]) -> OpDef:
@@ -148,7 +148,9 @@ def _arg(name: str, op: str, numpy: Callable[..., np.ndarray]) -> OpDef:
         axis = normal_axis(name, a.axis, x.type.ndim)
 
         def element(*index: Expr) -> Expr:
-            at = lambda v: x(*merged_index((axis,), [v], index, bool(a.keepdims)))  # noqa: E731
+            def at(v: Expr) -> Expr:
+                return x(*merged_index((axis,), [v], index, bool(a.keepdims)))
+
             inner, outer = reduce_axes(x.type, (axis,)), reduce_axes(x.type, (axis,))
             best = Reduce(op, inner, at(inner[0][0]))
             here, (v, extent) = at(outer[0][0]), outer[0]

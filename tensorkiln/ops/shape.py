@@ -141,9 +141,8 @@ def _infer_tile(types: Operands, a: Attrs) -> TensorType:
     x, repeats = types[0], extents("tile", "repeats", a.repeats)
     if len(repeats) != x.ndim:
         raise bad_attribute("tile", "repeats", f"{x.ndim} repeats", show_shape(repeats))
-    return TensorType(
-        tuple(simplify(d * r) for d, r in zip(x.shape, repeats, strict=True)), x.dtype
-    )
+    shape = tuple(simplify(d * r) for d, r in zip(x.shape, repeats, strict=True))
+    return TensorType(shape, x.dtype)
 
 
 def _program_tile(ins: Ins, a: Attrs, out: TensorType) -> Element:
@@ -167,8 +166,9 @@ def _program_tile(ins: Ins, a: Attrs, out: TensorType) -> Element:
 def _infer_slice(types: Operands, a: Attrs) -> TensorType:
     x, shape = types[0], extents("slice", "shape", a.shape)
     for key in ("begin", "strides", "shape"):
-        if not isinstance(a[key], tuple) or len(a[key]) != x.ndim:
-            raise bad_attribute("slice", key, f"{x.ndim} value(s)", repr(a[key]))
+        values = a[key]
+        if not isinstance(values, tuple) or len(values) != x.ndim:
+            raise bad_attribute("slice", key, f"{x.ndim} value(s)", repr(values))
     for d, (begin, stride, count) in enumerate(zip(a.begin, a.strides, shape, strict=True)):
         if int_value(stride) == 0:
             raise bad_attribute("slice", "strides", "strides other than 0", repr(a.strides))
@@ -203,9 +203,7 @@ def _infer_concat(types: Operands, a: Attrs) -> TensorType:
     total: Expr = IntImm(0)
     for name, t in zip(names, types, strict=True):
         fits = t.ndim == first.ndim and all(
-            same_extent(p, q)
-            for d, (p, q) in enumerate(zip(t.shape, first.shape, strict=True))
-            if d != axis
+            d == axis or same_extent(t.shape[d], first.shape[d]) for d in range(first.ndim)
         )
         if not fits:
             expected = f"{show_shape(first.shape)} except in dimension {axis} (as 'xs[0]')"
@@ -371,7 +369,7 @@ def _program_arange(ins: Ins, a: Attrs, out: TensorType) -> Element:
 
 
 def _np_arange(arrays: Arrays, a: Attrs) -> np.ndarray:
-    return (np.arange(a.count) * a.step + a.start).astype(a.dtype)
+    return np.asarray((np.arange(a.count) * a.step + a.start).astype(a.dtype))
 
 
 def _infer_relayout(types: Operands, a: Attrs) -> TensorType:
