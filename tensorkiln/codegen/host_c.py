@@ -108,9 +108,9 @@ def _check_names(functions: Sequence[HostFunction], prefix: str, weights_size: i
         if name in seen:
             raise UserError(f"two entries of the library would be called {name!r}", code="bad-name")
         seen.add(name)
-        for call in function.calls:
-            if not weights_size and any(isinstance(a, Ptr) and a.base == "weights" for a in call.args):
-                raise InternalError(f"{function.name} reads weights, but there are none")
+        pointers = [a for call in function.calls for a in call.args if isinstance(a, Ptr)]
+        if not weights_size and any(pointer.base == "weights" for pointer in pointers):
+            raise InternalError(f"{function.name} reads weights, but there are none")
 
 
 def _metadata(
@@ -136,6 +136,21 @@ def _metadata(
     }
 
 
+def _json_lines(value: object, lead: str = "", indent: int = 0) -> list[str]:
+    """JSON text: what fits stays on one line, the rest has one member per line."""
+    pad, text = " " * indent, json.dumps(value)
+    if indent + len(lead) + len(text) <= 80 or not isinstance(value, dict | list):
+        return [f"{pad}{lead}{text}"]
+    if isinstance(value, dict):
+        members = [_json_lines(v, f"{json.dumps(k)}: ", indent + 1) for k, v in value.items()]
+    else:
+        members = [_json_lines(v, "", indent + 1) for v in value]
+    for member in members[:-1]:
+        member[-1] += ","
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    return [f"{pad}{lead}{opening}", *(line for m in members for line in m), f"{pad}{closing}"]
+
+
 def _quote(text: str) -> str:
     """A C string literal; bytes outside ASCII as octal, which cannot swallow what follows."""
     out = []
@@ -155,7 +170,7 @@ def _comment(text: str) -> str:
 
 
 def _data(metadata: dict[str, object], weights_size: int) -> str:
-    lines = json.dumps(metadata, indent=1, ensure_ascii=True).split("\n")
+    lines = _json_lines(metadata)
     body = "\n".join(f"    {_quote(line)}" for line in lines)
     out = (
         "/* ---- data " + "-" * 80 + " */\n\n"
@@ -366,7 +381,8 @@ def _entries(function: HostFunction, prefix: str) -> str:
         f"    return kiln_ffi_call(&function_{name}, args, count, result);",
         "}\n",
     ]
-    proto = _wrap(f"KILN_API int {prefix}_{name}(", [p.declaration for p in params] or ["void"], ")")
+    declarations = [p.declaration for p in params] or ["void"]
+    proto = _wrap(f"KILN_API int {prefix}_{name}(", declarations, ")")
     lines += [proto + ";", proto, "{"]
     symbol_arg = data_arg = scalar_arg = "NULL"
     if symbols:

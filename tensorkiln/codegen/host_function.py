@@ -193,9 +193,13 @@ def _call_faults(function: HostFunction, call: KernelCall, known: set[str]) -> I
         unknown = set(symbols_in(text)) - known
         if unknown:
             yield f"the call of {call.symbol} uses unknown symbols {sorted(unknown)}"
-        if isinstance(arg, Ptr) and arg.base == "arg" and not (
-            0 <= arg.index < len(function.params)
-            and isinstance(function.params[arg.index], TensorInfo)
+        if (
+            isinstance(arg, Ptr)
+            and arg.base == "arg"
+            and not (
+                0 <= arg.index < len(function.params)
+                and isinstance(function.params[arg.index], TensorInfo)
+            )
         ):
             yield f"the call of {call.symbol} takes parameter {arg.index}, which is no tensor"
 

@@ -16,13 +16,14 @@ from tensorkiln.codegen.host_function import (
     shape_text,
 )
 
-_KEYWORDS = frozenset(
+_KEYWORD_TEXT = (
     "auto break case char const continue default do double else enum extern float for goto if "
     "inline int long register restrict return short signed sizeof static struct switch typedef "
     "union unsigned void volatile while _Bool _Complex _Imaginary "
     "data symbol scalar NULL bool class new delete this template private public protected "
-    "namespace operator using try catch throw true false typename virtual friend".split()
+    "namespace operator using try catch throw true false typename virtual friend"
 )
+_KEYWORDS = frozenset(_KEYWORD_TEXT.split(" "))
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ def link_shared(
                 raise OSError(errno.ENOSPC, str(failure)) from failure
             raise tool_error(failure) from failure
         if workspace_dir is None:
-            os.replace(folder / "library.so", temporary)
+            (folder / "library.so").replace(temporary)
         else:
             shutil.copyfile(folder / "library.so", temporary)
         temporary.chmod(temporary.stat().st_mode | 0o111 & ~_umask())
@@ -145,8 +145,11 @@ def _write_objects(folder: Path, objects: Sequence[Path | Buffer]) -> list[str]:
 
 
 def _link_by_tools(
-    tools: Toolchain, files: Sequence[str], c_sources: Mapping[str, str],
-    libraries: Sequence[str], folder: Path,
+    tools: Toolchain,
+    files: Sequence[str],
+    c_sources: Mapping[str, str],
+    libraries: Sequence[str],
+    folder: Path,
 ) -> None:
     own = tools.compile(list(c_sources), CRT, folder) if c_sources else []
     runtime = _runtime_object(tools, folder)
@@ -154,8 +157,11 @@ def _link_by_tools(
 
 
 def _link_by_callable(
-    fcompile: Fcompile, files: Sequence[str], c_sources: Mapping[str, str],
-    libraries: Sequence[str], folder: Path,
+    fcompile: Fcompile,
+    files: Sequence[str],
+    c_sources: Mapping[str, str],
+    libraries: Sequence[str],
+    folder: Path,
 ) -> None:
     """The callable gets absolute paths: nobody promised it our working folder."""
     paths = [str(folder / name) for name in [*c_sources, *files]]

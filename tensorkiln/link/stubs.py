@@ -14,24 +14,20 @@ from pathlib import Path
 from tensorkiln.base.cache import Cache, key_of
 
 # soname -> names; on x86-64 in version 2.2.5 except as said below, on aarch64 in 2.17.
-STUB_LIBRARIES: Mapping[str, tuple[str, ...]] = {
-    "libc.so.6": tuple(
-        """
-        __register_atfork abort calloc clock_gettime close dl_iterate_phdr free getauxval getenv
-        madvise malloc mmap munmap open posix_memalign read realloc sched_getaffinity sigfillset
-        snprintf strchr strcmp strlen strncmp strrchr strtol syscall sysconf vsnprintf
-        """.split()
+STUB_LIBRARIES: Mapping[str, str] = {
+    "libc.so.6": (
+        "__register_atfork abort calloc clock_gettime close dl_iterate_phdr free getauxval getenv "
+        "madvise malloc mmap munmap open posix_memalign read realloc sched_getaffinity sigfillset "
+        "snprintf strchr strcmp strlen strncmp strrchr strtol syscall sysconf vsnprintf"
     ),
-    "libpthread.so.0": tuple(
-        """
-        pthread_create pthread_detach pthread_mutex_lock pthread_mutex_unlock pthread_sigmask
-        """.split()
+    "libpthread.so.0": (
+        "pthread_create pthread_detach pthread_mutex_lock pthread_mutex_unlock pthread_sigmask"
     ),
-    "libdl.so.2": ("dladdr", "dlclose", "dlopen", "dlsym"),
+    "libdl.so.2": "dladdr dlclose dlopen dlsym",
 }
-_LOADER: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "x86_64": ("ld-linux-x86-64.so.2", ("__tls_get_addr",)),
-    "aarch64": ("ld-linux-aarch64.so.1", ()),
+_LOADER: Mapping[str, tuple[str, str]] = {
+    "x86_64": ("ld-linux-x86-64.so.2", "__tls_get_addr"),
+    "aarch64": ("ld-linux-aarch64.so.1", ""),
 }
 _X86_VERSIONS: Mapping[str, str] = {
     "__register_atfork": "GLIBC_2.3.2",
@@ -61,8 +57,13 @@ def _version_script(arch: str, names: Iterable[str]) -> str:
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(symbol_version(arch, name), []).append(name)
-    return "\n".join(f"{version} {{ {' '.join(f'{n};' for n in members)} }};"
-                     for version, members in sorted(groups.items())) + "\n"
+    return (
+        "\n".join(
+            f"{version} {{ {' '.join(f'{n};' for n in members)} }};"
+            for version, members in sorted(groups.items())
+        )
+        + "\n"
+    )
 
 
 def make_stubs(
@@ -71,7 +72,8 @@ def make_stubs(
     """Write the stand-ins into `folder`, from the cache where they are there; their names."""
     loader, loader_names = _LOADER[arch]
     tables = {**STUB_LIBRARIES, **({loader: loader_names} if loader_names else {})}
-    for soname, names in tables.items():
+    for soname, text in tables.items():
+        names = text.split()
         source, script = _assembler(names), _version_script(arch, names)
         parts = {"kind": "libc stub", "tool": identity, "source": source, "script": script}
         key = key_of({**parts, "soname": soname})

@@ -82,14 +82,20 @@ class Toolchain(Protocol):
     """What links need of a tool chain. `identity` changes when its output may."""
 
     @property
-    def identity(self) -> str: ...
+    def identity(self) -> str:
+        """What the tool is and for which machine."""
+        ...
 
     def compile(self, sources: Sequence[str], include: Path, folder: Path) -> list[str]:
         """Compile C files of `folder`; names of the objects, in the same order."""
         ...
 
     def link(
-        self, objects: Sequence[str], output: str, exports: str, libraries: Sequence[str],
+        self,
+        objects: Sequence[str],
+        output: str,
+        exports: str,
+        libraries: Sequence[str],
         folder: Path,
     ) -> None:
         """Objects into a shared library; `exports` is a version script in `folder`."""
@@ -166,7 +172,11 @@ class ZigToolchain:
         return _object_name(source)
 
     def link(
-        self, objects: Sequence[str], output: str, exports: str, libraries: Sequence[str],
+        self,
+        objects: Sequence[str],
+        output: str,
+        exports: str,
+        libraries: Sequence[str],
         folder: Path,
     ) -> None:
         """A shared library that needs no symbol newer than glibc 2.17."""
@@ -210,7 +220,11 @@ class CommandToolchain:
         return [_object_name(source) for source in sources]
 
     def link(
-        self, objects: Sequence[str], output: str, exports: str, libraries: Sequence[str],
+        self,
+        objects: Sequence[str],
+        output: str,
+        exports: str,
+        libraries: Sequence[str],
         folder: Path,
     ) -> None:
         """With the C library of the command, whose versions the output then needs."""

@@ -41,12 +41,18 @@ def _copy(stream: BinaryIO, weights: Path | Sequence[Buffer]) -> None:
 
 
 def _section(
-    name: int, kind: int, flags: int, offset: int, size: int, *, link: int = 0, info: int = 0,
-    align: int = 1, entry: int = 0,
+    name: int,
+    kind: int,
+    flags: int,
+    offset: int,
+    size: int,
+    *,
+    link: int = 0,
+    info: int = 0,
+    align: int = 1,
+    entry: int = 0,
 ) -> bytes:
-    return struct.pack(
-        "<IIQQQQIIQQ", name, kind, flags, 0, offset, size, link, info, align, entry
-    )
+    return struct.pack("<IIQQQQIIQQ", name, kind, flags, 0, offset, size, link, info, align, entry)
 
 
 def _strings(names: Iterable[str]) -> tuple[bytes, list[int]]:
@@ -64,8 +70,15 @@ def write_weights_object(path: Path, weights: Path | Sequence[Buffer], arch: str
     size = weights_size(weights) + PAD
     large = arch == "x86_64" and size > _LARGE
     data_name = ".lrodata.kiln_weights" if large else ".rodata.kiln_weights"
-    names = (data_name, ".data.rel.ro", ".rela.data.rel.ro", ".symtab", ".strtab", ".shstrtab",
-             ".note.GNU-stack")
+    names = (
+        data_name,
+        ".data.rel.ro",
+        ".rela.data.rel.ro",
+        ".symtab",
+        ".strtab",
+        ".shstrtab",
+        ".note.GNU-stack",
+    )
     strings, string_at = _strings(["kiln_weights"])
     section_strings, name_at = _strings(names)
     # Symbols: none, the data section, and the hidden global pointer.

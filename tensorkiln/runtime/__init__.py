@@ -1,0 +1,9 @@
+"""Loading and running compiled libraries. Needs numpy and the standard library; no compiler."""
+
+from tensorkiln.runtime.device import Device, cpu
+from tensorkiln.runtime.executor import Executor
+from tensorkiln.runtime.library_file import read_metadata
+from tensorkiln.runtime.module import Module, load_module
+from tensorkiln.runtime.tensor import Tensor
+
+__all__ = ["Device", "Executor", "Module", "Tensor", "cpu", "load_module", "read_metadata"]

@@ -1,0 +1,156 @@
+"""Module: a loaded library, its functions by name."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tensorkiln.base.errors import nearest
+from tensorkiln.runtime.failures import ArgumentTypeError, FunctionLookupError
+from tensorkiln.runtime.native import FunctionInfo, NativeLibrary, ParamInfo
+from tensorkiln.runtime.tensor import view_of
+
+_INT, _FLOAT, _TENSOR = 1, 3, 7  # enum kiln_kind
+
+
+class _Payload(ctypes.Union):
+    _fields_ = [
+        ("integer", ctypes.c_int64),
+        ("real", ctypes.c_double),
+        ("pointer", ctypes.c_void_p),
+    ]
+
+
+class _Value(ctypes.Structure):
+    """`kiln_value` in kiln.h."""
+
+    _fields_ = [("kind", ctypes.c_int32), ("zero", ctypes.c_uint32), ("payload", _Payload)]
+
+
+class TensorFunction:
+    """A tensor function: the caller passes every parameter, results are written in place."""
+
+    def __init__(self, library: NativeLibrary, info: FunctionInfo):
+        self.info = info
+        self.name = info.name
+        self._library = library
+        self._index = library.index(info.name)
+
+    def __call__(self, *arguments: object) -> None:
+        """Run on tensors and numbers, in the order of the parameters."""
+        values = (_Value * len(arguments))()
+        kept = []
+        for i, argument in enumerate(arguments):
+            param = self.info.inputs[i] if i < len(self.info.inputs) else None
+            kept.append(self._fill(values[i], param, argument))
+        self._library.check(self._library.dll.kiln_call(self._index, values, len(values)))
+
+    def _fill(self, value: _Value, param: ParamInfo | None, argument: object) -> object:
+        """Write one argument; returns what must stay alive during the call."""
+        if isinstance(argument, bool | int | np.integer | np.bool_):
+            value.kind, value.payload.integer = _INT, int(argument)
+            return None
+        if isinstance(argument, float | np.floating):
+            value.kind, value.payload.real = _FLOAT, float(argument)
+            return None
+        name = param.name if param else "?"
+        if param is not None and param.role == "scalar":
+            raise ArgumentTypeError(
+                f"{self.name}: argument {name!r} must be a number, "
+                f"received {type(argument).__name__}",
+                code="argument-kind",
+            )
+        writes = param is not None and param.role in ("out", "inout")
+        address, kept = view_of(argument, f"{self.name}: argument {name!r}", writable=writes)
+        value.kind, value.payload.pointer = _TENSOR, address
+        return kept
+
+    def __repr__(self) -> str:
+        """Name and parameters."""
+        return f"<tensor function {self.name}({', '.join(p.name for p in self.info.inputs)})>"
+
+
+class Module:
+    """A loaded library. `module["add_one"](x, y)` calls a tensor function; graph functions need
+    an Executor, which owns the memory for their intermediate results."""
+
+    kind = "native"
+    type_key = "native"
+
+    def __init__(self, library: NativeLibrary):
+        self.library = library
+        self.imports: list[Module] = []
+        self._callables: dict[str, TensorFunction] = {}
+
+    @property
+    def imported_modules(self) -> list[Module]:
+        """The same as `imports`."""
+        return self.imports
+
+    @property
+    def path(self) -> Path:
+        """The file it came from."""
+        return self.library.path
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What the library says about itself."""
+        return self.library.metadata
+
+    @property
+    def functions(self) -> Mapping[str, FunctionInfo]:
+        """All functions with their parameters."""
+        return self.library.functions
+
+    def __contains__(self, name: object) -> bool:
+        """Whether it has a function of that name."""
+        return name in self.library.functions
+
+    def info(self, name: str) -> FunctionInfo:
+        """A function's parameters; LookupError with the nearest name."""
+        found = self.library.functions.get(name)
+        if found is None:
+            names = ", ".join(self.library.functions)
+            hint = nearest(name, self.library.functions)
+            raise FunctionLookupError(
+                f"no function {name!r} in {str(self.path)!r}; it has {names}",
+                code="no-function",
+                hint=hint,
+            )
+        return found
+
+    def __getitem__(self, name: str) -> TensorFunction:
+        """A tensor function by name."""
+        info = self.info(name)
+        if info.kind == "graph":
+            raise FunctionLookupError(
+                f"{name!r} is a graph function: it runs in an Executor, which owns its memory",
+                code="needs-executor",
+                hint=f'Executor(lib, tk.cpu())["{name}"]',
+            )
+        if name not in self._callables:
+            self._callables[name] = TensorFunction(self.library, info)
+        return self._callables[name]
+
+    def set_num_threads(self, threads: int) -> None:
+        """Threads that calls into this library may use; 0 means the default."""
+        self.library.dll.kiln_set_num_threads(threads)
+
+    @property
+    def num_threads(self) -> int:
+        """Threads that calls use."""
+        return int(self.library.dll.kiln_get_num_threads())
+
+    def __repr__(self) -> str:
+        """File and function names."""
+        return f"<Module {str(self.path)!r}: {', '.join(self.functions)}>"
+
+
+def load_module(path: str | Path) -> Module:
+    """Load a compiled library. UserError says why one cannot be loaded: no such file, not a
+    library of ours, another machine, a CPU feature that this processor lacks."""
+    return Module(NativeLibrary(path))

@@ -1,0 +1,126 @@
+"""One loaded library: its C interface (kiln.h) through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensorkiln.base.errors import UserError
+from tensorkiln.runtime.failures import error_for
+from tensorkiln.runtime.library_file import LibraryFile, read_library_file
+
+ABI_VERSION = 1
+_P, _I, _L = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+_PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "kiln_abi_version": (_I, ()),
+    "kiln_open": (_I, ()),
+    "kiln_last_error": (ctypes.c_char_p, ()),
+    "kiln_function_index": (_I, (ctypes.c_char_p,)),
+    "kiln_executor_create": (_I, (_P,)),
+    "kiln_executor_destroy": (None, (_P,)),
+    "kiln_executor_run": (_I, (_P, _I, _P, _I)),
+    "kiln_executor_workspace_bytes": (_L, (_P,)),
+    "kiln_executor_set_num_threads": (None, (_P, _I)),
+    "kiln_output_shape": (_I, (_I, _P, _I, _I, _P, _P)),
+    "kiln_call": (_I, (_I, _P, _I)),
+    "kiln_set_num_threads": (None, (_I,)),
+    "kiln_get_num_threads": (_I, ()),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ParamInfo:
+    """A parameter as the metadata tells it; `shape` is None for a scalar, names are symbols."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...] | None
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionInfo:
+    """A function as the metadata tells it."""
+
+    name: str
+    kind: str
+    inputs: tuple[ParamInfo, ...]
+    outputs: tuple[ParamInfo, ...]
+
+
+def _param(entry: dict[str, Any], role: str) -> ParamInfo:
+    shape = entry.get("shape")
+    dims = None if shape is None else tuple(shape)
+    return ParamInfo(entry["name"], entry["dtype"], dims, entry.get("role", role))
+
+
+def _function(entry: dict[str, Any]) -> FunctionInfo:
+    inputs = tuple(_param(p, "in") for p in entry["inputs"])
+    outputs = tuple(_param(p, "out") for p in entry["outputs"])
+    return FunctionInfo(entry["name"], entry["kind"], inputs, outputs)
+
+
+class NativeLibrary:
+    """A library in this process. Stays loaded: tensors and threads may outlive the object."""
+
+    def __init__(self, path: str | Path):
+        file = read_library_file(path)
+        _check_machine(file)
+        self.path = file.path
+        self.metadata = file.metadata
+        try:
+            self.functions = {f.name: f for f in map(_function, file.metadata["functions"])}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"{str(path)!r}: its metadata is damaged ({error!r})", code="not-a-library"
+            ) from error
+        self.dll = _load(file.path)
+        self._check_version()
+        self.check(self.dll.kiln_open())
+
+    def _check_version(self) -> None:
+        version = self.dll.kiln_abi_version()
+        if version != ABI_VERSION:
+            raise UserError(
+                f"{str(self.path)!r} has library interface {version}, this Tensorkiln knows "
+                f"{ABI_VERSION}",
+                code="library-version",
+            )
+
+    def check(self, code: int) -> None:
+        """Raise the exception for a result code other than 0."""
+        if code:
+            raise error_for(code, self.dll.kiln_last_error())
+
+    def index(self, name: str) -> int:
+        """A function's number."""
+        return int(self.dll.kiln_function_index(name.encode()))
+
+
+def _check_machine(file: LibraryFile) -> None:
+    here = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
+    if file.machine != here:
+        raise UserError(
+            f"{str(file.path)!r} is compiled for {file.machine}, this machine is {here}",
+            code="wrong-machine",
+        )
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    try:
+        dll = ctypes.CDLL(os.fspath(path.resolve()))
+    except OSError as error:
+        raise UserError(f"cannot load {str(path)!r}: {error}", code="cannot-load") from error
+    for name, (result, arguments) in _PROTOTYPES.items():
+        try:
+            function = getattr(dll, name)
+        except AttributeError:
+            raise UserError(
+                f"{str(path)!r} is no library of ours: it has no {name}", code="not-a-library"
+            ) from None
+        function.restype, function.argtypes = result, arguments
+    return dll

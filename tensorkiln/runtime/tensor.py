@@ -1,0 +1,200 @@
+"""Tensor: a NumPy array with an aligned buffer, and DLPack views of whatever callers bring."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from tensorkiln.base.errors import UnsupportedError
+from tensorkiln.runtime.device import CPU, Device, cpu
+from tensorkiln.runtime.failures import ArgumentTypeError, ArgumentValueError
+
+ALIGN = 64
+_SMALL = 65536  # below this an unaligned result costs less than aligning it
+
+Array = NDArray[Any]
+
+
+def dtype_named(name: DTypeLike) -> np.dtype[Any]:
+    """NumPy's dtype; `bfloat16` and the 8-bit floats come from package ml_dtypes."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        pass
+    try:
+        import ml_dtypes
+
+        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, str(name)))
+        return found
+    except (ImportError, AttributeError, TypeError):
+        raise ArgumentTypeError(f"unknown element type {name!r}", code="dtype") from None
+
+
+def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+    """An uninitialised row-major array whose data starts at a multiple of 64."""
+    count = dtype.itemsize
+    for size in shape:
+        count *= size
+    raw = np.empty(count + ALIGN, np.uint8)
+    start = -raw.ctypes.data % ALIGN
+    return np.ndarray(tuple(shape), dtype, raw, start)
+
+
+def output_array(shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> Array:
+    """Room for a result; aligned where that is worth its price."""
+    return np.empty(shape, dtype) if nbytes < _SMALL else aligned_empty(shape, dtype)
+
+
+class Tensor:
+    """A tensor in host memory. Exchanges data with NumPy, torch and others without copies."""
+
+    __slots__ = ("_array", "device")
+
+    def __init__(self, array: Array, device: Device | None = None):
+        self._array = array
+        self.device = device or cpu()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the dimensions."""
+        return self._array.shape
+
+    @property
+    def dtype(self) -> str:
+        """Name of the element type, e.g. `"float32"`."""
+        return self._array.dtype.name
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return self._array.ndim
+
+    def numpy(self) -> Array:
+        """The data as a NumPy array that shares this tensor's memory."""
+        return self._array
+
+    def __dlpack__(self, **options: Any) -> object:
+        """A DLPack capsule that shares this tensor's memory."""
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's device numbers."""
+        return (self.device.dlpack_type, self.device.index)
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
+        """For `np.asarray`; shares memory unless the type differs."""
+        return np.array(self._array, dtype=dtype, copy=copy)
+
+    def __len__(self) -> int:
+        """Size of the first dimension."""
+        return len(self._array)
+
+    def __repr__(self) -> str:
+        """Shape, type, device and values."""
+        shape = "x".join(map(str, self.shape)) or "scalar"
+        return f"Tensor({shape} {self.dtype} on {self.device})\n{self._array!r}"
+
+
+class DLTensor(ctypes.Structure):
+    """DLPack's tensor; `kiln_tensor` in kiln.h."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
+
+# Raises what PyCapsule_GetPointer raises: pythonapi checks for a pending exception.
+capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+capsule_pointer.restype = ctypes.c_void_p
+
+
+def describe_array(array: Array, *, writable: bool = False) -> tuple[DLTensor, Array]:
+    """A DLTensor for an array that NumPy does not export itself (read-only, bfloat16), and the
+    array that must stay alive meanwhile: the given one, or a copy where strides need one."""
+    dtype = array.dtype
+    if (dtype.kind not in _CODES and dtype.name != "bfloat16") or not dtype.isnative:
+        raise ArgumentTypeError(f"arrays of {dtype} cannot be passed", code="dtype-mismatch")
+    if any(stride % dtype.itemsize for stride in array.strides):
+        if writable:
+            raise ArgumentTypeError(
+                "an array whose strides are no multiple of its elements cannot be filled",
+                code="strides",
+            )
+        array = np.ascontiguousarray(array)
+    sizes = ctypes.c_int64 * array.ndim
+    code = 4 if dtype.name == "bfloat16" else _CODES[dtype.kind]
+    strides = sizes(*(stride // dtype.itemsize for stride in array.strides))
+    view = DLTensor(
+        array.ctypes.data,
+        CPU,
+        0,
+        array.ndim,
+        code,
+        dtype.itemsize * 8,
+        1,
+        sizes(*array.shape),
+        strides,
+        0,
+    )
+    return view, array
+
+
+def view_of(value: object, what: str, *, writable: bool = False) -> tuple[int, object]:
+    """The address of a DLTensor for `value`, and what keeps it alive during the call.
+
+    `what` names the argument in errors: `"main: input 'x'"`. Takes everything with DLPack, and
+    NumPy arrays that have none.
+    """
+    if isinstance(value, Tensor):
+        value = value.numpy()
+    if isinstance(value, np.ndarray):
+        if writable and not value.flags.writeable:
+            raise ArgumentValueError(f"{what} is read-only and cannot be filled", code="read-only")
+        view, kept = describe_array(value, writable=writable)
+        return ctypes.addressof(view), (view, kept)
+    export = getattr(value, "__dlpack__", None)
+    if export is None:
+        raise ArgumentTypeError(
+            f"{what} must be a tensor (NumPy, torch, or anything with DLPack), "
+            f"received {type(value).__name__}",
+            code="argument-kind",
+        )
+    try:
+        capsule = export()
+        return capsule_pointer(capsule, b"dltensor"), capsule
+    except (BufferError, RuntimeError, ValueError, TypeError) as error:
+        raise ArgumentValueError(
+            f"{what} ({type(value).__name__}) does not give its data out: {error}", code="dlpack"
+        ) from error
+
+
+def make_tensor(
+    source: object, device: Device | None = None, dtype: DTypeLike | None = None
+) -> Tensor:
+    """A new aligned tensor with a copy of `source` (array, nested list, number, DLPack)."""
+    if device is not None and device.kind != "cpu":
+        raise UnsupportedError(f"no tensors on {device} yet", hint="tk.cpu()")
+    if isinstance(source, Tensor):
+        source = source.numpy()
+    elif hasattr(source, "__dlpack__") and not isinstance(source, np.ndarray):
+        source = np.from_dlpack(source)
+    array = np.asarray(source, dtype=None if dtype is None else dtype_named(dtype))
+    out = aligned_empty(array.shape, array.dtype)
+    np.copyto(out, array)
+    return Tensor(out, device)
