@@ -1,0 +1,131 @@
+"""Integer polynomials: the sum-of-products form that index arithmetic is brought into.
+
+    Poly = {monomial: coefficient}    no zero coefficients; {} is 0
+    monomial = (atom, atom, ...)      atom numbers in rising order, repeated for powers; () is 1
+
+Atom numbers are handed out by `engine.Engine`. A Poly is never changed after it is built.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+Monomial = tuple[int, ...]
+Poly = dict[Monomial, int]
+
+
+def constant(value: int) -> Poly:
+    """The polynomial of a number."""
+    return {(): value} if value else {}
+
+
+def constant_of(p: Poly) -> int | None:
+    """The integer that `p` is, or None."""
+    if not p:
+        return 0
+    return p.get(()) if len(p) == 1 else None
+
+
+def add(p: Poly, q: Poly, k: int = 1) -> Poly:
+    """p + k*q"""
+    if not k:
+        return p
+    out = dict(p)
+    for mono, c in q.items():
+        value = out.get(mono, 0) + k * c
+        if value:
+            out[mono] = value
+        else:
+            del out[mono]
+    return out
+
+
+def scale(p: Poly, k: int) -> Poly:
+    """k*p"""
+    return {mono: c * k for mono, c in p.items()} if k else {}
+
+
+def times(p: Poly, mono: Monomial, k: int) -> Poly:
+    """p * k * mono"""
+    if not mono:
+        return scale(p, k)
+    return {tuple(sorted(m + mono)): c * k for m, c in p.items()}
+
+
+def mul(p: Poly, q: Poly) -> Poly:
+    """p*q"""
+    if len(p) < len(q):
+        p, q = q, p
+    out: Poly = {}
+    for mono, c in q.items():
+        out = add(out, times(p, mono, c)) if out else times(p, mono, c)
+    return out
+
+
+def without(mono: Monomial, part: Monomial) -> Monomial | None:
+    """mono / part, or None where it does not divide."""
+    if not part:
+        return mono
+    left = list(mono)
+    for atom in part:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left)
+
+
+def common(m: Monomial, n: Monomial) -> Monomial:
+    """The greatest monomial that divides both."""
+    left, out = list(n), []
+    for atom in m:
+        if atom in left:
+            left.remove(atom)
+            out.append(atom)
+    return tuple(out)
+
+
+def leading(d: Poly) -> tuple[Monomial, int]:
+    """The term of highest degree (the first of them) and its coefficient."""
+    mono = max(d, key=len)
+    return mono, d[mono]
+
+
+def divide(n: Poly, d: Poly) -> tuple[Poly, Poly]:
+    """(q, r) with n = q*d + r, taking into q every term that the leading term of d divides.
+
+    The constant is split so that 0 <= r's constant < d when d is a constant.
+    """
+    lead, k = leading(d)
+    q: Poly = {}
+    for mono, c in n.items():
+        rest = without(mono, lead)
+        if rest is not None and c % k == 0:
+            q[rest] = c // k
+        elif not mono and not lead and c // k:
+            q[()] = c // k
+    if not q:
+        return q, n
+    r = add(n, mul(q, d), -1)
+    if len(d) > 1 and len(r) >= len(n):
+        return {}, n
+    return q, r
+
+
+def content(p: Poly) -> int:
+    """The greatest common divisor of the coefficients of the terms that are not constant."""
+    return gcd(*(c for mono, c in p.items() if mono))
+
+
+def coefficient(p: Poly, atom: int) -> tuple[Poly, Poly] | None:
+    """(c, rest) with p = c*atom + rest and both free of `atom`; None where its power is > 1."""
+    c: Poly = {}
+    rest: Poly = {}
+    for mono, k in p.items():
+        if atom not in mono:
+            rest[mono] = k
+            continue
+        reduced = without(mono, (atom,))
+        if reduced is None or atom in reduced:
+            return None
+        c[reduced] = k
+    return c, rest

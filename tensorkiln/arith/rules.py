@@ -1,0 +1,259 @@
+"""The rules of index arithmetic, one row each: the law, where it holds, and how it is applied.
+
+`law` and `where` are Python over integers (booleans for LOGIC); the tests check every row by
+brute force. DIV, MOD and SUM work on polynomials: `apply` gets the engine and the operands and
+answers the rewritten polynomial, or None where the row does not fit. LOGIC rows are patterns:
+lower-case names stand for anything, and the engine in `match.py` applies them.
+
+In DIV and MOD, `n` is what is left after whole multiples of `d` were taken out of the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import gcd
+from typing import TYPE_CHECKING
+
+from tensorkiln.arith import poly as P
+from tensorkiln.arith.poly import Monomial, Poly
+
+if TYPE_CHECKING:
+    from tensorkiln.arith.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A law about one division: `apply(engine, n, d)`."""
+
+    law: str
+    where: str
+    apply: Callable[[Engine, Poly, Poly], Poly | None]
+
+
+@dataclass(frozen=True, slots=True)
+class SumRule:
+    """A law about a sum: `apply(engine, sum)`."""
+
+    law: str
+    where: str
+    apply: Callable[[Engine, Poly], Poly | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Logic:
+    """A law about truth values: two patterns."""
+
+    before: str
+    after: str
+
+
+def _constant_quotient(s: Engine, n: Poly, d: Poly) -> int | None:
+    """k where k*d <= n < (k+1)*d is certain."""
+    dc = P.constant_of(d)
+    if dc is not None:
+        lo, hi = s.interval(n)
+        if s.finite(lo) and lo // dc == hi // dc:
+            return lo // dc
+        if not s.symbolic(n):
+            return None
+    if s.nonneg(n) and s.nonneg(s.minus_one(P.add(d, n, -1))):
+        return 0
+    negative = s.nonneg(s.minus_one(P.scale(n, -1)))
+    return -1 if negative and s.nonneg(P.add(n, d)) else None
+
+
+def _common_factors(n: Poly, d: Poly) -> list[tuple[Monomial, int]]:
+    """Factors g of the single-term `d` shared with terms of `n`, largest first."""
+    if len(d) != 1:
+        return []
+    ((dm, dc),) = d.items()
+    seen: dict[tuple[Monomial, int], None] = {}
+    for mono, c in n.items():
+        g = (P.common(dm, mono), gcd(dc, c))
+        if mono and g != ((), 1) and g != (dm, dc):
+            seen.setdefault(g)
+    return sorted(seen, key=lambda g: (-len(g[0]), -g[1]))
+
+
+def _factored(s: Engine, n: Poly, d: Poly) -> tuple[Poly, Poly, Poly, Poly] | None:
+    """(g, x, r, c) with n = g*x + r, 0 <= r < g, d = g*c."""
+    for mono, k in _common_factors(n, d):
+        g = {mono: k}
+        x, r = P.divide(n, g)
+        if x and s.nonneg(r) and s.nonneg(s.minus_one(P.add(g, r, -1))):
+            return g, x, r, P.divide(d, g)[0]
+    return None
+
+
+def _div_decided(s: Engine, n: Poly, d: Poly) -> Poly | None:
+    k = _constant_quotient(s, n, d)
+    return None if k is None else P.constant(k)
+
+
+def _mod_decided(s: Engine, n: Poly, d: Poly) -> Poly | None:
+    k = _constant_quotient(s, n, d)
+    return None if k is None else P.add(n, d, -k)
+
+
+def _div_of_div(s: Engine, n: Poly, d: Poly) -> Poly | None:
+    found = s.single(n, "div", allow_constant=True)
+    if found is None:
+        return None
+    x, a, c = found
+    return s.floordiv(P.add(x, a, c), P.mul(a, d))
+
+
+def _div_of_mod(s: Engine, n: Poly, d: Poly) -> Poly | None:
+    found = s.single(n, "mod")
+    if found is None:
+        return None
+    x, m, _ = found
+    b, rest = P.divide(m, d)
+    return s.floormod(s.floordiv(x, d), b) if b and not rest else None
+
+
+def _div_factor(s: Engine, n: Poly, d: Poly) -> Poly | None:
+    found = _factored(s, n, d)
+    return s.floordiv(found[1], found[3]) if found else None
+
+
+def _mod_factor(s: Engine, n: Poly, d: Poly) -> Poly | None:
+    found = _factored(s, n, d)
+    if not found:
+        return None
+    g, x, r, c = found
+    return P.add(P.mul(g, s.floormod(x, c)), r)
+
+
+def _mod_residue(s: Engine, n: Poly, d: Poly) -> Poly | None:
+    dc = P.constant_of(d)
+    if dc is None or all(-dc < c < dc for c in n.values()):
+        return None
+    small = {m: (c % dc if c > 0 else -(-c % dc)) for m, c in n.items()}
+    return s.floormod({m: c for m, c in small.items() if c}, d)
+
+
+def _mod_of_mod(s: Engine, n: Poly, d: Poly) -> Poly | None:
+    for mono, k in n.items():
+        for atom in mono:
+            x, m = s.parts(atom, "mod")
+            rest = P.without(mono, (atom,))
+            if x is None or m is None or rest is None:
+                continue
+            q, left = P.divide(P.times(m, rest, k), d)
+            if q and not left:
+                others = {o: c for o, c in n.items() if o != mono}
+                return s.floormod(P.add(others, P.times(x, rest, k)), d)
+    return None
+
+
+def _sum_whole(s: Engine, p: Poly) -> Poly | None:
+    for mono, k in p.items():
+        for atom in mono:
+            x, c = s.parts(atom, "mod")
+            rest = P.without(mono, (atom,))
+            if x is None or c is None or rest is None:
+                continue
+            change = P.add(P.add(x, P.mul(c, s.floordiv(x, c)), -1), {(atom,): 1}, -1)
+            new = P.add(p, P.times(change, rest, k))
+            if len(new) < len(p):
+                return new
+    return None
+
+
+def _sum_mods(s: Engine, p: Poly) -> Poly | None:
+    for mono, k in p.items():
+        for atom in mono:
+            x, a = s.parts(atom, "mod")
+            rest = P.without(mono, (atom,))
+            if x is None or a is None or rest is None:
+                continue
+            q = s.floordiv(x, a)
+            for b in s.moduli_of(q):
+                change = P.add(s.floormod(x, P.mul(a, b)), {(atom,): 1}, -1)
+                change = P.add(change, P.mul(a, s.floormod(q, b)), -1)
+                new = P.add(p, P.times(change, rest, k))
+                if len(new) < len(p):
+                    return new
+    return None
+
+
+def _sum_rest(s: Engine, p: Poly) -> Poly | None:
+    for mono, k in p.items():
+        for atom in mono:
+            x, c = s.parts(atom, "div")
+            rest = P.without(mono, (atom,))
+            if x is None or c is None or rest is None:
+                continue
+            f, left = P.divide(P.times({(): 1}, rest, k), c)
+            if not f or left:
+                continue
+            # k*q = -f*c*q with f*x beside it: f*(x - c*q) = f*(x % c)
+            change = P.add(P.add(s.floormod(x, c), P.mul(c, {(atom,): 1})), x, -1)
+            new = P.add(p, P.mul(P.scale(f, -1), change))
+            if len(new) < len(p):
+                return new
+    return None
+
+
+DIV: tuple[Rule, ...] = (
+    # k*d <= n < (k+1)*d:  n // d = k
+    Rule("n // d == k", "k*d <= n < (k + 1)*d", _div_decided),
+    # (x//a + c) // d = (x + c*a) // (a*d)
+    Rule("(x // a + c) // d == (x + c*a) // (a*d)", "a > 0", _div_of_div),
+    # (x % (d*b)) // d = (x // d) % b
+    Rule("(x % (d*b)) // d == (x // d) % b", "b > 0", _div_of_mod),
+    # 0 <= r < g:  (g*x + r) // (g*c) = x // c
+    Rule("(g*x + r) // (g*c) == x // c", "0 <= r < g and c > 0", _div_factor),
+)
+
+MOD: tuple[Rule, ...] = (
+    # k*d <= n < (k+1)*d:  n % d = n - k*d
+    Rule("n % d == n - k*d", "k*d <= n < (k + 1)*d", _mod_decided),
+    # (c*x + n) % d = ((c - k*d)*x + n) % d
+    Rule("(c*x + n) % d == ((c - k*d)*x + n) % d", "True", _mod_residue),
+    # (c*(x % m) + n) % d = (c*x + n) % d   where c*m is a multiple of d
+    Rule("(c*(x % m) + n) % d == (c*x + n) % d", "m > 0 and (c*m) % d == 0", _mod_of_mod),
+    # 0 <= r < g:  (g*x + r) % (g*c) = g*(x % c) + r
+    Rule("(g*x + r) % (g*c) == g*(x % c) + r", "0 <= r < g and c > 0", _mod_factor),
+)
+
+SUM: tuple[SumRule, ...] = (
+    # c*(x // c) + x % c = x
+    SumRule("k*c*(x // c) + k*(x % c) == k*x", "c > 0", _sum_whole),
+    # a*((x // a) % b) + x % a = x % (a*b)
+    SumRule("k*a*((x // a) % b) + k*(x % a) == k*(x % (a*b))", "a > 0 and b > 0", _sum_mods),
+    # x - c*(x // c) = x % c
+    SumRule("k*x - k*c*(x // c) == k*(x % c)", "c > 0", _sum_rest),
+)
+
+LOGIC: tuple[Logic, ...] = (
+    Logic("x and x", "x"),
+    Logic("x and not x", "False"),
+    Logic("not x and x", "False"),
+    Logic("(x and y) and x", "x and y"),
+    Logic("(x and y) and y", "x and y"),
+    Logic("x and (x and y)", "x and y"),
+    Logic("y and (x and y)", "x and y"),
+    Logic("x and (x or y)", "x"),
+    Logic("x or True", "True"),
+    Logic("True or x", "True"),
+    Logic("x or False", "x"),
+    Logic("False or x", "x"),
+    Logic("x or x", "x"),
+    Logic("x or not x", "True"),
+    Logic("not x or x", "True"),
+    Logic("(x or y) or x", "x or y"),
+    Logic("(x or y) or y", "x or y"),
+    Logic("x or (x or y)", "x or y"),
+    Logic("y or (x or y)", "x or y"),
+    Logic("x or (x and y)", "x"),
+    Logic("not True", "False"),
+    Logic("not False", "True"),
+    Logic("not not x", "x"),
+    Logic("select(c, x, x)", "x"),
+    Logic("select(not c, x, y)", "select(c, y, x)"),
+    Logic("select(c, True, False)", "c"),
+    Logic("select(c, False, True)", "not c"),
+)

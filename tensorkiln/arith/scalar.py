@@ -1,0 +1,127 @@
+"""Simplification of any scalar or vector expression: indices, conditions, and what holds them.
+
+Index expressions go through polynomials; comparisons of them are decided by proof; the rest is
+rebuilt from simplified children. Floating-point operations are never reordered or merged.
+"""
+
+from __future__ import annotations
+
+from tensorkiln.arith import poly as P
+from tensorkiln.arith.emit import emit
+from tensorkiln.arith.engine import COMPARE, Engine, is_index
+from tensorkiln.arith.match import rewrite
+from tensorkiln.arith.poly import Poly
+from tensorkiln.ir.dtype import BOOL, DType
+from tensorkiln.ir.expr import Binary, Expr, FloatImm, IntImm, Reduce, Select, Unary, Var
+from tensorkiln.ir.visit import map_children
+
+TRUE = IntImm(1, BOOL)
+FALSE = IntImm(0, BOOL)
+_NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
+
+
+class Simplifier(Engine):
+    """An engine that also answers with expressions."""
+
+    def simplify(self, e: Expr) -> Expr:
+        """An equal expression, hopefully simpler; the same dtype."""
+        if isinstance(e, IntImm | FloatImm):
+            return e
+        dtype = e.dtype
+        if is_index(dtype):
+            return emit(self, self.norm(self.poly(e)), dtype)
+        if dtype.is_bool and dtype.lanes == 1:
+            return self.condition(e)
+        return self._with_logic(self.rewrite_children(e))
+
+    def rewrite_children(self, e: Expr) -> Expr:
+        """`e` with simplified children; axes of a reduction have their ranges inside it."""
+        if isinstance(e, Reduce):
+            for var, extent in e.axes:
+                self.bounds = self.bounds.with_loop(var, 0, extent)
+        if isinstance(e, Select):
+            cond = self.simplify(e.cond)
+            if isinstance(cond, IntImm):
+                return self.simplify(e.a if cond.value else e.b)
+        return self._with_logic(map_children(e, self.simplify))
+
+    def condition(self, e: Expr) -> Expr:
+        """A truth value: decided where a proof is found."""
+        match e:
+            case Var() | IntImm():
+                return e
+            case Binary(op, a, b) if op in COMPARE and is_index(a.dtype):
+                return self._comparison(op, self.poly(a), self.poly(b), a.dtype)
+            case Unary("not", Binary(op, a, b)) if op in COMPARE and is_index(a.dtype):
+                return self._comparison(_NEGATED[op], self.poly(a), self.poly(b), a.dtype)
+            case Binary("and" | "or" as op, a, b):
+                return self._connective(op, a, b)
+        return self.rewrite_children(e)
+
+    def _connective(self, op: str, a: Expr, b: Expr) -> Expr:
+        x, y = self.condition(a), self.condition(b)
+        for one, other in ((x, y), (y, x)):
+            if isinstance(one, IntImm):
+                return other if bool(one.value) == (op == "and") else one
+        return self._with_logic(Binary(op, x, y))
+
+    @staticmethod
+    def _with_logic(e: Expr) -> Expr:
+        while True:
+            new = rewrite(e)
+            if new is None:
+                return e
+            e = new
+
+    def _comparison(self, op: str, a: Poly, b: Poly, dtype: DType) -> Expr:
+        if op in ("eq", "ne"):
+            return self._equality(op, self.norm(P.add(a, b, -1)), dtype)
+        (p,) = self.compare(op, a, b)
+        p = self.norm(p)
+        if self.nonneg(p):
+            return TRUE
+        if self.nonneg(self.minus_one(P.scale(p, -1))):
+            return FALSE
+        g = P.content(p)
+        if g > 1:
+            # g*x + c >= 0 where x >= -(c // g)
+            p = {m: c // g for m, c in p.items() if m or c // g}
+        return self._nonneg_expr(p, dtype)
+
+    def _nonneg_expr(self, p: Poly, dtype: DType) -> Expr:
+        """p >= 0 as `left < right` without subtraction; `x >= c` for a lone lower limit."""
+        plus, minus = _sides(p)
+        c = p.get((), 0)
+        if not minus:
+            return Binary("ge", emit(self, plus, dtype), IntImm(-c, dtype))
+        (plus if c + 1 > 0 else minus)[()] = abs(c + 1)
+        return Binary("lt", emit(self, _clean(minus), dtype), emit(self, _clean(plus), dtype))
+
+    def _equality(self, op: str, p: Poly, dtype: DType) -> Expr:
+        holds, fails = (TRUE, FALSE) if op == "eq" else (FALSE, TRUE)
+        if not p:
+            return holds
+        negative = P.scale(p, -1)
+        g, c = P.content(p), p.get((), 0)
+        if (g and c % g) or self.nonneg(self.minus_one(p)) or self.nonneg(self.minus_one(negative)):
+            return fails
+        if self.nonneg(p) and self.nonneg(negative):
+            return holds
+        p = {m: k // g for m, k in p.items()}
+        plus, minus = _sides(p)
+        c = p.get((), 0)
+        if not plus:
+            plus, minus, c = minus, plus, -c
+        (minus if c < 0 or not minus else plus)[()] = abs(c) if c < 0 or minus else -c
+        left, right = emit(self, _clean(plus), dtype), emit(self, _clean(minus), dtype)
+        return Binary(op, left, right)
+
+
+def _sides(p: Poly) -> tuple[Poly, Poly]:
+    """p = plus - minus + constant, both without negative coefficients."""
+    plus = {m: c for m, c in p.items() if m and c > 0}
+    return plus, {m: -c for m, c in p.items() if m and c < 0}
+
+
+def _clean(p: Poly) -> Poly:
+    return {m: c for m, c in p.items() if c}

@@ -1,0 +1,104 @@
+"""Simplification of statements: loop ranges are known inside loops, conditions inside branches.
+
+A loop of extent 1 becomes its body with the variable replaced, one of extent 0 nothing; a
+branch whose condition is decided becomes the side that is taken; a let of a number or a
+variable is put in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tensorkiln.arith.ranges import Bounds
+from tensorkiln.arith.simplify import NOTHING_KNOWN, BoundsLike, as_bounds, bound, simplify
+from tensorkiln.ir.expr import Expr, IntImm, Unary, Var, int_value
+from tensorkiln.ir.stmt import Alloc, For, If, Let, Seq, Stmt, seq
+from tensorkiln.ir.visit import free_vars, map_stmt, substitute, walk_stmt
+
+Values = Mapping[Var, Expr]
+
+
+def simplify_stmt(s: Stmt, bounds: BoundsLike = NOTHING_KNOWN) -> Stmt:
+    """A statement with the same effect wherever `bounds` hold; `Seq(())` when it has none."""
+    return _stmt(s, as_bounds(bounds), {})
+
+
+def _stmt(s: Stmt, bounds: Bounds, values: Values) -> Stmt:
+    match s:
+        case For():
+            return _loop(s, bounds, values)
+        case If():
+            return _branch(s, bounds, values)
+        case Let():
+            return _let(s, bounds, values)
+        case Alloc(buffer, body):
+            new = _stmt(body, bounds, values)
+            return new if _empty(new) else s if new is body else Alloc(buffer, new)
+    new = map_stmt(s, lambda e: _expr(e, bounds, values), lambda t: _stmt(t, bounds, values))
+    # dropped loops leave empty sequences among the others
+    return seq(*new.stmts) if isinstance(new, Seq) and new is not s else new
+
+
+def _expr(e: Expr, bounds: Bounds, values: Values) -> Expr:
+    return simplify(substitute(e, values) if values else e, bounds)
+
+
+def _loop(s: For, bounds: Bounds, values: Values) -> Stmt:
+    lo, extent = _expr(s.lo, bounds, values), _expr(s.extent, bounds, values)
+    most = bound(extent, bounds)[1]
+    if most is not None and most <= 0:
+        return Seq(())
+    inside = bounds.with_loop(s.var, lo, extent)
+    if int_value(extent) == 1 and not _shapes_mention(s.body, s.var):
+        return _stmt(s.body, bounds, {**values, s.var: lo})
+    body = _stmt(s.body, inside, values)
+    if _empty(body):
+        return body
+    same = lo is s.lo and extent is s.extent and body is s.body
+    return s if same else For(s.var, lo, extent, s.kind, body)
+
+
+def _branch(s: If, bounds: Bounds, values: Values) -> Stmt:
+    cond = _expr(s.cond, bounds, values)
+    if isinstance(cond, IntImm):
+        taken = s.then if cond.value else s.orelse
+        return Seq(()) if taken is None else _stmt(taken, bounds, values)
+    then = _stmt(s.then, bounds.given(cond), values)
+    orelse = None
+    if s.orelse is not None:
+        otherwise = simplify(Unary("not", cond), bounds)
+        orelse = _stmt(s.orelse, bounds.given(otherwise), values)
+        orelse = None if _empty(orelse) else orelse
+    if _empty(then):
+        if orelse is None:
+            return then
+        cond, then, orelse = simplify(Unary("not", cond), bounds), orelse, None
+    same = cond is s.cond and then is s.then and orelse is s.orelse
+    return s if same else If(cond, then, orelse)
+
+
+def _let(s: Let, bounds: Bounds, values: Values) -> Stmt:
+    value = _expr(s.value, bounds, values)
+    if isinstance(value, IntImm | Var) and not _shapes_mention(s.body, s.var):
+        return _stmt(s.body, bounds, {**values, s.var: value})
+    known = bounds
+    if value.dtype.is_int and value.dtype.lanes == 1:
+        known = bounds.with_range(s.var, *bound(value, bounds))
+    body = _stmt(s.body, known, values)
+    if _empty(body):
+        return body
+    return s if value is s.value and body is s.body else Let(s.var, value, body)
+
+
+def _empty(s: Stmt) -> bool:
+    return isinstance(s, Seq) and not s.stmts
+
+
+def _shapes_mention(s: Stmt, var: Var) -> bool:
+    """Whether a buffer made inside has a shape in terms of `var` (buffers are not rebuilt)."""
+    return any(
+        var in free_vars(dim)
+        for t in walk_stmt(s)
+        if isinstance(t, Alloc)
+        for dim in t.buffer.shape
+    )
