@@ -32,9 +32,10 @@ _SENTENCES: dict[int, str] = {
 
 def _cannot_write(path: Path, error: OSError, temporary: Path | None = None) -> Exception:
     """The error to raise; one about some other file (a source being read) stays what it is."""
-    about = {str(path), str(temporary), str(path.parent)}
-    if error.filename is not None and str(error.filename) not in about:
-        return error
+    if error.filename is not None and temporary is not None:
+        named = Path(os.fsdecode(error.filename))
+        if not named.is_relative_to(temporary) and named not in (path, path.parent):
+            return error
     reason = _SENTENCES.get(error.errno or 0, error.strerror or str(error))
     return UserError(f"cannot write {str(path)!r}: {reason}", code="cannot-write")
 

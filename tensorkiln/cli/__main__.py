@@ -1,0 +1,8 @@
+"""`python -m tensorkiln.cli` is `kiln`."""
+
+import sys
+
+from tensorkiln.cli.entry import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""kiln check: every node of a model that cannot be compiled, at once.
+
+Takes seconds and compiles nothing. Exit code 1 when there is any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+
+from tensorkiln.base.errors import Issue
+from tensorkiln.cli.options import add_target, model_file
+from tensorkiln.cli.tables import columns
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `kiln check`."""
+    from pathlib import Path
+
+    parser.add_argument("model", type=Path, help="an ONNX file")
+    add_target(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the list; 0 when it is empty."""
+    import tensorkiln as tk
+
+    model = model_file(args.model)
+    target = tk.Target(args.target)
+    issues = tk.check(model, target)
+    if args.json:
+        report = {
+            "model": str(model),
+            "target": target.to_json(),
+            "ok": not issues,
+            "issues": [issue.to_json() for issue in issues],
+        }
+        print(json.dumps(report, indent=1))
+    else:
+        print(issue_table(str(model), issues))
+    return 1 if issues else 0
+
+
+def issue_table(model: str, issues: Sequence[Issue]) -> str:
+    """The issues as a table with a closing sentence."""
+    if not issues:
+        return f"{model}: every node can be compiled"
+    rows = [("NODE", "OPERATOR", "KIND", "WHAT")]
+    for issue in issues:
+        what = f"{issue.message} [{issue.hint}]" if issue.hint else issue.message
+        rows.append((issue.node or "-", issue.op or "-", issue.kind, what))
+    return f"{columns(rows)}\n{model}: {len(issues)} node(s) cannot be compiled"

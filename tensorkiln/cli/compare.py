@@ -1,0 +1,171 @@
+"""A library beside ONNX Runtime, in a fresh process: same results, and how fast each is.
+
+`python -m tensorkiln.cli.compare REQUEST.json` prints the answer as JSON. A process of its own
+shows that the library needs nothing of the compiler, and starts its threads as asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from tensorkiln.base.errors import InternalError, UserError
+from tensorkiln.cli.library import Array, graph_function, open_function, random_inputs
+
+RTOL, ATOL = 1e-3, 1e-4  # of the value, and of the output's largest value
+_PAUSE = 0.005  # seconds: worker threads of the one before may still spin
+_TURN = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to compare. Without `model`, or without onnxruntime, only the library is timed."""
+
+    library: str
+    model: str = ""
+    function: str = "main"
+    dims: dict[str, int] = field(default_factory=dict)
+    threads: int = 1
+    seconds: float = 3.0
+    trials: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Latency of one call, in milliseconds."""
+
+    min_ms: float
+    median_ms: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came out. `worst` is the largest error in units of what is allowed: 1 is the limit."""
+
+    ours: Times
+    peer: Times | None
+    max_error: float
+    scale: float
+    worst: float
+    trials: int
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every output was within tolerance; NaN is not."""
+        return self.worst <= 1
+
+
+def compare_fresh(request: Request) -> Answer:
+    """Run `compare` in a new Python process with that many threads."""
+    environment = dict(os.environ, KILN_NUM_THREADS=str(request.threads))
+    command = [sys.executable, "-m", "tensorkiln.cli.compare", json.dumps(asdict(request))]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines()
+        reason = "\n  ".join(lines[-5:]) or f"exit code {done.returncode}"
+        raise InternalError(f"the fresh process failed:\n  {reason}", where=request.library)
+    parsed = json.loads(done.stdout.splitlines()[-1])
+    peer = parsed.pop("peer")
+    ours = Times(**parsed.pop("ours"))
+    return Answer(ours=ours, peer=Times(**peer) if peer else None, **parsed)
+
+
+def compare(request: Request) -> Answer:
+    """Compare on `trials` random inputs, then time both in turns on the last of them."""
+    path = Path(request.library)
+    function = graph_function(path, request.function)
+    ours = open_function(path, request.function)
+    peer = _peer(request)
+    errors = [(0.0, 0.0, 0.0)]
+    names = [tensor.name for tensor in function.inputs]
+    arrays: list[Array] = []
+    for trial in range(max(1, request.trials)):
+        arrays = random_inputs(function, request.dims, seed=trial)
+        if peer is not None:
+            want = peer(names, arrays)
+            errors += [_error(a, b) for a, b in zip(ours(*arrays), want, strict=True)]
+    calls: list[Callable[[], object]] = [lambda: ours(*arrays)]
+    if peer is not None:
+        run_peer = peer
+        calls.append(lambda: run_peer(names, arrays))
+    times = interleave(calls, request.seconds)
+    return Answer(
+        ours=times[0],
+        peer=times[1] if peer is not None else None,
+        max_error=max(error for error, _, _ in errors),
+        scale=max(scale for _, scale, _ in errors),
+        worst=max(worst for _, _, worst in errors),
+        trials=request.trials if peer is not None else 0,
+    )
+
+
+def _peer(request: Request) -> Callable[[Sequence[str], Sequence[Array]], list[Array]] | None:
+    """ONNX Runtime on the same model with the same number of threads."""
+    if not request.model:
+        return None
+    try:
+        import onnxruntime
+    except ImportError:
+        return None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = request.threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(
+        request.model, options, providers=["CPUExecutionProvider"]
+    )
+    wanted = [value.name for value in session.get_inputs()]
+
+    def call(names: Sequence[str], arrays: Sequence[Array]) -> list[Array]:
+        feeds = dict(zip(wanted if set(wanted) != set(names) else names, arrays, strict=True))
+        return list(session.run(None, feeds))
+
+    return call
+
+
+def _error(have: Array, want: Array) -> tuple[float, float, float]:
+    """(largest difference, scale, largest difference over what is allowed there)."""
+    if have.shape != want.shape:
+        raise UserError(f"output of shape {have.shape}, expected {want.shape}")
+    if want.size == 0:
+        return 0.0, 0.0, 0.0
+    exact, found = want.astype(np.float64), have.astype(np.float64)
+    scale = float(np.abs(exact).max())
+    difference = np.abs(found - exact)
+    ratio = difference / (ATOL * scale + RTOL * np.abs(exact) + np.finfo(np.float64).tiny)
+    worst = float(ratio.max())
+    # NaN compares false with everything, and must not pass as the smaller of two.
+    return float(difference.max()), scale, float("inf") if np.isnan(worst) else worst
+
+
+def interleave(calls: Sequence[Callable[[], object]], seconds: float) -> list[Times]:
+    """Time the calls in turns, so that a slow spell of the machine hits all of them."""
+    taken: list[list[float]] = [[] for _ in calls]
+    end = time.perf_counter() + seconds * len(calls)
+    while time.perf_counter() < end or not all(taken):
+        for call, times in zip(calls, taken, strict=True):
+            time.sleep(_PAUSE)
+            call()  # wakes its threads and caches
+            turn_end = time.perf_counter() + _TURN
+            while True:
+                start = time.perf_counter()
+                call()
+                now = time.perf_counter()
+                times.append((now - start) * 1e3)
+                if now >= turn_end:
+                    break
+    return [Times(min(t), statistics.median(t), len(t)) for t in taken]
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(compare(Request(**json.loads(sys.argv[1]))))))

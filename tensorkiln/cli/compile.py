@@ -1,0 +1,62 @@
+"""kiln compile: a model becomes one shared library.
+
+The library is written last and whole: an error leaves no file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from tensorkiln.cli.options import (
+    add_model,
+    add_target,
+    model_file,
+    read_dims,
+    stderr_progress,
+    writable_parent,
+)
+from tensorkiln.cli.tables import size_text
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `kiln compile`."""
+    add_model(parser)
+    parser.add_argument(
+        "-o", "--output", type=Path, help="the library; default: the model's name with .so"
+    )
+    add_target(parser)
+    parser.add_argument(
+        "--keep", metavar="DIR", type=Path, help="also write every artifact to this folder"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compile, export, say where it lies."""
+    import tensorkiln as tk
+
+    started = time.perf_counter()
+    model = model_file(args.model)
+    output = writable_parent(args.output or Path(model.with_suffix(".so").name))
+    freeze = read_dims(args.freeze, "--freeze")
+    progress = stderr_progress(args.quiet)
+    target = tk.Target(args.target)
+    progress.phase("read model")
+    module = tk.frontend.from_onnx(model, freeze=freeze or None)
+    executable = tk.compile(module, target, progress=progress)
+    if args.keep is not None:
+        progress.phase("write artifacts")
+        executable.artifacts.save(args.keep)
+    progress.phase("link")
+    executable.export_library(output)
+    progress.finish()
+    if not args.quiet:
+        seconds = time.perf_counter() - started
+        size = size_text(output.stat().st_size)
+        print(f"{output}: {size}, {target.mcpu}, {seconds:.1f} s", file=sys.stderr)
+        if args.keep is not None:
+            print(f"{args.keep}: {len(executable.artifacts)} artifacts", file=sys.stderr)
+    return 0

@@ -1,0 +1,84 @@
+"""kiln demo: ResNet-18 compiled, exported, run in a fresh process, held against ONNX Runtime.
+
+Exit code 1 when the results differ. Everything it makes stays in one folder, to be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tensorkiln.base.config import available_cpus, read_config
+from tensorkiln.base.errors import UserError
+from tensorkiln.base.files import atomic_write
+from tensorkiln.cli.bench import answer_text
+from tensorkiln.cli.compare import Request, compare_fresh
+from tensorkiln.cli.options import add_target, stderr_progress
+from tensorkiln.cli.tables import columns, size_text
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `kiln demo`."""
+    parser.add_argument(
+        "--folder", type=Path, default=Path("kiln-demo"), help="default: kiln-demo"
+    )
+    parser.add_argument("--seconds", type=float, default=5.0, help="time for each measurement")
+    add_target(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """The whole road in one command."""
+    folder: Path = args.folder
+    _make_folder(folder)
+    model, library = folder / "resnet18.onnx", folder / "resnet18.so"
+    print("ResNet-18, 224 x 224, random weights")
+    count = _compile(model, library, folder / "artifacts", args.target)
+    threads = read_config().num_threads or available_cpus()
+    print("fresh process, in turns with ONNX Runtime")
+    request = Request(
+        str(library.resolve()), str(model.resolve()), threads=threads, seconds=args.seconds
+    )
+    answer = compare_fresh(request)
+    print(answer_text(answer, threads))
+    print("to read")
+    print(
+        columns(
+            [
+                (str(model), size_text(model.stat().st_size), "the model"),
+                (str(library), size_text(library.stat().st_size), f"kiln inspect {library}"),
+                (f"{folder / 'artifacts'}/", f"{count} files", "kernels, call plan, header"),
+            ]
+        )
+    )
+    if answer.peer is None:
+        raise UserError("ONNX Runtime is not installed: nothing to compare with")
+    print("PASS" if answer.agrees else "FAIL: results differ from ONNX Runtime's")
+    return 0 if answer.agrees else 1
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"cannot make folder {str(folder)!r}: {error.strerror}", hint="kiln demo --folder DIR"
+        ) from None
+
+
+def _compile(model: Path, library: Path, artifacts: Path, target: str) -> int:
+    """Build the model, compile it, write library and artifacts; the number of artifacts."""
+    import tensorkiln as tk
+    from tensorkiln.cli.demo_model import resnet18
+
+    progress = stderr_progress()
+    progress.phase("build model")
+    atomic_write(model, resnet18().SerializeToString())
+    progress.phase("read model")
+    module = tk.frontend.from_onnx(model)
+    executable = tk.compile(module, tk.Target(target), progress=progress)
+    progress.phase("write artifacts")
+    executable.artifacts.save(artifacts)
+    progress.phase("link")
+    executable.export_library(library)
+    progress.finish()
+    return len(executable.artifacts)

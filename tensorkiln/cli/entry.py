@@ -1,0 +1,95 @@
+"""`kiln`: reads the command line, calls a sub-command, turns errors into one message.
+
+Exit codes: 0 done; 1 the command's own "no" (unsupported nodes found, results differ); 2 the
+caller is wrong; 3 valid but not implemented; 4 a bug of ours; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from collections.abc import Sequence
+from types import ModuleType
+
+from tensorkiln.base.config import read_config, unknown_variables
+from tensorkiln.base.errors import InternalError, TensorkilnError, UnsupportedError, UserError
+from tensorkiln.cli import bench, check, compile, demo, inspect, run, targets
+
+DONE, NO, WRONG, UNSUPPORTED, BUG, INTERRUPTED = 0, 1, 2, 3, 4, 130
+
+# Name on the command line -> the file that does it.
+COMMANDS: dict[str, ModuleType] = {
+    "demo": demo,
+    "compile": compile,
+    "run": run,
+    "inspect": inspect,
+    "check": check,
+    "bench": bench,
+    "targets": targets,
+}
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="kiln", description="Compiles models into self-contained native libraries."
+    )
+    parser.add_argument("--version", action="version", version=f"kiln {_version()}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, module in COMMANDS.items():
+        line = (module.__doc__ or "").splitlines()[0].partition(": ")[2]
+        sub = commands.add_parser(name, help=line, description=line)
+        module.add_arguments(sub)
+    return parser
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("tensorkiln")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `kiln` with `argv` (default: the process's arguments); the exit code comes back."""
+    args = make_parser().parse_args(argv)
+    try:
+        read_config()  # a bad variable fails here, with its own message
+        for sentence in unknown_variables():
+            print(f"kiln: {sentence}", file=sys.stderr)
+        code: int = COMMANDS[args.command].run(args)
+        return code
+    except KeyboardInterrupt:
+        print("kiln: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output (`| head`) has gone; a second complaint at exit helps nobody.
+        sys.stderr.close()
+        return DONE
+    except Exception as error:  # every error leaves as one message and a code
+        return _report(error)
+
+
+def _report(error: Exception) -> int:
+    """Print one message for `error` (with its traceback when asked for) and pick the exit code."""
+    if _debug() >= 1:
+        traceback.print_exception(error)
+    elif isinstance(error, TensorkilnError) and not isinstance(error, InternalError):
+        print(f"kiln: error: {error}", file=sys.stderr)
+    else:
+        kind = "" if isinstance(error, InternalError) else f"{type(error).__name__}: "
+        print(f"kiln: internal error: {kind}{error}", file=sys.stderr)
+        print("  KILN_DEBUG=1 shows where; please report it with that", file=sys.stderr)
+    if isinstance(error, UnsupportedError):
+        return UNSUPPORTED
+    return WRONG if isinstance(error, UserError) else BUG
+
+
+def _debug() -> int:
+    try:
+        return read_config().debug
+    except UserError:  # KILN_DEBUG itself may be what is wrong
+        return 0

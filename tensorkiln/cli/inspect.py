@@ -1,0 +1,90 @@
+"""kiln inspect: what a compiled library is, read without running any of it.
+
+Inputs, outputs, target, processor features, sizes, memory, compiler version, artifacts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from tensorkiln.artifact.inspect import LibraryReport, inspect_library
+from tensorkiln.artifact.metadata import FunctionInfo
+from tensorkiln.cli.options import model_file
+from tensorkiln.cli.tables import columns, dims_text, size_text
+
+_SHOWN = 10  # kernels listed without --all
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `kiln inspect`."""
+    parser.add_argument("library", type=Path, help="a library made by kiln")
+    parser.add_argument("--json", action="store_true", help="print JSON, with everything")
+    parser.add_argument("--all", action="store_true", help="list every kernel and artifact")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report."""
+    report = inspect_library(model_file(args.library))
+    print(json.dumps(report.to_json(), indent=1) if args.json else report_text(report, args.all))
+    return 0
+
+
+def report_text(report: LibraryReport, everything: bool = False) -> str:
+    """The report for people."""
+    meta = report.metadata
+    target = meta.target
+    space = meta.workspace_bytes
+    memory = "depends on the shapes" if space < 0 else size_text(space)
+    facts = [
+        ("library", f"{report.path} ({meta.library})"),
+        ("compiler", f"tensorkiln {meta.compiler_version}"),
+        ("target", f"{target.get('kind')} {target.get('mtriple')} {target.get('mcpu')}"),
+        ("needs CPU", " ".join(meta.cpu_features) or "the architecture's baseline"),
+        ("needs", " ".join(report.needed) or "no other library"),
+        ("file", size_text(report.file_bytes)),
+        ("weights", size_text(report.weights_bytes)),
+        ("kernels", f"{size_text(report.kernel_code_bytes)} in {len(report.kernels)}"),
+        ("other code", size_text(report.runtime_code_bytes)),
+        ("workspace", memory),
+        ("exports", f"{len(report.exports)} symbols"),
+    ]
+    parts = [columns(facts), *(_function_text(function) for function in meta.functions)]
+    if report.kernels:
+        parts.append(_kernels_text(report, everything))
+    rows = [(f"{a.codegen_id}/{a.file_name}", size_text(a.size), a.loader) for a in meta.artifacts]
+    if rows:
+        parts.append("artifacts\n" + _some(rows, everything))
+    return "\n".join(parts)
+
+
+def _function_text(function: FunctionInfo) -> str:
+    rows = [("in", t.name, t.dtype, dims_text(t.dims)) for t in function.inputs]
+    rows += [("out", t.name, t.dtype, dims_text(t.dims)) for t in function.outputs]
+    return f"{function.kind} function {function.name}\n{columns(rows)}"
+
+
+def _kernels_text(report: LibraryReport, everything: bool) -> str:
+    """Kernels with the nodes they compute; the largest code first unless all are wanted."""
+    nodes = {kernel.symbol: kernel for kernel in report.metadata.kernels}
+    order = report.kernels
+    if not everything:
+        order = tuple(sorted(order, key=lambda k: (-k.code_bytes, k.symbol)))
+    rows = [
+        (
+            k.symbol,
+            nodes[k.symbol].kernel_class or "-",
+            size_text(k.code_bytes),
+            ", ".join(nodes[k.symbol].nodes)[:80],
+        )
+        for k in order
+    ]
+    return "kernels\n" + _some(rows, everything)
+
+
+def _some(rows: Sequence[tuple[str, ...]], everything: bool) -> str:
+    shown = rows if everything else rows[:_SHOWN]
+    more = f"\n  ... and {len(rows) - len(shown)} more (--all)" if len(rows) > len(shown) else ""
+    return columns(shown) + more

@@ -1,0 +1,117 @@
+"""A compiled library, opened for the commands that call it, and arrays to call it with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tensorkiln.artifact.inspect import inspect_library
+from tensorkiln.artifact.metadata import FunctionInfo, TensorInfo
+from tensorkiln.base.errors import UserError, nearest
+
+Array = npt.NDArray[Any]
+
+
+def graph_function(path: Path, name: str = "main") -> FunctionInfo:
+    """What the library says about its graph function `name`; nothing is loaded."""
+    functions = inspect_library(path).metadata.functions
+    graphs = [function for function in functions if function.kind == "graph"]
+    for function in graphs:
+        if function.name == name:
+            return function
+    names = [function.name for function in graphs]
+    hint = nearest(name, names) or f"it has: {', '.join(names) or 'none'}"
+    raise UserError(f"{str(path)!r} has no graph function {name!r}", hint=hint)
+
+
+def open_function(path: Path, name: str = "main") -> Callable[..., list[Array]]:
+    """Load the library and bind `name` to this CPU; a call takes and gives NumPy arrays."""
+    import tensorkiln as tk
+
+    function = tk.runtime.Executor(tk.runtime.load_module(path), tk.cpu())[name]
+
+    def call(*arrays: Array) -> list[Array]:
+        result = function(*arrays)
+        outputs = result if isinstance(result, tuple | list) else (result,)
+        return [output.numpy() for output in outputs]
+
+    return call
+
+
+def numpy_type(name: str) -> np.dtype[Any]:
+    """The NumPy type of a dtype name; types NumPy lacks come from ml_dtypes."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, name))
+
+
+def shape_of(tensor: TensorInfo, dims: Mapping[str, int]) -> tuple[int, ...]:
+    """The dims with symbolic ones from `dims`; UserError naming one that has no size."""
+    missing = [dim for dim in tensor.dims if isinstance(dim, str) and dim not in dims]
+    if missing:
+        raise UserError(
+            f"input {tensor.name!r} has the symbolic dimension {missing[0]!r}",
+            code="unknown-dim",
+            hint=f"--dim {missing[0]}=1",
+        )
+    return tuple(dims[dim] if isinstance(dim, str) else dim for dim in tensor.dims)
+
+
+def random_array(tensor: TensorInfo, dims: Mapping[str, int], rng: np.random.Generator) -> Array:
+    """Random values for one input: normal floats; whole numbers 0 and 1, valid as any index."""
+    shape, dtype = shape_of(tensor, dims), numpy_type(tensor.dtype)
+    if dtype.kind in "biu":
+        return rng.integers(0, 2, shape).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def random_inputs(function: FunctionInfo, dims: Mapping[str, int], seed: int) -> list[Array]:
+    """One random array per input, the same for the same seed."""
+    symbols = {d for tensor in function.inputs for d in tensor.dims if isinstance(d, str)}
+    unknown = sorted(set(dims) - symbols)
+    if unknown:
+        hint = nearest(unknown[0], symbols) or f"symbolic dimensions: {sorted(symbols) or 'none'}"
+        raise UserError(f"no symbolic dimension {unknown[0]!r}", code="unknown-dim", hint=hint)
+    rng = np.random.default_rng(seed)
+    return [random_array(tensor, dims, rng) for tensor in function.inputs]
+
+
+def load_inputs(function: FunctionInfo, texts: Sequence[str]) -> dict[str, Array]:
+    """Arrays by input name from `x.npy` (in order) and `name=x.npy`. Never unpickles.
+
+    Raises UserError for unknown or doubled names, too many files, files that are no arrays.
+    """
+    names = [tensor.name for tensor in function.inputs]
+    found: dict[str, Array] = {}
+    for text in texts:
+        name, equals, file = text.rpartition("=")
+        if not equals:
+            free = [candidate for candidate in names if candidate not in found]
+            if not free:
+                raise UserError(f"{len(texts)} inputs given, the function takes {len(names)}")
+            name = free[0]
+        if name not in names:
+            hint = nearest(name, names) or f"inputs: {', '.join(names)}"
+            raise UserError(f"no input named {name!r}", code="unknown-input", hint=hint)
+        if name in found:
+            raise UserError(f"input {name!r} is given twice")
+        found[name] = _load_npy(Path(file))
+    return found
+
+
+def _load_npy(path: Path) -> Array:
+    try:
+        loaded = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"cannot read array {str(path)!r}: {reason}") from None
+    if not isinstance(loaded, np.ndarray):
+        raise UserError(f"{str(path)!r} holds several arrays; expected one .npy array")
+    return loaded

@@ -1,0 +1,97 @@
+"""kiln run: calls a compiled library once.
+
+Inputs come from .npy files, or are random; outputs are summed up, and written with --output-dir.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from pathlib import Path
+
+from tensorkiln.base.errors import UserError
+from tensorkiln.base.files import atomic_open
+from tensorkiln.cli.library import (
+    Array,
+    graph_function,
+    load_inputs,
+    open_function,
+    random_inputs,
+)
+from tensorkiln.cli.options import model_file, read_dims
+from tensorkiln.cli.tables import columns, dims_text, time_text
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `kiln run`."""
+    parser.add_argument("library", type=Path, help="a library made by kiln")
+    parser.add_argument("--function", default="main", help="graph function; default: main")
+    parser.add_argument(
+        "--input",
+        metavar="[NAME=]X.npy",
+        action="append",
+        default=[],
+        help="an input, by name or in order; may be repeated",
+    )
+    parser.add_argument("--random", action="store_true", help="random values for other inputs")
+    parser.add_argument("--seed", type=int, default=0, help="of the random values")
+    parser.add_argument(
+        "--dim", metavar="DIM=N", action="append", default=[], help="size of a symbolic dimension"
+    )
+    parser.add_argument("--output-dir", type=Path, help="write each output there as NAME.npy")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Call the function and show what came out."""
+    library = model_file(args.library)
+    function = graph_function(library, args.function)
+    given = load_inputs(function, args.input)
+    missing = [tensor.name for tensor in function.inputs if tensor.name not in given]
+    if missing and not args.random:
+        raise UserError(
+            f"no value for input(s): {', '.join(missing)}",
+            code="missing-input",
+            hint=f"--input {missing[0]}=x.npy, or --random",
+        )
+    if missing:
+        drawn = random_inputs(function, read_dims(args.dim, "--dim"), args.seed)
+        for tensor, array in zip(function.inputs, drawn, strict=True):
+            given.setdefault(tensor.name, array)
+    call = open_function(library, args.function)
+    started = time.perf_counter()
+    outputs = call(*(given[tensor.name] for tensor in function.inputs))
+    seconds = time.perf_counter() - started
+    names = [tensor.name for tensor in function.outputs]
+    print(_summary(dict(zip(names, outputs, strict=True))))
+    print(f"first call {time_text(seconds)}")
+    if args.output_dir is not None:
+        _write(args.output_dir, names, outputs)
+    return 0
+
+
+def _summary(outputs: dict[str, Array]) -> str:
+    """One row per output: name, type, shape, range, mean."""
+    rows = [("OUTPUT", "TYPE", "SHAPE", "MIN", "MAX", "MEAN")]
+    for name, array in outputs.items():
+        figures = ["-"] * 3
+        if array.size and array.dtype.kind in "fiub":
+            figures = [f"{float(f()):.6g}" for f in (array.min, array.max, array.mean)]
+        lowest, highest, mean = figures
+        rows.append((name, str(array.dtype), dims_text(array.shape), lowest, highest, mean))
+    return columns(rows)
+
+
+def _write(folder: Path, names: list[str], outputs: list[Array]) -> None:
+    import numpy as np
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write {str(folder)!r}: {error.strerror}") from None
+    for index, (name, array) in enumerate(zip(names, outputs, strict=True)):
+        # A name from a model may hold slashes and dots, and must not choose the folder.
+        plain = re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_") or f"output{index}"
+        with atomic_open(folder / f"{plain}.npy") as stream:
+            np.save(stream, array, allow_pickle=False)
+        print(f"{folder / f'{plain}.npy'}")

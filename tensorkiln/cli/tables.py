@@ -1,0 +1,38 @@
+"""Text for people: sizes, times, columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def size_text(size: int) -> str:
+    """`1234567` as `1.23 MB`."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:.2f} {unit}"
+    return f"{size} B"
+
+
+def time_text(seconds: float) -> str:
+    """Seconds with a unit that suits: `12.3 ms`."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= scale:
+            return f"{seconds / scale:.2f} {unit}"
+    return f"{seconds * 1e6:.1f} us"
+
+
+def dims_text(dims: Sequence[int | str]) -> str:
+    """`[1, 3, "h"]` as `1 x 3 x h`; a scalar has none."""
+    return " x ".join(map(str, dims)) or "scalar"
+
+
+def columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
+    """Rows as aligned columns; the last one keeps its length."""
+    if not rows:
+        return ""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        lines.append((indent + "  ".join([*cells, row[-1]])).rstrip())
+    return "\n".join(lines)
