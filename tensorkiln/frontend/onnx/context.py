@@ -1,0 +1,230 @@
+"""What an importer works with: emitting operators, and asking for types and known values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tensorkiln import ops
+from tensorkiln.frontend.onnx import known
+from tensorkiln.frontend.onnx.dims import Dims
+from tensorkiln.frontend.onnx.issues import malformed, unsupported
+from tensorkiln.frontend.onnx.known import Known, Val
+from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.expr import Expr, ExprLike, as_expr, int_value
+from tensorkiln.ir.relax import (
+    Attrs, AttrValue, Call, Constant, RVar, TensorType, Value, constant,
+)  # fmt: skip
+from tensorkiln.ops.builder import GraphBuilder
+
+# Constants up to this many elements are folded at import, since shapes may depend on them;
+# a pass folds the rest.
+FOLD_LIMIT = 1024
+
+
+class Context:
+    """`g` of every importer. `span`, `outputs` and `opset` belong to the node being imported."""
+
+    def __init__(self, dims: Dims) -> None:
+        self.builder = GraphBuilder()
+        self.dims = dims
+        self.span = ""
+        self.outputs: tuple[str, ...] = ()
+        self.opset = 0
+
+    # -- asking ---------------------------------------------------------------------------
+
+    def type(self, x: Val) -> TensorType:
+        return x.tensor
+
+    def shape(self, x: Val) -> tuple[Expr, ...]:
+        return x.tensor.shape
+
+    def rank(self, x: Val) -> int:
+        return len(x.tensor.shape)
+
+    def dtype(self, x: Val) -> str:
+        return x.tensor.dtype.name
+
+    def axis(self, axis: int, rank: int, what: str = "axis") -> int:
+        """A checked, non-negative axis."""
+        if not -rank <= axis < max(rank, 1):
+            raise malformed(f"{what}={axis} is outside [{-rank}, {rank - 1}]")
+        return axis % rank if rank else 0
+
+    def axes(self, axes: Sequence[int], rank: int, what: str = "axes") -> tuple[int, ...]:
+        out = tuple(self.axis(a, rank, what) for a in axes)
+        if len(set(out)) != len(out):
+            raise malformed(f"{what}={list(axes)} names a dimension twice")
+        return out
+
+    def known(self, x: Val) -> np.ndarray | None:
+        """The elements of a small integer or boolean tensor as expressions, when known."""
+        if isinstance(x, Known):
+            return x.array
+        if isinstance(x, Constant) and x.array.size <= known.KNOWN_LIMIT:
+            if not x.type.dtype.is_float:
+                return known.exprs(x)
+        return None
+
+    def extents(self, x: Val, what: str) -> tuple[Expr, ...]:
+        """A 1-D integer operand whose elements are known, maybe symbolic (a shape)."""
+        array = self.known(x)
+        if array is None:
+            raise unsupported(
+                f"{what} is computed from data", "it must follow from shapes and constants"
+            )
+        if array.ndim != 1 or not x.tensor.dtype.is_int:
+            raise malformed(f"{what} must be a 1-D integer tensor, got {_show(x.tensor)}")
+        return tuple(array)
+
+    def ints(self, x: Val, what: str) -> tuple[int, ...]:
+        """As `extents`, all of them numbers."""
+        values = [int_value(e) for e in self.extents(x, what)]
+        if None in values:
+            raise unsupported(
+                f"{what} depends on a symbolic dimension", "freeze={name: size} makes it static"
+            )
+        return tuple(v for v in values if v is not None)
+
+    def array(self, x: Val, what: str) -> np.ndarray:
+        """The value of a constant operand."""
+        if not isinstance(x, Constant):
+            raise unsupported(f"{what} must be a constant")
+        return x.array
+
+    def scalar(self, x: Val, what: str) -> float:
+        """The value of a constant operand with one element."""
+        array = self.array(x, what)
+        if array.size != 1:
+            raise malformed(f"{what} must have one element, got shape {list(array.shape)}")
+        return array.reshape(()).item()
+
+    def static(self, x: Val, what: str) -> tuple[int, ...]:
+        """The shape of an operand, all numbers."""
+        shape = x.tensor.static_shape()
+        if shape is None:
+            raise unsupported(
+                f"{what} has symbolic dimensions {_show(x.tensor)}",
+                "freeze={name: size} makes them static",
+            )
+        return shape
+
+    # -- making ---------------------------------------------------------------------------
+
+    def const(self, value: object, dtype: str | DType) -> Constant:
+        return constant(np.asarray(value, dtype=str(dtype)))
+
+    def like(self, value: float, x: Val) -> Constant:
+        """A scalar of the operand's dtype."""
+        return self.const(value, x.tensor.dtype)
+
+    def shape_value(self, extents: Sequence[ExprLike]) -> Known | Constant:
+        """A 1-D int64 tensor of these extents."""
+        flat = [self.dims.simplify(as_expr(e)) for e in extents]
+        return known.as_known(known.object_array(flat, (len(flat),)), DType("int64"))
+
+    def emit(self, name: str, *args: Val, **attrs: AttrValue) -> Val:
+        """An operator applied to operands; known and small constant operands are folded."""
+        folded = self._fold(name, args, attrs)
+        if folded is not None:
+            return folded
+        return self.builder.emit(name, *map(self.value, args), span=self.span, **attrs)
+
+    def value(self, x: Val) -> Value:
+        """The operand as a graph value; a known tensor is built from `arange` and constants."""
+        return self._materialize(x) if isinstance(x, Known) else x
+
+    def _fold(self, name: str, args: Sequence[Val], attrs: dict[str, AttrValue]) -> Val | None:
+        if not args or any(isinstance(a, RVar) for a in args):
+            return None
+        if name in ("reshape", "transpose") and isinstance(args[0], Constant):
+            return self._view(name, args[0], attrs)
+        op = ops.get(name)
+        if any(isinstance(a, Known) for a in args):
+            arrays = [self.known(a) for a in args]
+            if any(a is None for a in arrays):
+                return None
+            types = [a.tensor for a in args]
+            full = op.complete(attrs)
+            result = op.infer(types, full)
+            return known.evaluate(name, arrays, full, result.dtype, self.dims)  # type: ignore
+        constants = [a for a in args if isinstance(a, Constant)]
+        if sum(c.array.size for c in constants) > FOLD_LIMIT:
+            return None
+        full = op.complete(attrs)
+        result = op.infer([c.type for c in constants], full)
+        shape = result.static_shape()
+        if shape is None or int(np.prod(shape)) > FOLD_LIMIT:
+            return None
+        with np.errstate(all="ignore"):
+            array = op.numpy([c.array for c in constants], _numbers(full))
+        return constant(np.asarray(array, result.dtype.name).reshape(shape))
+
+    def _view(self, name: str, x: Constant, attrs: dict[str, AttrValue]) -> Val | None:
+        """Reshape or transpose of a constant as a view of its memory, whatever its size."""
+        op = ops.get(name)
+        full = op.complete(attrs)
+        result = op.infer([x.type], full)
+        shape = result.static_shape()
+        if shape is None:
+            return None
+        if name == "transpose":
+            array = x.array.transpose(full.axes)
+        else:
+            array = x.array.reshape(shape)
+        return Constant(array, result, x.name)
+
+    def _materialize(self, x: Known) -> Value:
+        dtype = x.dtype.name
+        parts: list[Val] = []
+        for e in x.array.ravel():
+            value = int_value(e)
+            if value is not None:
+                parts.append(self.const([value], dtype))
+            elif x.dtype.is_bool:
+                raise unsupported("a condition on symbolic dimensions is used as data")
+            else:
+                parts.append(
+                    self.builder.emit(
+                        "arange", span=self.span, start=e, step=1, count=1, dtype=dtype
+                    )
+                )
+        flat = parts[0] if len(parts) == 1 else self.emit("concat", *parts, axis=0)
+        out = flat if x.array.ndim == 1 else self.emit("reshape", flat, shape=x.array.shape)
+        assert not isinstance(out, Known)
+        return out
+
+    # -- common shapes of operators -------------------------------------------------------
+
+    def reshape(self, x: Val, shape: Sequence[ExprLike]) -> Val:
+        """To a full, known shape; `x` itself when it has that shape."""
+        new = tuple(self.dims.simplify(as_expr(d)) for d in shape)
+        return x if new == self.shape(x) else self.emit("reshape", x, shape=new)
+
+    def transpose(self, x: Val, axes: Sequence[int]) -> Val:
+        return x if tuple(axes) == tuple(range(len(axes))) else self.emit(
+            "transpose", x, axes=tuple(axes)
+        )
+
+    def cast(self, x: Val, dtype: str) -> Val:
+        return x if self.dtype(x) == dtype else self.emit("cast", x, dtype=dtype)
+
+
+
+def _numbers(attrs: Attrs) -> Attrs:
+    """Literals in attributes as Python integers, as the NumPy references take them."""
+
+    def plain(v: AttrValue) -> AttrValue:
+        if isinstance(v, tuple):
+            return tuple(plain(x) for x in v)
+        number = int_value(v) if isinstance(v, Expr) else None
+        return v if number is None else number
+
+    return Attrs.of(**{k: plain(v) for k, v in attrs.items()})
+
+
+def _show(t: TensorType) -> str:
+    dims = ", ".join(str(int_value(d) if int_value(d) is not None else d) for d in t.shape)
+    return f"{t.dtype}[{dims}]"

@@ -1,0 +1,162 @@
+"""Symbolic dimensions of a model: one variable per `dim_param`, and what is known about them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+
+from tensorkiln.arith.ranges import Bounds
+from tensorkiln.arith.simplify import prove, simplify
+from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.ir.dtype import BOOL
+from tensorkiln.ir.expr import (
+    Expr, ExprLike, IntImm, Var, as_expr, binary, int_value, maximum, minimum,
+)  # fmt: skip
+
+_NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
+
+
+def identifier(name: str, taken: Iterable[str] = ()) -> str:
+    """A valid Python identifier near `name` that is not in `taken`."""
+    base = re.sub(r"\W", "_", name, flags=re.ASCII) or "value"
+    base = f"_{base}" if base[0].isdigit() else base
+    used, candidate, k = set(taken), base, 1
+    while candidate in used:
+        candidate, k = f"{base}_{k}", k + 1
+    return candidate
+
+
+class Dims:
+    """The symbolic dimensions of one import. Every one is taken to be at least 1.
+
+    `freeze` replaces names by numbers. `assumed` collects conditions between dimensions that the
+    import relied on and that no shape states (a sequence no longer than a position table).
+    """
+
+    def __init__(self, freeze: Mapping[str, int] | None = None) -> None:
+        self.freeze = dict(freeze or {})
+        self.vars: dict[str, Var] = {}
+        self.assumed: list[Expr] = []
+        self.seen: list[str] = []
+        self._bounds = Bounds({})
+        for name, value in self.freeze.items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise UserError(
+                    f"freeze[{name!r}]: expected a non-negative integer, got {value!r}",
+                    code="bad-freeze",
+                )
+
+    def named(self, name: str) -> Expr:
+        """The dimension called `name`: its number when frozen, else its variable."""
+        if name not in self.seen:
+            self.seen.append(name)
+        if name in self.freeze:
+            return as_expr(self.freeze[name])
+        if name not in self.vars:
+            taken = [v.name for v in self.vars.values()]
+            self.vars[name] = Var(identifier(name, taken))
+            self._bounds = Bounds.dims(self.vars.values(), least=1)
+        return self.vars[name]
+
+    def check_freeze(self) -> None:
+        """UserError for a frozen name that the model does not have."""
+        for name in self.freeze:
+            if name not in self.seen:
+                raise UserError(
+                    f"freeze: the model has no symbolic dimension {name!r}; "
+                    f"it has: {', '.join(map(repr, self.seen)) or 'none'}",
+                    code="unknown-dimension",
+                    hint=nearest(name, self.seen),
+                )
+
+    def simplify(self, e: Expr) -> Expr:
+        return e if isinstance(e, (IntImm, Var)) else simplify(e, self._bounds)
+
+    def holds(self, cond: Expr) -> bool:
+        """Whether `cond` is certain for all sizes."""
+        if isinstance(cond, IntImm):
+            return bool(cond.value)
+        return prove(cond, self._bounds)
+
+    def same(self, a: Expr, b: Expr) -> bool:
+        """Whether two extents are equal for all sizes."""
+        return a == b or self.holds(binary("eq", a, b))
+
+    def compare(self, op: str, a: Expr, b: Expr) -> Expr:
+        """`a op b`, decided where it is certain."""
+        cond = binary(op, a, b)
+        if self.holds(cond):
+            return IntImm(1, BOOL)
+        if self.holds(binary(_NEGATED[op], a, b)):
+            return IntImm(0, BOOL)
+        return cond
+
+    def min(self, a: ExprLike, b: ExprLike) -> Expr:
+        return self.simplify(minimum(a, b))
+
+    def max(self, a: ExprLike, b: ExprLike) -> Expr:
+        return self.simplify(maximum(a, b))
+
+    def assume(self, cond: Expr) -> None:
+        """Rely on `cond` from here on."""
+        if cond not in self.assumed:
+            self.assumed.append(cond)
+
+    def product(self, extents: Iterable[Expr]) -> Expr:
+        total: Expr = IntImm(1)
+        for e in extents:
+            total = total * e
+        return self.simplify(total)
+
+    def divide(self, total: Expr, part: Expr) -> Expr | None:
+        """total / part when it is exact, else None (for numbers: when it leaves a rest)."""
+        t, p = int_value(total), int_value(part)
+        if t is not None and p is not None:
+            return None if p == 0 or t % p else as_expr(t // p)
+        return self.simplify(total // part)
+
+
+_DIM_OPS: dict[type[ast.operator], str] = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.FloorDiv: "floordiv",
+    ast.Div: "floordiv",
+}
+
+
+def parse_dim(text: str) -> tuple[ast.expr, list[str]] | None:
+    """A composed `dim_param` such as `batch*seq` or `s0 + 1`, and the names in it.
+
+    None for a plain name and for anything else (which is then one opaque name).
+    """
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            names.append(node.id)
+        elif isinstance(node, ast.Constant):
+            if type(node.value) is not int:
+                return None
+        elif isinstance(node, ast.BinOp):
+            if type(node.op) not in _DIM_OPS:
+                return None
+        elif not isinstance(node, (ast.operator, ast.expr_context)):
+            return None
+    return None if isinstance(tree, ast.Name) or not names else (tree, names)
+
+
+def build_dim(tree: ast.expr, dims: Dims) -> Expr:
+    """The expression of a parsed composed dimension."""
+    match tree:
+        case ast.Name(id=name):
+            return dims.named(name)
+        case ast.Constant(value=int() as value):
+            return as_expr(value)
+        case ast.BinOp(left=a, op=op, right=b):
+            return binary(_DIM_OPS[type(op)], build_dim(a, dims), build_dim(b, dims))
+    raise AssertionError(tree)

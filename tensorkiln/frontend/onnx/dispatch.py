@@ -1,0 +1,164 @@
+"""Calls the importer of a node. An importer's Python signature is its schema:
+
+    def conv(g, x, w, b=None, *, auto_pad: Str = "NOTSET", group: Int = 1, ...)
+
+Positional parameters are operands (with a default: optional; `*xs`: variadic), keyword-only ones
+are attributes with their type and default. Tables map an operator to {since opset: importer}.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tensorkiln.base.errors import nearest
+from tensorkiln.frontend.onnx.issues import malformed, unsupported
+from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.onnx.proto import Attribute, Graph, Tensor
+from tensorkiln.frontend.onnx.tensors import ExternalFiles, to_array
+
+# Attribute types, as importers annotate them.
+Int = int
+Float = float
+Str = str
+Ints = tuple[int, ...]
+Floats = tuple[float, ...]
+Strs = tuple[str, ...]
+Array = np.ndarray
+Body = Graph
+
+Importer = Callable[..., "Val | Sequence[Val] | None"]
+Table = Mapping[str, Mapping[int, Importer]]
+
+# AttributeProto.AttributeType -> the annotation that takes it
+_KINDS = {1: "Float", 2: "Int", 3: "Str", 4: "Array", 5: "Body", 6: "Floats", 7: "Ints", 8: "Strs"}
+_MISSING = inspect.Parameter.empty
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What an importer takes: operands (least, most or None), and attribute -> (type, default)."""
+
+    least: int
+    most: int | None
+    attrs: Mapping[str, tuple[str, Any]]
+
+
+@lru_cache(maxsize=None)
+def signature(importer: Importer) -> Signature:
+    least, most = 0, 0
+    variadic = False
+    attrs: dict[str, tuple[str, Any]] = {}
+    for p in list(inspect.signature(importer).parameters.values())[1:]:
+        if p.kind is p.KEYWORD_ONLY:
+            attrs[p.name] = (str(p.annotation).removesuffix(" | None"), p.default)
+        elif p.kind is p.VAR_POSITIONAL:
+            variadic = True
+        else:
+            most += 1
+            least += p.default is _MISSING
+    return Signature(least, None if variadic else most, attrs)
+
+
+def find(table: Table, op_type: str, opset: int) -> Importer:
+    """The importer of an operator as the given opset defines it."""
+    versions = table.get(op_type)
+    if versions is None:
+        raise unsupported("the operator is not supported", nearest(op_type, table), "operator")
+    fitting = [v for v in versions if v <= opset]
+    if not fitting:
+        raise unsupported(
+            f"the operator appears in opset {min(versions)}, the model declares opset {opset}",
+            kind="opset",
+        )
+    return versions[max(fitting)]
+
+
+def attributes(
+    importer: Importer, given: Sequence[Attribute], files: ExternalFiles
+) -> dict[str, Any]:
+    """Checked Python values of a node's attributes."""
+    schema = signature(importer).attrs
+    values: dict[str, Any] = {}
+    for attr in given:
+        if attr.name not in schema:
+            hint = nearest(attr.name, schema)
+            raise unsupported(f"attribute {attr.name!r} is not supported", hint)
+        expected = schema[attr.name][0]
+        kind = attribute_kind(attr)
+        if kind != expected and not _empty_list(attr, expected):
+            raise malformed(
+                f"attribute {attr.name!r} has type {kind.upper()}, expected {expected.upper()}"
+            )
+        values[attr.name] = attribute_value(attr, expected, files)
+    for name, (_, default) in schema.items():
+        if name not in values and default is _MISSING:
+            raise malformed(f"attribute {name!r} is missing")
+    return values
+
+
+def attribute_kind(attr: Attribute) -> str:
+    """Its declared type, or for old files (no `type` field) the field that is filled."""
+    if attr.type:
+        return _KINDS.get(attr.type, f"type {attr.type}")
+    for name, kind in (("f", "Float"), ("i", "Int"), ("s", "Str"), ("t", "Array"), ("g", "Body")):
+        if getattr(attr, name) is not None:
+            return kind
+    if attr.floats.size:
+        return "Floats"
+    return "Strs" if attr.strings else "Ints"
+
+
+def _empty_list(attr: Attribute, expected: str) -> bool:
+    """Untyped empty lists of old files fit any list."""
+    empty = not (attr.floats.size or attr.ints.size or attr.strings)
+    return not attr.type and empty and expected.endswith("s")
+
+
+def attribute_value(attr: Attribute, kind: str, files: ExternalFiles) -> Any:
+    match kind:
+        case "Float":
+            return attr.f or 0.0
+        case "Int":
+            return attr.i or 0
+        case "Str":
+            return _text(attr.s, attr.name)
+        case "Array":
+            if not isinstance(attr.t, Tensor):
+                raise malformed(f"attribute {attr.name!r} holds no tensor")
+            return to_array(attr.t, files)
+        case "Body":
+            if attr.g is None:
+                raise malformed(f"attribute {attr.name!r} holds no graph")
+            return attr.g
+        case "Floats":
+            return tuple(attr.floats.tolist())
+        case "Ints":
+            return tuple(attr.ints.tolist())
+        case "Strs":
+            return tuple(_text(s, attr.name) for s in attr.strings)
+    raise malformed(f"attribute {attr.name!r} has {kind}")
+
+
+def _text(data: memoryview | None, name: str) -> str:
+    try:
+        return str(data, "utf-8") if data is not None else ""
+    except UnicodeDecodeError:
+        raise malformed(f"attribute {name!r} is not UTF-8 text") from None
+
+
+def check_operands(importer: Importer, given: Sequence[str]) -> None:
+    """The number of operands, and that no required one is left out."""
+    s = signature(importer)
+    if len(given) < s.least or (s.most is not None and len(given) > s.most):
+        most = "or more" if s.most is None else f"to {s.most}"
+        expected = str(s.least) if s.most == s.least else f"{s.least} {most}"
+        raise malformed(f"expected {expected} operand(s), got {len(given)}")
+    for i, name in enumerate(given[: s.least]):
+        if not name:
+            raise malformed(f"operand {i} is required")

@@ -1,0 +1,413 @@
+"""Walks a model's graph in order, imports every node, and collects what does not work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tensorkiln.base.errors import InternalError, Issue, TensorkilnError, UserError
+from tensorkiln.frontend.onnx import dispatch
+from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.onnx.dims import Dims, build_dim, identifier, parse_dim
+from tensorkiln.frontend.onnx.issues import NodeProblem
+from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.onnx.load import Source
+from tensorkiln.frontend.onnx.order import execution_order
+from tensorkiln.frontend.onnx.proto import (
+    Attribute, Dim, FunctionProto, Graph, Node, OpsetId, Tensor, ValueInfo,
+)  # fmt: skip
+from tensorkiln.frontend.onnx.table import IMPORTERS
+from tensorkiln.frontend.onnx.tensors import dtype_name, to_array
+from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.expr import Expr, as_expr
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import Attrs, Constant, Function, RVar, TensorType, Tuple, constant
+
+OLDEST_OPSET, NEWEST_OPSET = 7, 28
+MAX_INLINE_DEPTH = 32
+ONNX_DOMAINS = ("", "ai.onnx")
+
+
+class Unknown:
+    """The value of an output whose node could not be imported."""
+
+
+UNKNOWN = Unknown()
+
+
+@dataclass(slots=True)
+class Scope:
+    """Names of one graph or function body; `outer` is visible from a branch of `If`."""
+
+    opsets: Mapping[str, int]
+    prefix: str = ""
+    depth: int = 0
+    outer: Scope | None = None
+    attrs: Mapping[str, Attribute] = field(default_factory=dict)
+    values: dict[str, Val | Tensor | Unknown] = field(default_factory=dict)
+
+    def find(self, name: str) -> Val | Tensor | Unknown | None:
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.values:
+                return scope.values[name]
+            scope = scope.outer
+        return None
+
+
+class Importer:
+    """One import of one model. `run` gives the module (None when there are issues)."""
+
+    def __init__(self, source: Source, freeze: Mapping[str, int] | None) -> None:
+        self.source = source
+        self.dims = Dims(freeze)
+        self.g = Context(self.dims)
+        self.issues: list[Issue] = []
+        self.functions = {
+            (_domain(f.domain), f.name, f.overload): f for f in source.model.functions
+        }
+
+    # -- the whole model --------------------------------------------------------------------
+
+    def run(self) -> IRModule | None:
+        graph = self.source.model.graph
+        assert graph is not None
+        scope = Scope(self._opsets(self.source.model.opset_import))
+        self._check_outputs(graph)
+        for t in graph.initializer:
+            if not t.name:
+                self._issue("malformed", "initializer", "", "an initializer has no name")
+            scope.values[t.name] = t
+        if graph.sparse_initializer:
+            self._issue("dtype", "graph", "", "sparse initializers are not supported")
+        inputs = self._params(graph, scope)
+        self.dims.check_freeze()
+        self._nodes(graph.node, scope)
+        results = [self._result(o.name, scope) for o in graph.output]
+        if self.issues:
+            return None
+        return self._module(graph, inputs, [r for r in results if r is not None])
+
+    def _opsets(self, imports: Sequence[OpsetId]) -> dict[str, int]:
+        opsets = {_domain(o.domain): o.version for o in imports}
+        version = opsets.get("")
+        if version is None and not self.source.model.functions:
+            self._issue("malformed", "model", "", "the model declares no opset of ONNX")
+        elif version is not None and not OLDEST_OPSET <= version <= NEWEST_OPSET:
+            self._issue(
+                "opset", "model", "", f"opset {version} is not supported",
+                f"supported: {OLDEST_OPSET} to {NEWEST_OPSET}; "
+                "onnx.version_converter.convert_version converts models",
+            )  # fmt: skip
+        return {"": 0, **opsets}
+
+    def _check_outputs(self, graph: Graph) -> None:
+        names = [o.name for o in graph.output]
+        if not names:
+            self._issue("malformed", "graph", "", "the graph has no outputs")
+        for name in sorted({n for n in names if names.count(n) > 1}):
+            self._issue("malformed", "graph", "", f"output {name!r} is listed twice")
+
+    def _module(
+        self, graph: Graph, inputs: Sequence[ValueInfo], results: Sequence[RVar]
+    ) -> IRModule:
+        result = results[0] if len(results) == 1 else Tuple(tuple(results))
+        f = self.g.builder.finish(result, "main")
+        attrs: dict[str, object] = {
+            "input_names": tuple(v.name for v in inputs),
+            "output_names": tuple(o.name for o in graph.output),
+        }
+        if self.dims.vars:
+            # Pairs, since attributes hold no mappings: (variable, name in the model).
+            attrs["dim_names"] = tuple((v.name, n) for n, v in self.dims.vars.items())
+        if self.dims.assumed:
+            attrs["assumes"] = tuple(self.dims.assumed)
+        f = replace(f, attrs=Attrs.of(**{**f.attrs, **attrs}))  # type: ignore[arg-type]
+        return IRModule((_live(f),), graph.name or "model")
+
+    # -- inputs and outputs -------------------------------------------------------------------
+
+    def _params(self, graph: Graph, scope: Scope) -> list[ValueInfo]:
+        """Graph inputs that no initializer gives, as parameters."""
+        inputs = [v for v in graph.input if v.name not in scope.values]
+        plain = {d.param for v in inputs for d in _declared(v) if parse_dim(d.param) is None}
+        taken: list[str] = []
+        for v in inputs:
+            if v.name in scope.values:
+                self._issue("malformed", v.name, "", "an input is listed twice")
+                continue
+            try:
+                type_ = self._input_type(v, plain)
+            except NodeProblem as problem:
+                self._issue(problem.kind, v.name, "", problem.message, problem.hint)
+                scope.values[v.name] = UNKNOWN
+                continue
+            name = identifier(v.name, taken)
+            taken.append(name)
+            scope.values[v.name] = self.g.builder.param(name, type_)
+        return inputs
+
+    def _input_type(self, v: ValueInfo, plain: set[str]) -> TensorType:
+        if v.type is None or v.type.tensor is None:
+            raise NodeProblem("dtype", f"input {v.name!r} is no tensor", "only tensors")
+        t = v.type.tensor
+        dtype = dtype_name(t.elem_type, f"input {v.name!r}")
+        if t.shape is None:
+            raise NodeProblem(
+                "malformed", f"input {v.name!r} declares no shape",
+                "onnx.shape_inference, or export it with a shape; dimensions may be symbolic",
+            )  # fmt: skip
+        dims = [self._dim(d, f"{v.name}_d{i}", plain) for i, d in enumerate(t.shape.dim)]
+        return TensorType(tuple(dims), DType(dtype))
+
+    def _dim(self, d: Dim, fresh: str, plain: set[str]) -> Expr:
+        """A number, a shared variable, an expression of some, or a variable of its own."""
+        if d.value is not None and d.value >= 0 and not d.param:
+            return as_expr(d.value)
+        if not d.param:
+            return self.dims.named(fresh)
+        parsed = parse_dim(d.param)
+        # Only what other inputs determine can be an expression; the rest is a name as it is.
+        known = plain | set(self.dims.freeze)
+        if parsed is not None and set(parsed[1]) <= known and d.param not in self.dims.freeze:
+            return self.dims.simplify(build_dim(parsed[0], self.dims))
+        return self.dims.named(d.param)
+
+    def _result(self, name: str, scope: Scope) -> RVar | None:
+        """The output as a bound variable: parameters and constants are copied."""
+        value = self._lookup(name, scope)
+        if value is None:
+            self._issue("malformed", "graph", "", f"output {name!r} is made by no node")
+        if value is None or isinstance(value, Unknown):
+            return None
+        self.g.span = name
+        out = self.g.value(value)
+        if isinstance(out, Constant) or out in self.g.builder.params:
+            out = self.g.builder.emit("identity", out, span=name)
+        assert isinstance(out, RVar)
+        return out
+
+    # -- nodes --------------------------------------------------------------------------------
+
+    def _nodes(self, nodes: Sequence[Node], scope: Scope) -> None:
+        ordered, cycle = execution_order(nodes)
+        self._check_names(nodes, scope)
+        for node in ordered:
+            self._node(node, scope)
+        if cycle:
+            names = ", ".join(repr(n.label) for n in cycle[:4])
+            self._issue(
+                "malformed", scope.prefix + cycle[0].label, cycle[0].op_type,
+                f"the graph has a cycle through {names}",
+            )  # fmt: skip
+            for node in cycle:
+                scope.values.update({o: UNKNOWN for o in node.output if o})
+
+    def _check_names(self, nodes: Sequence[Node], scope: Scope) -> None:
+        """Every value must be made once."""
+        made = set(scope.values)
+        for node in nodes:
+            for out in node.output:
+                if out and out in made:
+                    self._issue(
+                        "malformed", scope.prefix + node.label, node.op_type,
+                        f"value {out!r} is made twice",
+                    )  # fmt: skip
+                made.add(out)
+
+    def _node(self, node: Node, scope: Scope) -> None:
+        label = scope.prefix + node.label
+        try:
+            outputs: Sequence[Val | Unknown] = self._import(node, scope)
+        except NodeProblem as problem:
+            self._issue(problem.kind, label, node.op_type, problem.message, problem.hint)
+            outputs = ()
+        except UserError as error:
+            if error.code in ("missing-file", "unsafe-path", "short-file"):
+                raise
+            # An operator's type rule: operands that do not fit each other.
+            self._issue("malformed", label, node.op_type, error.message, error.hint)
+            outputs = ()
+        except TensorkilnError:
+            raise
+        except Exception as error:
+            raise InternalError(
+                f"importing node {label!r} ({node.op_type}) failed: "
+                f"{type(error).__name__}: {error}",
+                code="import-failed",
+                where=self.source.where,
+            ) from error
+        for i, name in enumerate(node.output):
+            if name:
+                scope.values[name] = outputs[i] if i < len(outputs) else UNKNOWN
+
+    def _import(self, node: Node, scope: Scope) -> Sequence[Val | Unknown]:
+        """Its outputs; none when an operand is unknown. Raises NodeProblem."""
+        attrs = [_resolved(a, scope) for a in node.attribute]
+        given = [a for a in attrs if a is not None]
+        domain = _domain(node.domain)
+        function = self.functions.get((domain, node.op_type, node.overload))
+        if function is not None:
+            return self._inline(function, node, given, scope)
+        if domain not in ONNX_DOMAINS:
+            raise NodeProblem("operator", f"the operator's domain {domain!r} is not supported")
+        if node.op_type == "If":
+            return self._branch(node, given, scope)
+        importer = dispatch.find(IMPORTERS, node.op_type, scope.opsets[""])
+        values = dispatch.attributes(importer, given, self.source.files)
+        names = list(node.input)
+        while names and not names[-1]:
+            names.pop()
+        dispatch.check_operands(importer, names)
+        operands = [self._operand(name, scope) for name in names]
+        if any(isinstance(v, Unknown) for v in operands):
+            return [UNKNOWN] * len(node.output)
+        self._enter(node, scope)
+        out = importer(self.g, *operands, **values)
+        result = list(out) if isinstance(out, (list, tuple)) else [out]
+        if sum(1 for o in node.output[len(result) :] if o):
+            raise NodeProblem(
+                "malformed", f"it has {len(node.output)} outputs, expected {len(result)}"
+            )
+        return result
+
+    def _enter(self, node: Node, scope: Scope) -> None:
+        self.g.span = scope.prefix + node.label
+        self.g.outputs = node.output
+        self.g.opset = scope.opsets[""]
+
+    def _operand(self, name: str, scope: Scope) -> Val | Unknown | None:
+        if not name:
+            return None
+        value = self._lookup(name, scope)
+        if value is None:
+            raise NodeProblem("malformed", f"operand {name!r} is made by no node and no input")
+        return value
+
+    def _lookup(self, name: str, scope: Scope) -> Val | Unknown | None:
+        value = scope.find(name)
+        if isinstance(value, Tensor):
+            made = constant(to_array(value, self.source.files), name)
+            owner: Scope | None = scope
+            while owner is not None and name not in owner.values:
+                owner = owner.outer
+            assert owner is not None
+            owner.values[name] = made
+            return made
+        return value
+
+    # -- bodies -------------------------------------------------------------------------------
+
+    def _inline(
+        self, f: FunctionProto, node: Node, given: Sequence[Attribute], scope: Scope
+    ) -> Sequence[Val | Unknown]:
+        """The body of a model-local function, in a scope of its own."""
+        if scope.depth >= MAX_INLINE_DEPTH:
+            raise NodeProblem("malformed", f"function {f.name!r} calls itself, or calls too deep")
+        if len(node.input) > len(f.input) or len(node.output) > len(f.output):
+            raise NodeProblem("malformed", f"function {f.name!r} has fewer operands or outputs")
+        attrs = {a.name: a for a in (*f.attribute_proto, *given)}
+        opsets = {_domain(o.domain): o.version for o in f.opset_import}
+        inner = Scope(
+            {"": scope.opsets[""], **opsets}, f"{scope.prefix}{node.label}/", scope.depth + 1,
+            attrs=attrs,
+        )  # fmt: skip
+        operands = [self._operand(n, scope) for n in node.input]
+        for name, value in zip(f.input, operands):
+            if value is not None:
+                inner.values[name] = value
+        missing = f.input[len(operands) :]
+        nodes = _without_optional(f.node, {*missing, *self._absent(f, operands)})
+        self._nodes(nodes, inner)
+        return [self._inner_result(n, inner) for n in f.output[: len(node.output)]]
+
+    @staticmethod
+    def _absent(f: FunctionProto, operands: Sequence[object]) -> list[str]:
+        return [n for n, v in zip(f.input, operands) if v is None]
+
+    def _inner_result(self, name: str, scope: Scope) -> Val | Unknown:
+        value = self._lookup(name, scope)
+        if value is None:
+            raise NodeProblem("malformed", f"output {name!r} of the body is made by no node")
+        return value
+
+    def _branch(
+        self, node: Node, given: Sequence[Attribute], scope: Scope
+    ) -> Sequence[Val | Unknown]:
+        """`If` whose condition is known: the nodes of the chosen branch."""
+        bodies = {a.name: a.g for a in given}
+        if bodies.get("then_branch") is None or bodies.get("else_branch") is None:
+            raise NodeProblem("malformed", "If needs then_branch and else_branch")
+        if len(node.input) != 1:
+            raise NodeProblem("malformed", f"If takes one condition, got {len(node.input)}")
+        cond = self._operand(node.input[0], scope)
+        if isinstance(cond, Unknown) or cond is None:
+            return [UNKNOWN] * len(node.output)
+        if not isinstance(cond, Constant) or cond.array.size != 1:
+            raise NodeProblem(
+                "operator", "the condition of If is computed from data",
+                "only conditions known at import are supported",
+            )  # fmt: skip
+        body = bodies["then_branch" if cond.array.item() else "else_branch"]
+        assert body is not None
+        if scope.depth >= MAX_INLINE_DEPTH:
+            raise NodeProblem("malformed", "If is nested too deep")
+        inner = Scope(
+            scope.opsets, f"{scope.prefix}{node.label}/", scope.depth + 1, scope, scope.attrs
+        )
+        inner.values.update({t.name: t for t in body.initializer})
+        self._nodes(body.node, inner)
+        return [self._inner_result(o.name, inner) for o in body.output]
+
+    def _issue(self, kind: str, node: str, op: str, message: str, hint: str = "") -> None:
+        self.issues.append(Issue(kind, node, op, message, hint))
+
+
+def _domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+def _declared(v: ValueInfo) -> Sequence[Dim]:
+    t = v.type.tensor if v.type is not None else None
+    return t.shape.dim if t is not None and t.shape is not None else ()
+
+
+def _resolved(attr: Attribute, scope: Scope) -> Attribute | None:
+    """In a function body an attribute may refer to one of the call; absent ones are left out."""
+    if not attr.ref:
+        return attr
+    found = scope.attrs.get(attr.ref)
+    return None if found is None else replace(found, name=attr.name, ref="")
+
+
+def _without_optional(nodes: Sequence[Node], absent: set[str]) -> Sequence[Node]:
+    """Operands of the body that the call left out become empty names."""
+    if not absent:
+        return nodes
+    return [
+        replace(n, input=tuple("" if i in absent else i for i in n.input))
+        if absent & set(n.input)
+        else n
+        for n in nodes
+    ]
+
+
+def _live(f: Function) -> Function:
+    """Without bindings that nothing uses: leftovers of shape arithmetic."""
+    needed: set[RVar] = set()
+
+    def mark(value: object) -> None:
+        if isinstance(value, RVar):
+            needed.add(value)
+        elif isinstance(value, Tuple):
+            for item in value.fields:
+                mark(item)
+
+    mark(f.result)
+    kept = []
+    for binding in reversed(f.bindings):
+        if binding.var in needed:
+            kept.append(binding)
+            for arg in getattr(binding.value, "args", ()):
+                mark(arg)
+    return f if len(kept) == len(f.bindings) else replace(f, bindings=tuple(reversed(kept)))

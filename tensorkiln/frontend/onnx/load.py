@@ -1,0 +1,97 @@
+"""Bytes to `proto.Model`: files, bytes, and protobuf objects; garbage becomes one UserError."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.frontend.onnx.proto import MODEL, Model
+from tensorkiln.frontend.onnx.tensors import ExternalFiles, map_path
+from tensorkiln.frontend.onnx.wire import WireError, decode
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """A parsed model, what to call it in messages, and the files that it may read."""
+
+    model: Model
+    where: str
+    files: ExternalFiles
+
+
+def load(model: Any, roots: Sequence[Path] = ()) -> Source:
+    """Read a path, the bytes of a file, or an `onnx.ModelProto`."""
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return _source(memoryview(model).cast("B"), "model bytes", None, roots)
+    if isinstance(model, (str, os.PathLike)):
+        path = Path(model)
+        return _source(_read(path), str(path), path.absolute().parent, roots)
+    if hasattr(model, "SerializeToString"):
+        # DecodeError, ValueError: protobuf cannot write more than 2 GB
+        try:
+            data = model.SerializeToString()
+        except Exception as error:
+            raise UserError(
+                f"the model object cannot be serialised: {error}",
+                code="bad-model",
+                hint="save it with external data and pass the path",
+            ) from error
+        return _source(memoryview(data), "model object", None, roots)
+    raise UserError(
+        f"expected a path, bytes or an onnx.ModelProto, got {type(model).__name__}",
+        code="bad-model",
+    )
+
+
+def _read(path: Path) -> memoryview:
+    where = str(path)
+    if path.is_dir():
+        raise UserError("it is a folder, expected an .onnx file", code="bad-model", where=where)
+    try:
+        return map_path(path)
+    except FileNotFoundError:
+        beside = [p.name for p in path.parent.glob("*")] if path.parent.is_dir() else []
+        raise UserError(
+            "no such file", code="missing-file", where=where, hint=nearest(path.name, beside)
+        ) from None
+    except OSError as error:
+        raise UserError(
+            f"cannot be read: {error.strerror}", code="missing-file", where=where
+        ) from error
+
+
+def _source(
+    data: memoryview, where: str, folder: Path | None, roots: Sequence[Path]
+) -> Source:
+    if not len(data):
+        raise UserError("the file is empty", code="bad-model", where=where)
+    hint = _looks_like(bytes(data[:64]))
+    try:
+        model = decode(MODEL, data)
+    except WireError as error:
+        raise UserError(
+            f"not an ONNX model, or cut short: {error}", code="bad-model", where=where, hint=hint
+        ) from error
+    if model.graph is None:
+        raise UserError("not an ONNX model: it holds no graph", code="bad-model", where=where,
+                        hint=hint)  # fmt: skip
+    return Source(model, where, ExternalFiles(folder, roots))
+
+
+def _looks_like(head: bytes) -> str:
+    """What the file probably is, when its first bytes say so."""
+    signs = {
+        b"version https://git-lfs": "it is a Git LFS pointer; `git lfs pull` fetches the model",
+        b"<": "it looks like a web page; the download went wrong",
+        b"PK\x03\x04": "it is a zip file (a PyTorch checkpoint?); export the model to ONNX",
+        b"{": "it looks like JSON",
+        b"\x08TFL3": "it looks like a TFLite model",
+    }
+    for sign, text in signs.items():
+        if head.lstrip().startswith(sign):
+            return text
+    return "it looks like a TFLite model" if head[4:8] == b"TFL3" else ""

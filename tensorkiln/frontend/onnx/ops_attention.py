@@ -1,0 +1,185 @@
+"""Attention, RotaryEmbedding and Einsum."""
+
+from __future__ import annotations
+
+import math
+
+from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.onnx.dispatch import Float, Int, Str, Table
+from tensorkiln.frontend.onnx.issues import malformed, unsupported
+from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.ir.expr import Expr, IntImm, int_value
+
+
+def attention(
+    g: Context, q: Val, k: Val, v: Val, mask: Val | None = None, past_k: Val | None = None,
+    past_v: Val | None = None, nonpad: Val | None = None, *, is_causal: Int = 0,
+    kv_num_heads: Int | None = None, q_num_heads: Int | None = None,
+    qk_matmul_output_mode: Int = 0, scale: Float | None = None, softcap: Float = 0.0,
+    softmax_precision: Int | None = None,
+) -> tuple[Val, ...]:  # fmt: skip
+    """Operands [B, H, S, D], or [B, S, H*D] with the numbers of heads given."""
+    if softcap:
+        raise unsupported(f"softcap={softcap}")
+    if nonpad is not None:
+        raise unsupported("the operand nonpad_kv_seqlen")
+    if len(g.outputs) > 3 and g.outputs[3]:
+        raise unsupported("the output qk_matmul_output")
+    flat = g.rank(q) == 3
+    if flat:
+        if not q_num_heads or not kv_num_heads:
+            raise malformed("operands of 3 dimensions need q_num_heads and kv_num_heads")
+        q, k, v = _heads(g, q, q_num_heads), _heads(g, k, kv_num_heads), _heads(g, v, kv_num_heads)
+    if not g.rank(q) == g.rank(k) == g.rank(v) == 4:
+        raise malformed("operands must have 3 or 4 dimensions")
+    if past_k is not None and past_v is not None:
+        k = g.emit("concat", past_k, k, axis=2)
+        v = g.emit("concat", past_v, v, axis=2)
+        if is_causal:
+            raise unsupported("is_causal with a past")
+    present = (k, v)
+    k, v = _repeat_heads(g, k, q), _repeat_heads(g, v, q)
+    depth = int_value(g.shape(q)[3])
+    if scale is None:
+        if depth is None:
+            raise unsupported("the head size is symbolic and no scale is given")
+        scale = 1 / math.sqrt(depth)
+    args = [q, k, v] + ([mask] if mask is not None else [])
+    y = g.emit("attention", *args, scale=scale, causal=bool(is_causal))
+    if flat:
+        b, h, s, d = g.shape(y)
+        y = g.reshape(g.transpose(y, (0, 2, 1, 3)), (b, s, h * d))
+    return (y, *present)
+
+
+def _heads(g: Context, x: Val, heads: int) -> Val:
+    """[B, S, H*D] -> [B, H, S, D]"""
+    b, s, width = g.shape(x)
+    depth = g.dims.divide(width, IntImm(heads))
+    if depth is None:
+        raise malformed(f"{heads} heads do not divide a width of {int_value(width)}")
+    return g.transpose(g.reshape(x, (b, s, heads, depth)), (0, 2, 1, 3))
+
+
+def _repeat_heads(g: Context, x: Val, q: Val) -> Val:
+    """Grouped heads: every head of keys and values serves several of the queries'."""
+    b, h, t, d = g.shape(x)
+    have, want = int_value(h), int_value(g.shape(q)[1])
+    if have == want:
+        return x
+    if have is None or want is None or want % have:
+        raise malformed(f"{want} query heads are no multiple of {have} key heads")
+    each = want // have
+    wide = g.emit("broadcast_to", g.reshape(x, (b, h, 1, t, d)), shape=(b, h, IntImm(each), t, d))
+    return g.reshape(wide, (b, want, t, d))
+
+
+def rotary(
+    g: Context, x: Val, cos: Val, sin: Val, positions: Val | None = None, *,
+    interleaved: Int = 0, num_heads: Int = 0, rotary_embedding_dim: Int = 0,
+) -> Val:  # fmt: skip
+    """Rotates pairs of the first `rotary_embedding_dim` (0: all) elements of each head."""
+    flat = g.rank(x) == 3
+    if flat and not num_heads:
+        raise malformed("an operand of 3 dimensions needs num_heads")
+    y = _heads(g, x, num_heads) if flat else x
+    b, h, s, d = g.shape(y)
+    depth = int_value(d)
+    if depth is None:
+        raise unsupported("the head size is symbolic")
+    turned = rotary_embedding_dim or depth
+    if positions is not None:
+        cos, sin = (g.emit("take", t, positions, axis=0) for t in (cos, sin))
+    half = turned // 2
+    cos, sin = (g.reshape(t, (g.shape(t)[0], 1, s, half)) for t in (cos, sin))
+    body = _cut(g, y, 0, turned)
+    if interleaved:
+        pairs = g.reshape(body, (b, h, s, half, 2))
+        first, second = (
+            g.reshape(_cut(g, pairs, i, i + 1), (b, h, s, half)) for i in (0, 1)
+        )
+    else:
+        first, second = _cut(g, body, 0, half), _cut(g, body, half, turned)
+    real = g.emit("sub", g.emit("mul", first, cos), g.emit("mul", second, sin))
+    imag = g.emit("add", g.emit("mul", first, sin), g.emit("mul", second, cos))
+    if interleaved:
+        both = [g.reshape(t, (b, h, s, half, 1)) for t in (real, imag)]
+        out = g.reshape(g.emit("concat", *both, axis=4), (b, h, s, turned))
+    else:
+        out = g.emit("concat", real, imag, axis=3)
+    if turned != depth:
+        out = g.emit("concat", out, _cut(g, y, turned, depth), axis=3)
+    return g.reshape(g.transpose(out, (0, 2, 1, 3)), (b, s, h * d)) if flat else out
+
+
+def _cut(g: Context, x: Val, lo: int, hi: int) -> Val:
+    """Elements lo to hi of the last dimension."""
+    rank, dims = g.rank(x), g.shape(x)
+    if lo == 0 and int_value(dims[-1]) == hi:
+        return x
+    begin = (0,) * (rank - 1) + (lo,)
+    shape = (*dims[:-1], IntImm(hi - lo))
+    return g.emit("slice", x, begin=begin, strides=(1,) * rank, shape=shape)
+
+
+# -- einsum -----------------------------------------------------------------------------------
+
+
+def einsum(g: Context, x: Val, *more: Val, equation: Str) -> Val:
+    """One or two operands, no ellipsis, no repeated letter within an operand."""
+    left, arrow, out = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if not arrow:
+        letters = "".join(terms)
+        out = "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+    if "." in equation or len(more) > 1 or any(len(set(t)) != len(t) for t in terms):
+        raise unsupported(f"equation={equation!r}")
+    operands = (x, *more)
+    if len(terms) != len(operands) or any(
+        len(t) != g.rank(v) for t, v in zip(terms, operands, strict=False)
+    ):
+        raise malformed(f"equation={equation!r} does not fit the operands")
+    if set(out) - set("".join(terms)) or len(set(out)) != len(out):
+        raise malformed(f"equation={equation!r}: the result names unknown or repeated letters")
+    if not more:
+        x, term = _summed(g, x, terms[0], set(out))
+        return g.transpose(x, [term.index(c) for c in out])
+    return _contract(g, x, more[0], terms[0], terms[1], out)
+
+
+def _summed(g: Context, x: Val, term: str, keep: set[str]) -> tuple[Val, str]:
+    """Letters that nothing else uses are summed away."""
+    axes = tuple(i for i, c in enumerate(term) if c not in keep)
+    if axes:
+        x = g.emit("sum", x, axes=axes, keepdims=False)
+    return x, "".join(c for c in term if c in keep)
+
+
+def _contract(g: Context, a: Val, b: Val, ta: str, tb: str, out: str) -> Val:
+    """[batch, m, k] @ [batch, k, n], reshaped and transposed to the result's order."""
+    a, ta = _summed(g, a, ta, set(out) | set(tb))
+    b, tb = _summed(g, b, tb, set(out) | set(ta))
+    batch = [c for c in ta if c in tb and c in out]
+    inner = [c for c in ta if c in tb and c not in out]
+    rows = [c for c in ta if c not in tb]
+    columns = [c for c in tb if c not in ta]
+    size: dict[str, Expr] = dict(zip(tb, g.shape(b), strict=True))
+    size |= dict(zip(ta, g.shape(a), strict=True))
+
+    def grouped(x: Val, term: str, *groups: list[str]) -> Val:
+        order = [c for group in groups for c in group]
+        lead = [size[c] for c in groups[0]]
+        folded = [g.dims.product(size[c] for c in group) for group in groups[1:]]
+        return g.reshape(g.transpose(x, [term.index(c) for c in order]), (*lead, *folded))
+
+    y = g.emit("matmul", grouped(a, ta, batch, rows, inner), grouped(b, tb, batch, inner, columns))
+    letters = [*batch, *rows, *columns]
+    y = g.reshape(y, [size[c] for c in letters])
+    return g.transpose(y, [letters.index(c) for c in out])
+
+
+TABLE: Table = {
+    "Attention": {23: attention},
+    "RotaryEmbedding": {23: rotary},
+    "Einsum": {12: einsum},
+}

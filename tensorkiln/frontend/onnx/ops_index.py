@@ -1,0 +1,215 @@
+"""Operators that pick elements: Slice, Gather, Pad, OneHot, Resize and Upsample (nearest)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.onnx.dispatch import Float, Int, Ints, Str, Table
+from tensorkiln.frontend.onnx.issues import malformed, unsupported
+from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.ir.expr import Expr, IntImm, as_expr, binary, int_value
+
+# Exporters write "to the end" as one of these, or something near.
+_FAR = 2**31 - 2
+
+
+def slice_1(
+    g: Context, x: Val, *, starts: Ints, ends: Ints, axes: Ints | None = None
+) -> Val:
+    lo, hi = [as_expr(v) for v in starts], [as_expr(v) for v in ends]
+    return _slice(g, x, lo, hi, axes, None)
+
+
+def slice_10(
+    g: Context, x: Val, starts: Val, ends: Val, axes: Val | None = None, steps: Val | None = None
+) -> Val:
+    return _slice(
+        g, x, g.extents(starts, "starts"), g.extents(ends, "ends"),
+        None if axes is None else g.ints(axes, "axes"),
+        None if steps is None else g.ints(steps, "steps"),
+    )  # fmt: skip
+
+
+def _slice(
+    g: Context, x: Val, starts: Sequence[Expr], ends: Sequence[Expr],
+    axes: Sequence[int] | None, steps: Sequence[int] | None,
+) -> Val:  # fmt: skip
+    rank = g.rank(x)
+    where = g.axes(range(len(starts)) if axes is None else axes, rank)
+    by = [1] * len(where) if steps is None else list(steps)
+    if not len(starts) == len(ends) == len(where) == len(by):
+        raise malformed("starts, ends, axes and steps have different lengths")
+    if 0 in by:
+        raise malformed("a step is 0")
+    begin: list[Expr] = [IntImm(0)] * rank
+    strides, shape = [1] * rank, list(g.shape(x))
+    for axis, start, end, step in zip(where, starts, ends, by, strict=True):
+        strides[axis] = step
+        begin[axis], shape[axis] = _range(g, start, end, step, shape[axis])
+    plain = all(int_value(b) == 0 for b in begin) and all(s == 1 for s in strides)
+    if plain and tuple(shape) == g.shape(x):
+        return x
+    return g.emit("slice", x, begin=tuple(begin), strides=tuple(strides), shape=tuple(shape))
+
+
+def _range(g: Context, start: Expr, end: Expr, step: int, extent: Expr) -> tuple[Expr, Expr]:
+    """(first index, number of elements) of one dimension of a slice."""
+    if step > 0:
+        lo, hi = _clamp(g, start, extent, 0, 0), _clamp(g, end, extent, 0, 0)
+        span = hi - lo
+    else:
+        lo, hi = _clamp(g, start, extent, 0, -1), _clamp(g, end, extent, -1, -1)
+        span = lo - hi
+    k = abs(step)
+    count = g.dims.max(0, (span + (k - 1)) // k)
+    return lo, count
+
+
+def _clamp(g: Context, at: Expr, extent: Expr, low: int, high: int) -> Expr:
+    """`at` (from the end when negative) limited to [low, extent + high]."""
+    dims, value, size = g.dims, int_value(at), int_value(extent)
+    top = dims.simplify(extent + high)
+    if value is not None:
+        if value > _FAR:
+            return top
+        if value < -_FAR:
+            return as_expr(low)
+        index = extent + value if value < 0 else at
+        return dims.max(low, dims.min(index, top))
+    if not dims.holds(binary("ge", at, 0)):
+        raise unsupported("a bound may be negative or not, depending on a symbolic dimension")
+    if size is not None and not dims.holds(binary("gt", at, top)):
+        # A symbolic bound on a fixed table (positions): the size is within the table.
+        if not dims.holds(binary("le", at, top)):
+            dims.assume(binary("le", at, top))
+        return dims.simplify(at)
+    return dims.max(low, dims.min(at, top))
+
+
+def gather(g: Context, x: Val, indices: Val, *, axis: Int = 0) -> Val:
+    return g.emit("take", x, indices, axis=g.axis(axis, g.rank(x)))
+
+
+def _linear(g: Context, parts: Sequence[Val], extents: Sequence[Expr]) -> Val:
+    """Row-major positions of broadcasting int64 indices into `extents`."""
+    total: Val = g.const(0, "int64")
+    for index, extent in zip(parts, extents, strict=True):
+        n = g.reshape(g.shape_value([extent]), ())
+        total = g.emit("add", g.emit("mul", total, n), index)
+    return total
+
+
+def _wrapped(g: Context, index: Val, extent: Expr) -> Val:
+    """Indices as int64; negative ones count from the end."""
+    index = g.cast(index, "int64")
+    n = g.reshape(g.shape_value([extent]), ())
+    below = g.emit("less", index, g.const(0, "int64"))
+    return g.emit("where", below, g.emit("add", index, n), index)
+
+
+def gather_elements(g: Context, x: Val, indices: Val, *, axis: Int = 0) -> Val:
+    """out[i, j, ...] = x[i, indices[i, j, ...], ...], as one Gather of the flat operand."""
+    rank = g.rank(x)
+    at = g.axis(axis, rank)
+    if g.rank(indices) != rank:
+        raise malformed(f"indices have {g.rank(indices)} dimensions, the operand {rank}")
+    parts: list[Val] = []
+    for i, n in enumerate(g.shape(indices)):
+        if i == at:
+            parts.append(_wrapped(g, indices, g.shape(x)[i]))
+            continue
+        line = g.emit("arange", start=0, step=1, count=n, dtype="int64")
+        parts.append(g.reshape(line, [n if j == i else IntImm(1) for j in range(rank)]))
+    flat = g.reshape(x, (g.dims.product(g.shape(x)),))
+    return g.emit("take", flat, _linear(g, parts, g.shape(x)), axis=0)
+
+
+def gather_nd(g: Context, x: Val, indices: Val, *, batch_dims: Int = 0) -> Val:
+    if batch_dims:
+        raise unsupported(f"batch_dims={batch_dims}", "only 0")
+    count = int_value(g.shape(indices)[-1]) if g.rank(indices) else None
+    if count is None or not 1 <= count <= g.rank(x):
+        raise malformed("the last dimension of indices must be 1..rank of the operand")
+    dims, lead = g.shape(x), g.shape(indices)[:-1]
+    parts = []
+    for k in range(count):
+        begin = (0,) * len(lead) + (k,)
+        column = g.emit("slice", indices, begin=begin, strides=(1,) * len(begin), shape=(*lead, 1))
+        parts.append(_wrapped(g, g.reshape(column, lead), dims[k]))
+    rows = g.reshape(x, (g.dims.product(dims[:count]), *dims[count:]))
+    return g.emit("take", rows, _linear(g, parts, dims[:count]), axis=0)
+
+
+def one_hot(g: Context, indices: Val, depth: Val, values: Val, *, axis: Int = -1) -> Val:
+    n = int(g.scalar(depth, "depth"))
+    rank = g.rank(indices) + 1
+    at = g.axis(axis, rank)
+    lead = list(g.shape(indices))
+    index = g.reshape(_wrapped(g, indices, as_expr(n)), [*lead[:at], 1, *lead[at:]])
+    line = g.const(np.arange(n), "int64")
+    line = g.reshape(line, [n if i == at else 1 for i in range(rank)])
+    pick = [
+        g.reshape(g.emit("slice", values, begin=(i,), strides=(1,), shape=(1,)), ())
+        for i in (0, 1)
+    ]
+    return g.emit("where", g.emit("equal", index, line), pick[1], pick[0])
+
+
+# -- padding ----------------------------------------------------------------------------------
+
+
+def pad_2(g: Context, x: Val, *, pads: Ints, mode: Str = "constant", value: Float = 0.0) -> Val:
+    return _pad(g, x, pads, range(g.rank(x)), mode, value)
+
+
+def pad_11(
+    g: Context, x: Val, pads: Val, value: Val | None = None, axes: Val | None = None,
+    *, mode: Str = "constant",
+) -> Val:  # fmt: skip
+    rank = g.rank(x)
+    where = range(rank) if axes is None else g.axes(g.ints(axes, "axes"), rank)
+    fill = 0.0 if value is None else g.scalar(value, "the padding value")
+    return _pad(g, x, g.ints(pads, "pads"), where, mode, float(fill))
+
+
+def _pad(
+    g: Context, x: Val, pads: Sequence[int], axes: Sequence[int], mode: str, value: float
+) -> Val:
+    if len(pads) != 2 * len(axes):
+        raise malformed(f"pads has {len(pads)} entries for {len(axes)} dimensions")
+    if mode not in ("constant", "edge", "reflect", "wrap"):
+        raise malformed(f"mode={mode!r}; expected 'constant', 'reflect' or 'edge'")
+    if mode == "wrap":
+        raise unsupported("mode='wrap'")
+    before, after = [0] * g.rank(x), [0] * g.rank(x)
+    for k, axis in enumerate(axes):
+        before[axis], after[axis] = pads[k], pads[len(axes) + k]
+    if any(p < 0 for p in (*before, *after)):
+        x = _crop(g, x, before, after)
+        before, after = [max(p, 0) for p in before], [max(p, 0) for p in after]
+    if not any(before) and not any(after):
+        return x
+    return g.emit("pad", x, before=tuple(before), after=tuple(after), value=value, mode=mode)
+
+
+def _crop(g: Context, x: Val, before: Sequence[int], after: Sequence[int]) -> Val:
+    """Negative pads cut elements off."""
+    begin = tuple(max(-p, 0) for p in before)
+    shape = tuple(
+        g.dims.simplify(d + (min(b, 0) + min(a, 0)))
+        for d, b, a in zip(g.shape(x), before, after, strict=True)
+    )
+    return g.emit("slice", x, begin=begin, strides=(1,) * g.rank(x), shape=shape)
+
+
+TABLE: Table = {
+    "Slice": {1: slice_1, 10: slice_10},
+    "Gather": {1: gather},
+    "GatherElements": {11: gather_elements},
+    "GatherND": {11: gather_nd},
+    "OneHot": {9: one_hot},
+    "Pad": {2: pad_2, 11: pad_11},
+}

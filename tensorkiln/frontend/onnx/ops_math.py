@@ -1,0 +1,271 @@
+"""Elementwise ONNX operators: arithmetic, comparison, logic, activations, casts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.onnx.dispatch import Float, Importer, Int, Str, Table
+from tensorkiln.frontend.onnx.issues import malformed, unsupported
+from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.onnx.tensors import dtype_name
+
+
+def unary(name: str) -> Importer:
+    """The operator of ours with the same meaning."""
+
+    def run(g: Context, x: Val) -> Val:
+        return g.emit(name, x)
+
+    return run
+
+
+def binary(name: str) -> Importer:
+    """A broadcasting operator; both operands must have one dtype."""
+
+    def run(g: Context, a: Val, b: Val) -> Val:
+        _same_dtype(g, a, b)
+        return g.emit(name, a, b)
+
+    return run
+
+
+def _same_dtype(g: Context, *xs: Val) -> None:
+    dtypes = list(dict.fromkeys(g.dtype(x) for x in xs))
+    if len(dtypes) > 1:
+        raise malformed(f"operands have different element types: {', '.join(dtypes)}")
+
+
+def variadic(name: str) -> Importer:
+    """Sum, Max, Min of one or more broadcasting operands, left to right."""
+
+    def run(g: Context, x: Val, *more: Val) -> Val:
+        _same_dtype(g, x, *more)
+        for y in more:
+            x = g.emit(name, x, y)
+        return x
+
+    return run
+
+
+def mean(g: Context, x: Val, *more: Val) -> Val:
+    total = variadic("add")(g, x, *more)
+    return g.emit("mul", total, g.like(1 / (1 + len(more)), total)) if more else x
+
+
+def mod(g: Context, a: Val, b: Val, *, fmod: Int = 0) -> Val:
+    _same_dtype(g, a, b)
+    return g.emit("mod", a, b, fmod=fmod)
+
+
+def pow_(g: Context, x: Val, y: Val) -> Val:
+    """The result has the base's dtype; mixed operands are computed in the floating one."""
+    base, exponent = g.type(x).dtype, g.type(y).dtype
+    if base.is_float or not exponent.is_float:
+        return g.emit("pow", x, g.cast(y, base.name))
+    return g.cast(g.emit("pow", g.cast(x, exponent.name), y), base.name)
+
+
+def where(g: Context, cond: Val, a: Val, b: Val) -> Val:
+    _same_dtype(g, a, b)
+    return g.emit("where", cond, a, b)
+
+
+def cast(g: Context, x: Val, *, to: Int, saturate: Int = 1, round_mode: Str = "up") -> Val:
+    return g.cast(x, dtype_name(to, "Cast.to"))
+
+
+def cast_like(
+    g: Context, x: Val, like: Val, *, saturate: Int = 1, round_mode: Str = "up"
+) -> Val:
+    return g.cast(x, g.dtype(like))
+
+
+def identity(g: Context, x: Val) -> Val:
+    return x
+
+
+def dropout(g: Context, x: Val, *, ratio: Float = 0.5) -> tuple[Val, ...]:
+    """Inference: the operand itself; the mask keeps everything."""
+    if len(g.outputs) < 2:
+        return (x,)
+    return x, g.emit("full", shape=g.shape(x), value=1.0, dtype="bool")
+
+
+def dropout_12(
+    g: Context, x: Val, ratio: Val | None = None, training: Val | None = None, *, seed: Int = 0
+) -> tuple[Val, ...]:
+    if training is not None and g.scalar(training, "training_mode"):
+        raise unsupported("training mode", "export the model for inference")
+    return dropout(g, x)
+
+
+# -- activations ------------------------------------------------------------------------------
+
+
+
+def leaky_relu(g: Context, x: Val, *, alpha: Float = 0.01) -> Val:
+    return g.emit("leaky_relu", x, alpha=alpha)
+
+
+def elu(g: Context, x: Val, *, alpha: Float = 1.0) -> Val:
+    return g.emit("elu", x, alpha=alpha)
+
+
+def selu(
+    g: Context, x: Val, *, alpha: Float = 1.6732631921768188, gamma: Float = 1.0507010221481323
+) -> Val:
+    return g.emit("mul", g.emit("elu", x, alpha=alpha), g.like(gamma, x))
+
+
+def celu(g: Context, x: Val, *, alpha: Float = 1.0) -> Val:
+    """max(0, x) + min(0, alpha*(exp(x/alpha) - 1)) = alpha * elu(x/alpha)"""
+    scaled = g.emit("elu", g.emit("div", x, g.like(alpha, x)), alpha=1.0)
+    return g.emit("mul", scaled, g.like(alpha, x))
+
+
+def hard_sigmoid(g: Context, x: Val, *, alpha: Float = 0.2, beta: Float = 0.5) -> Val:
+    return g.emit("hard_sigmoid", x, alpha=alpha, beta=beta)
+
+
+def prelu(g: Context, x: Val, slope: Val) -> Val:
+    """max(x, 0) + slope * min(x, 0)"""
+    zero = g.like(0, x)
+    low = g.emit("mul", g.emit("minimum", x, zero), slope)
+    return g.emit("add", g.emit("maximum", x, zero), low)
+
+
+def gelu(g: Context, x: Val, *, approximate: Str = "none") -> Val:
+    if approximate not in ("none", "tanh"):
+        raise malformed(f"approximate={approximate!r}; expected 'none' or 'tanh'")
+    return g.emit("gelu", x, approximate=approximate)
+
+
+def swish(g: Context, x: Val, *, alpha: Float = 1.0) -> Val:
+    if alpha == 1.0:
+        return g.emit("silu", x)
+    return g.emit("mul", x, g.emit("sigmoid", g.emit("mul", x, g.like(alpha, x))))
+
+
+def mish(g: Context, x: Val) -> Val:
+    return g.emit("mul", x, g.emit("tanh", g.emit("softplus", x)))
+
+
+def softsign(g: Context, x: Val) -> Val:
+    return g.emit("div", x, g.emit("add", g.emit("abs", x), g.like(1, x)))
+
+
+def thresholded_relu(g: Context, x: Val, *, alpha: Float = 1.0) -> Val:
+    return g.emit("where", g.emit("greater", x, g.like(alpha, x)), x, g.like(0, x))
+
+
+def shrink(g: Context, x: Val, *, bias: Float = 0.0, lambd: Float = 0.5) -> Val:
+    """x + bias below -lambd, x - bias above lambd, 0 between."""
+    inside = g.like(0, x)
+    above = g.emit("sub", x, g.like(bias, x))
+    below = g.emit("add", x, g.like(bias, x))
+    high = g.emit("where", g.emit("greater", x, g.like(lambd, x)), above, inside)
+    return g.emit("where", g.emit("less", x, g.like(-lambd, x)), below, high)
+
+
+def clip_6(
+    g: Context, x: Val, *, min: Float = -math.inf, max: Float = math.inf
+) -> Val:
+    lowest, highest = 3.4028234663852886e38, 3.4028234663852886e38
+    low = None if min <= -lowest else min
+    high = None if max >= highest else max
+    return x if low is None and high is None else g.emit("clip", x, min=low, max=high)
+
+
+def clip_11(g: Context, x: Val, low: Val | None = None, high: Val | None = None) -> Val:
+    for bound in (low, high):
+        if bound is not None and g.rank(bound) > 1:
+            raise malformed("the bounds of Clip must be scalars")
+    floats = g.type(x).dtype.is_float
+    if floats and all(b is None or hasattr(b, "array") for b in (low, high)):
+        values = [None if b is None else float(g.scalar(b, "bound")) for b in (low, high)]
+        if values == [None, None]:
+            return x
+        return g.emit("clip", x, min=values[0], max=values[1])
+    for name, bound in (("maximum", low), ("minimum", high)):
+        if bound is not None:
+            _same_dtype(g, x, bound)
+            x = g.emit(name, x, g.reshape(bound, ()))
+    return x
+
+
+# -- from other operators ---------------------------------------------------------------------
+
+
+def tan(g: Context, x: Val) -> Val:
+    return g.emit("div", g.emit("sin", x), g.emit("cos", x))
+
+
+def _exp_pair(g: Context, x: Val) -> tuple[Val, Val]:
+    return g.emit("exp", x), g.emit("exp", g.emit("neg", x))
+
+
+def sinh(g: Context, x: Val) -> Val:
+    up, down = _exp_pair(g, x)
+    return g.emit("mul", g.emit("sub", up, down), g.like(0.5, x))
+
+
+def cosh(g: Context, x: Val) -> Val:
+    up, down = _exp_pair(g, x)
+    return g.emit("mul", g.emit("add", up, down), g.like(0.5, x))
+
+
+def is_inf(g: Context, x: Val, *, detect_negative: Int = 1, detect_positive: Int = 1) -> Val:
+    if detect_negative and detect_positive:
+        return g.emit("equal", g.emit("abs", x), g.like(math.inf, x))
+    if detect_positive or detect_negative:
+        return g.emit("equal", x, g.like(math.inf if detect_positive else -math.inf, x))
+    return g.emit("full", shape=g.shape(x), value=0.0, dtype="bool")
+
+
+# ONNX name -> the operator of ours that means the same on the same operands
+SAME_UNARY = {
+    "Abs": "abs", "Neg": "neg", "Sqrt": "sqrt", "Exp": "exp", "Log": "log", "Erf": "erf",
+    "Tanh": "tanh", "Sigmoid": "sigmoid", "Relu": "relu", "Floor": "floor", "Ceil": "ceil",
+    "Round": "round", "Sign": "sign", "Reciprocal": "reciprocal", "Sin": "sin", "Cos": "cos",
+    "Not": "logical_not", "IsNaN": "isnan", "HardSwish": "hard_swish", "Softplus": "softplus",
+}  # fmt: skip
+SAME_BINARY = {
+    "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Equal": "equal", "Less": "less",
+    "LessOrEqual": "less_equal", "Greater": "greater", "GreaterOrEqual": "greater_equal",
+    "And": "logical_and", "Or": "logical_or", "Xor": "logical_xor",
+}  # fmt: skip
+
+TABLE: Table = {
+    **{name: {1: unary(op)} for name, op in SAME_UNARY.items()},
+    **{name: {7: binary(op)} for name, op in SAME_BINARY.items()},
+    "Sum": {6: variadic("add")},
+    "Max": {6: variadic("maximum")},
+    "Min": {6: variadic("minimum")},
+    "Mean": {6: mean},
+    "Mod": {10: mod},
+    "Pow": {7: pow_},
+    "Where": {9: where},
+    "Cast": {6: cast},
+    "CastLike": {15: cast_like},
+    "Identity": {1: identity},
+    "Dropout": {7: dropout, 12: dropout_12},
+    "LeakyRelu": {6: leaky_relu},
+    "Elu": {6: elu},
+    "Selu": {6: selu},
+    "Celu": {12: celu},
+    "HardSigmoid": {6: hard_sigmoid},
+    "PRelu": {7: prelu},
+    "Gelu": {20: gelu},
+    "Swish": {24: swish},
+    "Mish": {18: mish},
+    "Softsign": {1: softsign},
+    "ThresholdedRelu": {10: thresholded_relu},
+    "Shrink": {9: shrink},
+    "Clip": {6: clip_6, 11: clip_11},
+    "Tan": {7: tan},
+    "Sinh": {9: sinh},
+    "Cosh": {9: cosh},
+    "IsInf": {10: is_inf},
+}

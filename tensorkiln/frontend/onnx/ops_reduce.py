@@ -1,0 +1,143 @@
+"""Reductions, ArgMax/ArgMin, softmax and cumulative sums."""
+
+from __future__ import annotations
+
+from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.onnx.dispatch import Importer, Int, Ints, Table
+from tensorkiln.frontend.onnx.issues import unsupported
+from tensorkiln.frontend.onnx.known import Val
+
+
+def _reduce(g: Context, name: str, x: Val, axes: tuple[int, ...], keepdims: bool) -> Val:
+    """One ONNX reduction over checked axes, from the five that we have."""
+
+    def over(op: str, y: Val, keep: bool = keepdims) -> Val:
+        return g.emit(op, y, axes=axes, keepdims=keep)
+
+    match name:
+        case "ReduceL1":
+            return over("sum", g.emit("abs", x))
+        case "ReduceL2":
+            return g.emit("sqrt", over("sum", g.emit("mul", x, x)))
+        case "ReduceSumSquare":
+            return over("sum", g.emit("mul", x, x))
+        case "ReduceLogSum":
+            return g.emit("log", over("sum", x))
+        case "ReduceLogSumExp":
+            top = over("max", x, True)
+            total = g.emit("log", over("sum", g.emit("exp", g.emit("sub", x, top))))
+            return g.emit("add", total, top if keepdims else g.reshape(top, g.shape(total)))
+    return over(OURS[name], x)
+
+
+def _run(g: Context, name: str, x: Val, axes: tuple[int, ...] | None, keepdims: int) -> Val:
+    rank = g.rank(x)
+    checked = tuple(range(rank)) if axes is None else g.axes(axes, rank)
+    if name in OURS and (rank == 0 or not checked):
+        return x
+    return _reduce(g, name, x, tuple(sorted(checked)), bool(keepdims))
+
+
+def reduce_attr(name: str) -> Importer:
+    """Axes as an attribute: until opset 17, ReduceSum until 12."""
+
+    def run(g: Context, x: Val, *, axes: Ints | None = None, keepdims: Int = 1) -> Val:
+        return _run(g, name, x, axes or None, keepdims)
+
+    return run
+
+
+def reduce_input(name: str) -> Importer:
+    """Axes as an operand; none means all of them, or none of them by `noop_with_empty_axes`."""
+
+    def run(
+        g: Context, x: Val, axes: Val | None = None, *, keepdims: Int = 1,
+        noop_with_empty_axes: Int = 0,
+    ) -> Val:  # fmt: skip
+        given = g.ints(axes, "axes") if axes is not None else ()
+        if not given and noop_with_empty_axes:
+            return _run(g, name, x, (), keepdims)
+        return _run(g, name, x, given or None, keepdims)
+
+    return run
+
+
+def arg(name: str) -> Importer:
+    def run(
+        g: Context, x: Val, *, axis: Int = 0, keepdims: Int = 1, select_last_index: Int = 0
+    ) -> Val:
+        if select_last_index:
+            raise unsupported("select_last_index=1")
+        return g.emit(name, x, axis=g.axis(axis, g.rank(x)), keepdims=bool(keepdims))
+
+    return run
+
+
+def softmax_1(name: str) -> Importer:
+    """Until opset 12: over all dimensions from `axis` on, as one."""
+
+    def run(g: Context, x: Val, *, axis: Int = 1) -> Val:
+        rank, shape = g.rank(x), g.shape(x)
+        axis = rank if axis == rank else g.axis(axis, rank)
+        if axis == rank - 1:
+            return g.emit(name, x, axis=axis)
+        rows, columns = g.dims.product(shape[:axis]), g.dims.product(shape[axis:])
+        return g.reshape(g.emit(name, g.reshape(x, (rows, columns)), axis=1), shape)
+
+    return run
+
+
+def softmax_13(name: str) -> Importer:
+    def run(g: Context, x: Val, *, axis: Int = -1) -> Val:
+        return g.emit(name, x, axis=g.axis(axis, g.rank(x)))
+
+    return run
+
+
+def cumsum(g: Context, x: Val, axis: Val, *, exclusive: Int = 0, reverse: Int = 0) -> Val:
+    """sum over j of x[j] where j <= i (or <, >=, >), by a mask: quadratic, but any dtype."""
+    rank = g.rank(x)
+    at = g.axis(int(g.scalar(axis, "axis")), rank)
+    last = [i for i in range(rank) if i != at] + [at]
+    moved = g.transpose(x, last)
+    n = g.shape(x)[at]
+    index = g.emit("arange", start=0, step=1, count=n, dtype="int64")
+    i, j = g.reshape(index, (n, 1)), g.reshape(index, (1, n))
+    less = "less" if exclusive else "less_equal"
+    keep = g.emit(less, i, j) if reverse else g.emit(less, j, i)
+    wide = g.reshape(moved, (*g.shape(moved)[:-1], 1, n))
+    masked = g.emit("where", keep, wide, g.like(0, x))
+    total = g.emit("sum", masked, axes=(rank,), keepdims=False)
+    return g.transpose(total, [last.index(i) for i in range(rank)])
+
+
+def hardmax_13(g: Context, x: Val, *, axis: Int = -1) -> Val:
+    at = g.axis(axis, g.rank(x))
+    best = g.emit("argmax", x, axis=at, keepdims=True)
+    n = g.shape(x)[at]
+    index = g.emit("arange", start=0, step=1, count=n, dtype="int64")
+    shape = [n if i == at else 1 for i in range(g.rank(x))]
+    return g.cast(g.emit("equal", best, g.reshape(index, shape)), g.dtype(x))
+
+
+OURS = {
+    "ReduceSum": "sum",
+    "ReduceMean": "mean",
+    "ReduceMax": "max",
+    "ReduceMin": "min",
+    "ReduceProd": "prod",
+}
+_COMPOSED = ("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp")
+
+TABLE: Table = {
+    **{
+        name: {1: reduce_attr(name), (13 if name == "ReduceSum" else 18): reduce_input(name)}
+        for name in (*OURS, *_COMPOSED)
+    },
+    "ArgMax": {1: arg("argmax")},
+    "ArgMin": {1: arg("argmin")},
+    "Softmax": {1: softmax_1("softmax"), 13: softmax_13("softmax")},
+    "LogSoftmax": {1: softmax_1("log_softmax"), 13: softmax_13("log_softmax")},
+    "Hardmax": {13: hardmax_13},
+    "CumSum": {11: cumsum},
+}

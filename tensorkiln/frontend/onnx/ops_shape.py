@@ -1,0 +1,329 @@
+"""Operators about shapes: Shape, Reshape, Transpose, Concat, Split, Expand, Range, Constant, ..."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from tensorkiln.frontend.onnx.context import Context
+from tensorkiln.frontend.onnx.dispatch import Array, Float, Floats, Int, Ints, Str, Table
+from tensorkiln.frontend.onnx.issues import malformed, unsupported
+from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.onnx.tensors import dtype_name
+from tensorkiln.ir.expr import Expr, IntImm, as_expr, int_value
+from tensorkiln.ir.relax import constant
+
+
+def shape(g: Context, x: Val, *, start: Int = 0, end: Int | None = None) -> Val:
+    return g.shape_value(g.shape(x)[slice(start, end)])
+
+
+def size(g: Context, x: Val) -> Val:
+    return g.reshape(g.shape_value([g.dims.product(g.shape(x))]), ())
+
+
+def reshape_1(g: Context, x: Val, *, shape: Ints, allowzero: Int = 0) -> Val:
+    return _reshape(g, x, [as_expr(d) for d in shape], False)
+
+
+def reshape_5(g: Context, x: Val, shape: Val, *, allowzero: Int = 0) -> Val:
+    return _reshape(g, x, list(g.extents(shape, "the shape of Reshape")), bool(allowzero))
+
+
+def _reshape(g: Context, x: Val, target: list[Expr], allowzero: bool) -> Val:
+    old = g.shape(x)
+    for i, d in enumerate(target):
+        if int_value(d) == 0 and not allowzero:
+            if i >= len(old):
+                raise malformed(f"entry {i} copies a dimension, but the operand has {len(old)}")
+            target[i] = old[i]
+    free = [i for i, d in enumerate(target) if int_value(d) == -1]
+    if len(free) > 1:
+        raise malformed(f"the shape has {len(free)} entries of -1")
+    total = g.dims.product(old)
+    if free:
+        part = g.dims.product(d for i, d in enumerate(target) if i not in free)
+        rest = g.dims.divide(total, part)
+        if rest is None:
+            raise malformed(
+                f"{_count(total)} elements do not divide into rows of {_count(part)}"
+            )
+        target[free[0]] = rest
+    else:
+        new, old_count = int_value(g.dims.product(target)), int_value(total)
+        if new is not None and old_count is not None and new != old_count:
+            raise malformed(f"{old_count} elements cannot take a shape of {new}")
+    return g.reshape(x, target)
+
+
+def _count(e: Expr) -> object:
+    value = int_value(e)
+    return e if value is None else value
+
+
+def flatten(g: Context, x: Val, *, axis: Int = 1) -> Val:
+    rank, dims = g.rank(x), g.shape(x)
+    at = rank if axis == rank else g.axis(axis, rank)
+    return g.reshape(x, (g.dims.product(dims[:at]), g.dims.product(dims[at:])))
+
+
+def squeeze_1(g: Context, x: Val, *, axes: Ints | None = None) -> Val:
+    dims = g.shape(x)
+    if axes is None:
+        drop = tuple(i for i, d in enumerate(dims) if int_value(d) == 1)
+    else:
+        drop = g.axes(axes, len(dims))
+    for i in drop:
+        if int_value(dims[i]) not in (1, None):
+            raise malformed(f"dimension {i} of extent {int_value(dims[i])} cannot be squeezed")
+        if int_value(dims[i]) is None:
+            raise unsupported(f"dimension {i} is symbolic and must be 1", "freeze it to 1")
+    return g.reshape(x, [d for i, d in enumerate(dims) if i not in drop])
+
+
+def squeeze_13(g: Context, x: Val, axes: Val | None = None) -> Val:
+    return squeeze_1(g, x, axes=None if axes is None else g.ints(axes, "axes"))
+
+
+def unsqueeze_1(g: Context, x: Val, *, axes: Ints) -> Val:
+    rank = g.rank(x) + len(axes)
+    new = g.axes(axes, rank)
+    rest = iter(g.shape(x))
+    return g.reshape(x, [IntImm(1) if i in new else next(rest) for i in range(rank)])
+
+
+def unsqueeze_13(g: Context, x: Val, axes: Val) -> Val:
+    return unsqueeze_1(g, x, axes=g.ints(axes, "axes"))
+
+
+def transpose(g: Context, x: Val, *, perm: Ints | None = None) -> Val:
+    rank = g.rank(x)
+    order = tuple(reversed(range(rank))) if perm is None else perm
+    if sorted(order) != list(range(rank)):
+        raise malformed(f"perm={list(order)} is no permutation of {rank} dimensions")
+    return g.transpose(x, order)
+
+
+def concat(g: Context, x: Val, *more: Val, axis: Int = 1) -> Val:
+    at = g.axis(axis, g.rank(x))
+    dtypes = {g.dtype(v) for v in (x, *more)}
+    if len(dtypes) > 1:
+        raise malformed(f"operands have different element types: {', '.join(sorted(dtypes))}")
+    return g.emit("concat", x, *more, axis=at) if more else x
+
+
+def split_2(g: Context, x: Val, *, axis: Int = 0, split: Ints | None = None) -> list[Val]:
+    return _split(g, x, axis, split, len(g.outputs))
+
+
+def split_13(g: Context, x: Val, split: Val | None = None, *, axis: Int = 0) -> list[Val]:
+    parts = None if split is None else g.ints(split, "split")
+    return _split(g, x, axis, parts, len(g.outputs))
+
+
+def split_18(
+    g: Context, x: Val, split: Val | None = None, *, axis: Int = 0, num_outputs: Int | None = None
+) -> list[Val]:
+    if (split is None) == (num_outputs is None):
+        raise malformed("either split or num_outputs must be given")
+    parts = None if split is None else g.ints(split, "split")
+    return _split(g, x, axis, parts, num_outputs or len(g.outputs))
+
+
+def _split(
+    g: Context, x: Val, axis: int, parts: Sequence[int] | None, count: int
+) -> list[Val]:
+    at = g.axis(axis, g.rank(x))
+    extent = g.shape(x)[at]
+    total = int_value(extent)
+    if parts is None:
+        if total is None:
+            raise unsupported("a symbolic dimension is split into equal parts")
+        each = -(-total // count)
+        parts = [min(each, max(total - i * each, 0)) for i in range(count)]
+    if any(p < 0 for p in parts) or (total is not None and sum(parts) != total):
+        raise malformed(f"parts {list(parts)} do not add up to the extent {_count(extent)}")
+    if len(parts) != len(g.outputs):
+        raise malformed(f"{len(parts)} parts for {len(g.outputs)} outputs")
+    outs: list[Val] = []
+    start = 0
+    for part in parts:
+        begin = [start if i == at else 0 for i in range(g.rank(x))]
+        dims = [as_expr(part) if i == at else d for i, d in enumerate(g.shape(x))]
+        outs.append(
+            g.emit("slice", x, begin=tuple(begin), strides=(1,) * g.rank(x), shape=tuple(dims))
+        )
+        start += part
+    return outs
+
+
+def expand(g: Context, x: Val, shape: Val) -> Val:
+    target = g.extents(shape, "the shape of Expand")
+    return broadcast(g, x, target)
+
+
+def broadcast(g: Context, x: Val, target: Sequence[Expr]) -> Val:
+    """To the common shape of the operand and `target` by NumPy's rule."""
+    old = g.shape(x)
+    rank = max(len(old), len(target))
+    a = [IntImm(1)] * (rank - len(old)) + list(old)
+    b = [IntImm(1)] * (rank - len(target)) + list(target)
+    new = tuple(_common(g, p, q) for p, q in zip(a, b, strict=True))
+    return x if new == old else g.emit("broadcast_to", x, shape=new)
+
+
+def _common(g: Context, a: Expr, b: Expr) -> Expr:
+    x, y = int_value(a), int_value(b)
+    if x == 1:
+        return b
+    if y == 1 or g.dims.same(a, b):
+        return a
+    if x is not None and y is not None:
+        raise malformed(f"extents {x} and {y} do not broadcast")
+    # One is symbolic: it can only be 1 or the other one.
+    return a if x is not None else b
+
+
+def tile(g: Context, x: Val, repeats: Val) -> Val:
+    counts = g.ints(repeats, "repeats")
+    if len(counts) != g.rank(x) or any(c < 0 for c in counts):
+        raise malformed(f"repeats={list(counts)} for an operand of {g.rank(x)} dimensions")
+    return x if all(c == 1 for c in counts) else g.emit("tile", x, repeats=counts)
+
+
+def range_(g: Context, start: Val, limit: Val, delta: Val) -> Val:
+    dtype = g.dtype(start)
+    if g.type(start).dtype.is_float:
+        lo, hi, by = (float(g.scalar(v, "a bound of Range")) for v in (start, limit, delta))
+        if by == 0:
+            raise malformed("delta is 0")
+        return constant((lo + by * np.arange(max(math.ceil((hi - lo) / by), 0))).astype(dtype))
+    bounds = []
+    for what, v in (("start", start), ("limit", limit), ("delta", delta)):
+        array = g.known(v)
+        if array is None:
+            raise unsupported(f"{what} is computed from data")
+        if array.size != 1:
+            raise malformed(f"{what} must be a scalar")
+        bounds.append(array.reshape(()).item())
+    step = int_value(bounds[2])
+    if not step:
+        raise malformed("delta is 0") if step == 0 else unsupported("delta is symbolic")
+    span = bounds[1] - bounds[0] if step > 0 else bounds[0] - bounds[1]
+    count = g.dims.max(0, (span + (abs(step) - 1)) // abs(step))
+    n, first = int_value(count), int_value(bounds[0])
+    if n is not None and first is not None:
+        return constant((first + step * np.arange(n)).astype(dtype))
+    return g.emit("arange", start=g.dims.simplify(bounds[0]), step=step, count=count, dtype=dtype)
+
+
+def constant_of_shape(g: Context, shape: Val, *, value: Array | None = None) -> Val:
+    dims = [g.dims.simplify(d) for d in g.extents(shape, "the shape of ConstantOfShape")]
+    if value is not None and value.size != 1:
+        raise malformed(f"value must have one element, got {value.size}")
+    fill = np.zeros((), np.float32) if value is None else value.reshape(())
+    numbers = [int_value(d) for d in dims]
+    if None not in numbers:
+        sizes = tuple(n for n in numbers if n is not None)
+        if any(n < 0 for n in sizes):
+            raise malformed(f"the shape has a negative extent: {list(sizes)}")
+        # Light models make their weights so; zeros cost no memory until touched.
+        return constant(np.full(sizes, fill) if fill.any() else np.zeros(sizes, fill.dtype))
+    return g.emit("full", shape=tuple(dims), value=fill.item(), dtype=str(fill.dtype))
+
+
+def constant_node(
+    g: Context, *, value: Array | None = None, value_float: Float | None = None,
+    value_floats: Floats | None = None, value_int: Int | None = None,
+    value_ints: Ints | None = None,
+) -> Val:  # fmt: skip
+    given = [
+        (value, None), (value_float, "float32"), (value_floats, "float32"),
+        (value_int, "int64"), (value_ints, "int64"),
+    ]  # fmt: skip
+    found = [(v, d) for v, d in given if v is not None]
+    if len(found) != 1:
+        raise malformed(f"expected one value attribute, got {len(found)}")
+    array, dtype = found[0]
+    return constant(np.asarray(array, dtype))
+
+
+def eye_like(g: Context, x: Val, *, dtype: Int | None = None, k: Int = 0) -> Val:
+    rows, columns = _matrix_index(g, x)
+    diagonal = g.emit("equal", g.emit("sub", columns, rows), g.const(k, "int64"))
+    return g.cast(diagonal, g.dtype(x) if dtype is None else dtype_name(dtype, "EyeLike.dtype"))
+
+
+def trilu(g: Context, x: Val, k: Val | None = None, *, upper: Int = 1) -> Val:
+    """Keep where column - row >= k (upper) or <= k (lower)."""
+    if g.rank(x) < 2:
+        raise malformed("Trilu needs an operand of 2 or more dimensions")
+    offset = g.const(0 if k is None else int(g.scalar(k, "k")), "int64")
+    rows, columns = _matrix_index(g, x)
+    compare = "greater_equal" if upper else "less_equal"
+    keep = g.emit(compare, g.emit("sub", columns, rows), offset)
+    zero = g.const(0, g.type(x).dtype)
+    if g.type(x).dtype.is_bool:
+        return g.emit("logical_and", keep, x)
+    return g.emit("where", keep, x, zero)
+
+
+def _matrix_index(g: Context, x: Val) -> tuple[Val, Val]:
+    """Row and column numbers of the last two dimensions, as [n, 1] and [1, m]."""
+    n, m = g.shape(x)[-2:]
+    rows = g.emit("arange", start=0, step=1, count=n, dtype="int64")
+    columns = g.emit("arange", start=0, step=1, count=m, dtype="int64")
+    return g.reshape(rows, (n, 1)), g.reshape(columns, (1, m))
+
+
+def depth_to_space(g: Context, x: Val, *, blocksize: Int, mode: Str = "DCR") -> Val:
+    n, c, h, w = _image(g, x)
+    b = blocksize
+    depth = g.dims.divide(c, as_expr(b * b)) if b > 0 else None
+    if depth is None or mode not in ("DCR", "CRD"):
+        raise malformed(f"blocksize={b}, mode={mode!r} with {_count(c)} channels")
+    if mode == "DCR":
+        wide, order = (n, b, b, depth, h, w), (0, 3, 4, 1, 5, 2)
+    else:
+        wide, order = (n, depth, b, b, h, w), (0, 1, 4, 2, 5, 3)
+    return g.reshape(g.transpose(g.reshape(x, wide), order), (n, depth, h * b, w * b))
+
+
+def space_to_depth(g: Context, x: Val, *, blocksize: Int) -> Val:
+    n, c, h, w = _image(g, x)
+    b = as_expr(blocksize)
+    rows, columns = g.dims.divide(h, b), g.dims.divide(w, b)
+    if rows is None or columns is None:
+        raise malformed(f"blocksize={blocksize} does not divide the image")
+    wide = g.reshape(x, (n, c, rows, b, columns, b))
+    return g.reshape(g.transpose(wide, (0, 3, 5, 1, 2, 4)), (n, b * b * c, rows, columns))
+
+
+def _image(g: Context, x: Val) -> tuple[Expr, ...]:
+    if g.rank(x) != 4:
+        raise malformed(f"expected an operand of 4 dimensions, got {g.rank(x)}")
+    return g.shape(x)
+
+
+TABLE: Table = {
+    "Shape": {1: shape},
+    "Size": {1: size},
+    "Reshape": {1: reshape_1, 5: reshape_5},
+    "Flatten": {1: flatten},
+    "Squeeze": {1: squeeze_1, 13: squeeze_13},
+    "Unsqueeze": {1: unsqueeze_1, 13: unsqueeze_13},
+    "Transpose": {1: transpose},
+    "Concat": {4: concat},
+    "Split": {2: split_2, 13: split_13, 18: split_18},
+    "Expand": {8: expand},
+    "Tile": {6: tile},
+    "Range": {11: range_},
+    "ConstantOfShape": {9: constant_of_shape},
+    "Constant": {1: constant_node},
+    "EyeLike": {9: eye_like},
+    "Trilu": {14: trilu},
+    "DepthToSpace": {1: depth_to_space},
+    "SpaceToDepth": {1: space_to_depth},
+}

@@ -1,0 +1,237 @@
+"""The messages of an ONNX file that an import needs, and their wire schema."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tensorkiln.frontend.onnx.wire import Field, Schema
+
+NO_INTS = np.zeros(0, np.int64)
+NO_FLOATS = np.zeros(0, np.float32)
+NO_DOUBLES = np.zeros(0, np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    key: str = ""
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensor:
+    """TensorProto. `raw_data` is a view of the file; `location` 1 means `external_data`."""
+
+    dims: np.ndarray = field(default_factory=lambda: NO_INTS)
+    data_type: int = 0
+    float_data: np.ndarray = field(default_factory=lambda: NO_FLOATS)
+    int32_data: np.ndarray = field(default_factory=lambda: NO_INTS)
+    int64_data: np.ndarray = field(default_factory=lambda: NO_INTS)
+    double_data: np.ndarray = field(default_factory=lambda: NO_DOUBLES)
+    uint64_data: np.ndarray = field(default_factory=lambda: NO_INTS)
+    name: str = ""
+    raw_data: memoryview | None = None
+    external_data: tuple[Entry, ...] = ()
+    location: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    value: int | None = None
+    param: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    dim: tuple[Dim, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TensorTypeProto:
+    elem_type: int = 0
+    shape: Shape | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TypeProto:
+    """`tensor` is None for sequences, maps, optionals and sparse tensors."""
+
+    tensor: TensorTypeProto | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ValueInfo:
+    name: str = ""
+    type: TypeProto | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attribute:
+    name: str = ""
+    ref: str = ""
+    type: int = 0
+    f: float | None = None
+    i: int | None = None
+    s: memoryview | None = None
+    t: Tensor | None = None
+    g: Graph | None = None
+    floats: np.ndarray = field(default_factory=lambda: NO_FLOATS)
+    ints: np.ndarray = field(default_factory=lambda: NO_INTS)
+    strings: tuple[memoryview, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    input: tuple[str, ...] = ()
+    output: tuple[str, ...] = ()
+    name: str = ""
+    op_type: str = ""
+    attribute: tuple[Attribute, ...] = ()
+    domain: str = ""
+    overload: str = ""
+
+    @property
+    def label(self) -> str:
+        """Its name, or `Op:first_output` when it has none."""
+        return self.name or f"{self.op_type}:{next((o for o in self.output if o), '')}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    node: tuple[Node, ...] = ()
+    name: str = ""
+    initializer: tuple[Tensor, ...] = ()
+    sparse_initializer: tuple[memoryview, ...] = ()
+    input: tuple[ValueInfo, ...] = ()
+    output: tuple[ValueInfo, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OpsetId:
+    domain: str = ""
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FunctionProto:
+    name: str = ""
+    input: tuple[str, ...] = ()
+    output: tuple[str, ...] = ()
+    attribute: tuple[str, ...] = ()
+    attribute_proto: tuple[Attribute, ...] = ()
+    node: tuple[Node, ...] = ()
+    opset_import: tuple[OpsetId, ...] = ()
+    domain: str = ""
+    overload: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    ir_version: int = 0
+    opset_import: tuple[OpsetId, ...] = ()
+    producer_name: str = ""
+    graph: Graph | None = None
+    functions: tuple[FunctionProto, ...] = ()
+
+
+_ENTRY = Schema("StringStringEntryProto", Entry, {1: Field("key", "str"), 2: Field("value", "str")})
+_TENSOR = Schema(
+    "TensorProto",
+    Tensor,
+    {
+        1: Field("dims", "varints"),
+        2: Field("data_type", "int"),
+        4: Field("float_data", "floats"),
+        5: Field("int32_data", "varints"),
+        7: Field("int64_data", "varints"),
+        8: Field("name", "str"),
+        9: Field("raw_data", "bytes"),
+        10: Field("double_data", "doubles"),
+        11: Field("uint64_data", "varints"),
+        13: Field("external_data", "message", True, lambda: _ENTRY),
+        14: Field("location", "int"),
+    },
+)
+_DIM = Schema("Dimension", Dim, {1: Field("value", "int"), 2: Field("param", "str")})
+_SHAPE = Schema("TensorShapeProto", Shape, {1: Field("dim", "message", True, lambda: _DIM)})
+_TENSOR_TYPE = Schema(
+    "TypeProto.Tensor",
+    TensorTypeProto,
+    {1: Field("elem_type", "int"), 2: Field("shape", "message", False, lambda: _SHAPE)},
+)
+_TYPE = Schema("TypeProto", TypeProto, {1: Field("tensor", "message", False, lambda: _TENSOR_TYPE)})
+_VALUE_INFO = Schema(
+    "ValueInfoProto",
+    ValueInfo,
+    {1: Field("name", "str"), 2: Field("type", "message", False, lambda: _TYPE)},
+)
+_ATTRIBUTE = Schema(
+    "AttributeProto",
+    Attribute,
+    {
+        1: Field("name", "str"),
+        2: Field("f", "float"),
+        3: Field("i", "int"),
+        4: Field("s", "bytes"),
+        5: Field("t", "message", False, lambda: _TENSOR),
+        6: Field("g", "message", False, lambda: _GRAPH),
+        7: Field("floats", "floats"),
+        8: Field("ints", "varints"),
+        9: Field("strings", "bytes", True),
+        20: Field("type", "int"),
+        21: Field("ref", "str"),
+    },
+)
+_NODE = Schema(
+    "NodeProto",
+    Node,
+    {
+        1: Field("input", "str", True),
+        2: Field("output", "str", True),
+        3: Field("name", "str"),
+        4: Field("op_type", "str"),
+        5: Field("attribute", "message", True, lambda: _ATTRIBUTE),
+        7: Field("domain", "str"),
+        8: Field("overload", "str"),
+    },
+)
+_GRAPH = Schema(
+    "GraphProto",
+    Graph,
+    {
+        1: Field("node", "message", True, lambda: _NODE),
+        2: Field("name", "str"),
+        5: Field("initializer", "message", True, lambda: _TENSOR),
+        11: Field("input", "message", True, lambda: _VALUE_INFO),
+        12: Field("output", "message", True, lambda: _VALUE_INFO),
+        15: Field("sparse_initializer", "bytes", True),
+    },
+)
+_OPSET = Schema("OperatorSetIdProto", OpsetId, {1: Field("domain", "str"), 2: Field("version", "int")})
+_FUNCTION = Schema(
+    "FunctionProto",
+    FunctionProto,
+    {
+        1: Field("name", "str"),
+        4: Field("input", "str", True),
+        5: Field("output", "str", True),
+        6: Field("attribute", "str", True),
+        7: Field("node", "message", True, lambda: _NODE),
+        9: Field("opset_import", "message", True, lambda: _OPSET),
+        10: Field("domain", "str"),
+        11: Field("attribute_proto", "message", True, lambda: _ATTRIBUTE),
+        13: Field("overload", "str"),
+    },
+)
+MODEL = Schema(
+    "ModelProto",
+    Model,
+    {
+        1: Field("ir_version", "int"),
+        2: Field("producer_name", "str"),
+        7: Field("graph", "message", False, lambda: _GRAPH),
+        8: Field("opset_import", "message", True, lambda: _OPSET),
+        25: Field("functions", "message", True, lambda: _FUNCTION),
+    },
+)

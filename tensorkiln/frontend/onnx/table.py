@@ -1,0 +1,26 @@
+"""All importers: operator -> {since opset: importer}."""
+
+from __future__ import annotations
+
+from tensorkiln.frontend.onnx import (
+    ops_attention,
+    ops_index,
+    ops_math,
+    ops_nn,
+    ops_quantize,
+    ops_reduce,
+    ops_resize,
+    ops_shape,
+)
+from tensorkiln.frontend.onnx.dispatch import Table
+
+IMPORTERS: Table = {
+    **ops_math.TABLE,
+    **ops_shape.TABLE,
+    **ops_index.TABLE,
+    **ops_reduce.TABLE,
+    **ops_nn.TABLE,
+    **ops_resize.TABLE,
+    **ops_attention.TABLE,
+    **ops_quantize.TABLE,
+}

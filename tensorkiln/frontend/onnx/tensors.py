@@ -1,0 +1,206 @@
+"""TensorProto to NumPy: views of the model's file, or of external files that it may read."""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tensorkiln.base.errors import UserError
+from tensorkiln.base.files import open_inside
+from tensorkiln.frontend.onnx.issues import NodeProblem
+from tensorkiln.frontend.onnx.proto import Tensor
+
+# TensorProto.DataType -> our dtype name; NumPy has the same names.
+DTYPES: dict[int, str] = {
+    1: "float32",
+    2: "uint8",
+    3: "int8",
+    4: "uint16",
+    5: "int16",
+    6: "int32",
+    7: "int64",
+    9: "bool",
+    10: "float16",
+    11: "float64",
+    12: "uint32",
+    13: "uint64",
+}
+OTHER_DTYPES: dict[int, str] = {
+    8: "string",
+    14: "complex64",
+    15: "complex128",
+    16: "bfloat16",
+    17: "float8e4m3fn",
+    18: "float8e4m3fnuz",
+    19: "float8e5m2",
+    20: "float8e5m2fnuz",
+    21: "uint4",
+    22: "int4",
+    23: "float4e2m1",
+    24: "float8e8m0",
+    25: "uint2",
+    26: "int2",
+}
+
+
+def dtype_name(code: int, what: str) -> str:
+    """Our name of an ONNX element type; an issue when there is none."""
+    if code in DTYPES:
+        return DTYPES[code]
+    if code in OTHER_DTYPES:
+        raise NodeProblem(
+            "dtype",
+            f"{what} has element type {OTHER_DTYPES[code]}",
+            "supported: " + ", ".join(sorted(DTYPES.values())),
+        )
+    raise NodeProblem("malformed", f"{what} has element type {code}, which ONNX does not define")
+
+
+class ExternalFiles:
+    """Files beside the model that hold its tensors; each is mapped once, when first asked for.
+
+    `folder` is the model's own (None for a model in memory); `roots` are folders that the caller
+    grants. Names that lead elsewhere are refused with UserError.
+    """
+
+    def __init__(self, folder: Path | None, roots: Sequence[Path]) -> None:
+        self.folder = folder
+        self.roots = tuple(Path(r) for r in roots)
+        self._maps: dict[str, memoryview] = {}
+
+    def view(self, location: str, offset: int, length: int | None, tensor: str) -> memoryview:
+        """`length` bytes (None: the rest) from `offset` of the file `location`."""
+        data = self._map(location)
+        if length is None:
+            length = len(data) - offset
+        if offset < 0 or length < 0 or offset + length > len(data):
+            raise UserError(
+                f"tensor {tensor!r} needs bytes {offset} to {offset + length} of external file "
+                f"{location!r}, which holds {len(data)}",
+                code="short-file",
+                hint="the file is cut short or belongs to another model; export or copy it again",
+            )
+        return data[offset : offset + length]
+
+    def _map(self, location: str) -> memoryview:
+        if location not in self._maps:
+            self._maps[location] = _map_file(self._open(location))
+        return self._maps[location]
+
+    def _open(self, location: str):  # noqa: ANN202 - BinaryIO
+        folders = [f for f in (self.folder, *self.roots) if f is not None]
+        if not folders:
+            raise UserError(
+                f"the model keeps tensors in external file {location!r}, but has no folder",
+                code="missing-file",
+                hint="pass the model's path, or external_roots=[folder]",
+            )
+        missing: UserError | None = None
+        for folder in folders:
+            try:
+                return open_inside(folder, location, self.roots)
+            except UserError as error:
+                if error.code != "missing-file":
+                    error.hint = error.hint or "external_roots=[folder] grants another folder"
+                    raise UserError(
+                        f"external data of the model: {error.message}",
+                        code=error.code,
+                        hint=error.hint,
+                    ) from error
+                missing = missing or error
+        assert missing is not None
+        raise UserError(
+            f"external data of the model: {missing.message}",
+            code="missing-file",
+            hint="external files must lie beside the model, or in a folder of external_roots",
+        ) from missing
+
+
+def _map_file(stream) -> memoryview:  # noqa: ANN001 - BinaryIO
+    """The whole file, read-only; pages come in as they are touched."""
+    with stream:
+        size = stream.seek(0, 2)
+        if size == 0:
+            return memoryview(b"")
+        return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def map_path(path: Path) -> memoryview:
+    """The bytes of a plain file as a read-only view."""
+    return _map_file(path.open("rb"))
+
+
+def to_array(t: Tensor, files: ExternalFiles) -> np.ndarray:
+    """The tensor as a read-only array; a view wherever the file has the plain bytes."""
+    what = f"tensor {t.name!r}" if t.name else "a tensor"
+    name = dtype_name(t.data_type, what)
+    dims = tuple(int(d) for d in t.dims)
+    if any(d < 0 for d in dims):
+        raise NodeProblem("malformed", f"{what} has a negative dimension: {list(dims)}")
+    count, dtype = math.prod(dims), np.dtype(name).newbyteorder("<")
+    if t.location == 1:
+        data: memoryview | None = _external(t, files, count * dtype.itemsize)
+    else:
+        data = t.raw_data
+    if data is not None and (len(data) or not _typed(t, name).size):
+        if len(data) != count * dtype.itemsize:
+            raise NodeProblem(
+                "malformed",
+                f"{what} of shape {list(dims)} and type {name} needs {count * dtype.itemsize} "
+                f"bytes, got {len(data)}",
+            )
+        array = np.frombuffer(data, dtype, count)
+    else:
+        array = _from_fields(t, name, count, what)
+    array = array.astype(name, copy=False).reshape(dims)
+    array.flags.writeable = False
+    return array
+
+
+def _external(t: Tensor, files: ExternalFiles, size: int) -> memoryview:
+    entries = {e.key: e.value for e in t.external_data}
+    if "location" not in entries:
+        raise NodeProblem("malformed", f"tensor {t.name!r} is external but names no location")
+    numbers: dict[str, int | None] = {"offset": 0, "length": None}
+    for key in numbers:
+        if key in entries:
+            try:
+                numbers[key] = int(entries[key])
+            except ValueError:
+                raise NodeProblem(
+                    "malformed", f"tensor {t.name!r}: {key} {entries[key]!r} is no integer"
+                ) from None
+    length = size if numbers["length"] is None else numbers["length"]
+    return files.view(entries["location"], numbers["offset"] or 0, length, t.name)
+
+
+def _typed(t: Tensor, name: str) -> np.ndarray:
+    """The field in which a tensor of this type keeps its elements when not raw."""
+    match name:
+        case "float32":
+            return t.float_data
+        case "float64":
+            return t.double_data
+        case "int64":
+            return t.int64_data
+        case "uint32" | "uint64":
+            return t.uint64_data
+        case _:
+            return t.int32_data
+
+
+def _from_fields(t: Tensor, name: str, count: int, what: str) -> np.ndarray:
+    values = _typed(t, name)
+    if values.size != count:
+        raise NodeProblem(
+            "malformed", f"{what} of shape {t.dims.tolist()} has {values.size} elements"
+        )
+    if name == "float16":
+        return values.astype(np.uint16).view(np.float16)
+    if name == "uint64":
+        return values.view(np.uint64)
+    return values.astype(name, copy=False)

@@ -1,0 +1,170 @@
+"""Reads the protobuf wire format by table, with every offset checked.
+
+ONNX files are read by this instead of a protobuf runtime: `bytes` fields stay views of the mapped
+file (weights are never copied), files over 2 GB work, and nothing but `WireError` can come out.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+MAX_DEPTH = 64
+
+
+class WireError(Exception):
+    """The bytes are not a message of the expected kind; the text says where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One row of a schema. `kind`: int, float, str, bytes, varints, floats, doubles, message.
+
+    The plural kinds collect packed or single elements into one NumPy array. `schema` returns the
+    nested message's schema (a function, since messages are recursive).
+    """
+
+    name: str
+    kind: str
+    repeated: bool = False
+    schema: Callable[[], Schema] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """`make(**fields)` builds the object of a decoded message; unknown fields are skipped."""
+
+    name: str
+    make: Callable[..., Any]
+    fields: Mapping[int, Field]
+
+
+_WIRE_OF = {"int": 0, "float": 5, "str": 2, "bytes": 2, "message": 2}
+# kind -> (wire type of one unpacked element, struct format, element type)
+_ARRAYS = {"varints": (0, "", "<i8"), "floats": (5, "<f", "<f4"), "doubles": (1, "<d", "<f8")}
+
+
+def varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
+    """(unsigned value, next offset)."""
+    value = shift = 0
+    while at < end:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & 0xFFFFFFFFFFFFFFFF, at
+        shift += 7
+        if shift > 63:
+            raise WireError(f"an integer at byte {at} is longer than 64 bits")
+    raise WireError(f"the data ends inside an integer at byte {end}")
+
+
+def signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+def packed_varints(data: memoryview) -> np.ndarray:
+    """All varints of a packed field as int64, without a Python loop over elements."""
+    raw = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(raw < 0x80)
+    if raw.size and (not ends.size or ends[-1] != raw.size - 1):
+        raise WireError("packed integers end in the middle of one")
+    starts = np.concatenate(([0], ends[:-1] + 1)) if ends.size else ends
+    lengths = ends - starts + 1
+    if lengths.size and lengths.max() > 10:
+        raise WireError("a packed integer is longer than 64 bits")
+    out = np.zeros(ends.size, np.uint64)
+    for k in range(int(lengths.max()) if lengths.size else 0):
+        has = lengths > k
+        out[has] |= (raw[starts[has] + k].astype(np.uint64) & np.uint64(0x7F)) << np.uint64(7 * k)
+    return out.view(np.int64)
+
+
+def decode(schema: Schema, data: memoryview, depth: int = 0) -> Any:
+    """The message that `data` holds, as `schema.make` builds it."""
+    if depth > MAX_DEPTH:
+        raise WireError(f"messages are nested deeper than {MAX_DEPTH}")
+    values: dict[str, Any] = {}
+    at, end = 0, len(data)
+    while at < end:
+        key, at = varint(data, at, end)
+        number, wire = key >> 3, key & 7
+        if number == 0:
+            raise WireError(f"{schema.name}: field number 0 at byte {at}")
+        field = schema.fields.get(number)
+        payload, at = _payload(schema.name, wire, data, at, end)
+        if field is not None:
+            _store(schema.name, field, wire, payload, values, depth)
+    for field in schema.fields.values():
+        if field.kind in _ARRAYS and field.name in values:
+            values[field.name] = np.concatenate(values[field.name])
+        elif field.repeated and field.name in values:
+            values[field.name] = tuple(values[field.name])
+    return schema.make(**values)
+
+
+def _payload(
+    name: str, wire: int, data: memoryview, at: int, end: int
+) -> tuple[int | memoryview, int]:
+    """The raw value of one field, and the offset behind it."""
+    if wire == 0:
+        return varint(data, at, end)
+    if wire == 2:
+        size, at = varint(data, at, end)
+    elif wire in (1, 5):
+        size = 8 if wire == 1 else 4
+    else:
+        raise WireError(f"{name}: wire type {wire} at byte {at} is none of protobuf's")
+    if size > end - at:
+        raise WireError(
+            f"{name}: a field of {size} bytes starts at byte {at}, but only {end - at} are left"
+        )
+    return data[at : at + size], at + size
+
+
+def _store(
+    name: str, field: Field, wire: int, payload: Any, values: dict[str, Any], depth: int
+) -> None:
+    if field.kind in _ARRAYS:
+        values.setdefault(field.name, []).append(_elements(name, field, wire, payload))
+        return
+    if wire != _WIRE_OF[field.kind]:
+        raise WireError(f"{name}.{field.name}: wire type {wire} does not fit a {field.kind}")
+    value: Any
+    match field.kind:
+        case "int":
+            value = signed(payload)
+        case "float":
+            value = struct.unpack("<f", payload)[0]
+        case "str":
+            try:
+                value = str(payload, "utf-8")
+            except UnicodeDecodeError:
+                raise WireError(f"{name}.{field.name}: the text is not UTF-8") from None
+        case "bytes":
+            value = payload
+        case _:
+            assert field.schema is not None
+            value = decode(field.schema(), payload, depth + 1)
+    if field.repeated:
+        values.setdefault(field.name, []).append(value)
+    else:
+        values[field.name] = value
+
+
+def _elements(name: str, field: Field, wire: int, payload: Any) -> np.ndarray:
+    single, fmt, dtype = _ARRAYS[field.kind]
+    if wire == 2:
+        if not fmt:
+            return packed_varints(payload)
+        if len(payload) % np.dtype(dtype).itemsize:
+            raise WireError(f"{name}.{field.name}: {len(payload)} bytes are no whole elements")
+        return np.frombuffer(payload, dtype)
+    if wire != single:
+        raise WireError(f"{name}.{field.name}: wire type {wire} does not fit {field.kind}")
+    value = signed(payload) if not fmt else struct.unpack(fmt, payload)[0]
+    return np.array([value], dtype)
