@@ -1,1 +1,36 @@
-"""The Python form of both languages: what prints, what parses."""
+"""The Python form of both languages: `T` for tensor programs, `R` for graphs.
+
+    @tk.script.ir_module
+    class Module:
+        @T.prim_func
+        def add_one(X: T.Buffer((4,), "float32"), Y: T.Buffer((4,), "float32")):
+            for i in range(4):
+                Y[i] = X[i] + 1
+"""
+
+from tensorkiln.script.dialect import Dialect
+from tensorkiln.script.parser import from_source, function, ir_module, prim_func
+from tensorkiln.script.printer import (
+    constant_table,
+    print_expr,
+    print_function,
+    print_module,
+)
+
+T = Dialect("T", {"prim_func": prim_func})
+R = Dialect("R", {"function": function})
+# The names under which other compilers' scripts import the two languages.
+tir, relax = T, R
+
+__all__ = [
+    "R",
+    "T",
+    "constant_table",
+    "from_source",
+    "ir_module",
+    "print_expr",
+    "print_function",
+    "print_module",
+    "relax",
+    "tir",
+]
