@@ -19,9 +19,7 @@ from tensorkiln.ops import call, infer
 class GraphBuilder:
     """Collects parameters and bindings; every name is made unique.
 
-    b = GraphBuilder()
-    x = b.param("x", tensor((1, 4), "float32"))
-    f = b.finish(b.emit("relu", x), "main")
+    `b = GraphBuilder(); x = b.param("x", type); f = b.finish(b.emit("relu", x))`
     """
 
     def __init__(self) -> None:

@@ -8,6 +8,7 @@ specified: ONNX Runtime's own answer depends on where it stands.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -116,20 +117,20 @@ def extreme_identity(dtype: np.dtype, op: str) -> float | int:
     return int(np.iinfo(dtype).min if op == "max" else np.iinfo(dtype).max)
 
 
-def _np_max(x: np.ndarray, **where: object) -> np.ndarray:
-    return np.asarray(np.max(x, initial=extreme_identity(x.dtype, "max"), **where))  # type: ignore[call-overload]
+def _np_max(x: np.ndarray, **where: Any) -> np.ndarray:
+    return np.asarray(np.max(x, initial=extreme_identity(x.dtype, "max"), **where))
 
 
-def _np_min(x: np.ndarray, **where: object) -> np.ndarray:
-    return np.asarray(np.min(x, initial=extreme_identity(x.dtype, "min"), **where))  # type: ignore[call-overload]
+def _np_min(x: np.ndarray, **where: Any) -> np.ndarray:
+    return np.asarray(np.min(x, initial=extreme_identity(x.dtype, "min"), **where))
 
 
-def _np_sum(x: np.ndarray, **where: object) -> np.ndarray:
-    return np.asarray(np.sum(x, dtype=x.dtype, **where))  # type: ignore[call-overload]
+def _np_sum(x: np.ndarray, **where: Any) -> np.ndarray:
+    return np.asarray(np.sum(x, dtype=x.dtype, **where))
 
 
-def _np_prod(x: np.ndarray, **where: object) -> np.ndarray:
-    return np.asarray(np.prod(x, dtype=x.dtype, **where))  # type: ignore[call-overload]
+def _np_prod(x: np.ndarray, **where: Any) -> np.ndarray:
+    return np.asarray(np.prod(x, dtype=x.dtype, **where))
 
 
 def _arg(name: str, op: str, numpy: Callable[..., np.ndarray]) -> OpDef:

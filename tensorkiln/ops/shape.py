@@ -25,7 +25,7 @@ from tensorkiln.ir.expr import (
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import Attrs, TensorType
 from tensorkiln.ops.elementwise import element_type
-from tensorkiln.ops.op import REQUIRED, Element, OpDef, Operands, TensorIn
+from tensorkiln.ops.op import REQUIRED, Element, Infer, NumpyRef, OpDef, Operands, Program, TensorIn
 from tensorkiln.ops.rules import (
     INTEGER,
     Shape,
@@ -387,7 +387,14 @@ def _np_full(arrays: Arrays, a: Attrs) -> np.ndarray:
     return np.full(a.shape, a.value, a.dtype)
 
 
-def _injective(name: str, inputs: tuple[str, ...], infer, program, numpy, **attrs) -> OpDef:  # type: ignore[no-untyped-def] # noqa: ANN001, ANN003
+def _injective(
+    name: str,
+    inputs: tuple[str, ...],
+    infer: Infer,
+    program: Program,
+    numpy: NumpyRef,
+    **attrs: object,
+) -> OpDef:
     return OpDef(name, inputs, attrs, "injective", infer, numpy, program)
 
 
