@@ -1,0 +1,284 @@
+"""Choose memory layouts, convert between them once, and pack weights.
+
+    y = conv2d(x, w)      ->   x1 = relayout(x, "A B/16 C+1 D+1 B%16")
+                               y: layout="A B/16 C D B%16" = conv2d(x1, packed w)
+
+Convolutions want channels in blocks of the vector width and own a zero halo in their input
+buffer; what follows them keeps the blocks as long as it can. Linear weights become panels.
+Attention wants its keys by lanes. Constants are packed here, at compile time.
+
+Needs: `infer_types`, constants folded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tensorkiln import ops
+from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.layout import Layout
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import (
+    Attrs, Binding, Call, Constant, Function, RVar, TensorType, Tuple, Value,
+)  # fmt: skip
+from tensorkiln.target import Target
+
+# Operators that compute in whatever layout their first operand has.
+_KEEPS = ("max_pool2d", "avg_pool2d", "concat", "lrn")
+# Columns of a linear panel, in vectors: 8 rows x 3 vectors, or 14 x 2, fill 32 registers.
+_PANEL_VECTORS = (3, 2)
+
+
+def assign_layouts(mod: IRModule, target: Target) -> IRModule:
+    """Give every value of every graph its layout."""
+    return mod.map_graphs(lambda f: _Assign(f, target).run())
+
+
+class _Assign:
+    def __init__(self, f: Function, target: Target):
+        self.f, self.target = f, target
+        self.lanes = target.vector_lanes("float32")
+        self.blocked = Layout.parse(f"A B/{self.lanes} C D B%{self.lanes}")
+        self.bindings: list[Binding] = []
+        self.now: dict[RVar, Value] = {}
+        self.converted: dict[tuple[Value, Layout], RVar] = {}
+        self.packed: dict[tuple[int, str], Constant] = {}
+        self.halos = self._wanted_halos()
+        self.counter = 0
+
+    def run(self) -> Function:
+        for b in self.f.bindings:
+            self._bind(b)
+        result = self._plain_value(self.f.result)
+        changed = len(self.bindings) != len(self.f.bindings) or any(
+            new is not old for new, old in zip(self.bindings, self.f.bindings)
+        )
+        if not changed:
+            return self.f
+        return replace(self.f, bindings=tuple(self.bindings), result=result)
+
+    # -- what convolutions ask for -----------------------------------------------------------------
+
+    def _wanted_halos(self) -> dict[RVar, tuple[int, int]]:
+        """For each value, the largest padding of the convolutions that read it."""
+        halos: dict[RVar, tuple[int, int]] = {}
+        for b in self.f.bindings:
+            call = b.value
+            if isinstance(call, Call) and call.op == "conv2d" and self._direct(call):
+                x, (t, l, bo, r) = call.args[0], call.attrs.padding
+                if isinstance(x, RVar):
+                    h, w = halos.get(x, (0, 0))
+                    halos[x] = (max(h, t, bo), max(w, l, r))
+        return halos
+
+    def _direct(self, call: Call) -> bool:
+        """Whether the direct schedules fit: float32, image size known, dense or depthwise."""
+        x, w = call.args[0].type, call.args[1]
+        if not isinstance(x, TensorType) or not isinstance(w, Constant):
+            return False
+        if x.dtype.name != "float32" or None in [int_value(d) for d in x.shape[1:]]:
+            return False
+        groups = call.attrs.groups
+        out, inner = (int_value(d) or 0 for d in w.type.shape[:2])
+        depthwise = groups == out and inner == 1 and groups == int_value(x.shape[1])
+        return groups == 1 or depthwise
+
+    # -- bindings ------------------------------------------------------------------------------------
+
+    def _bind(self, b: Binding) -> None:
+        call = b.value
+        if not isinstance(call, Call) or not call.op:
+            self._emit_same(b)
+        elif call.op == "conv2d" and self._direct(call):
+            self._conv(b.var, call)
+        elif call.op == "linear" and isinstance(call.args[1], Constant) and _is_float32(call):
+            self._linear(b.var, call)
+        elif call.op == "attention" and _is_float32(call):
+            self._attention(b.var, call)
+        elif self._keeps_blocks(b.var, call):
+            args = [self._blocked_operand(a) for a in call.args]
+            self._emit(b.var, replace(call, args=tuple(args)), self._with_halo(b.var))
+        else:
+            self._emit_same(b)
+
+    def _emit_same(self, b: Binding) -> None:
+        """A value that stays row-major, from row-major operands."""
+        value = b.value
+        if isinstance(value, Call):
+            args = tuple(self._plain_value(a) for a in value.args)
+            if all(x is y for x, y in zip(args, value.args)):
+                self.bindings.append(b)
+                return
+            value = replace(value, args=args)
+        elif isinstance(value, (RVar, Tuple)):
+            value = self._plain_value(value)
+        self.bindings.append(b if value is b.value else Binding(b.var, value))
+
+    def _emit(self, old: RVar, call: Call, layout: Layout | None) -> RVar:
+        new = RVar(old.name, old.tensor.with_layout(layout))
+        self.bindings.append(Binding(new, call))
+        self.now[old] = new
+        return new
+
+    def _with_halo(self, var: RVar) -> Layout:
+        h, w = self.halos.get(var, (0, 0))
+        return self.blocked.with_halo({2: h, 3: w})
+
+    def _conv(self, var: RVar, call: Call) -> None:
+        w = call.args[1]
+        assert isinstance(w, Constant)
+        x = call.args[0]
+        channels = int_value(x.type.shape[1]) or 0  # type: ignore[union-attr]
+        depthwise = call.attrs.groups > 1
+        t, l, bo, r = call.attrs.padding
+        halo = {2: max(t, bo), 3: max(l, r)}
+        if channels < self.lanes // 2 and not depthwise:
+            want = Layout.plain(4).with_halo(halo)
+        else:
+            want = self.blocked.with_halo(halo)
+        operands: list[Value] = [self._convert(x, want, at_least=True)]
+        if depthwise:
+            v = self.lanes
+            operands.append(self._pack(w, f"A/{v} C D B A%{v}"))
+        else:
+            operands.append(self._pack(w, self._filter_layout(w, channels)))
+        if len(call.args) > 2:
+            bias = call.args[2]
+            assert isinstance(bias, Constant)
+            operands.append(self._pack(bias, f"A/{self.lanes} A%{self.lanes}"))
+        self._emit(var, replace(call, args=tuple(operands)), self._with_halo(var))
+
+    def _filter_layout(self, w: Constant, channels: int) -> str:
+        v = self.lanes
+        blocks = -(-(int_value(w.type.shape[0]) or 0) // v)
+        budget = 4 if self.target.num_vector_registers >= 32 else 3
+        vectors = next((n for n in (2, 3, 4)[: budget - 1] if blocks % n == 0), 1)
+        nr = v * vectors
+        if channels < v // 2:
+            return f"A/{nr} B C D A%{nr}"
+        return f"A/{nr} B/{v} C D B%{v} A%{nr}"
+
+    def _linear(self, var: RVar, call: Call) -> None:
+        w = call.args[1]
+        assert isinstance(w, Constant)
+        x = self._plain_value(call.args[0])
+        columns = int_value(w.type.shape[1]) or 0
+        nr = self.lanes * self._panel_vectors(x, columns)
+        operands = [x, self._pack(w, f"B/{nr} A B%{nr}"), *map(self._plain_value, call.args[2:])]
+        self._emit(var, replace(call, args=tuple(operands)), None)
+
+    def _panel_vectors(self, x: Value, columns: int) -> int:
+        """Few rows want wide panels (more sums in flight), many rows want what divides evenly."""
+        blocks = -(-columns // self.lanes)
+        rows = 1
+        assert isinstance(x.type, TensorType)
+        for d in x.type.shape[:-1]:
+            rows *= int_value(d) or 64
+        if rows < 4:
+            return min(blocks, 8)
+        return next((n for n in _PANEL_VECTORS if blocks % n == 0), 2)
+
+    def _attention(self, var: RVar, call: Call) -> None:
+        q, k, *rest = call.args
+        v = self.lanes
+        keys = self._convert(k, Layout.parse(f"A B C/{v} D C%{v}"))
+        operands = (self._plain_value(q), keys, *map(self._plain_value, rest))
+        self._emit(var, replace(call, args=operands), None)
+
+    # -- keeping blocks ------------------------------------------------------------------------------
+
+    def _keeps_blocks(self, var: RVar, call: Call) -> bool:
+        """Whether to compute `call` in channel blocks because its (large) operands lie so."""
+        if not isinstance(var.type, TensorType) or var.type.ndim != 4:
+            return False
+        pattern = ops.get(call.op).pattern
+        if pattern not in ("elementwise", "broadcast") and call.op not in _KEEPS:
+            return False
+        if call.op == "concat" and not self._concat_in_blocks(call):
+            return False
+        if int_value(var.type.shape[1]) is None:
+            return False
+        same = [a for a in call.args if isinstance(a, RVar) and self._is_blocked(a)]
+        return bool(same) and all(
+            self._is_blocked(a) or isinstance(a, Constant) or _ndim(a) in (0, 4)
+            for a in call.args
+        )
+
+    def _concat_in_blocks(self, call: Call) -> bool:
+        if call.attrs.axis not in (1, -3):
+            return False
+        sizes = [int_value(a.type.shape[1]) for a in call.args]  # type: ignore[union-attr]
+        return all(s is not None and s % self.lanes == 0 for s in sizes)
+
+    def _is_blocked(self, a: Value) -> bool:
+        new = self.now.get(a) if isinstance(a, RVar) else None
+        return (
+            isinstance(new, RVar) and new.tensor.layout is not None
+            and len(new.tensor.layout.axes) == 5 and new.tensor.layout.block(1) == self.lanes
+        )  # fmt: skip
+
+    def _blocked_operand(self, a: Value) -> Value:
+        if self._is_blocked(a):
+            return self.now[a]  # type: ignore[index]
+        if isinstance(a, RVar) and a.tensor.ndim == 4 and (int_value(a.tensor.shape[1]) or 0) > 1:
+            return self._convert(a, self.blocked)
+        return self._plain_value(a)
+
+    # -- conversions ---------------------------------------------------------------------------------
+
+    def _plain_value(self, a: Value) -> Value:
+        """`a` in row-major memory."""
+        if isinstance(a, Tuple):
+            fields = tuple(map(self._plain_value, a.fields))
+            return a if all(x is y for x, y in zip(fields, a.fields)) else Tuple(fields)
+        new = self.now.get(a, a) if isinstance(a, RVar) else a
+        if isinstance(new, RVar) and isinstance(new.type, TensorType) and new.type.layout is not None:
+            return self._relayout(new, Layout.plain(new.type.ndim))
+        return new
+
+    def _convert(self, a: Value, want: Layout, at_least: bool = False) -> Value:
+        """`a` in layout `want`; with `at_least`, a larger halo will do."""
+        new = self.now.get(a, a) if isinstance(a, RVar) else a
+        if isinstance(new, Constant):
+            return self._pack(new, str(want))
+        assert isinstance(new, RVar)
+        have = new.tensor.memory
+        if have == want:
+            return new
+        if at_least and have.with_halo({}) == want.with_halo({}) and all(
+            have.halo(d) >= want.halo(d) for d in (2, 3)
+        ):
+            return new
+        return self._relayout(new, want)
+
+    def _relayout(self, a: RVar, want: Layout) -> RVar:
+        found = self.converted.get((a, want))
+        if found is None:
+            self.counter += 1
+            found = RVar(f"{a.name}_layout{self.counter}", a.tensor.with_layout(want))
+            span = next((b.value.span for b in reversed(self.bindings)
+                         if b.var is a and isinstance(b.value, Call)), "")  # fmt: skip
+            call = Call("relayout", (a,), Attrs.of(layout=str(want)), span)
+            self.bindings.append(Binding(found, call))
+            self.converted[a, want] = found
+        return found
+
+    def _pack(self, c: Constant, layout: str) -> Constant:
+        """The constant in `layout`; shared when the same one is packed twice."""
+        key = (id(c), layout)
+        if key not in self.packed:
+            to = Layout.parse(layout)
+            self.packed[key] = Constant(to.pack(c.array), c.type.with_layout(to), c.name)
+        return self.packed[key]
+
+
+def _ndim(a: Value) -> int:
+    return a.type.ndim if isinstance(a.type, TensorType) else -1
+
+
+def _is_float32(call: Call) -> bool:
+    return all(
+        isinstance(a.type, TensorType) and (a.type.dtype.name == "float32" or i > 2)
+        for i, a in enumerate(call.args)
+    )
+

@@ -1,0 +1,69 @@
+"""Computes nothing twice."""
+
+from __future__ import annotations
+
+from tensorkiln.ir.expr import Expr
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import (
+    Binding, Bound, Call, Constant, Function, RVar, ShapeValue, Tuple, TupleItem, Value,
+)  # fmt: skip
+from tensorkiln.transform.relax.rewrite import substitute, substitute_value
+
+# Constants up to this size are compared by their bytes, larger ones by their place in memory.
+SMALL = 4096
+
+
+def eliminate_common_subexpressions(mod: IRModule) -> IRModule:
+    """Of calls with equal operator, operands, attributes and type, keep the first.
+
+    Before:  y = exp(x); z = exp(x); return add(y, z)
+    After:   y = exp(x); return add(y, y)
+    Needs:   nothing (operators have no side effects).
+    """
+    return mod.map_graphs(_function)
+
+
+def _function(f: Function) -> Function:
+    first: dict[object, RVar] = {}
+    by: dict[RVar, Value] = {}
+    out: list[Binding] = []
+    for b in f.bindings:
+        bound = substitute(b.value, by)
+        key = (_bound_key(bound), b.var.type) if isinstance(bound, (Call, TupleItem)) else None
+        known = first.setdefault(key, b.var) if key is not None else b.var
+        if known is not b.var:
+            by[b.var] = known
+        else:
+            out.append(b if bound is b.value else Binding(b.var, bound))
+    if not by:
+        return f
+    return Function(f.name, f.params, tuple(out), substitute_value(f.result, by), f.attrs)
+
+
+def _bound_key(bound: Bound) -> object:
+    if isinstance(bound, TupleItem):
+        return ("item", _value_key(bound.value), bound.index)
+    assert isinstance(bound, Call)
+    attrs = tuple((k, _attr_key(v)) for k, v in bound.attrs.items())
+    return (bound.callee, tuple(map(_value_key, bound.args)), attrs)
+
+
+def _value_key(v: Value) -> object:
+    match v:
+        case Constant(array=array, type=type_):
+            if array.nbytes <= SMALL:
+                return ("constant", type_, array.tobytes())
+            place = array.__array_interface__["data"][0]
+            return ("constant", type_, place, array.shape, array.strides)
+        case Tuple(fields=fields):
+            return tuple(map(_value_key, fields))
+        case ShapeValue(values=values):
+            return ("shape", values)
+    return v
+
+
+def _attr_key(v: object) -> object:
+    """Python finds 1 == True == 1.0 and 0.0 == -0.0; attributes do not."""
+    if isinstance(v, tuple):
+        return tuple(map(_attr_key, v))
+    return v if isinstance(v, Expr) else (type(v).__name__, repr(v))

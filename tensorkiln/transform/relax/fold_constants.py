@@ -1,0 +1,118 @@
+"""Computes at compile time what depends on constants alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+
+from tensorkiln import ops
+from tensorkiln.ir.expr import Expr, int_value
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import (
+    Attrs, AttrValue, Binding, Bound, Call, Constant, Function, RVar, TensorType, Value,
+)  # fmt: skip
+from tensorkiln.transform.relax.rewrite import live, substitute, substitute_value
+
+# A result may have this many times the bytes of its operands, or this many bytes.
+GROWTH = 4
+LIMIT = 64 << 20
+# Operators that make much of little. Their results are used to fold what reads them, but stay
+# out of the module beyond this size.
+EXPANDING = frozenset({"full", "arange", "broadcast_to", "tile", "pad"})
+EXPANDED_LIMIT = 64 << 10
+
+
+def fold_constants(mod: IRModule) -> IRModule:
+    """Replace calls on constants by their value, computed in the declared dtype.
+
+    Before:  w1 = transpose(W, axes=(1, 0)); y = matmul(x, w1)
+    After:   y = matmul(x, W1)                W1 is a view of W's memory
+    Needs:   types inferred.
+    """
+    return mod.map_graphs(_fold_function)
+
+
+def _fold_function(f: Function) -> Function:
+    state = _Folding()
+    for b in f.bindings:
+        state.visit(b)
+    if not state.replaced:
+        return f
+    result = substitute_value(f.result, state.replaced)
+    return live(Function(f.name, f.params, tuple(state.out), result, f.attrs))
+
+
+@dataclass(slots=True)
+class _Folding:
+    """`replaced`: what readers see; `known` also has the values that only folding may use."""
+
+    out: list[Binding] = field(default_factory=list)
+    replaced: dict[RVar, Value] = field(default_factory=dict)
+    known: dict[RVar, Constant] = field(default_factory=dict)
+
+    def visit(self, b: Binding) -> None:
+        value = self._value(b)
+        if value is not None:
+            self.known[b.var] = value
+            if value.array.nbytes <= EXPANDED_LIMIT or not self._expands(b.value):
+                self.replaced[b.var] = value
+                return
+        bound = substitute(b.value, self.replaced)
+        self.out.append(b if bound is b.value else Binding(b.var, bound))
+
+    @staticmethod
+    def _expands(bound: Bound) -> bool:
+        return isinstance(bound, Call) and bound.op in EXPANDING
+
+    def _value(self, b: Binding) -> Constant | None:
+        call = b.value
+        if not isinstance(call, Call) or not call.op or not isinstance(b.var.type, TensorType):
+            return None
+        args = [self.known.get(a, a) if isinstance(a, RVar) else a for a in call.args]
+        constants = [a for a in args if isinstance(a, Constant)]
+        if len(constants) < len(args) or not _foldable(b.var.type, constants):
+            return None
+        attrs = _numbers(call.attrs)
+        return None if attrs is None else _evaluate(call.op, constants, attrs, b.var.type)
+
+
+def _foldable(type_: TensorType, args: list[Constant]) -> bool:
+    types = [type_, *(a.type for a in args)]
+    shape = type_.static_shape()
+    # NumPy itself has no bfloat16.
+    if shape is None or any(t.layout is not None or t.dtype.name == "bfloat16" for t in types):
+        return False
+    size = prod(shape) * type_.dtype.bytes
+    return size <= LIMIT or size <= GROWTH * sum(a.array.nbytes for a in args)
+
+
+def _numbers(attrs: Attrs) -> Attrs | None:
+    """Attributes with integers for expressions; None when one is symbolic."""
+
+    def plain(v: AttrValue) -> AttrValue:
+        if isinstance(v, tuple):
+            return tuple(map(plain, v))
+        return int_value(v) if isinstance(v, Expr) else v
+
+    out = {k: plain(v) for k, v in attrs.items()}
+    symbolic = any(
+        isinstance(e, Expr) and int_value(e) is None
+        for v in attrs.values()
+        for e in (v if isinstance(v, tuple) else (v,))
+    )
+    return None if symbolic else Attrs.of(**out)
+
+
+def _evaluate(op: str, args: list[Constant], attrs: Attrs, type_: TensorType) -> Constant:
+    arrays = [a.array for a in args]
+    name = args[0].name if len(args) == 1 and op in ("reshape", "transpose") else ""
+    if op == "transpose":
+        return Constant(arrays[0].transpose(attrs.axes), type_, name)
+    if op == "broadcast_to":
+        # A view without memory of its own: it is only read to fold something else, or small.
+        return Constant(np.broadcast_to(arrays[0], attrs.shape), type_)
+    with np.errstate(all="ignore"):
+        array = np.asarray(ops.get(op).numpy(arrays, attrs))
+    return Constant(array.astype(type_.dtype.name, copy=False), type_, name)

@@ -1,0 +1,77 @@
+"""Finds layer normalisation that exporters take apart."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import Constant, Value, constant
+from tensorkiln.ops.rules import normal_axes
+from tensorkiln.transform.relax.pattern import uniform
+from tensorkiln.transform.relax.rewrite import Match, Rule, rewrite
+
+
+def match_layer_norm(mod: IRModule) -> IRModule:
+    """(x - mean) / sqrt(variance + eps) * gamma + beta over the last axes -> layer_norm.
+
+    Before:  d = sub(x, mean(x)); v = mean(mul(d, d))
+             y = add(mul(div(d, sqrt(add(v, 1e-5))), G), B)
+    After:   y = layer_norm(x, G, B, axis=-1, eps=1e-5)
+    Needs:   canonicalize (squares as products).
+    """
+    return rewrite(mod, RULES)
+
+
+_OFF = "(d := sub(x, mean(x, axes=a, keepdims=True)))"
+_VAR = "add(mean(mul(d, d), axes=b, keepdims=True), E)"
+
+
+def _normalised(m: Match) -> Value | None:
+    """The middle of the formula, with gamma = 1; the next rows put the real one in."""
+    x, eps = m.tensor("x"), uniform(m["E"])
+    axes = normal_axes("mean", m.attr("a"), x.ndim)
+    first = x.ndim - len(axes)
+    if eps is None or axes != tuple(range(first, x.ndim)) or not axes:
+        return None
+    if normal_axes("mean", m.attr("b"), x.ndim) != axes:
+        return None
+    shape = x.static_shape() or tuple(-1 for _ in x.shape)
+    inner = tuple(getattr(d, "value", -1) for d in x.shape[first:])
+    if -1 in inner or len(shape) != x.ndim:
+        return None
+    one = constant(np.ones(inner, x.dtype.name))
+    return m.emit("layer_norm", m["x"], one, axis=first - x.ndim, eps=eps)
+
+
+def _parameter(m: Match, name: str) -> Constant | None:
+    """A constant over the normalised dimensions, with extents of 1 before them dropped."""
+    inner = m.definition(m["y"])
+    c = m[name]
+    assert inner is not None and isinstance(c, Constant)
+    want = inner.args[1].type.static_shape()  # type: ignore[union-attr]
+    assert want is not None
+    extra = c.array.ndim - len(want)
+    fits = extra >= 0 and c.array.shape[extra:] == want and set(c.array.shape[:extra]) <= {1}
+    return constant(c.array.reshape(want), c.name) if fits else None
+
+
+def _with_gamma(m: Match) -> Value | None:
+    gamma = _parameter(m, "G")
+    if gamma is None or not m.once("y"):
+        return None
+    return m.emit("layer_norm", m["x"], gamma, axis=m.attr("a"), eps=m.attr("e"))
+
+
+def _with_beta(m: Match) -> Value | None:
+    beta = _parameter(m, "B")
+    if beta is None or not m.once("y"):
+        return None
+    return m.emit("layer_norm", m["x"], m["g"], beta, axis=m.attr("a"), eps=m.attr("e"))
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(f"div({_OFF}, sqrt({_VAR})) | mul({_OFF}, rsqrt({_VAR}) | reciprocal(sqrt({_VAR})))",
+         _normalised),
+    Rule("mul(y := layer_norm(x, 1, axis=a, eps=e), G)", _with_gamma),
+    Rule("add(y := layer_norm(x, g, axis=a, eps=e), B)", _with_beta),
+)  # fmt: skip

@@ -1,0 +1,350 @@
+"""Applies tables of rules to graph functions until none fits.
+
+A rule fits a call when its pattern does and what it builds has the very type of the call
+(extents proved equal); so a row needs no condition to say that broadcasting must not be lost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensorkiln import ops
+from tensorkiln.base.errors import InternalError
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import (
+    AttrValue, Binding, Bound, Call, Constant, Function, RVar, TensorType, Tuple, TupleItem, Type,
+    Value, constant,
+)  # fmt: skip
+from tensorkiln.ops.rules import same_extent
+from tensorkiln.transform.relax import pattern as P
+
+# Sweeps over one function before a rule table is declared endless.
+MAX_SWEEPS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`before` -> `after`, where `where` holds.
+
+    `before` is a pattern; `after` is a pattern to build, or a function that builds the value
+    with `Match.emit` and may answer None: does not fit.
+    """
+
+    before: str
+    after: str | Callable[[Match], Value | None]
+    where: Callable[[Match], bool] | None = None
+
+    @property
+    def name(self) -> str:
+        """The row as an equation, for messages."""
+        after = self.after if isinstance(self.after, str) else self.after.__name__.strip("_")
+        return f"{self.before} -> {after}"
+
+
+class Match:
+    """A place where a rule's pattern fits: `m["x"]` is what `x` stands for."""
+
+    __slots__ = ("_rewriter", "call", "found", "type")
+
+    def __init__(self, rewriter: Rewriter, call: Call, found: P.Found, type_: TensorType):
+        self._rewriter = rewriter
+        self.call, self.found, self.type = call, found, type_
+
+    def __getitem__(self, name: str) -> Value:
+        return self.found[name]  # type: ignore[return-value]
+
+    def attr(self, name: str) -> AttrValue:
+        """What an attribute name of the pattern stands for."""
+        return self.found[name]  # type: ignore[return-value]
+
+    def rest(self, name: str) -> tuple[Value, ...]:
+        """The operands that `*name` stands for."""
+        return self.found[name]  # type: ignore[return-value]
+
+    def array(self, name: str) -> np.ndarray:
+        """The elements of a constant."""
+        value = self.found[name]
+        assert isinstance(value, Constant)
+        return value.array
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """The shape of a value in integers, or None when it is symbolic."""
+        return self.tensor(name).static_shape()
+
+    def tensor(self, name: str) -> TensorType:
+        """The type of a value."""
+        return self[name].type  # type: ignore[return-value]
+
+    def once(self, *names: str) -> bool:
+        """Whether these values are used nowhere else."""
+        return all(self._rewriter.use_count(self[n]) <= 1 for n in names)
+
+    def definition(self, v: Value) -> Call | None:
+        """The call that a value is bound to."""
+        bound = self._rewriter.lookup(v) if isinstance(v, RVar) else None
+        return bound if isinstance(bound, Call) else None
+
+    def emit(self, op: str, *args: Value, span: str = "", **attrs: AttrValue) -> Value:
+        """The value of a new call. Its span is the matched call's unless another is given."""
+        return self._rewriter.emit(ops.call(op, *args, span=span or self.call.span, **attrs))
+
+    def scalar(self, value: float) -> Constant:
+        """A constant without dimensions, of the matched call's dtype."""
+        return constant(np.asarray(value, self.type.dtype.name))
+
+
+def rewrite(mod: IRModule, rules: Sequence[Rule]) -> IRModule:
+    """Every graph function after the rules; `mod` itself when none fits."""
+    table = RuleTable(rules)
+    return mod.map_graphs(lambda f: rewrite_function(f, table))
+
+
+class RuleTable:
+    """Rules by the operator they start at, patterns parsed."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.by_op: dict[str, list[tuple[Rule, P.Pattern]]] = {}
+        for rule in rules:
+            p = P.parse(rule.before)
+            for op in sorted(P.heads(p)):
+                self.by_op.setdefault(op, []).append((rule, p))
+
+
+def rewrite_function(f: Function, table: RuleTable) -> Function:
+    """`f` after the rules, without what they left unused; `f` itself when none fits."""
+    last: Rule | None = None
+    for _ in range(MAX_SWEEPS):
+        sweep = Rewriter(f, table)
+        new = sweep.run()
+        if new is f:
+            return f
+        f, last = live(new), sweep.applied
+    raise InternalError(f"{f.name}: rules keep on fitting; the last one was {last and last.name}")
+
+
+class Rewriter:
+    """One sweep over one function, in order of its bindings."""
+
+    def __init__(self, f: Function, table: RuleTable) -> None:
+        self.f, self.table = f, table
+        self.definitions: dict[RVar, Bound] = {}
+        self.uses = use_counts(f)
+        self.replaced: dict[RVar, Value] = {}
+        self.out: list[Binding] = []
+        self.names = {b.var.name for b in f.bindings} | {p.name for p in f.params}
+        self.base = ""
+        self.applied: Rule | None = None
+        self._depth = 0
+
+    def run(self) -> Function:
+        """The function after the sweep; itself when no rule fitted."""
+        for b in self.f.bindings:
+            self._binding(b)
+        if self.applied is None:
+            return self.f
+        result = substitute_value(self.f.result, self.replaced)
+        return Function(self.f.name, self.f.params, tuple(self.out), result, self.f.attrs)
+
+    def lookup(self, v: RVar) -> Bound | None:
+        """What a variable is bound to, looking through `y = x`."""
+        bound = self.definitions.get(v)
+        while isinstance(bound, RVar):
+            bound = self.definitions.get(bound)
+        return bound
+
+    def use_count(self, v: Value) -> int:
+        """Never too few: calls that rules left unused still count until the next sweep."""
+        return self.uses[v] if isinstance(v, RVar) else 0
+
+    def emit(self, call: Call) -> Value:
+        """The value of a new call, to which the rules are applied as well."""
+        infer = ops.infer(call)
+        new = self._apply(call, infer)
+        if new is not None:
+            return new
+        var = RVar(self._fresh(), infer)
+        self._bind(var, call)
+        for a in call.args:
+            self._count(a, 1)
+        return var
+
+    def _binding(self, b: Binding) -> None:
+        bound = substitute(b.value, self.replaced)
+        if not isinstance(bound, Call) or not isinstance(b.var.type, TensorType):
+            self._bind(b.var, bound)
+            return
+        self.base = b.var.name
+        new = self._apply(bound, b.var.type)
+        if new is None:
+            self._bind(b.var, bound)
+        elif self.out and self.out[-1].var is new and not self.uses[new]:  # type: ignore[index]
+            self._take_name(b.var, new)  # type: ignore[arg-type]
+        else:
+            self.replaced[b.var] = new
+            self._count(new, self.uses[b.var])
+
+    def _take_name(self, var: RVar, new: RVar) -> None:
+        """The last call made stands for `var`: bind it to `var` itself."""
+        call = self.out.pop().value
+        del self.definitions[new]
+        if var.type != new.type:
+            named = RVar(var.name, new.type)
+            self.replaced[var] = named
+            self.uses[named] = self.uses[var]
+            var = named
+        self._bind(var, call)
+
+    def _apply(self, call: Call, type_: TensorType) -> Value | None:
+        rows = self.table.by_op.get(call.op)
+        if not rows or self._depth > MAX_SWEEPS:
+            return None
+        self._depth += 1
+        try:
+            for rule, p in rows:
+                for found in P.match_call(p, call, self.lookup):
+                    new = self._build(rule, Match(self, call, found, type_))
+                    if new is not None:
+                        self.applied = rule
+                        return new
+        finally:
+            self._depth -= 1
+        return None
+
+    def _build(self, rule: Rule, m: Match) -> Value | None:
+        if rule.where is not None and not rule.where(m):
+            return None
+        mark, applied = len(self.out), self.applied
+        new = build(P.parse(rule.after), m) if isinstance(rule.after, str) else rule.after(m)
+        if new is not None and same_type(new.type, m.type):
+            return new
+        for b in self.out[mark:]:
+            del self.definitions[b.var]
+            if isinstance(b.value, Call):
+                for a in b.value.args:
+                    self._count(a, -1)
+        del self.out[mark:]
+        self.applied = applied
+        return None
+
+    def _bind(self, var: RVar, bound: Bound) -> None:
+        self.definitions[var] = bound
+        self.out.append(Binding(var, bound))
+
+    def _count(self, v: Value, times: int) -> None:
+        for var in variables(v):
+            self.uses[var] += times
+
+    def _fresh(self) -> str:
+        number = 1
+        while f"{self.base}_{number}" in self.names:
+            number += 1
+        name = f"{self.base}_{number}"
+        self.names.add(name)
+        return name
+
+
+def build(p: P.Pattern, m: Match) -> Value:
+    """The value that the right side of a row stands for."""
+    match p:
+        case P.AnyValue(name=name) | P.AnyConstant(name=name):
+            return m[name]
+        case P.Number(value=value):
+            return m.scalar(value)
+        case P.Op():
+            args = [build(a, m) for a in p.args] + list(m.rest(p.rest) if p.rest else ())
+            attrs = {k: v.value if isinstance(v, P.Literal) else m.attr(v.name)
+                     for k, v in p.attrs}  # fmt: skip
+            return m.emit(p.name, *args, **attrs)
+    raise InternalError(f"not the right side of a rule: {p}")
+
+
+# --- walks over functions ------------------------------------------------------------------------
+
+
+def same_type(a: Type, b: Type) -> bool:
+    """Equal up to the spelling of symbolic extents; layouts must be equal."""
+    if not isinstance(a, TensorType) or not isinstance(b, TensorType):
+        return a == b
+    if a.dtype != b.dtype or a.layout != b.layout or a.ndim != b.ndim:
+        return False
+    return all(map(same_extent, a.shape, b.shape))
+
+
+def variables(v: Bound) -> list[RVar]:
+    """The variables that a value or a bound mentions, with repetition."""
+    match v:
+        case RVar():
+            return [v]
+        case Tuple(fields=fields):
+            return [x for f in fields for x in variables(f)]
+        case Call(args=args):
+            return [x for a in args for x in variables(a)]
+        case TupleItem(value=inner):
+            return variables(inner)
+    return []
+
+
+def use_counts(f: Function) -> Counter[RVar]:
+    """How often each variable is used."""
+    uses: Counter[RVar] = Counter()
+    for b in f.bindings:
+        uses.update(variables(b.value))
+    uses.update(variables(f.result))
+    return uses
+
+
+def substitute_value(v: Value, by: dict[RVar, Value]) -> Value:
+    """`v` with variables replaced; `v` itself when it mentions none of them."""
+    if isinstance(v, RVar):
+        return by.get(v, v)
+    if isinstance(v, Tuple):
+        fields = tuple(substitute_value(x, by) for x in v.fields)
+        return v if all(a is b for a, b in zip(fields, v.fields)) else Tuple(fields)
+    return v
+
+
+def substitute(bound: Bound, by: dict[RVar, Value]) -> Bound:
+    """A bound with variables replaced; itself when it mentions none of them."""
+    if not by:
+        return bound
+    if isinstance(bound, Call):
+        args = tuple(substitute_value(a, by) for a in bound.args)
+        if all(a is b for a, b in zip(args, bound.args)):
+            return bound
+        return Call(bound.callee, args, bound.attrs, bound.span)
+    if isinstance(bound, TupleItem):
+        value = substitute_value(bound.value, by)
+        return bound if value is bound.value else TupleItem(value, bound.index)
+    return substitute_value(bound, by)
+
+
+def forward_aliases(f: Function) -> Function:
+    """`f` with `y = x` and `y = constant` bindings gone; `f` itself when there are none."""
+    by: dict[RVar, Value] = {}
+    kept: list[Binding] = []
+    for b in f.bindings:
+        bound = substitute(b.value, by)
+        if isinstance(bound, (RVar, Constant)) and bound.type == b.var.type:
+            by[b.var] = bound
+        else:
+            kept.append(b if bound is b.value else Binding(b.var, bound))
+    if not by:
+        return f
+    return Function(f.name, f.params, tuple(kept), substitute_value(f.result, by), f.attrs)
+
+
+def live(f: Function) -> Function:
+    """`f` without bindings that nothing uses; `f` itself when there are none."""
+    needed = set(variables(f.result))
+    kept: list[Binding] = []
+    for b in reversed(f.bindings):
+        if b.var in needed:
+            kept.append(b)
+            needed.update(variables(b.value))
+    if len(kept) == len(f.bindings):
+        return f
+    return Function(f.name, f.params, tuple(reversed(kept)), f.result, f.attrs)
