@@ -1,6 +1,8 @@
 """The metadata of a compiled library: JSON that rides in it and needs no code to be read.
 
-Version 1. A reader refuses other versions; every added key bumps the version.
+The entry file of a library writes `format`, `library`, `prefix`, `cpu_features`, `weights_bytes`
+and `functions`; the compile adds what `added_json` gives. A reader refuses other formats; every
+added key that changes meaning bumps the format.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import TypeVar, cast
 from tensorkiln.artifact.artifact import Artifact
 from tensorkiln.base.errors import UserError
 
-VERSION = 1
+FORMAT = 1
 _MAX_BYTES = 1 << 28
 
 Dim = int | str
@@ -22,25 +24,33 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """An input or output; a dim is a number or the name or expression of a symbolic one."""
+    """An input or output. A dim is a number, or the name or expression of a symbolic one.
+
+    `dims` is None for a plain number. `role` is empty where it follows from the place.
+    """
 
     name: str
     dtype: str
-    dims: tuple[Dim, ...]
+    dims: tuple[Dim, ...] | None
+    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionInfo:
     """A callable function. `kind` is `graph` (needs an Executor) or `tensor` (called directly).
 
-    `symbols` maps an interface (`ffi`, `c`) to the exported symbol.
+    `symbols` maps each symbolic dimension to its least size. `workspace_bytes` is what one
+    executor holds for it beside weights, inputs and outputs; an expression when it depends on
+    symbolic dimensions.
     """
 
     name: str
     kind: str
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
-    symbols: Mapping[str, str] = field(default_factory=dict)
+    symbols: Mapping[str, int] = field(default_factory=dict)
+    workspace_bytes: Dim = 0
+    kernel_calls: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,35 +77,28 @@ class ArtifactInfo:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Everything a library says about itself.
-
-    `target` is the Target's canonical JSON as plain values. `workspace_bytes` is what one executor
-    holds beside weights, inputs and outputs; -1 when it depends on symbolic dimensions.
-    """
+    """Everything a library says about itself; `target` is the Target's fields as plain values."""
 
     library: str
+    prefix: str
     compiler_version: str
     target: Mapping[str, object]
     cpu_features: tuple[str, ...]
+    weights_bytes: int
     functions: tuple[FunctionInfo, ...]
     kernels: tuple[KernelInfo, ...] = ()
-    workspace_bytes: int = 0
-    weights_bytes: int = 0
     artifacts: tuple[ArtifactInfo, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """Plain values in the order they are printed."""
         return {
-            "version": VERSION,
+            "format": FORMAT,
             "library": self.library,
-            "compiler": {"name": "tensorkiln", "version": self.compiler_version},
-            "target": dict(self.target),
+            "prefix": self.prefix,
+            **added(self.compiler_version, self.target, self.kernels, self.artifacts),
             "cpu_features": list(self.cpu_features),
-            "functions": [_function_json(function) for function in self.functions],
-            "kernels": [_kernel_json(kernel) for kernel in self.kernels],
-            "workspace_bytes": self.workspace_bytes,
             "weights_bytes": self.weights_bytes,
-            "artifacts": [_artifact_json(artifact) for artifact in self.artifacts],
+            "functions": [_function_json(function) for function in self.functions],
         }
 
     def to_bytes(self) -> bytes:
@@ -115,22 +118,50 @@ class Metadata:
 
     @classmethod
     def from_json(cls, parsed: object, where: str = "metadata") -> Metadata:
-        """Check plain values and make them typed ones. Raises UserError (code `bad-metadata`)."""
+        """Check plain values and make them typed ones. Raises UserError (code `bad-metadata`).
+
+        A library linked by hand may lack what the compile adds; those fields are then empty.
+        """
         reader = _Reader(parsed, where)
-        version = reader.get("version", int)
-        if version != VERSION:
-            raise _bad(f"version {version}; this version reads {VERSION}", where)
+        found = reader.get("format", int)
+        if found != FORMAT:
+            raise _bad(f"format {found}; this version reads {FORMAT}", where)
         return cls(
             library=reader.get("library", str),
-            compiler_version=reader.child("compiler").get("version", str),
-            target=reader.get("target", dict),
+            prefix=reader.get("prefix", str),
+            compiler_version=reader.child("compiler").get("version", str, ""),
+            target=reader.get("target", dict, {}),
             cpu_features=reader.texts("cpu_features"),
+            weights_bytes=reader.get("weights_bytes", int),
             functions=tuple(_function(row) for row in reader.rows("functions")),
             kernels=tuple(_kernel(row) for row in reader.rows("kernels")),
-            workspace_bytes=reader.get("workspace_bytes", int),
-            weights_bytes=reader.get("weights_bytes", int),
             artifacts=tuple(_artifact(row) for row in reader.rows("artifacts")),
         )
+
+
+def added(
+    compiler_version: str,
+    target: Mapping[str, object],
+    kernels: Iterable[KernelInfo] = (),
+    artifacts: Iterable[ArtifactInfo] = (),
+) -> dict[str, object]:
+    """The keys a compile adds to what the entry file writes."""
+    return {
+        "compiler": {"name": "tensorkiln", "version": compiler_version},
+        "target": dict(target),
+        "kernels": [_kernel_json(kernel) for kernel in kernels],
+        "artifacts": [_artifact_json(artifact) for artifact in artifacts],
+    }
+
+
+def added_json(
+    compiler_version: str,
+    target: Mapping[str, object],
+    kernels: Iterable[KernelInfo] = (),
+    artifacts: Iterable[ArtifactInfo] = (),
+) -> str:
+    """`added` as text, for the writer of the entry file."""
+    return json.dumps(added(compiler_version, target, kernels, artifacts))
 
 
 def artifact_infos(artifacts: Iterable[Artifact]) -> tuple[ArtifactInfo, ...]:
@@ -145,7 +176,12 @@ def artifact_infos(artifacts: Iterable[Artifact]) -> tuple[ArtifactInfo, ...]:
 
 
 def _tensor_json(tensor: TensorInfo) -> dict[str, object]:
-    return {"name": tensor.name, "dtype": tensor.dtype, "dims": list(tensor.dims)}
+    out: dict[str, object] = {"name": tensor.name, "dtype": tensor.dtype}
+    if tensor.dims is not None:
+        out["shape"] = list(tensor.dims)
+    if tensor.role:
+        out["role"] = tensor.role
+    return out
 
 
 def _function_json(function: FunctionInfo) -> dict[str, object]:
@@ -154,7 +190,9 @@ def _function_json(function: FunctionInfo) -> dict[str, object]:
         "kind": function.kind,
         "inputs": [_tensor_json(tensor) for tensor in function.inputs],
         "outputs": [_tensor_json(tensor) for tensor in function.outputs],
-        "symbols": dict(sorted(function.symbols.items())),
+        "symbols": dict(function.symbols),
+        "workspace_bytes": function.workspace_bytes,
+        "kernel_calls": function.kernel_calls,
     }
 
 
@@ -186,8 +224,8 @@ class _Reader:
             raise _bad(f"expected an object, got {type(value).__name__}", where)
         self._value, self._where = cast("dict[str, object]", value), where
 
-    def get(self, key: str, kind: type[_T]) -> _T:
-        value = self._value.get(key)
+    def get(self, key: str, kind: type[_T], default: _T | None = None) -> _T:
+        value = self._value.get(key, default)
         if not isinstance(value, kind) or isinstance(value, bool):
             raise _bad(
                 f"expected {kind.__name__}, got {type(value).__name__}", f"{self._where}.{key}"
@@ -195,10 +233,10 @@ class _Reader:
         return value
 
     def child(self, key: str) -> _Reader:
-        return _Reader(self._value.get(key), f"{self._where}.{key}")
+        return _Reader(self._value.get(key, {}), f"{self._where}.{key}")
 
     def rows(self, key: str) -> list[_Reader]:
-        found = self.get(key, list)
+        found = self.get(key, list, [])
         return [_Reader(row, f"{self._where}.{key}[{i}]") for i, row in enumerate(found)]
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -207,7 +245,15 @@ class _Reader:
             raise _bad("expected a list of text", f"{self._where}.{key}")
         return tuple(found)
 
-    def dims(self, key: str) -> tuple[Dim, ...]:
+    def size(self, key: str) -> Dim:
+        found = self._value.get(key, 0)
+        if isinstance(found, bool) or not isinstance(found, int | str):
+            raise _bad("expected a number or an expression", f"{self._where}.{key}")
+        return found
+
+    def dims(self, key: str) -> tuple[Dim, ...] | None:
+        if self._value.get(key) is None:
+            return None
         found = self.get(key, list)
         if not all(isinstance(dim, int | str) and not isinstance(dim, bool) for dim in found):
             raise _bad("expected a list of numbers and names", f"{self._where}.{key}")
@@ -215,26 +261,34 @@ class _Reader:
 
 
 def _tensor(row: _Reader) -> TensorInfo:
-    return TensorInfo(row.get("name", str), row.get("dtype", str), row.dims("dims"))
+    return TensorInfo(
+        row.get("name", str), row.get("dtype", str), row.dims("shape"), row.get("role", str, "")
+    )
 
 
 def _function(row: _Reader) -> FunctionInfo:
-    symbols = row.get("symbols", dict)
+    symbols = row.get("symbols", dict, {})
     return FunctionInfo(
         name=row.get("name", str),
         kind=row.get("kind", str),
         inputs=tuple(_tensor(tensor) for tensor in row.rows("inputs")),
         outputs=tuple(_tensor(tensor) for tensor in row.rows("outputs")),
-        symbols={str(key): str(value) for key, value in symbols.items()},
+        symbols=_symbols(symbols),
+        workspace_bytes=row.size("workspace_bytes"),
+        kernel_calls=row.get("kernel_calls", int, 0),
     )
+
+
+def _symbols(found: Mapping[object, object]) -> dict[str, int]:
+    return {str(key): value for key, value in found.items() if isinstance(value, int)}
 
 
 def _kernel(row: _Reader) -> KernelInfo:
     return KernelInfo(
         row.get("symbol", str),
         row.texts("nodes"),
-        row.get("class", str),
-        row.get("workspace_bytes", int),
+        row.get("class", str, ""),
+        row.get("workspace_bytes", int, 0),
     )
 
 

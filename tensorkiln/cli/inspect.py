@@ -36,19 +36,16 @@ def report_text(report: LibraryReport, everything: bool = False) -> str:
     """The report for people."""
     meta = report.metadata
     target = meta.target
-    space = meta.workspace_bytes
-    memory = "depends on the shapes" if space < 0 else size_text(space)
     facts = [
         ("library", f"{report.path} ({meta.library})"),
         ("compiler", f"tensorkiln {meta.compiler_version}"),
-        ("target", f"{target.get('kind')} {target.get('mtriple')} {target.get('mcpu')}"),
+        ("target", " ".join(str(target.get(k, "?")) for k in ("kind", "mtriple", "mcpu"))),
         ("needs CPU", " ".join(meta.cpu_features) or "the architecture's baseline"),
         ("needs", " ".join(report.needed) or "no other library"),
         ("file", size_text(report.file_bytes)),
         ("weights", size_text(report.weights_bytes)),
         ("kernels", f"{size_text(report.kernel_code_bytes)} in {len(report.kernels)}"),
         ("other code", size_text(report.runtime_code_bytes)),
-        ("workspace", memory),
         ("exports", f"{len(report.exports)} symbols"),
     ]
     parts = [columns(facts), *(_function_text(function) for function in meta.functions)]
@@ -63,7 +60,10 @@ def report_text(report: LibraryReport, everything: bool = False) -> str:
 def _function_text(function: FunctionInfo) -> str:
     rows = [("in", t.name, t.dtype, dims_text(t.dims)) for t in function.inputs]
     rows += [("out", t.name, t.dtype, dims_text(t.dims)) for t in function.outputs]
-    return f"{function.kind} function {function.name}\n{columns(rows)}"
+    space = function.workspace_bytes
+    memory = size_text(space) if isinstance(space, int) else f"{space} bytes"
+    title = f"{function.kind} function {function.name}"
+    return f"{title} ({function.kernel_calls} kernel calls, workspace {memory})\n{columns(rows)}"
 
 
 def _kernels_text(report: LibraryReport, everything: bool) -> str:

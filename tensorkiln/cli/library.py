@@ -49,19 +49,21 @@ def numpy_type(name: str) -> np.dtype[Any]:
     except TypeError:
         import ml_dtypes
 
-        return np.dtype(getattr(ml_dtypes, name))
+        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return found
 
 
 def shape_of(tensor: TensorInfo, dims: Mapping[str, int]) -> tuple[int, ...]:
     """The dims with symbolic ones from `dims`; UserError naming one that has no size."""
-    missing = [dim for dim in tensor.dims if isinstance(dim, str) and dim not in dims]
+    wanted = tensor.dims or ()
+    missing = [dim for dim in wanted if isinstance(dim, str) and dim not in dims]
     if missing:
         raise UserError(
             f"input {tensor.name!r} has the symbolic dimension {missing[0]!r}",
             code="unknown-dim",
             hint=f"--dim {missing[0]}=1",
         )
-    return tuple(dims[dim] if isinstance(dim, str) else dim for dim in tensor.dims)
+    return tuple(dims[dim] if isinstance(dim, str) else dim for dim in wanted)
 
 
 def random_array(tensor: TensorInfo, dims: Mapping[str, int], rng: np.random.Generator) -> Array:
@@ -74,7 +76,7 @@ def random_array(tensor: TensorInfo, dims: Mapping[str, int], rng: np.random.Gen
 
 def random_inputs(function: FunctionInfo, dims: Mapping[str, int], seed: int) -> list[Array]:
     """One random array per input, the same for the same seed."""
-    symbols = {d for tensor in function.inputs for d in tensor.dims if isinstance(d, str)}
+    symbols = {d for tensor in function.inputs for d in tensor.dims or () if isinstance(d, str)}
     unknown = sorted(set(dims) - symbols)
     if unknown:
         hint = nearest(unknown[0], symbols) or f"symbolic dimensions: {sorted(symbols) or 'none'}"

@@ -21,9 +21,9 @@ def time_text(seconds: float) -> str:
     return f"{seconds * 1e6:.1f} us"
 
 
-def dims_text(dims: Sequence[int | str]) -> str:
+def dims_text(dims: Sequence[int | str] | None) -> str:
     """`[1, 3, "h"]` as `1 x 3 x h`; a scalar has none."""
-    return " x ".join(map(str, dims)) or "scalar"
+    return " x ".join(map(str, dims or ())) or "scalar"
 
 
 def columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
