@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tensorkiln.link.shared import CRT, crt_sources
+from tensorkiln.link.toolchain import zig_path
+from tests.link import sample
+
+ROOT = Path(__file__).parents[2]
+STRICT = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O2", "-fno-builtin"]
+needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
+
+
+def _compile(command: list[str], source: Path, folder: Path) -> None:
+    done = subprocess.run(
+        [*command, *STRICT, "-fPIC", "-I", str(CRT), "-c", str(source), "-o", str(folder / "x.o")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "ZIG_LOCAL_CACHE_DIR": str(folder), "ZIG_GLOBAL_CACHE_DIR": str(folder)},
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@needs_gcc
+@pytest.mark.parametrize("source", crt_sources(), ids=lambda path: path.name)
+def test_each_file_compiles_alone_without_a_warning(source: Path, tmp_path: Path) -> None:
+    _compile(["gcc"], source, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "triple", ["x86_64-linux-gnu.2.17", "aarch64-linux-gnu", "x86_64-linux-musl"]
+)
+def test_all_of_it_compiles_with_clang_without_a_warning(triple: str, tmp_path: Path) -> None:
+    together = tmp_path / "runtime.c"
+    together.write_text("".join(f'#include "{path.name}"\n' for path in crt_sources()))
+    _compile(
+        [str(zig_path()), "cc", "-target", triple, "-fno-sanitize=undefined"], together, tmp_path
+    )
+
+
+@needs_gcc
+def test_generated_files_compile_without_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "entry.c").write_text(sample.entry())
+    _compile(["gcc"], tmp_path / "entry.c", tmp_path)
+    (tmp_path / "mlp.h").write_text(sample.header())
+    (tmp_path / "host.c").write_text('#include "mlp.h"\n#include "mlp.h"\n#include "kiln.h"\n')
+    _compile(["gcc"], tmp_path / "host.c", tmp_path)
+    command = ["gcc", "-x", "c++", "-std=c++17", "-Wall", "-Werror", "-c", "-I", str(CRT)]
+    subprocess.run([*command, str(tmp_path / "host.c"), "-o", str(tmp_path / "y.o")], check=True)
+
+
+@needs_gcc
+def test_a_c_program_of_forty_lines_runs_a_model(library: Path, tmp_path: Path) -> None:
+    source = ROOT / "examples/c_host/main.c"
+    assert len(source.read_text().splitlines()) < 60
+    host = tmp_path / "c_host"
+    flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-o", str(host), str(source), "-ldl"]
+    subprocess.run(["gcc", *flags], check=True)
+    x = np.random.default_rng(3).standard_normal((1, 8)).astype(np.float32)
+    (tmp_path / "in.f32").write_bytes(x.tobytes())
+    command = [str(host), str(library), "mlp_fixed", "8", "4", "in.f32", "out.f32"]
+    subprocess.run(command, check=True, cwd=tmp_path, env={})
+    got = np.frombuffer((tmp_path / "out.f32").read_bytes(), np.float32)
+    np.testing.assert_allclose(got, sample.expected(x)[0], rtol=1e-5, atol=1e-5)
+
+
+@needs_gcc
+def test_a_program_links_the_library_with_its_header(library: Path, tmp_path: Path) -> None:
+    (tmp_path / "mlp.h").write_text(sample.header())
+    (tmp_path / "host.c").write_text(
+        r"""
+        #include "mlp.h"
+        #include <stdio.h>
+        int main(void)
+        {
+            float x[16] = {1, 2, 3}, y[8], z[3] = {1, 2, 3};
+            if (mlp_main(2, x, y) != 0 || mlp_add_one(3, z, z) != 0 || mlp_scale(3, z, 2.0, 1) != 0)
+                return 1;
+            printf("%g %g %g\n", z[0], z[1], z[2]);
+            if (mlp_main(-1, x, y) == 0 || mlp_main(2, NULL, y) == 0)
+                return 2;
+            puts(mlp_last_error());
+            mlp_set_num_threads(1);
+            return mlp_get_num_threads() == 1 ? 0 : 3;
+        }
+        """
+    )
+    command = ["gcc", "-Wall", "-Werror", "host.c", str(library), "-o", "host"]
+    subprocess.run(command, check=True, cwd=tmp_path)
+    done = subprocess.run([str(tmp_path / "host")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.splitlines() == [
+        "5 7 9",
+        "main: input 'x' has no data: its address is null",
+    ]
+
+
+MEM_TEST = r"""
+#include <stdio.h>
+#include <stdlib.h>
+void *kiln_memcpy(void *, const void *, size_t);
+void *kiln_memmove(void *, const void *, size_t);
+void *kiln_memset(void *, int, size_t);
+int kiln_memcmp(const void *, const void *, size_t);
+static unsigned char a[9000], b[9000];
+int main(void)
+{
+    for (int n = 0; n < 4200; n += n < 80 ? 1 : 97)
+        for (int shift = -40; shift <= 40; shift += n < 80 ? 1 : 13) {
+            for (int i = 0; i < 9000; i++) a[i] = b[i] = (unsigned char)(i * 7 + i / 256);
+            kiln_memmove(a + 100 + shift, a + 100, n);
+            for (int i = 0; i < 9000; i++) {
+                int inside = i >= 100 + shift && i < 100 + shift + n;
+                if (a[i] != (inside ? b[i - shift] : b[i])) return 1;
+            }
+            kiln_memset(a + 3, shift, n);
+            for (int i = 0; i < n; i++) if (a[3 + i] != (unsigned char)shift) return 2;
+            kiln_memcpy(a + 1, b + 2, n);
+            for (int i = 0; i < n; i++) if (a[1 + i] != b[2 + i]) return 3;
+            if (kiln_memcmp(a + 1, b + 2, n) != 0) return 4;
+        }
+    a[5] = 1; b[5] = 200;
+    return kiln_memcmp(a + 5, b + 5, 1) < 0 ? 0 : 5;
+}
+"""
+
+
+@needs_gcc
+def test_memory_functions(tmp_path: Path) -> None:
+    names = ["memcpy", "memmove", "memset", "memcmp"]
+    rename = [f"-D{name}=kiln_{name}" for name in names] + ["-Dbcmp=kiln_bcmp"]
+    (tmp_path / "t.c").write_text(MEM_TEST)
+    build = ["gcc", "-O2", "-fno-builtin", "-o", "t", "t.c"]
+    subprocess.run(
+        ["gcc", *STRICT, *rename, "-c", str(CRT / "mem.c"), "-o", "mem.o"], check=True, cwd=tmp_path
+    )
+    subprocess.run([*build, "mem.o"], check=True, cwd=tmp_path)
+    assert subprocess.run([str(tmp_path / "t")]).returncode == 0
+
+
+def test_struct_layouts_are_those_of_dlpack_and_tvm_ffi() -> None:
+    """Sizes by hand, against what tensorkiln.runtime declares for ctypes."""
+    import ctypes
+
+    from tensorkiln.runtime.module import _Value
+    from tensorkiln.runtime.tensor import DLTensor
+
+    assert ctypes.sizeof(DLTensor) == struct.calcsize("PiiiBBHPPQ")
+    assert ctypes.sizeof(_Value) == 16
