@@ -21,8 +21,16 @@ from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, FloatImm, IntImm, Reduce, Var
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.relax import (
-    Attrs, Binding, Call, Constant, Function, RVar, TensorType, Tuple, Type,
-)  # fmt: skip
+    Attrs,
+    Binding,
+    Call,
+    Constant,
+    Function,
+    RVar,
+    TensorType,
+    Tuple,
+    Type,
+)
 from tensorkiln.ir.stmt import Alloc, For, Let, Param, PrimFunc, Stmt
 
 Node = IRModule | AnyFunction | Stmt | Expr | Type | Constant | Tuple | Call
@@ -81,7 +89,7 @@ class _Comparison:
             special(self, a, b)
         elif kind is tuple:
             self.tuples(a, b)  # type: ignore[arg-type]
-        elif names := _compared_fields(kind):
+        elif names := _compared_fields(kind):  # type: ignore[arg-type]
             for name in names:
                 self.at(f".{name}", getattr(a, name), getattr(b, name))
         elif repr(a) != repr(b) if kind is float else a != b:
@@ -197,8 +205,10 @@ class _Comparison:
     def attrs(self, a: Attrs, b: Attrs) -> None:
         for key in sorted({*a, *b}):
             if key not in a or key not in b:
-                raise _Differs(f"{key} is {'missing' if key not in a else 'there'} != "
-                               f"{'missing' if key not in b else 'there'}")  # fmt: skip
+                raise _Differs(
+                    f"{key} is {'missing' if key not in a else 'there'} != "
+                    f"{'missing' if key not in b else 'there'}"
+                )
             x, y = a[key], b[key]
             if _plain(x) and _plain(y):
                 if repr(x) != repr(y):

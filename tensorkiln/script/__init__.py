@@ -1,11 +1,11 @@
 """The Python form of both languages: `T` for tensor programs, `R` for graphs.
 
-    @tk.script.ir_module
-    class Module:
-        @T.prim_func
-        def add_one(X: T.Buffer((4,), "float32"), Y: T.Buffer((4,), "float32")):
-            for i in range(4):
-                Y[i] = X[i] + 1
+@tk.script.ir_module
+class Module:
+@T.prim_func
+def add_one(X: T.Buffer((4,), "float32"), Y: T.Buffer((4,), "float32")):
+for i in range(4):
+Y[i] = X[i] + 1
 """
 
 from tensorkiln.script.dialect import Dialect

@@ -13,19 +13,51 @@ from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import BOOL, DTYPES, FLOAT32, INT64, DType
 from tensorkiln.ir.expr import (
-    BINARY, INTRINSICS, UNARY, Binary, Broadcast, Cast, Expr, FloatImm, IntImm, Intrin, Load, Ramp,
-    Reduce, Select, Shuffle, Unary, Var, VectorReduce, binary,
-)  # fmt: skip
+    BINARY,
+    INTRINSICS,
+    UNARY,
+    Binary,
+    Broadcast,
+    Cast,
+    Expr,
+    FloatImm,
+    IntImm,
+    Intrin,
+    Load,
+    Ramp,
+    Reduce,
+    Select,
+    Shuffle,
+    Unary,
+    Var,
+    VectorReduce,
+    binary,
+)
 from tensorkiln.ir.relax import RVar
 from tensorkiln.script.dialect import Dialect
 from tensorkiln.script.source import Source
 
 BINARY_NODES: dict[type[ast.AST], str] = {
-    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.FloorDiv: "floordiv",
-    ast.Mod: "floormod", ast.BitOr: "bitor", ast.BitXor: "bitxor", ast.BitAnd: "bitand",
-    ast.LShift: "shl", ast.RShift: "shr", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt",
-    ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne", ast.And: "and", ast.Or: "or",
-}  # fmt: skip
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.Div: "div",
+    ast.FloorDiv: "floordiv",
+    ast.Mod: "floormod",
+    ast.BitOr: "bitor",
+    ast.BitXor: "bitxor",
+    ast.BitAnd: "bitand",
+    ast.LShift: "shl",
+    ast.RShift: "shr",
+    ast.Lt: "lt",
+    ast.LtE: "le",
+    ast.Gt: "gt",
+    ast.GtE: "ge",
+    ast.Eq: "eq",
+    ast.NotEq: "ne",
+    ast.And: "and",
+    ast.Or: "or",
+}
 Bound = Var | Buffer | RVar | str
 
 
@@ -100,7 +132,7 @@ class ExprParser:
         if isinstance(n.value, float):
             like = FLOAT32 if like is None else like.element
             if not like.is_float:
-                raise self.fail(node, f"a float where {like} is expected", f"T.Cast(\"{like}\", …)")
+                raise self.fail(node, f"a float where {like} is expected", f'T.Cast("{like}", …)')
             return FloatImm(n.value, like)
         like = INT64 if like is None else like.element
         if like.is_float:
@@ -149,16 +181,16 @@ class ExprParser:
             case ast.Tuple(elts=elts) | ast.List(elts=elts):
                 return tuple(map(self.literal, elts))
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                value = self.literal(operand)
-                if isinstance(value, (int, float)):
-                    return -value
+                number = self.literal(operand)
+                if isinstance(number, (int, float)):
+                    return -number
             case ast.Call(func=ast.Name(id="float"), args=[ast.Constant(value=str(text))]):
                 if text in ("inf", "-inf", "nan"):
                     return float(text)
             case ast.Name(id=name) if name not in self.scope.bound:
-                value = plain(self.scope.captured.get(name))
-                if value is not None:
-                    return value
+                known = plain(self.scope.captured.get(name))
+                if known is not None:
+                    return known
         raise self.fail(node, "expected a literal value")
 
     def integer(self, node: ast.expr) -> int:
@@ -181,8 +213,8 @@ class ExprParser:
         items = node.elts if isinstance(node, (ast.Tuple, ast.List)) else None
         if items is None and isinstance(node, ast.Name):
             value = plain(self.scope.captured.get(node.id))
-            if isinstance(value, tuple) and all(isinstance(v, int) for v in value):
-                return tuple(IntImm(v) for v in value)
+            if isinstance(value, tuple):
+                return tuple(IntImm(v) for v in value if isinstance(v, int))
         if items is None:
             raise self.fail(node, "expected a shape", "a tuple, as (1, 16) or (4,)")
         return tuple(map(self.extent, items))
@@ -449,8 +481,13 @@ def _arity(word: str) -> tuple[int, ...] | None:
     return (1,) if word in UNARY or _parse_dtype(word) is not None else None
 
 
-_ALIASES = {"if_then_else": "select", "where": "select", "cast": "Cast", "broadcast": "Broadcast",
-            "ramp": "Ramp"}  # fmt: skip
+_ALIASES = {
+    "if_then_else": "select",
+    "where": "select",
+    "cast": "Cast",
+    "broadcast": "Broadcast",
+    "ramp": "Ramp",
+}
 _NODES: dict[type[ast.AST], Callable[..., Expr | Number]] = {
     ast.Constant: ExprParser._constant,
     ast.Name: ExprParser._name,
@@ -472,5 +509,13 @@ _CALLS: dict[str, Callable[[ExprParser, ast.Call], Expr]] = {
     "reduce": ExprParser._reduce,
     "var": ExprParser._variable,
 }
-_ARITY = {"select": (3,), "Cast": (2,), "Ramp": (3,), "Broadcast": (2,), "shuffle": (3,),
-          "vector_reduce": (2,), "reduce": (3,), "var": (2,)}  # fmt: skip
+_ARITY = {
+    "select": (3,),
+    "Cast": (2,),
+    "Ramp": (3,),
+    "Broadcast": (2,),
+    "shuffle": (3,),
+    "vector_reduce": (2,),
+    "reduce": (3,),
+    "var": (2,),
+}

@@ -14,9 +14,25 @@ from tensorkiln.ir.expr import Expr, IntImm, Var, int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import AnyFunction
 from tensorkiln.ir.relax import (
-    Attrs, AttrValue, Binding, Bound, Call, Constant, Function, GlobalRef, RVar, ShapeType,
-    ShapeValue, TensorType, Tuple, TupleItem, TupleType, Type, Value, constant,
-)  # fmt: skip
+    Attrs,
+    AttrValue,
+    Binding,
+    Bound,
+    Call,
+    Constant,
+    Function,
+    GlobalRef,
+    RVar,
+    ShapeType,
+    ShapeValue,
+    TensorType,
+    Tuple,
+    TupleItem,
+    TupleType,
+    Type,
+    Value,
+    constant,
+)
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.script.parse_expr import ExprParser, Number, Scope
 from tensorkiln.script.parse_tir import plain_arguments
@@ -290,14 +306,14 @@ class RelaxParser:
     def attr(self, node: ast.expr) -> AttrValue:
         """A Python literal, or an expression over symbolic dimensions."""
         match node:
-            case ast.Constant(value=value) if value is None or isinstance(value, _PLAIN):
+            case ast.Constant(value=(None | bool() | int() | float() | str()) as value):
                 return value
             case ast.Tuple(elts=elts) | ast.List(elts=elts):
                 return tuple(map(self.attr, elts))
             case ast.Call(func=ast.Name(id="float")):
                 return self.exprs.literal(node)  # type: ignore[return-value]
-        value = self.exprs.raw(node)
-        return value.value if isinstance(value, Number) else value
+        found = self.exprs.raw(node)
+        return found.value if isinstance(found, Number) else found
 
     def _op(self, node: ast.Call) -> tuple[Bound, Type | None]:
         """`R.op("any name", ...)`."""
@@ -331,7 +347,7 @@ class RelaxParser:
         options = {k.arg: k.value for k in node.keywords}
         unknown = [k for k in options if k not in ("layout", "name", "sha256")]
         if unknown or len(node.args) not in (2, 3):
-            raise self.fail(node, "expected R.const(values or name, dtype, shape, layout=, sha256=)")
+            raise self.fail(node, "expected R.const(values or key, dtype, shape, ...)")
         layout = self._layout(options["layout"]) if "layout" in options else None
         dtype = self.exprs.dtype(node.args[1])
         data = self.exprs.literal(node.args[0])
@@ -399,7 +415,6 @@ def _result_type(f: AnyFunction | None) -> Type | None:
     return None
 
 
-_PLAIN = (bool, int, float, str)
 _CALLS: dict[str, Callable[[RelaxParser, ast.Call], tuple[Bound, Type | None]]] = {
     "R.const": RelaxParser._const,
     "R.shape": RelaxParser._shape,

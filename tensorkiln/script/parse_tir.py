@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from typing import Any
 
 from tensorkiln.base.errors import nearest
 from tensorkiln.ir.buffer import SCOPES, Buffer
 from tensorkiln.ir.dtype import BOOL, DType
 from tensorkiln.ir.expr import Broadcast, Expr, IntImm, Var, binary
 from tensorkiln.ir.stmt import (
-    Alloc, For, If, Let, Param, Prefetch, PrimFunc, Seq, Stmt, Store,
-)  # fmt: skip
+    Alloc,
+    For,
+    If,
+    Let,
+    Param,
+    Prefetch,
+    PrimFunc,
+    Seq,
+    Stmt,
+    Store,
+)
 from tensorkiln.script.parse_expr import ExprParser, Scope
 from tensorkiln.script.syntax import KIND_WORDS, inferred_outputs
 
@@ -48,7 +58,7 @@ class TirParser:
             public=not values.get("private", False),
         )
 
-    def _options(self, options: list[ast.keyword]) -> dict:
+    def _options(self, options: list[ast.keyword]) -> dict[str, Any]:
         values = {}
         for k in options:
             if k.arg not in OPTIONS:
@@ -191,7 +201,7 @@ class TirParser:
             hint = nearest(path.removeprefix("T."), [*LOOPS, "grid"])
             raise self.fail(call.func, "unknown kind of loop", hint or "T.serial, T.parallel, ...")
         lo, extent, dtype = self._bounds(call)
-        return self._loop(node, node.target, lo, extent, kind, dtype)
+        return self._loop(node, lo, extent, kind, dtype)
 
     def _bounds(self, call: ast.Call) -> tuple[Expr, Expr, DType | None]:
         """`(extent)`, `(lo, hi)` or `(lo, extent=)`, and the loop variable's own dtype."""
@@ -212,9 +222,8 @@ class TirParser:
             extent = binary("sub", hi, lo)
         return lo, extent, dtype
 
-    def _loop(
-        self, node: ast.For, target: ast.expr, lo: Expr, extent: Expr, kind: str, dtype: DType | None
-    ) -> Stmt:
+    def _loop(self, node: ast.For, lo: Expr, extent: Expr, kind: str, dtype: DType | None) -> Stmt:
+        target = node.target
         if not isinstance(target, ast.Name):
             raise self.fail(target, "expected one name")
         var = Var(target.id, dtype or extent.dtype)
@@ -269,7 +278,8 @@ class TirParser:
         options = self._flags(call, {"nontemporal": False})
         if len(call.args) != 3:
             raise self.fail(call, "expected T.store(buffer, (i, j), value, nontemporal=False)")
-        return self._store(*call.args, bool(options["nontemporal"]))
+        name, index, value = call.args
+        return self._store(name, index, value, bool(options["nontemporal"]))
 
     def _prefetch(self, call: ast.Call) -> Stmt:
         options = self._flags(call, {"locality": 3, "write": False})

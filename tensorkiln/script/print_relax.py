@@ -11,9 +11,22 @@ import numpy as np
 
 from tensorkiln.ir.expr import Expr, IntImm
 from tensorkiln.ir.relax import (
-    Attrs, Binding, Bound, Call, Constant, Function, GlobalRef, RVar, ShapeType, ShapeValue,
-    TensorType, Tuple, TupleItem, TupleType, Type,
-)  # fmt: skip
+    Attrs,
+    Binding,
+    Bound,
+    Call,
+    Constant,
+    Function,
+    GlobalRef,
+    RVar,
+    ShapeType,
+    ShapeValue,
+    TensorType,
+    Tuple,
+    TupleItem,
+    TupleType,
+    Type,
+)
 from tensorkiln.script.names import Names, identifier
 from tensorkiln.script.print_tir import TirPrinter
 from tensorkiln.script.syntax import GRAPH_WORDS, INLINE_ELEMENTS
@@ -95,8 +108,10 @@ class RelaxPrinter:
         """A type as an annotation."""
         if isinstance(t, TensorType):
             text = f'{self._tir.dims(t.shape, quoted)}, "{t.dtype}"'
-            return f"R.Tensor({text})" if t.layout is None else (
-                f'R.Tensor({text}, layout="{t.layout}")'
+            return (
+                f"R.Tensor({text})"
+                if t.layout is None
+                else (f'R.Tensor({text}, layout="{t.layout}")')
             )
         if isinstance(t, TupleType):
             return f"R.Tuple({', '.join(self.type(x, quoted) for x in t.fields)})"
@@ -196,9 +211,7 @@ def _inline(c: Constant) -> list[str] | None:
     values = a.reshape(-1).tolist()
     if np.array(values, a.dtype).tobytes() != np.ascontiguousarray(a).tobytes():
         return None
-    return [
-        repr(v) if repr(v) not in ("inf", "-inf", "nan") else f'float("{v!r}")' for v in values
-    ]
+    return [repr(v) if repr(v) not in ("inf", "-inf", "nan") else f'float("{v!r}")' for v in values]
 
 
 __all__ = ["Constants", "RelaxPrinter", "digest"]

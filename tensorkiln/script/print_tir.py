@@ -8,15 +8,33 @@ from collections.abc import Callable
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import BOOL, INT64
 from tensorkiln.ir.expr import (
-    Binary, Broadcast, Cast, Expr, FloatImm, IntImm, Intrin, Load, Ramp, Reduce, Select, Shuffle,
-    Unary, Var, VectorReduce,
-)  # fmt: skip
+    Binary,
+    Broadcast,
+    Cast,
+    Expr,
+    FloatImm,
+    IntImm,
+    Intrin,
+    Load,
+    Ramp,
+    Reduce,
+    Select,
+    Shuffle,
+    Unary,
+    Var,
+    VectorReduce,
+)
 from tensorkiln.ir.stmt import Alloc, For, If, Let, Prefetch, PrimFunc, Seq, Stmt, Store
 from tensorkiln.ir.visit import free_vars
 from tensorkiln.script.names import Names, identifier
 from tensorkiln.script.syntax import (
-    COMPARE, INFIX, KIND_WORDS, NEG, NOT, inferred_outputs,
-)  # fmt: skip
+    COMPARE,
+    INFIX,
+    KIND_WORDS,
+    NEG,
+    NOT,
+    inferred_outputs,
+)
 
 
 class TirPrinter:

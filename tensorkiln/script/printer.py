@@ -52,9 +52,7 @@ def _module_text(mod: IRModule, constants: Constants) -> str:
     return HEADER + "\n".join(lines) + "\n"
 
 
-def _function_lines(
-    f: AnyFunction, constants: Constants, pad: str, canonical: bool
-) -> list[str]:
+def _function_lines(f: AnyFunction, constants: Constants, pad: str, canonical: bool) -> list[str]:
     if isinstance(f, PrimFunc):
         printer = TirPrinter(canonical=canonical)
         printer.function(f, pad)

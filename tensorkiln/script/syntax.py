@@ -39,7 +39,18 @@ KIND_WORDS = {
 }
 # Words after `R.` that are not operators; an operator of such a name is written R.op("name", ...).
 GRAPH_WORDS = frozenset(
-    {"Tensor", "Tuple", "Shape", "const", "shape", "function", "dataflow", "call_tir", "op", "output"}
+    {
+        "Tensor",
+        "Tuple",
+        "Shape",
+        "const",
+        "shape",
+        "function",
+        "dataflow",
+        "call_tir",
+        "op",
+        "output",
+    }
 )
 # Constants of at most this many elements are printed in place.
 INLINE_ELEMENTS = 16

@@ -1,0 +1,410 @@
+"""What a well-formed tensor program is: names, ranks, lanes and dtypes that agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tensorkiln.ir.buffer import SCOPES, Buffer
+from tensorkiln.ir.dtype import BOOL, DType
+from tensorkiln.ir.expr import (
+    BINARY,
+    INTRINSICS,
+    REDUCE_BINARY,
+    UNARY,
+    Binary,
+    Broadcast,
+    Cast,
+    Expr,
+    FloatImm,
+    IntImm,
+    Intrin,
+    Load,
+    Ramp,
+    Reduce,
+    Select,
+    Shuffle,
+    Unary,
+    Var,
+    VectorReduce,
+    int_value,
+)
+from tensorkiln.ir.stmt import FOR_KINDS, Alloc, For, If, Let, Prefetch, PrimFunc, Seq, Stmt, Store
+from tensorkiln.ir.visit import free_vars, walk
+
+# Loop kinds whose variable is a number once the code is laid out.
+STATIC_KINDS = ("unrolled", "vectorized")
+
+
+class Malformed(Exception):
+    """What is wrong, with its path, innermost step first. `node` is the expression at fault."""
+
+    def __init__(self, message: str, node: Expr | None = None):
+        self.message, self.node = message, node
+        self.path: list[str] = []
+        super().__init__(message)
+
+
+@contextmanager
+def step(name: str) -> Iterator[None]:
+    """Errors inside happen below the field `name`."""
+    try:
+        yield
+    except Malformed as e:
+        e.path.append(name)
+        raise
+
+
+class TirVerifier:
+    """Walks one program with what is in scope: variables (True: static), and buffers."""
+
+    def __init__(self) -> None:
+        self._vars: dict[Var, bool] = {}
+        self._buffers: dict[Buffer, bool] = {}  # whether it may be stored to
+
+    # ---- functions ---------------------------------------------------------------------------
+
+    def function(self, f: PrimFunc) -> None:
+        """Raise Malformed where the program is not well formed."""
+        if len(set(f.params)) != len(f.params):
+            raise Malformed("a parameter is listed twice")
+        buffers = f.buffers
+        if not 0 <= f.outputs <= len(buffers):
+            raise Malformed(f"{f.outputs} outputs of {len(buffers)} buffers")
+        for v in f.scalars:
+            self._vars[v] = False
+        for i, b in enumerate(buffers):
+            with step(f".{b.name}"):
+                if b.scope != "global":
+                    raise Malformed(f"a parameter in scope {b.scope!r}")
+                for v in (v for d in b.shape for v in free_vars(d)):
+                    self._vars.setdefault(v, False)
+                self._shape(b)
+            self._buffers[b] = i >= len(buffers) - f.outputs
+        self._inplace(f)
+        with step(".body"):
+            self.stmt(f.body)
+
+    def _inplace(self, f: PrimFunc) -> None:
+        for i in f.inplace:
+            if not 0 <= i < len(f.params) or not isinstance(f.params[i], Buffer):
+                raise Malformed(f"inplace parameter {i} is not a buffer")
+            if self._buffers[f.params[i]] or f.outputs != 1:  # type: ignore[index]
+                raise Malformed(f"inplace parameter {i} is an output, or outputs are not one")
+
+    def _shape(self, b: Buffer) -> None:
+        if b.dtype.lanes != 1:
+            raise Malformed(f"elements of {b.dtype}: a buffer's elements are scalars")
+        for d in b.shape:
+            extent = int_value(d)
+            if not self.scalar(d).is_int or (extent is not None and extent < 0):
+                raise Malformed(f"extent {d!r}")
+            if b.scope == "register" and extent is None:
+                raise Malformed("a register buffer needs constant extents")
+
+    # ---- statements --------------------------------------------------------------------------
+
+    def stmt(self, s: Stmt) -> None:
+        check = _STMTS.get(type(s))
+        if check is None:
+            raise Malformed(f"{type(s).__name__} is not a statement")
+        check(self, s)
+
+    @contextmanager
+    def _bound(self, var: Var, static: bool) -> Iterator[None]:
+        """The same variable may be bound again beside this scope, but not inside it."""
+        if var in self._vars:
+            raise Malformed(f"{var.name} is bound again while in scope")
+        self._vars[var] = static
+        yield
+        del self._vars[var]
+
+    def _for(self, s: For) -> None:
+        if s.kind not in FOR_KINDS:
+            raise Malformed(f"loop kind {s.kind!r}; there are {', '.join(FOR_KINDS)}")
+        for name, e in (("lo", s.lo), ("extent", s.extent)):
+            with step(f".{name}"):
+                found = self._root(e)
+                if found != s.var.dtype or not found.is_int or found.lanes != 1:
+                    raise Malformed(f"{found}, but the loop variable is {s.var.dtype}")
+        static = s.kind in STATIC_KINDS
+        if static and not isinstance(s.extent, IntImm):
+            raise Malformed(f"a loop that is {s.kind} needs a constant extent")
+        with self._bound(s.var, static), step(f".for({s.var.name})"):
+            self.stmt(s.body)
+
+    def _seq(self, s: Seq) -> None:
+        for i, item in enumerate(s.stmts):
+            with step(f"[{i}]"):
+                self.stmt(item)
+
+    def _store(self, s: Store) -> None:
+        with step(f".store({s.buffer.name})"):
+            if not self._buffers.get(s.buffer, True):
+                raise Malformed("store to a parameter that is not an output")
+            lanes = self._access(s.buffer, s.indices)
+            with step(".value"):
+                found, place = self._root(s.value), s.buffer.dtype.with_lanes(lanes)
+                if found != place:
+                    raise Malformed(f"{found} stored where {place} belongs")
+
+    def _let(self, s: Let) -> None:
+        with step(f".let({s.var.name})"):
+            with step(".value"):
+                found = self._root(s.value)
+                if found != s.var.dtype:
+                    raise Malformed(f"{found}, but the variable is {s.var.dtype}")
+            static = all(self._vars[v] for v in free_vars(s.value)) and not _has_loads(s.value)
+            with self._bound(s.var, static):
+                self.stmt(s.body)
+
+    def _if(self, s: If) -> None:
+        with step(".cond"):
+            found = self._root(s.cond)
+            if found != BOOL:
+                raise Malformed(f"{found} as a condition")
+        with step(".then"):
+            self.stmt(s.then)
+        if s.orelse is not None:
+            with step(".orelse"):
+                self.stmt(s.orelse)
+
+    def _alloc(self, s: Alloc) -> None:
+        b = s.buffer
+        with step(f".alloc({b.name})"):
+            if b.scope not in SCOPES:
+                raise Malformed(f"scope {b.scope!r}; there are {', '.join(SCOPES)}")
+            if b in self._buffers:
+                raise Malformed("allocated again while in scope")
+            self._shape(b)
+            self._buffers[b] = True
+            self.stmt(s.body)
+            del self._buffers[b]
+
+    def _prefetch(self, s: Prefetch) -> None:
+        with step(f".prefetch({s.buffer.name})"):
+            if not 0 <= s.locality <= 3:
+                raise Malformed(f"locality {s.locality}")
+            if self._access(s.buffer, s.indices) != 1 or s.buffer.scope == "register":
+                raise Malformed("prefetch takes the address of one element in memory")
+
+    # ---- expressions -------------------------------------------------------------------------
+
+    def _root(self, e: Expr) -> DType:
+        """The dtype of a whole expression; errors get the path to the part at fault."""
+        try:
+            return self.expr(e)
+        except Malformed as error:
+            if error.node is not None:
+                error.path += reversed(_path_to(e, error.node) or [])
+                error.node = None
+            raise
+
+    def scalar(self, e: Expr) -> DType:
+        """The dtype of an expression that must have one lane."""
+        found = self._root(e)
+        if found.lanes != 1:
+            raise Malformed(f"{found.lanes} lanes where one value is needed")
+        return found
+
+    def expr(self, e: Expr) -> DType:
+        """The dtype, from the leaves up."""
+        check = _EXPRS.get(type(e))
+        if check is None:
+            raise Malformed(f"{type(e).__name__} is not an expression", e)
+        return check(self, e)
+
+    def _var(self, e: Var) -> DType:
+        if e not in self._vars:
+            raise Malformed(f"{e.name} is not bound here", e)
+        return e.dtype
+
+    def _int(self, e: IntImm) -> DType:
+        d = e.dtype
+        low = 0 if d.is_unsigned else -(1 << (d.bits - 1))
+        if d.is_float or d.lanes != 1 or not low <= e.value < low + (1 << d.bits):
+            raise Malformed(f"{e.value} as {d}", e)
+        return d
+
+    def _float(self, e: FloatImm) -> DType:
+        if not e.dtype.is_float or e.dtype.lanes != 1:
+            raise Malformed(f"{e.value} as {e.dtype}", e)
+        return e.dtype
+
+    def _same(self, e: Expr, a: Expr, b: Expr, what: str) -> DType:
+        x, y = self.expr(a), self.expr(b)
+        if x != y:
+            raise Malformed(f"{what}: {x} against {y}", e)
+        return x
+
+    def _binary(self, e: Binary) -> DType:
+        if e.op not in BINARY:
+            raise Malformed(f"binary operator {e.op!r}", e)
+        found = self._same(e, e.a, e.b, e.op)
+        if e.op in ("and", "or") and not found.is_bool:
+            raise Malformed(f"{e.op} of {found}", e)
+        return BOOL.with_lanes(found.lanes) if BINARY[e.op][1] else found
+
+    def _unary(self, e: Unary) -> DType:
+        if e.op not in UNARY:
+            raise Malformed(f"unary operator {e.op!r}", e)
+        found = self.expr(e.a)
+        if (e.op == "not" and not found.is_bool) or (e.op == "sqrt" and not found.is_float):
+            raise Malformed(f"{e.op} of {found}", e)
+        return found
+
+    def _select(self, e: Select) -> DType:
+        cond, found = self.expr(e.cond), self._same(e, e.a, e.b, "select")
+        if not cond.is_bool or cond.lanes not in (1, found.lanes):
+            raise Malformed(f"select by {cond} among {found}", e)
+        return found
+
+    def _cast(self, e: Cast) -> DType:
+        found = self.expr(e.a)
+        if found.lanes != e.dtype.lanes:
+            raise Malformed(f"cast of {found} to {e.dtype}", e)
+        return e.dtype
+
+    def _ramp(self, e: Ramp) -> DType:
+        found = self._same(e, e.base, e.stride, "ramp")
+        if not found.is_int or found.lanes != 1 or e.lanes < 1:
+            raise Malformed(f"ramp of {e.lanes} lanes from {found}", e)
+        return found.with_lanes(e.lanes)
+
+    def _broadcast(self, e: Broadcast) -> DType:
+        found = self.expr(e.a)
+        if found.lanes != 1 or e.lanes < 1:
+            raise Malformed(f"broadcast of {found} to {e.lanes} lanes", e)
+        return found.with_lanes(e.lanes)
+
+    def _shuffle(self, e: Shuffle) -> DType:
+        found = self._same(e, e.a, e.b, "shuffle")
+        if not e.lanes or not all(0 <= i < 2 * found.lanes for i in e.lanes):
+            raise Malformed(f"lanes {e.lanes} of two {found}", e)
+        return found.with_lanes(len(e.lanes))
+
+    def _vector_reduce(self, e: VectorReduce) -> DType:
+        if e.op not in REDUCE_BINARY and e.op not in REDUCE_BINARY.values():
+            raise Malformed(f"reduction {e.op!r}", e)
+        return self.expr(e.a).element
+
+    def _intrin(self, e: Intrin) -> DType:
+        if INTRINSICS.get(e.name) != len(e.args):
+            raise Malformed(f"{e.name!r} with {len(e.args)} arguments", e)
+        types = [self.expr(a) for a in e.args]
+        if any(t != types[0] for t in types):
+            raise Malformed(f"{e.name} of {', '.join(map(str, types))}", e)
+        needed = {"bitcast_i32": "float32", "bitcast_f32": "int32"}.get(e.name, types[0].name)
+        if types[0].name != needed:
+            raise Malformed(f"{e.name} of {types[0]}", e)
+        return e.dtype
+
+    def _reduce(self, e: Reduce) -> DType:
+        if e.op not in REDUCE_BINARY:
+            raise Malformed(f"reduction {e.op!r}", e)
+        for var, extent in e.axes:
+            if self.expr(extent) != var.dtype or var.dtype.lanes != 1:
+                raise Malformed(f"axis {var.name} is {var.dtype}, its extent is not", e)
+            if var in self._vars:
+                raise Malformed(f"{var.name} is bound again while in scope", e)
+            self._vars[var] = False
+        found = self.expr(e.value)
+        for var, _ in e.axes:
+            del self._vars[var]
+        return found
+
+    def _load(self, e: Load) -> DType:
+        return e.buffer.dtype.with_lanes(self._indices(e.buffer, e.indices, e))
+
+    # ---- memory ------------------------------------------------------------------------------
+
+    def _access(self, b: Buffer, indices: tuple[Expr, ...]) -> int:
+        """Lanes of a statement's access."""
+        for i, e in enumerate(indices):
+            with step(f".indices[{i}]"):
+                self._root(e)
+        return self._indices(b, indices, None)
+
+    def _indices(self, b: Buffer, indices: tuple[Expr, ...], at: Expr | None) -> int:
+        if b not in self._buffers:
+            raise Malformed(f"buffer {b.name} is not bound here", at)
+        if len(indices) != len(b.shape):
+            raise Malformed(f"{len(indices)} indices for {b!r}", at)
+        types = [self.expr(i) for i in indices]
+        wide = [t.lanes for t in types if t.lanes != 1]
+        if not all(t.is_int for t in types) or len(wide) > 1:
+            raise Malformed(f"indices of {', '.join(map(str, types))} into {b!r}", at)
+        if b.scope == "register":
+            self._register(b, indices, at)
+        return wide[0] if wide else 1
+
+    def _register(self, b: Buffer, indices: tuple[Expr, ...], at: Expr | None) -> None:
+        """Registers have no address: every index must be a number once loops are unrolled."""
+        for e, extent in zip(indices, b.shape, strict=True):
+            moving = [v for v in free_vars(e) if not self._vars[v]]
+            if moving or _has_loads(e):
+                name = moving[0].name if moving else "a load"
+                raise Malformed(f"register buffer {b.name} indexed by {name}", at)
+            last = e
+            low, high = (int_value(e), int_value(e))
+            if isinstance(last, Ramp):
+                if int_value(last.stride) != 1:
+                    raise Malformed(f"register buffer {b.name} read with a stride", at)
+                low = int_value(last.base)
+                high = None if low is None else low + last.lanes - 1
+            size = int_value(extent)
+            if (
+                low is not None
+                and high is not None
+                and size is not None
+                and (low < 0 or high >= size)
+            ):
+                raise Malformed(f"elements {low}..{high} of {b!r}", at)
+
+
+def _has_loads(e: Expr) -> bool:
+    return any(isinstance(x, Load) for x in walk(e))
+
+
+def _path_to(root: object, node: Expr) -> list[str] | None:
+    """Field names from `root` to the node that is `node`, outermost first."""
+    if root is node:
+        return []
+    items: list[tuple[str, object]] = []
+    if isinstance(root, tuple):
+        items = [(f"[{i}]", x) for i, x in enumerate(root)]
+    elif isinstance(root, Expr):
+        fields = getattr(type(root), "__dataclass_fields__", {})
+        items = [(f".{name}", getattr(root, name)) for name in fields]
+    for name, item in items:
+        found = _path_to(item, node) if isinstance(item, (Expr, tuple)) else None
+        if found is not None:
+            return [name, *found]
+    return None
+
+
+_STMTS: dict[type, Callable[..., None]] = {
+    For: TirVerifier._for,
+    Seq: TirVerifier._seq,
+    Store: TirVerifier._store,
+    Let: TirVerifier._let,
+    If: TirVerifier._if,
+    Alloc: TirVerifier._alloc,
+    Prefetch: TirVerifier._prefetch,
+}
+_EXPRS: dict[type, Callable[..., DType]] = {
+    Var: TirVerifier._var,
+    IntImm: TirVerifier._int,
+    FloatImm: TirVerifier._float,
+    Binary: TirVerifier._binary,
+    Unary: TirVerifier._unary,
+    Select: TirVerifier._select,
+    Cast: TirVerifier._cast,
+    Ramp: TirVerifier._ramp,
+    Broadcast: TirVerifier._broadcast,
+    Shuffle: TirVerifier._shuffle,
+    VectorReduce: TirVerifier._vector_reduce,
+    Intrin: TirVerifier._intrin,
+    Reduce: TirVerifier._reduce,
+    Load: TirVerifier._load,
+}
