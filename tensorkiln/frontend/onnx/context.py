@@ -80,7 +80,9 @@ class Context:
         return tuple(array)
 
     def ints(self, x: Val, what: str) -> tuple[int, ...]:
-        """As `extents`, all of them numbers."""
+        """As `extents`, all of them numbers; a scalar counts as one entry."""
+        if self.rank(x) == 0:
+            x = self.reshape(x, (1,))
         values = [int_value(e) for e in self.extents(x, what)]
         if None in values:
             raise unsupported(
@@ -141,6 +143,8 @@ class Context:
             return None
         if name in ("reshape", "transpose") and isinstance(args[0], Constant):
             return self._view(name, args[0], attrs)
+        if any(a.tensor.dtype.name == "bfloat16" for a in args):
+            return None  # NumPy has no bfloat16 of its own to compute in
         op = ops.get(name)
         if any(isinstance(a, Known) for a in args):
             arrays = [self.known(a) for a in args]

@@ -14,17 +14,13 @@ from tensorkiln.ir.expr import Expr, IntImm, int_value
 def attention(
     g: Context, q: Val, k: Val, v: Val, mask: Val | None = None, past_k: Val | None = None,
     past_v: Val | None = None, nonpad: Val | None = None, *, is_causal: Int = 0,
-    kv_num_heads: Int | None = None, q_num_heads: Int | None = None,
-    qk_matmul_output_mode: Int = 0, scale: Float | None = None, softcap: Float = 0.0,
-    softmax_precision: Int | None = None,
+    kv_num_heads: Int | None = None, left_window_size: Int = -1, q_num_heads: Int | None = None,
+    qk_matmul_output_mode: Int = 0, right_window_size: Int = -1, scale: Float | None = None,
+    softcap: Float = 0.0, softmax_precision: Int | None = None,
 ) -> tuple[Val, ...]:  # fmt: skip
     """Operands [B, H, S, D], or [B, S, H*D] with the numbers of heads given."""
-    if softcap:
-        raise unsupported(f"softcap={softcap}")
     if nonpad is not None:
         raise unsupported("the operand nonpad_kv_seqlen")
-    if len(g.outputs) > 3 and g.outputs[3]:
-        raise unsupported("the output qk_matmul_output")
     flat = g.rank(q) == 3
     if flat:
         if not q_num_heads or not kv_num_heads:
@@ -32,24 +28,86 @@ def attention(
         q, k, v = _heads(g, q, q_num_heads), _heads(g, k, kv_num_heads), _heads(g, v, kv_num_heads)
     if not g.rank(q) == g.rank(k) == g.rank(v) == 4:
         raise malformed("operands must have 3 or 4 dimensions")
+    past = past_k is not None and past_v is not None
     if past_k is not None and past_v is not None:
         k = g.emit("concat", past_k, k, axis=2)
         v = g.emit("concat", past_v, v, axis=2)
-        if is_causal:
-            raise unsupported("is_causal with a past")
     present = (k, v)
     k, v = _repeat_heads(g, k, q), _repeat_heads(g, v, q)
-    depth = int_value(g.shape(q)[3])
     if scale is None:
+        depth = int_value(g.shape(q)[3])
         if depth is None:
             raise unsupported("the head size is symbolic and no scale is given")
         scale = 1 / math.sqrt(depth)
-    args = [q, k, v] + ([mask] if mask is not None else [])
-    y = g.emit("attention", *args, scale=scale, causal=bool(is_causal))
+    # Query i stands at position i + offset of the keys, where offset is the length of the past.
+    # Ours lets the last query see the last key, which is the same where offset = T - S.
+    s, t = g.shape(q)[2], g.shape(k)[2]
+    offset = g.dims.simplify(t - s) if past else IntImm(0)
+    causal = bool(is_causal)
+    scores = any(g.outputs[3:])
+    spelled = bool(softcap) or scores
+    window = (left_window_size, 0 if causal and right_window_size != 0 else right_window_size)
+    aligned = past or g.dims.same(s, t)
+    if causal and aligned and not spelled and left_window_size < 0:
+        pass
+    elif max(window) >= 0:
+        mask, causal = _window_mask(g, mask, q, k, offset, window), False
+    if spelled:
+        y, seen = _spelled_out(g, q, k, v, mask, scale, softcap, qk_matmul_output_mode)
+    else:
+        args = [q, k, v] + ([mask] if mask is not None else [])
+        y, seen = g.emit("attention", *args, scale=scale, causal=causal), q
     if flat:
         b, h, s, d = g.shape(y)
         y = g.reshape(g.transpose(y, (0, 2, 1, 3)), (b, s, h * d))
-    return (y, *present)
+    return (y, *present, seen) if scores else (y, *present)
+
+
+def _window_mask(
+    g: Context, mask: Val | None, q: Val, k: Val, offset: Expr, window: tuple[int, int]
+) -> Val:
+    """`mask`, and that query i sees keys i + offset - left to i + offset + right (-1: all)."""
+    s, t = g.shape(q)[2], g.shape(k)[2]
+    at = g.emit("arange", start=offset, step=1, count=s, dtype="int64")
+    at = g.reshape(at, (s, 1))
+    key = g.reshape(g.emit("arange", start=0, step=1, count=t, dtype="int64"), (1, t))
+    left, right = window
+    seen: list[Val] = []
+    if right >= 0:
+        seen.append(g.emit("less_equal", key, g.emit("add", at, g.const(right, "int64"))))
+    if left >= 0:
+        seen.append(g.emit("greater_equal", key, g.emit("sub", at, g.const(left, "int64"))))
+    keep = seen[0] if len(seen) == 1 else g.emit("logical_and", *seen)
+    if mask is None:
+        return keep
+    if g.type(mask).dtype.is_bool:
+        return g.emit("logical_and", mask, keep)
+    return g.emit("where", keep, mask, g.like(-math.inf, mask))
+
+
+def _spelled_out(
+    g: Context, q: Val, k: Val, v: Val, mask: Val | None, scale: float, softcap: float, mode: int
+) -> tuple[Val, Val]:
+    """softmax(cap(q k^T * scale) + mask) v, and the scores after the stage that `mode` names."""
+    raw = g.emit("mul", g.emit("matmul", q, k, transpose_b=True), g.like(scale, q))
+    capped = raw
+    if softcap:
+        cap = g.like(softcap, q)
+        capped = g.emit("mul", g.emit("tanh", g.emit("div", raw, cap)), cap)
+    masked = capped
+    if mask is not None and g.type(mask).dtype.is_bool:
+        masked = g.emit("where", mask, capped, g.like(-math.inf, q))
+    elif mask is not None:
+        masked = g.emit("add", capped, mask)
+    weights = g.emit("softmax", masked, axis=3)
+    if mask is not None:
+        # A query that sees no key gets zeros, not the NaN of 0/0.
+        top = g.emit("max", masked, axes=(3,), keepdims=True)
+        nothing = g.emit("equal", top, g.like(-math.inf, top))
+        weights = g.emit("where", nothing, g.like(0, weights), weights)
+    if mode not in (0, 1, 2, 3):
+        raise malformed(f"qk_matmul_output_mode={mode}")
+    return g.emit("matmul", weights, v), (raw, capped, masked, weights)[mode]
 
 
 def _heads(g: Context, x: Val, heads: int) -> Val:

@@ -173,14 +173,21 @@ def batch_norm(
 def layer_norm(
     g: Context, x: Val, scale: Val, bias: Val | None = None, *, axis: Int = -1,
     epsilon: Float = 1e-5, stash_type: Int = 1,
-) -> Val:  # fmt: skip
-    if sum(1 for o in g.outputs if o) > 1:
-        raise unsupported("the outputs Mean and InvStdDev")
+) -> tuple[Val, ...]:  # fmt: skip
+    """Over the dimensions from `axis` on; Mean and InvStdDev are computed where asked for."""
     rank = g.rank(x)
     at = g.axis(axis, rank)
     normalised = g.shape(x)[at:]
     args = [broadcast(g, v, normalised) for v in (scale, bias) if v is not None]
-    return g.emit("layer_norm", x, *args, axis=at - rank, eps=epsilon)
+    y = g.emit("layer_norm", x, *args, axis=at - rank, eps=epsilon)
+    if not any(g.outputs[1:]):
+        return (y,)
+    axes = tuple(range(at, rank))
+    wide = g.cast(x, "float32") if stash_type == 1 else x
+    center = g.emit("mean", wide, axes=axes, keepdims=True)
+    off = g.emit("sub", wide, center)
+    var = g.emit("mean", g.emit("mul", off, off), axes=axes, keepdims=True)
+    return y, center, g.emit("rsqrt", g.emit("add", var, g.like(epsilon, var)))
 
 
 def rms_norm(
@@ -254,7 +261,8 @@ def lp_normalization(g: Context, x: Val, *, axis: Int = -1, p: Int = 2) -> Val:
         size = g.emit("sqrt", g.emit("sum", g.emit("mul", x, x), axes=at, keepdims=True))
     else:
         raise malformed(f"p={p}; expected 1 or 2")
-    return g.emit("div", x, size)
+    empty = g.emit("equal", size, g.like(0, x))
+    return g.emit("div", x, g.emit("where", empty, g.like(1, x), size))
 
 
 # -- matrix products --------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Importer, Int, Ints, Table
-from tensorkiln.frontend.onnx.issues import unsupported
 from tensorkiln.frontend.onnx.known import Val
 
 
@@ -66,11 +65,22 @@ def arg(name: str) -> Importer:
     def run(
         g: Context, x: Val, *, axis: Int = 0, keepdims: Int = 1, select_last_index: Int = 0
     ) -> Val:
-        if select_last_index:
-            raise unsupported("select_last_index=1")
-        return g.emit(name, x, axis=g.axis(axis, g.rank(x)), keepdims=bool(keepdims))
+        at = g.axis(axis, g.rank(x))
+        if not select_last_index:
+            return g.emit(name, x, axis=at, keepdims=bool(keepdims))
+        last = g.dims.simplify(g.shape(x)[at] - 1)
+        index = g.emit(name, _flipped(g, x, at), axis=at, keepdims=bool(keepdims))
+        return g.emit("sub", g.reshape(g.shape_value([last]), ()), index)
 
     return run
+
+
+def _flipped(g: Context, x: Val, axis: int) -> Val:
+    """The operand with one dimension in reverse."""
+    rank, shape = g.rank(x), g.shape(x)
+    begin = tuple(shape[i] - 1 if i == axis else 0 for i in range(rank))
+    strides = tuple(-1 if i == axis else 1 for i in range(rank))
+    return g.emit("slice", x, begin=begin, strides=strides, shape=shape)
 
 
 def softmax_1(name: str) -> Importer:

@@ -97,7 +97,9 @@ def _positions(old: int, new: int, scale: float, mode: str) -> np.ndarray:
         case "pytorch_half_pixel":
             return (i + 0.5) / scale - 0.5 if new > 1 else np.zeros(new)
         case "align_corners":
-            return i * (old - 1) / (new - 1) if new > 1 else np.zeros(new)
+            # The standard takes the unrounded length when a scale is given.
+            last = scale * old - 1
+            return i * (old - 1) / last if new > 1 else np.zeros(new)
         case "half_pixel_symmetric":
             offset = old / 2 * (1 - new / (scale * old))
             return offset + (i + 0.5) / scale - 0.5

@@ -7,6 +7,7 @@ import mmap
 from collections.abc import Sequence
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 
 from tensorkiln.base.errors import UserError
@@ -14,7 +15,7 @@ from tensorkiln.base.files import open_inside
 from tensorkiln.frontend.onnx.issues import NodeProblem
 from tensorkiln.frontend.onnx.proto import Tensor
 
-# TensorProto.DataType -> our dtype name; NumPy has the same names.
+# TensorProto.DataType -> our dtype name; NumPy (and ml_dtypes) have the same names.
 DTYPES: dict[int, str] = {
     1: "float32",
     2: "uint8",
@@ -28,12 +29,12 @@ DTYPES: dict[int, str] = {
     11: "float64",
     12: "uint32",
     13: "uint64",
+    16: "bfloat16",
 }
 OTHER_DTYPES: dict[int, str] = {
     8: "string",
     14: "complex64",
     15: "complex128",
-    16: "bfloat16",
     17: "float8e4m3fn",
     18: "float8e4m3fnuz",
     19: "float8e5m2",
@@ -45,6 +46,11 @@ OTHER_DTYPES: dict[int, str] = {
     25: "uint2",
     26: "int2",
 }
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """NumPy's dtype of one of our names; ml_dtypes adds the one that NumPy lacks."""
+    return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
 
 
 def dtype_name(code: int, what: str) -> str:
@@ -141,7 +147,7 @@ def to_array(t: Tensor, files: ExternalFiles) -> np.ndarray:
     dims = tuple(int(d) for d in t.dims)
     if any(d < 0 for d in dims):
         raise NodeProblem("malformed", f"{what} has a negative dimension: {list(dims)}")
-    count, dtype = math.prod(dims), np.dtype(name).newbyteorder("<")
+    count, dtype = math.prod(dims), numpy_dtype(name).newbyteorder("<")
     if t.location == 1:
         data: memoryview | None = _external(t, files, count * dtype.itemsize)
     else:
@@ -156,7 +162,7 @@ def to_array(t: Tensor, files: ExternalFiles) -> np.ndarray:
         array = np.frombuffer(data, dtype, count)
     else:
         array = _from_fields(t, name, count, what)
-    array = array.astype(name, copy=False).reshape(dims)
+    array = array.astype(numpy_dtype(name), copy=False).reshape(dims)
     array.flags.writeable = False
     return array
 
@@ -199,8 +205,8 @@ def _from_fields(t: Tensor, name: str, count: int, what: str) -> np.ndarray:
         raise NodeProblem(
             "malformed", f"{what} of shape {t.dims.tolist()} has {values.size} elements"
         )
-    if name == "float16":
-        return values.astype(np.uint16).view(np.float16)
+    if name in ("float16", "bfloat16"):
+        return values.astype(np.uint16).view(numpy_dtype(name))
     if name == "uint64":
         return values.view(np.uint64)
     return values.astype(name, copy=False)
