@@ -1,4 +1,4 @@
-"""BERT-base uncased (Devlin et al. 2018), layer names and mask arithmetic as the HF exports have."""
+"""BERT-base uncased (Devlin et al. 2018), names and mask arithmetic as in HF exports."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Embeddings(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """`sdpa=False`: matmul, division, added mask, softmax; `sdpa=True`: the fused torch operator."""
+    """Matmul, division, added mask, softmax; with `sdpa` torch's fused operator."""
 
     def __init__(self, sdpa: bool):
         super().__init__()
@@ -48,17 +48,11 @@ class SelfAttention(nn.Module):
         return x.view(x.size(0), x.size(1), HEADS, WIDTH // HEADS).permute(0, 2, 1, 3)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        query, key, value = (
-            self.heads(f(x)) for f in (self.query, self.key, self.value)
-        )
+        query, key, value = (self.heads(f(x)) for f in (self.query, self.key, self.value))
         if self.sdpa:
-            out = nn.functional.scaled_dot_product_attention(
-                query, key, value, attn_mask=mask
-            )
+            out = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
         else:
-            scores = torch.matmul(query, key.transpose(-1, -2)) / math.sqrt(
-                WIDTH // HEADS
-            )
+            scores = torch.matmul(query, key.transpose(-1, -2)) / math.sqrt(WIDTH // HEADS)
             weights = self.dropout(nn.functional.softmax(scores + mask, dim=-1))
             out = torch.matmul(weights, value)
         out = out.permute(0, 2, 1, 3).contiguous()
@@ -84,7 +78,7 @@ class Layer(nn.Module):
 
 
 class Bert(nn.Module):
-    """Token ids, mask, types, each [N, S] int64 -> last hidden state [N, S, 768], pooled [N, 768]."""
+    """Ids, mask, types, each [N, S] int64 -> last hidden [N, S, 768], pooled [N, 768]."""
 
     def __init__(self, layers: int = 12, sdpa: bool = False):
         super().__init__()
@@ -99,9 +93,7 @@ class Bert(nn.Module):
         if not self.sdpa:
             return (1.0 - attention_mask[:, None, None, :].to(dtype)) * lowest
         batch, length = attention_mask.shape
-        expanded = (
-            attention_mask[:, None, None, :].expand(batch, 1, length, length).to(dtype)
-        )
+        expanded = attention_mask[:, None, None, :].expand(batch, 1, length, length).to(dtype)
         inverted = 1.0 - expanded
         return inverted.masked_fill(inverted.to(torch.bool), lowest)
 

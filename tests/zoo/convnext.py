@@ -14,9 +14,7 @@ class LayerNorm2d(nn.LayerNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.permute(0, 2, 3, 1)
-        x = nn.functional.layer_norm(
-            x, self.normalized_shape, self.weight, self.bias, self.eps
-        )
+        x = nn.functional.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
         return x.permute(0, 3, 1, 2)
 
 
@@ -57,17 +55,13 @@ class ConvNeXt(nn.Module):
     def __init__(self, depths: tuple[int, ...] = TINY):
         super().__init__()
         layers: list[nn.Module] = [
-            nn.Sequential(
-                nn.Conv2d(3, WIDTHS[0], 4, 4), LayerNorm2d(WIDTHS[0], eps=1e-6)
-            )
+            nn.Sequential(nn.Conv2d(3, WIDTHS[0], 4, 4), LayerNorm2d(WIDTHS[0], eps=1e-6))
         ]
         for stage, (width, depth) in enumerate(zip(WIDTHS, depths, strict=True)):
             layers.append(nn.Sequential(*(CNBlock(width) for _ in range(depth))))
             if stage + 1 < len(WIDTHS):
                 norm = LayerNorm2d(width, eps=1e-6)
-                layers.append(
-                    nn.Sequential(norm, nn.Conv2d(width, WIDTHS[stage + 1], 2, 2))
-                )
+                layers.append(nn.Sequential(norm, nn.Conv2d(width, WIDTHS[stage + 1], 2, 2)))
         self.features = nn.Sequential(*layers)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.classifier = nn.Sequential(

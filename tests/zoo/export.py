@@ -22,12 +22,10 @@ Dynamic = Mapping[str, Mapping[int, str]]
 
 
 def build(name: str) -> nn.Module:
-    """The torch module of a network with its random weights, in eval mode; same bytes every time."""
+    """The torch module of a network in eval mode; its random weights are always the same."""
     network = NETWORKS[name]
     module = importlib.import_module(f"tests.zoo.{network.module}")
-    return randomise(
-        getattr(module, network.factory)(**network.arguments), network.seed
-    )
+    return randomise(getattr(module, network.factory)(**network.arguments), network.seed)
 
 
 def export(
@@ -38,7 +36,7 @@ def export(
     opset: int | None = None,
     dynamic: Dynamic | None = None,
 ) -> None:
-    """Writes network `name` to `path` by torch's dynamo exporter or by the legacy TorchScript one."""
+    """Writes network `name` to `path` by torch's dynamo or its legacy exporter."""
     network = NETWORKS[name]
     sizes = _example_sizes(network, dynamic)
     example = {k: torch.from_numpy(v) for k, v in inputs(network, 0, **sizes).items()}
@@ -52,9 +50,7 @@ def export(
         options["dynamic_shapes"] = _dynamic_shapes(network, dynamic)
     else:
         options |= {"dynamo": False, "do_constant_folding": True}
-        options["dynamic_axes"] = (
-            {k: dict(v) for k, v in dynamic.items()} if dynamic else None
-        )
+        options["dynamic_axes"] = {k: dict(v) for k, v in dynamic.items()} if dynamic else None
     with _quiet(), torch.no_grad():
         torch.onnx.export(build(name), tuple(example.values()), str(path), **options)
 
@@ -102,18 +98,13 @@ def _example_sizes(network: Network, dynamic: Dynamic | None) -> dict[str, int]:
     return {symbol: max(2, network.sizes[symbol]) for symbol in symbols}
 
 
-def _dynamic_shapes(
-    network: Network, dynamic: Dynamic | None
-) -> tuple[Any, ...] | None:
+def _dynamic_shapes(network: Network, dynamic: Dynamic | None) -> tuple[Any, ...] | None:
     if dynamic is None:
         return None
     symbols = {symbol for axes in dynamic.values() for symbol in axes.values()}
-    dims = {
-        symbol: torch.export.Dim(symbol, min=1, max=512) for symbol in sorted(symbols)
-    }
+    dims = {symbol: torch.export.Dim(symbol, min=1, max=512) for symbol in sorted(symbols)}
     return tuple(
-        {axis: dims[symbol] for axis, symbol in dynamic.get(entry.name, {}).items()}
-        or None
+        {axis: dims[symbol] for axis, symbol in dynamic.get(entry.name, {}).items()} or None
         for entry in network.inputs
     )
 

@@ -43,9 +43,7 @@ class Attention(nn.Module):
         shape = (*x.shape[:-1], HEADS, WIDTH // HEADS)
         parts = self.c_attn(x).split(WIDTH, dim=2)
         query, key, value = (part.view(shape).transpose(1, 2) for part in parts)
-        out = nn.functional.scaled_dot_product_attention(
-            query, key, value, is_causal=True
-        )
+        out = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         return self.c_proj(out.transpose(1, 2).reshape(x.shape))
 
 
@@ -76,9 +74,7 @@ class Gpt2(nn.Module):
         self.ln_f = nn.LayerNorm(WIDTH, eps=1e-5)
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        positions = torch.arange(input_ids.size(1), device=input_ids.device).unsqueeze(
-            0
-        )
+        positions = torch.arange(input_ids.size(1), device=input_ids.device).unsqueeze(0)
         x = self.wte(input_ids) + self.wpe(positions)
         for block in self.h:
             x = block(x)

@@ -21,9 +21,7 @@ def randomise(model: nn.Module, seed: int = 0, residual_gain: float = 0.5) -> nn
     """
     with torch.no_grad():
         for name, module in model.named_modules():
-            source = torch.Generator().manual_seed(
-                seed * 1_000_003 + zlib.crc32(name.encode())
-            )
+            source = torch.Generator().manual_seed(seed * 1_000_003 + zlib.crc32(name.encode()))
             gain = residual_gain if getattr(module, "kiln_residual", False) else 1.0
             _fill_module(module, gain, source)
     for parameter in model.parameters():
@@ -41,9 +39,7 @@ def _fill_module(module: nn.Module, gain: float, source: torch.Generator) -> Non
     if isinstance(module, nn.Conv2d | nn.Linear):
         fan_in = module.weight[0].numel()
         relu_gain = math.sqrt(2.0) if isinstance(module, nn.Conv2d) else 1.0
-        module.weight.normal_(
-            0.0, gain * relu_gain / math.sqrt(fan_in), generator=source
-        )
+        module.weight.normal_(0.0, gain * relu_gain / math.sqrt(fan_in), generator=source)
         if module.bias is not None:
             module.bias.normal_(0.0, 0.1, generator=source)
     elif isinstance(module, nn.BatchNorm2d):
@@ -68,9 +64,7 @@ def _fill_own_parameters(module: nn.Module, source: torch.Generator) -> None:
             parameter.uniform_(0.1, 0.5, generator=source)
         elif name == "weight" and parameter.dim() == 2:  # GPT-2's Conv1D: [in, out]
             gain = 0.5 if getattr(module, "kiln_residual", False) else 1.0
-            parameter.normal_(
-                0.0, gain / math.sqrt(parameter.shape[0]), generator=source
-            )
+            parameter.normal_(0.0, gain / math.sqrt(parameter.shape[0]), generator=source)
         elif name == "bias":
             parameter.normal_(0.0, 0.1, generator=source)
         else:

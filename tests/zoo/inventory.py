@@ -78,9 +78,7 @@ def value_types(model: ModelProto) -> dict[str, tuple[int, str]]:
     return found
 
 
-def node_line(
-    node: NodeProto, types: dict[str, tuple[int, str]], constants: dict[str, str]
-) -> str:
+def node_line(node: NodeProto, types: dict[str, tuple[int, str]], constants: dict[str, str]) -> str:
     """One node as `out: type = Op(inputs){attributes}`; constants are shown in place."""
     inputs = ", ".join(constants.get(name, name or "-") for name in node.input)
     outputs = ", ".join(
@@ -115,18 +113,14 @@ def describe(name: str, model: ModelProto, exporter: str) -> list[str]:
     opsets = {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}
     weights = {tensor.name for tensor in graph.initializer}
     kinds = Counter(TensorProto.DataType.Name(t.data_type) for t in graph.initializer)
-    facts = (
-        f"{exporter}; opset {opsets}; IR {model.ir_version}; {len(graph.node)} nodes"
-    )
+    facts = f"{exporter}; opset {opsets}; IR {model.ir_version}; {len(graph.node)} nodes"
     facts += f"; {len(model.functions)} local functions; initializers {dict(kinds)}"
     lines = [f"## {name}", "", facts]
     for kind, entries in (("input", graph.input), ("output", graph.output)):
         for entry in entries:
             if entry.name not in weights:
                 dtype, shape = types[entry.name]
-                lines.append(
-                    f"- {kind} `{entry.name}` {TensorProto.DataType.Name(dtype)}{shape}"
-                )
+                lines.append(f"- {kind} `{entry.name}` {TensorProto.DataType.Name(dtype)}{shape}")
     also = sum(entry.name in weights for entry in graph.input)
     if also:
         lines.append(f"- {also} initializers are graph inputs as well (IR version 3)")
@@ -151,15 +145,11 @@ def describe(name: str, model: ModelProto, exporter: str) -> list[str]:
     return [*lines, ""]
 
 
-def operator_rows(
-    graph: onnx.GraphProto, types: dict[str, tuple[int, str]]
-) -> list[str]:
+def operator_rows(graph: onnx.GraphProto, types: dict[str, tuple[int, str]]) -> list[str]:
     """One table row per operator."""
     groups: dict[str, list[NodeProto]] = defaultdict(list)
     for node in graph.node:
-        groups[f"{node.domain}.{node.op_type}" if node.domain else node.op_type].append(
-            node
-        )
+        groups[f"{node.domain}.{node.op_type}" if node.domain else node.op_type].append(node)
     rows = []
     for op, nodes in sorted(groups.items()):
         values: dict[str, Counter[str]] = defaultdict(Counter)
@@ -174,9 +164,7 @@ def operator_rows(
             for key, counter in sorted(values.items())
         )
         kinds = "; ".join(f"{s} x{n}" for s, n in signatures.most_common(6))
-        rows.append(
-            f"| {op} | {len(nodes)} | {kinds} | {attributes.replace('|', '/')} |"
-        )
+        rows.append(f"| {op} | {len(nodes)} | {kinds} | {attributes.replace('|', '/')} |")
     return rows
 
 
@@ -201,9 +189,7 @@ def listing(title: str, model: ModelProto, start: int, count: int) -> list[str]:
     types, constants = value_types(model), small_constants(model)
     nodes = [node for node in model.graph.node if node.op_type != "Constant"]
     lines = [f"### {title}", "```"]
-    lines += [
-        node_line(node, types, constants) for node in nodes[start : start + count]
-    ]
+    lines += [node_line(node, types, constants) for node in nodes[start : start + count]]
     return [*lines, "```", ""]
 
 
@@ -218,11 +204,7 @@ def main(arguments: list[str]) -> None:
         if names and name not in names:
             continue
         model = onnx.load(model_path(name))
-        road = (
-            "torch dynamo exporter"
-            if entry.dynamo
-            else "torch legacy (TorchScript) exporter"
-        )
+        road = "torch dynamo exporter" if entry.dynamo else "torch legacy (TorchScript) exporter"
         body += describe(name, model, road)
         for node in model.graph.node:
             summary[node.op_type].add(name)
@@ -241,17 +223,13 @@ def main(arguments: list[str]) -> None:
     ]
     for op, users in sorted(summary.items(), key=lambda item: (-len(item[1]), item[0])):
         shown = sorted(users)
-        head.append(
-            f"| {op} | {len(shown)}: {', '.join(shown[:8])}{' ...' * (len(shown) > 8)} |"
-        )
+        head.append(f"| {op} | {len(shown)}: {', '.join(shown[:8])}{' ...' * (len(shown) > 8)} |")
     head += ["", "# Node listings", ""]
     for title, (name, start, count) in LISTINGS.items():
         if not names or name in names:
             model = onnx.load(model_path(name))
             head += listing(f"{title} (`{name}`)", model, start, count)
-    out.write_text(
-        "\n".join([*head, "", "# Every model", "", *body]) + "\n", encoding="utf-8"
-    )
+    out.write_text("\n".join([*head, "", "# Every model", "", *body]) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -95,9 +95,7 @@ def _roles(graph: onnx.GraphProto) -> dict[str, str]:
         "Gemm": ("", "dense", "bias"),
         "BatchNormalization": ("", "scale", "bias", "mean", "variance"),
     }
-    before_sum = {
-        name for node in graph.node if node.op_type == "Sum" for name in node.input
-    }
+    before_sum = {name for node in graph.node if node.op_type == "Sum" for name in node.input}
     source = _moved(graph)
     for node in graph.node:
         for role, name in zip(slots.get(node.op_type, ()), node.input, strict=False):
@@ -114,14 +112,10 @@ def _roles(graph: onnx.GraphProto) -> dict[str, str]:
 def _moved(graph: onnx.GraphProto) -> dict[str, str]:
     """Value -> the value it only changes the shape of."""
     moved = ("Unsqueeze", "Reshape")
-    return {
-        node.output[0]: node.input[0] for node in graph.node if node.op_type in moved
-    }
+    return {node.output[0]: node.input[0] for node in graph.node if node.op_type in moved}
 
 
-def _scale_scores(
-    graph: onnx.GraphProto, filled: dict[str, Array], gain: float
-) -> None:
+def _scale_scores(graph: onnx.GraphProto, filled: dict[str, Array], gain: float) -> None:
     """Scales the weights of the last Gemm."""
     dense = [node.input[1] for node in graph.node if node.op_type == "Gemm"]
     if dense:
@@ -136,9 +130,7 @@ def _draw(name: str, dims: tuple[int, ...], roles: dict[str, str], seed: int) ->
         # Every Gemm of the nine has transB=1, so the last axis is its fan-in.
         fan_in = math.prod(dims[1:]) if role == "weight" else dims[-1]
         deviation = math.sqrt((2.0 if role == "weight" else 1.0) / fan_in)
-        values = generator.standard_normal(dims, dtype=np.float32) * np.float32(
-            deviation
-        )
+        values = generator.standard_normal(dims, dtype=np.float32) * np.float32(deviation)
     elif role in ("scale", "branch scale", "variance"):
         gain = 0.5 if role == "branch scale" else 1.0
         values = generator.uniform(0.6 * gain, 1.4 * gain, dims)

@@ -19,14 +19,10 @@ STAGES = (
 )
 
 
-def conv_bn_relu6(
-    inputs: int, outputs: int, kernel: int, stride: int, groups: int
-) -> nn.Module:
+def conv_bn_relu6(inputs: int, outputs: int, kernel: int, stride: int, groups: int) -> nn.Module:
     """Convolution, batch norm, ReLU6."""
     return nn.Sequential(
-        nn.Conv2d(
-            inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False
-        ),
+        nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False),
         nn.BatchNorm2d(outputs),
         nn.ReLU6(inplace=True),
     )

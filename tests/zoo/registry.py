@@ -24,7 +24,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A torch class to build and what it takes and returns; `sizes` are the default symbol values."""
+    """A torch class, what it takes and returns; `sizes` are the defaults of symbols."""
 
     name: str
     module: str
@@ -38,7 +38,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """One ONNX file of a network: which exporter, which opset (None: its default), what is symbolic.
+    """One ONNX file of a network: exporter, opset (None: its default), what is symbolic.
 
     `dynamic` maps an input's name to axis -> symbol; None exports static shapes.
     """
@@ -54,9 +54,7 @@ def _image(
     name: str, module: str, factory: str, arguments: dict[str, object] | None = None
 ) -> Network:
     image = Input("x", "image", ("batch", 3, 224, 224))
-    return Network(
-        name, module, factory, (image,), ("logits",), {"batch": 1}, arguments or {}
-    )
+    return Network(name, module, factory, (image,), ("logits",), {"batch": 1}, arguments or {})
 
 
 _BERT_INPUTS = (
@@ -76,9 +74,7 @@ def _bert(name: str, layers: int, sdpa: bool) -> Network:
 
 def _gpt2(name: str, layers: int) -> Network:
     sizes = {"batch": 1, "sequence": 64}
-    return Network(
-        name, "gpt2", "Gpt2", _GPT2_INPUTS, ("logits",), sizes, {"layers": layers}
-    )
+    return Network(name, "gpt2", "Gpt2", _GPT2_INPUTS, ("logits",), sizes, {"layers": layers})
 
 
 _MLP_INPUT = Input("x", "features", ("batch", 784))
@@ -134,9 +130,7 @@ EXPORTS: dict[str, Export] = {
         Export("vit_2-legacy14", "vit_2", dynamo=False, opset=14),
         Export("vit_2-legacy17", "vit_2", dynamo=False, opset=17),
         Export("bert_2-legacy11", "bert_2", dynamo=False, opset=11),
-        Export(
-            "bert_2-legacy13-dynamic", "bert_2", dynamo=False, opset=13, dynamic=_TOKENS
-        ),
+        Export("bert_2-legacy13-dynamic", "bert_2", dynamo=False, opset=13, dynamic=_TOKENS),
         Export("bert_2-legacy17", "bert_2", dynamo=False, opset=17),
         Export("bert_2_sdpa-legacy17-dynamic", "bert_2_sdpa", False, 17, _TOKENS),
         Export("gpt2_2-legacy14", "gpt2_2", dynamo=False, opset=14),
@@ -150,24 +144,17 @@ def inputs(network: Network, seed: int, **sizes: int) -> dict[str, Array]:
     """Random inputs in the model's order; `sizes` override the default value of a symbol."""
     bound = {**network.sizes, **sizes}
     generator = np.random.default_rng(seed)
-    return {
-        entry.name: _fill(entry, _shape(entry, bound), generator)
-        for entry in network.inputs
-    }
+    return {entry.name: _fill(entry, _shape(entry, bound), generator) for entry in network.inputs}
 
 
 def _shape(entry: Input, sizes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(sizes[d] if isinstance(d, str) else d for d in entry.shape)
 
 
-def _fill(
-    entry: Input, shape: tuple[int, ...], generator: np.random.Generator
-) -> Array:
+def _fill(entry: Input, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
     if entry.role in ("ids", "types"):
         return generator.integers(0, entry.limit, shape, dtype=np.int64)
-    if (
-        entry.role == "mask"
-    ):  # every row attends to a prefix of at least half of its positions
+    if entry.role == "mask":  # every row attends to a prefix of at least half of its positions
         lengths = generator.integers(max(1, shape[1] // 2), shape[1] + 1, (shape[0], 1))
         return (np.arange(shape[1])[None, :] < lengths).astype(np.int64)
     return generator.standard_normal(shape, dtype=np.float32)

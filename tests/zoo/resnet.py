@@ -1,4 +1,4 @@
-"""ResNet-18 and ResNet-50 (He et al. 2015), layer names and strides as torchvision publishes them."""
+"""ResNet-18 and ResNet-50 (He et al. 2015), names and strides as torchvision's."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from torch import Tensor, nn
 from tests.zoo.initialise import residual
 
 
-def conv_bn(
-    inputs: int, outputs: int, kernel: int, stride: int
-) -> tuple[nn.Conv2d, nn.Module]:
+def conv_bn(inputs: int, outputs: int, kernel: int, stride: int) -> tuple[nn.Conv2d, nn.Module]:
     """An unbiased convolution that keeps the size (up to its stride) and its batch norm."""
     conv = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
     return conv, nn.BatchNorm2d(outputs)
@@ -21,9 +19,7 @@ class BasicBlock(nn.Module):
 
     expansion = 1
 
-    def __init__(
-        self, inputs: int, width: int, stride: int, downsample: nn.Module | None
-    ):
+    def __init__(self, inputs: int, width: int, stride: int, downsample: nn.Module | None):
         super().__init__()
         self.conv1, self.bn1 = conv_bn(inputs, width, 3, stride)
         self.relu = nn.ReLU(inplace=True)
@@ -44,9 +40,7 @@ class Bottleneck(nn.Module):
 
     expansion = 4
 
-    def __init__(
-        self, inputs: int, width: int, stride: int, downsample: nn.Module | None
-    ):
+    def __init__(self, inputs: int, width: int, stride: int, downsample: nn.Module | None):
         super().__init__()
         self.conv1, self.bn1 = conv_bn(inputs, width, 1, 1)
         self.conv2, self.bn2 = conv_bn(width, width, 3, stride)

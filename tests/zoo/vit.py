@@ -49,9 +49,7 @@ class VisionTransformer(nn.Module):
         super().__init__()
         self.conv_proj = nn.Conv2d(3, WIDTH, PATCH, PATCH)
         self.class_token = nn.Parameter(torch.zeros(1, 1, WIDTH))
-        self.pos_embedding = nn.Parameter(
-            torch.zeros(1, (IMAGE // PATCH) ** 2 + 1, WIDTH)
-        )
+        self.pos_embedding = nn.Parameter(torch.zeros(1, (IMAGE // PATCH) ** 2 + 1, WIDTH))
         self.layers = nn.Sequential(*(EncoderBlock() for _ in range(layers)))
         self.ln = nn.LayerNorm(WIDTH, eps=1e-6)
         self.head = nn.Linear(WIDTH, 1000)

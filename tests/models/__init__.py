@@ -1,0 +1,1 @@
+"""Whole models: compiled, exported, loaded and compared with ONNX Runtime and with float64."""
