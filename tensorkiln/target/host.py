@@ -51,10 +51,12 @@ def processor_fields(isa: Isa, cpu: str, present: Iterable[str]) -> dict[str, ob
     name = cpu if cpu in isa.cpus else isa.baseline_cpu
     own = isa.cpu_features(name)
     base = isa.cpu_features(isa.baseline_cpu)
-    known = {feature for feature in present if feature in isa.implied} | base
+    seen = set(present)
+    known = (seen & set(isa.implied)) | base
     found = {feature for feature in known if isa.closure([feature]) <= known} - base
     plus = [f"+{feature}" for feature in sorted(found)]
-    minus = [f"-{feature}" for feature in sorted(own - found - base)] if found else []
+    # Some systems do not tell features; then the processor's own are all there is to go by.
+    minus = [f"-{feature}" for feature in sorted(own - found - base)] if seen else []
     return {"mcpu": name, "mattr": [*plus, *minus]}
 
 

@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tensorkiln.artifact import Artifact, ArtifactSet, FileContent
+from tensorkiln.artifact import container as container_format
+from tensorkiln.base.errors import UserError
+
+NAMES = st.text("abcXYZ_019-\u00fc", min_size=1, max_size=8)
+ARTIFACTS = st.builds(
+    Artifact,
+    codegen_id=st.sampled_from(["llvm", "c", "host"]),
+    loader=st.sampled_from(["native", "metadata"]),
+    file_name=st.lists(NAMES, min_size=1, max_size=2).map("/".join),
+    content=st.binary(max_size=40),
+    target_key=st.sampled_from(["", "fpga0"]),
+)
+SETS = st.lists(ARTIFACTS, max_size=6, unique_by=lambda a: a.name.lower()).filter(
+    lambda found: not any(
+        a.name.lower().startswith(b.name.lower() + "/") for a, b in itertools.permutations(found, 2)
+    )
+)
+
+
+def small_set() -> ArtifactSet:
+    return ArtifactSet(
+        (
+            Artifact("llvm", "native", "conv.o", b"\x7fELF", producer="conv1"),
+            Artifact("host", "native", "entry.c", b"int main;"),
+            Artifact("llvm", "native", "conv.o", b"other", "fpga0"),
+            Artifact("weights", "data", "w.bin", memoryview(b"0123456789")[2:8]),
+        )
+    )
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
+@given(SETS)
+def test_both_forms_give_the_set_back(found: list[Artifact]) -> None:
+    import tempfile
+
+    artifacts = ArtifactSet(tuple(found))
+    again = ArtifactSet.from_bytes(artifacts.to_bytes())
+    assert again == artifacts
+    assert again.to_bytes() == artifacts.to_bytes()
+    with tempfile.TemporaryDirectory() as folder:
+        artifacts.save(Path(folder) / "set")
+        loaded = ArtifactSet.load(Path(folder) / "set")
+        assert loaded == artifacts
+        assert loaded.content_hash == artifacts.content_hash
+        loaded.save(Path(folder) / "again")
+        for name in ("manifest.json", *(artifact.name for artifact in artifacts)):
+            first, second = (Path(folder) / where / name for where in ("set", "again"))
+            assert first.read_bytes() == second.read_bytes()
+
+
+def test_equality_and_hash_see_every_field_but_the_producer() -> None:
+    base = Artifact("llvm", "native", "a.o", b"x", "k", "conv1")
+    assert base == Artifact("llvm", "native", "a.o", memoryview(b"x"), "k", "pool7")
+    assert hash(base) == hash(Artifact("llvm", "native", "a.o", b"x", "k"))
+    others = [
+        Artifact("c", "native", "a.o", b"x", "k"),
+        Artifact("llvm", "other", "a.o", b"x", "k"),
+        Artifact("llvm", "native", "b.o", b"x", "k"),
+        Artifact("llvm", "native", "a.o", b"y", "k"),
+        Artifact("llvm", "native", "a.o", b"x"),
+    ]
+    hashes = {ArtifactSet((artifact,)).content_hash for artifact in [base, *others]}
+    assert all(artifact != base for artifact in others)
+    assert len(hashes) == len(others) + 1
+    assert base != "llvm/k/a.o"
+
+
+def test_order_counts() -> None:
+    artifacts = small_set()
+    turned = ArtifactSet(artifacts.artifacts[::-1])
+    assert turned != artifacts
+    assert turned.content_hash != artifacts.content_hash
+
+
+def test_questions() -> None:
+    artifacts = small_set()
+    assert len(artifacts) == 4
+    assert artifacts.nbytes == 4 + 9 + 5 + 6
+    assert [a.name for a in artifacts] == [
+        "llvm/conv.o",
+        "host/entry.c",
+        "llvm/fpga0/conv.o",
+        "weights/w.bin",
+    ]
+    groups = artifacts.by_loader()
+    assert list(groups) == ["data", "native"]
+    native = [artifact.name for artifact in groups["native"]]
+    assert native == ["llvm/conv.o", "host/entry.c", "llvm/fpga0/conv.o"]
+    assert artifacts["entry.c"].text() == "int main;"
+    assert artifacts["llvm/conv.o"].view == b"\x7fELF"
+    assert len(artifacts.add([Artifact("x", "y", "z", b"")])) == 5
+
+
+def test_unknown_and_ambiguous_names() -> None:
+    with pytest.raises(UserError, match="no artifact 'host/entri.c'") as caught:
+        small_set()["host/entri.c"]
+    assert "'host/entry.c'" in caught.value.hint
+    with pytest.raises(UserError, match="no artifact 'conv.o'"):
+        small_set()["conv.o"]
+
+
+@pytest.mark.parametrize("second", ["conv.o", "CONV.o"])
+def test_clash_names_both_producers(second: str) -> None:
+    first = Artifact("llvm", "native", "conv.o", b"1", producer="layer1/Conv")
+    other = Artifact("llvm", "native", second, b"2", producer="layer2/Conv")
+    with pytest.raises(UserError, match="'layer1/Conv'.*'layer2/Conv'") as caught:
+        ArtifactSet((first, other))
+    assert caught.value.code == "name-clash"
+    assert "llvm" in caught.value.where
+    ArtifactSet((first, Artifact("c", "native", second, b"2")))
+
+
+@pytest.mark.parametrize(
+    "name", ["", "..", "../x", "a/../b", "/abs", "a\\b", "a:b", "a\nb", "a/", "a. ", "x" * 300]
+)
+def test_names_that_are_no_plain_paths(name: str) -> None:
+    with pytest.raises(UserError, match="file_name .* is not a plain relative path"):
+        Artifact("llvm", "native", name, b"")
+    with pytest.raises(UserError, match="codegen_id"):
+        Artifact(name + "/y", "native", "x", b"")
+
+
+def test_not_text() -> None:
+    with pytest.raises(UserError, match="llvm/a.o is not text"):
+        Artifact("llvm", "native", "a.o", b"\xff").text()
+
+
+def test_views_of_arrays_are_not_copied(tmp_path: Path) -> None:
+    weights = np.arange(1 << 20, dtype=np.float32)
+    artifact = Artifact("weights", "data", "w.bin", memoryview(weights))
+    assert artifact.size == weights.nbytes
+    tracemalloc.start()
+    artifacts = ArtifactSet((artifact,))
+    artifacts.save(tmp_path / "set")
+    digest = artifacts.content_hash
+    chunks = sum(len(chunk) for chunk in artifacts.to_chunks())
+    loaded = ArtifactSet.load(tmp_path / "set")
+    assert loaded.content_hash == digest
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert chunks > weights.nbytes
+    assert peak < weights.nbytes // 4
+    assert np.array_equal(np.frombuffer(loaded["w.bin"].view, np.float32), weights)
+    with pytest.raises(UserError, match="not contiguous"):
+        Artifact("weights", "data", "w.bin", memoryview(weights)[::2])
+
+
+def test_file_content_is_lazy_and_picklable(tmp_path: Path) -> None:
+    file = tmp_path / "w.bin"
+    file.write_bytes(b"0123456789")
+    content = FileContent(file, offset=2, size=5)
+    assert len(content) == 5
+    assert "view" not in vars(content)
+    assert content.view == b"23456"
+    assert pickle.loads(pickle.dumps(content)).view == b"23456"
+    assert FileContent(file, 10).view == b""
+    for offset, size in ((0, 11), (11, None), (-1, 2), (4, -1)):
+        with pytest.raises(UserError, match="outside the file"):
+            FileContent(file, offset, size)
+    with pytest.raises(UserError, match="No such file"):
+        FileContent(tmp_path / "none")
+
+
+def test_save_does_not_replace_a_folder_of_somebody(tmp_path: Path) -> None:
+    (tmp_path / "diary.txt").write_text("dear")
+    with pytest.raises(UserError, match="holds other files"):
+        small_set().save(tmp_path)
+    assert (tmp_path / "diary.txt").read_text() == "dear"
+    small_set().save(tmp_path / "set")
+    ArtifactSet().save(tmp_path / "set")
+    assert [path.name for path in (tmp_path / "set").iterdir()] == ["manifest.json"]
+
+
+def change_manifest(folder: Path, **changes: Any) -> None:
+    file = folder / "manifest.json"
+    manifest = json.loads(file.read_text())
+    manifest["artifacts"][0].update(changes)
+    file.write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"file_name": "../../secret"}, "unsafe-path"),
+        ({"file_name": "entry.c"}, "missing-file"),
+        ({"size": 3}, "bad-container"),
+        ({"sha256": "0" * 64}, "bad-container"),
+        ({"loader": 5}, "bad-container"),
+        ({"codegen_id": None}, "bad-container"),
+    ],
+)
+def test_load_refuses_a_changed_manifest(tmp_path: Path, changes: Any, code: str) -> None:
+    small_set().save(tmp_path / "set")
+    change_manifest(tmp_path / "set", **changes)
+    with pytest.raises(UserError) as caught:
+        ArtifactSet.load(tmp_path / "set")
+    assert caught.value.code == code
+
+
+def test_load_refuses_changed_content_and_odd_manifests(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    small_set().save(folder)
+    (folder / "llvm" / "conv.o").write_bytes(b"\x7fELG")
+    with pytest.raises(UserError, match="not the file that was saved"):
+        ArtifactSet.load(folder)
+    manifest = folder / "manifest.json"
+    for text in ("{", "[]", '{"version": 2}', '{"version": 1}', '{"version":1,"artifacts":[1]}'):
+        manifest.write_text(text)
+        with pytest.raises(UserError) as caught:
+            ArtifactSet.load(folder)
+        assert caught.value.code == "bad-container"
+    manifest.unlink()
+    with pytest.raises(UserError, match="no artifacts here"):
+        ArtifactSet.load(folder)
+
+
+def test_every_truncation_and_every_flipped_byte_is_refused() -> None:
+    data = small_set().to_bytes()
+    for size in range(len(data)):
+        with pytest.raises(UserError) as caught:
+            ArtifactSet.from_bytes(data[:size])
+        assert caught.value.code == "bad-container"
+    for at in range(len(data)):
+        damaged = bytearray(data)
+        damaged[at] ^= 0x40
+        with pytest.raises(UserError) as caught:
+            ArtifactSet.from_bytes(bytes(damaged))
+        assert caught.value.code == "bad-container"
+    with pytest.raises(UserError, match="trailing bytes"):
+        ArtifactSet.from_bytes(data + b"\0")
+
+
+def with_body(body: bytes) -> bytes:
+    """A container whose header fits `body`: what a hostile writer, not a bad disk, produces."""
+    import hashlib
+    import struct
+
+    head = struct.pack(
+        "<7sBQ32s", b"KILNSET", 1, 48 + len(body), hashlib.sha256(body).digest()
+    )
+    return head + body
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"\0\0", "node count"),
+        (b"\xff\xff\xff\xff", "cannot fit"),
+        (b"\0\0\0\0extra", "trailing bytes"),
+        (b"\1\0\0\0" + b"\xff\xff\xff\x7f" + b"x" * 40, "at most"),
+        (b"\1\0\0\0" + b"\xff\x0f\0\0" + b"x" * 40, "are left"),
+        (b"\1\0\0\0" + b"\1\0\0\0a" * 4 + b"\xff" * 7 + b"\x7f", "content of"),
+        (b"\1\0\0\0" + b"\1\0\0\0\xff" + b"\1\0\0\0a" * 3 + b"\0" * 8, "UTF-8"),
+        (b"\1\0\0\0" + b"\2\0\0\0.." + b"\1\0\0\0a" * 3 + b"\0" * 8, "not a plain"),
+        (b"\2\0\0\0" + (b"\1\0\0\0a" * 4 + b"\0" * 8) * 2, "two artifacts"),
+    ],
+)
+def test_hostile_container(body: bytes, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        ArtifactSet.from_bytes(with_body(body))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=120))
+def test_random_bodies_are_read_or_refused(body: bytes) -> None:
+    try:
+        nodes = container_format.unpack(memoryview(with_body(body)))
+    except UserError as error:
+        assert error.code == "bad-container"
+    else:
+        assert b"".join(container_format.pack(nodes)) == with_body(body)

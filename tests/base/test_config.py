@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import pytest
+
+from tensorkiln.base.config import (
+    KNOBS,
+    Config,
+    available_cpus,
+    read_config,
+    unknown_variables,
+)
+from tensorkiln.base.errors import UserError
+
+
+def test_defaults_and_home_of_the_cache() -> None:
+    config = read_config({"XDG_CACHE_HOME": "/x"})
+    assert config == Config(cache_dir=Path("/x/tensorkiln"))
+    assert read_config({}).cache_dir.is_absolute()
+
+
+def test_every_knob_sets_its_field() -> None:
+    texts = {
+        "KILN_DEBUG": ("3", 3),
+        "KILN_DUMP": ("/d", Path("/d")),
+        "KILN_CACHE": ("0", False),
+        "KILN_CACHE_DIR": ("/c", Path("/c")),
+        "KILN_CACHE_LIMIT": ("3M", 3 << 20),
+        "KILN_NUM_THREADS": ("2", 2),
+        "KILN_COMPILE_JOBS": ("5", 5),
+        "KILN_PROGRESS": ("plain", "plain"),
+        "CC": ("gcc -m64", "gcc -m64"),
+    }
+    assert set(texts) == {knob.variable for knob in KNOBS}
+    assert {knob.field for knob in KNOBS} == {field.name for field in dataclasses.fields(Config)}
+    for knob in KNOBS:
+        text, value = texts[knob.variable]
+        assert getattr(read_config({knob.variable: text}), knob.field) == value
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("KILN_DEBUG", "6"),
+        ("KILN_DEBUG", "-1"),
+        ("KILN_DEBUG", "yes"),
+        ("KILN_CACHE", "maybe"),
+        ("KILN_CACHE_LIMIT", "2Q"),
+        ("KILN_CACHE_LIMIT", "-2G"),
+        ("KILN_CACHE_LIMIT", "G"),
+        ("KILN_NUM_THREADS", "1.5"),
+        ("KILN_PROGRESS", "loud"),
+    ],
+)
+def test_bad_value_names_variable_and_expectation(variable: str, text: str) -> None:
+    with pytest.raises(UserError, match=f"{variable}={text!r}: expected") as caught:
+        read_config({variable: text})
+    assert caught.value.code == "bad-knob"
+
+
+def test_empty_is_unset() -> None:
+    assert read_config({"KILN_DEBUG": ""}).debug == 0
+
+
+def test_typo_is_named_with_the_nearest_knob() -> None:
+    found = unknown_variables({"KILN_DEBGU": "1", "KILN_DEBUG": "1", "PATH": "/"})
+    assert len(found) == 1
+    assert "KILN_DEBGU" in found[0]
+    assert "'KILN_DEBUG'" in found[0]
+
+
+def test_cpus_follow_the_affinity_mask() -> None:
+    assert available_cpus() == len(os.sched_getaffinity(0))

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensorkiln.base.errors import UserError
+from tensorkiln.target import Target
+from tensorkiln.target.isa import ISAS
+
+
+@st.composite
+def targets(draw: st.DrawFn, depth: int = 1) -> dict[str, Any]:
+    isa = ISAS[draw(st.sampled_from(sorted(ISAS)))]
+    base = isa.cpu_features(isa.baseline_cpu)
+    free = sorted(set(isa.implied) - base)
+    plus = draw(st.sets(st.sampled_from(free), max_size=6))
+    minus = draw(st.sets(st.sampled_from(free), max_size=4)) - isa.closure(plus)
+    system = draw(st.sampled_from(["linux-gnu", "unknown-linux-musl", "apple-macos13.0"]))
+    spec: dict[str, Any] = {
+        "kind": draw(st.sampled_from(["llvm", "llvmjit"])),
+        "mtriple": f"{isa.arch}-{system}",
+        "mcpu": draw(st.sampled_from(sorted(isa.cpus))),
+        "mattr": [*(f"+{f}" for f in sorted(plus)), *(f"-{f}" for f in sorted(minus))],
+        "libs": draw(st.lists(st.sampled_from(["a", "b", "c"]), max_size=3)),
+    }
+    if draw(st.booleans()):
+        spec["l2_bytes"] = draw(st.integers(1 << 12, 1 << 32))
+    if depth and draw(st.booleans()):
+        spec["host"] = draw(targets(depth - 1))
+    return spec
+
+
+@settings(max_examples=300, deadline=None)
+@given(targets())
+def test_text_round_trip(spec: dict[str, Any]) -> None:
+    target = Target(spec)
+    again = Target(str(target))
+    assert again == target
+    assert hash(again) == hash(target)
+    assert str(again) == str(target)
+    assert again.features == target.features
+    assert Target(target.to_json()) == target
+    assert Target(target) == target
+
+
+@settings(max_examples=100, deadline=None)
+@given(targets(), st.randoms())
+def test_spelling_does_not_count(spec: dict[str, Any], random: Any) -> None:
+    keys = list(spec)
+    random.shuffle(keys)
+    other = {key: spec[key] for key in keys}
+    other["mattr"] = ",".join(random.sample(spec["mattr"], len(spec["mattr"])))
+    other["id"] = other.pop("kind")
+    assert str(Target(other)) == str(Target(spec))
+
+
+def test_features_implied_by_the_processor_are_not_spelled() -> None:
+    plain = Target({"mcpu": "skylake-avx512"})
+    assert Target({"mcpu": "skylake-avx512", "mattr": ["+avx2", "+avx512f"]}) == plain
+    less = Target({"mcpu": "skylake-avx512", "mattr": ["-avx512f"]})
+    assert not less.has("avx512vl")
+    assert less.has("avx2")
+    more = Target({"mattr": "+avx512vl"})
+    assert more.has("avx512f")
+    assert more.has("fma")
+    assert more.has("sse4.1")
+
+
+def test_text_is_canonical_json() -> None:
+    text = str(Target("llvm"))
+    assert json.loads(text) == {
+        "kind": "llvm",
+        "keys": ["cpu"],
+        "l1d_bytes": 32768,
+        "l2_bytes": 262144,
+        "mattr": [],
+        "mcpu": "x86-64",
+        "mtriple": "x86_64-unknown-linux-gnu",
+    }
+    assert text == json.dumps(json.loads(text), separators=(",", ":"))
+
+
+def test_pickle() -> None:
+    target = Target({"mcpu": "znver4", "host": {"mcpu": "haswell"}})
+    assert pickle.loads(pickle.dumps(target)) == target
+
+
+def test_is_frozen() -> None:
+    with pytest.raises(AttributeError):
+        Target("llvm").mcpu = "haswell"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("spec", "vector", "registers", "baseline"),
+    [
+        ("llvm", 16, 16, True),
+        ({"mcpu": "x86-64-v3"}, 32, 16, False),
+        ({"mcpu": "x86-64-v4"}, 64, 32, False),
+        ({"mcpu": "x86-64-v4", "mattr": ["+prefer-256-bit"]}, 32, 32, False),
+        ({"mtriple": "aarch64-linux-gnu"}, 16, 32, True),
+        ({"mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-n1"}, 16, 32, False),
+        ({"mattr": ["+avx2"]}, 32, 16, False),
+    ],
+)
+def test_what_follows(spec: Any, vector: int, registers: int, baseline: bool) -> None:
+    target = Target(spec)
+    assert target.vector_bytes == vector
+    assert target.num_vector_registers == registers
+    assert target.is_baseline == baseline
+    assert bool(target.required_features) != baseline
+    lanes = {"float32": 4, "float16": 2, "int8": 1, "float64": 8, "bool": 1, "bfloat16": 2}
+    for dtype, size in lanes.items():
+        assert target.vector_lanes(dtype) == vector // size
+    assert target.vector_lanes("float8_e4m3fn") == vector
+
+
+def test_libraries_depend_on_what_code_uses_only() -> None:
+    needs = Target({"mcpu": "znver5"}).required_features
+    assert {"avx512f", "fma", "bmi2"} <= set(needs)
+    assert not {"clzero", "xsave", "shstk", "sse2", "rdrnd"} & set(needs)
+
+
+def test_native_is_this_machine_and_canonical() -> None:
+    native = Target("native")
+    assert native == Target.native()
+    assert native == Target(str(native))
+    assert native.l1d_bytes >= 8 << 10
+    import llvmlite.binding as llvm
+
+    found = {name for name, on in llvm.get_host_cpu_features().items() if on}
+    assert set(native.required_features) <= found, "a feature this machine has not"
+
+
+def test_other_targets_do_not_look_at_the_machine() -> None:
+    script = (
+        "import sys\n"
+        "from tensorkiln.target import Target\n"
+        "Target('llvm'); Target({'mcpu': 'znver4'})\n"
+        "assert 'llvmlite' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+ERRORS: list[tuple[Any, str, str, str]] = [
+    ("lvm", "unknown-kind", "target: unknown kind 'lvm'", "'llvm'"),
+    ({"kind": "natve"}, "unknown-kind", "'natve'", "'native'"),
+    ({"mcup": "x"}, "unknown-key", "unknown key 'mcup'", "'mcpu'"),
+    ({"mcpu": "skylak"}, "unknown-cpu", "target.mcpu", "'skylake'"),
+    ({"mcpu": "cortex-a72"}, "unknown-cpu", "for x86_64", ""),
+    ({"mattr": ["+avx512"]}, "unknown-feature", "target.mattr", "'avx512f'"),
+    ({"mattr": ["avx2"]}, "wrong-type", "'+feature' or '-feature'", "'+avx2'"),
+    ({"mattr": [1]}, "wrong-type", "1", ""),
+    ({"mattr": ["+avx2", "-avx2"]}, "contradiction", "'+avx2' and '-avx2'", ""),
+    ({"mattr": ["+avx2", "-avx"]}, "contradiction", "needs 'avx'", ""),
+    ({"mattr": ["-sse2"]}, "contradiction", "every x86_64 has it", ""),
+    ({"mtriple": "aaarch64-linux-gnu"}, "bad-triple", "'aaarch64'", "'aarch64'"),
+    ({"mtriple": "riscv64-unknown-linux-gnu"}, "bad-triple", "architecture", "aarch64"),
+    ({"mtriple": "x86_64-unknown-linx-gnu"}, "bad-triple", "operating system", "'linux'"),
+    ({"mtriple": "x86_64"}, "bad-triple", "arch-vendor-os", ""),
+    ({"mtriple": 5}, "wrong-type", "expected text", ""),
+    ({"l2_bytes": -3}, "out-of-range", "-3", "second-level"),
+    ({"l2_bytes": True}, "wrong-type", "True", ""),
+    ({"l2_bytes": "1M"}, "wrong-type", "whole number", ""),
+    ({"libs": [1]}, "wrong-type", "target.libs", ""),
+    ({"keys": {"a": 1}}, "wrong-type", "target.keys", ""),
+    ({"kind": 1}, "wrong-type", "target.kind", ""),
+    ({"attrs": 1}, "wrong-type", "target.attrs", ""),
+    ({"mcpu": "haswell", "attrs": {"mcpu": "haswell"}}, "given-twice", "'mcpu'", ""),
+    ({"id": "llvm", "kind": "llvm"}, "given-twice", "'kind'", ""),
+    ({"system_lib": True}, "unknown-key", "system_lib", "system_lib_prefix"),
+    ({"num_threads": 2}, "unknown-key", "num_threads", "when the library runs"),
+    ({"host": {"mcpu": "zz"}}, "unknown-cpu", "target.host.mcpu", ""),
+    ({"host": {"host": {"x": 1}}}, "unknown-key", "target.host.host", ""),
+    ({"host": 5}, "user-error", "target.host", ""),
+    ({"kind": "composite", "devices": []}, "unsupported-target", "composite", "llvm"),
+    ({"tag": "aws/c5"}, "unknown-tag", "aws/c5", "mcpu"),
+    ("{", "bad-json", "JSON", ""),
+    ('{"mcpu":"haswell","mcpu":"znver4"}', "bad-json", "twice", ""),
+    ("llvm -mcpu=haswell", "option-string", "option string", '"mcpu"'),
+    (5, "user-error", "int", ""),
+    ("[" * 100_000, "unknown-kind", "unknown kind", ""),
+    ('{"host":' * 100_000, "bad-json", "JSON", ""),
+]
+
+
+@pytest.mark.parametrize(("spec", "code", "says", "hint"), ERRORS)
+def test_error(spec: Any, code: str, says: str, hint: str) -> None:
+    with pytest.raises(UserError) as caught:
+        Target(spec)
+    assert caught.value.code == code
+    assert says in str(caught.value)
+    assert hint in caught.value.hint
+
+
+def test_has_refuses_unknown_names() -> None:
+    with pytest.raises(UserError, match="avx512ff"):
+        Target("llvm").has("avx512ff")
+    with pytest.raises(ValueError, match="floaty"):
+        Target("llvm").vector_lanes("floaty")
