@@ -394,12 +394,13 @@ class Engine:
 
     def facts(self) -> list[Poly]:
         """Polynomials known to be >= 0 because a condition holds."""
+        if self._open:
+            return []  # a variable whose limits are being read has no number yet
         if self._facts is None:
             self._facts = []  # while they are read, they are not used
-            found: list[Poly] = []
-            for cond in self.bounds.facts:
-                found.extend(self._fact(cond))
-            self._facts = found
+            fuel, self._fuel = self._fuel, _PROOF_FUEL
+            self._facts = [p for cond in self.bounds.facts for p in self._fact(cond)]
+            self._fuel = fuel
         return self._facts
 
     def _fact(self, cond: Expr) -> Iterator[Poly]:

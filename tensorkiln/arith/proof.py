@@ -54,8 +54,19 @@ def lower_bound(s: Engine, p: Poly) -> int:
 def _numeric_bound(s: Engine, p: Poly) -> int:
     """The lower end of the interval of `p`, or of `p` less something known to be >= 0."""
     ends = [s.interval(p)[0]]
-    ends += [s.interval(P.add(p, fact, -1))[0] for fact in s.facts()]
+    for fact in s.facts():
+        ends += [s.interval(P.add(p, fact, -k))[0] for k in _multiples(p, fact)]
     return max(ends)
+
+
+def _multiples(p: Poly, fact: Poly) -> list[int]:
+    """Factors k >= 1 for which p - k*fact may be simpler than p."""
+    found = [1]
+    for mono, c in fact.items():
+        k, left = divmod(p.get(mono, 0), c)
+        if mono and not left and k > 1 and k not in found:
+            found.append(k)
+    return found
 
 
 def _innermost(s: Engine, p: Poly) -> int | None:

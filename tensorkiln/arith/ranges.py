@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from tensorkiln.ir.expr import Expr, Var, as_expr, int_value
+from tensorkiln.ir.expr import Binary, Expr, IntImm, Var, as_expr, int_value
 
 Limit = int | Expr | None
 Range = tuple[Limit, Limit]
@@ -27,8 +27,8 @@ class Bounds(Mapping[Var, Range]):
             v: (_limit(lo), _limit(hi)) for v, (lo, hi) in (ranges or {}).items()
         }
         self.facts = facts
-        # (operation, expression) -> result: simplification is pure for given bounds
-        self.cache: dict[tuple[str, Expr], object] = {}
+        # index expression -> its simplest form: pure for given bounds
+        self.cache: dict[Expr, Expr] = {}
 
     @staticmethod
     def dims(dims: Iterable[Var], least: int = 0) -> Bounds:
@@ -53,14 +53,43 @@ class Bounds(Mapping[Var, Range]):
         return self.with_range(var, lo, as_expr(lo) + extent - 1)
 
     def given(self, cond: Expr) -> Bounds:
-        """The same, where `cond` holds."""
+        """The same, where `cond` holds: narrower ranges where they can say it, else a fact."""
+        match cond:
+            case Binary("and", a, b):
+                return self.given(a).given(b)
+            case Binary(op, Var() as var, IntImm(c)) if op in _LIMITS:
+                lo, hi = _LIMITS[op]
+                old_lo, old_hi = self.get(var, (None, None))
+                symbolic = (lo is not None and isinstance(old_lo, Expr)) or (
+                    hi is not None and isinstance(old_hi, Expr)
+                )
+                if not symbolic:
+                    new_lo = _tighter(max, old_lo, None if lo is None else c + lo)
+                    new_hi = _tighter(min, old_hi, None if hi is None else c + hi)
+                    return self.with_range(var, new_lo, new_hi)
         return Bounds(self._ranges, (*self.facts, cond))
 
-    def remember(self, key: tuple[str, Expr], value: object) -> None:
+    def remember(self, key: Expr, value: Expr) -> None:
         """Keep a result; the cache is emptied when it is full."""
         if len(self.cache) >= _CACHE_LIMIT:
             self.cache.clear()
         self.cache[key] = value
+
+
+# op -> what `var op c` says: (lower limit less c, upper limit less c)
+_LIMITS: dict[str, tuple[int | None, int | None]] = {
+    "lt": (None, -1),
+    "le": (None, 0),
+    "gt": (1, None),
+    "ge": (0, None),
+    "eq": (0, 0),
+}
+
+
+def _tighter(pick: Callable[[int, int], int], old: Limit, new: int | None) -> Limit:
+    if new is None or isinstance(old, Expr):
+        return old
+    return new if old is None else pick(old, new)
 
 
 def _limit(limit: Limit) -> Limit:

@@ -11,6 +11,7 @@ from tensorkiln.arith.emit import emit
 from tensorkiln.arith.engine import COMPARE, Engine, is_index
 from tensorkiln.arith.match import rewrite
 from tensorkiln.arith.poly import Poly
+from tensorkiln.arith.ranges import Bounds
 from tensorkiln.ir.dtype import BOOL, DType
 from tensorkiln.ir.expr import Binary, Expr, FloatImm, IntImm, Reduce, Select, Unary, Var
 from tensorkiln.ir.visit import map_children
@@ -23,16 +24,30 @@ _NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "e
 class Simplifier(Engine):
     """An engine that also answers with expressions."""
 
+    def __init__(self, bounds: Bounds) -> None:
+        super().__init__(bounds)
+        self._simplified: dict[int, tuple[Expr, Expr]] = {}
+
     def simplify(self, e: Expr) -> Expr:
-        """An equal expression, hopefully simpler; the same dtype."""
+        """An equal expression, hopefully simpler, of the same dtype; `e` when it is the same."""
         if isinstance(e, IntImm | FloatImm):
             return e
+        # shared subexpressions are visited once; `e` is kept so that its id stays its own
+        known = self._simplified.get(id(e))
+        if known is None:
+            new = self._simplify(e)
+            if not isinstance(e, Var) and _is_truth_or_index(e.dtype) and new == e:
+                new = e
+            known = self._simplified[id(e)] = (e, new)
+        return known[1]
+
+    def _simplify(self, e: Expr) -> Expr:
         dtype = e.dtype
         if is_index(dtype):
             return emit(self, self.norm(self.poly(e)), dtype)
-        if dtype.is_bool and dtype.lanes == 1:
+        if _is_truth_or_index(dtype):
             return self.condition(e)
-        return self._with_logic(self.rewrite_children(e))
+        return self.rewrite_children(e)
 
     def rewrite_children(self, e: Expr) -> Expr:
         """`e` with simplified children; axes of a reduction have their ranges inside it."""
@@ -59,7 +74,7 @@ class Simplifier(Engine):
         return self.rewrite_children(e)
 
     def _connective(self, op: str, a: Expr, b: Expr) -> Expr:
-        x, y = self.condition(a), self.condition(b)
+        x, y = self.simplify(a), self.simplify(b)
         for one, other in ((x, y), (y, x)):
             if isinstance(one, IntImm):
                 return other if bool(one.value) == (op == "and") else one
@@ -94,6 +109,8 @@ class Simplifier(Engine):
         c = p.get((), 0)
         if not minus:
             return Binary("ge", emit(self, plus, dtype), IntImm(-c, dtype))
+        if c == 0 and plus:
+            return Binary("le", emit(self, minus, dtype), emit(self, plus, dtype))
         (plus if c + 1 > 0 else minus)[()] = abs(c + 1)
         return Binary("lt", emit(self, _clean(minus), dtype), emit(self, _clean(plus), dtype))
 
@@ -115,6 +132,10 @@ class Simplifier(Engine):
         (minus if c < 0 or not minus else plus)[()] = abs(c) if c < 0 or minus else -c
         left, right = emit(self, _clean(plus), dtype), emit(self, _clean(minus), dtype)
         return Binary(op, left, right)
+
+
+def _is_truth_or_index(dtype: DType) -> bool:
+    return is_index(dtype) or (dtype.is_bool and dtype.lanes == 1)
 
 
 def _sides(p: Poly) -> tuple[Poly, Poly]:

@@ -30,14 +30,15 @@ def simplify(e: Expr, bounds: BoundsLike = NOTHING_KNOWN) -> Expr:
     expressions keep every operation; only the indices and conditions inside them change.
     """
     known = as_bounds(bounds)
-    key = ("simplify", e)
-    found = known.cache.get(key)
-    if not isinstance(found, Expr):
+    if not is_index(e.dtype):
+        # large values are not worth hashing; what is inside them is small
+        return Simplifier(known).simplify(e)
+    found = known.cache.get(e)
+    if found is None:
         found = Simplifier(known).simplify(e)
-        if found == e:
-            found = e
-        known.remember(key, found)
-    return found
+        known.remember(e, found)
+    # what is remembered may be for an equal expression, not this object
+    return e if found == e else found
 
 
 def bound(e: Expr, bounds: BoundsLike = NOTHING_KNOWN) -> tuple[int | None, int | None]:

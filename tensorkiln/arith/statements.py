@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from tensorkiln.arith.ranges import Bounds
 from tensorkiln.arith.simplify import NOTHING_KNOWN, BoundsLike, as_bounds, bound, simplify
-from tensorkiln.ir.expr import Expr, IntImm, Unary, Var, int_value
+from tensorkiln.ir.expr import Expr, IntImm, Unary, Var, binary, int_value
 from tensorkiln.ir.stmt import Alloc, For, If, Let, Seq, Stmt, seq
 from tensorkiln.ir.visit import free_vars, map_stmt, substitute, walk_stmt
 
@@ -48,7 +48,10 @@ def _loop(s: For, bounds: Bounds, values: Values) -> Stmt:
     most = bound(extent, bounds)[1]
     if most is not None and most <= 0:
         return Seq(())
-    inside = bounds.with_loop(s.var, lo, extent)
+    # the body runs only where the extent is at least 1
+    running = simplify(binary("ge", extent, 1), bounds)
+    known = bounds if isinstance(running, IntImm) else bounds.given(running)
+    inside = known.with_loop(s.var, lo, extent)
     if int_value(extent) == 1 and not _shapes_mention(s.body, s.var):
         return _stmt(s.body, bounds, {**values, s.var: lo})
     body = _stmt(s.body, inside, values)
