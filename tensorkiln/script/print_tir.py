@@ -167,8 +167,12 @@ class TirPrinter:
             if isinstance(s, Seq) and len(s.stmts) != 1:
                 for item in s.stmts[:-1]:
                     self.stmt(item, pad)
-                s = s.stmts[-1] if s.stmts else s
+                if not s.stmts:
+                    self.lines.append(f"{pad}pass")
+                    break
+                s = s.stmts[-1]
                 if isinstance(s, Seq):
+                    self.stmt(s, pad)
                     break
             if isinstance(s, Let):
                 value = self.expr(s.value)
@@ -181,12 +185,9 @@ class TirPrinter:
                 self.lines.append(f"{pad}{name} = T.alloc_buffer({args})")
                 bound.append(s.buffer)
             else:
+                self.stmt(s, pad)
                 break
             s = s.body
-        if isinstance(s, Seq) and not s.stmts:
-            self.lines.append(f"{pad}pass")
-        else:
-            self.stmt(s, pad)
         for item_bound in reversed(bound):
             self.names.release(item_bound)
 
