@@ -405,7 +405,7 @@ _ALL = (
     ),
     _injective(
         "transpose", ("x",), _infer_transpose, _program_transpose,
-        lambda arrays, a: np.ascontiguousarray(arrays[0].transpose(a.axes)), axes=REQUIRED,
+        lambda arrays, a: np.array(arrays[0].transpose(a.axes), order="C"), axes=REQUIRED,
     ),
     _injective(
         "broadcast_to", ("x",), _infer_broadcast_to, _program_broadcast_to,
