@@ -14,10 +14,12 @@ from tensorkiln.arith.poly import Poly
 from tensorkiln.arith.ranges import Bounds
 from tensorkiln.ir.dtype import BOOL, DType
 from tensorkiln.ir.expr import Binary, Expr, FloatImm, IntImm, Reduce, Select, Unary, Var
-from tensorkiln.ir.visit import map_children
+from tensorkiln.ir.visit import children, map_children
 
 TRUE = IntImm(1, BOOL)
 FALSE = IntImm(0, BOOL)
+# a division by a constant is a multiplication, a shift and corrections
+_COST = {"floordiv": 6, "floormod": 7}
 _NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
 
 
@@ -44,7 +46,12 @@ class Simplifier(Engine):
     def _simplify(self, e: Expr) -> Expr:
         dtype = e.dtype
         if is_index(dtype):
-            return emit(self, self.norm(self.poly(e)), dtype)
+            new = emit(self, self.norm(self.poly(e)), dtype)
+            if cost(new) <= cost(e):
+                return new
+            # expanding a product can cost more than it saves: keep its outer form
+            kept = map_children(e, self.simplify)
+            return kept if cost(kept) < cost(new) else new
         if _is_truth_or_index(dtype):
             return self.condition(e)
         return self.rewrite_children(e)
@@ -132,6 +139,19 @@ class Simplifier(Engine):
         (minus if c < 0 or not minus else plus)[()] = abs(c) if c < 0 or minus else -c
         left, right = emit(self, _clean(plus), dtype), emit(self, _clean(minus), dtype)
         return Binary(op, left, right)
+
+
+def cost(e: Expr) -> int:
+    """Run time of an index expression in additions, every shared node counted once."""
+    seen: dict[int, Expr] = {}
+    todo, total = [e], 0
+    while todo:
+        x = todo.pop()
+        if id(x) not in seen and not isinstance(x, Var | IntImm):
+            seen[id(x)] = x
+            total += _COST.get(x.op, 1) if isinstance(x, Binary) else 1
+            todo.extend(children(x))
+    return total
 
 
 def _is_truth_or_index(dtype: DType) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tensorkiln.arith import Bounds, bound, prove, simplify
+from tensorkiln.arith import Bounds, affine, bound, prove, prove_equal, simplify
 from tensorkiln.arith.scalar import Simplifier
 from tensorkiln.ir.buffer import buffer
 from tensorkiln.ir.dtype import FLOAT32, INT32
@@ -76,6 +76,8 @@ CHAINS: list[tuple[Expr, str]] = [
     # few operations
     (x * S + y * S + 3, "((x + y) * S) + 3"),
     (x * 3 - y * 3, "(x - y) * 3"),
+    ((x + y) * (i + j), "(x + y) * (i + j)"),
+    ((x - 1) // 16, "(x - 1) // 16"),
     (3 - x, "3 - x"),
     (x - x, "0"),
     (unary("neg", -x), "x"),
@@ -119,6 +121,25 @@ CONDITIONS: list[tuple[Expr, str]] = [
 def test_condition(cond: Expr, expected: str) -> None:
     assert text(simplify(cond, KNOWN)) == expected
     assert prove(cond, KNOWN) == (expected == "1")
+
+
+def test_equal_though_written_otherwise() -> None:
+    assert prove_equal((x - 1) // 16 + 1, (x + 15) // 16)
+    assert prove_equal((x + y) * (i + j), x * i + y * i + j * x + j * y)
+    assert prove_equal(BACK, f, KNOWN)
+    assert not prove_equal(BACK, f + 1, KNOWN)
+
+
+def test_linear_form_with_symbolic_coefficients() -> None:
+    found = affine(FLAT + x * x, [b, s, h, d, t], KNOWN)
+    assert found is not None
+    coefficients, rest = found
+    shown = {v.name: k if isinstance(k, int) else text(k) for v, k in coefficients.items()}
+    assert shown == {"b": "S * 768", "s": 768, "h": 64, "d": 1, "t": 0}
+    assert text(rest) == "x * x"
+    assert affine(x * x, [x]) is None
+    assert affine(x // 4, [x]) is None
+    assert affine((x * 4 + ci) // 4, [x]) is not None
 
 
 def test_symbolic_bounds_cancel() -> None:

@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from tensorkiln.arith import Bounds, affine, bound, prove, prove_equal, simplify
+from tensorkiln.arith.scalar import cost
 from tensorkiln.ir.expr import Expr, IntImm, Unary, Var, as_expr, binary, select
 from tests.arith.evaluate import evaluate, points, text
 
@@ -142,3 +143,9 @@ def test_simplify_is_a_function_of_its_arguments(e: Expr) -> None:
     once = simplify(e, KNOWN)
     assert once.dtype == e.dtype
     assert simplify(e, Bounds(KNOWN)) == once
+
+
+@settings(max_examples=150, deadline=None)
+@given(exprs)
+def test_simplify_never_costs_more(e: Expr) -> None:
+    assert cost(simplify(e, KNOWN)) <= cost(e), text(simplify(e, KNOWN))
