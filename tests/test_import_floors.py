@@ -30,6 +30,9 @@ ONLY = {
     "link": frozenset({"link", "base", "artifact", "target"}),
 }
 
+# The command line is written like a user's program, over the public names.
+TOP = "cli"
+
 # Package data that holds no Python to be checked.
 DATA_ROOMS = frozenset({"crt"})
 
@@ -79,7 +82,8 @@ def violations(module: str, is_package: bool, source: str) -> list[str]:
         there = room_of(name)
         where = f"{module}:{line}: {here} imports {name}"
         if there is None:
-            found.append(f"{where}: the package root is above every room")
+            if here != TOP:
+                found.append(f"{where}: the package root is above every room but {TOP}")
         elif there == here:
             continue
         elif there not in FLOOR_OF:
@@ -135,6 +139,7 @@ def test_imports_run_down() -> None:
         ("tensorkiln.link.shared", "from tensorkiln.ops import conv", True),
         ("tensorkiln.cli.main", "from tensorkiln import pipeline, tune", False),
         ("tensorkiln.cli.main", "import numpy, onnx", False),
+        ("tensorkiln.cli.main", "def f():\n    import tensorkiln as tk\n", False),
         ("tensorkiln.cli.main", "from tensorkiln.utils import x", True),
     ],
 )
