@@ -85,6 +85,15 @@ def _all_equal(name: str, value: int):  # type: ignore[no-untyped-def] # noqa: A
     return where
 
 
+def _as_broadcast(m: Match) -> Value | None:
+    """full -> broadcast_to of a number, which the rows on broadcasts can move."""
+    dtype = m.type.dtype.name
+    if dtype == "bfloat16":
+        return None
+    number = constant(np.asarray(m.attr("v"), dtype))
+    return m.emit("broadcast_to", number, shape=m.type.shape)
+
+
 # --- arithmetic with constants -------------------------------------------------------------------
 
 
@@ -261,6 +270,7 @@ RULES: tuple[Rule, ...] = (
     Rule("sum(x, axes=a) | mean(x, axes=a) | max(x, axes=a) | min(x, axes=a) | prod(x, axes=a)",
          _as_reshape, _over_units),
     # one operator for one meaning
+    Rule("full(value=v)", _as_broadcast),
     Rule("pow(x, 2)", "mul(x, x)"),
     Rule("pow(x, 3)", "mul(mul(x, x), x)", _is_float),
     Rule("pow(x, 0.5)", "sqrt(x)", _is_float),

@@ -92,9 +92,9 @@ def _parse(node: ast.expr) -> Pattern:
         case ast.Name(name):
             return AnyConstant(name) if name[0].isupper() else AnyValue(name)
         case ast.Constant(int() | float() as value):
-            return Number(float(value), np.float32(value) == value)
+            return Number(float(value), float(np.float32(value)) == value)
         case ast.UnaryOp(ast.USub(), ast.Constant(int() | float() as value)):
-            return Number(-float(value), np.float32(value) == value)
+            return Number(-float(value), float(np.float32(value)) == value)
         case ast.NamedExpr(ast.Name(name), inner):
             return Named(name, _parse(inner))
         case ast.BinOp(left, ast.BitOr(), right):

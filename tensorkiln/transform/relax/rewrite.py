@@ -79,13 +79,21 @@ class Match:
         """The type of a value."""
         return self[name].type  # type: ignore[return-value]
 
+    def lookup(self, v: RVar) -> Bound | None:
+        """What a variable is bound to."""
+        return self._rewriter.lookup(v)
+
+    def use_count(self, v: Value) -> int:
+        """How often a value is used; may be too many, never too few."""
+        return self._rewriter.use_count(v)
+
     def once(self, *names: str) -> bool:
         """Whether these values are used nowhere else."""
-        return all(self._rewriter.use_count(self[n]) <= 1 for n in names)
+        return all(self.use_count(self[n]) <= 1 for n in names)
 
     def definition(self, v: Value) -> Call | None:
         """The call that a value is bound to."""
-        bound = self._rewriter.lookup(v) if isinstance(v, RVar) else None
+        bound = self.lookup(v) if isinstance(v, RVar) else None
         return bound if isinstance(bound, Call) else None
 
     def emit(self, op: str, *args: Value, span: str = "", **attrs: AttrValue) -> Value:

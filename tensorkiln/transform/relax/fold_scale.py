@@ -1,0 +1,213 @@
+"""Folds per-channel multiplications and additions into weights.
+
+Everything here is y*s + t with a vector s and a vector t, one number per output channel:
+
+    conv(x, W, b) * s + t = conv(x, W*s, b*s + t)        linear alike
+
+computed in float64 and rounded once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import Call, Constant, Value, constant
+from tensorkiln.transform.relax.rewrite import Match, Rule, rewrite
+
+
+def fold_scale(mod: IRModule) -> IRModule:
+    """Fold batch norms, scales and biases into convolutions and linear layers; what is left of
+    batch norms becomes a multiplication and an addition.
+
+    Before:  y = conv2d(x, W); z = batch_norm(y, G, B, M, V); u = mul(z, S)
+    After:   u = conv2d(x, W1, B1)
+    Needs:   match_linear, canonicalize (constants are added, not subtracted).
+    """
+    return rewrite(rewrite(mod, FOLD), SPLIT)
+
+
+# --- vectors of one number per channel -----------------------------------------------------------
+
+
+def _channel_axis(call: Call, ndim: int) -> int:
+    return 1 if call.op in ("conv2d", "batch_norm") else ndim - 1
+
+
+def _per_channel(c: np.ndarray, axis: int, ndim: int, channels: int) -> np.ndarray | None:
+    """A constant that broadcasts against a tensor of `ndim` dimensions, as a float64 vector over
+    `axis`; None when it varies along another one."""
+    if c.ndim > ndim or c.dtype.kind != "f":
+        return None
+    shape = (1,) * (ndim - c.ndim) + c.shape
+    if any(d != 1 for i, d in enumerate(shape) if i != axis) or shape[axis] not in (1, channels):
+        return None
+    return np.broadcast_to(c.reshape(shape[axis]).astype(np.float64), (channels,))
+
+
+def _norm_vectors(gamma: Value, beta: Value, mean: Value, var: Value, eps: object):  # type: ignore[no-untyped-def] # noqa: ANN202
+    """(s, t) such that the batch norm is x*s + t."""
+    g, b, m, v = (np.asarray(c.array, np.float64) for c in (gamma, beta, mean, var))  # type: ignore
+    with np.errstate(all="ignore"):
+        s = g / np.sqrt(v + float(eps))  # type: ignore[arg-type]
+        return s, b - m * s
+
+
+# --- into the layer before -----------------------------------------------------------------------
+
+
+def _rounded(array: np.ndarray, like: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array.astype(like.dtype))
+
+
+def _affine(m: Match, scale: np.ndarray | None, shift: np.ndarray | None) -> Value | None:
+    """The layer `y` with its output times `scale` plus `shift` (float64 vectors)."""
+    layer = m.definition(m["y"])
+    assert layer is not None
+    x, w, *bias = layer.args
+    if not isinstance(w, Constant) or not all(isinstance(b, Constant) for b in bias):
+        return None
+    if w.type.layout is not None or w.array.dtype.kind != "f":
+        return None
+    b = np.asarray(bias[0].array, np.float64) if bias else 0.0  # type: ignore[union-attr]
+    weights = w
+    if scale is not None:
+        column = scale[:, None, None, None] if layer.op == "conv2d" else scale
+        weights = constant(_rounded(w.array * column, w.array), w.name)
+        b = b * scale
+    if shift is not None:
+        b = b + shift
+    args = [x, weights]
+    if bias or shift is not None:
+        name = bias[0].name if bias else ""  # type: ignore[union-attr]
+        args.append(constant(_rounded(np.asarray(b), w.array), name))
+    return m.emit(layer.op, *args, span=layer.span, **layer.attrs)
+
+
+def _vector(m: Match, name: str = "C") -> np.ndarray | None:
+    """The constant as a vector over the channels of `y`, when `y` is used nowhere else."""
+    layer, t = m.definition(m["y"]), m.tensor("y")
+    channels = getattr(t.shape[_channel_axis(layer, t.ndim)], "value", None)  # type: ignore
+    if layer is None or channels is None or not m.once("y"):
+        return None
+    return _per_channel(m.array(name), _channel_axis(layer, t.ndim), t.ndim, channels)
+
+
+def _times(m: Match) -> Value | None:
+    s = _vector(m)
+    return None if s is None else _affine(m, s, None)
+
+
+def _over(m: Match) -> Value | None:
+    s = _vector(m)
+    return None if s is None or not s.all() else _affine(m, 1 / s, None)
+
+
+def _plus(m: Match) -> Value | None:
+    t = _vector(m)
+    return None if t is None else _affine(m, None, t)
+
+
+def _normed(m: Match) -> Value | None:
+    layer = m.definition(m["y"])
+    # The channels of a batch norm are dimension 1; those of a linear layer are the last one.
+    if not m.once("y") or _channel_axis(layer, m.type.ndim) != 1:  # type: ignore[arg-type]
+        return None
+    s, t = _norm_vectors(*(m[n] for n in "GBMV"), m.attr("e"))
+    return _affine(m, s, t)
+
+
+# --- into the batch norm before ------------------------------------------------------------------
+
+
+def _norm_times(m: Match) -> Value | None:
+    s, norm = _vector(m), m.definition(m["y"])
+    if s is None or norm is None:
+        return None
+    x, gamma, beta, mean, var = norm.args
+    scaled = [constant(_rounded(c.array * s, c.array), c.name) for c in (gamma, beta)]  # type: ignore
+    return m.emit("batch_norm", x, *scaled, mean, var, span=norm.span, **norm.attrs)
+
+
+def _norm_plus(m: Match) -> Value | None:
+    t, norm = _vector(m), m.definition(m["y"])
+    if t is None or norm is None:
+        return None
+    x, gamma, beta, mean, var = norm.args
+    moved = constant(_rounded(beta.array + t, beta.array), beta.name)  # type: ignore[union-attr]
+    return m.emit("batch_norm", x, gamma, moved, mean, var, span=norm.span, **norm.attrs)
+
+
+# --- past a transpose, and into the layer after --------------------------------------------------
+
+
+def _before_transpose(m: Match) -> Value | None:
+    """f(transpose(y), C) -> transpose(f(y, C')) where `y` is a layer that can take C'."""
+    layer, axes, t = m.definition(m["y"]), m.attr("p"), m.tensor("y")
+    if layer is None or layer.op not in ("linear", "conv2d") or not m.once("y", "z"):
+        return None
+    axis = _channel_axis(layer, t.ndim)
+    channels = getattr(t.shape[axis], "value", None)
+    if channels is None:
+        return None
+    c = _per_channel(m.array("C"), axes.index(axis), t.ndim, channels)  # type: ignore[union-attr]
+    if c is None:
+        return None
+    shape = (channels, *(1 for _ in range(t.ndim - 1 - axis)))
+    vector = constant(c.astype(m.array("C").dtype).reshape(shape))
+    y = m.emit(m.call.op, m["y"], vector)
+    return m.emit("transpose", y, axes=axes)
+
+
+def _into_linear(m: Match) -> Value | None:
+    """linear(x*s, W) = linear(x, diag(s) W)"""
+    w = m["W"]
+    if not m.once("y") or not isinstance(w, Constant) or w.array.dtype.kind != "f":
+        return None
+    s = _per_channel(m.array("C"), m.tensor("y").ndim - 1, m.tensor("y").ndim, w.array.shape[0])
+    if s is None:
+        return None
+    scaled = constant(_rounded(w.array * s[:, None], w.array), w.name)
+    return m.emit("linear", m["x"], scaled, *m.rest("bias"))
+
+
+def _into_conv(m: Match) -> Value | None:
+    """conv(x*s, W) = conv(x, W*s): zero padding times s is zero padding."""
+    w, groups = m["W"], m.attr("g")
+    if not m.once("y") or not isinstance(w, Constant) or w.array.dtype.kind != "f":
+        return None
+    outputs, inputs = w.array.shape[:2]
+    s = _per_channel(m.array("C"), 1, 4, inputs * groups)  # type: ignore[operator]
+    if s is None or not np.isfinite(s).all():
+        return None
+    # Output o reads the inputs of its group.
+    mine = s.reshape(groups, 1, inputs).repeat(outputs // groups, 1)  # type: ignore
+    scaled = w.array * mine.reshape(outputs, inputs, 1, 1)
+    args = (m["x"], constant(_rounded(scaled, w.array), w.name), *m.rest("bias"))
+    return m.emit("conv2d", *args, **m.call.attrs)
+
+
+# --- what is left of a batch norm ----------------------------------------------------------------
+
+
+def _split_norm(m: Match) -> Value:
+    """batch_norm(x) -> x*s + t"""
+    s, t = _norm_vectors(*(m[n] for n in "GBMV"), m.attr("e"))
+    shape = (-1, *(1 for _ in range(m.type.ndim - 2)))
+    scale, shift = (constant(_rounded(v, m.array("G")).reshape(shape)) for v in (s, t))
+    return m.emit("add", m.emit("mul", m["x"], scale), shift)
+
+
+FOLD: tuple[Rule, ...] = (
+    Rule("batch_norm(y := (conv2d(*xs) | linear(*xs)), G, B, M, V, eps=e)", _normed),
+    Rule("mul(y := (conv2d(*xs) | linear(*xs)), C)", _times),
+    Rule("div(y := (conv2d(*xs) | linear(*xs)), C)", _over),
+    Rule("add(y := (conv2d(*xs) | linear(*xs)), C)", _plus),
+    Rule("mul(y := batch_norm(x, G, B, M, V), C)", _norm_times),
+    Rule("add(y := batch_norm(x, G, B, M, V), C)", _norm_plus),
+    Rule("mul(z := transpose(y, axes=p), C)", _before_transpose),
+    Rule("add(z := transpose(y, axes=p), C)", _before_transpose),
+    Rule("linear(y := mul(x, C), W, *bias)", _into_linear),
+    Rule("conv2d(y := mul(x, C), W, *bias, groups=g)", _into_conv),
+)
+SPLIT: tuple[Rule, ...] = (Rule("batch_norm(x, G, B, M, V, eps=e)", _split_norm),)

@@ -1,0 +1,270 @@
+"""Group operators that become one kernel.
+
+    y = conv2d(x, w); z = add(y, r); u = relu(z)   ->   u = conv2d_add_relu(x, w, r)
+
+A group has at most one anchor (contraction, reduction, or opaque operator). Elementwise
+operators follow the anchor they read; elementwise and injective operators read once are computed
+where they are used. Row-major reshapes stay calls: they are the same memory.
+
+Needs: `assign_layouts`. Every later pass sees calls of primitive functions and bare reshapes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from tensorkiln import ops
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import (
+    Attrs, Binding, Call, Constant, Function, GlobalRef, RVar, TensorType, Tuple, Value,
+)  # fmt: skip
+
+# Anchors whose schedules run an elementwise epilogue on each finished element.
+_TAKES_EPILOGUE = ("conv2d", "linear", "layer_norm")
+# Operators a many-pass anchor may recompute on every pass over its row.
+_MAX_PROLOGUE = 3
+
+
+def fuse_ops(mod: IRModule) -> IRModule:
+    """Fuse every graph of the module."""
+    functions: list[Function] = []
+    graphs = {}
+    names = _Names(set(mod))
+    for f in mod.graphs:
+        fused, groups = _Fuse(f, names).run()
+        graphs[f.name] = fused
+        functions += groups
+    if not functions:
+        return mod
+    kept = tuple(graphs.get(f.name, f) for f in mod.functions)
+    return mod.with_functions((*kept, *functions))
+
+
+class _Names:
+    """Kernel names: the operators' names, numbered when taken."""
+
+    def __init__(self, taken: set[str]):
+        self.taken = taken
+
+    def make(self, base: str) -> str:
+        name, k = base, 1
+        while name in self.taken:
+            k += 1
+            name = f"{base}_{k}"
+        self.taken.add(name)
+        return name
+
+
+@dataclass(slots=True)
+class _Group:
+    """Bindings that are fused, in order; `anchor` is the deciding operator's name or ""."""
+
+    bindings: list[Binding] = field(default_factory=list)
+    anchor: str = ""
+
+    @property
+    def out(self) -> RVar:
+        return self.bindings[-1].var
+
+    @property
+    def last(self) -> str:
+        call = self.bindings[-1].value
+        return call.op if isinstance(call, Call) else ""
+
+    @property
+    def is_view(self) -> bool:
+        return len(self.bindings) == 1 and self.last == "reshape" and _plain(self.bindings[0])
+
+
+def _plain(b: Binding) -> bool:
+    call = b.value
+    assert isinstance(call, Call)
+    types = [b.var.type, *(a.type for a in call.args)]
+    return all(isinstance(t, TensorType) and t.layout is None for t in types)
+
+
+def _own_results(f: Function) -> Function:
+    """Copy results that are parameters, constants, or returned twice: each needs its own memory."""
+    fields = f.result.fields if isinstance(f.result, Tuple) else (f.result,)
+    new: list[Value] = []
+    copies: list[Binding] = []
+    for k, v in enumerate(fields):
+        if isinstance(v, Constant) or v in f.params or v in new:
+            copy = RVar(f"result{k}", v.type)
+            copies.append(Binding(copy, Call("identity", (v,))))
+            v = copy
+        new.append(v)
+    if not copies:
+        return f
+    result = Tuple(tuple(new)) if isinstance(f.result, Tuple) else new[0]
+    return replace(f, bindings=(*f.bindings, *copies), result=result)
+
+
+class _Fuse:
+    def __init__(self, f: Function, names: _Names):
+        f = _own_results(f)
+        self.f, self.names = f, names
+        self.uses: dict[RVar, int] = {}
+        for b in f.bindings:
+            if isinstance(b.value, Call):
+                for a in b.value.args:
+                    self._count(a)
+        self._count(f.result)
+        self.results = set(_vars(f.result))
+        self.group_of: dict[RVar, _Group] = {}
+
+    def _count(self, v: Value) -> None:
+        for x in _vars(v):
+            self.uses[x] = self.uses.get(x, 0) + 1
+
+    def run(self) -> tuple[Function, list[Function]]:
+        slots: list[Binding | _Group] = []
+        for b in self.f.bindings:
+            call = b.value
+            slots.append(self._place(b, call) if isinstance(call, Call) and call.op else b)
+        bindings: list[Binding] = []
+        functions: list[Function] = []
+        # A group stands where its last operator stood: all its operands exist by then.
+        for slot in slots:
+            if isinstance(slot, Binding):
+                bindings.append(slot)
+            elif self.group_of[slot.out] is slot:
+                self._emit(slot, bindings, functions)
+        return replace(self.f, bindings=tuple(bindings)), functions
+
+    # -- deciding ------------------------------------------------------------------------------------
+
+    def _place(self, b: Binding, call: Call) -> _Group:
+        """The group of one operator: its own, joined with the producers it can absorb."""
+        pattern = ops.get(call.op).pattern
+        group = _Group(anchor=call.op if pattern in ("contraction", "reduction", "opaque") else "")
+        joined: list[_Group] = []
+        for a in call.args:
+            if not isinstance(a, RVar) or self.uses.get(a) != 1 or a not in self.group_of:
+                continue
+            producer = self.group_of[a]
+            if producer.out is a and self._can_join(producer, b, call, pattern, group.anchor):
+                group.anchor = group.anchor or producer.anchor
+                joined.append(producer)
+        for p in joined:
+            group.bindings += p.bindings
+        group.bindings.append(b)
+        for x in group.bindings:
+            self.group_of[x.var] = group
+        return group
+
+    def _can_join(
+        self, producer: _Group, b: Binding, call: Call, pattern: str, anchor: str
+    ) -> bool:
+        if producer.last == "concat" or (producer.anchor and anchor):
+            return False
+        if call.op == "concat" and producer.anchor:
+            return False
+        if producer.anchor:
+            return self._epilogue(producer, b, call, pattern)
+        if pattern in ("elementwise", "broadcast"):
+            return not (producer.is_view and _only_views(producer))
+        if pattern == "injective":
+            # A lone reshape is free, and so is one after anything that owns its memory.
+            return not (call.op == "reshape" and _plain(b))
+        if pattern == "reduction":
+            return True
+        if call.op == "attention":
+            return producer.out in call.args[:1] + call.args[2:3] and not _computes(producer)
+        if call.op in ("softmax", "log_softmax", "layer_norm"):
+            return (
+                call.args[0] is producer.out and not producer.is_view
+                and len(producer.bindings) <= _MAX_PROLOGUE and not _heavy(producer)
+            )  # fmt: skip
+        return False
+
+    def _epilogue(self, producer: _Group, b: Binding, call: Call, pattern: str) -> bool:
+        """Whether `b` may run on the elements an anchored group has just finished."""
+        t, out = b.var.type, producer.out.type
+        if producer.anchor == "attention":
+            return call.op in ("transpose", "reshape") and t.layout is None  # type: ignore[union-attr]
+        if pattern not in ("elementwise", "broadcast"):
+            return False
+        reduction = ops.get(producer.anchor).pattern == "reduction"
+        if producer.anchor not in _TAKES_EPILOGUE and not reduction:
+            return False
+        assert isinstance(t, TensorType) and isinstance(out, TensorType)
+        return t.shape == out.shape and t.layout == out.layout and t.dtype == out.dtype
+
+    # -- building ------------------------------------------------------------------------------------
+
+    def _emit(self, group: _Group, bindings: list[Binding], functions: list[Function]) -> None:
+        if group.is_view and not self._result_needs_copy(group):
+            bindings.append(group.bindings[0])
+            return
+        params: dict[int, tuple[Value, RVar]] = {}
+        inside: dict[RVar, RVar] = {}
+        body: list[Binding] = []
+
+        def operand(a: Value) -> Value:
+            if isinstance(a, RVar) and a in inside:
+                return inside[a]
+            if isinstance(a, Constant) and a.array.size == 1:
+                return a
+            if id(a) not in params:
+                params[id(a)] = (a, RVar(f"p{len(params)}", a.type))
+            return params[id(a)][1]
+
+        for b in group.bindings:
+            call = b.value
+            assert isinstance(call, Call)
+            new = RVar(b.var.name, b.var.type)
+            body.append(Binding(new, replace(call, args=tuple(map(operand, call.args)))))
+            inside[b.var] = new
+        name = self.names.make(_group_name(group))
+        functions.append(
+            Function(
+                name, tuple(p for _, p in params.values()), tuple(body), inside[group.out],
+                Attrs.of(primitive=True),
+            )
+        )  # fmt: skip
+        args = tuple(a for a, _ in params.values())
+        call = Call(GlobalRef(name), args, span=_group_span(group))
+        bindings.append(Binding(group.out, call))
+
+    def _result_needs_copy(self, group: _Group) -> bool:
+        """A returned view of a parameter or constant must become memory of its own."""
+        if group.out not in self.results:
+            return False
+        source = group.bindings[0].value.args[0]  # type: ignore[union-attr]
+        while isinstance(source, RVar) and source in self.group_of and self.group_of[source].is_view:
+            source = self.group_of[source].bindings[0].value.args[0]  # type: ignore[union-attr]
+        return not isinstance(source, RVar) or source in self.f.params or source in self.results
+
+
+def _vars(v: Value) -> list[RVar]:
+    if isinstance(v, RVar):
+        return [v]
+    return [x for f in v.fields for x in _vars(f)] if isinstance(v, Tuple) else []
+
+
+def _only_views(group: _Group) -> bool:
+    return all(isinstance(b.value, Call) and b.value.op == "reshape" for b in group.bindings)
+
+
+def _computes(group: _Group) -> bool:
+    """Whether the group does arithmetic (attention recomputes what it absorbs per head)."""
+    return any(ops.get(b.value.op).pattern != "injective" for b in group.bindings)  # type: ignore
+
+
+def _heavy(group: _Group) -> bool:
+    names = {b.value.op for b in group.bindings if isinstance(b.value, Call)}
+    return bool(names & {"exp", "erf", "tanh", "gelu", "sigmoid", "silu", "log", "pow", "take"})
+
+
+def _group_name(group: _Group) -> str:
+    names = [b.value.op for b in group.bindings if isinstance(b.value, Call)]
+    short = names if len(names) <= 4 else [*names[:3], f"x{len(names) - 3}"]
+    return "_".join(short)
+
+
+def _group_span(group: _Group) -> str:
+    """The node of the anchor, or of the last operator."""
+    calls = [b.value for b in group.bindings if isinstance(b.value, Call)]
+    main = next((c for c in calls if c.op == group.anchor), calls[-1])
+    return main.span

@@ -1,0 +1,143 @@
+"""Finds attention that exporters take apart."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tensorkiln.base.errors import UserError
+from tensorkiln.ir.expr import as_expr
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import Value, constant
+from tensorkiln.transform.relax.causal_mask import hides, is_causal
+from tensorkiln.transform.relax.pattern import uniform
+from tensorkiln.transform.relax.rewrite import Match, Rule, rewrite, same_type
+
+
+def match_attention(mod: IRModule) -> IRModule:
+    """softmax(q k^T * scale + mask) v -> attention.
+
+    The scale may be on q, on k, on both or on the scores; the mask may be added, selected with
+    `where`, or absent; a causal one becomes `causal=True`; a guard against rows that are all
+    NaN (nothing seen) is what `attention` does anyway.
+
+    Before:  s = softmax(add(mul(matmul(q, transpose(k)), 0.125), mask)); y = matmul(s, v)
+    After:   y = attention(q, k, v, mask, scale=0.125, causal=False)
+    Needs:   canonicalize (matmul without flags), fold_constants (mask constants).
+    """
+    return rewrite(mod, RULES)
+
+
+# --- scale ---------------------------------------------------------------------------------------
+
+
+def _without_scale(m: Match, v: Value) -> tuple[Value, float]:
+    """(x, c) such that v = x * c, looking through products with numbers and transposes."""
+    call = m.definition(v)
+    if call is None:
+        return v, 1.0
+    if call.op in ("mul", "div"):
+        pairs = [call.args, call.args[::-1]] if call.op == "mul" else [call.args]
+        for x, c in pairs:
+            number = uniform(c)
+            if number and math.isfinite(number) and same_type(x.type, v.type):
+                inner, more = _without_scale(m, x)
+                return inner, more * (number if call.op == "mul" else 1 / number)
+    if call.op == "transpose":
+        inner, scale = _without_scale(m, call.args[0])
+        if inner is not call.args[0]:
+            return m.emit("transpose", inner, axes=call.attrs.axes, span=call.span), scale
+    return v, 1.0
+
+
+# --- mask ----------------------------------------------------------------------------------------
+
+
+def _selected(m: Match, cond: Value, keep: bool) -> Value | None:
+    """The mask of where(keep, scores, F) or where(drop, F, scores): a bool one for F = -inf."""
+    fill, dtype = uniform(m["F"]), m.type.dtype.name
+    if fill is None or dtype == "bfloat16" or not hides(fill, np.dtype(dtype)):
+        return None
+    if math.isinf(fill):
+        return cond if keep else m.emit("logical_not", cond)
+    # Where nothing is seen, equal finite fills give the mean of all values, as added ones do.
+    zero, low = constant(np.zeros((), dtype)), constant(np.asarray(fill, dtype))
+    return m.emit("where", cond, *((zero, low) if keep else (low, zero)))
+
+
+# --- the whole -----------------------------------------------------------------------------------
+
+
+def _single_use(m: Match) -> bool:
+    """Whether scores and weights are used by this formula alone."""
+    guarded = "w" in m.found
+    weights = m["w"] if guarded else m["p"]
+    uses = 2 if guarded else 1
+    return m.use_count(weights) <= uses and m.once("p", "s")
+
+
+def _attention(m: Match) -> Value | None:
+    ndim = m.tensor("q").ndim
+    if m.attr("a") not in (-1, ndim - 1) or not 2 <= ndim <= 4 or not _single_use(m):
+        return None
+    scale = 1.0
+    for name in ("C", "D"):
+        if name in m.found:
+            number = uniform(m[name])
+            if not number or not math.isfinite(number):
+                return None
+            scale *= number if name == "C" else 1 / number
+    q, on_q = _without_scale(m, m["q"])
+    kt, on_k = _without_scale(m, m["kt"])
+    masked, mask = _mask(m)
+    if masked and mask is None:
+        return None
+    try:
+        return _emit(m, q, kt, mask, scale * on_q * on_k)
+    except UserError:
+        # Operands that attention does not take, such as batches that broadcast.
+        return None
+
+
+def _mask(m: Match) -> tuple[bool, Value | None]:
+    if "mask" in m.found:
+        return True, m["mask"]
+    if "keep" in m.found:
+        return True, _selected(m, m["keep"], keep=True)
+    if "drop" in m.found:
+        return True, _selected(m, m["drop"], keep=False)
+    return False, None
+
+
+def _emit(m: Match, q: Value, kt: Value, mask: Value | None, scale: float) -> Value:
+    ndim = m.tensor("q").ndim
+    k = m.emit("transpose", kt, axes=(*range(ndim - 2), ndim - 1, ndim - 2))
+    shape = m.tensor("s").shape
+    causal = mask is not None and is_causal(mask, shape[-2:], m.lookup)  # type: ignore[arg-type]
+    heads = [_four(m, v) for v in (q, k, m["v"])]
+    masks = [] if mask is None or causal else [mask]
+    y = m.emit("attention", *heads, *masks, scale=scale, causal=causal)
+    return y if ndim == 4 else m.emit("reshape", y, shape=m.type.shape)
+
+
+def _four(m: Match, v: Value) -> Value:
+    """With leading extents of 1, so that there are four dimensions."""
+    shape = v.type.shape  # type: ignore[union-attr]
+    lead = (as_expr(1),) * (4 - len(shape))
+    return m.emit("reshape", v, shape=(*lead, *shape)) if lead else v
+
+
+_SCORES = "(s := matmul(q, kt))"
+_SCALED = f"({_SCORES} | mul({_SCORES}, C) | div({_SCORES}, D))"
+_MASKED = (
+    f"({_SCALED} | add({_SCALED}, mask) | where(keep, {_SCALED}, F) | where(drop, F, {_SCALED}))"
+)
+_WEIGHTS = f"softmax({_MASKED}, axis=a)"
+RULES: tuple[Rule, ...] = (
+    Rule(f"matmul(p := {_WEIGHTS}, v)", _attention),
+    Rule(f"matmul(p := where(isnan(w := {_WEIGHTS}), 0, w), v)", _attention),
+    Rule("transpose(transpose(x, axes=p), axes=q)",
+         lambda m: m.emit("transpose", m["x"], axes=tuple(m.attr("p")[a] for a in m.attr("q")))),
+    Rule("transpose(x, axes=p)", "x", lambda m: m.attr("p") == tuple(range(len(m.attr("p"))))),
+)  # fmt: skip
