@@ -1,0 +1,60 @@
+"""Tensorkiln: compiles trained models into plain artifacts and one self-contained library.
+
+    import tensorkiln as tk
+
+    mod = tk.frontend.from_onnx("model.onnx")
+    exe = tk.compile(mod)                     # target=None: this machine
+    exe.export_library("model.so")
+    run = tk.runtime.Executor(tk.runtime.load_module("model.so"), tk.cpu())
+    y = run["main"](x)
+
+Importing this module loads nothing else: names below are looked up when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tensorkiln.base.version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from tensorkiln import frontend, runtime, script
+    from tensorkiln.executable import Executable
+    from tensorkiln.ir.module import IRModule
+    from tensorkiln.pipeline import check, compile
+    from tensorkiln.runtime import cpu, nd
+    from tensorkiln.target import Target
+
+
+# public name -> where it lives
+_PUBLIC = {
+    "Executable": "tensorkiln.executable:Executable",
+    "IRModule": "tensorkiln.ir.module:IRModule",
+    "Target": "tensorkiln.target:Target",
+    "check": "tensorkiln.pipeline:check",
+    "compile": "tensorkiln.pipeline:compile",
+    "cpu": "tensorkiln.runtime.device:cpu",
+    "frontend": "tensorkiln.frontend",
+    "nd": "tensorkiln.runtime.nd",
+    "runtime": "tensorkiln.runtime",
+    "script": "tensorkiln.script",
+}
+
+__all__ = [*_PUBLIC, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        module, _, attribute = _PUBLIC[name].partition(":")
+    except KeyError:
+        raise AttributeError(f"module 'tensorkiln' has no attribute {name!r}") from None
+    value: Any = importlib.import_module(module)
+    if attribute:
+        value = getattr(value, attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})

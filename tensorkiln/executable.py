@@ -1,0 +1,120 @@
+"""`Executable`: the artifacts of one compile, ready to be run here or exported."""
+
+from __future__ import annotations
+
+import tempfile
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tensorkiln.artifact import ArtifactSet, FileContent
+from tensorkiln.artifact.metadata import KernelInfo
+from tensorkiln.base.errors import UserError
+from tensorkiln.codegen.call_plan import ALIGN, WeightArena
+from tensorkiln.codegen.host_c import exported_symbols
+from tensorkiln.codegen.host_function import HostFunction
+from tensorkiln.ir.module import IRModule
+from tensorkiln.link.shared import Fcompile, link_shared
+from tensorkiln.runtime import Module, load_module
+from tensorkiln.runtime.module import TensorFunction
+from tensorkiln.target import Target
+
+
+class _TemporaryFile(FileContent):
+    """Bytes in a file that is removed with this object."""
+
+    def __init__(self, folder: str, path: Path):
+        super().__init__(path)
+        self._remove = weakref.finalize(self, _remove_folder, folder)
+
+
+def _remove_folder(folder: str) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def weights_content(arena: WeightArena) -> FileContent:
+    """The arena's arrays end to end in a temporary file: memory then holds them once."""
+    folder = tempfile.mkdtemp(prefix="kiln-weights-")
+    path = Path(folder) / "weights.bin"
+    with path.open("wb") as stream:
+        for array in arena.arrays:
+            stream.write(memoryview(array.reshape(-1)).cast("B") if array.size else b"")
+            stream.write(bytes(-array.nbytes % ALIGN))
+    return _TemporaryFile(folder, path)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a kernel runs, and which schedule made it."""
+
+    kernel: str
+    device: str
+    kernel_class: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Executable:
+    """What `compile` returns. `module` is the lowered IR that the kernels were generated from."""
+
+    artifacts: ArtifactSet
+    target: Target
+    functions: tuple[HostFunction, ...]
+    name: str
+    module: IRModule
+    kernels: tuple[KernelInfo, ...] = ()
+    _loaded: Module | None = field(default=None, repr=False)
+    _folder: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False)
+
+    def jit(self, fcompile: Fcompile | str | None = None) -> Module:
+        """Link into a temporary library and load it: the very road an exported one takes."""
+        if self._loaded is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="kiln-jit-")
+            path = Path(self._folder.name) / f"{self.name}.so"
+            self._loaded = load_module(self.export_library(path, fcompile=fcompile))
+        return self._loaded
+
+    def __getitem__(self, name: str) -> TensorFunction:
+        return self.jit()[name]
+
+    def export_library(
+        self,
+        file_name: str | Path,
+        fcompile: Fcompile | str | None = None,
+        workspace_dir: str | Path | None = None,
+        addons: Sequence[Path | bytes] = (),
+    ) -> Path:
+        """Link everything into one shared library `file_name` and return its path.
+
+        `fcompile` is a compiler command or a callable (output, files, options); `addons` are
+        further object files; `workspace_dir` keeps every intermediate file. The library appears
+        whole or not at all. Raises UserError for a suffix other than .so.
+        """
+        path = Path(file_name)
+        if path.suffix != ".so":
+            raise UserError(
+                f"cannot export {path.name!r}: expected a name ending in .so",
+                code="unknown-suffix", hint=f"did you mean {path.with_suffix('.so').name!r}?",
+            )  # fmt: skip
+        objects = [a.view for a in self.artifacts if a.file_name.endswith(".o")]
+        sources = {a.file_name: a.text() for a in self.artifacts if a.file_name.endswith(".c")}
+        weights = [a.content for a in self.artifacts if a.file_name == "weights.bin"]
+        return link_shared(
+            [*objects, *addons], sources,
+            weights[0].path if weights and isinstance(weights[0], FileContent)
+            else [memoryview(w) for w in weights],
+            path, triple=self.target.mtriple,
+            exports=exported_symbols(self.functions, prefix=self.name), fcompile=fcompile,
+            workspace_dir=workspace_dir,
+        )  # fmt: skip
+
+    def header(self) -> str:
+        """The generated C header."""
+        return next(a.text() for a in self.artifacts if a.loader == "header")
+
+    def placement(self) -> tuple[Placement, ...]:
+        """Where each kernel runs and by which kernel class."""
+        return tuple(Placement(k.symbol, "cpu", k.kernel_class, tuple(k.nodes)) for k in self.kernels)

@@ -1,0 +1,211 @@
+"""The compiler on one page: from a module to an Executable, pass by pass.
+
+To change the pipeline, copy `relax_passes` or `tir_passes`, edit the list, and hand it to
+`compile`. A pass is any function from IRModule to IRModule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from tensorkiln import frontend
+from tensorkiln.artifact import Artifact, ArtifactSet
+from tensorkiln.artifact.metadata import KernelInfo, added_json, artifact_infos
+from tensorkiln.base.cache import Cache
+from tensorkiln.base.config import Config, read_config
+from tensorkiln.base.errors import InternalError, Issue, UnsupportedError, UserError
+from tensorkiln.base.progress import Progress
+from tensorkiln.base.version import VERSION
+from tensorkiln.codegen.call_plan import WeightArena, graph_host_function, tensor_host_function
+from tensorkiln.codegen.host_c import entry_c, header_h
+from tensorkiln.codegen.host_function import HostFunction, c_name
+from tensorkiln.codegen.llvm.compile import Kernel, compile_kernels
+from tensorkiln.executable import Executable, weights_content
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import Call, GlobalRef
+from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.verify import verify
+from tensorkiln.schedule.lower import lower_groups
+from tensorkiln.script.printer import print_module
+from tensorkiln.target import Target
+from tensorkiln.transform.relax.assign_layouts import assign_layouts
+from tensorkiln.transform.relax.canonicalize import canonicalize
+from tensorkiln.transform.relax.eliminate_common_subexpressions import (
+    eliminate_common_subexpressions,
+)
+from tensorkiln.transform.relax.eliminate_dead_code import eliminate_dead_code
+from tensorkiln.transform.relax.fold_constants import fold_constants
+from tensorkiln.transform.relax.fold_scale import fold_scale
+from tensorkiln.transform.relax.fuse_ops import fuse_ops
+from tensorkiln.transform.relax.infer_types import infer_types
+from tensorkiln.transform.relax.match_activations import match_activations
+from tensorkiln.transform.relax.match_attention import match_attention
+from tensorkiln.transform.relax.match_layer_norm import match_layer_norm
+from tensorkiln.transform.relax.match_linear import match_linear
+from tensorkiln.transform.relax.plan_memory import plan_memory
+from tensorkiln.transform.tir.unroll_loops import unroll_loops
+from tensorkiln.transform.tir.vectorize_loops import vectorize_loops
+
+Pass = Callable[[IRModule], IRModule]
+Pipeline = str | Pass | Sequence[Pass] | None
+
+
+def relax_passes(target: Target) -> list[Pass]:
+    """Graphs of operators -> one kernel call per fused group, memory planned."""
+    return [
+        infer_types,
+        fold_constants,
+        canonicalize,
+        match_activations,
+        match_layer_norm,
+        match_linear,  # before fold_scale, which folds into linear's weights
+        match_attention,
+        fold_scale,
+        canonicalize,  # folding leaves neutral operations behind
+        fold_constants,
+        eliminate_common_subexpressions,
+        eliminate_dead_code,  # before layouts: dead readers would ask for conversions
+        partial(assign_layouts, target=target),
+        fuse_ops,
+        partial(lower_groups, target=target),
+        plan_memory,
+    ]
+
+
+def tir_passes(target: Target) -> list[Pass]:
+    """Scheduled loops -> explicit vectors and straight-line bodies, ready for code generation."""
+    return [
+        vectorize_loops,
+        unroll_loops,  # after vectorizing, which keeps the repeated bodies small
+    ]
+
+
+def compile(  # noqa: A001 - the public name
+    mod: IRModule,
+    target: Target | str | dict[str, object] | None = None,
+    *,
+    relax_pipeline: Pipeline = "auto",
+    tir_pipeline: Pipeline = "auto",
+    system_lib_prefix: str | None = None,
+    progress: Progress | None = None,
+) -> Executable:
+    """Compile a module for a target (None: this machine's CPU).
+
+    Pipelines: `"auto"` is chosen by target; None runs nothing and expects the module to be
+    lowered already; a pass, or a list of passes, replaces the automatic one. Raises UserError,
+    UnsupportedError (all issues at once), InternalError.
+    """
+    if not isinstance(mod, IRModule):
+        raise UserError(
+            f"compile takes an IRModule, not {type(mod).__name__}",
+            code="wrong-type", hint="tk.frontend.from_onnx reads a model file",
+        )  # fmt: skip
+    if system_lib_prefix is not None:
+        raise UnsupportedError("system_lib_prefix: static system libraries are not built yet")
+    target = Target("native") if target is None else Target(target)
+    config, progress = read_config(), progress or Progress()
+    if target.is_baseline:
+        progress.note(f"target {target.mcpu} is the baseline of {target.arch}: "
+                      "--target native uses this machine's vector units")  # fmt: skip
+    progress.phase("optimise graph")
+    mod = _run("relax_pipeline", relax_pipeline, relax_passes(target), mod, config)
+    progress.phase("lower kernels")
+    mod = _run("tir_pipeline", tir_pipeline, tir_passes(target), mod, config)
+    progress.phase("compile kernels", len(mod.prim_funcs))
+    kernels = compile_kernels(
+        mod.prim_funcs, target, jobs=config.compile_jobs or 2,
+        cache=Cache(config.cache_dir, config.cache_limit) if config.cache else None,
+        on_done=lambda name: progress.advance(item=name),
+    )  # fmt: skip
+    progress.phase("pack weights")
+    return _assemble(mod, target, kernels)
+
+
+def check(model: object, target: Target | str | None = None) -> tuple[Issue, ...]:
+    """Everything in an ONNX model that cannot be compiled, at once; empty when all can."""
+    return frontend.check_onnx(model)
+
+
+# -- running passes --------------------------------------------------------------------------------
+
+
+def pass_name(p: Pass) -> str:
+    """The name of a pass: its function's."""
+    return pass_name(p.func) if isinstance(p, partial) else getattr(p, "__name__", type(p).__name__)
+
+
+def _run(
+    name: str, pipeline: Pipeline, auto: list[Pass], mod: IRModule, config: Config
+) -> IRModule:
+    """Run one pipeline, verifying (and, when asked, dumping) after every pass that changed."""
+    if pipeline == "auto":
+        passes: Sequence[Pass] = auto
+    elif pipeline is None:
+        passes = ()
+    elif isinstance(pipeline, str):
+        raise UserError(
+            f"{name}={pipeline!r}: expected 'auto', None, a pass or a list of passes",
+            code="unknown-pipeline", hint="did you mean 'auto'?",
+        )  # fmt: skip
+    else:
+        passes = pipeline if isinstance(pipeline, Sequence) else (pipeline,)
+    for i, p in enumerate(passes):
+        new = p(mod)
+        if new is mod:
+            continue
+        mod = new
+        if config.dump is not None:
+            config.dump.mkdir(parents=True, exist_ok=True)
+            file = config.dump / f"{name.split('_')[0]}-{i:02d}-{pass_name(p)}.py"
+            file.write_text(print_module(mod))
+        try:
+            verify(mod)
+        except InternalError as e:
+            raise InternalError(f"after {pass_name(p)}: {e.message}", code=e.code) from e
+    return mod
+
+
+# -- from kernels to artifacts -----------------------------------------------------------------------
+
+
+def _assemble(mod: IRModule, target: Target, kernels: Sequence[Kernel]) -> Executable:
+    """Kernels, entry file, header and weights become the artifacts of one Executable."""
+    arena = WeightArena()
+    functions: list[HostFunction] = [graph_host_function(f, mod, arena) for f in mod.graphs]
+    functions += [tensor_host_function(f, f.name) for f in mod.prim_funcs if f.public]
+    if not functions:
+        raise UserError("the module has no public function", code="nothing-to-compile")
+    name = c_name(mod.name)
+    artifacts = [Artifact("llvm", "native", f"{k.name}.o", k.object) for k in kernels]
+    if arena.size:
+        artifacts.append(Artifact("host", "native", "weights.bin", weights_content(arena)))
+    infos = _kernel_infos(mod)
+    metadata = added_json(
+        VERSION, target.to_json(), infos, artifact_infos(artifacts)
+    )
+    entry = entry_c(
+        functions, library_name=name, weights_size=arena.size, metadata_json=metadata,
+        cpu_features=target.required_features, prefix=name,
+    )  # fmt: skip
+    header = header_h(functions, library_name=name, prefix=name)
+    artifacts += [
+        Artifact("host", "native", "entry.c", entry.encode()),
+        Artifact("host", "header", f"{name}.h", header.encode()),
+        Artifact("ir", "text", "module.py", print_module(mod).encode()),
+    ]
+    return Executable(ArtifactSet(tuple(artifacts)), target, tuple(functions), name, mod, infos)
+
+
+def _kernel_infos(mod: IRModule) -> tuple[KernelInfo, ...]:
+    """What each kernel computes: the model's nodes, and the class of its schedule."""
+    spans: dict[str, list[str]] = {}
+    for f in mod.graphs:
+        for b in f.bindings:
+            if isinstance(b.value, Call) and isinstance(b.value.callee, GlobalRef):
+                spans.setdefault(b.value.callee.name, []).append(b.value.span)
+    return tuple(_info(k, tuple(filter(None, spans.get(k.name, ())))) for k in mod.prim_funcs)
+
+
+def _info(kernel: PrimFunc, nodes: tuple[str, ...]) -> KernelInfo:
+    return KernelInfo(kernel.name, nodes, kernel.op_class)

@@ -1,0 +1,114 @@
+"""Small constructors that schedules are written with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tensorkiln.arith import simplify
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.expr import Expr, ExprLike, IntImm, Ramp, Var, as_expr, const, int_value
+from tensorkiln.ir.relax import TensorType
+from tensorkiln.ir.stmt import For, Seq, Stmt, Store, seq
+
+# Fewer scalar operations than this are not worth waking another thread for (a wake-up costs
+# some microseconds, a core does a few thousand vector operations in that time).
+PARALLEL_WORK = 60_000
+
+
+def loop(
+    name: str, extent: ExprLike, body: Callable[[Expr], Stmt], kind: str = "serial", lo: ExprLike = 0
+) -> Stmt:
+    """`for name in kind(lo, lo + extent): body(name)`; extents 0 and 1 need no loop."""
+    n = int_value(extent)
+    if n == 0:
+        return Seq(())
+    if n == 1 and kind != "vectorized":
+        return body(as_expr(lo))
+    var = Var(name)
+    return For(var, as_expr(lo), as_expr(extent), kind, body(var))
+
+
+def nest(
+    names: Sequence[str], extents: Sequence[ExprLike], body: Callable[..., Stmt],
+    kind: str = "serial",
+) -> Stmt:
+    """Loops inside one another, outermost first."""
+
+    def at(depth: int, index: tuple[Expr, ...]) -> Stmt:
+        if depth == len(names):
+            return body(*index)
+        return loop(names[depth], extents[depth], lambda i: at(depth + 1, (*index, i)), kind)
+
+    return at(0, ())
+
+
+def fused(
+    extents: Sequence[ExprLike], body: Callable[..., Stmt], kind: str = "parallel", name: str = "task"
+) -> Stmt:
+    """One loop over the product of `extents`; the indices are recovered by division."""
+    total: Expr = IntImm(1)
+    for e in extents:
+        total = simplify(total * as_expr(e))
+
+    def split(t: Expr) -> Stmt:
+        index: list[Expr] = []
+        for e in reversed(extents[1:]):
+            if int_value(e) == 1:
+                index.append(IntImm(0))
+                continue
+            index.append(t % as_expr(e))
+            t = t // as_expr(e)
+        return body(*reversed([*index, t]))
+
+    return loop(name, total, split, kind)
+
+
+def lane_ramp(lanes: int, base: ExprLike = 0) -> Ramp:
+    """Indices base, base + 1, ... of one vector."""
+    return Ramp(as_expr(base), IntImm(1), lanes)
+
+
+def tiles(extent: int, largest: int) -> list[tuple[int, int, int]]:
+    """Cut `extent` into even pieces of at most `largest`: (start, count, size) per distinct size.
+
+    27 by 14 is one of 14 and one of 13, never 14 + 13 * 1: no short remainder.
+    """
+    pieces = -(-extent // largest)
+    small, extra = divmod(extent, pieces)
+    out = []
+    if extra:
+        out.append((0, extra, small + 1))
+    if pieces > extra and small:
+        out.append((extra * (small + 1), pieces - extra, small))
+    return out
+
+
+def zero_border(out: Buffer, t: TensorType, lead: tuple[Expr, ...]) -> Stmt | None:
+    """Write the zero halo of one image plane: of the two spatial dimensions C and D of `t`,
+    for the physical indices `lead` of the axes before them. None when there is no halo."""
+    layout = t.memory
+    ph, pw = layout.halo(2), layout.halo(3)
+    if not ph and not pw:
+        return None
+    rows, cols = t.shape[2] + 2 * ph, t.shape[3] + 2 * pw
+    blocked = len(layout.axes) == 5
+    lanes = int_value(out.shape[-1]) if blocked else 1
+    assert lanes is not None
+
+    def zero(r: Expr, c: Expr) -> Stmt:
+        index = (*lead, simplify(r), simplify(c))
+        if not blocked:
+            return Store(out, index, const(0, out.dtype))
+        return Store(out, (*index, lane_ramp(lanes)), const(0, out.dtype.with_lanes(lanes)))
+
+    edges: list[Stmt] = []
+    for r in range(ph):
+        edges.append(loop("zw", cols, lambda c, r=r: seq(zero(IntImm(r), c), zero(rows - 1 - r, c))))
+    for c in range(pw):
+        edges.append(
+            loop(
+                "zh", t.shape[2],
+                lambda r, c=c: seq(zero(r + ph, IntImm(c)), zero(r + ph, cols - 1 - c)),
+            )
+        )  # fmt: skip
+    return seq(*edges)

@@ -1,0 +1,267 @@
+"""Direct convolution on channel blocks, and its depthwise form.
+
+Input [N][C/v][H + halo][W + halo][v] (or planar with few channels), weights packed
+[OC/nr][IC/v][kh][kw][v][nr], output like the input. A tile of output pixels times nr channels
+stays in registers over the whole reduction; there is no boundary code because the input's halo
+is zero.
+"""
+
+from __future__ import annotations
+
+from tensorkiln.arith import simplify, simplify_stmt
+from tensorkiln.base.errors import InternalError
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.expr import (
+    Broadcast, Expr, IntImm, Load, Ramp, Var, as_expr, binary, const, int_value, intrin, select,
+)  # fmt: skip
+from tensorkiln.ir.relax import Call, RVar, TensorType
+from tensorkiln.ir.stmt import Alloc, For, If, Let, PrimFunc, Seq, Stmt, Store, seq
+from tensorkiln.schedule.build import fused, lane_ramp, loop, nest, tiles, zero_border
+from tensorkiln.schedule.group import Group, view_index
+from tensorkiln.schedule.loops import inplace_params, simplify_value
+from tensorkiln.schedule.tile import spatial_tile
+from tensorkiln.target import Target
+
+
+def supports_conv2d(call: Call, out: TensorType) -> bool:
+    """Whether the direct schedule applies: packed weights, blocked output, known image size."""
+    w = call.args[1].type
+    assert isinstance(w, TensorType)
+    sized = int_value(out.shape[2]) is not None and int_value(out.shape[3]) is not None
+    return w.layout is not None and out.layout is not None and sized
+
+
+class _Conv:
+    """The geometry of one convolution and the statements of its tiles."""
+
+    def __init__(self, group: Group, target: Target):
+        call, var = group.anchor, group.anchor_var
+        assert call is not None and var is not None
+        self.group, self.target, self.call, self.var = group, target, call, var
+        x, w = call.args[0], call.args[1]
+        assert isinstance(x, RVar) and isinstance(w, RVar)
+        self.x, self.w = group.buffers[x], group.buffers[w]
+        self.xt, self.wt, self.ot = x.tensor, w.tensor, group.out_type
+        self.lanes = self.ot.memory.block(1)
+        self.stride, self.dilation = call.attrs.strides, call.attrs.dilation
+        self.pad = call.attrs.padding[:2]
+        self.kernel = (_int(self.wt.shape[2]), _int(self.wt.shape[3]))
+        self.channels = _int(self.ot.shape[1])
+        self.height, self.width = _int(self.ot.shape[2]), _int(self.ot.shape[3])
+        self.blocks = -(-self.channels // self.lanes)
+
+    # -- pieces shared by the dense and the depthwise form -----------------------------------------
+
+    def x_index(self, n: Expr, c: Expr, h: Expr, w: Expr, bounds: dict) -> tuple[Expr, ...]:  # type: ignore[type-arg]
+        """Where input channel c under output-aligned position (h, w) lies."""
+        index = (n, c, h - self.pad[0], w - self.pad[1])
+        return tuple(simplify(i, bounds) for i in view_index(self.xt, index))
+
+    def initial(self, block: Expr, dtype_lanes: int) -> Expr:
+        """What accumulators start from: the bias of a channel block, or zero."""
+        if len(self.call.args) < 3:
+            return const(0, self.ot.dtype.with_lanes(dtype_lanes))
+        bias = self.call.args[2]
+        assert isinstance(bias, RVar)
+        buf = self.group.buffers[bias]
+        if bias.tensor.layout is None:
+            raise InternalError(f"{self.group.name}: the bias is not packed")
+        return Load(buf, (block, lane_ramp(dtype_lanes)))
+
+    def finish(self, acc: Load, n: Expr, block: Expr, h: Expr, w: Expr) -> Stmt:
+        """Run the epilogue on one accumulator vector and store it."""
+        lane = Var("l")
+        lanes = self.lanes
+        mine = Load(acc.buffer, (*acc.indices[:-1], lane))
+        c = block * lanes + lane
+        element = self.group.element(self.group.out_var, {self.var: lambda *_: mine})
+        bounds = {lane: (0, lanes - 1)}
+        index = (n, simplify(c, bounds), h, w)
+        value = simplify_value(element(*index), bounds)
+        if self.channels % lanes:
+            value = select(simplify(c) < self.channels, value, const(0, value.dtype))
+        at = tuple(simplify(i, bounds) for i in view_index(self.ot, index))
+        store = Store(self.group.out, at, value)
+        return For(lane, IntImm(0), IntImm(lanes), "vectorized", store)
+
+    def done(self, body: Stmt, op_class: str) -> PrimFunc:
+        return PrimFunc(
+            self.group.name, self.group.params, simplify_stmt(body, {}),
+            inplace=inplace_params(self.group), op_class=op_class,
+        )  # fmt: skip
+
+
+def schedule_conv2d(group: Group, target: Target) -> PrimFunc:
+    """conv2d with one group, and its elementwise epilogue."""
+    c = _Conv(group, target)
+    nr = c.wt.memory.axes[-1].modulus
+    vectors = nr // c.lanes
+    panels = -(-c.blocks // vectors)
+    rows, cols = spatial_tile(target, vectors, c.height, c.width)
+    row_tiles, col_tiles = tiles(c.height, rows), tiles(c.width, cols)
+    spread_rows = len(row_tiles) == 1
+
+    def task(n: Expr, panel: Expr, row: Expr) -> Stmt:
+        body: list[Stmt] = []
+        for start, count, size in row_tiles:
+            if spread_rows:
+                body.append(_row(c, n, panel, row * size, size, col_tiles, vectors))
+            else:
+                body.append(
+                    loop("th", count, lambda t, start=start, size=size: _row(
+                        c, n, panel, t * size + start, size, col_tiles, vectors))
+                )  # fmt: skip
+        return seq(*body)
+
+    def border(n: Expr, panel: Expr) -> Stmt:
+        return seq(*(zero_border(group.out, c.ot, (n, panel * vectors + o)) for o in range(vectors)))
+
+    if spread_rows:
+        count = row_tiles[0][1]
+        body = fused([c.ot.shape[0], panels, count], lambda n, p, r: seq(
+            _when_first(r, border(n, p)), task(n, p, r)))  # fmt: skip
+    else:
+        body = fused([c.ot.shape[0], panels], lambda n, p: seq(
+            border(n, p), task(n, p, IntImm(0))))  # fmt: skip
+    return c.done(body, "conv2d_direct")
+
+
+def _when_first(i: Expr, s: Stmt) -> Stmt | None:
+    if isinstance(s, Seq) and not s.stmts:
+        return None
+    return If(binary("eq", i, 0), s)
+
+
+def _row(
+    c: _Conv, n: Expr, panel: Expr, h0: Expr, rows: int, col_tiles: list[tuple[int, int, int]],
+    vectors: int,
+) -> Stmt:  # fmt: skip
+    """All column tiles of `rows` output rows from h0."""
+    parts = []
+    for start, count, size in col_tiles:
+        parts.append(
+            loop("tw", count, lambda t, start=start, size=size: _tile(
+                c, n, panel, h0, t * size + start, rows, size, vectors))
+        )  # fmt: skip
+    return seq(*parts)
+
+
+def _tile(
+    c: _Conv, n: Expr, panel: Expr, h0: Expr, w0: Expr, rows: int, cols: int, vectors: int
+) -> Stmt:
+    """One register tile: rows x cols pixels, `vectors` channel blocks."""
+    lanes, out = c.lanes, c.ot.dtype
+    acc = Buffer("acc", out, (as_expr(rows), as_expr(cols), as_expr(vectors), as_expr(lanes)),
+                 "register")  # fmt: skip
+    vec = lane_ramp(lanes)
+    blocked = c.xt.memory.block(1)
+    step = blocked if blocked > 1 else 1
+
+    def init(o: int) -> Stmt:
+        start = Var("start", out.with_lanes(lanes))
+        stores = nest(["r", "q"], [rows, cols],
+                      lambda r, q: Store(acc, (r, q, as_expr(o), vec), start), "unrolled")  # fmt: skip
+        return Let(start, c.initial(panel * vectors + o, lanes), stores)
+
+    def channel(icb: Expr, kh: Expr, kw: Expr, ci: Expr) -> Stmt:
+        """One reduction step: load the weights, then broadcast each pixel against them."""
+        bounds = {v: (0, hi) for v, hi in ((ci, step - 1),) if isinstance(v, Var)}
+        if blocked > 1:
+            w_lead = (panel, icb, kh, kw, ci)
+        else:
+            w_lead = (panel, icb, kh, kw)
+        weights = [Var(f"w{o}", out.with_lanes(lanes)) for o in range(vectors)]
+
+        def pixel(r: Expr, q: Expr) -> Stmt:
+            h = (h0 + r) * c.stride[0] + kh * c.dilation[0]
+            w = (w0 + q) * c.stride[1] + kw * c.dilation[1]
+            x = Var("x", out.with_lanes(lanes))
+            at = c.x_index(n, icb * step + ci, h, w, bounds)
+            updates = []
+            for o in range(vectors):
+                place = (r, q, as_expr(o), vec)
+                updates.append(Store(acc, place, intrin("fma", x, weights[o], Load(acc, place))))
+            return Let(x, Broadcast(Load(c.x, at), lanes), seq(*updates))
+
+        body = nest(["r", "q"], [rows, cols], pixel, "unrolled")
+        for o in reversed(range(vectors)):
+            body = Let(weights[o], Load(c.w, (*w_lead, Ramp(as_expr(o * lanes), IntImm(1), lanes))), body)
+        return body
+
+    def reduce() -> Stmt:
+        if blocked == 1:
+            extents = [_int(c.wt.shape[1]), *c.kernel]
+            return nest(["ic", "kh", "kw"], extents, lambda ic, kh, kw: channel(ic, kh, kw, IntImm(0)))
+        icb = -(-_int(c.wt.shape[1]) // blocked)
+
+        def steps(b: Expr, kh: Expr, kw: Expr) -> Stmt:
+            # Four steps a basic block: more and the scheduler hoists loads until it spills.
+            return loop("c4", blocked // 4, lambda c4: loop(
+                "c1", 4, lambda c1: channel(b, kh, kw, c4 * 4 + c1), "unrolled"))  # fmt: skip
+
+        return nest(["icb", "kh", "kw"], [icb, *c.kernel], steps)
+
+    def store() -> Stmt:
+        parts = []
+        for o in range(vectors):
+            block = simplify(panel * vectors + o)
+            parts.append(nest(["r", "q"], [rows, cols], lambda r, q, o=o, block=block: c.finish(
+                Load(acc, (r, q, as_expr(o), vec)), n, block, h0 + r, w0 + q), "unrolled"))  # fmt: skip
+        return seq(*parts)
+
+    return Alloc(acc, seq(*(init(o) for o in range(vectors)), reduce(), store()))
+
+
+def schedule_depthwise(group: Group, target: Target) -> PrimFunc:
+    """One filter per channel: weights [C/v][kh][kw][v] stay in registers over a 2-D tile."""
+    c = _Conv(group, target)
+    lanes, out = c.lanes, c.ot.dtype
+    taps = c.kernel[0] * c.kernel[1]
+    budget = max(4, min(14, target.num_vector_registers - 4 - min(taps, 9)))
+    cols = next(s for s in range(min(7, c.width), 0, -1) if c.width % s == 0 or s <= 4)
+    rows = max(1, min(c.height, budget // cols))
+    vec = lane_ramp(lanes)
+
+    def tile(n: Expr, block: Expr, h0: Expr, w0: Expr, rows: int, cols: int) -> Stmt:
+        acc = Buffer("acc", out, (as_expr(rows), as_expr(cols), as_expr(lanes)), "register")
+        start = Var("start", out.with_lanes(lanes))
+        init = Let(start, c.initial(block, lanes), nest(
+            ["r", "q"], [rows, cols], lambda r, q: Store(acc, (r, q, vec), start), "unrolled"))  # fmt: skip
+
+        def tap(kh: Expr, kw: Expr) -> Stmt:
+            weight = Var("w", out.with_lanes(lanes))
+
+            def pixel(r: Expr, q: Expr) -> Stmt:
+                h = (h0 + r) * c.stride[0] + kh * c.dilation[0]
+                w = (w0 + q) * c.stride[1] + kw * c.dilation[1]
+                at = c.x_index(n, block * lanes, h, w, {})
+                x = Load(c.x, (*at[:-1], vec))
+                return Store(acc, (r, q, vec), intrin("fma", x, weight, Load(acc, (r, q, vec))))
+
+            body = nest(["r", "q"], [rows, cols], pixel, "unrolled")
+            return Let(weight, Load(c.w, (block, kh, kw, IntImm(0), vec)), body)
+
+        # Unrolled taps let neighbouring outputs share their loads; large filters keep a loop.
+        kind = "unrolled" if taps <= 9 else "serial"
+        reduce = loop("kh", c.kernel[0], lambda kh: loop(
+            "kw", c.kernel[1], lambda kw: tap(kh, kw), "unrolled"), kind)  # fmt: skip
+        finish = nest(["r", "q"], [rows, cols], lambda r, q: c.finish(
+            Load(acc, (r, q, vec)), n, block, h0 + r, w0 + q), "unrolled")  # fmt: skip
+        return Alloc(acc, seq(init, reduce, finish))
+
+    def plane(n: Expr, block: Expr) -> Stmt:
+        parts: list[Stmt | None] = [zero_border(group.out, c.ot, (n, block))]
+        for h_start, h_count, r in tiles(c.height, rows):
+            for w_start, w_count, q in tiles(c.width, cols):
+                parts.append(loop("th", h_count, lambda th, hs=h_start, r=r, ws=w_start, wc=w_count, q=q: loop(
+                    "tw", wc, lambda tw: tile(n, block, th * r + hs, tw * q + ws, r, q))))  # fmt: skip
+        return seq(*parts)
+
+    return c.done(fused([c.ot.shape[0], c.blocks], plane), "conv2d_depthwise")
+
+
+def _int(e: Expr) -> int:
+    n = int_value(e)
+    if n is None:
+        raise InternalError(f"convolution extent is symbolic: {e}")
+    return n

@@ -1,0 +1,162 @@
+"""A fused group of operators seen as one computation: what schedules start from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tensorkiln import ops
+from tensorkiln.arith import simplify
+from tensorkiln.base.errors import InternalError
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.expr import Expr, IntImm, Load, Var, const, int_value
+from tensorkiln.ir.relax import Call, Constant, Function, RVar, TensorType, Value
+from tensorkiln.ir.visit import free_vars
+from tensorkiln.ops.op import Element, OpDef, TensorIn
+
+Bounds = Mapping[Var, tuple[int | None, int | None]]
+
+
+def product(extents: tuple[Expr, ...]) -> Expr:
+    """Their product, 1 for none."""
+    total: Expr = IntImm(1)
+    for e in extents:
+        total = total * e
+    return simplify(total)
+
+
+def view_shape(t: TensorType) -> tuple[Expr, ...]:
+    """The shape a kernel sees of a tensor: physical; row-major ones as (rows, columns)."""
+    if t.layout is not None:
+        return t.physical_shape
+    if t.ndim <= 2:
+        return t.shape or (IntImm(1),)
+    return (product(t.shape[:-1]), t.shape[-1])
+
+
+def view_index(t: TensorType, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """Where a logical element lies in `view_shape`."""
+    if t.layout is not None:
+        return t.memory.physical_index(index)
+    if t.ndim <= 2:
+        return index or (IntImm(0),)
+    row: Expr = IntImm(0)
+    for i, n in zip(index[:-1], t.shape[:-1]):
+        row = row * n + i
+    return (row, index[-1])
+
+
+def _param_buffer(name: str, t: TensorType) -> Buffer:
+    """Aligned to its element only: a caller's tensor is used where it lies, and unaligned vector
+    instructions cost nothing on aligned addresses."""
+    return Buffer(name, t.dtype, view_shape(t), align=t.dtype.bytes)
+
+
+class Group:
+    """The operators of one primitive function, with a buffer for every parameter and the result.
+
+    `anchor` is the contraction, reduction or opaque operator that decides the schedule, or None.
+    """
+
+    def __init__(self, f: Function, name: str):
+        if not isinstance(f.result, RVar) or not isinstance(f.result.type, TensorType):
+            raise InternalError(f"group {f.name}: the result must be one tensor")
+        self.function, self.name = f, name
+        self.calls: dict[RVar, Call] = {}
+        for b in f.bindings:
+            if not isinstance(b.value, Call) or not b.value.op:
+                raise InternalError(f"group {f.name}: {b.var} is not an operator call")
+            self.calls[b.var] = b.value
+        self.out_var = f.result
+        self.out_type = f.result.type
+        self.buffers: dict[RVar, Buffer] = {
+            p: _param_buffer(f"p{i}", p.tensor)
+            for i, p in enumerate(f.params)
+        }
+        self.out = _param_buffer("out", self.out_type)
+        self.anchor_var, self.anchor = self._find_anchor()
+
+    def _find_anchor(self) -> tuple[RVar | None, Call | None]:
+        for var, call in self.calls.items():
+            if self.op(call).pattern in ("contraction", "reduction", "opaque"):
+                return var, call
+        return None, None
+
+    @staticmethod
+    def op(call: Call) -> OpDef:
+        return ops.get(call.op)
+
+    @property
+    def symbols(self) -> tuple[Var, ...]:
+        """Symbolic dimensions of all types, in order of appearance."""
+        seen: dict[Var, None] = {}
+        types = [p.tensor for p in self.function.params]
+        types += [v.tensor for v in self.calls]
+        for t in types:
+            for d in t.shape:
+                for v in free_vars(d):
+                    seen.setdefault(v)
+        for call in self.calls.values():
+            for value in call.attrs.values():
+                for item in value if isinstance(value, tuple) else (value,):
+                    if isinstance(item, Expr):
+                        for v in free_vars(item):
+                            seen.setdefault(v)
+        return tuple(seen)
+
+    @property
+    def params(self) -> tuple[Buffer | Var, ...]:
+        """Kernel parameters: inputs, the output, then symbolic dimensions."""
+        return (*self.buffers.values(), self.out, *self.symbols)
+
+    def element(
+        self, value: Value, overrides: Mapping[RVar, Element] | None = None
+    ) -> Callable[..., Expr]:
+        """The element of a value at logical indices, operators inlined down to loads.
+
+        `overrides` give the elements of values that the schedule computes itself.
+        """
+        overrides = overrides or {}
+        if isinstance(value, Constant):
+            return _constant_element(value)
+        assert isinstance(value, RVar)
+        if value in overrides:
+            return overrides[value]
+        call = self.calls.get(value)
+        if call is None:
+            buf, t = self.buffers[value], value.tensor
+            return lambda *index: Load(buf, tuple(map(simplify, view_index(t, index))))
+        inputs = [self.tensor_in(a, overrides) for a in call.args]
+        program = self.op(call).program
+        if program is None:
+            raise InternalError(f"{self.name}: operator {call.op} has no element program")
+        return program(inputs, call.attrs, value.tensor)
+
+    def tensor_in(
+        self, value: Value, overrides: Mapping[RVar, Element] | None = None
+    ) -> TensorIn:
+        """An operand as tensor programs see it."""
+        t = value.type
+        assert isinstance(t, TensorType)
+        return TensorIn(t, self.element(value, overrides))
+
+    def store_index(self, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Where a logical output element is stored."""
+        return tuple(map(simplify, view_index(self.out_type, index)))
+
+
+def _constant_element(value: Constant) -> Callable[..., Expr]:
+    if value.array.size != 1:
+        raise InternalError("only one-element constants stay inside a group")
+    item = value.array.reshape(()).item()
+    literal = const(item, value.type.dtype)
+    return lambda *_: literal
+
+
+def static(e: Expr, what: str) -> int:
+    """The integer an extent is; schedules that need it call this after checking support."""
+    n = int_value(e)
+    if n is None:
+        raise InternalError(f"{what} is symbolic: {e}")
+    return n
+
+

@@ -1,0 +1,180 @@
+"""Matrix product with packed constant weights: x [M, K] times w [N/nr][K][nr].
+
+A panel of nr columns is streamed once while rows go by in register tiles. Rows of x are read in
+place: broadcasting from row-major memory costs nothing once the rows are in the first-level cache.
+"""
+
+from __future__ import annotations
+
+from tensorkiln.arith import simplify, simplify_stmt
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.expr import (
+    Broadcast, Expr, IntImm, Load, Ramp, Var, as_expr, const, int_value, intrin,
+)  # fmt: skip
+from tensorkiln.ir.relax import Call, RVar, TensorType
+from tensorkiln.ir.stmt import Alloc, For, Let, PrimFunc, Stmt, Store, seq
+from tensorkiln.schedule.build import PARALLEL_WORK, fused, lane_ramp, loop, tiles
+from tensorkiln.schedule.group import Group, product, static
+from tensorkiln.schedule.loops import inplace_params, simplify_value
+from tensorkiln.schedule.tile import max_rows, row_tile
+from tensorkiln.target import Target
+
+
+def supports_linear(call: Call, out: TensorType) -> bool:
+    """Whether the packed schedule applies."""
+    w = call.args[1].type
+    assert isinstance(w, TensorType)
+    return w.layout is not None and out.layout is None
+
+
+class _Linear:
+    """Sizes and buffers of one product."""
+
+    def __init__(self, group: Group, target: Target):
+        call, var = group.anchor, group.anchor_var
+        assert call is not None and var is not None
+        x, w = call.args[0], call.args[1]
+        assert isinstance(x, RVar) and isinstance(w, RVar)
+        self.group, self.call, self.var = group, call, var
+        self.x, self.w = group.buffers[x], group.buffers[w]
+        self.lanes = target.vector_lanes(group.out_type.dtype.name)
+        self.nr = w.tensor.memory.axes[-1].modulus
+        self.k = static(w.tensor.shape[0], "reduction extent of linear")
+        self.n = static(w.tensor.shape[1], "columns of linear")
+        # The output of the product; the group's output has the same shape.
+        self.lead = group.out_type.shape[:-1]
+        self.m = product(self.lead)
+        self.dtype = group.out_type.dtype
+
+    def rows_of(self, m: Expr) -> tuple[Expr, ...]:
+        """Logical leading indices of flattened row m."""
+        index: list[Expr] = []
+        for extent in reversed(self.lead[1:]):
+            index.append(m % extent)
+            m = m // extent
+        return tuple(reversed([*index, m])) if self.lead else ()
+
+
+def schedule_linear(group: Group, target: Target) -> PrimFunc:
+    """linear with its elementwise epilogue."""
+    c = _Linear(group, target)
+    vectors = c.nr // c.lanes
+    panels = -(-c.n // c.nr)
+    whole = c.n // c.nr
+    rest = c.n - whole * c.nr
+    m = int_value(c.m)
+
+    def panel_body(p: Expr, columns: int, row_lo: Expr, row_count: Expr) -> Stmt:
+        used = -(-columns // c.lanes)
+        return _rows(c, target, p, columns, used, row_lo, row_count, m)
+
+    def task(p: Expr) -> Stmt:
+        return panel_body(p, c.nr, IntImm(0), c.m)
+
+    work = (m or 64) * c.n * c.k // 8
+    kind = "parallel" if work > PARALLEL_WORK else "serial"
+    body = fused([whole], task, kind, "panel") if whole else None
+    if rest:
+        body = seq(body, panel_body(as_expr(whole), rest, IntImm(0), c.m))
+    assert body is not None and panels
+    return PrimFunc(
+        group.name, group.params, simplify_stmt(body, {}), inplace=inplace_params(group),
+        op_class="linear_packed",
+    )  # fmt: skip
+
+
+def _rows(
+    c: _Linear, target: Target, p: Expr, columns: int, used: int, lo: Expr, count: Expr,
+    m: int | None,
+) -> Stmt:  # fmt: skip
+    """Register tiles over all rows of one panel; a symbolic count gets 4- and 1-row remainders."""
+    if m is not None:
+        parts = []
+        for start, number, size in tiles(m, row_tile(target, used, m)):
+            parts.append(loop("t", number, lambda t, start=start, size=size: _tile(
+                c, p, t * size + start, size, columns, used)))  # fmt: skip
+        return seq(*parts)
+    parts = []
+    done: Expr = IntImm(0)
+    for size in (max_rows(target, used), 4, 1):
+        left = simplify(count - done)
+        number = simplify(left // size)
+        parts.append(loop("t", number, lambda t, done=done, size=size: _tile(
+            c, p, simplify(t * size + done), size, columns, used)))  # fmt: skip
+        done = simplify(done + number * size)
+    return seq(*parts)
+
+
+def _tile(
+    c: _Linear, p: Expr, row: Expr, rows: int, columns: int, vectors: int
+) -> Stmt:
+    """rows x vectors accumulators over the whole reduction."""
+    lanes, dtype = c.lanes, c.dtype
+    acc = Buffer("acc", dtype, (as_expr(rows), as_expr(vectors), as_expr(lanes)), "register")
+    vec = lane_ramp(lanes)
+    wide = dtype.with_lanes(lanes)
+
+    def init(o: int) -> Stmt:
+        value: Expr = const(0, wide)
+        start = Var("start", wide)
+        if len(c.call.args) > 2:
+            bias = c.call.args[2]
+            assert isinstance(bias, RVar)
+            value = Load(c.group.buffers[bias], (Ramp(p * c.nr + o * lanes, IntImm(1), lanes),))
+        return Let(start, value, loop(
+            "r", rows, lambda r: Store(acc, (r, as_expr(o), vec), start), "unrolled"))  # fmt: skip
+
+    def step(k: Expr) -> Stmt:
+        weights = [Var(f"w{o}", wide) for o in range(vectors)]
+
+        def one(r: Expr) -> Stmt:
+            x = Var("x", wide)
+            at = (row + r, k) if len(c.x.shape) == 2 else (k,)
+            updates = [
+                Store(acc, (r, as_expr(o), vec),
+                      intrin("fma", x, weights[o], Load(acc, (r, as_expr(o), vec))))
+                for o in range(vectors)
+            ]  # fmt: skip
+            return Let(x, Broadcast(Load(c.x, at), lanes), seq(*updates))
+
+        body = loop("r", rows, one, "unrolled")
+        for o in reversed(range(vectors)):
+            at = (p, k, Ramp(as_expr(o * lanes), IntImm(1), lanes))
+            body = Let(weights[o], Load(c.w, at), body)
+        return body
+
+    unroll = 4
+    main = loop("k4", c.k // unroll, lambda k4: loop(
+        "k1", unroll, lambda k1: step(k4 * unroll + k1), "unrolled"))  # fmt: skip
+    tail = loop("kt", c.k % unroll, step, "unrolled", lo=c.k // unroll * unroll)
+
+    def finish(o: int) -> Stmt:
+        valid = min(lanes, columns - o * lanes)
+        return loop("r", rows, lambda r: _finish(c, acc, p, row + r, r, o, valid), "unrolled")
+
+    return Alloc(acc, seq(*(init(o) for o in range(vectors)), main, tail,
+                          *(finish(o) for o in range(vectors))))  # fmt: skip
+
+
+def _finish(c: _Linear, acc: Buffer, p: Expr, row: Expr, r: Expr, o: int, valid: int) -> Stmt:
+    """Epilogue and store of one accumulator vector, `valid` lanes of it."""
+    lanes = c.lanes
+    lane = Var("l")
+    column = simplify(p * c.nr + o * lanes)
+
+    def at(source: Buffer, index: tuple[Expr, ...]) -> Stmt:
+        mine = Load(source, index)
+        element = c.group.element(c.group.out_var, {c.var: lambda *_: mine})
+        place = (*c.rows_of(row), column + lane)
+        value = simplify_value(element(*place), {lane: (0, lanes - 1)})
+        return Store(c.group.out, c.group.store_index(place), value)
+
+    if valid == lanes:
+        store = at(acc, (r, as_expr(o), lane))
+        return For(lane, IntImm(0), IntImm(lanes), "vectorized", store)
+    # The last columns of an odd width go through memory, one by one.
+    spill = Buffer("spill", c.dtype, (as_expr(lanes),), "local")
+    vec = lane_ramp(lanes)
+    out = Store(spill, (vec,), Load(acc, (r, as_expr(o), vec)))
+    scalars = For(lane, IntImm(0), IntImm(valid), "serial", at(spill, (lane,)))
+    return Alloc(spill, seq(out, scalars))

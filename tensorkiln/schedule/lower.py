@@ -1,0 +1,93 @@
+"""Fused groups -> tensor programs: each primitive function becomes one scheduled PrimFunc."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tensorkiln.ir.expr import Expr
+from tensorkiln.ir.module import AnyFunction, IRModule
+from tensorkiln.ir.relax import Binding, Call, Function, GlobalRef, ShapeValue, TensorType
+from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.schedule.attention import schedule_attention, supports_attention
+from tensorkiln.schedule.conv2d import schedule_conv2d, schedule_depthwise, supports_conv2d
+from tensorkiln.schedule.group import Group
+from tensorkiln.schedule.linear import schedule_linear, supports_linear
+from tensorkiln.schedule.loops import schedule_loops
+from tensorkiln.schedule.rows import schedule_layer_norm, schedule_softmax, supports_rows
+from tensorkiln.script.printer import print_function
+from tensorkiln.target import Target
+
+Schedule = Callable[[Group, Target], PrimFunc]
+
+
+def lower_groups(mod: IRModule, target: Target) -> IRModule:
+    """Schedule every primitive function; equal groups share one kernel.
+
+    R.function conv2d_relu(x, w) [primitive] + main: y = conv2d_relu(x, w)
+    ->  T.prim_func conv2d_relu(...)         + main: y = conv2d_relu(x, w, symbols)
+
+    Needs: `fuse_ops`.
+    """
+    kernels: dict[str, PrimFunc] = {}
+    renamed: dict[str, str] = {}
+    symbols: dict[str, tuple[Expr, ...]] = {}
+    others: list[AnyFunction] = []
+    for f in mod.functions:
+        if not isinstance(f, Function) or not f.is_primitive:
+            others.append(f)
+            continue
+        group = Group(f, f.name)
+        symbols[f.name] = group.symbols
+        key = print_function(f, canonical=True)
+        if key not in kernels:
+            kernels[key] = schedule_group(group, target)
+        renamed[f.name] = kernels[key].name
+    if not renamed:
+        return mod
+    graphs = [
+        _call_kernels(f, renamed, symbols) if isinstance(f, Function) else f for f in others
+    ]
+    return mod.with_functions((*graphs, *kernels.values()))
+
+
+def schedule_group(group: Group, target: Target) -> PrimFunc:
+    """The most specific schedule whose conditions hold; plain loops otherwise."""
+    return choose_schedule(group, target)(group, target)
+
+
+def choose_schedule(group: Group, target: Target) -> Schedule:
+    call, var = group.anchor, group.anchor_var
+    if call is None or var is None:
+        return schedule_loops
+    out = group.out_type
+    x = call.args[0].type
+    assert isinstance(x, TensorType)
+    if call.op == "conv2d" and supports_conv2d(call, out):
+        return schedule_depthwise if call.attrs.groups > 1 else schedule_conv2d
+    if call.op == "linear" and supports_linear(call, out):
+        return schedule_linear
+    if call.op == "attention" and supports_attention(call, target):
+        return schedule_attention
+    if call.op in ("softmax", "log_softmax") and supports_rows(call, out):
+        return schedule_softmax
+    if call.op == "layer_norm" and supports_rows(call, out):
+        return schedule_layer_norm
+    return schedule_loops
+
+
+def _call_kernels(
+    f: Function, renamed: dict[str, str], symbols: dict[str, tuple[Expr, ...]]
+) -> Function:
+    """Calls of fused groups become calls of their kernels, with the symbols they need."""
+    bindings = []
+    for b in f.bindings:
+        call = b.value
+        if isinstance(call, Call) and isinstance(call.callee, GlobalRef):
+            name = call.callee.name
+            if name in renamed:
+                extra = (ShapeValue(symbols[name]),) if symbols[name] else ()
+                call = replace(call, callee=GlobalRef(renamed[name]), args=(*call.args, *extra))
+                b = Binding(b.var, call)
+        bindings.append(b)
+    return replace(f, bindings=tuple(bindings))

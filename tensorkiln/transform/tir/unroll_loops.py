@@ -1,0 +1,80 @@
+"""Repeat the bodies of unrolled loops.
+
+    for i in unrolled(2): A[i] = 0        ->   A[0] = 0; A[1] = 0
+
+Needs: constant extents. Run after `vectorize_loops`, which keeps the bodies small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tensorkiln.base.errors import InternalError
+from tensorkiln.ir.expr import Expr, Var, const, int_value
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.stmt import Alloc, For, If, Let, Prefetch, PrimFunc, Seq, Stmt, Store, seq
+from tensorkiln.ir.visit import map_children
+
+
+def unroll_loops(mod: IRModule) -> IRModule:
+    """Unroll every loop marked `unrolled`."""
+    return mod.map_prim_funcs(unroll_function)
+
+
+def unroll_function(f: PrimFunc) -> PrimFunc:
+    body = _stmt(f.body, {})
+    return f if body is f.body else replace(f, body=body)
+
+
+def _stmt(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
+    """`s` with unrolled loops repeated; `values` are the loop variables that became constants."""
+    memo: dict[int, tuple[Expr, Expr]] = {}
+
+    def ex(e: Expr) -> Expr:
+        if not values:
+            return e
+        if isinstance(e, Var):
+            return values.get(e, e)
+        found = memo.get(id(e))
+        if found is None:
+            found = memo[id(e)] = (e, map_children(e, ex))
+        return found[1]
+
+    match s:
+        case For(var, lo, extent, "unrolled", body):
+            first, count = int_value(ex(lo)), int_value(ex(extent))
+            if first is None or count is None:
+                raise InternalError(f"unrolled loop over {var} has no constant extent")
+            steps = [_stmt(body, {**values, var: const(first + i)}) for i in range(count)]
+            return seq(*steps)
+        case For(var, lo, extent, kind, body):
+            new = _stmt(body, values)
+            lo2, extent2 = ex(lo), ex(extent)
+            same = new is body and lo2 is lo and extent2 is extent
+            return s if same else For(var, lo2, extent2, kind, new)
+        case Seq(stmts):
+            parts = tuple(_stmt(t, values) for t in stmts)
+            return s if all(a is b for a, b in zip(parts, stmts)) else seq(*parts)
+        case Store(buf, indices, value, nt):
+            if not values:
+                return s
+            return Store(buf, tuple(map(ex, indices)), ex(value), nt)
+        case Let(var, value, body):
+            # A body repeated by an enclosing unrolled loop binds a fresh variable each time.
+            new_value = ex(value)
+            if not values:
+                new = _stmt(body, values)
+                return s if new is body else Let(var, new_value, new)
+            fresh = Var(var.name, var.dtype)
+            return Let(fresh, new_value, _stmt(body, {**values, var: fresh}))
+        case If(cond, then, orelse):
+            c, t = ex(cond), _stmt(then, values)
+            o = None if orelse is None else _stmt(orelse, values)
+            return s if c is cond and t is then and o is orelse else If(c, t, o)
+        case Alloc(buf, body):
+            new = _stmt(body, values)
+            return s if new is body else Alloc(buf, new)
+        case Prefetch(buf, indices, locality, write):
+            return s if not values else Prefetch(buf, tuple(map(ex, indices)), locality, write)
+    raise InternalError(f"unroll_loops: unknown statement {type(s).__name__}")

@@ -1,0 +1,134 @@
+"""Turn vectorized loops into vector operations.
+
+    for i in vectorized(16): B[i] = A[i] + x      ->   B[Ramp(0, 1, 16)] = A[Ramp(0, 1, 16)] + Broadcast(x, 16)
+
+Needs: constant extents; a body of stores, lets and unrolled loops without conditions on the
+vectorized variable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tensorkiln.arith import affine, simplify
+from tensorkiln.base.errors import InternalError
+from tensorkiln.ir.expr import (
+    Binary, Broadcast, Cast, Expr, FloatImm, IntImm, Intrin, Load, Ramp, Select, Unary, Var,
+    as_expr, binary, cast, const, int_value, match_lanes, select,
+)  # fmt: skip
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.stmt import Alloc, For, If, Let, Prefetch, PrimFunc, Seq, Stmt, Store, seq
+from tensorkiln.ir.visit import map_stmt, walk
+
+
+def vectorize_loops(mod: IRModule) -> IRModule:
+    """Vectorize every loop marked `vectorized`."""
+    return mod.map_prim_funcs(vectorize_function)
+
+
+def vectorize_function(f: PrimFunc) -> PrimFunc:
+    body = _find(f.body)
+    return f if body is f.body else replace(f, body=body)
+
+
+def _find(s: Stmt) -> Stmt:
+    if isinstance(s, For) and s.kind == "vectorized":
+        lanes = int_value(s.extent)
+        if lanes is None:
+            raise InternalError(f"vectorized loop over {s.var} has no constant extent")
+        return _Vectorizer(s.var, s.lo, lanes).stmt(s.body)
+    return map_stmt(s, lambda e: e, _find)
+
+
+class _Vectorizer:
+    """Rewrites one loop body; `lets` are variables that became vectors."""
+
+    def __init__(self, var: Var, lo: Expr, lanes: int):
+        self.var, self.lo, self.lanes = var, lo, lanes
+        self.lets: dict[Var, Var] = {}
+        self.memo: dict[int, tuple[Expr, Expr]] = {}
+
+    def stmt(self, s: Stmt) -> Stmt:
+        match s:
+            case Store(buf, indices, value, nt):
+                idx = self.indices(indices)
+                val = self.expr(value)
+                if any(i.dtype.lanes > 1 for i in idx) and val.dtype.lanes == 1:
+                    val = Broadcast(val, self.lanes)
+                return Store(buf, idx, val, nt)
+            case Let(var, value, body):
+                val = self.expr(value)
+                if val.dtype.lanes == var.dtype.lanes:
+                    return Let(var, val, self.stmt(body))
+                wide = Var(var.name, val.dtype)
+                self.lets[var] = wide
+                return Let(wide, val, self.stmt(body))
+            case Seq(stmts):
+                return seq(*map(self.stmt, stmts))
+            case For(var, lo, extent, kind, body):
+                return For(var, lo, extent, kind, self.stmt(body))
+            case Alloc(buf, body):
+                return Alloc(buf, self.stmt(body))
+            case If(cond, then, orelse) if not self.uses(cond):
+                other = None if orelse is None else self.stmt(orelse)
+                return If(cond, self.stmt(then), other)
+            case Prefetch():
+                return s
+        raise InternalError(f"cannot vectorize a {type(s).__name__} over {self.var}")
+
+    def uses(self, e: Expr) -> bool:
+        return any(x is self.var or (isinstance(x, Var) and x in self.lets) for x in walk(e))
+
+    def indices(self, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return tuple(map(self.index, indices))
+
+    def index(self, e: Expr) -> Expr:
+        """An index that walks with the variable becomes a Ramp."""
+        if not self.uses(e):
+            return e
+        linear = affine(e, (self.var,))
+        if linear is None:
+            return self.expr(e)
+        coefficients, rest = linear
+        step = as_expr(coefficients.get(self.var, 0))
+        base = simplify(rest + step * self.lo)
+        if int_value(step) == 0:
+            return base
+        return Ramp(base, step, self.lanes)
+
+    def expr(self, e: Expr) -> Expr:
+        found = self.memo.get(id(e))
+        if found is None:
+            found = self.memo[id(e)] = (e, self.rewrite(e))
+        return found[1]
+
+    def rewrite(self, e: Expr) -> Expr:
+        match e:
+            case Var():
+                if e is self.var:
+                    return Ramp(self.lo, const(1, e.dtype), self.lanes)
+                return self.lets.get(e, e)
+            case IntImm() | FloatImm():
+                return e
+            case Load(buf, indices):
+                return Load(buf, self.indices(indices))
+            case Binary(op, a, b):
+                return binary(op, self.expr(a), self.expr(b))
+            case Unary(op, a):
+                return Unary(op, self.expr(a))
+            case Cast(a, dtype):
+                return cast(self.expr(a), dtype)
+            case Select(c, a, b):
+                cond, x, y = self.expr(c), self.expr(a), self.expr(b)
+                if cond.dtype.lanes > 1:
+                    x, _ = match_lanes(x, cond)
+                    y, _ = match_lanes(y, cond)
+                return select(cond, x, y)
+            case Intrin(name, args):
+                new = [self.expr(a) for a in args]
+                lanes = max(a.dtype.lanes for a in new)
+                wide = [Broadcast(a, lanes) if a.dtype.lanes < lanes else a for a in new]
+                return Intrin(name, tuple(wide))
+            case Ramp() | Broadcast():
+                return e
+        raise InternalError(f"cannot vectorize {type(e).__name__} over {self.var}")
