@@ -103,7 +103,7 @@ class _Comparison:
             raise
 
     def tuples(self, a: tuple[object, ...], b: tuple[object, ...]) -> None:
-        for i, (x, y) in enumerate(zip(a, b)):
+        for i, (x, y) in enumerate(zip(a, b, strict=False)):
             self.at(f"[{i}]", x, y)
         if len(a) != len(b):
             raise _Differs(f"{len(a)} items != {len(b)} items")
@@ -137,7 +137,7 @@ class _Comparison:
         self.compare(a, b)
 
     def shape(self, a: tuple[Expr, ...], b: tuple[Expr, ...]) -> None:
-        for i, (x, y) in enumerate(zip(a, b)):
+        for i, (x, y) in enumerate(zip(a, b, strict=False)):
             try:
                 self.define(x, y)
             except _Differs as e:
@@ -180,7 +180,7 @@ class _Comparison:
         self.at(".op", a.op, b.op)
         if len(a.axes) != len(b.axes):
             raise _Differs(f"{len(a.axes)} axes != {len(b.axes)} axes")
-        for (v, extent), (w, other) in zip(a.axes, b.axes):
+        for (v, extent), (w, other) in zip(a.axes, b.axes, strict=True):
             self.at(".axes", extent, other)
             self.variables(v, w)
         self.at(".value", a.value, b.value)
@@ -226,7 +226,7 @@ class _Comparison:
     def graph(self, a: Function, b: Function) -> None:
         self.at(".name", a.name, b.name)
         self._params(a.params, b.params)
-        for i, (x, y) in enumerate(zip(a.bindings, b.bindings)):
+        for i, (x, y) in enumerate(zip(a.bindings, b.bindings, strict=False)):
             self.at(f".bindings[{i}]", x, y)
         if len(a.bindings) != len(b.bindings):
             raise _Differs(f"{len(a.bindings)} bindings != {len(b.bindings)} bindings")
@@ -234,7 +234,7 @@ class _Comparison:
         self.at(".attrs", a.attrs, b.attrs)
 
     def _params(self, a: tuple[RVar, ...], b: tuple[RVar, ...]) -> None:
-        for i, (p, q) in enumerate(zip(a, b)):
+        for i, (p, q) in enumerate(zip(a, b, strict=False)):
             self.at(f".params[{i}].type", p.type, q.type)
             self.pair(p, q)
         if len(a) != len(b):
@@ -269,7 +269,7 @@ class _Comparison:
             error = _unequal(tuple(a), tuple(b))
             error.path.append(".functions")
             raise error
-        for f, g in zip(a.functions, b.functions):
+        for f, g in zip(a.functions, b.functions, strict=True):
             self._to.clear()
             self._from.clear()
             self.at(f".{f.name}", f, g)

@@ -204,7 +204,7 @@ def _check_kernel(f: PrimFunc, c: Call, result: Type) -> None:
     for i, (b, t) in enumerate(zip(reads, tensors, strict=True)):
         with step(f".args[{i}]"):
             _fits(b.dtype, b.shape, t)
-    results = result.fields if isinstance(result, TupleType) else (result,)
+    results: tuple[Type, ...] = result.fields if isinstance(result, TupleType) else (result,)
     if len(results) != f.outputs:
         raise Malformed(f"{f.name} writes {f.outputs} buffers, the call has {len(results)} results")
     for b, t in zip(f.buffers[len(reads) :], results, strict=True):

@@ -105,6 +105,7 @@ class TirVerifier:
     # ---- statements --------------------------------------------------------------------------
 
     def stmt(self, s: Stmt) -> None:
+        """Raise Malformed where a statement is not well formed in this scope."""
         check = _STMTS.get(type(s))
         if check is None:
             raise Malformed(f"{type(s).__name__} is not a statement")
@@ -154,7 +155,7 @@ class TirVerifier:
                 found = self._root(s.value)
                 if found != s.var.dtype:
                     raise Malformed(f"{found}, but the variable is {s.var.dtype}")
-            static = all(self._vars[v] for v in free_vars(s.value)) and not _has_loads(s.value)
+            static = all(self._vars.get(v) for v in free_vars(s.value)) and not _has_loads(s.value)
             with self._bound(s.var, static):
                 self.stmt(s.body)
 

@@ -18,7 +18,7 @@ class Word:
     def __init__(self, name: str):
         self._name = name
 
-    def __call__(self, *args: object, **kwargs: object) -> Word:
+    def __call__(self, *args: object, **kwargs: object) -> Word:  # noqa: D102
         return self
 
     def __getattr__(self, name: str) -> Word:

@@ -107,6 +107,7 @@ class Scope:
         return ".".join([letter, *reversed(parts)]) if letter in ("T", "R") else ""
 
     def unknown(self, node: ast.Name) -> UserError:
+        """The error for a name that nothing binds."""
         names = [*self.bound, *self.captured]
         return self.source.error(node, f"unknown name {node.id!r}", nearest(node.id, names))
 
@@ -119,6 +120,7 @@ class ExprParser:
         self._define = False
 
     def fail(self, node: ast.AST, message: str, hint: str = "") -> UserError:
+        """An error that underlines `node`."""
         return self.scope.source.error(node, message, hint)
 
     # ---- values ------------------------------------------------------------------------------
@@ -129,6 +131,7 @@ class ExprParser:
         return self.number(node, value, like) if isinstance(value, Number) else value
 
     def number(self, node: ast.expr, n: Number, like: DType | None) -> Expr:
+        """A literal of dtype `like` (its element)."""
         if isinstance(n.value, float):
             like = FLOAT32 if like is None else like.element
             if not like.is_float:
@@ -160,10 +163,11 @@ class ExprParser:
         if like is None and any(isinstance(v, float) for v in numbers):
             like = FLOAT32
         out = [
-            self.number(n, v, like) if isinstance(v, Number) else v for n, v in zip(nodes, values)
+            self.number(n, v, like) if isinstance(v, Number) else v
+            for n, v in zip(nodes, values, strict=True)
         ]
         lanes = max(e.dtype.lanes for e in out)
-        for i, (n, e) in enumerate(zip(nodes, out)):
+        for i, (n, e) in enumerate(zip(nodes, out, strict=True)):
             if e.dtype.element != out[0].dtype.element:
                 message = f"{e.dtype} against {out[0].dtype}"
                 raise self.fail(n, message, "convert one of them with T.Cast")
@@ -194,6 +198,7 @@ class ExprParser:
         raise self.fail(node, "expected a literal value")
 
     def integer(self, node: ast.expr) -> int:
+        """A plain Python integer."""
         value = self.literal(node)
         if not isinstance(value, int) or isinstance(value, bool):
             raise self.fail(node, "expected an integer literal")
@@ -220,6 +225,7 @@ class ExprParser:
         return tuple(map(self.extent, items))
 
     def extent(self, node: ast.expr) -> Expr:
+        """One extent of a shape."""
         before, target = self._define, node
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             target = self._quoted(node, node.value)
@@ -329,12 +335,13 @@ class ExprParser:
         return found
 
     def indices(self, node: ast.expr, buf: Buffer) -> tuple[Expr, ...]:
+        """One integer expression per dimension of `buf`."""
         items = node.elts if isinstance(node, (ast.Tuple, ast.List)) else [node]
         if len(items) != len(buf.shape):
             message = f"{buf.name} has {len(buf.shape)} dimensions, but {len(items)} indices came"
             raise self.fail(node, message)
         out = tuple(self.expr(i) for i in items)
-        for item, e in zip(items, out):
+        for item, e in zip(items, out, strict=True):
             if not e.dtype.is_int:
                 raise self.fail(item, f"an index is an integer, not {e.dtype}")
         return out
@@ -370,7 +377,7 @@ class ExprParser:
         """`T.float32(1.5)`: a literal; of an expression, its conversion."""
         argument = node.args[0]
         if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
-            if argument.value not in ("inf", "-inf", "nan") or not dtype.is_float:
+            if argument.value not in ("inf", "-inf", "nan", "-nan") or not dtype.is_float:
                 raise self.fail(argument, f"not a {dtype}", 'a float may be "inf", "-inf", "nan"')
             value: Expr | Number = Number(float(argument.value))
         else:

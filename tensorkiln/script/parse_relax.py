@@ -64,6 +64,7 @@ class RelaxParser:
         self._words = set(module.words)
 
     def function(self, node: ast.FunctionDef, options: list[ast.keyword]) -> Function:
+        """The graph of a decorated function."""
         params = []
         for arg in plain_arguments(self.scope, node):
             if arg.annotation is None:
@@ -83,8 +84,8 @@ class RelaxParser:
             if k.arg == "name":
                 name = str(self.exprs.literal(k.value))
             elif k.arg == "attrs" and isinstance(k.value, ast.Dict):
-                attrs = Attrs(tuple(sorted(self._dict(k.value).items())))
-            else:
+                attrs = Attrs(tuple(sorted(self._dict(k.value).items(), key=lambda p: p[0])))
+            elif k.arg != "infer":
                 hint = nearest(k.arg or "", ["name", "attrs"])
                 raise self.fail(k.value, f"unknown option {k.arg!r} of R.function", hint)
         return name, attrs
@@ -297,7 +298,7 @@ class RelaxParser:
 
     def _dict(self, node: ast.Dict) -> dict[str, AttrValue]:
         out = {}
-        for k, v in zip(node.keys, node.values):
+        for k, v in zip(node.keys, node.values, strict=True):
             if not isinstance(k, ast.Constant) or not isinstance(k.value, str):
                 raise self.fail(k or v, "attribute names are strings")
             out[k.value] = self.attr(v)

@@ -44,6 +44,7 @@ class TirParser:
     # ---- functions ---------------------------------------------------------------------------
 
     def function(self, node: ast.FunctionDef, options: list[ast.keyword]) -> PrimFunc:
+        """The tensor program of a decorated function."""
         params = self._params(node)
         body = self.block(node.body)
         values = self._options(options)
@@ -238,7 +239,7 @@ class TirParser:
             raise self.fail(call, f"{len(names)} names for {len(call.args)} extents")
         loops: list[tuple[Var, Expr]] = []
         with self.scope.inner():
-            for name, argument in zip(names, call.args):
+            for name, argument in zip(names, call.args, strict=True):
                 extent = self.exprs.expr(argument)
                 if not isinstance(name, ast.Name):
                     raise self.fail(name, "expected a name")

@@ -80,6 +80,8 @@ def _module(
     name = "model"
     call = _decorator(node, "ir_module", source)
     for k in call.keywords if call is not None else []:
+        if k.arg == "infer":
+            continue
         if k.arg != "name" or not isinstance(k.value, ast.Constant):
             raise source.error(k.value, f"unknown option {k.arg!r} of ir_module")
         name = str(k.value.value)
@@ -109,10 +111,10 @@ def _functions(
     """Parse tensor programs first: graphs ask for the types of their outputs."""
     kinds = [_kind(n, source) for n in nodes]
     if whole:
-        context.names = [_name(n, call) for n, (_, call) in zip(nodes, kinds)]
+        context.names = [_name(n, call) for n, (_, call) in zip(nodes, kinds, strict=True)]
     parsed: dict[int, AnyFunction] = {}
     for graphs in (False, True):
-        for i, (node, (is_graph, call)) in enumerate(zip(nodes, kinds)):
+        for i, (node, (is_graph, call)) in enumerate(zip(nodes, kinds, strict=True)):
             if is_graph is graphs:
                 options = call.keywords if call is not None else []
                 scope = Scope(source, captured)
@@ -137,9 +139,7 @@ def _kind(node: ast.FunctionDef, source: Source) -> tuple[bool, ast.Call | None]
     words = [_last_word(d) for d in node.decorator_list]
     if words == ["prim_func"] or words == ["function"]:
         return words == ["function"], _decorator(node, words[0], source)
-    raise source.error(
-        node, f"{node.name!r} has no level", "decorate it: @T.prim_func, @R.function"
-    )
+    raise source.error(node, f"{node.name!r} has no level", "decorate it with @T.prim_func")
 
 
 def _last_word(node: ast.expr) -> str:
@@ -158,25 +158,40 @@ def _decorator(node: Definition, word: str, source: Source) -> ast.Call | None:
 # ---- decorators -------------------------------------------------------------------------------
 
 
-def ir_module(cls: type | None = None, **options: object) -> Any:
+def ir_module(cls: type | None = None, *, infer: Infer | None = None, **options: object) -> Any:
     """Decorator: the IRModule that a class of `T.prim_func`s and `R.function`s describes.
 
-    Numbers, strings, tuples and arrays of the surrounding scope may be used by name.
+    Numbers, strings, tuples and arrays of the surrounding scope may be used by name. `infer`
+    gives the types of operator calls that the script does not annotate.
     """
     frame = _caller()
-    return _from_class(cls, frame) if cls is not None else lambda c: _from_class(c, frame)
+
+    def convert(c: type) -> IRModule:
+        return _from_class(c, frame, infer)
+
+    return convert if cls is None else convert(cls)
 
 
 def prim_func(f: Callable[..., Any] | None = None, **options: object) -> Any:
     """Decorator: the PrimFunc a Python function describes (inside an `ir_module`, a mark)."""
     frame = _caller()
-    return _from_function(f, frame) if f is not None else lambda g: _from_function(g, frame)
+
+    def convert(g: Callable[..., Any]) -> Any:
+        return _from_function(g, frame, None)
+
+    return convert if f is None else convert(f)
 
 
-def function(f: Callable[..., Any] | None = None, **options: object) -> Any:
+def function(
+    f: Callable[..., Any] | None = None, *, infer: Infer | None = None, **options: object
+) -> Any:
     """Decorator: the graph Function a Python function describes (in an `ir_module`, a mark)."""
     frame = _caller()
-    return _from_function(f, frame) if f is not None else lambda g: _from_function(g, frame)
+
+    def convert(g: Callable[..., Any]) -> Any:
+        return _from_function(g, frame, infer)
+
+    return convert if f is None else convert(f)
 
 
 def _caller() -> FrameType:
@@ -201,25 +216,26 @@ def _first_line(node: Definition) -> int:
     return min([node.lineno, *(d.lineno for d in node.decorator_list)])
 
 
-def _from_class(cls: type, frame: FrameType) -> IRModule:
+def _from_class(cls: type, frame: FrameType, infer: Infer | None) -> IRModule:
     source, line = _file_of(frame), frame.f_lineno
     for node in ast.walk(source.parse()):
-        if isinstance(node, ast.ClassDef) and node.name == cls.__name__:
-            if _first_line(node) <= line <= (node.end_lineno or node.lineno):
-                context = ModuleContext({CLASS}, None, {})
-                with _depth_checked(source):
-                    return _module(node, source, _captured(frame), context)
+        if not isinstance(node, ast.ClassDef) or node.name != cls.__name__:
+            continue
+        if _first_line(node) <= line <= (node.end_lineno or node.lineno):
+            context = ModuleContext({CLASS}, None, {}, infer)
+            with _depth_checked(source):
+                return _module(node, source, _captured(frame), context)
     raise UserError(f"class {cls.__name__} is not in its file", where=f"{source.file}:{line}")
 
 
-def _from_function(f: Callable[..., Any], frame: FrameType) -> Any:
+def _from_function(f: Callable[..., Any], frame: FrameType, infer: Infer | None) -> Any:
     outer = f.__qualname__.split(".")[:-1]
     if outer and outer[-1] != "<locals>":
         return f
     source, line = _file_of(frame), f.__code__.co_firstlineno
     for node in ast.walk(source.parse()):
         if isinstance(node, ast.FunctionDef) and _first_line(node) == line:
-            context = ModuleContext({CLASS}, None, {})
+            context = ModuleContext({CLASS}, None, {}, infer)
             with _depth_checked(source):
                 return _functions([node], source, _captured(frame), context)[0]
     raise UserError(f"{f.__name__} is not in its file", where=f"{source.file}:{line}")

@@ -56,6 +56,7 @@ class Constants:
         self._next: dict[str, int] = {}
 
     def key(self, c: Constant) -> str:
+        """The name a constant goes by in the text."""
         if c in self._keys:
             return self._keys[c]
         base = c.name or "const"
@@ -119,6 +120,7 @@ class RelaxPrinter:
         return f"R.Shape({t.ndim})"
 
     def binding(self, b: Binding) -> str:
+        """One line `name: type = value`."""
         value = self.value(b.value)
         kind = self.type(b.var.type)
         return f"{self.names.bind(b.var, b.var.name)}: {kind} = {value}"

@@ -52,18 +52,19 @@ class TirPrinter:
         return _EXPR[type(e)](self, e, outer)
 
     def exprs(self, items: tuple[Expr, ...]) -> str:
+        """Several, separated by commas."""
         return ", ".join([_EXPR[type(e)](self, e, 0) for e in items])
 
     def tuple_(self, items: tuple[Expr, ...]) -> str:
+        """Several as a Python tuple."""
         return f"({self.exprs(items)},)" if len(items) == 1 else f"({self.exprs(items)})"
 
     def index(self, items: tuple[Expr, ...]) -> str:
+        """What stands between the brackets of an access."""
         return self.exprs(items) or "()"
 
-    def var(self, e: Var) -> str:
-        return self.names.of.get(e) or self.names.bind(e, e.name)
-
     def buffer(self, b: Buffer) -> str:
+        """The buffer's name."""
         return self.names.of.get(b) or self.names.bind(b, b.name, "b")
 
     def _var(self, e: Var, outer: int) -> str:
@@ -78,7 +79,10 @@ class TirPrinter:
         return f"T.{dtype}({e.value})"
 
     def _float(self, e: FloatImm, outer: int) -> str:
-        text = repr(e.value) if math.isfinite(e.value) else f'"{e.value}"'
+        text = repr(e.value)
+        if not math.isfinite(e.value):
+            sign = "-" if text == "nan" and math.copysign(1.0, e.value) < 0 else ""
+            text = f'"{sign}{text}"'
         return f"T.{e.dtype}({text})"
 
     def _binary(self, e: Binary, outer: int) -> str:
@@ -145,11 +149,12 @@ class TirPrinter:
             return self.expr(d)
         free = [v for v in free_vars(d) if v not in self.names.of]
         if isinstance(d, Var) and d.dtype != INT64 and free:
-            return f'T.var("{self.var(d)}", "{d.dtype}")'
+            return f'T.var("{self.expr(d)}", "{d.dtype}")'
         text = self.expr(d)
         return '"' + text.replace('"', "'") + '"' if quoted or free else text
 
     def dims(self, shape: tuple[Expr, ...], quoted: bool) -> str:
+        """A shape as a Python tuple."""
         inner = ", ".join([self.dim(d, quoted) for d in shape])
         return f"({inner},)" if len(shape) == 1 else f"({inner})"
 
