@@ -26,6 +26,8 @@ from tensorkiln.link.toolchain import (
 )
 from tensorkiln.link.weights_object import Buffer, weights_size, write_weights_object
 
+_NEARLY_FULL = 1 << 20  # a tool that dies with less than this left died of it: some just abort
+
 # Called with the output path, the files to link (C sources among them) and compiler options.
 Fcompile = Callable[[str, list[str], list[str]], object]
 
@@ -98,7 +100,7 @@ def link_shared(
                 tools = choose_toolchain(triple, fcompile)
                 _link_by_tools(tools, files, c_sources, libraries, folder)
         except ToolFailure as failure:
-            if failure.full:
+            if failure.full or shutil.disk_usage(folder).free < _NEARLY_FULL:
                 raise OSError(errno.ENOSPC, str(failure)) from failure
             raise tool_error(failure) from failure
         if workspace_dir is None:

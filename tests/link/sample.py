@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -172,13 +173,13 @@ FUNCTIONS = (
 )
 
 
-def entry(name: str = "mlp", cpu_features: tuple[str, ...] = ()) -> str:
+def entry(name: str = "mlp", cpu_features: tuple[str, ...] = (), compiler: str = "tests") -> str:
     """The host entry file of the sample."""
     return entry_c(
         FUNCTIONS,
         library_name=name,
         weights_size=WEIGHT_BYTES,
-        metadata_json='{"compiler": "tests"}',
+        metadata_json=json.dumps({"compiler": compiler}),
         cpu_features=cpu_features,
     )
 

@@ -1,0 +1,283 @@
+"""The thread pool, driven from a C program that links its sources directly."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tensorkiln.link.shared import CRT
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
+
+PROGRAM = r"""
+#include "crt.h"
+#include <dirent.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define N 1000
+static int64_t seen[8][N];
+
+static int threads_now(void)
+{
+    int count = -2;
+    DIR *folder = opendir("/proc/self/task");
+    while (readdir(folder) != NULL)
+        count++;
+    closedir(folder);
+    return count;
+}
+
+static void mark(void *closure, int64_t begin, int64_t end)
+{
+    int64_t *row = closure;
+    for (int64_t i = begin; i < end; i++)
+        row[i]++;
+}
+
+static int loops(int row, int jobs)
+{
+    int64_t total = 0, sizes[] = {0, 1, 2, 3, 5, 7, 64, N};
+    memset(seen[row], 0, sizeof seen[row]);
+    for (int job = 0; job < jobs; job++) {
+        const int64_t n = sizes[job % 8];
+        kiln_parallel_for(mark, seen[row], n);
+        total += n;
+    }
+    for (int i = 0; i < N; i++)
+        total -= seen[row][i];
+    return total != 0;
+}
+
+static void *caller(void *argument)
+{
+    return (void *)(intptr_t)loops((int)(intptr_t)argument, 4000);
+}
+
+static void nested(void *closure, int64_t begin, int64_t end)
+{
+    for (int64_t i = begin; i < end; i++)
+        kiln_parallel_for(mark, closure, N);
+}
+
+static void ranges(void *closure, int64_t begin, int64_t end)
+{
+    int64_t *found = closure; /* static partition: which range an iteration is in */
+    for (int64_t i = begin; i < end; i++)
+        found[i] = begin * 1000 + end;
+}
+
+static int shares(void)
+{
+    const int64_t expected[] = {3, 3, 3, 3006, 3006, 3006, 6008, 6008, 8010, 8010};
+    int64_t found[10];
+    kiln_set_num_threads(4);
+    for (int round = 0; round < 500; round++) {
+        memset(found, 0, sizeof found);
+        kiln_parallel_for(ranges, found, 10);
+        if (memcmp(found, expected, sizeof found) != 0)
+            return 1;
+    }
+    return 0;
+}
+
+static double cpu_seconds(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec)
+         + (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
+}
+
+static int many_callers(void)
+{
+    pthread_t thread[3];
+    int failed = 0;
+    for (int i = 0; i < 3; i++)
+        pthread_create(&thread[i], NULL, caller, (void *)(intptr_t)(i + 1));
+    for (int i = 0; i < 3; i++) {
+        void *result;
+        pthread_join(thread[i], &result);
+        failed |= result != NULL;
+    }
+    return failed;
+}
+
+static int nesting(void)
+{
+    for (int round = 0; round < 200; round++) {
+        memset(seen[0], 0, sizeof seen[0]);
+        kiln_set_num_threads(1); /* one row, so the outer loop must not race on it */
+        kiln_parallel_for(nested, seen[0], 3);
+        if (seen[0][0] != 3 || seen[0][N - 1] != 3)
+            return 1;
+        kiln_set_num_threads(3);
+        kiln_parallel_for(nested, seen[0], 1);
+        if (seen[0][0] != 4)
+            return 1;
+    }
+    return 0;
+}
+
+static void nested_apart(void *closure, int64_t begin, int64_t end)
+{
+    (void)closure;
+    for (int64_t i = begin; i < end; i++)
+        kiln_parallel_for(mark, seen[i], N);
+}
+
+static int nesting_in_workers(void)
+{
+    kiln_set_num_threads(4);
+    memset(seen, 0, sizeof seen);
+    for (int round = 0; round < 300; round++)
+        kiln_parallel_for(nested_apart, NULL, 8);
+    for (int row = 0; row < 8; row++)
+        for (int i = 0; i < N; i++)
+            if (seen[row][i] != 300)
+                return 1;
+    return 0;
+}
+
+static int forking(void)
+{
+    kiln_set_num_threads(4);
+    if (loops(0, 100))
+        return 1;
+    const pid_t child = fork();
+    if (child == 0) {
+        if (threads_now() != 1 || loops(0, 2000) || threads_now() != 4)
+            _exit(1);
+        _exit(0);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    return status != 0 || loops(0, 100);
+}
+
+static int idling(void)
+{
+    kiln_set_num_threads(4);
+    loops(0, 1000);
+    usleep(20000); /* they are asleep now */
+    const double before = cpu_seconds();
+    usleep(300000);
+    const double used = cpu_seconds() - before;
+    printf("idle: %.4f s of CPU in 0.3 s\n", used);
+    return used > 0.03;
+}
+
+static int counting(void)
+{
+    if (threads_now() != 1)
+        return 1;
+    kiln_set_num_threads(1);
+    if (loops(0, 100) || threads_now() != 1)
+        return 2;
+    kiln_set_num_threads(3);
+    kiln_parallel_for(mark, seen[0], 2); /* two iterations need one more thread, not two */
+    if (threads_now() != 2)
+        return 3;
+    if (loops(0, 100) || threads_now() != 3)
+        return 4;
+    kiln_set_num_threads(2);
+    if (loops(0, 1000) || threads_now() != 3)
+        return 5;
+    kiln_set_num_threads(5);
+    return loops(0, 5000) || threads_now() != 5 ? 6 : 0;
+}
+
+static void own_parallel_for(kiln_body body, void *closure, int64_t n, int threads)
+{
+    seen[7][0] = threads;
+    body(closure, 0, n / 2);
+    body(closure, n / 2, n);
+}
+
+static int host_pool(void)
+{
+    const kiln_pool_api own = {1, sizeof own, own_parallel_for};
+    kiln_set_num_threads(6);
+    kiln_use_pool(&own);
+    if (loops(0, 100) || seen[7][0] != 6 || threads_now() != 1)
+        return 1;
+    kiln_use_pool(NULL);
+    return loops(0, 100) || threads_now() != 6;
+}
+
+int main(int argc, char **argv)
+{
+    const char *what = argc > 1 ? argv[1] : "";
+    if (strcmp(what, "default") == 0)
+        return printf("%d\n", kiln_get_num_threads()), 0;
+    if (strcmp(what, "counting") == 0) return counting();
+    if (strcmp(what, "loops") == 0) return kiln_set_num_threads(4), loops(0, 50000);
+    if (strcmp(what, "shares") == 0) return shares();
+    if (strcmp(what, "many_callers") == 0) return kiln_set_num_threads(4), many_callers();
+    if (strcmp(what, "nesting") == 0) return nesting() || nesting_in_workers();
+    if (strcmp(what, "forking") == 0) return forking();
+    if (strcmp(what, "idling") == 0) return idling();
+    if (strcmp(what, "host_pool") == 0) return host_pool();
+    return 99;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pool")
+    (folder / "pool_test.c").write_text(PROGRAM)
+    sources = [str(CRT / f"{name}.c") for name in ("pool", "wait", "threads", "parallel")]
+    flags = [
+        "-std=c99",
+        "-D_GNU_SOURCE",
+        "-O2",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-fvisibility=hidden",
+    ]
+    command = ["gcc", *flags, "-I", str(CRT), "pool_test.c", *sources, "-o", "pool_test"]
+    subprocess.run([*command, "-lpthread", "-ldl"], check=True, cwd=folder)
+    return folder / "pool_test"
+
+
+def run(program: Path, what: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(program), what],
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["counting", "loops", "shares", "many_callers", "nesting", "forking", "idling", "host_pool"],
+)
+def test_pool(program: Path, what: str) -> None:
+    done = run(program, what)
+    assert done.returncode == 0, f"{done.returncode} {done.stdout}{done.stderr}"
+
+
+def test_default_number_of_threads(program: Path) -> None:
+    allowed = len(os.sched_getaffinity(0))
+    assert 1 <= int(run(program, "default", KILN_NUM_THREADS="").stdout) <= allowed
+    assert run(program, "default", KILN_NUM_THREADS="1").stdout == "1\n"
+    assert int(run(program, "default", KILN_NUM_THREADS="100000").stdout) <= allowed
+    one = subprocess.run(
+        ["taskset", "-c", str(min(os.sched_getaffinity(0))), str(program), "default"],
+        capture_output=True,
+        text=True,
+    )
+    assert one.stdout == "1\n"
