@@ -237,6 +237,8 @@ class Emitter:
     def _if(self, cond: str, then: Stmt, orelse: Stmt | None) -> None:
         st = self._state
         yes, no, end = self._label(), self._label(), self._label()
+        # The branch lives in a scope of its own, so that code hoisted out of it lands before it.
+        whole = self._open_scope()
         self._emit(f"  br i1 {cond}, label %{yes}, label %{no if orelse else end}")
         branches = [(yes, then)] + ([(no, orelse)] if orelse else [])
         for label, branch in branches:
@@ -247,6 +249,8 @@ class Emitter:
             self._emit(f"  br label %{end}")
             self._close_scope()
             st.scopes[-1].lines.extend(scope.lines)
+        self._close_scope()
+        st.scopes[-1].lines.extend(whole.lines)
         self._emit(f"{end}:")
         st.block = end
 
