@@ -226,7 +226,8 @@ class Importer:
             if error.code in ("missing-file", "unsafe-path", "short-file"):
                 raise
             # An operator's type rule: operands that do not fit each other.
-            self._issue("malformed", label, node.op_type, error.message, error.hint)
+            kind = "dtype" if error.code.startswith("dtype") else "malformed"
+            self._issue(kind, label, node.op_type, error.message, error.hint)
             outputs = ()
         except TensorkilnError:
             raise

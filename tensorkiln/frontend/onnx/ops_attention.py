@@ -28,8 +28,9 @@ def attention(
         q, k, v = _heads(g, q, q_num_heads), _heads(g, k, kv_num_heads), _heads(g, v, kv_num_heads)
     if not g.rank(q) == g.rank(k) == g.rank(v) == 4:
         raise malformed("operands must have 3 or 4 dimensions")
-    past = past_k is not None and past_v is not None
+    offset: Expr = IntImm(0)
     if past_k is not None and past_v is not None:
+        offset = g.shape(past_k)[2]
         k = g.emit("concat", past_k, k, axis=2)
         v = g.emit("concat", past_v, v, axis=2)
     present = (k, v)
@@ -42,12 +43,11 @@ def attention(
     # Query i stands at position i + offset of the keys, where offset is the length of the past.
     # Ours lets the last query see the last key, which is the same where offset = T - S.
     s, t = g.shape(q)[2], g.shape(k)[2]
-    offset = g.dims.simplify(t - s) if past else IntImm(0)
     causal = bool(is_causal)
     scores = any(g.outputs[3:])
     spelled = bool(softcap) or scores
     window = (left_window_size, 0 if causal and right_window_size != 0 else right_window_size)
-    aligned = past or g.dims.same(s, t)
+    aligned = g.dims.same(s + offset, t)
     if causal and aligned and not spelled and left_window_size < 0:
         pass
     elif max(window) >= 0:

@@ -162,7 +162,7 @@ def one_hot(g: Context, indices: Val, depth: Val, values: Val, *, axis: Int = -1
 
 
 def pad_2(g: Context, x: Val, *, pads: Ints, mode: Str = "constant", value: Float = 0.0) -> Val:
-    return _pad(g, x, pads, range(g.rank(x)), mode, value)
+    return pad(g, x, pads, range(g.rank(x)), mode, value)
 
 
 def pad_11(
@@ -172,12 +172,13 @@ def pad_11(
     rank = g.rank(x)
     where = range(rank) if axes is None else g.axes(g.ints(axes, "axes"), rank)
     fill = 0.0 if value is None else g.scalar(value, "the padding value")
-    return _pad(g, x, g.ints(pads, "pads"), where, mode, float(fill))
+    return pad(g, x, g.ints(pads, "pads"), where, mode, float(fill))
 
 
-def _pad(
+def pad(
     g: Context, x: Val, pads: Sequence[int], axes: Sequence[int], mode: str, value: float
 ) -> Val:
+    """`pads` lists the elements before each of `axes`, then those after; negative ones cut."""
     if len(pads) != 2 * len(axes):
         raise malformed(f"pads has {len(pads)} entries for {len(axes)} dimensions")
     if mode not in ("constant", "edge", "reflect", "wrap"):

@@ -55,8 +55,13 @@ def mean(g: Context, x: Val, *more: Val) -> Val:
 
 
 def mod(g: Context, a: Val, b: Val, *, fmod: Int = 0) -> Val:
+    """The result has the divisor's sign, or with fmod the dividend's."""
     _same_dtype(g, a, b)
-    return g.emit("mod", a, b, fmod=fmod)
+    if fmod or not g.type(a).dtype.is_float:
+        return g.emit("mod", a, b, fmod=fmod)
+    rest, zero = g.emit("mod", a, b, fmod=1), g.like(0, a)
+    apart = g.emit("less", g.emit("mul", g.emit("sign", rest), g.emit("sign", b)), zero)
+    return g.emit("where", apart, g.emit("add", rest, b), rest)
 
 
 def pow_(g: Context, x: Val, y: Val) -> Val:

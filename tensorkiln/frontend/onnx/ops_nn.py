@@ -8,6 +8,7 @@ from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Float, Int, Ints, Str, Table
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
+from tensorkiln.frontend.onnx.ops_index import pad
 from tensorkiln.frontend.onnx.ops_shape import broadcast
 from tensorkiln.ir.expr import Expr, IntImm, int_value
 from tensorkiln.ir.relax import Constant
@@ -105,6 +106,89 @@ def conv(
     args = [_image(g, x), _image(g, w)] + ([b] if b is not None else [])
     y = g.emit("conv2d", *args, strides=step, padding=padding, dilation=dilation, groups=group)
     return _back(g, y, n)
+
+
+def conv_transpose(
+    g: Context, x: Val, w: Val, b: Val | None = None, *, auto_pad: Str = "NOTSET",
+    dilations: Ints | None = None, group: Int = 1, kernel_shape: Ints | None = None,
+    output_padding: Ints | None = None, output_shape: Ints | None = None,
+    pads: Ints | None = None, strides: Ints | None = None,
+) -> Val:  # fmt: skip
+    """A convolution of the operand with zeros between its elements, by the mirrored kernel."""
+    n = _spatial(g, x)
+    if g.rank(w) != n + 2:
+        raise malformed(f"the weights have {g.rank(w)} dimensions, the operand {n + 2}")
+    image, kernel_w = _image(g, x), _mirrored(g, _image(g, w), group)
+    kernel = tuple(int_value(d) or 1 for d in g.shape(kernel_w)[2:])
+    step, dilation = _pair(strides, n, "strides"), _pair(dilations, n, "dilations")
+    extra = (0, 0) if output_padding is None else _pair(output_padding, n, "output_padding", 0)
+    extra = (0, extra[1]) if n == 1 else extra
+    window = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+    if output_shape is not None or auto_pad not in ("NOTSET", "", "VALID"):
+        cut = _transposed_same(g, image, step, window, extra, n, output_shape, auto_pad)
+    else:
+        given = None if auto_pad == "VALID" else pads
+        cut = _padding(g, x, "NOTSET", given, (1, 1), (1, 1), (1, 1))
+    # The stuffed image carries (stride - 1) zeros behind each element, the last ones too many.
+    before = [window[i] - 1 - cut[i] for i in (0, 1)]
+    after = [window[i] - 1 - cut[i + 2] + extra[i] - (step[i] - 1) for i in (0, 1)]
+    stuffed = _padded(g, _stuffed(g, image, step), before, after)
+    args = [stuffed, kernel_w] + ([b] if b is not None else [])
+    y = g.emit("conv2d", *args, dilation=dilation, groups=group)
+    return _back(g, y, n)
+
+
+def _mirrored(g: Context, w: Val, groups: int) -> Val:
+    """[C, M/g, kh, kw] as the weights [M, C/g, kh, kw] of a plain convolution."""
+    c, m, kh, kw = (int_value(d) for d in g.shape(w))
+    if c is None or m is None or kh is None or kw is None:
+        raise unsupported("the weights have symbolic dimensions")
+    if groups < 1 or c % groups:
+        raise malformed(f"group={groups} does not divide {c} channels")
+    turned = g.emit(
+        "slice", w, begin=(0, 0, kh - 1, kw - 1), strides=(1, 1, -1, -1), shape=(c, m, kh, kw)
+    )
+    split = g.reshape(turned, (groups, c // groups, m, kh, kw))
+    return g.reshape(g.transpose(split, (0, 2, 1, 3, 4)), (groups * m, c // groups, kh, kw))
+
+
+def _stuffed(g: Context, x: Val, step: tuple[int, int]) -> Val:
+    """[N, C, H*sh, W*sw] with the operand's elements at multiples of the strides, else zero."""
+    if step == (1, 1):
+        return x
+    n, c, h, w = g.shape(x)
+    wide = g.reshape(x, (n, c, h, 1, w, 1))
+    after = (0, 0, 0, step[0] - 1, 0, step[1] - 1)
+    wide = g.emit("pad", wide, before=(0,) * 6, after=after)
+    return g.reshape(wide, (n, c, h * step[0], w * step[1]))
+
+
+def _padded(g: Context, x: Val, before: Sequence[int], after: Sequence[int]) -> Val:
+    """Zeros around the image; negative numbers cut."""
+    return pad(g, x, (*before, *after), (2, 3), "constant", 0.0)
+
+
+def _transposed_same(
+    g: Context, x: Val, step: tuple[int, int], window: Sequence[int], extra: tuple[int, int],
+    n: int, output_shape: Sequence[int] | None, auto_pad: str,
+) -> tuple[int, int, int, int]:  # fmt: skip
+    """What to cut from the full result so that it has the wanted extents."""
+    extents = [int_value(d) for d in g.shape(x)[2:]]
+    if None in extents:
+        raise unsupported("output_shape or auto_pad=SAME over a symbolic dimension")
+    sizes = [e for e in extents if e is not None]
+    if auto_pad not in ("NOTSET", "", "VALID", "SAME_UPPER", "SAME_LOWER"):
+        raise malformed(f"auto_pad={auto_pad!r}")
+    if output_shape is not None:
+        wanted = _pair(output_shape[-n:], n, "output_shape")
+    else:
+        wanted = (sizes[0] * step[0], sizes[1] * step[1])
+    cut = []
+    for i in (0, 1):
+        total = step[i] * (sizes[i] - 1) + extra[i] + window[i] - wanted[i]
+        small = total // 2
+        cut.append((small, total - small) if auto_pad == "SAME_UPPER" else (total - small, small))
+    return (cut[0][0], cut[1][0], cut[0][1], cut[1][1])
 
 
 def max_pool(
@@ -305,6 +389,7 @@ def _is_row(g: Context, c: Val, w: Val) -> bool:
 
 TABLE: Table = {
     "Conv": {1: conv},
+    "ConvTranspose": {1: conv_transpose},
     "MaxPool": {1: max_pool},
     "AveragePool": {7: average_pool},
     "GlobalAveragePool": {1: global_average_pool},

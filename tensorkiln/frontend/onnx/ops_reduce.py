@@ -13,6 +13,8 @@ def _reduce(g: Context, name: str, x: Val, axes: tuple[int, ...], keepdims: bool
     def over(op: str, y: Val, keep: bool = keepdims) -> Val:
         return g.emit(op, y, axes=axes, keepdims=keep)
 
+    if g.type(x).dtype.is_bool:
+        return g.cast(_reduce(g, name, g.cast(x, "uint8"), axes, keepdims), "bool")
     match name:
         case "ReduceL1":
             return over("sum", g.emit("abs", x))

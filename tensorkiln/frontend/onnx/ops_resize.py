@@ -86,9 +86,10 @@ def _repeat(g: Context, x: Val, axis: int, scale: float | None, mode: str) -> Va
     return g.reshape(many, (*dims[:axis], dims[axis] * k, *dims[axis + 1 :]))
 
 
-def _positions(old: int, new: int, scale: float, mode: str) -> np.ndarray:
+def _positions(old: int, new: int, factor: float, mode: str) -> np.ndarray:
     """The (fractional) source position of every output element."""
-    i = np.arange(new, dtype=np.float64)
+    # In float32, as other runtimes do: ties of `floor` and `round` fall the same way.
+    i, scale = np.arange(new, dtype=np.float32), np.float32(factor)
     match mode:
         case "asymmetric":
             return i / scale
@@ -99,9 +100,9 @@ def _positions(old: int, new: int, scale: float, mode: str) -> np.ndarray:
         case "align_corners":
             # The standard takes the unrounded length when a scale is given.
             last = scale * old - 1
-            return i * (old - 1) / last if new > 1 else np.zeros(new)
+            return i * np.float32(old - 1) / last if new > 1 else np.zeros(new)
         case "half_pixel_symmetric":
-            offset = old / 2 * (1 - new / (scale * old))
+            offset = np.float32(old / 2) * (1 - new / (scale * old))
             return offset + (i + 0.5) / scale - 0.5
     raise unsupported(f"coordinate_transformation_mode={mode!r}")
 
