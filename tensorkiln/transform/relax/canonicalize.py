@@ -13,10 +13,11 @@ import numpy as np
 from tensorkiln import ops
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.dtype import DTYPES, DType
-from tensorkiln.ir.expr import as_expr, int_value
+from tensorkiln.ir.expr import ExprLike, as_expr, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, Value, constant
-from tensorkiln.ops.rules import normal_axes, same_extent
+from tensorkiln.ops.rules import normal_axes, product, same_extent
+from tensorkiln.ops.shape import reshape_groups
 from tensorkiln.transform.relax.pattern import uniform
 from tensorkiln.transform.relax.rewrite import Match, Rule, forward_aliases, rewrite
 
@@ -70,6 +71,77 @@ def _batched_transpose(m: Match) -> Value | None:
     x = m.emit("reshape", m["y"], shape=(*s[:-2], s[-1], s[-2]))
     n = len(s)
     return m.emit("transpose", x, axes=(*range(n - 2), n - 1, n - 2))
+
+
+def _units_before(m: Match) -> Value | None:
+    """reshape(transpose(x)) that only drops or adds extents of 1: do that first."""
+    x = m.tensor("x").shape
+    axes: tuple[int, ...] = m.attr("p")  # type: ignore[assignment]
+    wide = [a for a in axes if int_value(x[a]) != 1]
+    narrow = [d for d in m.type.shape if int_value(d) != 1]
+    if len(wide) != len(narrow) or not all(
+        same_extent(x[a], d) for a, d in zip(wide, narrow, strict=True)
+    ):
+        return None
+    units = m.type.ndim - len(narrow)
+    order, unit, rest = sorted(wide), iter(range(units)), iter(wide)
+    y = m.emit("reshape", m["x"], shape=((1,) * units + tuple(x[a] for a in order)))
+    return m.emit("transpose", y, axes=tuple(
+        next(unit) if int_value(d) == 1 else units + order.index(next(rest)) for d in m.type.shape
+    ))  # fmt: skip
+
+
+def _slice_before_transpose(m: Match) -> Value:
+    """slice(transpose(x)) -> transpose(slice(x))"""
+    axes: tuple[int, ...] = m.attr("p")  # type: ignore[assignment]
+
+    def back(values: object) -> tuple:  # type: ignore[type-arg]
+        return tuple(values[axes.index(d)] for d in range(len(axes)))  # type: ignore[index]
+
+    y = m.emit("slice", m["x"], begin=back(m.attr("b")), strides=back(m.attr("s")),
+               shape=back(m.type.shape))  # fmt: skip
+    return m.emit("transpose", y, axes=axes)
+
+
+def _slice_before_reshape(m: Match) -> Value | None:
+    """A slice of the first of several dimensions that a reshape made of one: slice that one."""
+    old, new = m.tensor("x").shape, m.tensor("y").shape
+    begin, strides, count = _ints(m.attr("b")), _ints(m.attr("s")), m.type.shape
+    if begin is None or strides is None or set(strides) != {1}:
+        return None
+    if any(int_value(d) == 0 for d in (*old, *new)):
+        return None
+    at: list[ExprLike] = [0] * len(old)
+    extents = list(old)
+    for olds, news in reshape_groups(old, new):
+        partial = [d for d in news if begin[d] or not same_extent(count[d], new[d])]
+        if not partial:
+            continue
+        if len(olds) != 1 or partial != [news[0]]:
+            return None
+        inner = product(new[d] for d in news[1:])
+        at[olds[0]] = inner * begin[news[0]]
+        extents[olds[0]] = inner * count[news[0]]
+    y = m.emit("slice", m["x"], begin=tuple(at), strides=(1,) * len(old), shape=tuple(extents))
+    return m.emit("reshape", y, shape=m.type.shape)
+
+
+def _consecutive(m: Match) -> Value | None:
+    """take of constant indices b, b + s, b + 2s, ... -> slice"""
+    x, at = m.tensor("x"), m.array("C")
+    axis = m.attr("a") % x.ndim  # type: ignore[operator]
+    extent = int_value(x.shape[axis])
+    if extent is None or not at.size or at.size > 1 << 20:
+        return None
+    flat = at.reshape(-1).astype(np.int64)
+    flat = np.where(flat < 0, flat + extent, flat)
+    step = int(flat[1] - flat[0]) if flat.size > 1 else 1
+    if not step or flat.min() < 0 or flat.max() >= extent or (np.diff(flat) != step).any():
+        return None
+    begin, strides, shape = [0] * x.ndim, [1] * x.ndim, list(x.shape)
+    begin[axis], strides[axis], shape[axis] = int(flat[0]), step, as_expr(flat.size)
+    y = m.emit("slice", m["x"], begin=tuple(begin), strides=tuple(strides), shape=tuple(shape))
+    return m.emit("reshape", y, shape=m.type.shape)
 
 
 def _reads_all(m: Match) -> bool:
@@ -265,6 +337,10 @@ RULES: tuple[Rule, ...] = (
     Rule("transpose(transpose(x, axes=p), axes=q)", _composed),
     Rule("transpose(x, axes=p)", _as_reshape, _moves_units),
     Rule("reshape(transpose(y := reshape(x), axes=p))", _batched_transpose),
+    Rule("reshape(transpose(x, axes=p))", _units_before),
+    Rule("slice(transpose(x, axes=p), begin=b, strides=s)", _slice_before_transpose),
+    Rule("slice(y := reshape(x), begin=b, strides=s)", _slice_before_reshape),
+    Rule("take(x, C, axis=a)", _consecutive),
     Rule("broadcast_to(broadcast_to(x), shape=s)", "broadcast_to(x, shape=s)"),
     Rule("cast(cast(x, dtype=t), dtype=u)", "cast(x, dtype=u)", _lossless),
     Rule("sum(x, axes=a) | mean(x, axes=a) | max(x, axes=a) | min(x, axes=a) | prod(x, axes=a)",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorkiln.ir.expr import Expr
+from tensorkiln.ir.expr import Expr, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
     Binding, Bound, Call, Constant, Function, RVar, ShapeValue, Tuple, TupleItem, Value,
@@ -63,7 +63,10 @@ def _value_key(v: Value) -> object:
 
 
 def _attr_key(v: object) -> object:
-    """Python finds 1 == True == 1.0 and 0.0 == -0.0; attributes do not."""
+    """Python finds 1 == True == 1.0 and 0.0 == -0.0; attributes do not. A literal is its number."""
     if isinstance(v, tuple):
         return tuple(map(_attr_key, v))
-    return v if isinstance(v, Expr) else (type(v).__name__, repr(v))
+    if isinstance(v, Expr):
+        number = int_value(v)
+        return v if number is None else ("int", repr(number))
+    return (type(v).__name__, repr(v))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import Value
+from tensorkiln.ops.rules import normal_axes
 from tensorkiln.transform.relax.rewrite import Match, Rule, rewrite
 
 
 def match_activations(mod: IRModule) -> IRModule:
-    """GELU in both forms, SiLU, sigmoid, hard-sigmoid and hard-swish from their formulas.
+    """GELU in both forms, softmax, SiLU, sigmoid, hard-sigmoid and hard-swish from their formulas.
 
     Before:  e = erf(div(x, 1.41421356)); y = mul(mul(x, add(e, 1)), 0.5)
     After:   y = gelu(x, approximate="none")
@@ -40,11 +42,19 @@ def _is_float(m: Match) -> bool:
     return m.type.dtype.is_float
 
 
+def _softmax(m: Match) -> Value | None:
+    """exp(x - max) / sum(exp(x - max)) over one dimension"""
+    a, b = (normal_axes("max", m.attr(n), m.type.ndim) for n in "ab")
+    return m.emit("softmax", m["x"], axis=a[0]) if a == b and len(a) == 1 else None
+
+
 _SIXTH = "0.16666666666666666"
 RULES: tuple[Rule, ...] = (
     Rule(_half(_ERF), 'gelu(x, approximate="none")', _is_float),
     Rule(_half(_TANH), 'gelu(x, approximate="tanh")', _is_float),
     Rule("mul(x, sigmoid(x)) | div(x, add(exp(neg(x)), 1))", "silu(x)"),
+    Rule("div(e := exp(sub(x, max(x, axes=a, keepdims=True))), sum(e, axes=b, keepdims=True))",
+         _softmax),
     Rule("reciprocal(add(exp(neg(x)), 1))", "sigmoid(x)"),
     Rule("mul(x, hard_sigmoid(x, alpha=a, beta=b))", "hard_swish(x)",
          lambda m: m.attr("b") == 0.5 and abs(m.attr("a") * 6 - 1) < 1e-6),  # type: ignore

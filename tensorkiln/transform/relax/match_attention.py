@@ -112,7 +112,9 @@ def _mask(m: Match) -> tuple[bool, Value | None]:
 
 def _emit(m: Match, q: Value, kt: Value, mask: Value | None, scale: float) -> Value:
     ndim = m.tensor("q").ndim
-    k = m.emit("transpose", kt, axes=(*range(ndim - 2), ndim - 1, ndim - 2))
+    maker = m.definition(kt)
+    k = m.emit("transpose", kt, axes=(*range(ndim - 2), ndim - 1, ndim - 2),
+               span=maker.span if maker else "")  # fmt: skip
     shape = m.tensor("s").shape
     causal = mask is not None and is_causal(mask, shape[-2:], m.lookup)  # type: ignore[arg-type]
     heads = [_four(m, v) for v in (q, k, m["v"])]
@@ -128,6 +130,24 @@ def _four(m: Match, v: Value) -> Value:
     return m.emit("reshape", v, shape=(*lead, *shape)) if lead else v
 
 
+# --- masks of attention --------------------------------------------------------------------------
+
+
+def _causal(m: Match) -> Value | None:
+    scores = (m.tensor("q").shape[2], m.tensor("k").shape[2])
+    if not is_causal(m["mask"], scores, m.lookup):
+        return None
+    scale = m.attr("c")
+    return m.emit("attention", m["q"], m["k"], m["v"], scale=scale, causal=True)
+
+
+def _hidden(m: Match, keep: Value) -> Value | None:
+    fill = uniform(m["F"])
+    if fill is None or not math.isinf(fill) or fill > 0:
+        return None
+    return m.emit("attention", m["q"], m["k"], m["v"], keep, **m.call.attrs)
+
+
 _SCORES = "(s := matmul(q, kt))"
 _SCALED = f"({_SCORES} | mul({_SCORES}, C) | div({_SCORES}, D))"
 _MASKED = (
@@ -137,6 +157,12 @@ _WEIGHTS = f"softmax({_MASKED}, axis=a)"
 RULES: tuple[Rule, ...] = (
     Rule(f"matmul(p := {_WEIGHTS}, v)", _attention),
     Rule(f"matmul(p := where(isnan(w := {_WEIGHTS}), 0, w), v)", _attention),
+    Rule("attention(q, k, v, mask, scale=c)", _causal),
+    Rule("attention(q, k, v, broadcast_to(mask), scale=c, causal=d)",
+         "attention(q, k, v, mask, scale=c, causal=d)"),
+    Rule("attention(q, k, v, where(keep, 0, F))", lambda m: _hidden(m, m["keep"])),
+    Rule("attention(q, k, v, where(drop, F, 0))",
+         lambda m: _hidden(m, m.emit("logical_not", m["drop"]))),
     Rule("transpose(transpose(x, axes=p), axes=q)",
          lambda m: m.emit("transpose", m["x"], axes=tuple(m.attr("p")[a] for a in m.attr("q")))),
     Rule("transpose(x, axes=p)", "x", lambda m: m.attr("p") == tuple(range(len(m.attr("p"))))),

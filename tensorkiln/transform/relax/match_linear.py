@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import Constant, Value, tensor
+from tensorkiln.ir.relax import Constant, Value, constant, tensor
 from tensorkiln.ops.rules import same_extent
 from tensorkiln.transform.relax.rewrite import Match, Rule, rewrite
 
 
 def match_linear(mod: IRModule) -> IRModule:
-    """matmul with a constant matrix on the right -> linear, which has packed weights.
+    """matmul with a constant matrix on the right -> linear, which has packed weights; a layer that
+    is only read in slices of its columns (fused q, k, v) -> one layer each.
 
     Before:  y = matmul(x, W); z = reshape(y, shape=(B, S, N))
     After:   z = linear(reshape(x, shape=(B, S, K)), W)
@@ -46,9 +48,47 @@ def _reshape_before(m: Match) -> Value | None:
     return m.emit("linear", x, *inner.args[1:], span=inner.span)
 
 
+def _with_bias(m: Match) -> Value | None:
+    """linear(x, W) + B, where B is one row"""
+    b, inner = m["B"], m.definition(m["y"])
+    assert isinstance(b, Constant) and inner is not None
+    count = m.tensor("y").shape[-1]
+    if not m.once("y") or not b.array.ndim or int_value(count) != b.array.size:
+        return None
+    if b.array.shape[-1] != b.array.size:
+        return None
+    bias = constant(b.array.reshape(-1), b.name)
+    return m.emit("linear", m["x"], m["W"], bias, span=inner.span)
+
+
+def _columns(m: Match) -> Value | None:
+    """The slices of one layer's columns, where nothing else reads it: one layer each."""
+    begin, strides, shape = (tuple(m.attr(n)) for n in "bts")  # type: ignore[arg-type]
+    first, count, w = int_value(begin[-1]), int_value(shape[-1]), m["W"]
+    whole = all(map(same_extent, shape[:-1], m.tensor("y").shape[:-1]))
+    if first is None or count is None or not whole or any(int_value(s) != 1 for s in strides):
+        return None
+    if any(c.op != "slice" for c in m.users(m["y"])) or not isinstance(w, Constant):
+        return None
+    parts = [_cut(c, first, count) for c in (w, *m.rest("bias")) if isinstance(c, Constant)]
+    inner = m.definition(m["y"])
+    assert inner is not None
+    if len(parts) != len(inner.args) - 1 or w.type.layout is not None:
+        return None
+    return m.emit("linear", m["x"], *parts, span=inner.span)
+
+
+def _cut(c: Constant, first: int, count: int) -> Constant:
+    """Columns of a constant, as a view."""
+    part = constant(c.array[..., first : first + count], f"{c.name}[{first}:{first + count}]")
+    return part if c.name else constant(part.array)
+
+
 RULES: tuple[Rule, ...] = (
     Rule("matmul(x, W, transpose_a=False, transpose_b=False)", _linear),
     Rule("reshape(y := linear(x, *rest))", _reshape_before),
+    Rule("add(y := linear(x, W), B)", _with_bias),
+    Rule("slice(y := linear(x, W, *bias), begin=b, strides=t, shape=s)", _columns),
     Rule("reshape(reshape(x), shape=s)", "reshape(x, shape=s)"),
     Rule("reshape(x)", "x"),
 )

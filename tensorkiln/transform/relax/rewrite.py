@@ -16,8 +16,8 @@ from tensorkiln import ops
 from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
-    AttrValue, Binding, Bound, Call, Constant, Function, RVar, TensorType, Tuple, TupleItem, Type,
-    Value, constant,
+    AttrValue, Binding, Bound, Call, Constant, Function, GlobalRef, RVar, TensorType, Tuple,
+    TupleItem, Type, Value, constant,
 )  # fmt: skip
 from tensorkiln.ops.rules import same_extent
 from tensorkiln.transform.relax import pattern as P
@@ -87,6 +87,11 @@ class Match:
         """How often a value is used; may be too many, never too few."""
         return self._rewriter.use_count(v)
 
+    def users(self, v: Value) -> list[Call]:
+        """The calls that read a value, as they were before this sweep; a read that is no call
+        (the function's result, a tuple) counts as a call of a function."""
+        return self._rewriter.users.get(v, []) if isinstance(v, RVar) else []
+
     def once(self, *names: str) -> bool:
         """Whether these values are used nowhere else."""
         return all(self.use_count(self[n]) <= 1 for n in names)
@@ -141,6 +146,7 @@ class Rewriter:
         self.f, self.table = f, table
         self.definitions: dict[RVar, Bound] = {}
         self.uses = use_counts(f)
+        self.users = users(f)
         self.replaced: dict[RVar, Value] = {}
         self.out: list[Binding] = []
         self.names = {b.var.name for b in f.bindings} | {p.name for p in f.params}
@@ -303,6 +309,19 @@ def use_counts(f: Function) -> Counter[RVar]:
         uses.update(variables(b.value))
     uses.update(variables(f.result))
     return uses
+
+
+def users(f: Function) -> dict[RVar, list[Call]]:
+    """The calls that read each variable; tuples and results as a call of the function itself."""
+    out: dict[RVar, list[Call]] = {}
+    other = Call(GlobalRef(f.name), ())
+    for b in f.bindings:
+        reader = b.value if isinstance(b.value, Call) else other
+        for v in variables(b.value):
+            out.setdefault(v, []).append(reader)
+    for v in variables(f.result):
+        out.setdefault(v, []).append(other)
+    return out
 
 
 def substitute_value(v: Value, by: dict[RVar, Value]) -> Value:
