@@ -47,14 +47,15 @@ class Simplifier(Engine):
         dtype = e.dtype
         if is_index(dtype):
             new = emit(self, self.norm(self.poly(e)), dtype)
-            if cost(new) <= cost(e):
-                return new
-            # expanding a product can cost more than it saves: keep its outer form
-            kept = map_children(e, self.simplify)
-            return kept if cost(kept) < cost(new) else new
-        if _is_truth_or_index(dtype):
-            return self.condition(e)
-        return self.rewrite_children(e)
+        elif _is_truth_or_index(dtype):
+            new = self.condition(e)
+        else:
+            return self.rewrite_children(e)
+        if cost(new) <= cost(e):
+            return new
+        # expanding a product can cost more than it saves: keep its outer form
+        kept = map_children(e, self.simplify)
+        return kept if cost(kept) < cost(new) else new
 
     def rewrite_children(self, e: Expr) -> Expr:
         """`e` with simplified children; axes of a reduction have their ranges inside it."""
@@ -141,16 +142,17 @@ class Simplifier(Engine):
         return Binary(op, left, right)
 
 
-def cost(e: Expr) -> int:
-    """Run time of an index expression in additions, every shared node counted once."""
-    seen: dict[int, Expr] = {}
-    todo, total = [e], 0
-    while todo:
-        x = todo.pop()
-        if id(x) not in seen and not isinstance(x, Var | IntImm):
-            seen[id(x)] = x
-            total += _COST.get(x.op, 1) if isinstance(x, Binary) else 1
-            todo.extend(children(x))
+def cost(e: Expr, seen: dict[int, int] | None = None) -> int:
+    """Run time in additions, every occurrence counted (each shared node is visited once)."""
+    if isinstance(e, Var | IntImm):
+        return 0
+    seen = {} if seen is None else seen
+    total = seen.get(id(e))
+    if total is None:
+        total = _COST.get(e.op, 1) if isinstance(e, Binary) else 1
+        for child in children(e):
+            total += cost(child, seen)
+        seen[id(e)] = total
     return total
 
 
