@@ -80,7 +80,8 @@ def test_two_libraries_side_by_side(resnet18: Exported, small: Exported, tmp_pat
 
 def test_two_copies_of_one_library(small: Exported, tmp_path: Path) -> None:
     """The same library from two paths, as two plug-ins of one program would load it."""
-    copy = tmp_path / "copy.so"
+    copy = tmp_path / "twin.so"  # not copy.so: that would shadow the module `copy`
+
     copy.write_bytes(small.library.read_bytes())
     script = (
         OURS

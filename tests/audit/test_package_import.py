@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from tests.audit.process import python, without
 
@@ -27,11 +26,13 @@ def test_import_is_quiet_and_light(tmp_path: Path) -> None:
     assert python(f"HEAVY = {HEAVY!r}\n" + REPORT, folder=tmp_path, flags=("-W", "always")) == ""
 
 
-def test_import_time_is_reported(tmp_path: Path, record_property: pytest.FixtureRequest) -> None:
+def test_import_time_is_reported(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     """Prints the time (the goal is 0.3 s); a shared machine's clock is no reason to fail."""
     script = "import time; s = time.perf_counter(); import tensorkiln; print(time.perf_counter()-s)"
     seconds = statistics.median(float(python(script, folder=tmp_path)) for _ in range(3))
-    record_property("import_seconds", seconds)  # type: ignore[operator]
+    record_property("import_seconds", seconds)
     print(f"import tensorkiln: {seconds:.3f} s")
 
 
@@ -49,4 +50,4 @@ def test_import_starts_no_thread_and_no_process(tmp_path: Path) -> None:
         "print(tasks)\n"
     )
     bare = script.replace(", tensorkiln", ", numpy")  # numpy's BLAS starts threads of its own
-    assert python(script, folder=tmp_path) == python(bare, folder=tmp_path)
+    assert int(python(script, folder=tmp_path)) <= int(python(bare, folder=tmp_path))
