@@ -84,6 +84,27 @@ typedef struct kiln_library {
 /* Defined by entry.c. */
 extern const kiln_library kiln_this_library;
 
+/* For size expressions in entry.c. Division rounds down, as it does in Python. */
+static inline int64_t kiln_floordiv(int64_t a, int64_t b)
+{
+    return a / b - (a % b != 0 && (a < 0) != (b < 0));
+}
+
+static inline int64_t kiln_floormod(int64_t a, int64_t b)
+{
+    return a - kiln_floordiv(a, b) * b;
+}
+
+static inline int64_t kiln_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t kiln_max(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 /* ---- error.c: the last failure of each thread -------------------------------------------- */
 int kiln_fail(int code, const char *format, ...) KILN_PRINTF(2, 3);
 void kiln_clear_error(void);

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
+from tensorkiln.codegen.host_c import (
+    HostFunction,
+    KernelCall,
+    Ptr,
+    ScalarExpr,
+    ScalarInfo,
+    TensorInfo,
+    entry_c,
+    exported_symbols,
+    header_h,
+    required_features,
+)
+from tensorkiln.link.shared import link_shared
+from tensorkiln.runtime import Executor, load_module
+from tests.link import sample
+
+GOOD = HostFunction(
+    "f",
+    "graph",
+    (TensorInfo("x", "float32", ("s_n", 4)),),
+    (TensorInfo("y", "float32", ("s_n",)),),
+    ("n",),
+    calls=(KernelCall("k", (Ptr("arg", 0), Ptr("arg", 1), ScalarExpr("s_n"))),),
+)
+
+
+def text(*functions: HostFunction, weights: int = 0, prefix: str = "") -> str:
+    return entry_c(functions, library_name="lib", weights_size=weights, prefix=prefix)
+
+
+def changed(**fields: object) -> HostFunction:
+    return dataclasses.replace(GOOD, **fields)  # type: ignore[arg-type]
+
+
+def test_the_call_plan_is_one_line_per_kernel() -> None:
+    plan = sample.entry().split("static void run_main")[1].split("}\n")[0]
+    assert plan.splitlines()[2:] == [
+        "    char *const in_x = frame->arg[0];",
+        "    char *const out_out = frame->arg[1];",
+        "    char *const weights = kiln_weights;",
+        "    char *const workspace = frame->workspace;",
+        "    const int64_t s_n = frame->symbol[0];",
+        "",
+        "    dense(in_x, weights, weights + 512, workspace + 64, s_n, 8, 16,",
+        "          (int32_t)(1)); /* fc1: Gemm * / Relu */",
+        "    dense(workspace + 64, weights + 576, weights + 832, out_out, s_n, 16, 4,",
+        "          (int32_t)(0)); /* fc2: Gemm */",
+    ]
+
+
+def test_lines_fit_and_are_ascii() -> None:
+    for produced in (sample.entry(), sample.header()):
+        assert produced.isascii()
+        assert max(len(line) for line in produced.splitlines()) <= 110
+
+
+def test_header_documents_each_entry() -> None:
+    header = sample.header()
+    assert (
+        "int mlp_main(int64_t n,\n             const float *x,\n             float *out);" in header
+    )
+    assert " *   in     x            float32 [n, 8]" in header
+    assert " *   size   n            at least 0" in header
+    assert (
+        "int mlp_scale(int64_t n,\n              float *x,\n              double factor," in header
+    )
+
+
+def test_names_that_c_reserves() -> None:
+    function = HostFunction(
+        "g",
+        "graph",
+        (TensorInfo("input.1", "int8", (2,)), TensorInfo("int", "bool", (2,))),
+        (TensorInfo("input_1", "float16", (2,)), TensorInfo("0", "bfloat16", (2,))),
+    )
+    header = header_h([function], library_name="my-net.v2")
+    expected = "const int8_t *input_1,const uint8_t *int_,uint16_t *input_1_2,uint16_t *_0"
+    assert f"int my_net_v2_g({expected});" in header.replace(",\n" + " " * 16, ",")
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (changed(name="a-b"), "its name is no C identifier"),
+        (changed(symbols=("n", "m")), "symbol 'm' is not the size of any dimension"),
+        (changed(symbols=("n", "2m")), "symbol '2m' is no C identifier"),
+        (changed(outputs=(TensorInfo("y", "float32", ("s_q + 1",)),)), "'y' uses unknown symbols"),
+        (changed(calls=(KernelCall("k", (ScalarExpr("s_m"),)),)), "call of k uses unknown symbols"),
+        (changed(calls=(KernelCall("k", (Ptr("arg", 2),)),)), "takes parameter 2, which is no"),
+        (changed(inputs=(*GOOD.inputs, ScalarInfo("a"))), "a graph takes tensors only"),
+        (changed(calls=(KernelCall("k", (Ptr("weights"),)),)), "reads weights, but there are none"),
+        (
+            changed(calls=(KernelCall("k", ()), KernelCall("k", (Ptr("arg"),)))),
+            "kernel k is called with different argument types",
+        ),
+    ],
+)
+def test_malformed_functions(function: HostFunction, words: str) -> None:
+    with pytest.raises(InternalError, match=words):
+        text(function)
+
+
+def test_limits_and_names() -> None:
+    wide = tuple(TensorInfo(f"x{i}", "float32", (1,)) for i in range(257))
+    with pytest.raises(UnsupportedError, match="257 parameters, the limit is 256"):
+        text(changed(inputs=wide, symbols=(), outputs=(), calls=()))
+    with pytest.raises(UnsupportedError, match="element type complex64"):
+        text(changed(inputs=(TensorInfo("x", "complex64", ("s_n",)),)))
+    with pytest.raises(UserError, match="two entries of the library would be called 'lib_f'"):
+        text(GOOD, GOOD)
+    with pytest.raises(UserError, match="'lib_last_error'"):
+        text(changed(name="last_error"))
+    with pytest.raises(UserError, match="prefix 'a b'"):
+        text(GOOD, prefix="a b")
+    with pytest.raises(InternalError, match=r"metadata keys \['functions'\]"):
+        entry_c([], library_name="x", weights_size=0, metadata_json='{"functions": 1}')
+
+
+def test_features_that_ask_nothing_of_the_processor() -> None:
+    listed = ["+fma", "avx2", "-avx512f", "+prefer-256-bit", "+64bit", "", "+fast-shld-rotate"]
+    assert required_features(listed) == ("avx2", "fma")
+
+
+KERNELS = r"""
+#include <stdint.h>
+void halves(uint16_t *x, uint16_t *y, int64_t n, int64_t m)
+{
+    for (int64_t i = 0; i < m; i++) y[i] = i < n ? x[i] : 7;
+}
+void tick(void) {}
+"""
+
+
+def test_scalars_no_weights_small_types_and_rounded_sizes(tmp_path: Path) -> None:
+    size = "kiln_max(kiln_floordiv(s_n + 3, 4) * 4, kiln_min(s_n, 2))"
+    functions = [
+        HostFunction(
+            "pad",
+            "graph",
+            (TensorInfo("x", "bfloat16", ("s_n",)),),
+            (TensorInfo("y", "bfloat16", (size,)),),
+            ("n",),
+            calls=(
+                KernelCall(
+                    "halves", (Ptr("arg"), Ptr("arg", 1), ScalarExpr("s_n"), ScalarExpr(size))
+                ),
+            ),
+        ),
+        HostFunction("nothing", "graph", (), (), calls=(KernelCall("tick", ()),)),
+        HostFunction(
+            "zero_rank",
+            "graph",
+            (TensorInfo("x", "float64", ()),),
+            (TensorInfo("y", "float64", ()),),
+        ),
+    ]
+    path = link_shared(
+        [],
+        {"entry.c": text(*functions), "k.c": KERNELS},
+        None,
+        tmp_path / "lib.so",
+        triple=sample.TRIPLE,
+        exports=exported_symbols(functions, prefix="lib"),
+    )
+    executor = Executor(load_module(path))
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    for n in (1, 4, 5):
+        x = np.arange(n).astype(ml_dtypes.bfloat16)
+        y = executor["pad"](x).numpy()
+        assert y.dtype == x.dtype and len(y) == -(-n // 4) * 4
+        assert y[:n].tolist() == x.tolist()
+        assert set(y[n:].view(np.uint16).tolist()) <= {7}
+    assert executor["nothing"]() == ()
+    assert executor["zero_rank"](np.array(2.0)).shape == ()
+    assert ctypes.CDLL(str(path)).lib_nothing() == 0
+
+
+def test_a_library_without_functions(tmp_path: Path) -> None:
+    path = link_shared([], {"entry.c": text()}, None, tmp_path / "l.so", triple=sample.TRIPLE)
+    assert not load_module(path).functions
