@@ -14,6 +14,7 @@ from tensorkiln.ir.expr import (
     REDUCE_BINARY, Broadcast, Expr, IntImm, Load, Reduce, Var, VectorReduce, as_expr, binary, const,
     int_value, logical_and, reduce_identity,
 )  # fmt: skip
+from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ir.stmt import Alloc, For, If, PrimFunc, Seq, Stmt, Store, seq
 from tensorkiln.ir.visit import free_vars, map_children, substitute, walk
@@ -140,7 +141,8 @@ class _Region:
         """Channels split in blocks, spatial axes whole, box aligned to blocks."""
         layout = self.group.out_type.memory
         blocks = [a for a in layout.axes if a.divisor > 1]
-        if len(layout.axes) != 5 or len(blocks) != 1:
+        v = layout.block(1)
+        if v == 1 or layout.with_halo({}) != Layout.parse(f"A B/{v} C D B%{v}"):
             return False
         at = self.offset.get(blocks[0].dim, IntImm(0))
         value = int_value(at)

@@ -38,7 +38,6 @@ _FLOAT_UNARY = {
     "abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "roundeven",
     "trunc": "trunc",
 }  # fmt: skip
-_VECTOR_REDUCE = {"sum": "fadd", "max": "fmax", "min": "fmin"}
 
 
 def llvm_type(dtype: DType) -> str:
@@ -721,19 +720,20 @@ class Emitter:
     def _vector_reduce(self, op: str, x: str, dtype: DType) -> str:
         """Halve the vector until one lane is left: a fixed order for every target."""
         lanes = dtype.lanes
-        while lanes > 1:
+        name = {"sum": "add", "prod": "mul"}.get(op, op)
+        while lanes > 2:
             t, half = llvm_type(dtype.with_lanes(lanes)), dtype.with_lanes(lanes // 2)
             low = ", ".join(f"i32 {i}" for i in range(lanes // 2))
             high = ", ".join(f"i32 {i}" for i in range(lanes // 2, lanes))
             mask = f"<{lanes // 2} x i32>"
             a = self._line(f"shufflevector {t} {x}, {t} poison, {mask} <{low}>")
             b = self._line(f"shufflevector {t} {x}, {t} poison, {mask} <{high}>")
-            name = {"sum": "add", "prod": "mul"}.get(op, op)
             x = self._binary(name, a, b, half, IntImm(0))
             lanes //= 2
-        return self._line(
-            f"extractelement {llvm_type(dtype.with_lanes(1)) if False else f'<1 x {_ELEMENT[dtype.name]}>'} {x}, i32 0"
-        )
+        pair = llvm_type(dtype.with_lanes(2))
+        a = self._line(f"extractelement {pair} {x}, i32 0")
+        b = self._line(f"extractelement {pair} {x}, i32 1")
+        return self._binary(name, a, b, dtype.element, IntImm(0))
 
     def _intrin(self, name: str, args: list[str], dtype: DType) -> str:
         t = llvm_type(dtype)
