@@ -1,7 +1,7 @@
 """A library beside ONNX Runtime, in a fresh process: same results, and how fast each is.
 
-`python -m tensorkiln.cli.compare REQUEST.json` prints the answer as JSON. A process of its own
-shows that the library needs nothing of the compiler, and starts its threads as asked for.
+`python -m tensorkiln.cli.compare REQUEST` takes and prints JSON text. A process of its own shows
+that the library needs nothing of the compiler, and starts its threads as asked for.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tensorkiln.cli.library import Array, graph_function, open_function, random_
 RTOL, ATOL = 1e-3, 1e-4  # of the value, and of the output's largest value
 _PAUSE = 0.005  # seconds: worker threads of the one before may still spin
 _TURN = 0.02
+_REFUSED = 2  # exit code of the fresh process for a UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,8 @@ def compare_fresh(request: Request) -> Answer:
     environment = dict(os.environ, KILN_NUM_THREADS=str(request.threads))
     command = [sys.executable, "-m", "tensorkiln.cli.compare", json.dumps(asdict(request))]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode == _REFUSED:
+        raise UserError(done.stderr.strip())
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
         reason = "\n  ".join(lines[-5:]) or f"exit code {done.returncode}"
@@ -167,5 +170,15 @@ def interleave(calls: Sequence[Callable[[], object]], seconds: float) -> list[Ti
     return [Times(min(t), statistics.median(t), len(t)) for t in taken]
 
 
+def main(request: str) -> int:
+    """The fresh process: print the answer; what the user did wrong goes to stderr as a sentence."""
+    try:
+        print(json.dumps(asdict(compare(Request(**json.loads(request))))))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return _REFUSED
+    return 0
+
+
 if __name__ == "__main__":
-    print(json.dumps(asdict(compare(Request(**json.loads(sys.argv[1]))))))
+    sys.exit(main(sys.argv[1]))

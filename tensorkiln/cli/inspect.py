@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def report_text(report: LibraryReport, everything: bool = False) -> str:
         ("library", f"{report.path} ({meta.library})"),
         ("compiler", f"tensorkiln {meta.compiler_version}"),
         ("target", " ".join(str(target.get(k, "?")) for k in ("kind", "mtriple", "mcpu"))),
-        ("needs CPU", " ".join(meta.cpu_features) or "the architecture's baseline"),
+        ("needs CPU", _wrapped(meta.cpu_features) or "the architecture's baseline"),
         ("needs", " ".join(report.needed) or "no other library"),
         ("file", size_text(report.file_bytes)),
         ("weights", size_text(report.weights_bytes)),
@@ -55,6 +56,11 @@ def report_text(report: LibraryReport, everything: bool = False) -> str:
     if rows:
         parts.append("artifacts\n" + _some(rows, everything))
     return "\n".join(parts)
+
+
+def _wrapped(words: Sequence[str]) -> str:
+    """Words in lines of a screen's width, indented to stand in the second column."""
+    return textwrap.fill(" ".join(words), 80, break_on_hyphens=False).replace("\n", "\n" + " " * 14)
 
 
 def _function_text(function: FunctionInfo) -> str:

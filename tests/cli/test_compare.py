@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.cli import compare
 from tensorkiln.cli.bench import answer_text
 from tensorkiln.cli.compare import Answer, Request, Times, interleave
@@ -65,10 +66,15 @@ def test_calls_are_in_turns() -> None:
     assert all(t.count > 0 for t in times)
 
 
-def test_failure_of_the_fresh_process_is_told(tmp_path: Path) -> None:
-    with pytest.raises(Exception, match=r"none\.so") as caught:
+def test_user_error_of_the_fresh_process_stays_one(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none\.so"):
         compare.compare_fresh(Request(str(tmp_path / "none.so")))
-    assert "fresh process failed" in str(caught.value)
+
+
+def test_crash_of_the_fresh_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare.sys, "executable", "/bin/false")
+    with pytest.raises(InternalError, match="fresh process failed"):
+        compare.compare_fresh(Request("x.so"))
 
 
 def test_ratio_in_the_table() -> None:

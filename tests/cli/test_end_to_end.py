@@ -1,0 +1,140 @@
+"""The real road through the commands, on a model that takes a second."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from examples.make_mlp import make_mlp
+from tensorkiln.artifact import ArtifactSet
+from tensorkiln.cli import main
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the model, the library and its artifacts."""
+    folder = tmp_path_factory.mktemp("cli")
+    model = folder / "mlp.onnx"
+    model.write_bytes(make_mlp().SerializeToString())
+    argv = ["compile", str(model), "-o", str(folder / "mlp.so"), "--keep", str(folder / "kept")]
+    assert main([*argv, "-q"]) == 0
+    return folder
+
+
+def kiln(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tensorkiln.cli", *argv]
+    return subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **environment}, check=False
+    )
+
+
+def test_artifacts_are_kept(folder: Path) -> None:
+    kept = ArtifactSet.load(folder / "kept")
+    assert {"native", "header"} <= set(kept.by_loader())
+    assert kept["weights.bin"].size > 900_000
+
+
+def test_run_matches_numpy_and_onnxruntime(folder: Path, capsys: Any) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    image = np.random.default_rng(3).standard_normal((5, 784)).astype(np.float32)
+    np.save(folder / "image.npy", image)
+    out = folder / "out"
+    argv = ["run", str(folder / "mlp.so"), "--input", str(folder / "image.npy")]
+    assert main([*argv, "--output-dir", str(out)]) == 0
+    session = onnxruntime.InferenceSession(str(folder / "mlp.onnx"))
+    (want,) = session.run(None, {"image": image})
+    np.testing.assert_allclose(np.load(out / "logits.npy"), want, rtol=1e-4, atol=1e-4)
+    assert "5 x 10" in capsys.readouterr().out
+
+
+def test_inspect_reads_the_real_library(folder: Path, capsys: Any) -> None:
+    assert main(["inspect", str(folder / "mlp.so"), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    function = report["metadata"]["functions"][0]
+    assert function["inputs"] == [{"name": "image", "dtype": "float32", "shape": ["batch", 784]}]
+    assert report["weights_bytes"] > 900_000
+    assert report["kernel_code_bytes"] > 0
+    assert all(size > 0 for size in report["kernel_code"].values())
+    assert report["metadata"]["target"]["kind"] == "llvm"
+    names = {kernel["symbol"]: kernel["nodes"] for kernel in report["metadata"]["kernels"]}
+    assert any("layer1" in nodes for nodes in names.values())
+    assert all("llvm" not in name for name in report["needed"])
+
+
+def test_inspect_loads_no_code(folder: Path) -> None:
+    script = (
+        "import sys\n"
+        "from tensorkiln.cli import main\n"
+        "assert main(['inspect', sys.argv[1]]) == 0\n"
+        "maps = [line for line in open('/proc/self/maps') if sys.argv[1] in line]\n"
+        "assert not [line for line in maps if 'x' in line.split()[1]], maps\n"
+        "heavy = {'llvmlite', 'onnx', 'ziglang', 'tensorkiln.pipeline'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    library = str(folder / "mlp.so")
+    done = subprocess.run([sys.executable, "-c", script, library], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_bench_beside_onnxruntime(folder: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    argv = ["bench", str(folder / "mlp.so"), "--model", str(folder / "mlp.onnx")]
+    done = kiln(*argv, "--dim", "batch=2", "--threads", "1", "--seconds", "0.1", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["agrees"] is True
+    assert report["trials"] == 3
+    assert report["peer"]["count"] > 0
+    assert 0 < report["ours"]["min_ms"] <= report["ours"]["median_ms"]
+
+
+def test_bench_says_which_dimension_is_missing(folder: Path) -> None:
+    done = kiln("bench", str(folder / "mlp.so"), "--seconds", "0.1")
+    assert done.returncode == 2
+    assert "--dim batch=1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_bench_of_a_wrong_model_differs(folder: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    other = folder / "other.onnx"
+    other.write_bytes(make_mlp(seed=1).SerializeToString())
+    argv = ["bench", str(folder / "mlp.so"), "--model", str(other), "--dim", "batch=1"]
+    done = kiln(*argv, "--seconds", "0.05")
+    assert done.returncode == 1
+    assert "DIFFER" in done.stdout
+
+
+def test_baseline_target_says_so(folder: Path) -> None:
+    out = str(folder / "base.so")
+    done = kiln("compile", str(folder / "mlp.onnx"), "-o", out, "--target", "llvm")
+    assert done.returncode == 0, done.stderr
+    assert "baseline" in done.stderr
+    assert kiln("run", out, "--random", "--dim", "batch=1").returncode == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\x08\x08\x12\x00\xff\xff\xff"])
+def test_garbage_models(folder: Path, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "bad.onnx").write_bytes(content)
+    for command in ("check", "compile"):
+        done = kiln(command, str(tmp_path / "bad.onnx"))
+        assert done.returncode in (1, 2, 3), done.stderr
+        assert "Traceback" not in done.stderr
+        assert "bad.onnx" in done.stderr + done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.onnx"]
+
+
+def test_truncated_model(folder: Path, tmp_path: Path) -> None:
+    data = (folder / "mlp.onnx").read_bytes()
+    (tmp_path / "cut.onnx").write_bytes(data[: len(data) // 2])
+    done = kiln("compile", str(tmp_path / "cut.onnx"), "-o", str(tmp_path / "cut.so"))
+    assert done.returncode == 2, done.stderr
+    assert "cut.onnx" in done.stderr
+    assert not (tmp_path / "cut.so").exists()

@@ -1,0 +1,105 @@
+"""Every code block of the README and of docs/ runs, in order, each page in one folder.
+
+A block is skipped only by a comment `<!-- not run: why -->` on the line before it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tensorkiln.base.config import KNOBS
+from tensorkiln.cli.entry import COMMANDS
+from tensorkiln.target.kinds import KINDS
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [page for page in PAGES if page.name != "ARCHITECTURE.md"]
+BLOCK = re.compile(r"(?:<!-- not run: (?P<why>.+?) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)```", re.S)
+
+
+@dataclass(frozen=True)
+class Block:
+    kind: str
+    text: str
+    skipped: bool
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    return [Block(m["kind"], m["text"], bool(m["why"])) for m in BLOCK.finditer(text)]
+
+
+def script(found: list[Block]) -> list[tuple[str, str]]:
+    """(kind, text) to run, in order; a python block begins with all those before it.
+
+    A later block may use names of an earlier one, as a reader would.
+    """
+    steps: list[tuple[str, str]] = []
+    python = ""
+    for block in found:
+        assert block.kind in ("python", "sh"), block.kind
+        if block.skipped:
+            continue
+        if block.kind == "sh":
+            steps.append(("sh", block.text))
+            continue
+        python += block.text
+        if steps and steps[-1][0] == "python":
+            steps.pop()  # a prefix of this one
+        steps.append(("python", python))
+    return steps
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_blocks_run(page: Path, tmp_path: Path) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    shims = tmp_path / ".shims"
+    shims.mkdir()
+    for name, command in (("kiln", "-m tensorkiln.cli"), ("python", "")):
+        (shims / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {command} "$@"\n')
+        (shims / name).chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{shims}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "KILN_PROGRESS": "off",
+    }
+    for kind, text in script(blocks(page)):
+        command = [sys.executable, "-c", text] if kind == "python" else ["sh", "-euc", text]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+
+
+def test_only_the_two_commands_are_not_run() -> None:
+    skipped = [block.text for page in PAGES for block in blocks(page) if block.skipped]
+    assert len(skipped) == 1
+    assert "make demo" in skipped[0]
+
+
+def test_links_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_pages_name_everything_there_is() -> None:
+    cli = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    for name in COMMANDS:
+        assert f"`kiln {name}" in cli
+    for knob in KNOBS:
+        assert f"`{knob.variable}`" in cli
+    targets = (ROOT / "docs" / "targets.md").read_text(encoding="utf-8")
+    for kind in KINDS.values():
+        assert f"`{kind.name}`" in targets
+        for option in kind.options:
+            assert f"`{option.name}`" in targets
