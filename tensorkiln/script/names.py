@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import keyword
 import re
 
@@ -15,6 +16,11 @@ def identifier(name: str, default: str = "v") -> str:
     if text[0].isdigit():
         text = "_" + text
     return text + "_" if keyword.iskeyword(text) or text in RESERVED else text
+
+
+def string(text: str) -> str:
+    """A double-quoted literal in plain ASCII."""
+    return json.dumps(text)
 
 
 class Names:

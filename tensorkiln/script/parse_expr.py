@@ -108,6 +108,9 @@ class Scope:
 
     def unknown(self, node: ast.Name) -> UserError:
         """The error for a name that nothing binds."""
+        if node.id in self.captured:
+            kind = type(self.captured[node.id]).__name__
+            return self.source.error(node, f"{node.id!r} is a Python {kind}, of no use here")
         names = [*self.bound, *self.captured]
         return self.source.error(node, f"unknown name {node.id!r}", nearest(node.id, names))
 
@@ -319,9 +322,21 @@ class ExprParser:
         a, b = self.same([node.body, node.orelse])
         return Select(self.expr(node.test, BOOL), a, b)
 
-    def _load(self, node: ast.Subscript) -> Expr:
+    def _load(self, node: ast.Subscript) -> Expr | Number:
+        if isinstance(node.value, ast.Name) and node.value.id not in self.scope.bound:
+            values = plain(self.scope.captured.get(node.value.id))
+            if isinstance(values, tuple):
+                return self._item(node, values)
         buf = self.buffer(node.value)
         return Load(buf, self.indices(node.slice, buf))
+
+    def _item(self, node: ast.Subscript, values: tuple[object, ...]) -> Number:
+        """An item of a captured tuple."""
+        index = self.integer(node.slice)
+        value = values[index] if -len(values) <= index < len(values) else None
+        if not isinstance(value, (int, float)):
+            raise self.fail(node, f"no number at {index} of {values!r}")
+        return Number(value, captured=True)
 
     def buffer(self, node: ast.expr) -> Buffer:
         """The buffer a name stands for."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import keyword
 import weakref
 
@@ -27,7 +26,7 @@ from tensorkiln.ir.relax import (
     TupleType,
     Type,
 )
-from tensorkiln.script.names import Names, identifier
+from tensorkiln.script.names import Names, identifier, string
 from tensorkiln.script.print_tir import TirPrinter
 from tensorkiln.script.syntax import GRAPH_WORDS, INLINE_ELEMENTS
 
@@ -99,9 +98,9 @@ class RelaxPrinter:
     def _options(self, f: Function, name: str) -> str:
         items = []
         if not self._canonical and name != f.name:
-            items.append(f"name={f.name!r}")
+            items.append(f"name={string(f.name)}")
         if f.attrs:
-            pairs = [f"{k!r}: {self.attr(v)}" for k, v in f.attrs.items_]
+            pairs = [f"{string(k)}: {self.attr(v)}" for k, v in f.attrs.items_]
             items.append(f"attrs={{{', '.join(pairs)}}}")
         return f"({', '.join(items)})" if items else ""
 
@@ -147,15 +146,15 @@ class RelaxPrinter:
         args = [self.value(a) for a in c.args]
         args += self._keywords(c.attrs)
         if c.span and not self._canonical:
-            args.append(f"span={_string(c.span)}")
+            args.append(f"span={string(c.span)}")
         if isinstance(c.callee, GlobalRef):
             name = c.callee.name
             plain = name.isidentifier() and not keyword.iskeyword(name)
-            head = f"{self._module}.{name}" if plain else f"{self._module}[{_string(name)}]"
+            head = f"{self._module}.{name}" if plain else f"{self._module}[{string(name)}]"
         elif all(map(_is_word, c.callee.split("."))) and c.callee not in GRAPH_WORDS:
             head = f"R.{c.callee}"
         else:
-            head, args = "R.op", [_string(c.callee), *args]
+            head, args = "R.op", [string(c.callee), *args]
         return f"{head}({', '.join(args)})"
 
     def _keywords(self, attrs: Attrs) -> list[str]:
@@ -164,7 +163,7 @@ class RelaxPrinter:
         other = [(k, v) for k, v in attrs.items_ if not _is_word(k) or k == "span"]
         out = [f"{k}={self.attr(v)}" for k, v in plain]
         if other:
-            out.append(f"**{{{', '.join(f'{_string(k)}: {self.attr(v)}' for k, v in other)}}}")
+            out.append(f"**{{{', '.join(f'{string(k)}: {self.attr(v)}' for k, v in other)}}}")
         return out
 
     def attr(self, v: object) -> str:
@@ -177,7 +176,7 @@ class RelaxPrinter:
         if isinstance(v, Expr):
             return self._tir.expr(v)
         if isinstance(v, str):
-            return _string(v)
+            return string(v)
         if isinstance(v, float) and repr(v) in ("inf", "-inf", "nan"):
             return f'float("{v!r}")'
         return repr(v)
@@ -187,11 +186,11 @@ class RelaxPrinter:
         shape = self._tir.dims(c.type.shape, quoted=False)
         tail = "" if c.type.layout is None else f', layout="{c.type.layout}"'
         if values is not None:
-            name = "" if self._canonical or not c.name else f", name={_string(c.name)}"
+            name = "" if self._canonical or not c.name else f", name={string(c.name)}"
             if c.array.ndim == 0 and not c.type.shape:
                 return f'R.const({values[0]}, "{c.type.dtype}"{tail}{name})'
             return f'R.const([{", ".join(values)}], "{c.type.dtype}", {shape}{tail}{name})'
-        key = "" if self._canonical else f"{_string(self._constants.key(c))}, "
+        key = "" if self._canonical else f"{string(self._constants.key(c))}, "
         tail += f', sha256="{digest(c.array)}"'
         return f'R.const({key}"{c.type.dtype}", {shape}{tail})'
 
@@ -200,17 +199,13 @@ def _is_word(text: str) -> bool:
     return text.isidentifier() and not keyword.iskeyword(text)
 
 
-def _string(text: str) -> str:
-    """A double-quoted literal, plain ASCII."""
-    return json.dumps(text)
-
-
 def _inline(c: Constant) -> list[str] | None:
     """The elements as literals, or None when they are many or would not come back exactly."""
     a = c.array
     if a.size > INLINE_ELEMENTS or a.dtype.kind not in "biuf" or str(a.dtype) != c.type.dtype.name:
         return None
-    values = a.reshape(-1).tolist()
+    # NaN has one spelling: one with a sign or a payload of its own does not come back.
+    values = [float("nan") if v != v else v for v in a.reshape(-1).tolist()]
     if np.array(values, a.dtype).tobytes() != np.ascontiguousarray(a).tobytes():
         return None
     return [repr(v) if repr(v) not in ("inf", "-inf", "nan") else f'float("{v!r}")' for v in values]

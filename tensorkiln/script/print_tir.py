@@ -26,7 +26,7 @@ from tensorkiln.ir.expr import (
 )
 from tensorkiln.ir.stmt import Alloc, For, If, Let, Prefetch, PrimFunc, Seq, Stmt, Store
 from tensorkiln.ir.visit import free_vars
-from tensorkiln.script.names import Names, identifier
+from tensorkiln.script.names import Names, identifier, string
 from tensorkiln.script.syntax import (
     COMPARE,
     INFIX,
@@ -275,13 +275,13 @@ class TirPrinter:
         """What the decorator must say because the parser would assume otherwise."""
         items = []
         if not self.canonical and name != f.name:
-            items.append(f"name={f.name!r}")
+            items.append(f"name={string(f.name)}")
         if f.outputs != inferred_outputs(f.params, f.body):
             items.append(f"outputs={f.outputs}")
         if f.inplace:
             items.append(f"inplace={f.inplace!r}")
         if f.op_class != "loops":
-            items.append(f"op_class={f.op_class!r}")
+            items.append(f"op_class={string(f.op_class)}")
         if not f.public:
             items.append("private=True")
         return f"({', '.join(items)})" if items else ""

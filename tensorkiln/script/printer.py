@@ -9,7 +9,7 @@ from __future__ import annotations
 from tensorkiln.ir.expr import Expr
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.stmt import PrimFunc
-from tensorkiln.script.names import identifier
+from tensorkiln.script.names import identifier, string
 from tensorkiln.script.print_relax import Constants, RelaxPrinter
 from tensorkiln.script.print_tir import TirPrinter
 
@@ -41,7 +41,7 @@ def constant_table(mod: IRModule) -> dict[str, object]:
 
 
 def _module_text(mod: IRModule, constants: Constants) -> str:
-    option = "" if mod.name == "model" else f"(name={mod.name!r})"
+    option = "" if mod.name == "model" else f"(name={string(mod.name)})"
     lines = [f"@tk.script.ir_module{option}", f"class {CLASS}:"]
     if not mod.functions:
         lines.append("    pass")

@@ -353,12 +353,11 @@ class GraphGen:
             if not fits:
                 return self.bound_constant()
             args.append(self.pick(fits))
-        types = tuple(TensorType((self.dim(),), b.dtype) for b in f.buffers[len(reads) :])
-        if any(isinstance(d, IntImm) for t in types for d in t.shape):
-            return self.bound_constant()
-        return Call(GlobalRef(f.name), tuple(args)), types[0] if len(types) == 1 else TupleType(
-            types
-        )
+        rows = self.pick(self.dims)
+        self.known.append(rows)
+        outs = [TensorType((rows,), b.dtype) for b in f.buffers[len(reads) :]]
+        call = Call(GlobalRef(f.name), tuple(args))
+        return call, outs[0] if len(outs) == 1 else TupleType(tuple(outs))
 
     def bound_constant(self) -> tuple[Bound, Type]:
         c = self.constant()

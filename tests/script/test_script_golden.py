@@ -17,7 +17,7 @@ CONSTANTS = {"fc.weight": np.arange(64 * 16, dtype="float32").reshape(64, 16)}
 
 @pytest.mark.parametrize("name", ["statements", "expressions", "graph"])
 def test_golden_scripts(name: str, golden: Callable[[Path, str], None]) -> None:
-    path = GOLDEN / f"{name}.py"
+    path = GOLDEN / f"{name}.txt"
     mod = from_source(path.read_text(encoding="utf-8"), CONSTANTS, file=path.name)
     verify(mod)
     golden(path, print_module(mod))
@@ -26,7 +26,7 @@ def test_golden_scripts(name: str, golden: Callable[[Path, str], None]) -> None:
 def test_canonical_texts(golden: Callable[[Path, str], None]) -> None:
     text = ""
     for name in ("statements", "graph"):
-        path = GOLDEN / f"{name}.py"
+        path = GOLDEN / f"{name}.txt"
         mod = from_source(path.read_text(encoding="utf-8"), CONSTANTS, file=path.name)
         text += "".join(print_function(f, canonical=True) + "\n" for f in mod.functions)
     golden(GOLDEN / "canonical.txt", text)

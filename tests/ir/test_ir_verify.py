@@ -1,0 +1,263 @@
+"""Modules that are malformed: the verifier names the path and what is wrong."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tensorkiln.base.errors import InternalError
+from tensorkiln.ir.buffer import Buffer, buffer
+from tensorkiln.ir.dtype import BOOL, DType
+from tensorkiln.ir.expr import (
+    Binary,
+    Broadcast,
+    Cast,
+    Expr,
+    FloatImm,
+    IntImm,
+    Intrin,
+    Load,
+    Ramp,
+    Reduce,
+    Select,
+    Shuffle,
+    Unary,
+    Var,
+    VectorReduce,
+)
+from tensorkiln.ir.layout import Layout
+from tensorkiln.ir.module import AnyFunction, IRModule
+from tensorkiln.ir.relax import (
+    Attrs,
+    Binding,
+    Bound,
+    Call,
+    Constant,
+    Function,
+    GlobalRef,
+    RVar,
+    ShapeValue,
+    Tuple,
+    TupleItem,
+    Type,
+    Value,
+    constant,
+    tensor,
+)
+from tensorkiln.ir.stmt import Alloc, For, If, Let, Prefetch, PrimFunc, Seq, Stmt, Store
+from tensorkiln.ir.verify import verify
+
+ZERO, ONE = IntImm(0), IntImm(1)
+i, k = Var("i"), Var("k")
+X, Y = buffer("X", (4, 16)), buffer("Y", (4, 16))
+REG = buffer("acc", (8, 16), scope="register")
+F = FloatImm(1.0)
+WIDE = Ramp(ZERO, ONE, 16)
+
+
+def fails(mod: IRModule | AnyFunction, message: str, path: str = "") -> None:
+    mod = mod if isinstance(mod, IRModule) else IRModule((mod,))
+    with pytest.raises(InternalError, match=re.escape(message)) as info:
+        verify(mod)
+    assert path in info.value.where, info.value.where
+    assert info.value.code == "malformed-ir"
+
+
+def kernel(body: Stmt, *params: Buffer | Var, outputs: int = 1) -> PrimFunc:
+    return PrimFunc("f", params or (X, Y), body, outputs)
+
+
+def stored(value: Expr) -> PrimFunc:
+    return kernel(Store(Y, (ZERO, ZERO), value))
+
+
+def loop(body: Stmt, kind: str = "serial", extent: Expr | None = None) -> For:
+    return For(i, ZERO, extent or IntImm(4), kind, body)
+
+
+STORE = Store(Y, (ZERO, ZERO), F)
+
+EXPRESSIONS: list[tuple[Expr, str]] = [
+    (i, "i is not bound here"),
+    (Load(buffer("Z", (4,)), (ZERO,)), "buffer Z is not bound here"),
+    (Load(X, (ZERO,)), "1 indices for X"),
+    (Load(X, (F, ZERO)), "indices of float32, int64"),
+    (Load(X, (WIDE, WIDE)), "indices of int64x16, int64x16"),
+    (Binary("add", F, ONE), "add: float32 against int64"),
+    (Binary("add", F, Broadcast(F, 4)), "add: float32 against float32x4"),
+    (Binary("plus", F, F), "binary operator 'plus'"),
+    (Binary("and", F, F), "and of float32"),
+    (Unary("not", F), "not of float32"),
+    (Unary("cbrt", F), "unary operator 'cbrt'"),
+    (Select(F, F, F), "select by float32"),
+    (Select(IntImm(1, BOOL), F, ONE), "select: float32 against int64"),
+    (Select(Broadcast(IntImm(1, BOOL), 4), F, F), "select by boolx4"),
+    (Cast(Broadcast(F, 4), DType("int8")), "cast of float32x4 to int8"),
+    (VectorReduce("add", Ramp(F, F, 4)), "ramp of 4 lanes from float32"),
+    (VectorReduce("avg", Broadcast(F, 4)), "reduction 'avg'"),
+    (VectorReduce("add", Broadcast(Broadcast(F, 4), 4)), "broadcast of float32x4"),
+    (VectorReduce("add", Shuffle(F, F, (0, 2))), "lanes (0, 2) of two float32"),
+    (Intrin("exp", (F, F)), "'exp' with 2 arguments"),
+    (Intrin("fma", (F, F, ONE)), "fma of float32, float32, int64"),
+    (Intrin("bitcast_f32", (F,)), "bitcast_f32 of float32"),
+    (Reduce("avg", ((k, ONE),), F), "reduction 'avg'"),
+    (Binary("mul", Reduce("sum", ((k, ONE),), F), Cast(k, DType("float32"))), "k is not bound"),
+    (Cast(IntImm(300, DType("int8")), DType("float32")), "300 as int8"),
+    (FloatImm(1.0, DType("int8")), "1.0 as int8"),
+    (ONE, "int64 stored where float32 belongs"),
+    (Broadcast(F, 4), "float32x4 stored where float32 belongs"),
+]
+
+
+@pytest.mark.parametrize(("value", "message"), EXPRESSIONS)
+def test_expressions(value: Expr, message: str) -> None:
+    fails(stored(value), message, "f.body.store(Y).value")
+
+
+def test_the_path_leads_to_the_expression_at_fault() -> None:
+    bad = Binary("add", F, ONE)
+    value = Unary("neg", Intrin("fma", (F, Load(X, (ZERO, ZERO)), bad)))
+    fails(stored(value), "float32 against int64", "f.body.store(Y).value.a.args[2]")
+    nested = loop(Seq((STORE, If(IntImm(1, BOOL), Store(Y, (ZERO, ZERO), bad)))))
+    fails(kernel(nested), "float32 against int64", "f.body.for(i)[1].then.store(Y).value")
+
+
+STATEMENTS: list[tuple[PrimFunc, str]] = [
+    (kernel(loop(STORE, "threads")), "loop kind 'threads'"),
+    (kernel(loop(STORE, "vectorized", k), X, Y, k), "a loop that is vectorized needs a constant"),
+    (kernel(loop(STORE, "serial", IntImm(4, DType("int32")))), "int32, but the loop variable"),
+    (kernel(loop(loop(STORE))), "i is bound again while in scope"),
+    (kernel(loop(STORE), X, Y, i), "i is bound again while in scope"),
+    (kernel(Seq((loop(STORE), Store(Y, (i, ZERO), F)))), "i is not bound here"),
+    (kernel(If(ONE, STORE)), "int64 as a condition"),
+    (kernel(Let(k, F, STORE)), "float32, but the variable is int64"),
+    (kernel(Store(X, (ZERO, ZERO), F)), "store to a parameter that is not an output"),
+    (kernel(Store(Y, (ZERO,), F)), "1 indices for Y"),
+    (kernel(Store(Y, (ZERO, WIDE), F)), "float32 stored where float32x16 belongs"),
+    (kernel(Alloc(Y, STORE)), "allocated again while in scope"),
+    (kernel(Alloc(buffer("b", (4,), scope="cache"), STORE)), "scope 'cache'"),
+    (kernel(Alloc(buffer("b", (k,), scope="register"), STORE), X, Y, k), "constant extents"),
+    (kernel(Prefetch(X, (ZERO, ZERO), 4)), "locality 4"),
+    (kernel(Prefetch(X, (ZERO, WIDE))), "address of one element"),
+    (kernel(STORE, X, Y, outputs=3), "3 outputs of 2 buffers"),
+    (kernel(STORE, Y, Y), "listed twice"),
+    (replace(kernel(STORE), inplace=(1,)), "inplace parameter 1 is an output"),
+    (kernel(STORE, REG, Y), "a parameter in scope 'register'"),
+    (kernel(STORE, buffer("V", (4,), "float32x4"), Y), "a buffer's elements are scalars"),
+]
+
+
+@pytest.mark.parametrize(("f", "message"), STATEMENTS)
+def test_statements(f: PrimFunc, message: str) -> None:
+    fails(f, message, "f")
+
+
+def in_registers(body: Stmt) -> PrimFunc:
+    return kernel(Alloc(REG, body))
+
+
+def test_register_buffers_are_indexed_by_numbers() -> None:
+    wide = Broadcast(F, 16)
+    verify(IRModule((in_registers(loop(Store(REG, (i * 2, WIDE), wide), "unrolled")),)))
+    fails(in_registers(loop(Store(REG, (i, WIDE), wide))), "register buffer acc indexed by i")
+    load = Store(REG, (Cast(Load(X, (ZERO, ZERO)), DType("int64")), WIDE), wide)
+    fails(in_registers(load), "indexed by a load")
+    fails(in_registers(Store(REG, (IntImm(8), WIDE), wide)), "elements 8..8")
+    fails(in_registers(Store(REG, (ZERO, Ramp(ONE, ONE, 16)), wide)), "elements 1..16")
+    fails(in_registers(Store(REG, (ZERO, Ramp(ZERO, IntImm(2), 16)), wide)), "stride")
+
+
+def test_a_variable_may_be_bound_again_beside_its_scope() -> None:
+    verify(IRModule((kernel(Seq((loop(STORE), loop(STORE)))),)))
+    row = Reduce("sum", ((k, IntImm(4)),), Load(X, (k, ZERO)))
+    verify(IRModule((stored(Binary("add", row, row)),)))
+
+
+# ---- graphs ---------------------------------------------------------------------------------
+
+T4 = tensor((4,), "float32")
+x, y, z = RVar("x", T4), RVar("y", T4), RVar("z", tensor((5,), "float32"))
+a4, b4 = buffer("A", (4,)), buffer("B", (4,))
+ADD = PrimFunc("add_one", (a4, b4), Store(b4, (ZERO,), a4[0]))
+
+
+def graph(*bindings: tuple[RVar, Bound], result: Value = x) -> IRModule:
+    pairs = tuple(Binding(var, value) for var, value in bindings)
+    return IRModule((ADD, Function("main", (x,), pairs, result)))
+
+
+def call(callee: str | GlobalRef, *args: Value, **attrs: object) -> Call:
+    return Call(callee, args, Attrs.of(**attrs))  # type: ignore[arg-type]
+
+
+KERNEL = GlobalRef("add_one")
+PAIR = RVar("pair", Tuple((x, x)).type)
+n, m = Var("n"), Var("m")
+FLOATS = np.zeros(4, "float32")
+
+GRAPHS: list[tuple[IRModule, str, str]] = [
+    (graph((y, call("relu", z))), "z is not bound here", "main.bindings[0](y).args[0]"),
+    (graph((y, call("relu", y))), "y is not bound here", ""),
+    (graph((y, call("relu", x)), (y, call("relu", x))), "bound twice", "main.bindings[1](y)"),
+    (graph((x, call("relu", x))), "bound twice", ""),
+    (graph(result=y), "y is not bound here", "main.result"),
+    (graph((z, x)), "the variable is float32[5], its value float32[4]", ""),
+    (graph((y, TupleItem(x, 0))), "item 0 of float32[4]", ""),
+    (graph((PAIR, Tuple((x, x))), (y, TupleItem(PAIR, 2))), "item 2 of (float32[4], ", ""),
+    (graph((PAIR, Tuple((x, x))), (z, TupleItem(PAIR, 1))), "float32[5], its value", ""),
+    (graph((y, call(GlobalRef("add_on"), x))), "did you mean 'add_one'?", ""),
+    (graph((y, call(KERNEL, x, x))), "add_one reads 1 buffers, the call gives 2", ""),
+    (graph((z, call(KERNEL, x))), "float32[5] holds 5 elements, the buffer 4", ""),
+    (graph((PAIR, call(KERNEL, x))), "writes 1 buffers, the call has 2 results", ""),
+    (graph((y, call(KERNEL, constant(np.zeros(4))))), "float64[4] for a buffer of float32", ""),
+    (graph((y, call("op", x, size=(n, 1)))), "dimension n is not known", "attrs.size"),
+    (graph((y, call("op", ShapeValue((n,))))), "dimension n is not known", ""),
+    (graph((y, call("", x))), "a call of nothing", ""),
+    (graph((y, Constant(FLOATS, tensor((5,), "float32")))), "array (4,), type (5,)", ""),
+    (graph((y, Constant(FLOATS, tensor((4,), "int8")))), "array float32, type int8", ""),
+    (graph((y, call("op", x))).with_functions((ADD, ADD)), "two functions of this name", "add_one"),
+]
+
+
+@pytest.mark.parametrize(("mod", "message", "path"), GRAPHS)
+def test_graphs(mod: IRModule, message: str, path: str) -> None:
+    fails(mod, message, path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (tensor((-1,), "float32"), "extent"),
+        (tensor((4,), "float32x4"), "a tensor of float32x4"),
+        (tensor((4,), "float32").with_layout(Layout.parse("B A")), "layout B A for 1 dimensions"),
+        (tensor((F,), "float32"), "extent"),
+    ],
+)
+def test_types(kind: Type, message: str) -> None:
+    fails(Function("main", (RVar("x", kind),), (), ShapeValue(())), message, "main.x")
+
+
+def test_calls_of_graph_functions() -> None:
+    def module(argument: Type, result: Type) -> IRModule:
+        p = RVar("p", tensor((n, 4), "float32"))
+        callee = Function("relu", (p,), (), p)
+        a, b = RVar("a", argument), RVar("b", result)
+        main = Function("main", (a,), (Binding(b, Call(GlobalRef("relu"), (a,))),), b)
+        return IRModule((callee, main))
+
+    good, other = tensor((m, 4), "float32"), tensor((m, 5), "float32")
+    verify(module(good, good))
+    verify(module(tensor((7, 4), "float32"), tensor((7, 4), "float32")))
+    fails(module(other, good), "float32[n, 4] expected, float32[m, 5] given", ".args[0]")
+    fails(module(good, other), "float32[n, 4] expected, float32[m, 5] given")
+    fails(module(good.with_layout(Layout.parse("B A")), good), "given", ".args[0]")
+
+
+def test_dimensions_come_in_with_types() -> None:
+    """A result whose extent only its operator knows brings in a new dimension."""
+    rows = RVar("rows", tensor((n, 1), "int64"))
+    flat = RVar("flat", tensor((n,), "int64"))
+    verify(graph((rows, call("nonzero", x)), (flat, call("reshape", rows, shape=(n,)))))
