@@ -80,15 +80,15 @@ def test_two_libraries_side_by_side(resnet18: Exported, small: Exported, tmp_pat
 
 def test_two_copies_of_one_library(small: Exported, tmp_path: Path) -> None:
     """The same library from two paths, as two plug-ins of one program would load it."""
-    copy = tmp_path / "twin.so"  # not copy.so: that would shadow the module `copy`
+    twin = tmp_path / "twin.so"
 
-    copy.write_bytes(small.library.read_bytes())
+    twin.write_bytes(small.library.read_bytes())
     script = (
         OURS
         + "library = runtime.load_module(sys.argv[4])\n"
         + ('y = runtime.Executor(library, runtime.cpu())["main"](np.load(sys.argv[2])).numpy()\n')
     )
-    assert "same" in python(script + CHECK, (*files(small), copy), folder=tmp_path)
+    assert "same" in python(script + CHECK, (*files(small), twin), folder=tmp_path)
 
 
 def test_results_do_not_depend_on_threads(resnet18: Exported, tmp_path: Path) -> None:
