@@ -154,7 +154,7 @@ class ZigToolchain:
         return f"{linux_arch(self.triple)}-linux-gnu.{GLIBC}"
 
     def _zig(self, arguments: Sequence[str], folder: Path) -> None:
-        cache = str(self.cache_dir / "zig")
+        cache = _writable(self.cache_dir / "zig", folder / "zig-cache")
         environ = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
         run_tool([str(zig_path()), *arguments], folder, environ)
 
@@ -190,6 +190,17 @@ class ZigToolchain:
         made = self.assemble(source, folder)
         arguments = ["ld.lld", "-shared", "--build-id=none", f"-soname={soname}"]
         self._zig([*arguments, f"--version-script={script}", "-o", soname, made], folder)
+
+
+def _writable(wished: Path, instead: Path) -> str:
+    """`wished`, or `instead` where that cannot be written: zig does nothing without a cache."""
+    try:
+        wished.mkdir(parents=True, exist_ok=True)
+        if os.access(wished, os.W_OK):
+            return str(wished)
+    except OSError:
+        pass
+    return str(instead)
 
 
 @functools.cache

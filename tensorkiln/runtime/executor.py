@@ -145,13 +145,17 @@ class GraphFunction:
 
     def _sized_outputs(self, inputs: Sequence[Any], addresses: Sequence[int]) -> list[Array]:
         """New arrays for outputs whose shapes depend on the inputs'."""
-        key = tuple([tuple(value.shape) for value in inputs])
-        shapes = self._shapes.get(key)
+        try:
+            key: tuple[object, ...] | None = tuple([tuple(value.shape) for value in inputs])
+        except (AttributeError, TypeError):  # DLPack alone promises no `.shape`
+            key = None
+        shapes = None if key is None else self._shapes.get(key)
         if shapes is None:
             shapes = [self._ask_shape(addresses, k) for k in range(len(self._dtypes))]
             if len(self._shapes) >= _SHAPES_KEPT:
                 self._shapes.clear()
-            self._shapes[key] = shapes
+            if key is not None:
+                self._shapes[key] = shapes
         made = []
         for shape, dtype in zip(shapes, self._dtypes, strict=True):
             nbytes = dtype.itemsize

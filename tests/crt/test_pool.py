@@ -281,3 +281,52 @@ def test_default_number_of_threads(program: Path) -> None:
         text=True,
     )
     assert one.stdout == "1\n"
+
+
+QUOTAS = [
+    ("no cgroups", {}, None),
+    ("version 2", {"list": "0::/a/b\n", "a/b/cpu.max": "150000 100000\n"}, 1),
+    ("half a CPU", {"list": "0::/a\n", "a/cpu.max": "50000 100000\n"}, 1),
+    ("of a parent", {"list": "0::/a/b\n", "a/cpu.max": "300000 100000", "a/b/cpu.max": "max 1"}, 3),
+    ("none", {"list": "0::/\n", "cpu.max": "max 100000\n"}, None),
+    (
+        "version 1",
+        {
+            "list": "5:memory:/x\n3:cpu,cpuacct:/a\n0::/\n",
+            "cpu/a/cpu.cfs_quota_us": "200000\n",
+            "cpu/a/cpu.cfs_period_us": "100000\n",
+        },
+        2,
+    ),
+    (
+        "version 1, no limit",
+        {
+            "list": "1:cpu:/a",
+            "cpu/a/cpu.cfs_quota_us": "-1\n",
+            "cpu/a/cpu.cfs_period_us": "100000\n",
+        },
+        None,
+    ),
+    ("garbage", {"list": "what\n:::\n0:\n0::/a\n", "a/cpu.max": "no number"}, None),
+]
+
+
+@pytest.mark.parametrize(("files", "quota"), [q[1:] for q in QUOTAS], ids=[q[0] for q in QUOTAS])
+def test_cgroup_quota(tmp_path: Path, files: dict[str, str], quota: int | None) -> None:
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    (tmp_path / "main.c").write_text(
+        '#include "crt.h"\nint main(void) { return kiln_default_threads(); }\n'
+    )
+    # A sched_getaffinity of our own, so that the quota decides on any machine.
+    (tmp_path / "cpus.c").write_text(
+        "#define _GNU_SOURCE\n#include <sched.h>\n"
+        "int sched_getaffinity(pid_t p, size_t s, cpu_set_t *c)\n"
+        "{ (void)p; (void)s; CPU_ZERO(c); for (int i = 0; i < 9; i++) CPU_SET(i, c); return 0; }\n"
+    )
+    places = [f'-DCGROUP_LIST="{tmp_path}/list"', f'-DCGROUP_TREE="{tmp_path}"']
+    command = ["gcc", "-std=c99", *places, "-I", str(CRT), "main.c", "cpus.c"]
+    subprocess.run([*command, str(CRT / "threads.c"), "-o", "threads"], check=True, cwd=tmp_path)
+    environ = {k: v for k, v in os.environ.items() if k != "KILN_NUM_THREADS"}
+    assert subprocess.run([str(tmp_path / "threads")], env=environ).returncode == (quota or 9)

@@ -95,6 +95,15 @@ def test_nothing_is_left_beside_the_output(tmp_path: Path) -> None:
     assert out.stat().st_mode & 0o111
 
 
+def test_a_cache_folder_that_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("KILN_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    _answers(sample.build(tmp_path / "mlp.so"))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "mlp.so"]
+
+
 def test_workspace_dir_keeps_the_readable_files(tmp_path: Path) -> None:
     sample.build(tmp_path / "mlp.so", workspace_dir=tmp_path / "work")
     assert (tmp_path / "work/entry.c").read_text() == sample.entry()

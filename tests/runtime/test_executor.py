@@ -143,6 +143,14 @@ def test_torch_goes_in_and_comes_out_without_a_copy(executor: Executor, module: 
         executor["main"](torch.randn(3, 8, requires_grad=True))
 
 
+def test_an_object_with_dlpack_and_nothing_else(executor: Executor) -> None:
+    class Bare:
+        def __dlpack__(self) -> object:
+            return batch(3).__dlpack__()
+
+    close(executor["main"](Bare()), sample.expected(batch(3)))
+
+
 def test_tensor_functions(module: Module) -> None:
     x, y = nd.array([1.0, 2.0], dtype="float32"), nd.empty((2,))
     assert module["add_one"](x, y) is None
