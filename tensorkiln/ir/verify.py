@@ -207,8 +207,8 @@ def _check_kernel(f: PrimFunc, c: Call, result: Type) -> None:
     results: tuple[Type, ...] = result.fields if isinstance(result, TupleType) else (result,)
     if len(results) != f.outputs:
         raise Malformed(f"{f.name} writes {f.outputs} buffers, the call has {len(results)} results")
-    for b, t in zip(f.buffers[len(reads) :], results, strict=True):
-        _fits(b.dtype, b.shape, t)
+    for b, out in zip(f.buffers[len(reads) :], results, strict=True):
+        _fits(b.dtype, b.shape, out)
 
 
 def _fits(dtype: DType, shape: tuple[Expr, ...], t: Type) -> None:

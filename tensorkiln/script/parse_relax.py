@@ -34,9 +34,10 @@ from tensorkiln.ir.relax import (
     constant,
 )
 from tensorkiln.ir.stmt import PrimFunc
-from tensorkiln.script.parse_expr import ExprParser, Number, Scope
+from tensorkiln.script.parse_expr import ExprParser
 from tensorkiln.script.parse_tir import plain_arguments
 from tensorkiln.script.print_relax import digest
+from tensorkiln.script.scope import Number, Scope
 
 Infer = Callable[[Call], Type]
 

@@ -22,7 +22,8 @@ from tensorkiln.ir.stmt import (
     Stmt,
     Store,
 )
-from tensorkiln.script.parse_expr import ExprParser, Scope
+from tensorkiln.script.parse_expr import ExprParser
+from tensorkiln.script.scope import Scope
 from tensorkiln.script.syntax import KIND_WORDS, inferred_outputs
 
 LOOPS = {

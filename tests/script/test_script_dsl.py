@@ -1,7 +1,9 @@
 """The decorators: Python functions and classes read from their source, with captured values."""
 
+# ruff: noqa: ANN201, ANN202 - the types of scripts are not Python's
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -142,8 +144,7 @@ def test_errors_name_the_line_of_the_file() -> None:
 
     assert "test_script_dsl.py:" in info.value.where
     line = int(info.value.where.rpartition(":")[2])
-    with open(__file__, encoding="utf-8") as f:
-        assert "Z[0]  # noqa" in f.read().split("\n")[line - 1]
+    assert "Z[0]  # noqa" in Path(__file__).read_text(encoding="utf-8").split("\n")[line - 1]
 
 
 def test_source_that_is_not_there() -> None:
