@@ -112,9 +112,14 @@ static const struct {
     uint8_t second, bit; /* of AT_HWCAP, or of AT_HWCAP2 */
 } features[] = {
     {"fp-armv8", 0, 0}, {"neon", 0, 1}, {"aes", 0, 3}, {"sha2", 0, 6}, {"crc", 0, 7},
-    {"lse", 0, 8}, {"fullfp16", 0, 10}, {"rdm", 0, 12}, {"rcpc", 0, 15}, {"sha3", 0, 17},
-    {"dotprod", 0, 20}, {"sve", 0, 22}, {"fp16fml", 0, 23}, {"sve2", 1, 1}, {"i8mm", 1, 13},
-    {"bf16", 1, 14}, {"sme", 1, 23},
+    {"lse", 0, 8}, {"fullfp16", 0, 10}, {"rdm", 0, 12}, {"jsconv", 0, 13}, {"complxnum", 0, 14},
+    {"rcpc", 0, 15}, {"ccpp", 0, 16}, {"sha3", 0, 17}, {"sm4", 0, 19}, {"dotprod", 0, 20},
+    {"sve", 0, 22}, {"fp16fml", 0, 23}, {"dit", 0, 24}, {"lse2", 0, 25}, {"rcpc-immo", 0, 26},
+    {"flagm", 0, 27}, {"ssbs", 0, 28}, {"sb", 0, 29}, {"ccdp", 1, 0}, {"sve2", 1, 1},
+    {"sve-aes", 1, 2}, {"sve2-aes", 1, 2}, {"sve-bitperm", 1, 4}, {"sve2-bitperm", 1, 4},
+    {"sve-sha3", 1, 5}, {"sve2-sha3", 1, 5}, {"sve-sm4", 1, 6}, {"sve2-sm4", 1, 6},
+    {"altnzcv", 1, 7}, {"fptoint", 1, 8}, {"f32mm", 1, 10}, {"f64mm", 1, 11}, {"i8mm", 1, 13},
+    {"bf16", 1, 14}, {"rand", 1, 16}, {"bti", 1, 17}, {"mte", 1, 18}, {"sme", 1, 23},
 };
 
 int kiln_has_feature(const char *name)
