@@ -415,7 +415,7 @@ def _with_reductions(
         return done[r]
 
     for r in reduces:
-        if r in done or any(r is not o and _contains(o, r) for o in reduces):
+        if any(r is not o and _contains(o, r) for o in reduces):
             continue
         value = _replace(value, r, compute(r))
     final = _lane_loop(Store(store.buffer, store.indices, value), lane, lanes)

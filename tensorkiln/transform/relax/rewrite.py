@@ -14,6 +14,7 @@ import numpy as np
 
 from tensorkiln import ops
 from tensorkiln.base.errors import InternalError
+from tensorkiln.ir.expr import Expr, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
     AttrValue, Binding, Bound, Call, Constant, Function, GlobalRef, RVar, TensorType, Tuple,
@@ -103,11 +104,20 @@ class Match:
 
     def emit(self, op: str, *args: Value, span: str = "", **attrs: AttrValue) -> Value:
         """The value of a new call. Its span is the matched call's unless another is given."""
-        return self._rewriter.emit(ops.call(op, *args, span=span or self.call.span, **attrs))
+        plain = {k: _plain(v) for k, v in attrs.items()}
+        return self._rewriter.emit(ops.call(op, *args, span=span or self.call.span, **plain))
 
     def scalar(self, value: float) -> Constant:
         """A constant without dimensions, of the matched call's dtype."""
         return constant(np.asarray(value, self.type.dtype.name))
+
+
+def _plain(v: AttrValue) -> AttrValue:
+    """Literals as numbers, so that equal attributes are written in one way."""
+    if isinstance(v, tuple):
+        return tuple(map(_plain, v))
+    number = int_value(v) if isinstance(v, Expr) else None
+    return v if number is None else number
 
 
 def rewrite(mod: IRModule, rules: Sequence[Rule]) -> IRModule:
