@@ -1,0 +1,281 @@
+"""Symbolic dimensions: shapes as data are folded at import, for every size at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper
+
+from tensorkiln.arith.simplify import prove_equal
+from tensorkiln.frontend import check_onnx, from_onnx
+from tensorkiln.ir.expr import Var, int_value
+from tensorkiln.ir.relax import Function
+from tests.frontend.onnx_models import agree, main, model, ours, theirs, value
+
+N = helper.make_node
+
+
+def i(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+def x(*shape: int | str | None) -> onnx.ValueInfoProto:
+    return value("x", np.float32, shape)
+
+
+def rand(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def operators(f: Function) -> list[str]:
+    return [b.value.op for b in f.bindings]
+
+
+def test_one_variable_per_name() -> None:
+    made = model(
+        [N("Add", ["x", "z"], ["y"])],
+        [x("batch", None), value("z", np.float32, ["batch", 1])],
+        ["y"],
+    )
+    f = main(from_onnx(made))
+    a, b = f.params
+    assert a.tensor.shape[0] is b.tensor.shape[0]
+    assert [d.name for d in a.tensor.shape if isinstance(d, Var)] == ["batch", "x_d1"]
+    assert dict(f.attrs["dim_names"]) == {"batch": "batch", "x_d1": "x_d1"}
+
+
+def test_freeze() -> None:
+    made = model([N("Relu", ["x"], ["y"])], [x("batch", None, 3)], ["y"])
+    f = main(from_onnx(made, freeze={"batch": 2, "x_d1": 5}))
+    assert f.params[0].tensor.static_shape() == (2, 5, 3)
+    assert "dim_names" not in f.attrs
+
+
+def test_composed_dimensions() -> None:
+    made = model(
+        [N("Concat", ["x", "y", "z"], ["o"], axis=0)],
+        [x("s"), value("y", np.float32, ["s + 1"]), value("z", np.float32, ["2*s"])],
+        ["o"],
+    )
+    f = main(from_onnx(made))
+    s = f.params[0].tensor.shape[0]
+    assert prove_equal(f.params[1].tensor.shape[0], s + 1)
+    assert prove_equal(f.result.tensor.shape[0], s * 4 + 1)
+    frozen = main(from_onnx(made, freeze={"s": 3}))
+    assert frozen.result.tensor.static_shape() == (13,)
+
+
+def test_a_composed_name_that_nothing_determines_is_one_name() -> None:
+    f = main(from_onnx(model([N("Relu", ["x"], ["y"])], [x("past + 1")], ["y"])))
+    assert isinstance(f.params[0].tensor.shape[0], Var)
+    assert dict(f.attrs["dim_names"]) == {"past___1": "past + 1"}
+
+
+def test_names_become_identifiers() -> None:
+    names = ["a/b", "a.b", "0", "a_b"]
+    made = model(
+        [N("Sum", names, ["out:0"])], [value(n, np.float32, [2]) for n in names], ["out:0"]
+    )
+    f = main(from_onnx(made))
+    assert f.attrs["input_names"] == tuple(names)
+    assert f.attrs["output_names"] == ("out:0",)
+    made_names = [p.name for p in f.params]
+    assert len(set(made_names)) == 4 and all(n.isidentifier() for n in made_names)
+
+
+def heads(target: Sequence[str | int]) -> onnx.ModelProto:
+    """[b, s, 12] -> Reshape to a shape put together from Shape, Gather, Unsqueeze, Concat."""
+    nodes = [N("Shape", ["x"], ["sh"])]
+    parts = []
+    for k, entry in enumerate(target):
+        if isinstance(entry, int):
+            nodes.append(N("Constant", [], [f"p{k}"], value_ints=[entry]))
+        else:
+            at = "bs".index(entry)
+            nodes.append(N("Constant", [], [f"c{k}"], value_int=at))
+            nodes.append(N("Gather", ["sh", f"c{k}"], [f"g{k}"], axis=0))
+            nodes.append(N("Unsqueeze", [f"g{k}", "zero"], [f"p{k}"]))
+        parts.append(f"p{k}")
+    nodes.append(N("Concat", parts, ["t"], axis=0))
+    nodes.append(N("Reshape", ["x", "t"], ["y"]))
+    return model(nodes, [x("b", "s", 12)], ["y"], consts={"zero": i(0)})
+
+
+@pytest.mark.parametrize(
+    "target", [["b", "s", 3, -1], ["b", -1, 4], [-1, 12], ["s", "b", 12], [0, 0, -1, 6], ["b", -1]]
+)
+def test_reshape_by_a_computed_shape(target: list[str | int]) -> None:
+    made = heads(target)
+    module = agree(made, {"x": rand(2, 5, 12)})
+    f = main(module)
+    assert operators(f) in (["reshape"], ["identity"])
+    frozen = main(from_onnx(made, freeze={"b": 2, "s": 5}))
+    assert frozen.result.tensor.static_shape() == ours(module, {"x": rand(2, 5, 12)})[0].shape
+
+
+def test_minus_one_of_a_symbolic_reshape_is_exact() -> None:
+    f = main(from_onnx(heads(["b", "s", 3, -1])))
+    assert int_value(f.result.tensor.shape[3]) == 4
+
+
+def test_slice_of_a_table_by_a_symbolic_length() -> None:
+    """The assumption that makes the shapes fit is on record."""
+    nodes = [
+        N("Shape", ["x"], ["sh"], start=1, end=2),
+        N("Slice", ["table", "zero", "sh", "one"], ["t"]),
+        N("Add", ["x", "t"], ["y"]),
+    ]
+    consts = {"table": rand(1, 16), "zero": i(0), "one": i(1)}
+    module = agree(model(nodes, [x("b", "s")], ["y"], consts=consts), {"x": rand(2, 5)})
+    (cond,) = main(module).attrs["assumes"]
+    assert (cond.op, cond.a.name, int_value(cond.b)) == ("le", "s", 16)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "step"),
+    [(1, 2**63 - 1, 1), (-3, 2**63 - 1, 1), (0, -1, 1), (2, 9, 3), (-1, -(2**63), -1), (4, 0, -2)],
+)
+@pytest.mark.parametrize("length", [1, 2, 5, 9])
+def test_slice_of_a_symbolic_dimension(start: int, end: int, step: int, length: int) -> None:
+    consts = {"a": i(start), "b": i(end), "c": i(0), "d": i(step)}
+    made = model([N("Slice", ["x", "a", "b", "c", "d"], ["y"])], [x("s", 2)], ["y"], consts=consts)
+    agree(made, {"x": rand(length, 2)})
+
+
+def test_expand_of_a_mask() -> None:
+    """ConstantOfShape, Equal and Where over shapes, as the legacy exporter writes them."""
+    nodes = [
+        N("Shape", ["x"], ["sh"]),
+        N("Shape", ["sh"], ["rank"]),
+        N("Concat", ["sh", "minus"], ["want"], axis=0),
+        N("Slice", ["want", "zero", "rank"], ["cut"]),
+        N("ConstantOfShape", ["rank"], ["ones"], value=helper.make_tensor("v", 7, [1], [1])),
+        N("Equal", ["cut", "minus"], ["none"]),
+        N("Where", ["none", "ones", "cut"], ["target"]),
+        N("Expand", ["row", "target"], ["y"]),
+    ]
+    consts = {"minus": i(-1), "zero": i(0), "row": rand(1, 1)}
+    module = agree(model(nodes, [x("b", "s")], ["y"], consts=consts), {"x": rand(2, 5)})
+    assert operators(main(module)) == ["broadcast_to"]
+
+
+def test_range_and_positions() -> None:
+    nodes = [
+        N("Shape", ["x"], ["sh"], start=1),
+        N("Squeeze", ["sh"], ["n"]),
+        N("Range", ["zero", "n", "one"], ["r"]),
+        N("Cast", ["r"], ["f"], to=1),
+        N("Add", ["x", "f"], ["y"]),
+    ]
+    consts = {"zero": np.array(0, np.int64), "one": np.array(1, np.int64)}
+    module = agree(model(nodes, [x("b", "s")], ["y"], consts=consts), {"x": rand(2, 5)})
+    assert operators(main(module)) == ["arange", "cast", "add"]
+
+
+def test_a_shape_used_as_data() -> None:
+    nodes = [
+        N("Shape", ["x"], ["sh"]),
+        N("Cast", ["sh"], ["f"], to=1),
+        N("ReduceProd", ["sh"], ["n"], keepdims=0),
+        N("Mul", ["f", "f"], ["y"]),
+    ]
+    made = model(nodes, [x("b", 3, "s")], ["y", "n", "sh"])
+    feeds = {"x": rand(2, 3, 5)}
+    module = from_onnx(made)
+    for a, b in zip(ours(module, feeds), theirs(made, feeds), strict=True):
+        np.testing.assert_array_equal(a, b)
+        assert a.dtype == b.dtype
+
+
+def test_if_by_a_known_condition() -> None:
+    def branch(op: str) -> onnx.GraphProto:
+        return helper.make_graph([N(op, ["x"], ["o"])], op, [], [onnx.ValueInfoProto(name="o")])
+
+    nodes = [
+        N("Shape", ["x"], ["sh"]),
+        N("Size", ["sh"], ["rank"]),
+        N("Equal", ["rank", "two"], ["is2"]),
+        N("If", ["is2"], ["y"], then_branch=branch("Relu"), else_branch=branch("Abs")),
+    ]
+    made = model(nodes, [x("b", "s")], ["y"], consts={"two": np.array(2, np.int64)})
+    assert operators(main(agree(made, {"x": rand(2, 5)}))) == ["relu"]
+
+
+def test_functions_are_inlined() -> None:
+    """With an attribute of the call, a default, and an operand left out."""
+    body = [
+        N("LeakyRelu", ["a"], ["c"]),
+        N("Clip", ["c", "", "hi"], ["b"]),
+    ]
+    ref = body[0].attribute.add(name="alpha", ref_attr_name="slope", type=1)
+    assert ref.ref_attr_name == "slope"
+    f = helper.make_function(
+        "me", "F", ["a", "hi"], ["b"], body, [helper.make_opsetid("", 17)],
+        attribute_protos=[helper.make_attribute("slope", 0.5)],
+    )  # fmt: skip
+    nodes = [
+        N("F", ["x"], ["p"], domain="me", name="f1", slope=0.25),
+        N("F", ["p", "top"], ["y"], domain="me", name="f2"),
+    ]
+    made = model(
+        nodes, [x(2, 3)], ["y"], consts={"top": np.array(0.5, np.float32)}, functions=[f],
+        domains={"me": 1},
+    )  # fmt: skip
+    module = from_onnx(made)
+    data = rand(2, 3)
+    want = np.where(data < 0, data * 0.25 * 0.5, data).clip(max=0.5)
+    np.testing.assert_allclose(ours(module, {"x": data})[0], want, rtol=1e-6)
+    assert [b.value.span for b in main(module).bindings] == ["f1/LeakyRelu:c", "f2/LeakyRelu:c",
+                                                       "f2/Clip:b"]  # fmt: skip
+
+
+def test_nodes_in_any_order_and_results_that_are_inputs() -> None:
+    nodes = [N("Relu", ["a"], ["y"], name="second"), N("Abs", ["x"], ["a"], name="first")]
+    made = model(nodes, [x(2)], ["y", "x", "w"], consts={"w": rand(3)})
+    module = from_onnx(made)
+    got = ours(module, {"x": rand(2)})
+    np.testing.assert_array_equal(got[0], abs(rand(2)))
+    np.testing.assert_array_equal(got[1], rand(2))
+    np.testing.assert_array_equal(got[2], rand(3))
+    assert [b.value.span for b in main(module).bindings[:2]] == ["first", "second"]
+
+
+def test_inputs_with_initializers_are_no_parameters() -> None:
+    made = model(
+        [N("Add", ["x", "w"], ["y"])], [x(3), value("w", np.float32, [3])], ["y"],
+        consts={"w": rand(3)},
+    )  # fmt: skip
+    assert main(from_onnx(made)).attrs["input_names"] == ("x",)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_integer_chains(data: st.DataObject) -> None:
+    """Random arithmetic on extents has ONNX Runtime's value for any size."""
+    nodes = [N("Shape", ["x"], ["v0"]), N("Constant", [], ["v1"], value_ints=[3, 2])]
+    for k in range(2, data.draw(st.integers(3, 7))):
+        op = data.draw(st.sampled_from(["Add", "Sub", "Mul", "Max", "Min", "Div", "Concat"]))
+        a, b = (f"v{data.draw(st.integers(0, k - 1))}" for _ in range(2))
+        if op == "Concat":
+            at = data.draw(st.integers(0, 1))
+            nodes.append(N("Concat", [a, b], [f"c{k}"], axis=0))
+            nodes.append(N("Gather", [f"c{k}", "even" if at else "odd"], [f"v{k}"]))
+        elif op == "Div":
+            nodes.append(N("Abs", [b], [f"c{k}"]))
+            nodes.append(N("Add", [f"c{k}", "one"], [f"d{k}"]))
+            nodes.append(N("Div", [a, f"d{k}"], [f"v{k}"]))
+        else:
+            nodes.append(N(op, [a, b], [f"v{k}"]))
+        last = f"v{k}"
+    consts = {"even": i(0, 2), "odd": i(3, 1), "one": i(1)}
+    made = model(nodes, [x("b", "s")], [last], consts=consts, opset=13)
+    assert check_onnx(made) == ()
+    module = from_onnx(made)
+    for shape in ((1, 1), (2, 7), (5, 3)):
+        feeds = {"x": np.zeros(shape, np.float32)}
+        np.testing.assert_array_equal(ours(module, feeds)[0], theirs(made, feeds)[0])
