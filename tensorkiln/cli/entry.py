@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Sequence
 from types import ModuleType
 
+import tensorkiln
 from tensorkiln.base.config import read_config, unknown_variables
 from tensorkiln.base.errors import InternalError, TensorkilnError, UnsupportedError, UserError
 from tensorkiln.cli import bench, check, compile, demo, inspect, run, targets
@@ -35,22 +36,13 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="kiln", description="Compiles models into self-contained native libraries."
     )
-    parser.add_argument("--version", action="version", version=f"kiln {_version()}")
+    parser.add_argument("--version", action="version", version=f"kiln {tensorkiln.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, module in COMMANDS.items():
         line = (module.__doc__ or "").splitlines()[0].partition(": ")[2]
         sub = commands.add_parser(name, help=line, description=line)
         module.add_arguments(sub)
     return parser
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("tensorkiln")
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -112,6 +112,16 @@ def test_bench_of_a_wrong_model_differs(folder: Path) -> None:
     assert "DIFFER" in done.stdout
 
 
+def test_demo(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    done = kiln("demo", "--folder", str(tmp_path / "demo"), "--seconds", "0.2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "PASS"
+    for word in ("ONNX Runtime", "results agree", "resnet18.so", "kiln inspect"):
+        assert word in done.stdout
+    assert (tmp_path / "demo" / "artifacts" / "host" / "entry.c").is_file()
+
+
 def test_baseline_target_says_so(folder: Path) -> None:
     out = str(folder / "base.so")
     done = kiln("compile", str(folder / "mlp.onnx"), "-o", out, "--target", "llvm")
