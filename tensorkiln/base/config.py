@@ -86,15 +86,14 @@ KNOBS: tuple[Knob, ...] = (
         "KILN_DEBUG",
         "debug",
         _whole(0, 5),
-        "1: tracebacks with errors; 2: verify the IR after every pass; 3: write the IR between "
-        "passes; 4: keep kernel sources and assembly; 5: time every pass and worker",
+        "1: tracebacks with errors; 2 to 5 do the same so far",
     ),
-    Knob("KILN_DUMP", "dump", _folder, "folder for what KILN_DEBUG>=3 writes"),
+    Knob("KILN_DUMP", "dump", _folder, "folder for the program after every pass that changed it"),
     Knob("KILN_CACHE", "cache", _flag, "0 compiles without the kernel cache"),
     Knob("KILN_CACHE_DIR", "cache_dir", _folder, "kernel cache; default ~/.cache/tensorkiln"),
     Knob("KILN_CACHE_LIMIT", "cache_limit", _size, "size cap of the cache; default 2G"),
     Knob("KILN_NUM_THREADS", "num_threads", _whole(0, 4096), "threads of a run; 0: all it may use"),
-    Knob("KILN_COMPILE_JOBS", "compile_jobs", _whole(0, 512), "compile workers; 0: one per CPU"),
+    Knob("KILN_COMPILE_JOBS", "compile_jobs", _whole(0, 512), "processes that compile kernels; 0: chosen for you"),
     Knob("KILN_PROGRESS", "progress", _mode, "how the command line shows progress"),
     Knob("CC", "cc", _text, "C compiler that links instead of the packaged one"),
 )
