@@ -93,7 +93,7 @@ KNOBS: tuple[Knob, ...] = (
     Knob("KILN_CACHE_DIR", "cache_dir", _folder, "kernel cache; default ~/.cache/tensorkiln"),
     Knob("KILN_CACHE_LIMIT", "cache_limit", _size, "size cap of the cache; default 2G"),
     Knob("KILN_NUM_THREADS", "num_threads", _whole(0, 4096), "threads of a run; 0: all it may use"),
-    Knob("KILN_COMPILE_JOBS", "compile_jobs", _whole(0, 512), "processes that compile kernels; 0: chosen for you"),
+    Knob("KILN_COMPILE_JOBS", "compile_jobs", _whole(0, 512), "compile workers; 0: chosen"),
     Knob("KILN_PROGRESS", "progress", _mode, "how the command line shows progress"),
     Knob("CC", "cc", _text, "C compiler that links instead of the packaged one"),
 )
