@@ -32,6 +32,7 @@ from tensorkiln.ir.expr import (
 from tensorkiln.ir.stmt import FOR_KINDS, Alloc, For, If, Let, Prefetch, PrimFunc, Seq, Stmt, Store
 from tensorkiln.ir.visit import free_vars, walk
 
+_FAR = 1 << 63
 # Loop kinds whose variable is a number once the code is laid out.
 STATIC_KINDS = ("unrolled", "vectorized")
 
@@ -140,7 +141,7 @@ class TirVerifier:
                 self.stmt(item)
 
     def _store(self, s: Store) -> None:
-        with step(f".store({s.buffer.name})"):
+        try:
             if not self._buffers.get(s.buffer, True):
                 raise Malformed("store to a parameter that is not an output")
             lanes = self._access(s.buffer, s.indices)
@@ -148,6 +149,9 @@ class TirVerifier:
                 found, place = self._root(s.value), s.buffer.dtype.with_lanes(lanes)
                 if found != place:
                     raise Malformed(f"{found} stored where {place} belongs")
+        except Malformed as error:
+            error.path.append(f".store({s.buffer.name})")
+            raise
 
     def _let(self, s: Let) -> None:
         with step(f".let({s.var.name})"):
@@ -155,7 +159,8 @@ class TirVerifier:
                 found = self._root(s.value)
                 if found != s.var.dtype:
                     raise Malformed(f"{found}, but the variable is {s.var.dtype}")
-            static = all(self._vars.get(v) for v in free_vars(s.value)) and not _has_loads(s.value)
+            fixed = not _has_loads(s.value)
+            static = fixed and all(self._vars.get(v) for v in free_vars(s.value))
             with self._bound(s.var, static):
                 self.stmt(s.body)
 
@@ -222,6 +227,8 @@ class TirVerifier:
 
     def _int(self, e: IntImm) -> DType:
         d = e.dtype
+        if d.name == "int64" and d.lanes == 1 and -_FAR <= e.value < _FAR:
+            return d
         low = 0 if d.is_unsigned else -(1 << (d.bits - 1))
         if d.is_float or d.lanes != 1 or not low <= e.value < low + (1 << d.bits):
             raise Malformed(f"{e.value} as {d}", e)
@@ -234,7 +241,7 @@ class TirVerifier:
 
     def _same(self, e: Expr, a: Expr, b: Expr, what: str) -> DType:
         x, y = self.expr(a), self.expr(b)
-        if x != y:
+        if x is not y and x != y:
             raise Malformed(f"{what}: {x} against {y}", e)
         return x
 
@@ -321,46 +328,47 @@ class TirVerifier:
 
     def _access(self, b: Buffer, indices: tuple[Expr, ...]) -> int:
         """Lanes of a statement's access."""
-        for i, e in enumerate(indices):
-            with step(f".indices[{i}]"):
-                self._root(e)
-        return self._indices(b, indices, None)
+        try:
+            return self._indices(b, indices, None)
+        except Malformed as error:
+            if error.node is not None:
+                error.path += reversed(_path_to(indices, error.node) or [])
+                error.path.append(".indices")
+                error.node = None
+            raise
 
     def _indices(self, b: Buffer, indices: tuple[Expr, ...], at: Expr | None) -> int:
         if b not in self._buffers:
             raise Malformed(f"buffer {b.name} is not bound here", at)
         if len(indices) != len(b.shape):
             raise Malformed(f"{len(indices)} indices for {b!r}", at)
-        types = [self.expr(i) for i in indices]
-        wide = [t.lanes for t in types if t.lanes != 1]
-        if not all(t.is_int for t in types) or len(wide) > 1:
-            raise Malformed(f"indices of {', '.join(map(str, types))} into {b!r}", at)
+        lanes = 1
+        for e in indices:
+            found = self.expr(e)
+            if not found.is_int or (found.lanes != 1 and lanes != 1):
+                types = ", ".join(str(x.dtype) for x in indices)
+                raise Malformed(f"indices of {types} into {b!r}", at)
+            lanes = max(lanes, found.lanes)
         if b.scope == "register":
-            self._register(b, indices, at)
-        return wide[0] if wide else 1
+            for e, extent in zip(indices, b.shape, strict=True):
+                self._register(b, e, int_value(extent), at)
+        return lanes
 
-    def _register(self, b: Buffer, indices: tuple[Expr, ...], at: Expr | None) -> None:
+    def _register(self, b: Buffer, e: Expr, size: int | None, at: Expr | None) -> None:
         """Registers have no address: every index must be a number once loops are unrolled."""
-        for e, extent in zip(indices, b.shape, strict=True):
-            moving = [v for v in free_vars(e) if not self._vars[v]]
-            if moving or _has_loads(e):
-                name = moving[0].name if moving else "a load"
-                raise Malformed(f"register buffer {b.name} indexed by {name}", at)
-            last = e
-            low, high = (int_value(e), int_value(e))
-            if isinstance(last, Ramp):
-                if int_value(last.stride) != 1:
-                    raise Malformed(f"register buffer {b.name} read with a stride", at)
-                low = int_value(last.base)
-                high = None if low is None else low + last.lanes - 1
-            size = int_value(extent)
-            if (
-                low is not None
-                and high is not None
-                and size is not None
-                and (low < 0 or high >= size)
-            ):
-                raise Malformed(f"elements {low}..{high} of {b!r}", at)
+        lanes, start = 1, e
+        if isinstance(e, Ramp):
+            lanes, start = e.lanes, e.base
+            if int_value(e.stride) != 1:
+                raise Malformed(f"register buffer {b.name} read with a stride", at)
+        if isinstance(start, IntImm):
+            if size is not None and not 0 <= start.value <= size - lanes:
+                raise Malformed(f"elements {start.value}..{start.value + lanes - 1} of {b!r}", at)
+            return
+        moving = [v for v in free_vars(e) if not self._vars.get(v)]
+        if moving or _has_loads(e):
+            name = moving[0].name if moving else "a load"
+            raise Malformed(f"register buffer {b.name} indexed by {name}", at)
 
 
 def _has_loads(e: Expr) -> bool:
