@@ -69,6 +69,11 @@ class _GraphVerifier:
         for p in f.params:
             with step(f".{p.name}"):
                 self._define(p)
+        if f.is_primitive:
+            # A kernel receives every dimension its operators mention, whether or not a parameter
+            # has it in its shape.
+            for b in f.bindings:
+                self._type(b.var.type)
         for i, b in enumerate(f.bindings):
             with step(f".bindings[{i}]({b.var.name})"):
                 self._binding(b)
