@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,8 @@ def small() -> bytes:
         "lo": np.array([0, 1], np.int64),
         "hi": np.array([2, 9], np.int64),
     }
-    return model(nodes, [value("x", np.float32, ["n", 3])], ["y"], consts=consts).SerializeToString()
+    made = model(nodes, [value("x", np.float32, ["n", 3])], ["y"], consts=consts)
+    return made.SerializeToString()
 
 
 SMALL = small()
@@ -128,10 +130,8 @@ SMALL = small()
 
 def survives(data: bytes) -> None:
     """Either an import, or an error of ours that is not a bug report."""
-    try:
+    with contextlib.suppress(UserError):
         check_onnx(data)
-    except UserError:
-        pass
 
 
 def test_truncated_at_every_byte() -> None:
@@ -205,9 +205,7 @@ def test_function_that_calls_itself() -> None:
     assert "calls itself" in issue(made).message
 
 
-@pytest.mark.parametrize(
-    ("opset", "hint"), [(6, "7 to 28"), (99, "version_converter")]
-)
+@pytest.mark.parametrize(("opset", "hint"), [(6, "7 to 28"), (99, "version_converter")])
 def test_opset(opset: int, hint: str) -> None:
     found = issue(model([RELU], [X], ["y"], opset=opset))
     assert (found.kind, str(opset) in found.message, hint in found.hint) == ("opset", True, True)
@@ -280,7 +278,8 @@ def test_bad_initializers() -> None:
 def test_inputs_that_are_no_plain_tensors() -> None:
     made = model([RELU], [helper.make_tensor_sequence_value_info("x", 1, [2])], ["y"])
     assert "no tensor" in issue(made).message
-    assert "declares no shape" in issue(model([RELU], [value("x", np.float32, None)], ["y"])).message
+    open_rank = value("x", np.float32, None)
+    assert "declares no shape" in issue(model([RELU], [open_rank], ["y"])).message
     assert "string" in issue(model([RELU], [value("x", TensorProto.STRING, [2])], ["y"])).message
 
 
@@ -379,5 +378,3 @@ def test_malformed_external_entries(tmp_path: Path) -> None:
     for more, says in (({"offset": "four"}, "no integer"), ({"length": "8"}, "needs 12 bytes")):
         (found,) = check_onnx(external(tmp_path, "w.bin", **more))
         assert says in found.message
-
-

@@ -14,7 +14,13 @@ from tensorkiln.frontend.onnx.known import Known, Val
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, ExprLike, as_expr, int_value
 from tensorkiln.ir.relax import (
-    Attrs, AttrValue, Call, Constant, RVar, TensorType, Value, constant,
+    Attrs,
+    AttrValue,
+    Constant,
+    RVar,
+    TensorType,
+    Value,
+    constant,
 )  # fmt: skip
 from tensorkiln.ops.builder import GraphBuilder
 
@@ -36,15 +42,19 @@ class Context:
     # -- asking ---------------------------------------------------------------------------
 
     def type(self, x: Val) -> TensorType:
+        """An operand's type."""
         return x.tensor
 
     def shape(self, x: Val) -> tuple[Expr, ...]:
+        """An operand's extents."""
         return x.tensor.shape
 
     def rank(self, x: Val) -> int:
+        """The number of an operand's dimensions."""
         return len(x.tensor.shape)
 
     def dtype(self, x: Val) -> str:
+        """The name of an operand's element type."""
         return x.tensor.dtype.name
 
     def axis(self, axis: int, rank: int, what: str = "axis") -> int:
@@ -54,6 +64,7 @@ class Context:
         return axis % rank if rank else 0
 
     def axes(self, axes: Sequence[int], rank: int, what: str = "axes") -> tuple[int, ...]:
+        """Checked, non-negative axes; none twice."""
         out = tuple(self.axis(a, rank, what) for a in axes)
         if len(set(out)) != len(out):
             raise malformed(f"{what}={list(axes)} names a dimension twice")
@@ -63,9 +74,9 @@ class Context:
         """The elements of a small integer or boolean tensor as expressions, when known."""
         if isinstance(x, Known):
             return x.array
-        if isinstance(x, Constant) and x.array.size <= known.KNOWN_LIMIT:
-            if not x.type.dtype.is_float:
-                return known.exprs(x)
+        small = isinstance(x, Constant) and x.array.size <= known.KNOWN_LIMIT
+        if isinstance(x, Constant) and small and not x.type.dtype.is_float:
+            return known.exprs(x)
         return None
 
     def extents(self, x: Val, what: str) -> tuple[Expr, ...]:
@@ -101,7 +112,8 @@ class Context:
         array = self.array(x, what)
         if array.size != 1:
             raise malformed(f"{what} must have one element, got shape {list(array.shape)}")
-        return array.reshape(()).item()
+        value: float = array.reshape(()).item()
+        return value
 
     def static(self, x: Val, what: str) -> tuple[int, ...]:
         """The shape of an operand, all numbers."""
@@ -116,6 +128,7 @@ class Context:
     # -- making ---------------------------------------------------------------------------
 
     def const(self, value: object, dtype: str | DType) -> Constant:
+        """A constant of the given element type."""
         return constant(np.asarray(value, dtype=str(dtype)))
 
     def like(self, value: float, x: Val) -> Constant:
@@ -174,10 +187,8 @@ class Context:
         shape = result.static_shape()
         if shape is None:
             return None
-        if name == "transpose":
-            array = x.array.transpose(full.axes)
-        else:
-            array = x.array.reshape(shape)
+        turned = name == "transpose"
+        array = x.array.transpose(full.axes) if turned else x.array.reshape(shape)
         return Constant(array, result, x.name)
 
     def _materialize(self, x: Known) -> Value:
@@ -208,13 +219,16 @@ class Context:
         return x if new == self.shape(x) else self.emit("reshape", x, shape=new)
 
     def transpose(self, x: Val, axes: Sequence[int]) -> Val:
-        return x if tuple(axes) == tuple(range(len(axes))) else self.emit(
-            "transpose", x, axes=tuple(axes)
+        """Permutes dimensions; the operand itself when nothing moves."""
+        return (
+            x
+            if tuple(axes) == tuple(range(len(axes)))
+            else self.emit("transpose", x, axes=tuple(axes))
         )
 
     def cast(self, x: Val, dtype: str) -> Val:
+        """To an element type; the operand itself when it has that one."""
         return x if self.dtype(x) == dtype else self.emit("cast", x, dtype=dtype)
-
 
 
 def _numbers(attrs: Attrs) -> Attrs:

@@ -11,7 +11,15 @@ from tensorkiln.arith.simplify import prove, simplify
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.ir.dtype import BOOL
 from tensorkiln.ir.expr import (
-    Expr, ExprLike, IntImm, Var, as_expr, binary, int_value, maximum, minimum,
+    Expr,
+    ExprLike,
+    IntImm,
+    Var,
+    as_expr,
+    binary,
+    int_value,
+    maximum,
+    minimum,
 )  # fmt: skip
 
 _NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
@@ -71,6 +79,7 @@ class Dims:
                 )
 
     def simplify(self, e: Expr) -> Expr:
+        """An equal expression in its shortest form."""
         return e if isinstance(e, (IntImm, Var)) else simplify(e, self._bounds)
 
     def holds(self, cond: Expr) -> bool:
@@ -93,9 +102,11 @@ class Dims:
         return cond
 
     def min(self, a: ExprLike, b: ExprLike) -> Expr:
+        """The smaller of two extents, simplified."""
         return self.simplify(minimum(a, b))
 
     def max(self, a: ExprLike, b: ExprLike) -> Expr:
+        """The larger of two extents, simplified."""
         return self.simplify(maximum(a, b))
 
     def assume(self, cond: Expr) -> None:
@@ -104,6 +115,7 @@ class Dims:
             self.assumed.append(cond)
 
     def product(self, extents: Iterable[Expr]) -> Expr:
+        """The number of elements of a box of these extents."""
         total: Expr = IntImm(1)
         for e in extents:
             total = total * e

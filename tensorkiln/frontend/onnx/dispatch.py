@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ Strs = tuple[str, ...]
 Array = np.ndarray
 Body = Graph
 
-Importer = Callable[..., "Val | Sequence[Val] | None"]
+Importer = Callable[..., "Val | Sequence[Val]"]
 Table = Mapping[str, Mapping[int, Importer]]
 
 # AttributeProto.AttributeType -> the annotation that takes it
@@ -49,8 +49,9 @@ class Signature:
     attrs: Mapping[str, tuple[str, Any]]
 
 
-@lru_cache(maxsize=None)
+@cache
 def signature(importer: Importer) -> Signature:
+    """The schema that an importer's parameters spell out."""
     least, most = 0, 0
     variadic = False
     attrs: dict[str, tuple[str, Any]] = {}
@@ -121,6 +122,7 @@ def _empty_list(attr: Attribute, expected: str) -> bool:
 
 
 def attribute_value(attr: Attribute, kind: str, files: ExternalFiles) -> Any:
+    """The Python value of an attribute of a known kind."""
     match kind:
         case "Float":
             return attr.f or 0.0

@@ -14,7 +14,14 @@ from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.load import Source
 from tensorkiln.frontend.onnx.order import execution_order
 from tensorkiln.frontend.onnx.proto import (
-    Attribute, Dim, FunctionProto, Graph, Node, OpsetId, Tensor, ValueInfo,
+    Attribute,
+    Dim,
+    FunctionProto,
+    Graph,
+    Node,
+    OpsetId,
+    Tensor,
+    ValueInfo,
 )  # fmt: skip
 from tensorkiln.frontend.onnx.table import IMPORTERS
 from tensorkiln.frontend.onnx.tensors import dtype_name, to_array
@@ -47,6 +54,7 @@ class Scope:
     values: dict[str, Val | Tensor | Unknown] = field(default_factory=dict)
 
     def find(self, name: str) -> Val | Tensor | Unknown | None:
+        """The value of a name, here or outside; a Tensor is an initializer not yet read."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.values:
@@ -70,6 +78,7 @@ class Importer:
     # -- the whole model --------------------------------------------------------------------
 
     def run(self) -> IRModule | None:
+        """The module, or None when `issues` has entries."""
         graph = self.source.model.graph
         assert graph is not None
         scope = Scope(self._opsets(self.source.model.opset_import))
@@ -265,7 +274,7 @@ class Importer:
             return [UNKNOWN] * len(node.output)
         self._enter(node, scope)
         out = importer(self.g, *operands, **values)
-        result = list(out) if isinstance(out, (list, tuple)) else [out]
+        result = [out] if isinstance(out, Val) else list(out)
         if sum(1 for o in node.output[len(result) :] if o):
             raise NodeProblem(
                 "malformed", f"it has {len(node.output)} outputs, expected {len(result)}"
@@ -314,7 +323,7 @@ class Importer:
             attrs=attrs,
         )  # fmt: skip
         operands = [self._operand(n, scope) for n in node.input]
-        for name, value in zip(f.input, operands):
+        for name, value in zip(f.input, operands, strict=False):
             if value is not None:
                 inner.values[name] = value
         missing = f.input[len(operands) :]
@@ -324,7 +333,7 @@ class Importer:
 
     @staticmethod
     def _absent(f: FunctionProto, operands: Sequence[object]) -> list[str]:
-        return [n for n, v in zip(f.input, operands) if v is None]
+        return [n for n, v in zip(f.input, operands, strict=False) if v is None]
 
     def _inner_result(self, name: str, scope: Scope) -> Val | Unknown:
         value = self._lookup(name, scope)

@@ -14,7 +14,17 @@ import numpy as np
 from tensorkiln.frontend.onnx.dims import Dims
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import (
-    Expr, IntImm, binary, cast, const, int_value, logical_and, maximum, minimum, select, unary,
+    Expr,
+    IntImm,
+    binary,
+    cast,
+    const,
+    int_value,
+    logical_and,
+    maximum,
+    minimum,
+    select,
+    unary,
 )  # fmt: skip
 from tensorkiln.ir.relax import Attrs, Constant, RVar, TensorType, constant, tensor
 
@@ -28,6 +38,7 @@ class Known:
 
     @property
     def tensor(self) -> TensorType:
+        """Its type."""
         return tensor(self.array.shape, self.dtype)
 
 
@@ -124,8 +135,8 @@ def _reduce(f: Callable[[Expr, Expr], Expr], unit: int | None) -> Row:
 def _slice(dims: Dims, args: Sequence[np.ndarray], attrs: Attrs) -> np.ndarray:
     (x,) = args
     index = [
-        [int_value(b) + k * int_value(s) for k in range(int_value(n) or 0)]
-        for b, s, n in zip(attrs.begin, attrs.strides, attrs.shape, strict=True)
+        [b + k * s for k in range(n)]
+        for b, s, n in zip(*map(_static, (attrs.begin, attrs.strides, attrs.shape)), strict=True)
     ]
     return x[np.ix_(*index)] if index else x
 

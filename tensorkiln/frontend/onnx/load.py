@@ -64,9 +64,7 @@ def _read(path: Path) -> memoryview:
         ) from error
 
 
-def _source(
-    data: memoryview, where: str, folder: Path | None, roots: Sequence[Path]
-) -> Source:
+def _source(data: memoryview, where: str, folder: Path | None, roots: Sequence[Path]) -> Source:
     if not len(data):
         raise UserError("the file is empty", code="bad-model", where=where)
     hint = _looks_like(bytes(data[:64]))

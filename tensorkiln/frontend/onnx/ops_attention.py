@@ -153,9 +153,7 @@ def rotary(
     body = _cut(g, y, 0, turned)
     if interleaved:
         pairs = g.reshape(body, (b, h, s, half, 2))
-        first, second = (
-            g.reshape(_cut(g, pairs, i, i + 1), (b, h, s, half)) for i in (0, 1)
-        )
+        first, second = (g.reshape(_cut(g, pairs, i, i + 1), (b, h, s, half)) for i in (0, 1))
     else:
         first, second = _cut(g, body, 0, half), _cut(g, body, half, turned)
     real = g.emit("sub", g.emit("mul", first, cos), g.emit("mul", second, sin))

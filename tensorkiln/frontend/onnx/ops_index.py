@@ -16,9 +16,8 @@ from tensorkiln.ir.expr import Expr, IntImm, as_expr, binary, int_value
 _FAR = 2**31 - 2
 
 
-def slice_1(
-    g: Context, x: Val, *, starts: Ints, ends: Ints, axes: Ints | None = None
-) -> Val:
+def slice_1(g: Context, x: Val, *, starts: Ints, ends: Ints, axes: Ints | None = None) -> Val:
+    """Bounds as attributes."""
     lo, hi = [as_expr(v) for v in starts], [as_expr(v) for v in ends]
     return _slice(g, x, lo, hi, axes, None)
 
@@ -26,6 +25,7 @@ def slice_1(
 def slice_10(
     g: Context, x: Val, starts: Val, ends: Val, axes: Val | None = None, steps: Val | None = None
 ) -> Val:
+    """Bounds as operands, maybe symbolic, with steps of either sign."""
     return _slice(
         g, x, g.extents(starts, "starts"), g.extents(ends, "ends"),
         None if axes is None else g.ints(axes, "axes"),
@@ -90,6 +90,7 @@ def _clamp(g: Context, at: Expr, extent: Expr, low: int, high: int) -> Expr:
 
 
 def gather(g: Context, x: Val, indices: Val, *, axis: Int = 0) -> Val:
+    """Picks slices along a dimension; negative indices count from the end."""
     return g.emit("take", x, indices, axis=g.axis(axis, g.rank(x)))
 
 
@@ -128,6 +129,7 @@ def gather_elements(g: Context, x: Val, indices: Val, *, axis: Int = 0) -> Val:
 
 
 def gather_nd(g: Context, x: Val, indices: Val, *, batch_dims: Int = 0) -> Val:
+    """Picks slices by tuples of indices, as one Gather of merged dimensions."""
     if batch_dims:
         raise unsupported(f"batch_dims={batch_dims}", "only 0")
     count = int_value(g.shape(indices)[-1]) if g.rank(indices) else None
@@ -144,16 +146,16 @@ def gather_nd(g: Context, x: Val, indices: Val, *, batch_dims: Int = 0) -> Val:
 
 
 def one_hot(g: Context, indices: Val, depth: Val, values: Val, *, axis: Int = -1) -> Val:
+    """`values[1]` at the index along a new dimension, else `values[0]`."""
     n = int(g.scalar(depth, "depth"))
     rank = g.rank(indices) + 1
     at = g.axis(axis, rank)
     lead = list(g.shape(indices))
     index = g.reshape(_wrapped(g, indices, as_expr(n)), [*lead[:at], 1, *lead[at:]])
-    line = g.const(np.arange(n), "int64")
-    line = g.reshape(line, [n if i == at else 1 for i in range(rank)])
+    count = g.const(np.arange(n), "int64")
+    line = g.reshape(count, [n if i == at else 1 for i in range(rank)])
     pick = [
-        g.reshape(g.emit("slice", values, begin=(i,), strides=(1,), shape=(1,)), ())
-        for i in (0, 1)
+        g.reshape(g.emit("slice", values, begin=(i,), strides=(1,), shape=(1,)), ()) for i in (0, 1)
     ]
     return g.emit("where", g.emit("equal", index, line), pick[1], pick[0])
 
@@ -162,6 +164,7 @@ def one_hot(g: Context, indices: Val, depth: Val, values: Val, *, axis: Int = -1
 
 
 def pad_2(g: Context, x: Val, *, pads: Ints, mode: Str = "constant", value: Float = 0.0) -> Val:
+    """Pads as an attribute."""
     return pad(g, x, pads, range(g.rank(x)), mode, value)
 
 
@@ -169,6 +172,7 @@ def pad_11(
     g: Context, x: Val, pads: Val, value: Val | None = None, axes: Val | None = None,
     *, mode: Str = "constant",
 ) -> Val:  # fmt: skip
+    """Pads, value and (opset 18) axes as operands."""
     rank = g.rank(x)
     where = range(rank) if axes is None else g.axes(g.ints(axes, "axes"), rank)
     fill = 0.0 if value is None else g.scalar(value, "the padding value")

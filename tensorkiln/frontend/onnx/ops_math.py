@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Float, Importer, Int, Str, Table
@@ -50,7 +49,11 @@ def variadic(name: str) -> Importer:
 
 
 def mean(g: Context, x: Val, *more: Val) -> Val:
-    total = variadic("add")(g, x, *more)
+    """The mean of one or more broadcasting operands."""
+    _same_dtype(g, x, *more)
+    total = x
+    for y in more:
+        total = g.emit("add", total, y)
     return g.emit("mul", total, g.like(1 / (1 + len(more)), total)) if more else x
 
 
@@ -73,21 +76,23 @@ def pow_(g: Context, x: Val, y: Val) -> Val:
 
 
 def where(g: Context, cond: Val, a: Val, b: Val) -> Val:
+    """`a` where the condition holds, else `b`; all broadcast."""
     _same_dtype(g, a, b)
     return g.emit("where", cond, a, b)
 
 
 def cast(g: Context, x: Val, *, to: Int, saturate: Int = 1, round_mode: Str = "up") -> Val:
+    """To the element type with ONNX's number `to`; floats are cut toward zero."""
     return g.cast(x, dtype_name(to, "Cast.to"))
 
 
-def cast_like(
-    g: Context, x: Val, like: Val, *, saturate: Int = 1, round_mode: Str = "up"
-) -> Val:
+def cast_like(g: Context, x: Val, like: Val, *, saturate: Int = 1, round_mode: Str = "up") -> Val:
+    """To the element type of the second operand."""
     return g.cast(x, g.dtype(like))
 
 
 def identity(g: Context, x: Val) -> Val:
+    """The operand itself; nothing is emitted."""
     return x
 
 
@@ -101,6 +106,7 @@ def dropout(g: Context, x: Val, *, ratio: Float = 0.5) -> tuple[Val, ...]:
 def dropout_12(
     g: Context, x: Val, ratio: Val | None = None, training: Val | None = None, *, seed: Int = 0
 ) -> tuple[Val, ...]:
+    """As before, with ratio and training flag as operands."""
     if training is not None and g.scalar(training, "training_mode"):
         raise unsupported("training mode", "export the model for inference")
     return dropout(g, x)
@@ -109,18 +115,20 @@ def dropout_12(
 # -- activations ------------------------------------------------------------------------------
 
 
-
 def leaky_relu(g: Context, x: Val, *, alpha: Float = 0.01) -> Val:
+    """x, or alpha*x below 0."""
     return g.emit("leaky_relu", x, alpha=alpha)
 
 
 def elu(g: Context, x: Val, *, alpha: Float = 1.0) -> Val:
+    """x, or alpha*(exp(x) - 1) below 0."""
     return g.emit("elu", x, alpha=alpha)
 
 
 def selu(
     g: Context, x: Val, *, alpha: Float = 1.6732631921768188, gamma: Float = 1.0507010221481323
 ) -> Val:
+    """gamma * elu(x)"""
     return g.emit("mul", g.emit("elu", x, alpha=alpha), g.like(gamma, x))
 
 
@@ -131,6 +139,7 @@ def celu(g: Context, x: Val, *, alpha: Float = 1.0) -> Val:
 
 
 def hard_sigmoid(g: Context, x: Val, *, alpha: Float = 0.2, beta: Float = 0.5) -> Val:
+    """max(0, min(1, alpha*x + beta))"""
     return g.emit("hard_sigmoid", x, alpha=alpha, beta=beta)
 
 
@@ -142,26 +151,31 @@ def prelu(g: Context, x: Val, slope: Val) -> Val:
 
 
 def gelu(g: Context, x: Val, *, approximate: Str = "none") -> Val:
+    """x * Phi(x), exact or by tanh."""
     if approximate not in ("none", "tanh"):
         raise malformed(f"approximate={approximate!r}; expected 'none' or 'tanh'")
     return g.emit("gelu", x, approximate=approximate)
 
 
 def swish(g: Context, x: Val, *, alpha: Float = 1.0) -> Val:
+    """x * sigmoid(alpha*x)"""
     if alpha == 1.0:
         return g.emit("silu", x)
     return g.emit("mul", x, g.emit("sigmoid", g.emit("mul", x, g.like(alpha, x))))
 
 
 def mish(g: Context, x: Val) -> Val:
+    """x * tanh(softplus(x))"""
     return g.emit("mul", x, g.emit("tanh", g.emit("softplus", x)))
 
 
 def softsign(g: Context, x: Val) -> Val:
+    """x / (1 + |x|)"""
     return g.emit("div", x, g.emit("add", g.emit("abs", x), g.like(1, x)))
 
 
 def thresholded_relu(g: Context, x: Val, *, alpha: Float = 1.0) -> Val:
+    """x above alpha, else 0."""
     return g.emit("where", g.emit("greater", x, g.like(alpha, x)), x, g.like(0, x))
 
 
@@ -174,9 +188,8 @@ def shrink(g: Context, x: Val, *, bias: Float = 0.0, lambd: Float = 0.5) -> Val:
     return g.emit("where", g.emit("less", x, g.like(-lambd, x)), below, high)
 
 
-def clip_6(
-    g: Context, x: Val, *, min: Float = -math.inf, max: Float = math.inf
-) -> Val:
+def clip_6(g: Context, x: Val, *, min: Float = -math.inf, max: Float = math.inf) -> Val:
+    """Bounds as attributes; the ends of float32's range mean none."""
     lowest, highest = 3.4028234663852886e38, 3.4028234663852886e38
     low = None if min <= -lowest else min
     high = None if max >= highest else max
@@ -184,6 +197,7 @@ def clip_6(
 
 
 def clip_11(g: Context, x: Val, low: Val | None = None, high: Val | None = None) -> Val:
+    """Bounds as operands; constants of floats become attributes."""
     for bound in (low, high):
         if bound is not None and g.rank(bound) > 1:
             raise malformed("the bounds of Clip must be scalars")
@@ -204,6 +218,7 @@ def clip_11(g: Context, x: Val, low: Val | None = None, high: Val | None = None)
 
 
 def tan(g: Context, x: Val) -> Val:
+    """sin(x) / cos(x)"""
     return g.emit("div", g.emit("sin", x), g.emit("cos", x))
 
 
@@ -212,16 +227,19 @@ def _exp_pair(g: Context, x: Val) -> tuple[Val, Val]:
 
 
 def sinh(g: Context, x: Val) -> Val:
+    """(exp(x) - exp(-x)) / 2"""
     up, down = _exp_pair(g, x)
     return g.emit("mul", g.emit("sub", up, down), g.like(0.5, x))
 
 
 def cosh(g: Context, x: Val) -> Val:
+    """(exp(x) + exp(-x)) / 2"""
     up, down = _exp_pair(g, x)
     return g.emit("mul", g.emit("add", up, down), g.like(0.5, x))
 
 
 def is_inf(g: Context, x: Val, *, detect_negative: Int = 1, detect_positive: Int = 1) -> Val:
+    """Whether elements are infinite, of the signs asked for."""
     if detect_negative and detect_positive:
         return g.emit("equal", g.emit("abs", x), g.like(math.inf, x))
     if detect_positive or detect_negative:

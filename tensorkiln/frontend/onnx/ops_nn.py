@@ -13,7 +13,6 @@ from tensorkiln.frontend.onnx.ops_shape import broadcast
 from tensorkiln.ir.expr import Expr, IntImm, int_value
 from tensorkiln.ir.relax import Constant
 
-
 # -- windows ----------------------------------------------------------------------------------
 
 
@@ -91,6 +90,7 @@ def conv(
     dilations: Ints | None = None, group: Int = 1, kernel_shape: Ints | None = None,
     pads: Ints | None = None, strides: Ints | None = None,
 ) -> Val:  # fmt: skip
+    """Convolution in one or two spatial dimensions."""
     n = _spatial(g, x)
     if g.rank(w) != n + 2:
         raise malformed(f"the weights have {g.rank(w)} dimensions, the operand {n + 2}")
@@ -196,6 +196,7 @@ def max_pool(
     dilations: Ints | None = None, pads: Ints | None = None, storage_order: Int = 0,
     strides: Ints | None = None,
 ) -> Val:  # fmt: skip
+    """Maximum over windows; the output Indices is not supported."""
     if sum(1 for o in g.outputs if o) > 1:
         raise unsupported("the output Indices")
     n = _spatial(g, x)
@@ -214,6 +215,7 @@ def average_pool(
     count_include_pad: Int = 0, dilations: Ints | None = None, pads: Ints | None = None,
     strides: Ints | None = None,
 ) -> Val:  # fmt: skip
+    """Mean over windows."""
     n = _spatial(g, x)
     kernel, step = _pair(kernel_shape, n, "kernel_shape"), _pair(strides, n, "strides")
     if _pair(dilations, n, "dilations") != (1, 1):
@@ -227,16 +229,19 @@ def average_pool(
 
 
 def global_average_pool(g: Context, x: Val) -> Val:
+    """Mean over all spatial dimensions, which stay as 1."""
     return g.emit("mean", x, axes=tuple(range(2, g.rank(x))), keepdims=True)
 
 
 def global_max_pool(g: Context, x: Val) -> Val:
+    """Maximum over all spatial dimensions, which stay as 1."""
     return g.emit("max", x, axes=tuple(range(2, g.rank(x))), keepdims=True)
 
 
 def lrn(
     g: Context, x: Val, *, size: Int, alpha: Float = 1e-4, beta: Float = 0.75, bias: Float = 1.0
 ) -> Val:
+    """Local response normalisation across channels."""
     return g.emit("lrn", x, size=size, alpha=alpha, beta=beta, bias=bias)
 
 
@@ -247,6 +252,7 @@ def batch_norm(
     g: Context, x: Val, scale: Val, bias: Val, mean: Val, var: Val, *, epsilon: Float = 1e-5,
     momentum: Float = 0.9, spatial: Int = 1, training_mode: Int = 0,
 ) -> Val:  # fmt: skip
+    """The inference form: statistics are operands."""
     if not spatial:
         raise unsupported("spatial=0")
     if training_mode or sum(1 for o in g.outputs if o) > 1:
@@ -301,9 +307,8 @@ def _normalised_groups(g: Context, x: Val, groups: int, epsilon: float) -> Val:
     return g.reshape(g.emit("layer_norm", rows, one, axis=-1, eps=epsilon), g.shape(x))
 
 
-def instance_norm(
-    g: Context, x: Val, scale: Val, bias: Val, *, epsilon: Float = 1e-5
-) -> Val:
+def instance_norm(g: Context, x: Val, scale: Val, bias: Val, *, epsilon: Float = 1e-5) -> Val:
+    """Each channel of each image to zero mean and unit variance, then scaled."""
     channels = int_value(g.shape(x)[1])
     if channels is None:
         raise unsupported("a symbolic number of channels")
@@ -338,6 +343,7 @@ def group_norm_18(
 
 
 def lp_normalization(g: Context, x: Val, *, axis: Int = -1, p: Int = 2) -> Val:
+    """Divides by the L1 or L2 norm along a dimension; a norm of 0 gives 0."""
     at = (g.axis(axis, g.rank(x)),)
     if p == 1:
         size = g.emit("sum", g.emit("abs", x), axes=at, keepdims=True)
@@ -363,6 +369,7 @@ def gemm(
     g: Context, a: Val, b: Val, c: Val | None = None, *, alpha: Float = 1.0, beta: Float = 1.0,
     transA: Int = 0, transB: Int = 0,
 ) -> Val:  # fmt: skip
+    """alpha * A' B' + beta * C; constant B becomes a layer's weights."""
     if g.rank(a) != 2 or g.rank(b) != 2:
         raise malformed(f"operands of {g.rank(a)} and {g.rank(b)} dimensions; expected 2 and 2")
     use_bias = c is not None and beta != 0

@@ -64,6 +64,8 @@ def reduce_input(name: str) -> Importer:
 
 
 def arg(name: str) -> Importer:
+    """Index of the extreme element, the first or the last of equal ones."""
+
     def run(
         g: Context, x: Val, *, axis: Int = 0, keepdims: Int = 1, select_last_index: Int = 0
     ) -> Val:
@@ -100,6 +102,8 @@ def softmax_1(name: str) -> Importer:
 
 
 def softmax_13(name: str) -> Importer:
+    """From opset 13: over one dimension."""
+
     def run(g: Context, x: Val, *, axis: Int = -1) -> Val:
         return g.emit(name, x, axis=g.axis(axis, g.rank(x)))
 
@@ -124,6 +128,7 @@ def cumsum(g: Context, x: Val, axis: Val, *, exclusive: Int = 0, reverse: Int = 
 
 
 def hardmax_13(g: Context, x: Val, *, axis: Int = -1) -> Val:
+    """1 at the first greatest element of a dimension, else 0."""
     at = g.axis(axis, g.rank(x))
     best = g.emit("argmax", x, axis=at, keepdims=True)
     n = g.shape(x)[at]

@@ -15,15 +15,18 @@ from tensorkiln.ir.expr import IntImm, int_value
 
 
 def upsample_7(g: Context, x: Val, *, scales: Floats, mode: Str = "nearest") -> Val:
+    """Scales as an attribute."""
     return _resize(g, x, range(g.rank(x)), list(scales), None, mode, "asymmetric", "floor")
 
 
 def upsample_9(g: Context, x: Val, scales: Val, *, mode: Str = "nearest") -> Val:
+    """Scales as an operand."""
     factors = g.array(scales, "scales").ravel().tolist()
     return _resize(g, x, range(g.rank(x)), factors, None, mode, "asymmetric", "floor")
 
 
 def resize_10(g: Context, x: Val, scales: Val, *, mode: Str = "nearest") -> Val:
+    """Means the same as Upsample of opset 9."""
     return upsample_9(g, x, scales, mode=mode)
 
 
@@ -35,6 +38,7 @@ def resize_11(
     keep_aspect_ratio_policy: Str = "stretch", mode: Str = "nearest",
     nearest_mode: Str = "round_prefer_floor",
 ) -> Val:  # fmt: skip
+    """By scales or to sizes, with the coordinate modes of the standard but crop."""
     if antialias:
         raise unsupported("antialias=1")
     if keep_aspect_ratio_policy != "stretch":

@@ -12,23 +12,27 @@ from tensorkiln.frontend.onnx.dispatch import Array, Float, Floats, Int, Ints, S
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.tensors import dtype_name
-from tensorkiln.ir.expr import Expr, IntImm, as_expr, int_value
+from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, int_value
 from tensorkiln.ir.relax import constant
 
 
 def shape(g: Context, x: Val, *, start: Int = 0, end: Int | None = None) -> Val:
+    """The extents from `start` to `end`, as a known tensor."""
     return g.shape_value(g.shape(x)[slice(start, end)])
 
 
 def size(g: Context, x: Val) -> Val:
+    """The number of elements, as a known scalar."""
     return g.reshape(g.shape_value([g.dims.product(g.shape(x))]), ())
 
 
 def reshape_1(g: Context, x: Val, *, shape: Ints, allowzero: Int = 0) -> Val:
+    """The new shape as an attribute."""
     return _reshape(g, x, [as_expr(d) for d in shape], False)
 
 
 def reshape_5(g: Context, x: Val, shape: Val, *, allowzero: Int = 0) -> Val:
+    """The new shape as an operand: 0 copies an extent, -1 takes the rest."""
     return _reshape(g, x, list(g.extents(shape, "the shape of Reshape")), bool(allowzero))
 
 
@@ -47,9 +51,7 @@ def _reshape(g: Context, x: Val, target: list[Expr], allowzero: bool) -> Val:
         part = g.dims.product(d for i, d in enumerate(target) if i not in free)
         rest = g.dims.divide(total, part)
         if rest is None:
-            raise malformed(
-                f"{_count(total)} elements do not divide into rows of {_count(part)}"
-            )
+            raise malformed(f"{_count(total)} elements do not divide into rows of {_count(part)}")
         target[free[0]] = rest
     else:
         new, old_count = int_value(g.dims.product(target)), int_value(total)
@@ -64,12 +66,14 @@ def _count(e: Expr) -> object:
 
 
 def flatten(g: Context, x: Val, *, axis: Int = 1) -> Val:
+    """To two dimensions, split before `axis`."""
     rank, dims = g.rank(x), g.shape(x)
     at = rank if axis == rank else g.axis(axis, rank)
     return g.reshape(x, (g.dims.product(dims[:at]), g.dims.product(dims[at:])))
 
 
 def squeeze_1(g: Context, x: Val, *, axes: Ints | None = None) -> Val:
+    """Drops dimensions of extent 1; the axes as an attribute."""
     dims = g.shape(x)
     if axes is None:
         drop = tuple(i for i, d in enumerate(dims) if int_value(d) == 1)
@@ -84,10 +88,12 @@ def squeeze_1(g: Context, x: Val, *, axes: Ints | None = None) -> Val:
 
 
 def squeeze_13(g: Context, x: Val, axes: Val | None = None) -> Val:
+    """The axes as an operand."""
     return squeeze_1(g, x, axes=None if axes is None else g.ints(axes, "axes"))
 
 
 def unsqueeze_1(g: Context, x: Val, *, axes: Ints) -> Val:
+    """Adds dimensions of extent 1; the axes as an attribute."""
     rank = g.rank(x) + len(axes)
     new = g.axes(axes, rank)
     rest = iter(g.shape(x))
@@ -95,10 +101,12 @@ def unsqueeze_1(g: Context, x: Val, *, axes: Ints) -> Val:
 
 
 def unsqueeze_13(g: Context, x: Val, axes: Val) -> Val:
+    """The axes as an operand."""
     return unsqueeze_1(g, x, axes=g.ints(axes, "axes"))
 
 
 def transpose(g: Context, x: Val, *, perm: Ints | None = None) -> Val:
+    """Permutes the dimensions; reverses them when no order is given."""
     rank = g.rank(x)
     order = tuple(reversed(range(rank))) if perm is None else perm
     if sorted(order) != list(range(rank)):
@@ -107,6 +115,7 @@ def transpose(g: Context, x: Val, *, perm: Ints | None = None) -> Val:
 
 
 def concat(g: Context, x: Val, *more: Val, axis: Int = 1) -> Val:
+    """Joins operands along one dimension."""
     at = g.axis(axis, g.rank(x))
     dtypes = {g.dtype(v) for v in (x, *more)}
     if len(dtypes) > 1:
@@ -115,10 +124,12 @@ def concat(g: Context, x: Val, *more: Val, axis: Int = 1) -> Val:
 
 
 def split_2(g: Context, x: Val, *, axis: Int = 0, split: Ints | None = None) -> list[Val]:
+    """The parts as an attribute; equal ones by default."""
     return _split(g, x, axis, split, len(g.outputs))
 
 
 def split_13(g: Context, x: Val, split: Val | None = None, *, axis: Int = 0) -> list[Val]:
+    """The parts as an operand."""
     parts = None if split is None else g.ints(split, "split")
     return _split(g, x, axis, parts, len(g.outputs))
 
@@ -126,15 +137,14 @@ def split_13(g: Context, x: Val, split: Val | None = None, *, axis: Int = 0) -> 
 def split_18(
     g: Context, x: Val, split: Val | None = None, *, axis: Int = 0, num_outputs: Int | None = None
 ) -> list[Val]:
+    """As before, or a number of parts of which the last may be smaller."""
     if (split is None) == (num_outputs is None):
         raise malformed("either split or num_outputs must be given")
     parts = None if split is None else g.ints(split, "split")
     return _split(g, x, axis, parts, num_outputs or len(g.outputs))
 
 
-def _split(
-    g: Context, x: Val, axis: int, parts: Sequence[int] | None, count: int
-) -> list[Val]:
+def _split(g: Context, x: Val, axis: int, parts: Sequence[int] | None, count: int) -> list[Val]:
     at = g.axis(axis, g.rank(x))
     extent = g.shape(x)[at]
     total = int_value(extent)
@@ -160,6 +170,7 @@ def _split(
 
 
 def expand(g: Context, x: Val, shape: Val) -> Val:
+    """Broadcasts to a shape, which may itself have smaller extents."""
     target = g.extents(shape, "the shape of Expand")
     return broadcast(g, x, target)
 
@@ -187,6 +198,7 @@ def _common(g: Context, a: Expr, b: Expr) -> Expr:
 
 
 def tile(g: Context, x: Val, repeats: Val) -> Val:
+    """Repeats the operand along every dimension."""
     counts = g.ints(repeats, "repeats")
     if len(counts) != g.rank(x) or any(c < 0 for c in counts):
         raise malformed(f"repeats={list(counts)} for an operand of {g.rank(x)} dimensions")
@@ -194,6 +206,7 @@ def tile(g: Context, x: Val, repeats: Val) -> Val:
 
 
 def range_(g: Context, start: Val, limit: Val, delta: Val) -> Val:
+    """start, start + delta, ... below limit; of integers with symbolic bounds too."""
     dtype = g.dtype(start)
     if g.type(start).dtype.is_float:
         lo, hi, by = (float(g.scalar(v, "a bound of Range")) for v in (start, limit, delta))
@@ -220,6 +233,7 @@ def range_(g: Context, start: Val, limit: Val, delta: Val) -> Val:
 
 
 def constant_of_shape(g: Context, shape: Val, *, value: Array | None = None) -> Val:
+    """One value everywhere: a constant when the shape is static."""
     dims = [g.dims.simplify(d) for d in g.extents(shape, "the shape of ConstantOfShape")]
     if value is not None and value.size != 1:
         raise malformed(f"value must have one element, got {value.size}")
@@ -239,6 +253,7 @@ def constant_node(
     value_floats: Floats | None = None, value_int: Int | None = None,
     value_ints: Ints | None = None,
 ) -> Val:  # fmt: skip
+    """The value of whichever attribute is given."""
     given = [
         (value, None), (value_float, "float32"), (value_floats, "float32"),
         (value_int, "int64"), (value_ints, "int64"),
@@ -251,6 +266,7 @@ def constant_node(
 
 
 def eye_like(g: Context, x: Val, *, dtype: Int | None = None, k: Int = 0) -> Val:
+    """1 on the k-th diagonal, else 0."""
     rows, columns = _matrix_index(g, x)
     diagonal = g.emit("equal", g.emit("sub", columns, rows), g.const(k, "int64"))
     return g.cast(diagonal, g.dtype(x) if dtype is None else dtype_name(dtype, "EyeLike.dtype"))
@@ -279,19 +295,21 @@ def _matrix_index(g: Context, x: Val) -> tuple[Val, Val]:
 
 
 def depth_to_space(g: Context, x: Val, *, blocksize: Int, mode: Str = "DCR") -> Val:
+    """Moves blocks of channels into the image."""
     n, c, h, w = _image(g, x)
     b = blocksize
     depth = g.dims.divide(c, as_expr(b * b)) if b > 0 else None
     if depth is None or mode not in ("DCR", "CRD"):
         raise malformed(f"blocksize={b}, mode={mode!r} with {_count(c)} channels")
-    if mode == "DCR":
-        wide, order = (n, b, b, depth, h, w), (0, 3, 4, 1, 5, 2)
-    else:
+    wide: tuple[ExprLike, ...] = (n, b, b, depth, h, w)
+    order = (0, 3, 4, 1, 5, 2)
+    if mode == "CRD":
         wide, order = (n, depth, b, b, h, w), (0, 1, 4, 2, 5, 3)
     return g.reshape(g.transpose(g.reshape(x, wide), order), (n, depth, h * b, w * b))
 
 
 def space_to_depth(g: Context, x: Val, *, blocksize: Int) -> Val:
+    """Moves blocks of the image into channels."""
     n, c, h, w = _image(g, x)
     b = as_expr(blocksize)
     rows, columns = g.dims.divide(h, b), g.dims.divide(w, b)

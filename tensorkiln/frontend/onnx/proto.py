@@ -15,6 +15,8 @@ NO_DOUBLES = np.zeros(0, np.float64)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
+    """A key and its text: StringStringEntryProto."""
+
     key: str = ""
     value: str = ""
 
@@ -38,17 +40,23 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Dim:
+    """One declared dimension: a number, a name, or neither."""
+
     value: int | None = None
     param: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
+    """A declared shape."""
+
     dim: tuple[Dim, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TensorTypeProto:
+    """Element type and declared shape (None: unknown rank)."""
+
     elem_type: int = 0
     shape: Shape | None = None
 
@@ -62,12 +70,16 @@ class TypeProto:
 
 @dataclass(frozen=True, slots=True)
 class ValueInfo:
+    """A graph's input or output."""
+
     name: str = ""
     type: TypeProto | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attribute:
+    """AttributeProto; `ref` names an attribute of the function's call."""
+
     name: str = ""
     ref: str = ""
     type: int = 0
@@ -83,6 +95,8 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
+    """NodeProto; empty names are operands that were left out."""
+
     input: tuple[str, ...] = ()
     output: tuple[str, ...] = ()
     name: str = ""
@@ -99,6 +113,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
+    """GraphProto, without what only describes it."""
+
     node: tuple[Node, ...] = ()
     name: str = ""
     initializer: tuple[Tensor, ...] = ()
@@ -109,12 +125,16 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class OpsetId:
+    """The version of one operator domain."""
+
     domain: str = ""
     version: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FunctionProto:
+    """A model-local function."""
+
     name: str = ""
     input: tuple[str, ...] = ()
     output: tuple[str, ...] = ()
@@ -128,6 +148,8 @@ class FunctionProto:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
+    """ModelProto, without what only describes it."""
+
     ir_version: int = 0
     opset_import: tuple[OpsetId, ...] = ()
     producer_name: str = ""
@@ -196,7 +218,7 @@ _NODE = Schema(
         8: Field("overload", "str"),
     },
 )
-_GRAPH = Schema(
+_GRAPH: Schema = Schema(
     "GraphProto",
     Graph,
     {
@@ -208,7 +230,9 @@ _GRAPH = Schema(
         15: Field("sparse_initializer", "bytes", True),
     },
 )
-_OPSET = Schema("OperatorSetIdProto", OpsetId, {1: Field("domain", "str"), 2: Field("version", "int")})
+_OPSET = Schema(
+    "OperatorSetIdProto", OpsetId, {1: Field("domain", "str"), 2: Field("version", "int")}
+)
 _FUNCTION = Schema(
     "FunctionProto",
     FunctionProto,

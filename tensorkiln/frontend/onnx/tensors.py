@@ -6,6 +6,7 @@ import math
 import mmap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import ml_dtypes
 import numpy as np
@@ -97,7 +98,7 @@ class ExternalFiles:
             self._maps[location] = _map_file(self._open(location))
         return self._maps[location]
 
-    def _open(self, location: str):  # noqa: ANN202 - BinaryIO
+    def _open(self, location: str) -> BinaryIO:
         folders = [f for f in (self.folder, *self.roots) if f is not None]
         if not folders:
             raise UserError(
@@ -126,7 +127,7 @@ class ExternalFiles:
         ) from missing
 
 
-def _map_file(stream) -> memoryview:  # noqa: ANN001 - BinaryIO
+def _map_file(stream: BinaryIO) -> memoryview:
     """The whole file, read-only; pages come in as they are touched."""
     with stream:
         size = stream.seek(0, 2)

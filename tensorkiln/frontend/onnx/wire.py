@@ -64,6 +64,7 @@ def varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
 
 
 def signed(value: int) -> int:
+    """The two's complement meaning of 64 bits."""
     return value - (1 << 64) if value >> 63 else value
 
 
