@@ -331,7 +331,7 @@ RULES: tuple[Rule, ...] = (
     Rule("neg(neg(x)) | logical_not(logical_not(x))", "x"),
     Rule("logical_and(x, 1) | logical_or(x, 0)", "x"),
     Rule("relu(y := relu(x)) | abs(y := abs(x))", "y"),
-    Rule("where(c, x, x)", "x"),
+    Rule("where(c, x, x) | where(1, x, y) | where(0, y, x)", "x"),
     # one movement instead of two
     Rule("reshape(reshape(x), shape=s)", "reshape(x, shape=s)"),
     Rule("transpose(transpose(x, axes=p), axes=q)", _composed),

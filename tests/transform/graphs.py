@@ -1,0 +1,105 @@
+"""Small graphs for pass tests: written as functions of a builder, compared by structure and value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tensorkiln.ir.equal import first_difference
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import Constant, Function, RVar, TensorType, Value, constant, tensor
+from tensorkiln.ops.builder import GraphBuilder
+from tensorkiln.ops.evaluate import evaluate
+
+Build = Callable[..., Value]
+Pass = Callable[[IRModule], IRModule]
+
+
+class Graph(GraphBuilder):
+    """`g.add(x, 1.0)` emits; Python numbers become float32 constants without dimensions."""
+
+    def __getattr__(self, op: str) -> Callable[..., RVar]:
+        if op.startswith("_"):
+            raise AttributeError(op)
+
+        def emit(*args: Value | float, **attrs: object) -> RVar:
+            values = [constant(np.asarray(a, np.float32)) if isinstance(a, (int, float)) else a for a in args]
+            return self.emit(op.removesuffix("_"), *values, span=f"node {op}", **attrs)  # type: ignore
+
+        return emit
+
+
+def c(values: object, dtype: str = "float32") -> Constant:
+    """A constant."""
+    return constant(np.asarray(values, dtype))
+
+
+def rand(*shape: int, seed: int = 0, low: float = -1.0, high: float = 1.0) -> Constant:
+    """A constant of uniform random numbers."""
+    generator = np.random.default_rng([seed, *shape])
+    return constant(generator.uniform(low, high, shape).astype(np.float32))
+
+
+def graph(build: Build, **params: object) -> IRModule:
+    """A module of one function; `params` are shapes of float32 tensors, or types."""
+    g = Graph()
+    values = []
+    for name, p in params.items():
+        t = p if isinstance(p, TensorType) else tensor(p, "float32")  # type: ignore[arg-type]
+        values.append(g.param(name, t))
+    return IRModule((g.finish(build(g, *values)),))
+
+
+def ops_of(mod: IRModule) -> list[str]:
+    """Operators of the only function, in order."""
+    return [b.value.op for b in main(mod).bindings]  # type: ignore[union-attr]
+
+
+def main(mod: IRModule) -> Function:
+    """The only function."""
+    (f,) = mod.functions
+    assert isinstance(f, Function)
+    return f
+
+
+def arguments(mod: IRModule, seed: int = 0, **sizes: int) -> dict[str, np.ndarray]:
+    """Random inputs; symbols take their value from `sizes`."""
+    generator = np.random.default_rng(seed)
+    out = {}
+    for p in main(mod).params:
+        shape = [getattr(d, "value", None) or sizes[d.name] for d in p.tensor.shape]  # type: ignore
+        if p.tensor.dtype.is_bool:
+            out[p.name] = generator.random(shape) < 0.7
+        elif p.tensor.dtype.is_int:
+            out[p.name] = generator.integers(0, 2, shape).astype(p.tensor.dtype.name)
+        else:
+            out[p.name] = generator.standard_normal(shape).astype(p.tensor.dtype.name)
+    return out
+
+
+def assert_same_values(
+    before: IRModule, after: IRModule, rtol: float = 1e-12, seed: int = 0, **sizes: int
+) -> None:
+    """Both compute the same in float64, up to `rtol` of the largest element."""
+    inputs = arguments(before, seed, **sizes)
+    for a, b in zip(
+        evaluate(before, inputs, dtype="float64"), evaluate(after, inputs, dtype="float64"),
+        strict=True,
+    ):  # fmt: skip
+        assert a.shape == b.shape
+        scale = max(float(np.abs(a).max(initial=0)), 1e-30) if a.dtype.kind == "f" else 1.0
+        np.testing.assert_allclose(b, a, rtol=0, atol=rtol * scale)
+
+
+def check(apply: Pass, before: IRModule, after: IRModule, rtol: float = 1e-12) -> None:
+    """`apply` turns `before` into exactly `after`, keeps its meaning, and is then at rest."""
+    result = apply(before)
+    assert first_difference(result, after) is None, (ops_of(result), first_difference(result, after))
+    assert_same_values(before, result, rtol)
+    assert apply(result) is result
+
+
+def check_unchanged(apply: Pass, mod: IRModule) -> None:
+    """`apply` answers the very same object."""
+    assert apply(mod) is mod

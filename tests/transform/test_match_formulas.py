@@ -1,0 +1,162 @@
+"""match_activations and match_layer_norm."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tensorkiln.ir.expr import Var
+from tensorkiln.ir.relax import RVar, Tuple, tensor
+from tensorkiln.transform.relax.canonicalize import canonicalize
+from tensorkiln.transform.relax.match_activations import match_activations
+from tensorkiln.transform.relax.match_layer_norm import match_layer_norm
+from tests.transform.graphs import (
+    Build, Graph, assert_same_values, c, check_unchanged, graph, main, ops_of, rand,
+)  # fmt: skip
+
+ROOT = 1.4142135381698608
+
+
+def erf1(g: Graph, x: RVar) -> RVar:
+    """erf(x / sqrt(2)) + 1"""
+    return g.add(g.erf(g.div(x, ROOT)), 1)
+
+
+def tanh1(g: Graph, x: RVar) -> RVar:
+    """tanh(sqrt(2 / pi) (x + 0.044715 x^3)) + 1"""
+    cubic = g.add(x, g.mul(g.pow(x, 3), 0.044714998453855515))
+    return g.add(g.tanh(g.mul(cubic, 0.7978845834732056)), 1)
+
+
+FORMULAS: dict[str, tuple[Build, str]] = {
+    "gelu (x E) 0.5": (lambda g, x: g.mul(g.mul(x, erf1(g, x)), 0.5), "gelu"),
+    "gelu (0.5 x) E": (lambda g, x: g.mul(g.mul(0.5, x), erf1(g, x)), "gelu"),
+    "gelu x (0.5 E)": (lambda g, x: g.mul(g.mul(0.5, erf1(g, x)), x), "gelu"),
+    "gelu (x E) / 2": (lambda g, x: g.div(g.mul(erf1(g, x), x), 2), "gelu"),
+    "gelu by 1/sqrt(2)": (
+        lambda g, x: g.mul(g.mul(x, 0.5), g.add(1, g.erf(g.mul(0.7071067811865476, x)))), "gelu",
+    ),
+    "gelu tanh (x 0.5) T": (lambda g, x: g.mul(g.mul(x, 0.5), tanh1(g, x)), "gelu"),
+    "gelu tanh (x T) 0.5": (lambda g, x: g.mul(g.mul(x, tanh1(g, x)), 0.5), "gelu"),
+    "gelu tanh with x (1 + c x^2)": (
+        lambda g, x: g.mul(g.mul(x, 0.5), g.add(1, g.tanh(g.mul(
+            g.mul(x, g.add(g.mul(g.mul(x, x), 0.044715), 1)), math.sqrt(2 / math.pi))))), "gelu",
+    ),
+    "silu": (lambda g, x: g.mul(g.sigmoid(x), x), "silu"),
+    "silu with exp": (lambda g, x: g.div(x, g.add(1, g.exp(g.neg(x)))), "silu"),
+    "sigmoid with exp": (lambda g, x: g.div(1, g.add(1, g.exp(g.neg(x)))), "sigmoid"),
+    "hard_swish": (lambda g, x: g.mul(x, g.hard_sigmoid(x, alpha=1 / 6, beta=0.5)), "hard_swish"),
+    "hard_swish with relu6": (
+        lambda g, x: g.div(g.mul(x, g.clip(g.add(x, 3), min=0.0, max=6.0)), 6), "hard_swish",
+    ),
+    "hard_sigmoid with relu6": (
+        lambda g, x: g.div(g.clip(g.add(x, 3), min=0.0, max=6.0), 6), "hard_sigmoid",
+    ),
+    "softmax": (
+        lambda g, x: g.div(
+            e := g.exp(g.sub(x, g.max(x, axes=(1,), keepdims=True))),
+            g.sum(e, axes=(-2,), keepdims=True)), "softmax",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_formula(name: str) -> None:
+    build, op = FORMULAS[name]
+    mod = graph(build, x=(2, 3, 4))
+    out = match_activations(canonicalize(mod))
+    assert ops_of(out) == [op]
+    approximate = "tanh" if "tanh" in name else "none"
+    assert main(out).bindings[0].value.attrs.get("approximate", approximate) == approximate  # type: ignore
+    # Constants that exporters rounded to float32 differ from the true ones by 6e-8.
+    assert_same_values(mod, out, rtol=3e-7)
+    assert match_activations(out) is out
+
+
+NEARLY: dict[str, Build] = {
+    "two variables": lambda g, x: g.mul(g.mul(g.abs(x), erf1(g, x)), 0.5),
+    "other factor": lambda g, x: g.mul(g.mul(x, erf1(g, x)), 0.25),
+    "other root": lambda g, x: g.mul(g.mul(x, g.add(g.erf(g.div(x, 1.42)), 1)), 0.5),
+    "other cube": lambda g, x: g.mul(g.mul(x, 0.5), g.add(g.tanh(g.mul(g.add(
+        x, g.mul(g.mul(g.mul(x, x), x), 0.0447)), 0.7978845834732056)), 1)),
+    "minus": lambda g, x: g.mul(g.mul(x, g.add(g.erf(g.div(x, ROOT)), -1)), 0.5),
+    "softmax over two axes": lambda g, x: g.div(
+        e := g.exp(g.sub(x, g.max(x, axes=(1, 2), keepdims=True))),
+        g.sum(e, axes=(1, 2), keepdims=True)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NEARLY)
+def test_what_only_looks_like_one(name: str) -> None:
+    check_unchanged(match_activations, graph(NEARLY[name], x=(2, 3, 4)))
+
+
+# --- layer norm ----------------------------------------------------------------------------------
+
+GAMMA, BETA = rand(4), rand(4, seed=1)
+
+
+def normalised(g: Graph, x: RVar, axes: tuple[int, ...] = (-1,), form: str = "div") -> RVar:
+    """(x - mean) / sqrt(variance + eps)"""
+    off = g.sub(x, g.mean(x, axes=axes, keepdims=True))
+    square = g.pow(off, 2) if form == "div" else g.mul(off, off)
+    root = g.sqrt(g.add(g.mean(square, axes=axes, keepdims=True), 1e-5))
+    if form == "div":
+        return g.div(off, root)
+    return g.mul(off, g.reciprocal(root) if form == "reciprocal" else g.pow(root, -1))
+
+
+@pytest.mark.parametrize("form", ["div", "reciprocal", "pow"])
+@pytest.mark.parametrize("parameters", ["", "gamma", "beta", "both"])
+def test_layer_norm(form: str, parameters: str) -> None:
+    def build(g: Graph, x: RVar) -> RVar:
+        y = normalised(g, x, (-1,) if form == "div" else (2,), form)
+        if parameters in ("gamma", "both"):
+            y = g.mul(GAMMA, y)
+        return g.add(y, BETA) if parameters in ("beta", "both") else y
+
+    mod = graph(build, x=(2, 3, 4))
+    out = match_layer_norm(canonicalize(mod))
+    assert ops_of(out) == ["layer_norm"]
+    assert len(main(out).bindings[0].value.args) == 2 + (parameters in ("beta", "both"))  # type: ignore
+    assert_same_values(mod, out, rtol=1e-9)
+
+
+def test_layer_norm_over_two_dimensions() -> None:
+    gamma = rand(1, 3, 4)
+    mod = graph(lambda g, x: g.mul(normalised(g, x, (1, 2)), gamma), x=(2, 3, 4))
+    out = match_layer_norm(canonicalize(mod))
+    assert ops_of(out) == ["layer_norm"]
+    assert main(out).bindings[0].value.attrs.axis == -2  # type: ignore[union-attr]
+    assert_same_values(mod, out, rtol=1e-9)
+
+
+def test_layer_norm_of_symbolic_rows() -> None:
+    n = Var("n")
+    build = lambda g, x: g.add(g.mul(normalised(g, x), GAMMA), BETA)  # noqa: E731
+    mod = graph(build, x=tensor((n, 4), "float32"))
+    out = match_layer_norm(canonicalize(mod))
+    assert ops_of(out) == ["layer_norm"]
+    assert_same_values(mod, out, rtol=1e-9, n=5)
+
+
+NOT_NORMS: dict[str, Build] = {
+    "another axis": lambda g, x: normalised(g, x, (1,), "mul"),
+    "eps per element": lambda g, x: g.mul(
+        off := g.sub(x, g.mean(x, axes=(-1,), keepdims=True)),
+        g.rsqrt(g.add(g.mean(g.mul(off, off), axes=(-1,), keepdims=True), rand(3, 1, low=0.1)))),
+    "root mean square": lambda g, x: g.mul(
+        x, g.rsqrt(g.add(g.mean(g.mul(x, x), axes=(-1,), keepdims=True), 1e-5))),
+    "variance over another axis": lambda g, x: g.mul(
+        off := g.sub(x, g.mean(x, axes=(-1,), keepdims=True)),
+        g.rsqrt(g.add(g.mean(g.mul(off, off), axes=(1,), keepdims=True), 1e-5))),
+    "gamma per row": lambda g, x: g.mul(g.layer_norm(x, rand(4), axis=-1, eps=1e-5), rand(3, 1)),
+    "norm used twice": lambda g, x: Tuple((
+        y := g.layer_norm(x, c([1.0] * 4), axis=-1, eps=1e-5), g.mul(y, GAMMA))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOT_NORMS)
+def test_what_is_no_layer_norm(name: str) -> None:
+    check_unchanged(match_layer_norm, graph(NOT_NORMS[name], x=(2, 3, 4)))
