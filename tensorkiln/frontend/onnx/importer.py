@@ -238,6 +238,9 @@ class Importer:
             kind = "dtype" if error.code.startswith("dtype") else "malformed"
             self._issue(kind, label, node.op_type, error.message, error.hint)
             outputs = ()
+        except MemoryError:
+            self._issue("malformed", label, node.op_type, "it needs more memory than there is")
+            outputs = ()
         except TensorkilnError:
             raise
         except Exception as error:

@@ -37,8 +37,8 @@ def attention(
     k, v = _repeat_heads(g, k, q), _repeat_heads(g, v, q)
     if scale is None:
         depth = int_value(g.shape(q)[3])
-        if depth is None:
-            raise unsupported("the head size is symbolic and no scale is given")
+        if not depth:
+            raise unsupported("the head size is symbolic or 0 and no scale is given")
         scale = 1 / math.sqrt(depth)
     # Query i stands at position i + offset of the keys, where offset is the length of the past.
     # Ours lets the last query see the last key, which is the same where offset = T - S.

@@ -6,7 +6,7 @@ from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Int, Ints, Str, Table
 from tensorkiln.frontend.onnx.issues import unsupported
 from tensorkiln.frontend.onnx.known import Val
-from tensorkiln.frontend.onnx.ops_nn import conv
+from tensorkiln.frontend.onnx.ops_window import conv
 from tensorkiln.frontend.onnx.tensors import dtype_name
 
 _RANGES = {"uint8": (0, 255), "int8": (-128, 127), "uint16": (0, 65535), "int16": (-32768, 32767)}

@@ -15,6 +15,10 @@ from tensorkiln.frontend.onnx.tensors import dtype_name
 from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, int_value
 from tensorkiln.ir.relax import constant
 
+# Larger tensors of one value, or of one step, stay operators: a file of a few bytes must not be
+# able to ask the importer for terabytes.
+CONSTANT_LIMIT = 1 << 28
+
 
 def shape(g: Context, x: Val, *, start: Int = 0, end: Int | None = None) -> Val:
     """The extents from `start` to `end`, as a known tensor."""
@@ -210,9 +214,12 @@ def range_(g: Context, start: Val, limit: Val, delta: Val) -> Val:
     dtype = g.dtype(start)
     if g.type(start).dtype.is_float:
         lo, hi, by = (float(g.scalar(v, "a bound of Range")) for v in (start, limit, delta))
-        if by == 0:
-            raise malformed("delta is 0")
-        return constant((lo + by * np.arange(max(math.ceil((hi - lo) / by), 0))).astype(dtype))
+        if by == 0 or not math.isfinite((hi - lo) / by):
+            raise malformed(f"no finite number of steps from {lo} to {hi} by {by}")
+        steps = max(math.ceil((hi - lo) / by), 0)
+        if steps > CONSTANT_LIMIT:
+            raise unsupported(f"{steps} elements of a floating-point Range")
+        return constant((lo + by * np.arange(steps)).astype(dtype))
     bounds = []
     for what, v in (("start", start), ("limit", limit), ("delta", delta)):
         array = g.known(v)
@@ -227,7 +234,7 @@ def range_(g: Context, start: Val, limit: Val, delta: Val) -> Val:
     span = bounds[1] - bounds[0] if step > 0 else bounds[0] - bounds[1]
     count = g.dims.max(0, (span + (abs(step) - 1)) // abs(step))
     n, first = int_value(count), int_value(bounds[0])
-    if n is not None and first is not None:
+    if n is not None and first is not None and n <= CONSTANT_LIMIT:
         return constant((first + step * np.arange(n)).astype(dtype))
     return g.emit("arange", start=g.dims.simplify(bounds[0]), step=step, count=count, dtype=dtype)
 
@@ -243,6 +250,8 @@ def constant_of_shape(g: Context, shape: Val, *, value: Array | None = None) -> 
         sizes = tuple(n for n in numbers if n is not None)
         if any(n < 0 for n in sizes):
             raise malformed(f"the shape has a negative extent: {list(sizes)}")
+        if math.prod(sizes) > CONSTANT_LIMIT:
+            return g.emit("full", shape=sizes, value=fill.item(), dtype=str(fill.dtype))
         # Light models make their weights so; zeros cost no memory until touched.
         return constant(np.full(sizes, fill) if fill.any() else np.zeros(sizes, fill.dtype))
     return g.emit("full", shape=tuple(dims), value=fill.item(), dtype=str(fill.dtype))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from tensorkiln.frontend.onnx import (
     ops_attention,
     ops_index,
+    ops_layer,
     ops_math,
-    ops_nn,
     ops_quantize,
     ops_reduce,
     ops_resize,
     ops_shape,
+    ops_window,
 )
 from tensorkiln.frontend.onnx.dispatch import Table
 
@@ -19,7 +20,8 @@ IMPORTERS: Table = {
     **ops_shape.TABLE,
     **ops_index.TABLE,
     **ops_reduce.TABLE,
-    **ops_nn.TABLE,
+    **ops_window.TABLE,
+    **ops_layer.TABLE,
     **ops_resize.TABLE,
     **ops_attention.TABLE,
     **ops_quantize.TABLE,

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import io
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.frontend.onnx import from_onnx
 from tensorkiln.ir.module import IRModule
+
+_LARGE = 1 << 29
 
 
 def from_torch(
@@ -50,7 +54,17 @@ def from_torch(
     finally:
         for m, training in modes:
             m.training = training
-    return from_onnx(program.model_proto, freeze=freeze)
+    if _bytes(module) < _LARGE:
+        return from_onnx(program.model_proto, freeze=freeze)
+    # Protobuf holds no more than 2 GB; in a file the weights are mapped, not copied.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        path = Path(folder, "model.onnx")
+        program.save(path, external_data=True)
+        return from_onnx(path, freeze=freeze)
+
+
+def _bytes(module: Any) -> int:
+    return sum(t.nbytes for t in (*module.parameters(), *module.buffers()))
 
 
 def _export(module: Any, args: tuple[Any, ...], **options: Any) -> Any:
