@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from tensorkiln.base.errors import InternalError, Issue, TensorkilnError, UserError
 from tensorkiln.frontend.onnx import dispatch
 from tensorkiln.frontend.onnx.context import Context
-from tensorkiln.frontend.onnx.dims import Dims, build_dim, identifier, parse_dim
+from tensorkiln.frontend.onnx.dims import Dims, identifier, parse_dim
+from tensorkiln.frontend.onnx.inputs import declared, input_type
 from tensorkiln.frontend.onnx.issues import NodeProblem
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.load import Source
 from tensorkiln.frontend.onnx.order import execution_order
 from tensorkiln.frontend.onnx.proto import (
     Attribute,
-    Dim,
     FunctionProto,
     Graph,
     Node,
@@ -23,44 +23,15 @@ from tensorkiln.frontend.onnx.proto import (
     Tensor,
     ValueInfo,
 )  # fmt: skip
+from tensorkiln.frontend.onnx.scope import UNKNOWN, Scope, Unknown, resolved, without_optional
 from tensorkiln.frontend.onnx.table import IMPORTERS
-from tensorkiln.frontend.onnx.tensors import dtype_name, to_array
-from tensorkiln.ir.dtype import DType
-from tensorkiln.ir.expr import Expr, as_expr
+from tensorkiln.frontend.onnx.tensors import to_array
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import Attrs, Constant, Function, RVar, TensorType, Tuple, constant
+from tensorkiln.ir.relax import Attrs, Constant, Function, RVar, Tuple, constant
 
 OLDEST_OPSET, NEWEST_OPSET = 7, 28
 MAX_INLINE_DEPTH = 32
 ONNX_DOMAINS = ("", "ai.onnx")
-
-
-class Unknown:
-    """The value of an output whose node could not be imported."""
-
-
-UNKNOWN = Unknown()
-
-
-@dataclass(slots=True)
-class Scope:
-    """Names of one graph or function body; `outer` is visible from a branch of `If`."""
-
-    opsets: Mapping[str, int]
-    prefix: str = ""
-    depth: int = 0
-    outer: Scope | None = None
-    attrs: Mapping[str, Attribute] = field(default_factory=dict)
-    values: dict[str, Val | Tensor | Unknown] = field(default_factory=dict)
-
-    def find(self, name: str) -> Val | Tensor | Unknown | None:
-        """The value of a name, here or outside; a Tensor is an initializer not yet read."""
-        scope: Scope | None = self
-        while scope is not None:
-            if name in scope.values:
-                return scope.values[name]
-            scope = scope.outer
-        return None
 
 
 class Importer:
@@ -139,14 +110,14 @@ class Importer:
     def _params(self, graph: Graph, scope: Scope) -> list[ValueInfo]:
         """Graph inputs that no initializer gives, as parameters."""
         inputs = [v for v in graph.input if v.name not in scope.values]
-        plain = {d.param for v in inputs for d in _declared(v) if parse_dim(d.param) is None}
+        plain = {d.param for v in inputs for d in declared(v) if parse_dim(d.param) is None}
         taken: list[str] = []
         for v in inputs:
             if v.name in scope.values:
                 self._issue("malformed", v.name, "", "an input is listed twice")
                 continue
             try:
-                type_ = self._input_type(v, plain)
+                type_ = input_type(v, plain, self.dims)
             except NodeProblem as problem:
                 self._issue(problem.kind, v.name, "", problem.message, problem.hint)
                 scope.values[v.name] = UNKNOWN
@@ -155,32 +126,6 @@ class Importer:
             taken.append(name)
             scope.values[v.name] = self.g.builder.param(name, type_)
         return inputs
-
-    def _input_type(self, v: ValueInfo, plain: set[str]) -> TensorType:
-        if v.type is None or v.type.tensor is None:
-            raise NodeProblem("dtype", f"input {v.name!r} is no tensor", "only tensors")
-        t = v.type.tensor
-        dtype = dtype_name(t.elem_type, f"input {v.name!r}")
-        if t.shape is None:
-            raise NodeProblem(
-                "malformed", f"input {v.name!r} declares no shape",
-                "onnx.shape_inference, or export it with a shape; dimensions may be symbolic",
-            )  # fmt: skip
-        dims = [self._dim(d, f"{v.name}_d{i}", plain) for i, d in enumerate(t.shape.dim)]
-        return TensorType(tuple(dims), DType(dtype))
-
-    def _dim(self, d: Dim, fresh: str, plain: set[str]) -> Expr:
-        """A number, a shared variable, an expression of some, or a variable of its own."""
-        if d.value is not None and d.value >= 0 and not d.param:
-            return as_expr(d.value)
-        if not d.param:
-            return self.dims.named(fresh)
-        parsed = parse_dim(d.param)
-        # Only what other inputs determine can be an expression; the rest is a name as it is.
-        known = plain | set(self.dims.freeze)
-        if parsed is not None and set(parsed[1]) <= known and d.param not in self.dims.freeze:
-            return self.dims.simplify(build_dim(parsed[0], self.dims))
-        return self.dims.named(d.param)
 
     def _result(self, name: str, scope: Scope) -> RVar | None:
         """The output as a bound variable: parameters and constants are copied."""
@@ -256,7 +201,7 @@ class Importer:
 
     def _import(self, node: Node, scope: Scope) -> Sequence[Val | Unknown]:
         """Its outputs; none when an operand is unknown. Raises NodeProblem."""
-        attrs = [_resolved(a, scope) for a in node.attribute]
+        attrs = [resolved(a, scope) for a in node.attribute]
         given = [a for a in attrs if a is not None]
         domain = _domain(node.domain)
         function = self.functions.get((domain, node.op_type, node.overload))
@@ -330,7 +275,7 @@ class Importer:
             if value is not None:
                 inner.values[name] = value
         missing = f.input[len(operands) :]
-        nodes = _without_optional(f.node, {*missing, *self._absent(f, operands)})
+        nodes = without_optional(f.node, {*missing, *self._absent(f, operands)})
         self._nodes(nodes, inner)
         return [self._inner_result(n, inner) for n in f.output[: len(node.output)]]
 
@@ -378,31 +323,6 @@ class Importer:
 
 def _domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
-
-
-def _declared(v: ValueInfo) -> Sequence[Dim]:
-    t = v.type.tensor if v.type is not None else None
-    return t.shape.dim if t is not None and t.shape is not None else ()
-
-
-def _resolved(attr: Attribute, scope: Scope) -> Attribute | None:
-    """In a function body an attribute may refer to one of the call; absent ones are left out."""
-    if not attr.ref:
-        return attr
-    found = scope.attrs.get(attr.ref)
-    return None if found is None else replace(found, name=attr.name, ref="")
-
-
-def _without_optional(nodes: Sequence[Node], absent: set[str]) -> Sequence[Node]:
-    """Operands of the body that the call left out become empty names."""
-    if not absent:
-        return nodes
-    return [
-        replace(n, input=tuple("" if i in absent else i for i in n.input))
-        if absent & set(n.input)
-        else n
-        for n in nodes
-    ]
 
 
 def _live(f: Function) -> Function:

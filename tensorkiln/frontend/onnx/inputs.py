@@ -1,0 +1,52 @@
+"""Types of a graph's inputs, with one variable per symbolic dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorkiln.frontend.onnx.dims import Dims, build_dim, parse_dim
+from tensorkiln.frontend.onnx.issues import NodeProblem
+from tensorkiln.frontend.onnx.proto import Dim, ValueInfo
+from tensorkiln.frontend.onnx.tensors import dtype_name
+from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.expr import Expr, as_expr
+from tensorkiln.ir.relax import TensorType
+
+
+def declared(v: ValueInfo) -> Sequence[Dim]:
+    """The declared dimensions; none when the rank is unknown."""
+    t = v.type.tensor if v.type is not None else None
+    return t.shape.dim if t is not None and t.shape is not None else ()
+
+
+def input_type(v: ValueInfo, plain: set[str], dims: Dims) -> TensorType:
+    """The type of an input; NodeProblem when it is no tensor of known rank.
+
+    `plain` are the dimension names that inputs use by themselves.
+    """
+    if v.type is None or v.type.tensor is None:
+        raise NodeProblem("dtype", f"input {v.name!r} is no tensor", "only tensors")
+    t = v.type.tensor
+    dtype = dtype_name(t.elem_type, f"input {v.name!r}")
+    if t.shape is None:
+        raise NodeProblem(
+            "malformed",
+            f"input {v.name!r} declares no shape",
+            "onnx.shape_inference, or export it with a shape; dimensions may be symbolic",
+        )
+    shape = [_dim(d, f"{v.name}_d{i}", plain, dims) for i, d in enumerate(t.shape.dim)]
+    return TensorType(tuple(shape), DType(dtype))
+
+
+def _dim(d: Dim, fresh: str, plain: set[str], dims: Dims) -> Expr:
+    """A number, a shared variable, an expression of some, or a variable of its own."""
+    if d.value is not None and d.value >= 0 and not d.param:
+        return as_expr(d.value)
+    if not d.param:
+        return dims.named(fresh)
+    parsed = parse_dim(d.param)
+    # Only what other inputs determine can be an expression; the rest is a name as it is.
+    known = plain | set(dims.freeze)
+    if parsed is not None and set(parsed[1]) <= known and d.param not in dims.freeze:
+        return dims.simplify(build_dim(parsed[0], dims))
+    return dims.named(d.param)
