@@ -20,7 +20,11 @@ def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     assert "tensorkiln[torch]" in caught.value.hint
 
 
-def test_a_module_and_its_training_flag() -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("large", [1 << 29, 0])
+def test_a_module_and_its_training_flag(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small modules go through memory, large ones through a file."""
+    monkeypatch.setattr("tensorkiln.frontend.torch._LARGE", large)
     torch = pytest.importorskip("torch")
     pytest.importorskip("onnxscript")
     torch.manual_seed(0)

@@ -147,6 +147,22 @@ def test_slice_of_a_symbolic_dimension(start: int, end: int, step: int, length: 
     agree(made, {"x": rand(length, 2)})
 
 
+def test_slice_from_a_symbolic_end() -> None:
+    """table[:, -s:]"""
+    nodes = [
+        N("Shape", ["x"], ["sh"], start=1, end=2),
+        N("Neg", ["sh"], ["minus"]),
+        N("Slice", ["table", "minus", "far", "one"], ["y"]),
+    ]
+    consts = {"table": rand(1, 16), "far": i(2**63 - 1), "one": i(1)}
+    agree(model(nodes, [x("b", "s")], ["y"], consts=consts), {"x": rand(2, 5)})
+
+
+def test_tile_by_a_symbolic_count() -> None:
+    nodes = [N("Shape", ["x"], ["sh"]), N("Tile", ["x", "sh"], ["y"])]
+    agree(model(nodes, [x("b", "s")], ["y"]), {"x": rand(2, 5)})
+
+
 def test_expand_of_a_mask() -> None:
     """ConstantOfShape, Equal and Where over shapes, as the legacy exporter writes them."""
     nodes = [
@@ -232,6 +248,18 @@ def test_functions_are_inlined() -> None:
     np.testing.assert_allclose(ours(module, {"x": data})[0], want, rtol=1e-6)
     assert [b.value.span for b in main(module).bindings] == ["f1/LeakyRelu:c", "f2/LeakyRelu:c",
                                                        "f2/Clip:b"]  # fmt: skip
+
+
+def test_outputs_that_nothing_uses_are_not_computed() -> None:
+    """Here the indices of MaxPool, which are not supported, and the statistics of a norm."""
+    nodes = [
+        N("MaxPool", ["x"], ["p", "indices"], kernel_shape=[2, 2]),
+        N("LayerNormalization", ["p", "w"], ["y", "mean", "inverse"]),
+    ]
+    made = model(nodes, [x(1, 2, 4, 4)], ["y"], consts={"w": rand(3)})
+    assert operators(main(agree(made, {"x": rand(1, 2, 4, 4)}))) == ["max_pool2d", "layer_norm"]
+    made.graph.output.append(onnx.ValueInfoProto(name="indices"))
+    assert "Indices" in check_onnx(made)[0].message
 
 
 def test_nodes_in_any_order_and_results_that_are_inputs() -> None:

@@ -30,7 +30,8 @@ FOLD_LIMIT = 1024
 
 
 class Context:
-    """`g` of every importer. `span`, `outputs` and `opset` belong to the node being imported."""
+    """`g` of every importer. `span`, `outputs` and `opset` belong to the node being imported;
+    `outputs` that nothing uses are empty names."""
 
     def __init__(self, dims: Dims) -> None:
         self.builder = GraphBuilder()
@@ -189,7 +190,7 @@ class Context:
             return None
         turned = name == "transpose"
         array = x.array.transpose(full.axes) if turned else x.array.reshape(shape)
-        return Constant(array, result, x.name)
+        return Constant(array, result, x.name and f"{x.name}.{name}")
 
     def _materialize(self, x: Known) -> Value:
         dtype = x.dtype.name

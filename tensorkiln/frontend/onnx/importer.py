@@ -13,7 +13,7 @@ from tensorkiln.frontend.onnx.inputs import declared, input_type
 from tensorkiln.frontend.onnx.issues import NodeProblem
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.load import Source
-from tensorkiln.frontend.onnx.order import execution_order
+from tensorkiln.frontend.onnx.order import execution_order, reads
 from tensorkiln.frontend.onnx.proto import (
     Attribute,
     FunctionProto,
@@ -62,7 +62,7 @@ class Importer:
             self._issue("dtype", "graph", "", "sparse initializers are not supported")
         inputs = self._params(graph, scope)
         self.dims.check_freeze()
-        self._nodes(graph.node, scope)
+        self._nodes(graph.node, scope, [o.name for o in graph.output])
         results = [self._result(o.name, scope) for o in graph.output]
         if self.issues:
             return None
@@ -102,7 +102,7 @@ class Importer:
             attrs["dim_names"] = tuple((v.name, n) for n, v in self.dims.vars.items())
         if self.dims.assumed:
             attrs["assumes"] = tuple(self.dims.assumed)
-        f = replace(f, attrs=Attrs.of(**{**f.attrs, **attrs}))  # type: ignore[arg-type]
+        f = replace(f, attrs=Attrs.of(**{**f.attrs, **attrs}))
         return IRModule((_live(f),), graph.name or "model")
 
     # -- inputs and outputs -------------------------------------------------------------------
@@ -143,7 +143,8 @@ class Importer:
 
     # -- nodes --------------------------------------------------------------------------------
 
-    def _nodes(self, nodes: Sequence[Node], scope: Scope) -> None:
+    def _nodes(self, nodes: Sequence[Node], scope: Scope, results: Sequence[str]) -> None:
+        scope.used = {name for n in nodes for name in reads(n)} | set(results)
         ordered, cycle = execution_order(nodes)
         self._check_names(nodes, scope)
         for node in ordered:
@@ -223,7 +224,7 @@ class Importer:
         self._enter(node, scope)
         out = importer(self.g, *operands, **values)
         result = [out] if isinstance(out, Val) else list(out)
-        if sum(1 for o in node.output[len(result) :] if o):
+        if any(self.g.outputs[len(result) :]):
             raise NodeProblem(
                 "malformed", f"it has {len(node.output)} outputs, expected {len(result)}"
             )
@@ -231,7 +232,8 @@ class Importer:
 
     def _enter(self, node: Node, scope: Scope) -> None:
         self.g.span = scope.prefix + node.label
-        self.g.outputs = node.output
+        # What nobody uses need not be computed: masks, indices, statistics.
+        self.g.outputs = tuple(o if o in scope.used else "" for o in node.output)
         self.g.opset = scope.opsets[""]
 
     def _operand(self, name: str, scope: Scope) -> Val | Unknown | None:
@@ -276,7 +278,7 @@ class Importer:
                 inner.values[name] = value
         missing = f.input[len(operands) :]
         nodes = without_optional(f.node, {*missing, *self._absent(f, operands)})
-        self._nodes(nodes, inner)
+        self._nodes(nodes, inner, f.output)
         return [self._inner_result(n, inner) for n in f.output[: len(node.output)]]
 
     @staticmethod
@@ -314,7 +316,7 @@ class Importer:
             scope.opsets, f"{scope.prefix}{node.label}/", scope.depth + 1, scope, scope.attrs
         )
         inner.values.update({t.name: t for t in body.initializer})
-        self._nodes(body.node, inner)
+        self._nodes(body.node, inner, [o.name for o in body.output])
         return [self._inner_result(o.name, inner) for o in body.output]
 
     def _issue(self, kind: str, node: str, op: str, message: str, hint: str = "") -> None:

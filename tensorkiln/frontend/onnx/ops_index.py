@@ -79,6 +79,8 @@ def _clamp(g: Context, at: Expr, extent: Expr, low: int, high: int) -> Expr:
             return as_expr(low)
         index = extent + value if value < 0 else at
         return dims.max(low, dims.min(index, top))
+    if dims.holds(binary("lt", at, 0)):
+        return dims.max(low, dims.min(extent + at, top))
     if not dims.holds(binary("ge", at, 0)):
         raise unsupported("a bound may be negative or not, depending on a symbolic dimension")
     if size is not None and not dims.holds(binary("gt", at, top)):

@@ -20,7 +20,7 @@ def batch_norm(
     """The inference form: statistics are operands."""
     if not spatial:
         raise unsupported("spatial=0")
-    if training_mode or sum(1 for o in g.outputs if o) > 1:
+    if training_mode or any(g.outputs[1:]):
         raise unsupported("training mode", "export the model for inference")
     return g.emit("batch_norm", x, scale, bias, mean, var, eps=epsilon)
 

@@ -203,10 +203,21 @@ def _common(g: Context, a: Expr, b: Expr) -> Expr:
 
 def tile(g: Context, x: Val, repeats: Val) -> Val:
     """Repeats the operand along every dimension."""
-    counts = g.ints(repeats, "repeats")
-    if len(counts) != g.rank(x) or any(c < 0 for c in counts):
-        raise malformed(f"repeats={list(counts)} for an operand of {g.rank(x)} dimensions")
-    return x if all(c == 1 for c in counts) else g.emit("tile", x, repeats=counts)
+    counts = g.extents(repeats, "repeats")
+    numbers = [int_value(c) for c in counts]
+    if len(counts) != g.rank(x) or any(n is not None and n < 0 for n in numbers):
+        raise malformed(f"repeats={list(map(_count, counts))} for {g.rank(x)} dimensions")
+    if all(n == 1 for n in numbers):
+        return x
+    fixed = tuple(n for n in numbers if n is not None)
+    if len(fixed) == len(counts):
+        return g.emit("tile", x, repeats=fixed)
+    # [a, b] -> [1, a, 1, b] -> [p, a, q, b] -> [p*a, q*b]
+    dims = g.shape(x)
+    thin = [e for d in dims for e in (IntImm(1), d)]
+    wide = tuple(e for c, d in zip(counts, dims, strict=True) for e in (c, d))
+    full = g.emit("broadcast_to", g.reshape(x, thin), shape=wide)
+    return g.reshape(full, [c * d for c, d in zip(counts, dims, strict=True)])
 
 
 def range_(g: Context, start: Val, limit: Val, delta: Val) -> Val:

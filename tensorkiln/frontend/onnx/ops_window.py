@@ -193,7 +193,7 @@ def max_pool(
     strides: Ints | None = None,
 ) -> Val:  # fmt: skip
     """Maximum over windows; the output Indices is not supported."""
-    if sum(1 for o in g.outputs if o) > 1:
+    if any(g.outputs[1:]):
         raise unsupported("the output Indices")
     n = _spatial(g, x)
     kernel, step = _pair(kernel_shape, n, "kernel_shape"), _pair(strides, n, "strides")

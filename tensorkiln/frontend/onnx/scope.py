@@ -26,6 +26,7 @@ class Scope:
     outer: Scope | None = None
     attrs: Mapping[str, Attribute] = field(default_factory=dict)
     values: dict[str, Val | Tensor | Unknown] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
 
     def find(self, name: str) -> Val | Tensor | Unknown | None:
         """The value of a name, here or outside; a Tensor is an initializer not yet read."""
