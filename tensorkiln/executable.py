@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import numpy as np
 
 from tensorkiln.artifact import ArtifactSet, FileContent
 from tensorkiln.artifact.metadata import KernelInfo
@@ -26,13 +29,7 @@ class _TemporaryFile(FileContent):
 
     def __init__(self, folder: str, path: Path):
         super().__init__(path)
-        self._remove = weakref.finalize(self, _remove_folder, folder)
-
-
-def _remove_folder(folder: str) -> None:
-    import shutil
-
-    shutil.rmtree(folder, ignore_errors=True)
+        self._remove = weakref.finalize(self, shutil.rmtree, folder, True)
 
 
 def weights_content(arena: WeightArena) -> FileContent:
@@ -41,7 +38,7 @@ def weights_content(arena: WeightArena) -> FileContent:
     path = Path(folder) / "weights.bin"
     with path.open("wb") as stream:
         for array in arena.arrays:
-            stream.write(memoryview(array.reshape(-1)).cast("B") if array.size else b"")
+            stream.write(array.reshape(-1).view(np.uint8).data)
             stream.write(bytes(-array.nbytes % ALIGN))
     return _TemporaryFile(folder, path)
 
@@ -97,19 +94,22 @@ class Executable:
         if path.suffix != ".so":
             raise UserError(
                 f"cannot export {path.name!r}: expected a name ending in .so",
-                code="unknown-suffix", hint=f"did you mean {path.with_suffix('.so').name!r}?",
-            )  # fmt: skip
+                code="unknown-suffix",
+                hint=f"did you mean {path.with_suffix('.so').name!r}?",
+            )
         objects = [a.view for a in self.artifacts if a.file_name.endswith(".o")]
         sources = {a.file_name: a.text() for a in self.artifacts if a.file_name.endswith(".c")}
-        weights = [a.content for a in self.artifacts if a.file_name == "weights.bin"]
+        weights = next((a.content for a in self.artifacts if a.file_name == "weights.bin"), None)
         return link_shared(
-            [*objects, *addons], sources,
-            weights[0].path if weights and isinstance(weights[0], FileContent)
-            else [memoryview(w) for w in weights],
-            path, triple=self.target.mtriple,
-            exports=exported_symbols(self.functions, prefix=self.name), fcompile=fcompile,
+            [*objects, *addons],
+            sources,
+            weights.path if isinstance(weights, FileContent) else weights and [weights],
+            path,
+            triple=self.target.mtriple,
+            exports=exported_symbols(self.functions, prefix=self.name),
+            fcompile=fcompile,
             workspace_dir=workspace_dir,
-        )  # fmt: skip
+        )
 
     def header(self) -> str:
         """The generated C header."""
@@ -117,4 +117,6 @@ class Executable:
 
     def placement(self) -> tuple[Placement, ...]:
         """Where each kernel runs and by which kernel class."""
-        return tuple(Placement(k.symbol, "cpu", k.kernel_class, tuple(k.nodes)) for k in self.kernels)
+        return tuple(
+            Placement(k.symbol, "cpu", k.kernel_class, tuple(k.nodes)) for k in self.kernels
+        )

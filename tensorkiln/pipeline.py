@@ -81,7 +81,7 @@ def tir_passes(target: Target) -> list[Pass]:
     ]
 
 
-def compile(  # noqa: A001 - the public name
+def compile(
     mod: IRModule,
     target: Target | str | dict[str, object] | None = None,
     *,
@@ -99,25 +99,30 @@ def compile(  # noqa: A001 - the public name
     if not isinstance(mod, IRModule):
         raise UserError(
             f"compile takes an IRModule, not {type(mod).__name__}",
-            code="wrong-type", hint="tk.frontend.from_onnx reads a model file",
-        )  # fmt: skip
+            code="wrong-type",
+            hint="tk.frontend.from_onnx reads a model file",
+        )
     if system_lib_prefix is not None:
         raise UnsupportedError("system_lib_prefix: static system libraries are not built yet")
     target = Target("native") if target is None else Target(target)
     config, progress = read_config(), progress or Progress()
     if target.is_baseline:
-        progress.note(f"target {target.mcpu} is the baseline of {target.arch}: "
-                      "--target native uses this machine's vector units")  # fmt: skip
+        progress.note(
+            f"target {target.mcpu} is the baseline of {target.arch}: "
+            "--target native uses this machine's vector units"
+        )
     progress.phase("optimise graph")
     mod = _run("relax_pipeline", relax_pipeline, relax_passes(target), mod, config)
     progress.phase("lower kernels")
     mod = _run("tir_pipeline", tir_pipeline, tir_passes(target), mod, config)
     progress.phase("compile kernels", len(mod.prim_funcs))
     kernels = compile_kernels(
-        mod.prim_funcs, target, jobs=config.compile_jobs or 2,
+        mod.prim_funcs,
+        target,
+        jobs=config.compile_jobs or 2,
         cache=Cache(config.cache_dir, config.cache_limit) if config.cache else None,
         on_done=lambda name: progress.advance(item=name),
-    )  # fmt: skip
+    )
     progress.phase("pack weights")
     return _assemble(mod, target, kernels)
 
@@ -127,7 +132,7 @@ def check(model: object, target: Target | str | None = None) -> tuple[Issue, ...
     return frontend.check_onnx(model)
 
 
-# -- running passes --------------------------------------------------------------------------------
+# -- running passes ----------------------------------------------------------------------
 
 
 def pass_name(p: Pass) -> str:
@@ -139,15 +144,17 @@ def _run(
     name: str, pipeline: Pipeline, auto: list[Pass], mod: IRModule, config: Config
 ) -> IRModule:
     """Run one pipeline, verifying (and, when asked, dumping) after every pass that changed."""
+    passes: Sequence[Pass]
     if pipeline == "auto":
-        passes: Sequence[Pass] = auto
+        passes = auto
     elif pipeline is None:
         passes = ()
     elif isinstance(pipeline, str):
         raise UserError(
             f"{name}={pipeline!r}: expected 'auto', None, a pass or a list of passes",
-            code="unknown-pipeline", hint="did you mean 'auto'?",
-        )  # fmt: skip
+            code="unknown-pipeline",
+            hint="did you mean 'auto'?",
+        )
     else:
         passes = pipeline if isinstance(pipeline, Sequence) else (pipeline,)
     for i, p in enumerate(passes):
@@ -166,7 +173,7 @@ def _run(
     return mod
 
 
-# -- from kernels to artifacts -----------------------------------------------------------------------
+# -- from kernels to artifacts -----------------------------------------------------------
 
 
 def _assemble(mod: IRModule, target: Target, kernels: Sequence[Kernel]) -> Executable:
@@ -181,13 +188,15 @@ def _assemble(mod: IRModule, target: Target, kernels: Sequence[Kernel]) -> Execu
     if arena.size:
         artifacts.append(Artifact("host", "native", "weights.bin", weights_content(arena)))
     infos = _kernel_infos(mod)
-    metadata = added_json(
-        VERSION, target.to_json(), infos, artifact_infos(artifacts)
-    )
+    metadata = added_json(VERSION, target.to_json(), infos, artifact_infos(artifacts))
     entry = entry_c(
-        functions, library_name=name, weights_size=arena.size, metadata_json=metadata,
-        cpu_features=target.required_features, prefix=name,
-    )  # fmt: skip
+        functions,
+        library_name=name,
+        weights_size=arena.size,
+        metadata_json=metadata,
+        cpu_features=target.required_features,
+        prefix=name,
+    )
     header = header_h(functions, library_name=name, prefix=name)
     artifacts += [
         Artifact("host", "native", "entry.c", entry.encode()),

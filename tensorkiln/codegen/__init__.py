@@ -1,0 +1,1 @@
+"""From tensor programs and call plans to artifacts: LLVM kernels, the host entry in C."""

@@ -8,14 +8,30 @@ import numpy as np
 
 from tensorkiln.base.errors import InternalError
 from tensorkiln.codegen.host_function import (
-    HostFunction, KernelCall, Param, Ptr, ScalarExpr, ScalarInfo, Size, TensorInfo, c_name,
-)  # fmt: skip
+    HostFunction,
+    KernelCall,
+    Param,
+    Ptr,
+    ScalarExpr,
+    ScalarInfo,
+    Size,
+    TensorInfo,
+    c_name,
+)
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Binary, Cast, Expr, IntImm, Select, Var, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
-    Call, Constant, Function, GlobalRef, RVar, ShapeValue, TensorType, Tuple, Value,
-)  # fmt: skip
+    Call,
+    Constant,
+    Function,
+    GlobalRef,
+    RVar,
+    ShapeValue,
+    TensorType,
+    Tuple,
+    Value,
+)
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.visit import free_vars
 
@@ -44,9 +60,20 @@ class WeightArena:
 
 
 _C_OPS = {
-    "add": "+", "sub": "-", "mul": "*", "floordiv": "/", "floormod": "%", "lt": "<", "le": "<=",
-    "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "&&", "or": "||",
-}  # fmt: skip
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "floordiv": "/",
+    "floormod": "%",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+    "eq": "==",
+    "ne": "!=",
+    "and": "&&",
+    "or": "||",
+}
 
 
 def c_expression(e: Expr, names: dict[Var, str]) -> str:
@@ -104,7 +131,7 @@ def graph_host_function(f: Function, mod: IRModule, arena: WeightArena) -> HostF
     results = f.result.fields if isinstance(f.result, Tuple) else (f.result,)
     types = [p.tensor for p in f.params] + [r.tensor for r in results]  # type: ignore[union-attr]
     symbols = _Symbols(types)
-    homes = {name: (kind, at) for name, kind, at in f.attrs["homes"]}  # type: ignore
+    homes = {name: (kind, at) for name, kind, at in f.attrs["homes"]}
     views: dict[RVar, Value] = {}
 
     def pointer(v: Value) -> Ptr:
@@ -132,23 +159,27 @@ def graph_host_function(f: Function, mod: IRModule, arena: WeightArena) -> HostF
                 scalars += [ScalarExpr(str(symbols.size(e))) for e in a.values]
             else:
                 args.append(pointer(a))
-        calls.append(
-            KernelCall(call.callee.name, (*args, pointer(b.var), *scalars), call.span)
-        )
+        calls.append(KernelCall(call.callee.name, (*args, pointer(b.var), *scalars), call.span))
     inputs = tuple(
         TensorInfo(p.name, p.tensor.dtype.name, symbols.dims(p.tensor)) for p in f.params
     )
     names = f.attrs.get("output_names") or [f"output{i}" for i in range(len(results))]
     outputs = tuple(
-        TensorInfo(c_name(str(n)), r.tensor.dtype.name, symbols.dims(r.tensor))  # type: ignore
-        for n, r in zip(names, results)
+        TensorInfo(c_name(str(n)), r.tensor.dtype.name, symbols.dims(r.tensor))
+        for n, r in zip(names, results, strict=True)
     )
     workspace = f.attrs["workspace_bytes"]
-    size: Size = symbols.size(workspace) if isinstance(workspace, Expr) else workspace  # type: ignore
+    size: Size = symbols.size(workspace) if isinstance(workspace, Expr) else workspace
     return HostFunction(
-        f.name, "graph", inputs, _unique(inputs, outputs), tuple(symbols.names.values()), {}, size,
+        f.name,
+        "graph",
+        inputs,
+        _unique(inputs, outputs),
+        tuple(symbols.names.values()),
+        {},
+        size,
         tuple(calls),
-    )  # fmt: skip
+    )
 
 
 def _unique(inputs: tuple[Param, ...], outputs: tuple[TensorInfo, ...]) -> tuple[TensorInfo, ...]:
@@ -182,7 +213,7 @@ def tensor_host_function(f: PrimFunc, symbol: str) -> HostFunction:
                 n if (n := int_value(d)) is not None else c_expression(d, names) for d in p.shape
             )
             role = "out" if buffers >= first_out else ""
-            inputs.append(TensorInfo(c_name(p.name), p.dtype.name, dims, p.align, role))  # type: ignore
+            inputs.append(TensorInfo(c_name(p.name), p.dtype.name, dims, p.align, role))
             args.append(Ptr("arg", i))
             buffers += 1
         else:

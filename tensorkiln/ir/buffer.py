@@ -49,4 +49,5 @@ def buffer(
     scope: str = "global",
     align: int = 64,
 ) -> Buffer:
+    """A buffer from Python numbers and dtype names."""
     return Buffer(name, DType.parse(dtype), tuple(as_expr(s) for s in shape), scope, align)

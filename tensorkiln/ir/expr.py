@@ -1,4 +1,4 @@
-"""Scalar and vector expressions: index arithmetic, symbolic shapes and the values of tensor programs.
+"""Scalar and vector expressions: indices, symbolic shapes and the values of tensor programs.
 
     Expr = Var                              a name; equal only to itself
          | IntImm(value) | FloatImm(value)
@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, TypeAlias
 
 from tensorkiln.ir.dtype import BOOL, FLOAT32, INT64, DType
 
@@ -75,7 +75,7 @@ INTRINSICS: dict[str, int] = {
     "bitcast_f32": 1,
 }
 
-ExprLike = Union["Expr", int, float, bool]
+ExprLike: TypeAlias = "Expr | int | float | bool"
 
 
 class Expr:
@@ -156,7 +156,10 @@ class FloatImm(Expr):
         return (
             isinstance(other, FloatImm)
             and self.dtype == other.dtype
-            and (self.value == other.value or (self.value != self.value and other.value != other.value))
+            and (
+                self.value == other.value
+                or (self.value != self.value and other.value != other.value)
+            )
             and math.copysign(1.0, self.value) == math.copysign(1.0, other.value)
         )
 
@@ -198,7 +201,7 @@ class Select(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Cast(Expr):
-    """Integer -> float exact or nearest; float -> integer truncates (saturating); x != 0 to bool."""
+    """Integer to float: nearest; float to integer: truncates, saturates; to bool: x != 0."""
 
     a: Expr
     dtype: DType
@@ -358,7 +361,8 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
     b = as_expr(b, a.dtype.element)
     a, b = match_lanes(a, b)
     if isinstance(a, IntImm) and isinstance(b, IntImm) and op in _FOLD:
-        if not (op in ("floordiv", "floormod") and b.value == 0):
+        by_zero = op in ("floordiv", "floormod") and b.value == 0
+        if not by_zero:
             value = _FOLD[op](a.value, b.value)
             return IntImm(value, BOOL) if BINARY[op][1] else _wrapped(value, a.dtype)
     if isinstance(b, IntImm) and not a.dtype.is_float:
@@ -401,16 +405,19 @@ def match_lanes(a: Expr, b: Expr) -> tuple[Expr, Expr]:
 
 
 def unary(op: str, a: Expr) -> Expr:
+    """Build `op a`, folding the negation of an integer literal."""
     if op == "neg" and isinstance(a, IntImm):
         return IntImm(-a.value, a.dtype)
     return Unary(op, a)
 
 
 def minimum(a: ExprLike, b: ExprLike) -> Expr:
+    """`a < b ? a : b`."""
     return binary("min", a, b)
 
 
 def maximum(a: ExprLike, b: ExprLike) -> Expr:
+    """`a > b ? a : b`."""
     return binary("max", a, b)
 
 
@@ -423,6 +430,7 @@ def logical_and(*conds: Expr) -> Expr:
 
 
 def select(cond: Expr, a: ExprLike, b: ExprLike) -> Expr:
+    """`cond ? a : b`; a constant condition picks its side."""
     if not isinstance(a, Expr):
         a = as_expr(a, b.dtype.element if isinstance(b, Expr) else INT64)
     b = as_expr(b, a.dtype.element)
@@ -433,6 +441,7 @@ def select(cond: Expr, a: ExprLike, b: ExprLike) -> Expr:
 
 
 def cast(a: Expr, dtype: DType | str) -> Expr:
+    """`a` in another element type; nothing when it has that type already."""
     dtype = DType.parse(dtype).with_lanes(a.dtype.lanes)
     if a.dtype == dtype:
         return a
@@ -442,6 +451,7 @@ def cast(a: Expr, dtype: DType | str) -> Expr:
 
 
 def intrin(name: str, *args: Expr) -> Expr:
+    """A call of an elementary function; ValueError for a wrong number of operands."""
     if len(args) != INTRINSICS[name]:
         raise ValueError(f"{name} takes {INTRINSICS[name]} arguments, got {len(args)}")
     return Intrin(name, tuple(args))

@@ -4,7 +4,7 @@ A layout lists the physical axes, outermost first. Each takes a piece of one log
 (`A` is the first, `B` the second, ...):
 
     A        the whole index            B/16     index // 16
-    B%16     index % 16                 C+1      the whole index, with a zero halo of 1 before and after
+    B%16     index % 16                 C+1      the whole index, with a zero halo of 1 around
 
 `"A B/16 C+1 D+1 B%16"` is NCHW in blocks of 16 channels with a spatial halo of one. Elements
 outside the logical shape (halo, and the rest of the last block) are zero: producers write them.
@@ -17,11 +17,13 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from tensorkiln.ir.expr import Expr, as_expr, int_value
 
+Array = np.ndarray[Any, np.dtype[Any]]
 _AXIS = re.compile(r"([A-H])(?:/(\d+))?(?:%(\d+))?(?:\+(\d+))?$")
 
 
@@ -54,7 +56,9 @@ class Layout:
             m = _AXIS.match(piece)
             if m is None:
                 raise ValueError(f"not a layout axis: {piece!r} in {text!r}")
-            div, mod, halo = (int(g) if g else d for g, d in zip(m.groups()[1:], (1, 0, 0)))
+            div, mod, halo = (
+                int(g) if g else d for g, d in zip(m.groups()[1:], (1, 0, 0), strict=True)
+            )
             axes.append(LayoutAxis("ABCDEFGH".index(m[1]), div, mod, halo))
         return Layout(tuple(axes))
 
@@ -91,7 +95,7 @@ class Layout:
             n = as_expr(shape[a.dim]) + 2 * a.halo
             if a.divisor > 1:
                 n = (n + (a.divisor - 1)) // a.divisor
-            out.append(as_expr(a.modulus) if a.modulus and a.modulus else n)
+            out.append(as_expr(a.modulus) if a.modulus else n)
         return tuple(out)
 
     def physical_index(self, index: Sequence[Expr]) -> tuple[Expr, ...]:
@@ -107,7 +111,7 @@ class Layout:
     def logical_index(self, physical: Sequence[Expr], ndim: int) -> tuple[Expr, ...]:
         """Logical indices of one physical element (may lie outside the logical shape)."""
         index: list[Expr] = [as_expr(0)] * ndim
-        for a, p in zip(self.axes, physical):
+        for a, p in zip(self.axes, physical, strict=True):
             index[a.dim] = index[a.dim] + (p * a.divisor - a.halo)
         return tuple(index)
 
@@ -125,9 +129,11 @@ class Layout:
     def _splits(self, dim: int) -> list[LayoutAxis]:
         return sorted((a for a in self.axes if a.dim == dim), key=lambda a: -a.divisor)
 
-    def pack(self, array: np.ndarray) -> np.ndarray:
+    def pack(self, array: Array) -> Array:
         """A logical array -> its physical form, padding with zeros. Copies at most once."""
-        pad, split, order = [], [], {}
+        pad: list[tuple[int, int]] = []
+        split: list[int] = []
+        order: dict[LayoutAxis, int] = {}
         for d, extent in enumerate(array.shape):
             splits, halo = self._splits(d), self.halo(d)
             inner = [a.modulus for a in splits[1:]]
@@ -141,10 +147,12 @@ class Layout:
             array = np.pad(array, pad)
         return np.ascontiguousarray(array.reshape(split).transpose([order[a] for a in self.axes]))
 
-    def unpack(self, packed: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    def unpack(self, packed: Array, shape: Sequence[int]) -> Array:
         """Inverse of `pack` for a logical `shape`."""
         by_axis = {a: i for i, a in enumerate(self.axes)}
-        order, merged, window = [], [], []
+        order: list[int] = []
+        merged: list[int] = []
+        window: list[slice] = []
         for d, extent in enumerate(shape):
             splits, halo = self._splits(d), self.halo(d)
             order += [by_axis[a] for a in splits]

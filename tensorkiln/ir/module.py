@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Union
 
 from tensorkiln.ir.relax import Function
 from tensorkiln.ir.stmt import PrimFunc
 
-AnyFunction = Union[Function, PrimFunc]
+AnyFunction = Function | PrimFunc
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +33,7 @@ class IRModule(Mapping[str, AnyFunction]):
     @property
     def graphs(self) -> tuple[Function, ...]:
         """Graph functions that are not fused groups."""
-        return tuple(
-            f for f in self.functions if isinstance(f, Function) and not f.is_primitive
-        )
+        return tuple(f for f in self.functions if isinstance(f, Function) and not f.is_primitive)
 
     @property
     def prim_funcs(self) -> tuple[PrimFunc, ...]:
@@ -51,11 +48,11 @@ class IRModule(Mapping[str, AnyFunction]):
             rewrite(f) if isinstance(f, Function) and not f.is_primitive else f
             for f in self.functions
         )
-        same = all(a is b for a, b in zip(new, self.functions))
+        same = all(a is b for a, b in zip(new, self.functions, strict=True))
         return self if same else self.with_functions(new)
 
     def map_prim_funcs(self, rewrite: Callable[[PrimFunc], PrimFunc]) -> IRModule:
         """Rewrite every tensor program; this very module when none changed."""
         new = tuple(rewrite(f) if isinstance(f, PrimFunc) else f for f in self.functions)
-        same = all(a is b for a, b in zip(new, self.functions))
+        same = all(a is b for a, b in zip(new, self.functions, strict=True))
         return self if same else self.with_functions(new)

@@ -12,9 +12,9 @@ is bound once, before its uses, and carries its type. `span` names the node of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Union
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, ExprLike, as_expr, int_value
 from tensorkiln.ir.layout import Layout
 
-AttrValue = Union[None, bool, int, float, str, tuple["AttrValue", ...], Expr]
+AttrValue: TypeAlias = "bool | int | float | str | tuple[AttrValue, ...] | Expr | None"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,17 @@ class ShapeType:
 Type = TensorType | TupleType | ShapeType
 
 
-def tensor(shape: tuple[ExprLike, ...] | list[ExprLike], dtype: str | DType) -> TensorType:
+def tensor(shape: Sequence[ExprLike], dtype: str | DType) -> TensorType:
+    """A row-major tensor type from Python numbers and a dtype's name."""
     return TensorType(tuple(as_expr(d) for d in shape), DType.parse(dtype))
 
 
 @dataclass(frozen=True, slots=True)
-class Attrs(Mapping[str, AttrValue]):
-    """An operator's attributes, sorted by name; `attrs["strides"]`, or `attrs.strides`."""
+class Attrs(Mapping[str, Any]):
+    """An operator's attributes, sorted by name; `attrs["strides"]`, or `attrs.strides`.
+
+    Each value is an AttrValue; which one, the operator's definition says.
+    """
 
     items_: tuple[tuple[str, AttrValue], ...] = ()
 
@@ -87,13 +91,13 @@ class Attrs(Mapping[str, AttrValue]):
 
         return Attrs(tuple(sorted((k, freeze(v)) for k, v in values.items())))  # type: ignore
 
-    def __getitem__(self, key: str) -> AttrValue:
+    def __getitem__(self, key: str) -> Any:
         for k, v in self.items_:
             if k == key:
                 return v
         raise KeyError(key)
 
-    def __getattr__(self, key: str):  # noqa: ANN204 - the type depends on the attribute
+    def __getattr__(self, key: str) -> Any:
         try:
             return self[key]
         except KeyError:
@@ -155,7 +159,7 @@ class ShapeValue:
         return ShapeType(len(self.values))
 
 
-Value = Union[RVar, Constant, Tuple, ShapeValue]
+Value = RVar | Constant | Tuple | ShapeValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +188,7 @@ class TupleItem:
     index: int
 
 
-Bound = Union[Call, TupleItem, RVar, Constant, Tuple, ShapeValue]
+Bound = Call | TupleItem | RVar | Constant | Tuple | ShapeValue
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,14 @@
 """Statements of tensor programs.
 
-    Stmt = For(var, lo, extent, kind, body)     kind in FOR_KINDS; runs extent times from lo
-         | Seq(stmts)
-         | Store(buffer, indices, value, nontemporal)
-         | Let(var, value, body)
-         | If(cond, then, orelse)
-         | Alloc(buffer, body)                  a local or register buffer; contents undefined
-         | Prefetch(buffer, indices, locality, write)   locality 0 (none) .. 3 (all levels)
+Stmt = For(var, lo, extent, kind, body)     kind in FOR_KINDS; runs extent times from lo
+     | Seq(stmts)
+     | Store(buffer, indices, value, nontemporal)
+     | Let(var, value, body)
+     | If(cond, then, orelse)
+     | Alloc(buffer, body)                  a local or register buffer; contents undefined
+     | Prefetch(buffer, indices, locality, write)   locality 0 (none) .. 3 (all levels)
 
-    PrimFunc(name, params, body, attrs)         params: buffers, then scalar variables
+PrimFunc(name, params, body, attrs)         params: buffers, then scalar variables
 """
 
 from __future__ import annotations

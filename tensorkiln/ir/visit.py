@@ -6,8 +6,25 @@ from collections.abc import Callable, Iterator, Mapping
 
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import (
-    Binary, Broadcast, Cast, Expr, FloatImm, IntImm, Intrin, Load, Ramp, Reduce, Select, Shuffle,
-    Unary, Var, VectorReduce, binary, cast, select, unary,
+    Binary,
+    Broadcast,
+    Cast,
+    Expr,
+    FloatImm,
+    IntImm,
+    Intrin,
+    Load,
+    Ramp,
+    Reduce,
+    Select,
+    Shuffle,
+    Unary,
+    Var,
+    VectorReduce,
+    binary,
+    cast,
+    select,
+    unary,
 )  # fmt: skip
 from tensorkiln.ir.stmt import Alloc, For, If, Let, Prefetch, Seq, Stmt, Store, seq
 
@@ -74,7 +91,7 @@ def map_children(e: Expr, f: Rewrite) -> Expr:
         case Reduce(op, axes, value):
             new_axes = tuple((v, f(extent)) for v, extent in axes)
             x = f(value)
-            same = x is value and all(n[1] is o[1] for n, o in zip(new_axes, axes))
+            same = x is value and all(n[1] is o[1] for n, o in zip(new_axes, axes, strict=True))
             return e if same else Reduce(op, new_axes, x)
     raise TypeError(f"not an expression: {e!r}")
 
@@ -120,6 +137,7 @@ def substitute(e: Expr, values: Mapping[Var, Expr]) -> Expr:
 
 
 def substitute_stmt(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
+    """Replace variables by expressions in a whole statement."""
     return map_stmt(s, lambda e: substitute(e, values), lambda t: substitute_stmt(t, values))
 
 
@@ -147,6 +165,7 @@ def stmt_exprs(s: Stmt) -> tuple[Expr, ...]:
 
 
 def substmts(s: Stmt) -> tuple[Stmt, ...]:
+    """Statements directly inside a statement."""
     match s:
         case For(_, _, _, _, body) | Let(_, _, body) | Alloc(_, body):
             return (body,)
@@ -174,8 +193,10 @@ def free_vars(e: Expr) -> list[Var]:
 
 
 def loads(e: Expr) -> list[Load]:
+    """Every load in an expression."""
     return [x for x in walk(e) if isinstance(x, Load)]
 
 
 def stored_buffers(s: Stmt) -> set[Buffer]:
+    """Buffers a statement writes."""
     return {t.buffer for t in walk_stmt(s) if isinstance(t, Store)}

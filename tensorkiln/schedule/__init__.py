@@ -1,0 +1,1 @@
+"""From fused groups to loops: one file per schedule, and what they share."""

@@ -10,15 +10,27 @@ from __future__ import annotations
 from tensorkiln.arith import simplify, simplify_stmt
 from tensorkiln.ir.buffer import Buffer, buffer
 from tensorkiln.ir.expr import (
-    Broadcast, Expr, IntImm, Load, Var, VectorReduce, as_expr, binary, const, int_value,
-    intrin, maximum, minimum, select,
-)  # fmt: skip
+    Broadcast,
+    Expr,
+    IntImm,
+    Load,
+    Var,
+    VectorReduce,
+    as_expr,
+    binary,
+    const,
+    int_value,
+    intrin,
+    maximum,
+    minimum,
+    select,
+)
 from tensorkiln.ir.relax import Call, RVar, TensorType
 from tensorkiln.ir.stmt import Alloc, For, Let, PrimFunc, Stmt, Store, seq
-from tensorkiln.schedule.build import fused, lane_ramp, loop, nest, tiles
+from tensorkiln.schedule.build import fused, lane_ramp, loop, nest
 from tensorkiln.schedule.group import Group, static
 from tensorkiln.schedule.loops import simplify_value
-from tensorkiln.schedule.tile import max_rows
+from tensorkiln.schedule.tile import max_rows, row_tiles
 from tensorkiln.target import Target
 
 # Keys per block: all of them when they are few, so that the running rescale happens once.
@@ -35,9 +47,11 @@ def supports_attention(call: Call, target: Target) -> bool:
     depth = int_value(q.shape[3])
     lanes = target.vector_lanes("float32")
     return (
-        q.dtype.name == "float32" and depth is not None and depth % lanes == 0
+        q.dtype.name == "float32"
+        and depth is not None
+        and depth % lanes == 0
         and k.layout is not None
-    )  # fmt: skip
+    )
 
 
 class _Attention:
@@ -76,7 +90,8 @@ class _Attention:
             assert isinstance(self.mask_type, TensorType)
             shape = self.mask_type.shape
             full = (b, h, s, t)[4 - len(shape) :]
-            index = [IntImm(0) if int_value(e) == 1 else i for i, e in zip(full, shape)]
+            pairs = zip(full, shape, strict=True)
+            index = [IntImm(0) if int_value(e) == 1 else i for i, e in pairs]
             m = self.mask(*index)
             low = const(float("-inf"), self.dtype)
             value = select(m, value, low) if m.dtype.is_bool else value + m
@@ -89,21 +104,15 @@ class _Attention:
 def schedule_attention(group: Group, target: Target) -> PrimFunc:
     """attention with injective prologues (split heads) and epilogues (merge heads)."""
     c = _Attention(group, target)
-    n = int_value(c.rows)
-    if n is not None:
-        row_tiles = [(as_expr(s), as_expr(k), size) for s, k, size in tiles(n, c.limit)]
-    else:
-        row_tiles, done = [], as_expr(0)
-        for size in (c.limit, 4, 1):
-            count = simplify((c.rows - done) // size)
-            row_tiles.append((done, count, size))
-            done = simplify(done + count * size)
 
     def head(b: Expr, h: Expr) -> Stmt:
         parts = []
-        for start, count, size in row_tiles:
-            parts.append(loop("t", count, lambda t, start=start, size=size: _tile(
-                c, b, h, simplify(start + t * size), size)))  # fmt: skip
+        for start, count, size in row_tiles(c.rows, c.limit):
+
+            def tile(t: Expr, start: Expr = start, size: int = size) -> Stmt:
+                return _tile(c, b, h, simplify(start + t * size), size)
+
+            parts.append(loop("t", count, tile))
         return seq(*parts)
 
     body = fused([c.batch, c.heads], head)
@@ -135,9 +144,13 @@ def _tile(c: _Attention, b: Expr, h: Expr, s0: Expr, rows: int) -> Stmt:
         count = simplify(minimum(c.block, c.keys - first))
         return seq(
             _scores(c, scores, b, h, s0, rows, kb, count),
-            loop("r", rows, lambda r: _softmax_row(c, scores, out, top, total, b, h, s0, r, first, count)),
+            loop(
+                "r",
+                rows,
+                lambda r: _softmax_row(c, scores, out, top, total, b, h, s0, r, first, count),
+            ),
             _values(c, scores, out, b, h, rows, first, count),
-        )  # fmt: skip
+        )
 
     def finish(r: Expr) -> Stmt:
         inv = Var("inv", c.dtype)
@@ -152,9 +165,7 @@ def _tile(c: _Attention, b: Expr, h: Expr, s0: Expr, rows: int) -> Stmt:
 
         return Let(inv, const(1, c.dtype) / Load(total, (r,)), loop("d", vec_d, store))
 
-    body = seq(
-        loop("r", rows, clear), loop("kb", c.blocks, block), loop("r", rows, finish)
-    )
+    body = seq(loop("r", rows, clear), loop("kb", c.blocks, block), loop("r", rows, finish))
     for buf in (total, top, out, scores):
         body = Alloc(buf, body)
     return body
@@ -171,7 +182,7 @@ def _outer_index(c: _Attention, b: Expr, h: Expr, s: Expr, d: Expr) -> tuple[Exp
             index = tuple(index[a] for a in call.attrs.axes)
         else:
             flat: Expr = IntImm(0)
-            for i, e in zip(index, var.tensor.shape):
+            for i, e in zip(index, var.tensor.shape, strict=True):
                 flat = flat * e + i
             shape = consumer.tensor.shape
             out: list[Expr] = []
@@ -194,7 +205,9 @@ def _scores(
     def columns(j: Expr, vectors: int) -> Stmt:
         acc = Buffer("acc", c.dtype, (as_expr(rows), as_expr(vectors), as_expr(lanes)), "register")
         zero = const(0, c.dtype.with_lanes(lanes))
-        init = nest(["r", "o"], [rows, vectors], lambda r, o: Store(acc, (r, o, vec), zero), "unrolled")
+        init = nest(
+            ["r", "o"], [rows, vectors], lambda r, o: Store(acc, (r, o, vec), zero), "unrolled"
+        )
 
         def step(d: Expr) -> Stmt:
             keys = [Var(f"k{o}", c.dtype.with_lanes(lanes)) for o in range(vectors)]
@@ -202,10 +215,13 @@ def _scores(
             def row(r: Expr) -> Stmt:
                 x = Var("x", c.dtype.with_lanes(lanes))
                 updates = [
-                    Store(acc, (r, as_expr(o), vec),
-                          intrin("fma", x, keys[o], Load(acc, (r, as_expr(o), vec))))
+                    Store(
+                        acc,
+                        (r, as_expr(o), vec),
+                        intrin("fma", x, keys[o], Load(acc, (r, as_expr(o), vec))),
+                    )
                     for o in range(vectors)
-                ]  # fmt: skip
+                ]
                 q = simplify_value(c.q(b, h, s0 + r, d), {})
                 return Let(x, Broadcast(q, lanes), seq(*updates))
 
@@ -215,10 +231,17 @@ def _scores(
                 body = Let(keys[o], Load(c.kbuf, at), body)
             return body
 
-        dot = loop("d2", c.depth // 2, lambda d2: loop(
-            "d1", 2, lambda d1: step(d2 * 2 + d1), "unrolled"))  # fmt: skip
-        save = nest(["r", "o"], [rows, vectors], lambda r, o: Store(
-            scores, (r, lane_ramp(lanes, (j + o) * lanes)), Load(acc, (r, o, vec))), "unrolled")  # fmt: skip
+        dot = loop(
+            "d2", c.depth // 2, lambda d2: loop("d1", 2, lambda d1: step(d2 * 2 + d1), "unrolled")
+        )
+        save = nest(
+            ["r", "o"],
+            [rows, vectors],
+            lambda r, o: Store(
+                scores, (r, lane_ramp(lanes, (j + o) * lanes)), Load(acc, (r, o, vec))
+            ),
+            "unrolled",
+        )
         return Alloc(acc, seq(init, dot, save))
 
     vectors = simplify((count + (lanes - 1)) // lanes)
@@ -228,9 +251,18 @@ def _scores(
 
 
 def _softmax_row(
-    c: _Attention, scores: Buffer, out: Buffer, top: Buffer, total: Buffer,
-    b: Expr, h: Expr, s0: Expr, r: Expr, first: Expr, count: Expr,
-) -> Stmt:  # fmt: skip
+    c: _Attention,
+    scores: Buffer,
+    out: Buffer,
+    top: Buffer,
+    total: Buffer,
+    b: Expr,
+    h: Expr,
+    s0: Expr,
+    r: Expr,
+    first: Expr,
+    count: Expr,
+) -> Stmt:
     """Mask one row of scores, fold it into the running maximum and sum, exponentiate."""
     lanes, dtype = c.lanes, c.dtype
     vec, zero = lane_ramp(lanes), IntImm(0)
@@ -247,15 +279,31 @@ def _softmax_row(
         lane = Var("l")
         value = Var("s", dtype)
         t = i * lanes + lane
-        return For(lane, zero, IntImm(lanes), "vectorized", Let(value, masked(t), seq(
-            Store(scores, (r, t), value),
-            Store(acc, (lane,), maximum(Load(acc, (lane,)), value)))))  # fmt: skip
+        return For(
+            lane,
+            zero,
+            IntImm(lanes),
+            "vectorized",
+            Let(
+                value,
+                masked(t),
+                seq(
+                    Store(scores, (r, t), value),
+                    Store(acc, (lane,), maximum(Load(acc, (lane,)), value)),
+                ),
+            ),
+        )
 
     def mask_one(t: Expr) -> Stmt:
         value = Var("s", dtype)
-        return Let(value, masked(t), seq(
-            Store(scores, (r, t), value),
-            Store(one, (zero,), maximum(Load(one, (zero,)), value))))  # fmt: skip
+        return Let(
+            value,
+            masked(t),
+            seq(
+                Store(scores, (r, t), value),
+                Store(one, (zero,), maximum(Load(one, (zero,)), value)),
+            ),
+        )
 
     def hide(t: Expr) -> Stmt:
         return Store(scores, (r, t), const(float("-inf"), dtype))
@@ -265,10 +313,20 @@ def _softmax_row(
             lane = Var("l")
             value = Var("p", dtype)
             t = i * lanes + lane
-            return For(lane, zero, IntImm(lanes), "vectorized", Let(
-                value, intrin("exp", Load(scores, (r, t)) - new), seq(
-                    Store(scores, (r, t), value),
-                    Store(acc, (lane,), Load(acc, (lane,)) + value))))  # fmt: skip
+            return For(
+                lane,
+                zero,
+                IntImm(lanes),
+                "vectorized",
+                Let(
+                    value,
+                    intrin("exp", Load(scores, (r, t)) - new),
+                    seq(
+                        Store(scores, (r, t), value),
+                        Store(acc, (lane,), Load(acc, (lane,)) + value),
+                    ),
+                ),
+            )
 
         def rescale(d: Expr) -> Stmt:
             at = (r, lane_ramp(lanes, d * lanes))
@@ -285,7 +343,9 @@ def _softmax_row(
 
     new, alpha = Var("new", dtype), Var("alpha", dtype)
     found = maximum(VectorReduce("max", Load(acc, (vec,))), Load(one, (zero,)))
-    update = Let(new, found, Let(alpha, intrin("exp", Load(top, (r,)) - new), exponentials(new, alpha)))
+    update = Let(
+        new, found, Let(alpha, intrin("exp", Load(top, (r,)) - new), exponentials(new, alpha))
+    )
     body = seq(
         Store(acc, (vec,), const(LOWEST, dtype.with_lanes(lanes))),
         Store(one, (zero,), Load(top, (r,))),
@@ -298,9 +358,15 @@ def _softmax_row(
 
 
 def _values(
-    c: _Attention, scores: Buffer, out: Buffer, b: Expr, h: Expr, rows: int, first: Expr,
+    c: _Attention,
+    scores: Buffer,
+    out: Buffer,
+    b: Expr,
+    h: Expr,
+    rows: int,
+    first: Expr,
     count: Expr,
-) -> Stmt:  # fmt: skip
+) -> Stmt:
     """out[r] += scores[r] . v over one block of keys, two vectors of the head at a time."""
     lanes = c.lanes
     vec = lane_ramp(lanes)
@@ -311,10 +377,18 @@ def _values(
         def place(r: Expr, o: Expr) -> tuple[Expr, ...]:
             return (r, lane_ramp(lanes, simplify((o + d0) * lanes)))
 
-        init = nest(["r", "o"], [rows, vectors], lambda r, o: Store(
-            acc, (r, o, vec), Load(out, place(r, o))), "unrolled")  # fmt: skip
-        save = nest(["r", "o"], [rows, vectors], lambda r, o: Store(
-            out, place(r, o), Load(acc, (r, o, vec))), "unrolled")  # fmt: skip
+        init = nest(
+            ["r", "o"],
+            [rows, vectors],
+            lambda r, o: Store(acc, (r, o, vec), Load(out, place(r, o))),
+            "unrolled",
+        )
+        save = nest(
+            ["r", "o"],
+            [rows, vectors],
+            lambda r, o: Store(out, place(r, o), Load(acc, (r, o, vec))),
+            "unrolled",
+        )
 
         def step(t: Expr) -> Stmt:
             values = [Var(f"v{o}", c.dtype) for o in range(vectors)]
@@ -323,15 +397,20 @@ def _values(
             def row(r: Expr) -> Stmt:
                 p = Var("p", c.dtype)
                 updates = [
-                    Store(acc, (r, as_expr(o), lane),
-                          intrin("fma", p, values[o], Load(acc, (r, as_expr(o), lane))))
+                    Store(
+                        acc,
+                        (r, as_expr(o), lane),
+                        intrin("fma", p, values[o], Load(acc, (r, as_expr(o), lane))),
+                    )
                     for o in range(vectors)
-                ]  # fmt: skip
+                ]
                 return Let(p, Load(scores, (r, t)), seq(*updates))
 
             body = loop("r", rows, row, "unrolled")
             for o in reversed(range(vectors)):
-                v = simplify_value(c.v(b, h, first + t, as_expr((d0 + o) * lanes) + lane), {lane: (0, lanes - 1)})
+                v = simplify_value(
+                    c.v(b, h, first + t, as_expr((d0 + o) * lanes) + lane), {lane: (0, lanes - 1)}
+                )
                 body = Let(values[o], v, body)
             return For(lane, IntImm(0), IntImm(lanes), "vectorized", body)
 

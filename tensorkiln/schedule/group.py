@@ -40,7 +40,7 @@ def view_index(t: TensorType, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
     if t.ndim <= 2:
         return index or (IntImm(0),)
     row: Expr = IntImm(0)
-    for i, n in zip(index[:-1], t.shape[:-1]):
+    for i, n in zip(index[:-1], t.shape[:-1], strict=True):
         row = row * n + i
     return (row, index[-1])
 
@@ -69,8 +69,7 @@ class Group:
         self.out_var = f.result
         self.out_type = f.result.type
         self.buffers: dict[RVar, Buffer] = {
-            p: _param_buffer(f"p{i}", p.tensor)
-            for i, p in enumerate(f.params)
+            p: _param_buffer(f"p{i}", p.tensor) for i, p in enumerate(f.params)
         }
         self.out = _param_buffer("out", self.out_type)
         self.anchor_var, self.anchor = self._find_anchor()
@@ -83,6 +82,7 @@ class Group:
 
     @staticmethod
     def op(call: Call) -> OpDef:
+        """The definition of a call's operator."""
         return ops.get(call.op)
 
     @property
@@ -131,9 +131,7 @@ class Group:
             raise InternalError(f"{self.name}: operator {call.op} has no element program")
         return program(inputs, call.attrs, value.tensor)
 
-    def tensor_in(
-        self, value: Value, overrides: Mapping[RVar, Element] | None = None
-    ) -> TensorIn:
+    def tensor_in(self, value: Value, overrides: Mapping[RVar, Element] | None = None) -> TensorIn:
         """An operand as tensor programs see it."""
         t = value.type
         assert isinstance(t, TensorType)
@@ -158,5 +156,3 @@ def static(e: Expr, what: str) -> int:
     if n is None:
         raise InternalError(f"{what} is symbolic: {e}")
     return n
-
-

@@ -9,14 +9,23 @@ from __future__ import annotations
 from tensorkiln.arith import simplify, simplify_stmt
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import (
-    Broadcast, Expr, IntImm, Load, Ramp, Var, as_expr, const, int_value, intrin,
-)  # fmt: skip
+    Broadcast,
+    Expr,
+    IntImm,
+    Load,
+    Ramp,
+    Var,
+    as_expr,
+    const,
+    int_value,
+    intrin,
+)
 from tensorkiln.ir.relax import Call, RVar, TensorType
 from tensorkiln.ir.stmt import Alloc, For, Let, PrimFunc, Stmt, Store, seq
-from tensorkiln.schedule.build import PARALLEL_WORK, fused, lane_ramp, loop, tiles
+from tensorkiln.schedule.build import PARALLEL_WORK, fused, lane_ramp, loop
 from tensorkiln.schedule.group import Group, product, static
 from tensorkiln.schedule.loops import inplace_params, simplify_value
-from tensorkiln.schedule.tile import max_rows, row_tile
+from tensorkiln.schedule.tile import max_rows, row_tiles
 from tensorkiln.target import Target
 
 
@@ -35,7 +44,7 @@ class _Linear:
         assert call is not None and var is not None
         x, w = call.args[0], call.args[1]
         assert isinstance(x, RVar) and isinstance(w, RVar)
-        self.group, self.call, self.var = group, call, var
+        self.group, self.target, self.call, self.var = group, target, call, var
         self.x, self.w = group.buffers[x], group.buffers[w]
         self.lanes = target.vector_lanes(group.out_type.dtype.name)
         self.nr = w.tensor.memory.axes[-1].modulus
@@ -58,56 +67,34 @@ class _Linear:
 def schedule_linear(group: Group, target: Target) -> PrimFunc:
     """linear with its elementwise epilogue."""
     c = _Linear(group, target)
-    vectors = c.nr // c.lanes
-    panels = -(-c.n // c.nr)
-    whole = c.n // c.nr
-    rest = c.n - whole * c.nr
-    m = int_value(c.m)
-
-    def panel_body(p: Expr, columns: int, row_lo: Expr, row_count: Expr) -> Stmt:
-        used = -(-columns // c.lanes)
-        return _rows(c, target, p, columns, used, row_lo, row_count, m)
-
-    def task(p: Expr) -> Stmt:
-        return panel_body(p, c.nr, IntImm(0), c.m)
-
-    work = (m or 64) * c.n * c.k // 8
+    whole, rest = divmod(c.n, c.nr)
+    work = (int_value(c.m) or 64) * c.n * c.k // 8
     kind = "parallel" if work > PARALLEL_WORK else "serial"
-    body = fused([whole], task, kind, "panel") if whole else None
-    if rest:
-        body = seq(body, panel_body(as_expr(whole), rest, IntImm(0), c.m))
-    assert body is not None and panels
+    panels = fused([whole], lambda p: _rows(c, p, c.nr), kind, "panel") if whole else None
+    body = seq(panels, _rows(c, as_expr(whole), rest) if rest else None)
     return PrimFunc(
-        group.name, group.params, simplify_stmt(body, {}), inplace=inplace_params(group),
+        group.name,
+        group.params,
+        simplify_stmt(body, {}),
+        inplace=inplace_params(group),
         op_class="linear_packed",
-    )  # fmt: skip
+    )
 
 
-def _rows(
-    c: _Linear, target: Target, p: Expr, columns: int, used: int, lo: Expr, count: Expr,
-    m: int | None,
-) -> Stmt:  # fmt: skip
-    """Register tiles over all rows of one panel; a symbolic count gets 4- and 1-row remainders."""
-    if m is not None:
-        parts = []
-        for start, number, size in tiles(m, row_tile(target, used, m)):
-            parts.append(loop("t", number, lambda t, start=start, size=size: _tile(
-                c, p, t * size + start, size, columns, used)))  # fmt: skip
-        return seq(*parts)
+def _rows(c: _Linear, p: Expr, columns: int) -> Stmt:
+    """Register tiles over all rows of one panel of which `columns` are real."""
+    vectors = -(-columns // c.lanes)
     parts = []
-    done: Expr = IntImm(0)
-    for size in (max_rows(target, used), 4, 1):
-        left = simplify(count - done)
-        number = simplify(left // size)
-        parts.append(loop("t", number, lambda t, done=done, size=size: _tile(
-            c, p, simplify(t * size + done), size, columns, used)))  # fmt: skip
-        done = simplify(done + number * size)
+    for start, count, size in row_tiles(c.m, max_rows(c.target, vectors)):
+
+        def tile(t: Expr, start: Expr = start, size: int = size) -> Stmt:
+            return _tile(c, p, simplify(t * size + start), size, columns, vectors)
+
+        parts.append(loop("t", count, tile))
     return seq(*parts)
 
 
-def _tile(
-    c: _Linear, p: Expr, row: Expr, rows: int, columns: int, vectors: int
-) -> Stmt:
+def _tile(c: _Linear, p: Expr, row: Expr, rows: int, columns: int, vectors: int) -> Stmt:
     """rows x vectors accumulators over the whole reduction."""
     lanes, dtype = c.lanes, c.dtype
     acc = Buffer("acc", dtype, (as_expr(rows), as_expr(vectors), as_expr(lanes)), "register")
@@ -121,8 +108,11 @@ def _tile(
             bias = c.call.args[2]
             assert isinstance(bias, RVar)
             value = Load(c.group.buffers[bias], (Ramp(p * c.nr + o * lanes, IntImm(1), lanes),))
-        return Let(start, value, loop(
-            "r", rows, lambda r: Store(acc, (r, as_expr(o), vec), start), "unrolled"))  # fmt: skip
+        return Let(
+            start,
+            value,
+            loop("r", rows, lambda r: Store(acc, (r, as_expr(o), vec), start), "unrolled"),
+        )
 
     def step(k: Expr) -> Stmt:
         weights = [Var(f"w{o}", wide) for o in range(vectors)]
@@ -131,10 +121,13 @@ def _tile(
             x = Var("x", wide)
             at = (row + r, k) if len(c.x.shape) == 2 else (k,)
             updates = [
-                Store(acc, (r, as_expr(o), vec),
-                      intrin("fma", x, weights[o], Load(acc, (r, as_expr(o), vec))))
+                Store(
+                    acc,
+                    (r, as_expr(o), vec),
+                    intrin("fma", x, weights[o], Load(acc, (r, as_expr(o), vec))),
+                )
                 for o in range(vectors)
-            ]  # fmt: skip
+            ]
             return Let(x, Broadcast(Load(c.x, at), lanes), seq(*updates))
 
         body = loop("r", rows, one, "unrolled")
@@ -144,16 +137,21 @@ def _tile(
         return body
 
     unroll = 4
-    main = loop("k4", c.k // unroll, lambda k4: loop(
-        "k1", unroll, lambda k1: step(k4 * unroll + k1), "unrolled"))  # fmt: skip
+    main = loop(
+        "k4",
+        c.k // unroll,
+        lambda k4: loop("k1", unroll, lambda k1: step(k4 * unroll + k1), "unrolled"),
+    )
     tail = loop("kt", c.k % unroll, step, "unrolled", lo=c.k // unroll * unroll)
 
     def finish(o: int) -> Stmt:
         valid = min(lanes, columns - o * lanes)
         return loop("r", rows, lambda r: _finish(c, acc, p, row + r, r, o, valid), "unrolled")
 
-    return Alloc(acc, seq(*(init(o) for o in range(vectors)), main, tail,
-                          *(finish(o) for o in range(vectors))))  # fmt: skip
+    return Alloc(
+        acc,
+        seq(*(init(o) for o in range(vectors)), main, tail, *(finish(o) for o in range(vectors))),
+    )
 
 
 def _finish(c: _Linear, acc: Buffer, p: Expr, row: Expr, r: Expr, o: int, valid: int) -> Stmt:

@@ -45,9 +45,7 @@ def lower_groups(mod: IRModule, target: Target) -> IRModule:
         renamed[f.name] = kernels[key].name
     if not renamed:
         return mod
-    graphs = [
-        _call_kernels(f, renamed, symbols) if isinstance(f, Function) else f for f in others
-    ]
+    graphs = [_call_kernels(f, renamed, symbols) if isinstance(f, Function) else f for f in others]
     return mod.with_functions((*graphs, *kernels.values()))
 
 
@@ -57,6 +55,7 @@ def schedule_group(group: Group, target: Target) -> PrimFunc:
 
 
 def choose_schedule(group: Group, target: Target) -> Schedule:
+    """The schedule for a group: a table in code, most specific first."""
     call, var = group.anchor, group.anchor_var
     if call is None or var is None:
         return schedule_loops

@@ -7,9 +7,22 @@ from collections.abc import Callable
 from tensorkiln.arith import simplify, simplify_stmt
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import (
-    REDUCE_BINARY, Broadcast, Expr, IntImm, Load, Unary, Var, VectorReduce, as_expr, binary, cast,
-    const, int_value, intrin, reduce_identity,
-)  # fmt: skip
+    REDUCE_BINARY,
+    Broadcast,
+    Expr,
+    IntImm,
+    Load,
+    Unary,
+    Var,
+    VectorReduce,
+    as_expr,
+    binary,
+    cast,
+    const,
+    int_value,
+    intrin,
+    reduce_identity,
+)
 from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.ir.stmt import Alloc, For, Let, PrimFunc, Stmt, Store, seq
 from tensorkiln.schedule.build import PARALLEL_WORK, fused, lane_ramp, loop
@@ -51,8 +64,13 @@ class _Row:
             return Store(self.group.out, at, value(j))
 
         lane = Var("l")
-        vector = loop("i", self.main, lambda i: For(
-            lane, IntImm(0), IntImm(self.lanes), "vectorized", store(i * self.lanes + lane)))  # fmt: skip
+        vector = loop(
+            "i",
+            self.main,
+            lambda i: For(
+                lane, IntImm(0), IntImm(self.lanes), "vectorized", store(i * self.lanes + lane)
+            ),
+        )
         return seq(vector, loop("j", self.tail, store, lo=self.tail_lo))
 
     def reduce(
@@ -65,23 +83,36 @@ class _Row:
         one = Buffer("sum", self.dtype, (IntImm(1),), "register")
         vec, zero = lane_ramp(lanes), IntImm(0)
         identity = reduce_identity(op, self.dtype)
-        init = loop("u", chains, lambda u: Store(acc, (u, vec), Broadcast(identity, lanes)), "unrolled")
+        init = loop(
+            "u", chains, lambda u: Store(acc, (u, vec), Broadcast(identity, lanes)), "unrolled"
+        )
 
         def update(i: Expr, u: Expr) -> Stmt:
             lane = Var("l")
             new = binary(bin_op, Load(acc, (u, lane)), value(i * lanes + lane))
             return For(lane, zero, IntImm(lanes), "vectorized", Store(acc, (u, lane), new))
 
-        wide = loop("i", simplify(self.main // chains), lambda i: loop(
-            "u", chains, lambda u: update(i * chains + u, u), "unrolled"))  # fmt: skip
-        short = loop("i", simplify(self.main % chains), lambda i: update(i, IntImm(0)),
-                     lo=simplify(self.main // chains * chains))  # fmt: skip
+        wide = loop(
+            "i",
+            simplify(self.main // chains),
+            lambda i: loop("u", chains, lambda u: update(i * chains + u, u), "unrolled"),
+        )
+        short = loop(
+            "i",
+            simplify(self.main % chains),
+            lambda i: update(i, IntImm(0)),
+            lo=simplify(self.main // chains * chains),
+        )
         total: Expr = Load(acc, (zero, vec))
         for u in range(1, chains):
             total = binary(bin_op, total, Load(acc, (as_expr(u), vec)))
         join = Store(one, (zero,), VectorReduce(op, total))
-        tail = loop("j", self.tail, lambda j: Store(
-            one, (zero,), binary(bin_op, Load(one, (zero,)), value(j))), lo=self.tail_lo)  # fmt: skip
+        tail = loop(
+            "j",
+            self.tail,
+            lambda j: Store(one, (zero,), binary(bin_op, Load(one, (zero,)), value(j))),
+            lo=self.tail_lo,
+        )
         result = Var(f"row_{op}", self.dtype)
         body = Let(result, Load(one, (zero,)), then(result))
         return Alloc(acc, Alloc(one, seq(init, wide, short, join, tail, body)))
@@ -117,15 +148,21 @@ def schedule_softmax(group: Group, target: Target) -> PrimFunc:
                 return Load(group.out, group.store_index((*lead, j)))
 
             if log:
-                total = r.reduce("sum", exp_at, lambda s: r.write(
-                    lead, lambda j: at(j) - top - intrin("log", s)))  # fmt: skip
+                total = r.reduce(
+                    "sum", exp_at, lambda s: r.write(lead, lambda j: at(j) - top - intrin("log", s))
+                )
                 return total
             scale = Var("scale", r.dtype)
             return seq(
                 r.write(lead, exp_at),
-                r.reduce("sum", saved, lambda s: Let(
-                    scale, const(1, r.dtype) / s, r.write(lead, lambda j: saved(j) * scale))),
-            )  # fmt: skip
+                r.reduce(
+                    "sum",
+                    saved,
+                    lambda s: Let(
+                        scale, const(1, r.dtype) / s, r.write(lead, lambda j: saved(j) * scale)
+                    ),
+                ),
+            )
 
         return r.reduce("max", at, with_max)
 
@@ -164,7 +201,8 @@ def schedule_layer_norm(group: Group, target: Target) -> PrimFunc:
                 def out(j: Expr) -> Expr:
                     index = (*lead, j)
                     element = group.element(
-                        group.out_var, {group.anchor_var: lambda *i: result(i[-1])}  # type: ignore
+                        group.out_var,
+                        {group.anchor_var: lambda *i: result(i[-1])},  # type: ignore
                     )
                     return simplify_value(element(*index), {})
 
@@ -176,4 +214,3 @@ def schedule_layer_norm(group: Group, target: Target) -> PrimFunc:
         return r.reduce("sum", at, with_sum)
 
     return r.function(row, "layer_norm_rows")
-

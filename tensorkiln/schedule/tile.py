@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from tensorkiln.arith import simplify
+from tensorkiln.ir.expr import Expr, as_expr, int_value
+from tensorkiln.schedule.build import tiles
 from tensorkiln.target import Target
 
 
@@ -25,8 +28,8 @@ def spatial_tile(target: Target, vectors: int, height: int, width: int) -> tuple
     for cols in range(1, min(width, limit) + 1):
         for rows in range(1, min(height, limit // cols) + 1):
             cost = 0.0
-            for row_count, r in _pieces(height, rows):
-                for col_count, c in _pieces(width, cols):
+            for _, row_count, r in tiles(height, rows):
+                for _, col_count, c in tiles(width, cols):
                     pixels = r * c
                     step = max(pixels * vectors, pixels + vectors, 8) / 2 + 0.7
                     cost += row_count * col_count * step
@@ -37,13 +40,18 @@ def spatial_tile(target: Target, vectors: int, height: int, width: int) -> tuple
     return best[1], -best[2]
 
 
-def _pieces(extent: int, size: int) -> list[tuple[int, int]]:
-    pieces = -(-extent // size)
-    small, extra = divmod(extent, pieces)
-    return [(extra, small + 1), (pieces - extra, small)]
+def row_tiles(rows: Expr, limit: int) -> list[tuple[Expr, Expr, int]]:
+    """Cut the rows of a matrix into register tiles: (start, count, size) for each size.
 
-
-def row_tile(target: Target, vectors: int, rows: int) -> int:
-    """Rows per register tile for a matrix product with `rows` rows, evenly cut."""
-    limit = max_rows(target, vectors)
-    return -(-rows // -(-rows // limit))
+    A known number is cut evenly; a symbolic one into full tiles, then fours, then single rows.
+    """
+    n = int_value(rows)
+    if n is not None:
+        return [(as_expr(s), as_expr(count), size) for s, count, size in tiles(n, limit)]
+    out: list[tuple[Expr, Expr, int]] = []
+    done: Expr = as_expr(0)
+    for size in (limit, 4, 1) if limit > 4 else (limit, 1):
+        count = simplify(simplify(rows - done) // size)
+        out.append((done, count, size))
+        done = simplify(done + count * size)
+    return out

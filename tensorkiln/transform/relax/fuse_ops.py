@@ -16,8 +16,17 @@ from dataclasses import dataclass, field, replace
 from tensorkiln import ops
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
-    Attrs, Binding, Call, Constant, Function, GlobalRef, RVar, TensorType, Tuple, Value,
-)  # fmt: skip
+    Attrs,
+    Binding,
+    Call,
+    Constant,
+    Function,
+    GlobalRef,
+    RVar,
+    TensorType,
+    Tuple,
+    Value,
+)
 
 # Anchors whose schedules run an elementwise epilogue on each finished element.
 _TAKES_EPILOGUE = ("conv2d", "linear", "layer_norm")
@@ -132,7 +141,7 @@ class _Fuse:
                 self._emit(slot, bindings, functions)
         return replace(self.f, bindings=tuple(bindings)), functions
 
-    # -- deciding ------------------------------------------------------------------------------------
+    # -- deciding ------------------------------------------------------------------------
 
     def _place(self, b: Binding, call: Call) -> _Group:
         """The group of one operator: its own, joined with the producers it can absorb."""
@@ -173,16 +182,19 @@ class _Fuse:
             return producer.out in call.args[:1] + call.args[2:3] and not _computes(producer)
         if call.op in ("softmax", "log_softmax", "layer_norm"):
             return (
-                call.args[0] is producer.out and not producer.is_view
-                and len(producer.bindings) <= _MAX_PROLOGUE and not _heavy(producer)
-            )  # fmt: skip
+                call.args[0] is producer.out
+                and not producer.is_view
+                and len(producer.bindings) <= _MAX_PROLOGUE
+                and not _heavy(producer)
+            )
         return False
 
     def _epilogue(self, producer: _Group, b: Binding, call: Call, pattern: str) -> bool:
         """Whether `b` may run on the elements an anchored group has just finished."""
         t, out = b.var.type, producer.out.type
         if producer.anchor == "attention":
-            return call.op in ("transpose", "reshape") and t.layout is None  # type: ignore[union-attr]
+            moves = call.op in ("transpose", "reshape")
+            return moves and isinstance(t, TensorType) and t.layout is None
         if pattern not in ("elementwise", "broadcast"):
             return False
         reduction = ops.get(producer.anchor).pattern == "reduction"
@@ -193,7 +205,7 @@ class _Fuse:
         order = t.memory.with_halo({}) == out.memory.with_halo({})
         return t.shape == out.shape and order and t.dtype == out.dtype
 
-    # -- building ------------------------------------------------------------------------------------
+    # -- building ------------------------------------------------------------------------
 
     def _emit(self, group: _Group, bindings: list[Binding], functions: list[Function]) -> None:
         if group.is_view and not self._result_needs_copy(group):
@@ -221,10 +233,13 @@ class _Fuse:
         name = self.names.make(_group_name(group))
         functions.append(
             Function(
-                name, tuple(p for _, p in params.values()), tuple(body), inside[group.out],
+                name,
+                tuple(p for _, p in params.values()),
+                tuple(body),
+                inside[group.out],
                 Attrs.of(primitive=True),
             )
-        )  # fmt: skip
+        )
         args = tuple(a for a, _ in params.values())
         call = Call(GlobalRef(name), args, span=_group_span(group))
         bindings.append(Binding(group.out, call))
@@ -234,7 +249,9 @@ class _Fuse:
         if group.out not in self.results:
             return False
         source = group.bindings[0].value.args[0]  # type: ignore[union-attr]
-        while isinstance(source, RVar) and source in self.group_of and self.group_of[source].is_view:
+        while (
+            isinstance(source, RVar) and source in self.group_of and self.group_of[source].is_view
+        ):
             source = self.group_of[source].bindings[0].value.args[0]  # type: ignore[union-attr]
         return not isinstance(source, RVar) or source in self.f.params or source in self.results
 

@@ -18,8 +18,16 @@ from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.expr import Expr, IntImm, as_expr, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
-    Attrs, AttrValue, Call, Function, GlobalRef, RVar, TensorType, Tuple, Value,
-)  # fmt: skip
+    Attrs,
+    AttrValue,
+    Call,
+    Function,
+    GlobalRef,
+    RVar,
+    TensorType,
+    Tuple,
+    Value,
+)
 from tensorkiln.ir.stmt import PrimFunc
 
 ALIGN = 64
@@ -76,7 +84,7 @@ class _Plan:
     def _root(self, v: Value) -> Value:
         return self.root.get(v, v) if isinstance(v, RVar) else v
 
-    # -- lifetimes -----------------------------------------------------------------------------------
+    # -- lifetimes -----------------------------------------------------------------------
 
     def _lifetimes(self) -> None:
         last: dict[Value, int] = {}
@@ -98,9 +106,7 @@ class _Plan:
             else:
                 self.storage[b.var] = _Storage(size, i, last.get(b.var, i))
 
-    def _in_place(
-        self, call: Call, i: int, last: dict[Value, int], size: Expr
-    ) -> _Storage | None:
+    def _in_place(self, call: Call, i: int, last: dict[Value, int], size: Expr) -> _Storage | None:
         """The storage of an operand that dies here and that the kernel may overwrite."""
         assert isinstance(call.callee, GlobalRef)
         kernel = self.mod[call.callee.name]
@@ -109,12 +115,12 @@ class _Plan:
             a = self._root(call.args[k])
             s = self.storage.get(a) if isinstance(a, RVar) else None
             read_twice = sum(self._root(x) is a for x in call.args) > 1
-            if s is not None and s.end == i == last[a] and not read_twice:
-                if prove_equal(s.size, size):
-                    return s
+            dies = s is not None and s.end == i == last[a] and not read_twice
+            if s is not None and dies and prove_equal(s.size, size):
+                return s
         return None
 
-    # -- placement -----------------------------------------------------------------------------------
+    # -- placement -----------------------------------------------------------------------
 
     def _place(self) -> Expr:
         storages = list(dict.fromkeys(self.storage.values()))
@@ -169,5 +175,3 @@ def _value(e: Expr | None) -> AttrValue:
     """Integers as themselves, symbolic sizes as expressions."""
     n = int_value(e) if e is not None else None
     return e if n is None else n
-
-

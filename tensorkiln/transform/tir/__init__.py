@@ -1,0 +1,1 @@
+"""Passes over tensor programs: one per file, file name = function name."""

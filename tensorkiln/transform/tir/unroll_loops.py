@@ -23,6 +23,7 @@ def unroll_loops(mod: IRModule) -> IRModule:
 
 
 def unroll_function(f: PrimFunc) -> PrimFunc:
+    """Unroll one tensor program."""
     body = _stmt(f.body, {})
     return f if body is f.body else replace(f, body=body)
 
@@ -55,7 +56,7 @@ def _stmt(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
             return s if same else For(var, lo2, extent2, kind, new)
         case Seq(stmts):
             parts = tuple(_stmt(t, values) for t in stmts)
-            return s if all(a is b for a, b in zip(parts, stmts)) else seq(*parts)
+            return s if all(a is b for a, b in zip(parts, stmts, strict=True)) else seq(*parts)
         case Store(buf, indices, value, nt):
             if not values:
                 return s

@@ -1,6 +1,7 @@
 """Turn vectorized loops into vector operations.
 
-    for i in vectorized(16): B[i] = A[i] + x      ->   B[Ramp(0, 1, 16)] = A[Ramp(0, 1, 16)] + Broadcast(x, 16)
+    for i in vectorized(16): B[i] = A[i] + x
+    ->  B[Ramp(0, 1, 16)] = A[Ramp(0, 1, 16)] + Broadcast(x, 16)
 
 Needs: constant extents; a body of stores, lets and unrolled loops without conditions on the
 vectorized variable.
@@ -13,8 +14,25 @@ from dataclasses import replace
 from tensorkiln.arith import affine, simplify
 from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.expr import (
-    Binary, Broadcast, Cast, Expr, FloatImm, IntImm, Intrin, Load, Ramp, Select, Unary, Var,
-    as_expr, binary, cast, const, int_value, match_lanes, select,
+    Binary,
+    Broadcast,
+    Cast,
+    Expr,
+    FloatImm,
+    IntImm,
+    Intrin,
+    Load,
+    Ramp,
+    Select,
+    Unary,
+    Var,
+    as_expr,
+    binary,
+    cast,
+    const,
+    int_value,
+    match_lanes,
+    select,
 )  # fmt: skip
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import Alloc, For, If, Let, Prefetch, PrimFunc, Seq, Stmt, Store, seq
@@ -27,6 +45,7 @@ def vectorize_loops(mod: IRModule) -> IRModule:
 
 
 def vectorize_function(f: PrimFunc) -> PrimFunc:
+    """Vectorize one tensor program."""
     body = _find(f.body)
     return f if body is f.body else replace(f, body=body)
 
