@@ -1,4 +1,4 @@
-"""Small graphs for pass tests: written as functions of a builder, compared by structure and value."""
+"""Small graphs for pass tests: functions of a builder, compared by structure and by value."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Graph(GraphBuilder):
             raise AttributeError(op)
 
         def emit(*args: Value | float, **attrs: object) -> RVar:
-            values = [constant(np.asarray(a, np.float32)) if isinstance(a, (int, float)) else a for a in args]
+            values = [c(a) if isinstance(a, (int, float)) else a for a in args]
             return self.emit(op.removesuffix("_"), *values, span=f"node {op}", **attrs)  # type: ignore
 
         return emit
@@ -95,7 +95,8 @@ def assert_same_values(
 def check(apply: Pass, before: IRModule, after: IRModule, rtol: float = 1e-12) -> None:
     """`apply` turns `before` into exactly `after`, keeps its meaning, and is then at rest."""
     result = apply(before)
-    assert first_difference(result, after) is None, (ops_of(result), first_difference(result, after))
+    difference = first_difference(result, after)
+    assert difference is None, (ops_of(result), difference)
     assert_same_values(before, result, rtol)
     assert apply(result) is result
 

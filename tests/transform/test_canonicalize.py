@@ -9,7 +9,16 @@ from tensorkiln.ir.expr import Var
 from tensorkiln.ir.relax import constant, tensor
 from tensorkiln.transform.relax.canonicalize import canonicalize
 from tests.transform.graphs import (
-    Build, Graph, arguments, assert_same_values, c, check, check_unchanged, graph, main, ops_of,
+    Build,
+    Graph,
+    arguments,
+    assert_same_values,
+    c,
+    check,
+    check_unchanged,
+    graph,
+    main,
+    ops_of,
 )  # fmt: skip
 
 ones = constant(np.ones((3, 1), np.float32))

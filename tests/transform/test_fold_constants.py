@@ -9,7 +9,16 @@ from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.expr import Binary, IntImm, Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
-    Attrs, Binding, Call, Constant, Function, GlobalRef, RVar, Tuple, constant, tensor,
+    Attrs,
+    Binding,
+    Call,
+    Constant,
+    Function,
+    GlobalRef,
+    RVar,
+    Tuple,
+    constant,
+    tensor,
 )  # fmt: skip
 from tensorkiln.transform.relax.eliminate_common_subexpressions import (
     eliminate_common_subexpressions,
@@ -18,7 +27,15 @@ from tensorkiln.transform.relax.eliminate_dead_code import eliminate_dead_code
 from tensorkiln.transform.relax.fold_constants import EXPANDED_LIMIT, fold_constants
 from tensorkiln.transform.relax.infer_types import infer_types
 from tests.transform.graphs import (
-    Graph, assert_same_values, c, check, check_unchanged, graph, main, ops_of, rand,
+    Graph,
+    assert_same_values,
+    c,
+    check,
+    check_unchanged,
+    graph,
+    main,
+    ops_of,
+    rand,
 )  # fmt: skip
 
 # --- fold_constants ------------------------------------------------------------------------------
@@ -109,9 +126,8 @@ def test_extents_are_simplified() -> None:
     y, z = (RVar(name, tensor((spelled,), "float32")) for name in "yz")
     call = graph(lambda g, v: g.exp(v), v=(1,))
     attrs = main(call).bindings[0].value.attrs  # type: ignore[union-attr]
-    f = Function(
-        "main", (x,), (Binding(y, Call("exp", (x,), attrs)), Binding(z, Call("neg", (y,), attrs))), z
-    )
+    bindings = (Binding(y, Call("exp", (x,), attrs)), Binding(z, Call("neg", (y,), attrs)))
+    f = Function("main", (x,), bindings, z)
     out = infer_types(IRModule((f,)))
     shapes = {b.var.tensor.shape for b in main(out).bindings}
     assert len(shapes) == 1 and shapes != {(spelled,)}

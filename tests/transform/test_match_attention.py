@@ -16,7 +16,14 @@ from tensorkiln.transform.relax.canonicalize import canonicalize
 from tensorkiln.transform.relax.fold_constants import fold_constants
 from tensorkiln.transform.relax.match_attention import match_attention
 from tests.transform.graphs import (
-    Graph, arguments, assert_same_values, check_unchanged, graph, main, ops_of, rand,
+    Graph,
+    arguments,
+    assert_same_values,
+    check_unchanged,
+    graph,
+    main,
+    ops_of,
+    rand,
 )  # fmt: skip
 
 B, H, S, T, D = 2, 3, 4, 5, 8

@@ -12,7 +12,15 @@ from tensorkiln.transform.relax.canonicalize import canonicalize
 from tensorkiln.transform.relax.match_activations import match_activations
 from tensorkiln.transform.relax.match_layer_norm import match_layer_norm
 from tests.transform.graphs import (
-    Build, Graph, assert_same_values, c, check_unchanged, graph, main, ops_of, rand,
+    Build,
+    Graph,
+    assert_same_values,
+    c,
+    check_unchanged,
+    graph,
+    main,
+    ops_of,
+    rand,
 )  # fmt: skip
 
 ROOT = 1.4142135381698608

@@ -10,7 +10,16 @@ from tensorkiln.ir.relax import Constant, RVar, Tuple, constant, tensor
 from tensorkiln.transform.relax.fold_scale import fold_scale
 from tensorkiln.transform.relax.match_linear import match_linear
 from tests.transform.graphs import (
-    Build, Graph, assert_same_values, c, check, check_unchanged, graph, main, ops_of, rand,
+    Build,
+    Graph,
+    assert_same_values,
+    c,
+    check,
+    check_unchanged,
+    graph,
+    main,
+    ops_of,
+    rand,
 )  # fmt: skip
 
 # --- match_linear --------------------------------------------------------------------------------
@@ -140,7 +149,8 @@ SCALES: dict[str, tuple[Build, list[str]]] = {
     ),
     "layer scale past a transpose": (
         lambda g, x: g.mul(
-            rand(3, 1, 1, low=0.5), g.transpose(g.linear(x, rand(5, 3), rand(3)), axes=(0, 3, 1, 2))),
+            rand(3, 1, 1, low=0.5),
+            g.transpose(g.linear(x, rand(5, 3), rand(3)), axes=(0, 3, 1, 2))),
         ["linear", "transpose"],
     ),
 }  # fmt: skip

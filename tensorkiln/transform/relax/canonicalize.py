@@ -13,13 +13,18 @@ import numpy as np
 from tensorkiln import ops
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.dtype import DTYPES, DType
-from tensorkiln.ir.expr import ExprLike, as_expr, int_value
+from tensorkiln.ir.expr import as_expr, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, Value, constant
-from tensorkiln.ops.rules import normal_axes, product, same_extent
-from tensorkiln.ops.shape import reshape_groups
+from tensorkiln.ops.rules import normal_axes, same_extent
+from tensorkiln.transform.relax.canonical_movement import (
+    MOVEMENT,
+    all_equal,
+    as_reshape,
+)
+from tensorkiln.transform.relax.graph import forward_aliases
 from tensorkiln.transform.relax.pattern import uniform
-from tensorkiln.transform.relax.rewrite import Match, Rule, forward_aliases, rewrite
+from tensorkiln.transform.relax.rewrite import Match, Rule, rewrite
 
 
 def canonicalize(mod: IRModule) -> IRModule:
@@ -30,140 +35,6 @@ def canonicalize(mod: IRModule) -> IRModule:
     Needs:   types inferred.
     """
     return rewrite(mod.map_graphs(forward_aliases), RULES)
-
-
-# --- moving data ---------------------------------------------------------------------------------
-
-
-def _ints(values: object) -> tuple[int, ...] | None:
-    numbers = [int_value(as_expr(v)) for v in values]  # type: ignore[attr-defined]
-    return None if None in numbers else tuple(numbers)  # type: ignore[arg-type]
-
-
-def _composed(m: Match) -> Value:
-    first, second = m.attr("p"), m.attr("q")
-    return m.emit("transpose", m["x"], axes=tuple(first[a] for a in second))  # type: ignore
-
-
-def _is_identity(m: Match) -> bool:
-    axes = m.attr("p")
-    return axes == tuple(range(len(axes)))  # type: ignore[arg-type]
-
-
-def _moves_units(m: Match) -> bool:
-    """Whether a transpose keeps the order of all dimensions that are not 1."""
-    shape, axes = m.tensor("x").shape, m.attr("p")
-    order = [a for a in axes if int_value(shape[a]) != 1]  # type: ignore[union-attr, index]
-    return order == sorted(order)
-
-
-def _as_reshape(m: Match) -> Value:
-    return m.emit("reshape", m["x"], shape=m.type.shape)
-
-
-def _batched_transpose(m: Match) -> Value | None:
-    """reshape(transpose(y [M, S, D]), [*A, D, S]) -> transpose(reshape(y, [*A, S, D]))"""
-    flat, s = m.tensor("y").shape, m.type.shape
-    if m.attr("p") != (0, 2, 1) or len(s) < 3:
-        return None
-    if not (same_extent(flat[2], s[-2]) and same_extent(flat[1], s[-1])):
-        return None
-    x = m.emit("reshape", m["y"], shape=(*s[:-2], s[-1], s[-2]))
-    n = len(s)
-    return m.emit("transpose", x, axes=(*range(n - 2), n - 1, n - 2))
-
-
-def _units_before(m: Match) -> Value | None:
-    """reshape(transpose(x)) that only drops or adds extents of 1: do that first."""
-    x = m.tensor("x").shape
-    axes: tuple[int, ...] = m.attr("p")  # type: ignore[assignment]
-    wide = [a for a in axes if int_value(x[a]) != 1]
-    narrow = [d for d in m.type.shape if int_value(d) != 1]
-    if len(wide) != len(narrow) or not all(
-        same_extent(x[a], d) for a, d in zip(wide, narrow, strict=True)
-    ):
-        return None
-    units = m.type.ndim - len(narrow)
-    order, unit, rest = sorted(wide), iter(range(units)), iter(wide)
-    y = m.emit("reshape", m["x"], shape=((1,) * units + tuple(x[a] for a in order)))
-    return m.emit("transpose", y, axes=tuple(
-        next(unit) if int_value(d) == 1 else units + order.index(next(rest)) for d in m.type.shape
-    ))  # fmt: skip
-
-
-def _slice_before_transpose(m: Match) -> Value:
-    """slice(transpose(x)) -> transpose(slice(x))"""
-    axes: tuple[int, ...] = m.attr("p")  # type: ignore[assignment]
-
-    def back(values: object) -> tuple:  # type: ignore[type-arg]
-        return tuple(values[axes.index(d)] for d in range(len(axes)))  # type: ignore[index]
-
-    y = m.emit("slice", m["x"], begin=back(m.attr("b")), strides=back(m.attr("s")),
-               shape=back(m.type.shape))  # fmt: skip
-    return m.emit("transpose", y, axes=axes)
-
-
-def _slice_before_reshape(m: Match) -> Value | None:
-    """A slice of the first of several dimensions that a reshape made of one: slice that one."""
-    old, new = m.tensor("x").shape, m.tensor("y").shape
-    begin, strides, count = _ints(m.attr("b")), _ints(m.attr("s")), m.type.shape
-    if begin is None or strides is None or set(strides) != {1}:
-        return None
-    if any(int_value(d) == 0 for d in (*old, *new)):
-        return None
-    at: list[ExprLike] = [0] * len(old)
-    extents = list(old)
-    for olds, news in reshape_groups(old, new):
-        partial = [d for d in news if begin[d] or not same_extent(count[d], new[d])]
-        if not partial:
-            continue
-        if len(olds) != 1 or partial != [news[0]]:
-            return None
-        inner = product(new[d] for d in news[1:])
-        at[olds[0]] = inner * begin[news[0]]
-        extents[olds[0]] = inner * count[news[0]]
-    y = m.emit("slice", m["x"], begin=tuple(at), strides=(1,) * len(old), shape=tuple(extents))
-    return m.emit("reshape", y, shape=m.type.shape)
-
-
-def _consecutive(m: Match) -> Value | None:
-    """take of constant indices b, b + s, b + 2s, ... -> slice"""
-    x, at = m.tensor("x"), m.array("C")
-    axis = m.attr("a") % x.ndim  # type: ignore[operator]
-    extent = int_value(x.shape[axis])
-    if extent is None or not at.size or at.size > 1 << 20:
-        return None
-    flat = at.reshape(-1).astype(np.int64)
-    flat = np.where(flat < 0, flat + extent, flat)
-    step = int(flat[1] - flat[0]) if flat.size > 1 else 1
-    if not step or flat.min() < 0 or flat.max() >= extent or (np.diff(flat) != step).any():
-        return None
-    begin, strides, shape = [0] * x.ndim, [1] * x.ndim, list(x.shape)
-    begin[axis], strides[axis], shape[axis] = int(flat[0]), step, as_expr(flat.size)
-    y = m.emit("slice", m["x"], begin=tuple(begin), strides=tuple(strides), shape=tuple(shape))
-    return m.emit("reshape", y, shape=m.type.shape)
-
-
-def _reads_all(m: Match) -> bool:
-    begin, strides = _ints(m.attr("b")), _ints(m.attr("s"))
-    return begin is not None and strides is not None and not any(begin) and set(strides) <= {1}
-
-
-def _all_equal(name: str, value: int):  # type: ignore[no-untyped-def] # noqa: ANN202
-    def where(m: Match) -> bool:
-        numbers = _ints(m.attr(name))
-        return numbers is not None and set(numbers) <= {value}
-
-    return where
-
-
-def _as_broadcast(m: Match) -> Value | None:
-    """full -> broadcast_to of a number, which the rows on broadcasts can move."""
-    dtype = m.type.dtype.name
-    if dtype == "bfloat16":
-        return None
-    number = constant(np.asarray(m.attr("v"), dtype))
-    return m.emit("broadcast_to", number, shape=m.type.shape)
 
 
 # --- arithmetic with constants -------------------------------------------------------------------
@@ -232,8 +103,8 @@ def _over_units(m: Match) -> bool:
 
 def _is_global(m: Match) -> bool:
     """Whether a pool's one window is the whole image."""
-    kernel = tuple(map(as_expr, m.attr("k")))  # type: ignore[arg-type]
-    return kernel == m.tensor("x").shape[2:] and _all_equal("p", 0)(m)
+    kernel = tuple(map(as_expr, m.attr("k")))
+    return kernel == m.tensor("x").shape[2:] and all_equal("p", 0)(m)
 
 
 # --- products of matrices ------------------------------------------------------------------------
@@ -279,11 +150,11 @@ def _clip_high(m: Match) -> Value | None:
 def _clip_twice(m: Match) -> Value | None:
     """min(max(min(max(x, a), b), c), d) = min(max(x, max(a, c)), d) for c <= b, and so on."""
     a, b, c, d = (m.attr(n) for n in "abcd")
-    low = c if a is None else a if c is None else max(a, c)  # type: ignore[type-var]
-    high = d if b is None else b if d is None else min(b, d)  # type: ignore[type-var]
-    if low is not None and high is not None and low > high:  # type: ignore[operator]
+    low = c if a is None else a if c is None else max(a, c)
+    high = d if b is None else b if d is None else min(b, d)
+    if low is not None and high is not None and low > high:
         return None
-    return _clip(m, low, high)  # type: ignore[arg-type]
+    return _clip(m, low, high)
 
 
 # --- broadcasts move down ------------------------------------------------------------------------
@@ -315,16 +186,10 @@ def _delay_broadcast(m: Match) -> Value | None:
 
 
 RULES: tuple[Rule, ...] = (
+    *MOVEMENT,
     # nothing happens (the engine fits a row only where the type stays the same)
     Rule("identity(x)", "x"),
     Rule("cast(x)", "x"),
-    Rule("reshape(x)", "x"),
-    Rule("broadcast_to(x)", "x"),
-    Rule("transpose(x, axes=p)", "x", _is_identity),
-    Rule("slice(x, begin=b, strides=s)", "x", _reads_all),
-    Rule("concat(x)", "x"),
-    Rule("pad(x)", "x"),
-    Rule("tile(x, repeats=r)", "x", _all_equal("r", 1)),
     Rule("clip(x, min=None, max=None)", "x"),
     Rule("sum(x, axes=()) | mean(x, axes=()) | max(x, axes=()) | min(x, axes=())", "x"),
     Rule("mul(x, 1) | div(x, 1) | pow(x, 1) | add(x, 0) | sub(x, 0)", "x"),
@@ -333,20 +198,10 @@ RULES: tuple[Rule, ...] = (
     Rule("relu(y := relu(x)) | abs(y := abs(x))", "y"),
     Rule("where(c, x, x) | where(1, x, y) | where(0, y, x)", "x"),
     # one movement instead of two
-    Rule("reshape(reshape(x), shape=s)", "reshape(x, shape=s)"),
-    Rule("transpose(transpose(x, axes=p), axes=q)", _composed),
-    Rule("transpose(x, axes=p)", _as_reshape, _moves_units),
-    Rule("reshape(transpose(y := reshape(x), axes=p))", _batched_transpose),
-    Rule("reshape(transpose(x, axes=p))", _units_before),
-    Rule("slice(transpose(x, axes=p), begin=b, strides=s)", _slice_before_transpose),
-    Rule("slice(y := reshape(x), begin=b, strides=s)", _slice_before_reshape),
-    Rule("take(x, C, axis=a)", _consecutive),
-    Rule("broadcast_to(broadcast_to(x), shape=s)", "broadcast_to(x, shape=s)"),
     Rule("cast(cast(x, dtype=t), dtype=u)", "cast(x, dtype=u)", _lossless),
     Rule("sum(x, axes=a) | mean(x, axes=a) | max(x, axes=a) | min(x, axes=a) | prod(x, axes=a)",
-         _as_reshape, _over_units),
+         as_reshape, _over_units),
     # one operator for one meaning
-    Rule("full(value=v)", _as_broadcast),
     Rule("pow(x, 2)", "mul(x, x)"),
     Rule("pow(x, 3)", "mul(mul(x, x), x)", _is_float),
     Rule("pow(x, 0.5)", "sqrt(x)", _is_float),
@@ -362,7 +217,7 @@ RULES: tuple[Rule, ...] = (
     Rule("maximum(x, 0) | clip(x, min=0.0, max=None)", "relu(x)"),
     Rule("maximum(x, C)", _clip_low),
     Rule("minimum(x, C)", _clip_high),
-    Rule("clip(relu(x), min=None, max=d)", lambda m: _clip(m, 0.0, m.attr("d"))),  # type: ignore
+    Rule("clip(relu(x), min=None, max=d)", lambda m: _clip(m, 0.0, m.attr("d"))),
     Rule("clip(clip(x, min=a, max=b), min=c, max=d)", _clip_twice),
     Rule("avg_pool2d(x, kernel=k, padding=p)", "mean(x, axes=(2, 3), keepdims=True)", _is_global),
     Rule("matmul(a, b, transpose_a=ta, transpose_b=tb)", _without_flags),

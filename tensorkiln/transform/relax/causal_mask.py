@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorkiln import ops
-from tensorkiln.ir.expr import Expr, IntImm, int_value
+from tensorkiln.ir.expr import Expr, ExprLike, IntImm, int_value
 from tensorkiln.ir.relax import Bound, Call, Constant, RVar, TensorType, Value
 from tensorkiln.ops.rules import same_extent
 from tensorkiln.transform.relax.pattern import uniform
@@ -48,13 +48,14 @@ def hides(value: float, dtype: np.dtype) -> bool:
     return dtype.kind == "f" and value <= 0.99 * float(np.finfo(dtype).min)
 
 
-def is_causal(mask: Value, scores: tuple[Expr, Expr], lookup: Lookup) -> bool:
+def is_causal(mask: Value, scores: tuple[Expr, ...], lookup: Lookup) -> bool:
     """Whether the mask (bool: True is kept; float: added) of scores [.., S, T] is causal, the last
     row seeing all columns."""
     t = mask.type
-    if not isinstance(t, TensorType) or t.ndim < 2 or not all(map(same_extent, t.shape[-2:], scores)):
+    if not isinstance(t, TensorType) or t.ndim < 2:
         return False
-    if any(int_value(d) != 1 for d in t.shape[:-2]):
+    shape: list[ExprLike] = [*(1 for _ in t.shape[:-2]), *scores]
+    if not all(map(same_extent, t.shape, shape)):
         return False
     if isinstance(mask, Constant):
         return mask.type.layout is None and _constant_causal(mask.array)
@@ -157,7 +158,9 @@ def _computed(call: Call, parts: list[Element]) -> Element | None:
             return _sum(linear[0], linear[0], -1, 0)
         if call.op == "cast" and str(call.attrs.dtype).startswith(("int", "float")):
             return linear[0]
-        return _compared(call.op, _sum(linear[0], linear[1], 1, -1)) if call.op in _COMPARE else None
+        if call.op in _COMPARE:
+            return _compared(call.op, _sum(linear[0], linear[1], 1, -1))
+        return None
     if any(p.coefficients for p in linear):
         return None
     op = ops.OPS.get(call.op)

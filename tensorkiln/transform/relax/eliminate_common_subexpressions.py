@@ -5,9 +5,18 @@ from __future__ import annotations
 from tensorkiln.ir.expr import Expr, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
-    Binding, Bound, Call, Constant, Function, RVar, ShapeValue, Tuple, TupleItem, Value,
+    Binding,
+    Bound,
+    Call,
+    Constant,
+    Function,
+    RVar,
+    ShapeValue,
+    Tuple,
+    TupleItem,
+    Value,
 )  # fmt: skip
-from tensorkiln.transform.relax.rewrite import substitute, substitute_value
+from tensorkiln.transform.relax.graph import substitute, substitute_value
 
 # Constants up to this size are compared by their bytes, larger ones by their place in memory.
 SMALL = 4096

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Function, GlobalRef
-from tensorkiln.transform.relax.rewrite import live
+from tensorkiln.transform.relax.graph import live
 
 
 def eliminate_dead_code(mod: IRModule) -> IRModule:

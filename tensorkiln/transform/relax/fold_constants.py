@@ -11,9 +11,18 @@ from tensorkiln import ops
 from tensorkiln.ir.expr import Expr, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
-    Attrs, AttrValue, Binding, Bound, Call, Constant, Function, RVar, TensorType, Value,
+    Attrs,
+    AttrValue,
+    Binding,
+    Bound,
+    Call,
+    Constant,
+    Function,
+    RVar,
+    TensorType,
+    Value,
 )  # fmt: skip
-from tensorkiln.transform.relax.rewrite import live, substitute, substitute_value
+from tensorkiln.transform.relax.graph import live, substitute, substitute_value
 
 # A result may have this many times the bytes of its operands, or this many bytes.
 GROWTH = 4

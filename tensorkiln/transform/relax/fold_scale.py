@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Constant, Value, constant
 from tensorkiln.transform.relax.rewrite import Match, Rule, rewrite
@@ -45,11 +46,11 @@ def _per_channel(c: np.ndarray, axis: int, ndim: int, channels: int) -> np.ndarr
     return np.broadcast_to(c.reshape(shape[axis]).astype(np.float64), (channels,))
 
 
-def _norm_vectors(gamma: Value, beta: Value, mean: Value, var: Value, eps: object):  # type: ignore[no-untyped-def] # noqa: ANN202
+def _norm_vectors(match: Match) -> tuple[np.ndarray, np.ndarray]:
     """(s, t) such that the batch norm is x*s + t."""
-    g, b, m, v = (np.asarray(c.array, np.float64) for c in (gamma, beta, mean, var))  # type: ignore
+    g, b, m, v = (match.array(n).astype(np.float64) for n in "GBMV")
     with np.errstate(all="ignore"):
-        s = g / np.sqrt(v + float(eps))  # type: ignore[arg-type]
+        s = g / np.sqrt(v + match.attr("e"))
         return s, b - m * s
 
 
@@ -62,14 +63,13 @@ def _rounded(array: np.ndarray, like: np.ndarray) -> np.ndarray:
 
 def _affine(m: Match, scale: np.ndarray | None, shift: np.ndarray | None) -> Value | None:
     """The layer `y` with its output times `scale` plus `shift` (float64 vectors)."""
-    layer = m.definition(m["y"])
-    assert layer is not None
-    x, w, *bias = layer.args
-    if not isinstance(w, Constant) or not all(isinstance(b, Constant) for b in bias):
+    layer = m.producer("y")
+    x, *rest = layer.args
+    constants = [c for c in rest if isinstance(c, Constant) and c.type.layout is None]
+    if len(constants) < len(rest) or constants[0].array.dtype.kind != "f":
         return None
-    if w.type.layout is not None or w.array.dtype.kind != "f":
-        return None
-    b = np.asarray(bias[0].array, np.float64) if bias else 0.0  # type: ignore[union-attr]
+    w, *bias = constants
+    b = bias[0].array.astype(np.float64) if bias else np.zeros(())
     weights = w
     if scale is not None:
         column = scale[:, None, None, None] if layer.op == "conv2d" else scale
@@ -77,20 +77,21 @@ def _affine(m: Match, scale: np.ndarray | None, shift: np.ndarray | None) -> Val
         b = b * scale
     if shift is not None:
         b = b + shift
-    args = [x, weights]
+    args: list[Value] = [x, weights]
     if bias or shift is not None:
-        name = bias[0].name if bias else ""  # type: ignore[union-attr]
-        args.append(constant(_rounded(np.asarray(b), w.array), name))
+        name = bias[0].name if bias else ""
+        args.append(constant(_rounded(b, w.array), name))
     return m.emit(layer.op, *args, span=layer.span, **layer.attrs)
 
 
 def _vector(m: Match, name: str = "C") -> np.ndarray | None:
     """The constant as a vector over the channels of `y`, when `y` is used nowhere else."""
-    layer, t = m.definition(m["y"]), m.tensor("y")
-    channels = getattr(t.shape[_channel_axis(layer, t.ndim)], "value", None)  # type: ignore
-    if layer is None or channels is None or not m.once("y"):
+    t = m.tensor("y")
+    axis = _channel_axis(m.producer("y"), t.ndim)
+    channels = int_value(t.shape[axis])
+    if channels is None or not m.once("y"):
         return None
-    return _per_channel(m.array(name), _channel_axis(layer, t.ndim), t.ndim, channels)
+    return _per_channel(m.array(name), axis, t.ndim, channels)
 
 
 def _times(m: Match) -> Value | None:
@@ -109,11 +110,10 @@ def _plus(m: Match) -> Value | None:
 
 
 def _normed(m: Match) -> Value | None:
-    layer = m.definition(m["y"])
     # The channels of a batch norm are dimension 1; those of a linear layer are the last one.
-    if not m.once("y") or _channel_axis(layer, m.type.ndim) != 1:  # type: ignore[arg-type]
+    if not m.once("y") or _channel_axis(m.producer("y"), m.type.ndim) != 1:
         return None
-    s, t = _norm_vectors(*(m[n] for n in "GBMV"), m.attr("e"))
+    s, t = _norm_vectors(m)
     return _affine(m, s, t)
 
 
@@ -121,21 +121,20 @@ def _normed(m: Match) -> Value | None:
 
 
 def _norm_times(m: Match) -> Value | None:
-    s, norm = _vector(m), m.definition(m["y"])
-    if s is None or norm is None:
+    s, norm = _vector(m), m.producer("y")
+    if s is None:
         return None
-    x, gamma, beta, mean, var = norm.args
-    scaled = [constant(_rounded(c.array * s, c.array), c.name) for c in (gamma, beta)]  # type: ignore
-    return m.emit("batch_norm", x, *scaled, mean, var, span=norm.span, **norm.attrs)
+    scaled = [constant(_rounded(m.array(n) * s, m.array(n)), m.constant(n).name) for n in "GB"]
+    return m.emit("batch_norm", m["x"], *scaled, m["M"], m["V"], span=norm.span, **norm.attrs)
 
 
 def _norm_plus(m: Match) -> Value | None:
-    t, norm = _vector(m), m.definition(m["y"])
-    if t is None or norm is None:
+    t, norm, beta = _vector(m), m.producer("y"), m.constant("B")
+    if t is None:
         return None
-    x, gamma, beta, mean, var = norm.args
-    moved = constant(_rounded(beta.array + t, beta.array), beta.name)  # type: ignore[union-attr]
-    return m.emit("batch_norm", x, gamma, moved, mean, var, span=norm.span, **norm.attrs)
+    moved = constant(_rounded(beta.array + t, beta.array), beta.name)
+    args = (m["x"], m["G"], moved, m["M"], m["V"])
+    return m.emit("batch_norm", *args, span=norm.span, **norm.attrs)
 
 
 # --- past a transpose, and into the layer after --------------------------------------------------
@@ -147,10 +146,10 @@ def _before_transpose(m: Match) -> Value | None:
     if layer is None or layer.op not in ("linear", "conv2d") or not m.once("y", "z"):
         return None
     axis = _channel_axis(layer, t.ndim)
-    channels = getattr(t.shape[axis], "value", None)
+    channels = int_value(t.shape[axis])
     if channels is None:
         return None
-    c = _per_channel(m.array("C"), axes.index(axis), t.ndim, channels)  # type: ignore[union-attr]
+    c = _per_channel(m.array("C"), axes.index(axis), t.ndim, channels)
     if c is None:
         return None
     shape = (channels, *(1 for _ in range(t.ndim - 1 - axis)))
@@ -161,8 +160,8 @@ def _before_transpose(m: Match) -> Value | None:
 
 def _into_linear(m: Match) -> Value | None:
     """linear(x*s, W) = linear(x, diag(s) W)"""
-    w = m["W"]
-    if not m.once("y") or not isinstance(w, Constant) or w.array.dtype.kind != "f":
+    w = m.constant("W")
+    if not m.once("y") or w.array.dtype.kind != "f":
         return None
     s = _per_channel(m.array("C"), m.tensor("y").ndim - 1, m.tensor("y").ndim, w.array.shape[0])
     if s is None:
@@ -173,15 +172,15 @@ def _into_linear(m: Match) -> Value | None:
 
 def _into_conv(m: Match) -> Value | None:
     """conv(x*s, W) = conv(x, W*s): zero padding times s is zero padding."""
-    w, groups = m["W"], m.attr("g")
-    if not m.once("y") or not isinstance(w, Constant) or w.array.dtype.kind != "f":
+    w, groups = m.constant("W"), m.attr("g")
+    if not m.once("y") or w.array.dtype.kind != "f":
         return None
     outputs, inputs = w.array.shape[:2]
-    s = _per_channel(m.array("C"), 1, 4, inputs * groups)  # type: ignore[operator]
+    s = _per_channel(m.array("C"), 1, 4, inputs * groups)
     if s is None or not np.isfinite(s).all():
         return None
     # Output o reads the inputs of its group.
-    mine = s.reshape(groups, 1, inputs).repeat(outputs // groups, 1)  # type: ignore
+    mine = s.reshape(groups, 1, inputs).repeat(outputs // groups, 1)
     scaled = w.array * mine.reshape(outputs, inputs, 1, 1)
     args = (m["x"], constant(_rounded(scaled, w.array), w.name), *m.rest("bias"))
     return m.emit("conv2d", *args, **m.call.attrs)
@@ -192,7 +191,7 @@ def _into_conv(m: Match) -> Value | None:
 
 def _split_norm(m: Match) -> Value:
     """batch_norm(x) -> x*s + t"""
-    s, t = _norm_vectors(*(m[n] for n in "GBMV"), m.attr("e"))
+    s, t = _norm_vectors(m)
     shape = (-1, *(1 for _ in range(m.type.ndim - 2)))
     scale, shift = (constant(_rounded(v, m.array("G")).reshape(shape)) for v in (s, t))
     return m.emit("add", m.emit("mul", m["x"], scale), shift)

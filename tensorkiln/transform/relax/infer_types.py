@@ -7,11 +7,23 @@ from tensorkiln.arith import simplify
 from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
-    Binding, Bound, Call, Constant, Function, GlobalRef, RVar, ShapeValue, TensorType, Tuple,
-    TupleItem, TupleType, Type, Value,
+    Binding,
+    Bound,
+    Call,
+    Constant,
+    Function,
+    GlobalRef,
+    RVar,
+    ShapeValue,
+    TensorType,
+    Tuple,
+    TupleItem,
+    TupleType,
+    Type,
+    Value,
 )  # fmt: skip
 from tensorkiln.ops.rules import show_type
-from tensorkiln.transform.relax.rewrite import same_type, substitute, substitute_value
+from tensorkiln.transform.relax.graph import same_type, substitute, substitute_value
 
 
 def infer_types(mod: IRModule) -> IRModule:

@@ -57,7 +57,7 @@ RULES: tuple[Rule, ...] = (
          _softmax),
     Rule("reciprocal(add(exp(neg(x)), 1))", "sigmoid(x)"),
     Rule("mul(x, hard_sigmoid(x, alpha=a, beta=b))", "hard_swish(x)",
-         lambda m: m.attr("b") == 0.5 and abs(m.attr("a") * 6 - 1) < 1e-6),  # type: ignore
+         lambda m: m.attr("b") == 0.5 and abs(m.attr("a") * 6 - 1) < 1e-6),
     Rule("div(clip(add(x, 3), min=0.0, max=6.0), 6) "
          f"| mul(clip(add(x, 3), min=0.0, max=6.0), {_SIXTH})",
          f"hard_sigmoid(x, alpha={_SIXTH}, beta=0.5)"),

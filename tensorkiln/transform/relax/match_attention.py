@@ -11,8 +11,9 @@ from tensorkiln.ir.expr import as_expr
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Value, constant
 from tensorkiln.transform.relax.causal_mask import hides, is_causal
+from tensorkiln.transform.relax.graph import same_type, tensor_type
 from tensorkiln.transform.relax.pattern import uniform
-from tensorkiln.transform.relax.rewrite import Match, Rule, rewrite, same_type
+from tensorkiln.transform.relax.rewrite import Match, Rule, rewrite
 
 
 def match_attention(mod: IRModule) -> IRModule:
@@ -116,7 +117,7 @@ def _emit(m: Match, q: Value, kt: Value, mask: Value | None, scale: float) -> Va
     k = m.emit("transpose", kt, axes=(*range(ndim - 2), ndim - 1, ndim - 2),
                span=maker.span if maker else "")  # fmt: skip
     shape = m.tensor("s").shape
-    causal = mask is not None and is_causal(mask, shape[-2:], m.lookup)  # type: ignore[arg-type]
+    causal = mask is not None and is_causal(mask, shape[-2:], m.lookup)
     heads = [_four(m, v) for v in (q, k, m["v"])]
     masks = [] if mask is None or causal else [mask]
     y = m.emit("attention", *heads, *masks, scale=scale, causal=causal)
@@ -125,7 +126,7 @@ def _emit(m: Match, q: Value, kt: Value, mask: Value | None, scale: float) -> Va
 
 def _four(m: Match, v: Value) -> Value:
     """With leading extents of 1, so that there are four dimensions."""
-    shape = v.type.shape  # type: ignore[union-attr]
+    shape = tensor_type(v).shape
     lead = (as_expr(1),) * (4 - len(shape))
     return m.emit("reshape", v, shape=(*lead, *shape)) if lead else v
 

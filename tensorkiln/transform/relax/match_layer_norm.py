@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import Constant, Value, constant
+from tensorkiln.ir.relax import Constant, TensorType, Value, constant
 from tensorkiln.ops.rules import normal_axes
+from tensorkiln.transform.relax.graph import tensor_type
 from tensorkiln.transform.relax.pattern import uniform
 from tensorkiln.transform.relax.rewrite import Match, Rule, rewrite
 
@@ -35,9 +36,8 @@ def _normalised(m: Match) -> Value | None:
         return None
     if normal_axes("mean", m.attr("b"), x.ndim) != axes:
         return None
-    shape = x.static_shape() or tuple(-1 for _ in x.shape)
-    inner = tuple(getattr(d, "value", -1) for d in x.shape[first:])
-    if -1 in inner or len(shape) != x.ndim:
+    inner = TensorType(x.shape[first:], x.dtype).static_shape()
+    if inner is None or x.dtype.name == "bfloat16":
         return None
     one = constant(np.ones(inner, x.dtype.name))
     return m.emit("layer_norm", m["x"], one, axis=first - x.ndim, eps=eps)
@@ -45,11 +45,10 @@ def _normalised(m: Match) -> Value | None:
 
 def _parameter(m: Match, name: str) -> Constant | None:
     """A constant over the normalised dimensions, with extents of 1 before them dropped."""
-    inner = m.definition(m["y"])
-    c = m[name]
-    assert inner is not None and isinstance(c, Constant)
-    want = inner.args[1].type.static_shape()  # type: ignore[union-attr]
-    assert want is not None
+    c = m.constant(name)
+    want = tensor_type(m.producer("y").args[1]).static_shape()
+    if want is None:
+        return None
     extra = c.array.ndim - len(want)
     fits = extra >= 0 and c.array.shape[extra:] == want and set(c.array.shape[:extra]) <= {1}
     return constant(c.array.reshape(want), c.name) if fits else None

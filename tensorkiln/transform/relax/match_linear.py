@@ -6,6 +6,7 @@ from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, Value, constant, tensor
 from tensorkiln.ops.rules import same_extent
+from tensorkiln.transform.relax.graph import tensor_type
 from tensorkiln.transform.relax.rewrite import Match, Rule, rewrite
 
 
@@ -22,8 +23,7 @@ def match_linear(mod: IRModule) -> IRModule:
 
 def _weights(m: Match) -> Constant | None:
     """W as [K, N]; extents of 1 before are dropped."""
-    w = m["W"]
-    assert isinstance(w, Constant)
+    w = m.constant("W")
     shape = w.array.shape
     if len(shape) < 2 or any(d != 1 for d in shape[:-2]):
         return None
@@ -39,41 +39,37 @@ def _linear(m: Match) -> Value | None:
 
 def _reshape_before(m: Match) -> Value | None:
     """Only the rows are regrouped: do it before, where it may cancel another reshape."""
-    inner = m.definition(m["y"])
-    assert inner is not None
-    w, shape = inner.args[1], m.type.shape
-    if not m.once("y") or not shape or not same_extent(shape[-1], w.type.shape[1]):  # type: ignore
+    inner, shape = m.producer("y"), m.type.shape
+    rows, columns = tensor_type(inner.args[1]).shape
+    if not m.once("y") or not shape or not same_extent(shape[-1], columns):
         return None
-    x = m.emit("reshape", m["x"], shape=(*shape[:-1], w.type.shape[0]))  # type: ignore[union-attr]
+    x = m.emit("reshape", m["x"], shape=(*shape[:-1], rows))
     return m.emit("linear", x, *inner.args[1:], span=inner.span)
 
 
 def _with_bias(m: Match) -> Value | None:
     """linear(x, W) + B, where B is one row"""
-    b, inner = m["B"], m.definition(m["y"])
-    assert isinstance(b, Constant) and inner is not None
-    count = m.tensor("y").shape[-1]
+    b, count = m.constant("B"), m.tensor("y").shape[-1]
     if not m.once("y") or not b.array.ndim or int_value(count) != b.array.size:
         return None
     if b.array.shape[-1] != b.array.size:
         return None
     bias = constant(b.array.reshape(-1), b.name)
-    return m.emit("linear", m["x"], m["W"], bias, span=inner.span)
+    return m.emit("linear", m["x"], m["W"], bias, span=m.producer("y").span)
 
 
 def _columns(m: Match) -> Value | None:
     """The slices of one layer's columns, where nothing else reads it: one layer each."""
-    begin, strides, shape = (tuple(m.attr(n)) for n in "bts")  # type: ignore[arg-type]
-    first, count, w = int_value(begin[-1]), int_value(shape[-1]), m["W"]
+    begin, strides, shape = (tuple(m.attr(n)) for n in "bts")
+    first, count, w = int_value(begin[-1]), int_value(shape[-1]), m.constant("W")
     whole = all(map(same_extent, shape[:-1], m.tensor("y").shape[:-1]))
     if first is None or count is None or not whole or any(int_value(s) != 1 for s in strides):
         return None
-    if any(c.op != "slice" for c in m.users(m["y"])) or not isinstance(w, Constant):
+    if any(c.op != "slice" for c in m.users(m["y"])):
         return None
     parts = [_cut(c, first, count) for c in (w, *m.rest("bias")) if isinstance(c, Constant)]
-    inner = m.definition(m["y"])
-    assert inner is not None
-    if len(parts) != len(inner.args) - 1 or w.type.layout is not None:
+    inner = m.producer("y")
+    if len(parts) != len(inner.args) - 1:
         return None
     return m.emit("linear", m["x"], *parts, span=inner.span)
 

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
-from typing import Union
 
 import numpy as np
 
@@ -38,16 +37,22 @@ Lookup = Callable[[RVar], Bound | None]
 
 @dataclass(frozen=True, slots=True)
 class AnyValue:
+    """`x`; `_` binds nothing."""
+
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class AnyConstant:
+    """`W`"""
+
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
+    """A uniform constant; `exact` when float32 holds the number."""
+
     value: float
     exact: bool
 
@@ -61,6 +66,8 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Op:
+    """`name(*args, *rest, **attrs)`"""
+
     name: str
     args: tuple[Pattern, ...]
     rest: str
@@ -69,16 +76,20 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Named:
+    """`name := pattern`"""
+
     name: str
     pattern: Pattern
 
 
 @dataclass(frozen=True, slots=True)
 class Either:
+    """`p | q`"""
+
     options: tuple[Pattern, ...]
 
 
-Pattern = Union[AnyValue, AnyConstant, Number, Op, Named, Either]
+Pattern = AnyValue | AnyConstant | Number | Op | Named | Either
 
 
 @cache

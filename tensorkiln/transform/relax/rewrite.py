@@ -6,9 +6,9 @@ A rule fits a call when its pattern does and what it builds has the very type of
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -17,11 +17,28 @@ from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.expr import Expr, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
-    AttrValue, Binding, Bound, Call, Constant, Function, GlobalRef, RVar, TensorType, Tuple,
-    TupleItem, Type, Value, constant,
+    AttrValue,
+    Binding,
+    Bound,
+    Call,
+    Constant,
+    Function,
+    RVar,
+    TensorType,
+    Value,
+    constant,
 )  # fmt: skip
-from tensorkiln.ops.rules import same_extent
 from tensorkiln.transform.relax import pattern as P
+from tensorkiln.transform.relax.graph import (
+    live,
+    same_type,
+    substitute,
+    substitute_value,
+    tensor_type,
+    use_counts,
+    users,
+    variables,
+)
 
 # Sweeps over one function before a rule table is declared endless.
 MAX_SWEEPS = 100
@@ -58,19 +75,23 @@ class Match:
     def __getitem__(self, name: str) -> Value:
         return self.found[name]  # type: ignore[return-value]
 
-    def attr(self, name: str) -> AttrValue:
+    def attr(self, name: str) -> Any:
         """What an attribute name of the pattern stands for."""
-        return self.found[name]  # type: ignore[return-value]
+        return self.found[name]
 
     def rest(self, name: str) -> tuple[Value, ...]:
         """The operands that `*name` stands for."""
         return self.found[name]  # type: ignore[return-value]
 
-    def array(self, name: str) -> np.ndarray:
-        """The elements of a constant."""
+    def constant(self, name: str) -> Constant:
+        """What a capital of the pattern stands for."""
         value = self.found[name]
         assert isinstance(value, Constant)
-        return value.array
+        return value
+
+    def array(self, name: str) -> np.ndarray:
+        """The elements of a constant."""
+        return self.constant(name).array
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """The shape of a value in integers, or None when it is symbolic."""
@@ -78,7 +99,7 @@ class Match:
 
     def tensor(self, name: str) -> TensorType:
         """The type of a value."""
-        return self[name].type  # type: ignore[return-value]
+        return tensor_type(self[name])
 
     def lookup(self, v: RVar) -> Bound | None:
         """What a variable is bound to."""
@@ -102,9 +123,15 @@ class Match:
         bound = self.lookup(v) if isinstance(v, RVar) else None
         return bound if isinstance(bound, Call) else None
 
-    def emit(self, op: str, *args: Value, span: str = "", **attrs: AttrValue) -> Value:
+    def producer(self, name: str) -> Call:
+        """The call that a value of the pattern is bound to."""
+        call = self.definition(self[name])
+        assert call is not None
+        return call
+
+    def emit(self, op: str, *args: Value, span: str = "", **attrs: Any) -> Value:
         """The value of a new call. Its span is the matched call's unless another is given."""
-        plain = {k: _plain(v) for k, v in attrs.items()}
+        plain: dict[str, Any] = {k: _plain(v) for k, v in attrs.items()}
         return self._rewriter.emit(ops.call(op, *args, span=span or self.call.span, **plain))
 
     def scalar(self, value: float) -> Constant:
@@ -205,11 +232,14 @@ class Rewriter:
         new = self._apply(bound, b.var.type)
         if new is None:
             self._bind(b.var, bound)
-        elif self.out and self.out[-1].var is new and not self.uses[new]:  # type: ignore[index]
-            self._take_name(b.var, new)  # type: ignore[arg-type]
+        elif isinstance(new, RVar) and self._is_last(new):
+            self._take_name(b.var, new)
         else:
             self.replaced[b.var] = new
             self._count(new, self.uses[b.var])
+
+    def _is_last(self, new: RVar) -> bool:
+        return bool(self.out) and self.out[-1].var is new and not self.uses[new]
 
     def _take_name(self, var: RVar, new: RVar) -> None:
         """The last call made stands for `var`: bind it to `var` itself."""
@@ -280,108 +310,8 @@ def build(p: P.Pattern, m: Match) -> Value:
             return m.scalar(value)
         case P.Op():
             args = [build(a, m) for a in p.args] + list(m.rest(p.rest) if p.rest else ())
-            attrs = {k: v.value if isinstance(v, P.Literal) else m.attr(v.name)
-                     for k, v in p.attrs}  # fmt: skip
+            attrs: dict[str, Any] = {
+                k: v.value if isinstance(v, P.Literal) else m.attr(v.name) for k, v in p.attrs
+            }
             return m.emit(p.name, *args, **attrs)
     raise InternalError(f"not the right side of a rule: {p}")
-
-
-# --- walks over functions ------------------------------------------------------------------------
-
-
-def same_type(a: Type, b: Type) -> bool:
-    """Equal up to the spelling of symbolic extents; layouts must be equal."""
-    if not isinstance(a, TensorType) or not isinstance(b, TensorType):
-        return a == b
-    if a.dtype != b.dtype or a.layout != b.layout or a.ndim != b.ndim:
-        return False
-    return all(map(same_extent, a.shape, b.shape))
-
-
-def variables(v: Bound) -> list[RVar]:
-    """The variables that a value or a bound mentions, with repetition."""
-    match v:
-        case RVar():
-            return [v]
-        case Tuple(fields=fields):
-            return [x for f in fields for x in variables(f)]
-        case Call(args=args):
-            return [x for a in args for x in variables(a)]
-        case TupleItem(value=inner):
-            return variables(inner)
-    return []
-
-
-def use_counts(f: Function) -> Counter[RVar]:
-    """How often each variable is used."""
-    uses: Counter[RVar] = Counter()
-    for b in f.bindings:
-        uses.update(variables(b.value))
-    uses.update(variables(f.result))
-    return uses
-
-
-def users(f: Function) -> dict[RVar, list[Call]]:
-    """The calls that read each variable; tuples and results as a call of the function itself."""
-    out: dict[RVar, list[Call]] = {}
-    other = Call(GlobalRef(f.name), ())
-    for b in f.bindings:
-        reader = b.value if isinstance(b.value, Call) else other
-        for v in variables(b.value):
-            out.setdefault(v, []).append(reader)
-    for v in variables(f.result):
-        out.setdefault(v, []).append(other)
-    return out
-
-
-def substitute_value(v: Value, by: dict[RVar, Value]) -> Value:
-    """`v` with variables replaced; `v` itself when it mentions none of them."""
-    if isinstance(v, RVar):
-        return by.get(v, v)
-    if isinstance(v, Tuple):
-        fields = tuple(substitute_value(x, by) for x in v.fields)
-        return v if all(a is b for a, b in zip(fields, v.fields)) else Tuple(fields)
-    return v
-
-
-def substitute(bound: Bound, by: dict[RVar, Value]) -> Bound:
-    """A bound with variables replaced; itself when it mentions none of them."""
-    if not by:
-        return bound
-    if isinstance(bound, Call):
-        args = tuple(substitute_value(a, by) for a in bound.args)
-        if all(a is b for a, b in zip(args, bound.args)):
-            return bound
-        return Call(bound.callee, args, bound.attrs, bound.span)
-    if isinstance(bound, TupleItem):
-        value = substitute_value(bound.value, by)
-        return bound if value is bound.value else TupleItem(value, bound.index)
-    return substitute_value(bound, by)
-
-
-def forward_aliases(f: Function) -> Function:
-    """`f` with `y = x` and `y = constant` bindings gone; `f` itself when there are none."""
-    by: dict[RVar, Value] = {}
-    kept: list[Binding] = []
-    for b in f.bindings:
-        bound = substitute(b.value, by)
-        if isinstance(bound, (RVar, Constant)) and bound.type == b.var.type:
-            by[b.var] = bound
-        else:
-            kept.append(b if bound is b.value else Binding(b.var, bound))
-    if not by:
-        return f
-    return Function(f.name, f.params, tuple(kept), substitute_value(f.result, by), f.attrs)
-
-
-def live(f: Function) -> Function:
-    """`f` without bindings that nothing uses; `f` itself when there are none."""
-    needed = set(variables(f.result))
-    kept: list[Binding] = []
-    for b in reversed(f.bindings):
-        if b.var in needed:
-            kept.append(b)
-            needed.update(variables(b.value))
-    if len(kept) == len(f.bindings):
-        return f
-    return Function(f.name, f.params, tuple(reversed(kept)), f.result, f.attrs)

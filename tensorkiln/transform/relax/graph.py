@@ -1,0 +1,125 @@
+"""Walks over graph functions that passes share: types, uses, substitution, liveness."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tensorkiln.ir.relax import (
+    Binding,
+    Bound,
+    Call,
+    Constant,
+    Function,
+    GlobalRef,
+    RVar,
+    TensorType,
+    Tuple,
+    TupleItem,
+    Type,
+    Value,
+)
+from tensorkiln.ops.rules import same_extent
+
+
+def tensor_type(v: Value) -> TensorType:
+    """The type of a value that is known to be a tensor."""
+    assert isinstance(v.type, TensorType), v
+    return v.type
+
+
+def same_type(a: Type, b: Type) -> bool:
+    """Equal up to the spelling of symbolic extents; layouts must be equal."""
+    if not isinstance(a, TensorType) or not isinstance(b, TensorType):
+        return a == b
+    if a.dtype != b.dtype or a.layout != b.layout or a.ndim != b.ndim:
+        return False
+    return all(map(same_extent, a.shape, b.shape))
+
+
+def variables(v: Bound) -> list[RVar]:
+    """The variables that a value or a bound mentions, with repetition."""
+    match v:
+        case RVar():
+            return [v]
+        case Tuple(fields=fields):
+            return [x for f in fields for x in variables(f)]
+        case Call(args=args):
+            return [x for a in args for x in variables(a)]
+        case TupleItem(value=inner):
+            return variables(inner)
+    return []
+
+
+def use_counts(f: Function) -> Counter[RVar]:
+    """How often each variable is used."""
+    uses: Counter[RVar] = Counter()
+    for b in f.bindings:
+        uses.update(variables(b.value))
+    uses.update(variables(f.result))
+    return uses
+
+
+def users(f: Function) -> dict[RVar, list[Call]]:
+    """The calls that read each variable; tuples and results as a call of the function itself."""
+    out: dict[RVar, list[Call]] = {}
+    other = Call(GlobalRef(f.name), ())
+    for b in f.bindings:
+        reader = b.value if isinstance(b.value, Call) else other
+        for v in variables(b.value):
+            out.setdefault(v, []).append(reader)
+    for v in variables(f.result):
+        out.setdefault(v, []).append(other)
+    return out
+
+
+def substitute_value(v: Value, by: dict[RVar, Value]) -> Value:
+    """`v` with variables replaced; `v` itself when it mentions none of them."""
+    if isinstance(v, RVar):
+        return by.get(v, v)
+    if isinstance(v, Tuple):
+        fields = tuple(substitute_value(x, by) for x in v.fields)
+        return v if all(a is b for a, b in zip(fields, v.fields, strict=True)) else Tuple(fields)
+    return v
+
+
+def substitute(bound: Bound, by: dict[RVar, Value]) -> Bound:
+    """A bound with variables replaced; itself when it mentions none of them."""
+    if not by:
+        return bound
+    if isinstance(bound, Call):
+        args = tuple(substitute_value(a, by) for a in bound.args)
+        if all(a is b for a, b in zip(args, bound.args, strict=True)):
+            return bound
+        return Call(bound.callee, args, bound.attrs, bound.span)
+    if isinstance(bound, TupleItem):
+        value = substitute_value(bound.value, by)
+        return bound if value is bound.value else TupleItem(value, bound.index)
+    return substitute_value(bound, by)
+
+
+def forward_aliases(f: Function) -> Function:
+    """`f` with `y = x` and `y = constant` bindings gone; `f` itself when there are none."""
+    by: dict[RVar, Value] = {}
+    kept: list[Binding] = []
+    for b in f.bindings:
+        bound = substitute(b.value, by)
+        if isinstance(bound, (RVar, Constant)) and bound.type == b.var.type:
+            by[b.var] = bound
+        else:
+            kept.append(b if bound is b.value else Binding(b.var, bound))
+    if not by:
+        return f
+    return Function(f.name, f.params, tuple(kept), substitute_value(f.result, by), f.attrs)
+
+
+def live(f: Function) -> Function:
+    """`f` without bindings that nothing uses; `f` itself when there are none."""
+    needed = set(variables(f.result))
+    kept: list[Binding] = []
+    for b in reversed(f.bindings):
+        if b.var in needed:
+            kept.append(b)
+            needed.update(variables(b.value))
+    if len(kept) == len(f.bindings):
+        return f
+    return Function(f.name, f.params, tuple(reversed(kept)), f.result, f.attrs)
