@@ -21,7 +21,7 @@ from tensorkiln.script.printer import print_function
 from tensorkiln.target import Target
 
 # Part of every cache key: raise it when the same tensor program must give other code.
-GENERATOR_VERSION = "1"
+GENERATOR_VERSION = "2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def compile_kernels(
                 local.worker = _Worker()
                 with lock:
                     workers.append(local.worker)
-            made = local.worker.compile(f.name, emit_llvm(f), _options(target, "object"))
+            made = local.worker.compile(f.name, emit_llvm(f, target), _options(target, "object"))
             if cache is not None:
                 cache.put(key, made, components)
             on_done(f.name)
@@ -128,9 +128,9 @@ def compile_kernels(
 def kernel_text(f: PrimFunc, target: Target, emit: str = "assembly") -> str:
     """LLVM IR (`emit="llvm"`) or assembly of one kernel, to be read."""
     if emit == "llvm":
-        return emit_llvm(f)
+        return emit_llvm(f, target)
     worker = _Worker()
     try:
-        return worker.compile(f.name, emit_llvm(f), _options(target, emit)).decode()
+        return worker.compile(f.name, emit_llvm(f, target), _options(target, emit)).decode()
     finally:
         worker.close()

@@ -7,26 +7,35 @@ so no mid-level optimisation pass is needed but SROA (register buffers are one a
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tensorkiln.base.errors import InternalError
+from tensorkiln.codegen.llvm.expansions import Expander, splat
 from tensorkiln.codegen.llvm.math import expand
+from tensorkiln.codegen.llvm.types import float_literal, llvm_type, memory_type, suffix
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import BOOL, INT64, DType
 from tensorkiln.ir.expr import (
-    Binary, Broadcast, Cast, Expr, FloatImm, IntImm, Intrin, Load, Ramp, Select, Shuffle, Unary,
-    Var, VectorReduce, int_value,
+    Binary,
+    Broadcast,
+    Cast,
+    Expr,
+    FloatImm,
+    IntImm,
+    Intrin,
+    Load,
+    Ramp,
+    Select,
+    Shuffle,
+    Unary,
+    Var,
+    VectorReduce,
+    int_value,
 )  # fmt: skip
 from tensorkiln.ir.stmt import Alloc, For, If, Let, Prefetch, PrimFunc, Seq, Stmt, Store
 from tensorkiln.ir.visit import walk, walk_stmt
-
-_ELEMENT = {
-    "bool": "i1", "int8": "i8", "uint8": "i8", "int16": "i16", "uint16": "i16", "int32": "i32",
-    "uint32": "i32", "int64": "i64", "uint64": "i64", "float16": "half", "bfloat16": "bfloat",
-    "float32": "float", "float64": "double",
-}  # fmt: skip
+from tensorkiln.target import Target
 
 _INT_OPS = {
     "add": "add", "sub": "sub", "mul": "mul", "bitand": "and", "bitor": "or", "bitxor": "xor",
@@ -38,32 +47,6 @@ _FLOAT_UNARY = {
     "abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "roundeven",
     "trunc": "trunc",
 }  # fmt: skip
-
-
-def llvm_type(dtype: DType) -> str:
-    """The register type: `<16 x float>`, `i64`; bool is `i1`."""
-    element = _ELEMENT[dtype.name]
-    return element if dtype.lanes == 1 else f"<{dtype.lanes} x {element}>"
-
-
-def memory_type(dtype: DType) -> str:
-    """The type in memory: bool takes a byte."""
-    return llvm_type(DType("uint8", dtype.lanes) if dtype.is_bool else dtype)
-
-
-def suffix(dtype: DType) -> str:
-    """The piece of an intrinsic's name: `v16f32`."""
-    names = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}
-    element = _ELEMENT[dtype.name]
-    text = names.get(element, element)
-    return text if dtype.lanes == 1 else f"v{dtype.lanes}{text}"
-
-
-def float_literal(value: float, dtype: DType) -> str:
-    """LLVM spells every float constant as the bits of a double."""
-    if dtype.name == "float32":
-        value = struct.unpack("f", struct.pack("f", value))[0] if abs(value) < 3.5e38 else value
-    return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
 
 
 @dataclass(slots=True)
@@ -86,8 +69,11 @@ class _Linear:
 class Emitter:
     """Emits one PrimFunc and the bodies of its parallel loops."""
 
-    def __init__(self, func: PrimFunc):
+    def __init__(self, func: PrimFunc, target: Target):
         self.func = func
+        x86 = target.arch == "x86_64"
+        self.rounds = not x86 or target.has("sse4.1")
+        self.converts_half = not x86 or target.has("f16c")
         self.done: list[str] = []
         self.declares: set[str] = set()
         self.counter = 0
@@ -477,7 +463,12 @@ class Emitter:
     def _compute(self, e: Expr, scope: Scope) -> str:
         match e:
             case Binary(op, a, b):
-                return self._int_binary(op, self.index(a), self.index(b), INT64, scope, b)
+                y = self.index(b)
+                if op in ("floordiv", "floormod") and int_value(b) is None:
+                    # Hoisted out of the loops that an extent of 0 keeps from running.
+                    none = self._line(f"icmp eq i64 {y}, 0", scope)
+                    y = self._line(f"select i1 {none}, i64 1, i64 {y}", scope)
+                return self._int_binary(op, self.index(a), y, INT64, scope, b)
             case Select(c, a, b):
                 x, y = self.index(a), self.index(b)
                 return self._line(f"select i1 {self._cond(c, scope)}, i64 {x}, i64 {y}", scope)
@@ -613,6 +604,11 @@ class Emitter:
 
     def _binary(self, op: str, x: str, y: str, dtype: DType, b: Expr) -> str:
         t = llvm_type(dtype)
+        if dtype.is_float and dtype.bits == 16:
+            wide = DType("float32", dtype.lanes)
+            x, y = self._cast(x, dtype, wide), self._cast(y, dtype, wide)
+            result = self._binary(op, x, y, wide, b)
+            return result if op in _COMPARE else self._cast(result, wide, dtype)
         if dtype.is_float:
             if op in _FLOAT_OPS:
                 return self._line(f"{_FLOAT_OPS[op]} {t} {x}, {y}")
@@ -626,7 +622,7 @@ class Emitter:
                 lanes = f"<{dtype.lanes} x i1>" if dtype.lanes > 1 else "i1"
                 return self._line(f"select {lanes} {cmp}, {t} {x}, {t} {y}")
             if op in ("floordiv", "floormod"):
-                q = self._call("floor", dtype, [self._line(f"fdiv {t} {x}, {y}")])
+                q = self._round("floor", self._line(f"fdiv {t} {x}, {y}"), dtype)
                 if op == "floordiv":
                     return q
                 return self._line(f"fsub {t} {x}, {self._line(f'fmul {t} {q}, {y}')}")
@@ -680,28 +676,39 @@ class Emitter:
 
     def _unary(self, op: str, x: str, dtype: DType) -> str:
         t = llvm_type(dtype)
-        if op == "neg":
-            zero = "zeroinitializer" if dtype.lanes > 1 else "0"
-            return self._line(f"fneg {t} {x}" if dtype.is_float else f"sub {t} {zero}, {x}")
+        if dtype.is_float:
+            if dtype.bits == 16:
+                wide = DType("float32", dtype.lanes)
+                return self._cast(self._unary(op, self._cast(x, dtype, wide), wide), wide, dtype)
+            if op == "neg":
+                return self._line(f"fneg {t} {x}")
+            return self._round(_FLOAT_UNARY[op], x, dtype)
         if op == "not":
-            ones = self._splat("true" if dtype.is_bool else "-1", dtype.element, dtype.lanes)
-            return self._line(f"xor {t} {x}, {ones if dtype.lanes > 1 else 'true' if dtype.is_bool else '-1'}")
-        if op == "abs" and not dtype.is_float:
-            zero = "zeroinitializer" if dtype.lanes > 1 else "0"
-            return self._call("smax", dtype, [x, self._line(f"sub {t} {zero}, {x}")])
-        return self._call(_FLOAT_UNARY[op], dtype, [x])
+            ones = splat("true" if dtype.is_bool else "-1", dtype)
+            return self._line(f"xor {t} {x}, {ones}")
+        zero = "zeroinitializer" if dtype.lanes > 1 else "0"
+        minus = self._line(f"sub {t} {zero}, {x}")
+        return minus if op == "neg" else self._call("smax", dtype, [x, minus])
+
+    def _round(self, name: str, x: str, dtype: DType) -> str:
+        """A float intrinsic; the roundings are expanded where the processor has none."""
+        if name in ("fabs", "sqrt") or self.rounds:
+            return self._call(name, dtype, [x])
+        return self._expander(dtype.lanes).round(name, x, dtype)
+
+    def _expander(self, lanes: int) -> Expander:
+        return Expander(self._line, self._call, lanes)
 
     def _cast(self, x: str, src: DType, dst: DType) -> str:
         ts, td = llvm_type(src), llvm_type(dst)
+        if src == dst:
+            return x
+        if (src.is_float and src.bits == 16) or (dst.is_float and dst.bits == 16):
+            return self._cast_narrow(x, src, dst)
         if dst.is_bool:
-            zero = "zeroinitializer" if src.lanes > 1 else ("0x0" if src.is_float else "0")
-            if src.is_float:
-                zero = self._splat(float_literal(0.0, src), src.element, src.lanes) if src.lanes > 1 else float_literal(0.0, src)
-                return self._line(f"fcmp une {ts} {x}, {zero}")
-            return self._line(f"icmp ne {ts} {x}, {zero}")
+            zero = splat(float_literal(0.0, src) if src.is_float else "0", src)
+            return self._line(f"{'fcmp une' if src.is_float else 'icmp ne'} {ts} {x}, {zero}")
         if src.is_float and dst.is_float:
-            if src.bits == dst.bits:
-                return self._cast(self._cast(x, src, DType("float32", src.lanes)), DType("float32", src.lanes), dst)
             return self._line(f"{'fpext' if dst.bits > src.bits else 'fptrunc'} {ts} {x} to {td}")
         if src.is_float:
             kind = "u" if dst.is_unsigned else "s"
@@ -716,6 +723,27 @@ class Emitter:
         if src_bits > dst.bits:
             return self._line(f"trunc {ts} {x} to {td}")
         return self._line(f"{'zext' if src.is_unsigned else 'sext'} {ts} {x} to {td}")
+
+    def _cast_narrow(self, x: str, src: DType, dst: DType) -> str:
+        """Casts from or to float16 and bfloat16, by way of float32."""
+        single, e = DType("float32", src.lanes), self._expander(src.lanes)
+        if src.is_float and src.bits == 16:
+            if src.name == "bfloat16":
+                wide = e.from_bfloat(x)
+            elif self.converts_half:
+                wide = e.cast("fpext", x, src, single)
+            else:
+                wide = e.from_half(x)
+            return self._cast(wide, single, dst)
+        if src.name == "float64" or (src.is_int and src.bits > 16):
+            # Two roundings to nearest may differ from one: the first goes to odd.
+            double = DType("float64", src.lanes)
+            x = e.to_odd(self._cast(x, src, double))
+        else:
+            x = self._cast(x, src, single)
+        if dst.name == "bfloat16":
+            return e.to_bfloat(x)
+        return e.cast("fptrunc", x, single, dst) if self.converts_half else e.to_half(x)
 
     def _vector_reduce(self, op: str, x: str, dtype: DType) -> str:
         """Halve the vector until one lane is left: a fixed order for every target."""
@@ -737,6 +765,10 @@ class Emitter:
 
     def _intrin(self, name: str, args: list[str], dtype: DType) -> str:
         t = llvm_type(dtype)
+        if name in ("fma", "isnan") and dtype.bits == 16:
+            wide = DType("float32", dtype.lanes)
+            result = self._intrin(name, [self._cast(a, dtype, wide) for a in args], wide)
+            return result if name == "isnan" else self._cast(result, wide, dtype)
         if name == "fma":
             return self._call("fmuladd", dtype, args)
         if name == "isnan":
@@ -807,6 +839,9 @@ def _used(s: Stmt) -> set[Buffer | Var]:
     return used
 
 
-def emit_llvm(func: PrimFunc) -> str:
-    """LLVM IR text of `func`: `void name(ptr..., i64...)` plus its parallel loop bodies."""
-    return Emitter(func).module()
+def emit_llvm(func: PrimFunc, target: Target) -> str:
+    """LLVM IR text of `func`: `void name(ptr..., i64...)` plus its parallel loop bodies.
+
+    The text is for `target`: it expands what that processor cannot do itself.
+    """
+    return Emitter(func, target).module()

@@ -1,0 +1,67 @@
+"""How element types and literals are spelled in LLVM IR."""
+
+from __future__ import annotations
+
+import struct
+
+from tensorkiln.ir.dtype import DType
+
+ELEMENT = {
+    "bool": "i1", "int8": "i8", "uint8": "i8", "int16": "i16", "uint16": "i16", "int32": "i32",
+    "uint32": "i32", "int64": "i64", "uint64": "i64", "float16": "half", "bfloat16": "bfloat",
+    "float32": "float", "float64": "double",
+}  # fmt: skip
+
+
+def llvm_type(dtype: DType) -> str:
+    """The register type: `<16 x float>`, `i64`; bool is `i1`."""
+    element = ELEMENT[dtype.name]
+    return element if dtype.lanes == 1 else f"<{dtype.lanes} x {element}>"
+
+
+def memory_type(dtype: DType) -> str:
+    """The type in memory: bool takes a byte."""
+    return llvm_type(DType("uint8", dtype.lanes) if dtype.is_bool else dtype)
+
+
+def suffix(dtype: DType) -> str:
+    """The piece of an intrinsic's name: `v16f32`."""
+    names = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}
+    element = ELEMENT[dtype.name]
+    text = names.get(element, element)
+    return text if dtype.lanes == 1 else f"v{dtype.lanes}{text}"
+
+
+def float_literal(value: float, dtype: DType) -> str:
+    """The nearest value of `dtype`: the bits of a double, or of a half or bfloat themselves."""
+    if dtype.name == "float16":
+        return f"0xH{half_bits(value):04X}"
+    if dtype.name == "bfloat16":
+        return f"0xR{bfloat_bits(value):04X}"
+    if dtype.name == "float32":
+        value = single(value)
+    return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
+
+
+def single(value: float) -> float:
+    """The nearest float32; infinity beyond its range."""
+    try:
+        return float(struct.unpack("<f", struct.pack("<f", value))[0])
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+
+def half_bits(value: float) -> int:
+    """The bits of the nearest float16; infinity beyond its range."""
+    try:
+        return int(struct.unpack("<H", struct.pack("<e", value))[0])
+    except OverflowError:
+        return 0x7C00 if value > 0 else 0xFC00
+
+
+def bfloat_bits(value: float) -> int:
+    """The bits of the nearest bfloat16. The value is seen as a float32 first."""
+    bits = int(struct.unpack("<I", struct.pack("<f", single(value)))[0])
+    if value != value:
+        return bits >> 16 | 0x40
+    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
