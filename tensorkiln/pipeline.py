@@ -7,10 +7,12 @@ To change the pipeline, copy `relax_passes` or `tir_passes`, edit the list, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from tensorkiln import frontend
 from tensorkiln.artifact import Artifact, ArtifactSet
+from tensorkiln.artifact.dependency import merge_dependencies
 from tensorkiln.artifact.metadata import KernelInfo, added_json, artifact_infos
 from tensorkiln.base.cache import Cache
 from tensorkiln.base.config import Config, read_config
@@ -21,10 +23,11 @@ from tensorkiln.codegen.call_plan import WeightArena, graph_host_function, tenso
 from tensorkiln.codegen.host_c import entry_c, header_h
 from tensorkiln.codegen.host_function import HostFunction, c_name
 from tensorkiln.codegen.llvm.compile import Kernel, compile_kernels
+from tensorkiln.codegen.lowered import require_lowered
 from tensorkiln.executable import Executable, weights_content
+from tensorkiln.external import External, emit_externals, partition_externals
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, GlobalRef
-from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.verify import verify
 from tensorkiln.schedule.lower import lower_groups
 from tensorkiln.script.printer import print_module
@@ -51,7 +54,7 @@ Pass = Callable[[IRModule], IRModule]
 Pipeline = str | Pass | Sequence[Pass] | None
 
 
-def relax_passes(target: Target) -> list[Pass]:
+def relax_passes(target: Target, externals: Sequence[External] = ()) -> list[Pass]:
     """Graphs of operators -> one kernel call per fused group, memory planned."""
     return [
         infer_types,
@@ -66,6 +69,7 @@ def relax_passes(target: Target) -> list[Pass]:
         fold_constants,
         eliminate_common_subexpressions,
         eliminate_dead_code,  # before layouts: dead readers would ask for conversions
+        partial(partition_externals, target=target, externals=externals),  # row-major: before layouts
         partial(assign_layouts, target=target),
         fuse_ops,
         partial(lower_groups, target=target),
@@ -88,13 +92,15 @@ def compile(
     relax_pipeline: Pipeline = "auto",
     tir_pipeline: Pipeline = "auto",
     system_lib_prefix: str | None = None,
+    externals: Sequence[External] = (),
     progress: Progress | None = None,
 ) -> Executable:
     """Compile a module for a target (None: this machine's CPU).
 
     Pipelines: `"auto"` is chosen by target; None runs nothing and expects the module to be
-    lowered already; a pass, or a list of passes, replaces the automatic one. Raises UserError,
-    UnsupportedError (all issues at once), InternalError.
+    lowered already; a pass, or a list of passes, replaces the automatic one. `externals` are code
+    generators that get what they support, the first one first. Raises UserError, UnsupportedError
+    (all issues at once), InternalError.
     """
     if not isinstance(mod, IRModule):
         raise UserError(
@@ -112,9 +118,11 @@ def compile(
             "--target native uses this machine's vector units"
         )
     progress.phase("optimise graph")
-    mod = _run("relax_pipeline", relax_pipeline, relax_passes(target), mod, config)
+    mod = _run("relax_pipeline", relax_pipeline, relax_passes(target, externals), mod, config)
     progress.phase("lower kernels")
     mod = _run("tir_pipeline", tir_pipeline, tir_passes(target), mod, config)
+    require_lowered(mod)
+    emitted = emit_externals(mod, externals)
     progress.phase("compile kernels", len(mod.prim_funcs))
     kernels = compile_kernels(
         mod.prim_funcs,
@@ -124,7 +132,7 @@ def compile(
         on_done=lambda name: progress.advance(item=name),
     )
     progress.phase("pack weights")
-    return _assemble(mod, target, kernels)
+    return _assemble(mod, target, kernels, emitted, externals)
 
 
 def check(model: object, target: Target | str | None = None) -> tuple[Issue, ...]:
@@ -176,8 +184,14 @@ def _run(
 # -- from kernels to artifacts -----------------------------------------------------------
 
 
-def _assemble(mod: IRModule, target: Target, kernels: Sequence[Kernel]) -> Executable:
-    """Kernels, entry file, header and weights become the artifacts of one Executable."""
+def _assemble(
+    mod: IRModule,
+    target: Target,
+    kernels: Sequence[Kernel],
+    emitted: Sequence[Artifact],
+    externals: Sequence[External],
+) -> Executable:
+    """Kernels, what externals emitted, entry file, header and weights become one Executable."""
     arena = WeightArena()
     functions: list[HostFunction] = [graph_host_function(f, mod, arena) for f in mod.graphs]
     functions += [tensor_host_function(f, f.name) for f in mod.prim_funcs if f.public]
@@ -185,10 +199,13 @@ def _assemble(mod: IRModule, target: Target, kernels: Sequence[Kernel]) -> Execu
         raise UserError("the module has no public function", code="nothing-to-compile")
     name = c_name(mod.name)
     artifacts = [Artifact("llvm", "native", f"{k.name}.o", k.object) for k in kernels]
+    artifacts += emitted
     if arena.size:
         artifacts.append(Artifact("host", "native", "weights.bin", weights_content(arena)))
     infos = _kernel_infos(mod)
-    metadata = added_json(VERSION, target.to_json(), infos, artifact_infos(artifacts))
+    with ThreadPoolExecutor(2) as pool:  # both hash every weight, which runs outside Python's lock
+        text = pool.submit(print_module, mod)
+        metadata = added_json(VERSION, target.to_json(), infos, artifact_infos(artifacts))
     entry = entry_c(
         functions,
         library_name=name,
@@ -201,7 +218,7 @@ def _assemble(mod: IRModule, target: Target, kernels: Sequence[Kernel]) -> Execu
     artifacts += [
         Artifact("host", "native", "entry.c", entry.encode()),
         Artifact("host", "header", f"{name}.h", header.encode()),
-        Artifact("ir", "text", "module.py", print_module(mod).encode()),
+        Artifact("ir", "text", "module.py", text.result().encode()),
     ]
     return Executable(ArtifactSet(tuple(artifacts)), target, tuple(functions), name, mod, infos)
 
@@ -209,12 +226,11 @@ def _assemble(mod: IRModule, target: Target, kernels: Sequence[Kernel]) -> Execu
 def _kernel_infos(mod: IRModule) -> tuple[KernelInfo, ...]:
     """What each kernel computes: the model's nodes, and the class of its schedule."""
     spans: dict[str, list[str]] = {}
-    for f in mod.graphs:
-        for b in f.bindings:
+    for g in mod.graphs:
+        for b in g.bindings:
             if isinstance(b.value, Call) and isinstance(b.value.callee, GlobalRef):
                 spans.setdefault(b.value.callee.name, []).append(b.value.span)
-    return tuple(_info(k, tuple(filter(None, spans.get(k.name, ())))) for k in mod.prim_funcs)
-
-
-def _info(kernel: PrimFunc, nodes: tuple[str, ...]) -> KernelInfo:
-    return KernelInfo(kernel.name, nodes, kernel.op_class)
+    return tuple(
+        KernelInfo(k.name, tuple(filter(None, spans.get(k.name, ()))), k.op_class)
+        for k in mod.prim_funcs
+    )
