@@ -16,6 +16,7 @@ from tensorkiln.ir.expr import (
 )  # fmt: skip
 from tensorkiln.ir.relax import Call, RVar, TensorType
 from tensorkiln.ir.stmt import Alloc, For, If, Let, PrimFunc, Seq, Stmt, Store, seq
+from tensorkiln.ops.channel_window import ChannelWindow
 from tensorkiln.schedule.build import fused, lane_ramp, loop, nest, tiles, zero_border
 from tensorkiln.schedule.group import Group, view_index
 from tensorkiln.schedule.loops import inplace_params, simplify_value
@@ -29,6 +30,14 @@ def supports_conv2d(call: Call, out: TensorType) -> bool:
     assert isinstance(w, TensorType)
     sized = int_value(out.shape[2]) is not None and int_value(out.shape[3]) is not None
     return w.layout is not None and out.layout is not None and sized
+
+
+def is_depthwise(call: Call, out: TensorType) -> bool:
+    """One filter of one channel per output channel."""
+    x = call.args[0].type
+    assert isinstance(x, TensorType)
+    groups = call.attrs.groups
+    return groups > 1 and groups == int_value(x.shape[1]) == int_value(out.shape[1])
 
 
 class _Conv:
@@ -49,6 +58,19 @@ class _Conv:
         self.channels = _int(self.ot.shape[1])
         self.height, self.width = _int(self.ot.shape[2]), _int(self.ot.shape[3])
         self.blocks = -(-self.channels // self.lanes)
+        self.window = self._window()
+
+    def _window(self) -> ChannelWindow | None:
+        """What each panel reads of the input channels; None for all of them."""
+        groups, axes = self.call.attrs.groups, self.wt.memory.axes
+        if groups == 1 or self.depthwise:
+            return None
+        inputs = _int(self.xt.shape[1]) // groups
+        return ChannelWindow(groups, self.channels, inputs, axes[-1].modulus, axes[-2].modulus)
+
+    @property
+    def depthwise(self) -> bool:
+        return is_depthwise(self.call, self.ot)
 
     # -- pieces shared by the dense and the depthwise form -----------------------------------------
 
@@ -92,7 +114,7 @@ class _Conv:
 
 
 def schedule_conv2d(group: Group, target: Target) -> PrimFunc:
-    """conv2d with one group, and its elementwise epilogue."""
+    """conv2d (not depthwise) and its elementwise epilogue."""
     c = _Conv(group, target)
     nr = c.wt.memory.axes[-1].modulus
     vectors = nr // c.lanes
@@ -155,7 +177,10 @@ def _tile(
                  "register")  # fmt: skip
     vec = lane_ramp(lanes)
     blocked = c.xt.memory.block(1)
-    step = blocked if blocked > 1 else 1
+    step = c.wt.memory.axes[-2].modulus or 1
+    # In a grouped convolution the first granule of input channels of this panel.
+    start = Var("first")
+    first = IntImm(0) if c.window is None else start
 
     def init(o: int) -> Stmt:
         start = Var("start", out.with_lanes(lanes))
@@ -166,17 +191,14 @@ def _tile(
     def channel(icb: Expr, kh: Expr, kw: Expr, ci: Expr) -> Stmt:
         """One reduction step: load the weights, then broadcast each pixel against them."""
         bounds = {v: (0, hi) for v, hi in ((ci, step - 1),) if isinstance(v, Var)}
-        if blocked > 1:
-            w_lead = (panel, icb, kh, kw, ci)
-        else:
-            w_lead = (panel, icb, kh, kw)
+        w_lead = (panel, icb, kh, kw, ci)[: 5 if blocked > 1 else 4]
         weights = [Var(f"w{o}", out.with_lanes(lanes)) for o in range(vectors)]
 
         def pixel(r: Expr, q: Expr) -> Stmt:
             h = (h0 + r) * c.stride[0] + kh * c.dilation[0]
             w = (w0 + q) * c.stride[1] + kw * c.dilation[1]
             x = Var("x", out.with_lanes(lanes))
-            at = c.x_index(n, icb * step + ci, h, w, bounds)
+            at = c.x_index(n, (icb + first) * step + ci, h, w, bounds)
             updates = []
             for o in range(vectors):
                 place = (r, q, as_expr(o), vec)
@@ -192,14 +214,17 @@ def _tile(
         if blocked == 1:
             extents = [_int(c.wt.shape[1]), *c.kernel]
             return nest(["ic", "kh", "kw"], extents, lambda ic, kh, kw: channel(ic, kh, kw, IntImm(0)))
-        icb = -(-_int(c.wt.shape[1]) // blocked)
 
         def steps(b: Expr, kh: Expr, kw: Expr) -> Stmt:
             # Four steps a basic block: more and the scheduler hoists loads until it spills.
-            return loop("c4", blocked // 4, lambda c4: loop(
+            return loop("c4", step // 4, lambda c4: loop(
                 "c1", 4, lambda c1: channel(b, kh, kw, c4 * 4 + c1), "unrolled"))  # fmt: skip
 
-        return nest(["icb", "kh", "kw"], [icb, *c.kernel], steps)
+        if c.window is None:
+            return nest(["icb", "kh", "kw"], [-(-_int(c.wt.shape[1]) // step), *c.kernel], steps)
+        count = Var("count")
+        body = nest(["icb", "kh", "kw"], [count, *c.kernel], steps)
+        return Let(start, c.window.start(panel), Let(count, c.window.count(panel), body))
 
     def store() -> Stmt:
         parts = []

@@ -10,7 +10,9 @@ from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.relax import Binding, Call, Function, GlobalRef, ShapeValue, TensorType
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.schedule.attention import schedule_attention, supports_attention
-from tensorkiln.schedule.conv2d import schedule_conv2d, schedule_depthwise, supports_conv2d
+from tensorkiln.schedule.conv2d import (
+    is_depthwise, schedule_conv2d, schedule_depthwise, supports_conv2d,
+)  # fmt: skip
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.linear import schedule_linear, supports_linear
 from tensorkiln.schedule.loops import schedule_loops
@@ -34,7 +36,7 @@ def lower_groups(mod: IRModule, target: Target) -> IRModule:
     symbols: dict[str, tuple[Expr, ...]] = {}
     others: list[AnyFunction] = []
     for f in mod.functions:
-        if not isinstance(f, Function) or not f.is_primitive:
+        if not isinstance(f, Function) or not f.is_primitive or f.external:
             others.append(f)
             continue
         group = Group(f, f.name)
@@ -63,7 +65,7 @@ def choose_schedule(group: Group, target: Target) -> Schedule:
     x = call.args[0].type
     assert isinstance(x, TensorType)
     if call.op == "conv2d" and supports_conv2d(call, out):
-        return schedule_depthwise if call.attrs.groups > 1 else schedule_conv2d
+        return schedule_depthwise if is_depthwise(call, out) else schedule_conv2d
     if call.op == "linear" and supports_linear(call, out):
         return schedule_linear
     if call.op == "attention" and supports_attention(call, target):

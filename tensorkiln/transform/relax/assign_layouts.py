@@ -15,12 +15,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensorkiln import ops
-from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.expr import as_expr, int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
     Attrs, Binding, Call, Constant, Function, RVar, TensorType, Tuple, Value,
 )  # fmt: skip
+from tensorkiln.ops.channel_window import ChannelWindow
 from tensorkiln.target import Target
 
 # Operators that compute in whatever layout their first operand has.
@@ -72,16 +73,11 @@ class _Assign:
         return halos
 
     def _direct(self, call: Call) -> bool:
-        """Whether the direct schedules fit: float32, image size known, dense or depthwise."""
+        """Whether the direct schedules fit: float32, weights and image size known."""
         x, w = call.args[0].type, call.args[1]
         if not isinstance(x, TensorType) or not isinstance(w, Constant):
             return False
-        if x.dtype.name != "float32" or None in [int_value(d) for d in x.shape[1:]]:
-            return False
-        groups = call.attrs.groups
-        out, inner = (int_value(d) or 0 for d in w.type.shape[:2])
-        depthwise = groups == out and inner == 1 and groups == int_value(x.shape[1])
-        return groups == 1 or depthwise
+        return x.dtype.name == "float32" and None not in [int_value(d) for d in x.shape[1:]]
 
     # -- bindings ------------------------------------------------------------------------------------
 
@@ -129,34 +125,52 @@ class _Assign:
         assert isinstance(w, Constant)
         x = call.args[0]
         channels = int_value(x.type.shape[1]) or 0  # type: ignore[union-attr]
-        depthwise = call.attrs.groups > 1
         t, l, bo, r = call.attrs.padding
         halo = {2: max(t, bo), 3: max(l, r)}
-        if channels < self.lanes // 2 and not depthwise:
+        if channels < self.lanes // 2 and call.attrs.groups == 1:
             want = Layout.plain(4).with_halo(halo)
         else:
             want = self.blocked.with_halo(halo)
         operands: list[Value] = [self._convert(x, want, at_least=True)]
-        if depthwise:
-            v = self.lanes
-            operands.append(self._pack(w, f"A/{v} C D B A%{v}"))
-        else:
-            operands.append(self._pack(w, self._filter_layout(w, channels)))
+        operands.append(self._filter(w, channels, call.attrs.groups))
         if len(call.args) > 2:
             bias = call.args[2]
             assert isinstance(bias, Constant)
             operands.append(self._pack(bias, f"A/{self.lanes} A%{self.lanes}"))
         self._emit(var, replace(call, args=tuple(operands)), self._with_halo(var))
 
-    def _filter_layout(self, w: Constant, channels: int) -> str:
+    def _filter(self, w: Constant, channels: int, groups: int) -> Constant:
+        """Packed weights: depthwise by channel blocks, others in panels of output channels."""
         v = self.lanes
-        blocks = -(-(int_value(w.type.shape[0]) or 0) // v)
+        outputs, inputs = (int_value(d) or 0 for d in w.type.shape[:2])
+        if groups > 1 and groups == outputs and inputs == 1:
+            return self._pack(w, f"A/{v} C D B A%{v}")
+        blocks = -(-outputs // v)
         budget = 4 if self.target.num_vector_registers >= 32 else 3
-        vectors = next((n for n in (2, 3, 4)[: budget - 1] if blocks % n == 0), 1)
-        nr = v * vectors
+        widths = [n for n in (2, 3, 4)[: budget - 1] if blocks % n == 0] or [1]
+        if groups > 1:
+            return self._grouped_filter(w, groups, [1, *widths])
+        nr = v * widths[0]
         if channels < v // 2:
-            return f"A/{nr} B C D A%{nr}"
-        return f"A/{nr} B/{v} C D B%{v} A%{nr}"
+            return self._pack(w, f"A/{nr} B C D A%{nr}")
+        return self._pack(w, f"A/{nr} B/{v} C D B%{v} A%{nr}")
+
+    def _grouped_filter(self, w: Constant, groups: int, widths: list[int]) -> Constant:
+        """Weights over each panel's window of input channels, in the cheapest panel width."""
+        v = self.lanes
+        outputs, inputs = (int_value(d) or 0 for d in w.type.shape[:2])
+        granule = v if inputs % v == 0 else min(4, v)
+        windows = [ChannelWindow(groups, outputs, inputs, v * n, granule) for n in widths]
+        # One vector per broadcast is a little slower than two or more.
+        best = min(windows, key=lambda c: c.steps * c.nr * (1.1 if c.nr == v else 1.0))
+        layout = f"A/{best.nr} B/{granule} C D B%{granule} A%{best.nr}"
+        key = (id(w), f"{groups}: {layout}")
+        if key not in self.packed:
+            wide = best.spread(w.array)
+            t = replace(w.type, shape=tuple(map(as_expr, wide.shape)))
+            to = Layout.parse(layout)
+            self.packed[key] = Constant(to.pack(wide), t.with_layout(to), w.name)
+        return self.packed[key]
 
     def _linear(self, var: RVar, call: Call) -> None:
         w = call.args[1]
