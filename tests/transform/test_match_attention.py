@@ -126,6 +126,19 @@ def test_the_key_in_merged_batches() -> None:
     assert_same_values(mod, out, rtol=1e-6)
 
 
+def test_scales_multiply() -> None:
+    def build(g: Graph, q: RVar, k: RVar, v: RVar) -> RVar:
+        q = g.mul(g.div(g.mul(q, 3), 5), 0.25)
+        kt = g.mul(g.transpose(g.mul(k, 7), axes=(0, 1, 3, 2)), 0.5)
+        return g.matmul(g.softmax(g.div(g.matmul(q, kt), 11), axis=-1), v)
+
+    mod = graph(build, q=(B, H, S, D), k=(B, H, T, D), v=(B, H, T, D))
+    out, attrs, _ = attention_of(mod)
+    assert attrs.scale == pytest.approx(3 / 5 * 0.25 * 7 * 0.5 / 11, rel=1e-6)
+    assert ops_of(out) == ["attention"]
+    assert_same_values(mod, out, rtol=1e-6)
+
+
 @pytest.mark.parametrize("ndim", [2, 3])
 def test_fewer_dimensions(ndim: int) -> None:
     lead = (H,) if ndim == 3 else ()
