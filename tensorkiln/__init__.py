@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tensorkiln.base.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from tensorkiln import frontend, runtime, script
+    from tensorkiln import external, frontend, runtime, script
     from tensorkiln.executable import Executable
     from tensorkiln.ir.module import IRModule
     from tensorkiln.pipeline import check, compile
@@ -35,6 +35,7 @@ _PUBLIC = {
     "check": "tensorkiln.pipeline:check",
     "compile": "tensorkiln.pipeline:compile",
     "cpu": "tensorkiln.runtime.device:cpu",
+    "external": "tensorkiln.external",
     "frontend": "tensorkiln.frontend",
     "nd": "tensorkiln.runtime.nd",
     "runtime": "tensorkiln.runtime",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tensorkiln.artifact import ArtifactSet, FileContent
+from tensorkiln.artifact import Artifact, ArtifactSet, FileContent
 from tensorkiln.artifact.metadata import KernelInfo
 from tensorkiln.base.errors import UserError
 from tensorkiln.codegen.call_plan import ALIGN, WeightArena
@@ -43,6 +43,11 @@ def weights_content(arena: WeightArena) -> FileContent:
     return _TemporaryFile(folder, path)
 
 
+def _source_name(a: Artifact) -> str:
+    """What a C source is called among all others when it is compiled."""
+    return a.file_name if a.codegen_id == "host" else a.name.replace("/", "_")
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Where a kernel runs, and which schedule made it."""
@@ -55,7 +60,8 @@ class Placement:
 
 @dataclass(slots=True)
 class Executable:
-    """What `compile` returns. `module` is the lowered IR that the kernels were generated from."""
+    """What `compile` returns. `module` is the lowered IR that the kernels were generated from;
+    `libraries` are arguments of the linker that externals ask for."""
 
     artifacts: ArtifactSet
     target: Target
@@ -63,6 +69,7 @@ class Executable:
     name: str
     module: IRModule
     kernels: tuple[KernelInfo, ...] = ()
+    libraries: tuple[str, ...] = ()
     _loaded: Module | None = field(default=None, repr=False)
     _folder: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False)
 
@@ -98,7 +105,7 @@ class Executable:
                 hint=f"did you mean {path.with_suffix('.so').name!r}?",
             )
         objects = [a.view for a in self.artifacts if a.file_name.endswith(".o")]
-        sources = {a.file_name: a.text() for a in self.artifacts if a.file_name.endswith(".c")}
+        sources = {_source_name(a): a.text() for a in self.artifacts if a.file_name.endswith(".c")}
         weights = next((a.content for a in self.artifacts if a.file_name == "weights.bin"), None)
         return link_shared(
             [*objects, *addons],
@@ -107,6 +114,7 @@ class Executable:
             path,
             triple=self.target.mtriple,
             exports=exported_symbols(self.functions, prefix=self.name),
+            libraries=self.libraries,
             fcompile=fcompile,
             workspace_dir=workspace_dir,
         )

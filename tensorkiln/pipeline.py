@@ -69,7 +69,8 @@ def relax_passes(target: Target, externals: Sequence[External] = ()) -> list[Pas
         fold_constants,
         eliminate_common_subexpressions,
         eliminate_dead_code,  # before layouts: dead readers would ask for conversions
-        partial(partition_externals, target=target, externals=externals),  # row-major: before layouts
+        # Externals see canonical operators on row-major tensors.
+        partial(partition_externals, target=target, externals=externals),
         partial(assign_layouts, target=target),
         fuse_ops,
         partial(lower_groups, target=target),
@@ -132,7 +133,8 @@ def compile(
         on_done=lambda name: progress.advance(item=name),
     )
     progress.phase("pack weights")
-    return _assemble(mod, target, kernels, emitted, externals)
+    used = [e for e in externals if any(f.external == e.name for f in mod.externals)]
+    return _assemble(mod, target, kernels, emitted, used)
 
 
 def check(model: object, target: Target | str | None = None) -> tuple[Issue, ...]:
@@ -165,10 +167,16 @@ def _run(
         )
     else:
         passes = pipeline if isinstance(pipeline, Sequence) else (pipeline,)
+        _check_passes(name, passes)
     for i, p in enumerate(passes):
         new = p(mod)
         if new is mod:
             continue
+        if not isinstance(new, IRModule):
+            raise UserError(
+                f"{name}: {pass_name(p)} returned {type(new).__name__}, expected an IRModule",
+                code="bad-pass",
+            )
         mod = new
         if config.dump is not None:
             config.dump.mkdir(parents=True, exist_ok=True)
@@ -181,6 +189,15 @@ def _run(
     return mod
 
 
+def _check_passes(name: str, passes: Sequence[object]) -> None:
+    for i, p in enumerate(passes):
+        if not callable(p):
+            raise UserError(
+                f"{name}: pass {i} is {p!r}, expected a function from IRModule to IRModule",
+                code="bad-pass",
+            )
+
+
 # -- from kernels to artifacts -----------------------------------------------------------
 
 
@@ -189,7 +206,7 @@ def _assemble(
     target: Target,
     kernels: Sequence[Kernel],
     emitted: Sequence[Artifact],
-    externals: Sequence[External],
+    used: Sequence[External],
 ) -> Executable:
     """Kernels, what externals emitted, entry file, header and weights become one Executable."""
     arena = WeightArena()
@@ -203,9 +220,10 @@ def _assemble(
     if arena.size:
         artifacts.append(Artifact("host", "native", "weights.bin", weights_content(arena)))
     infos = _kernel_infos(mod)
+    needs = merge_dependencies((f"external {e.name!r}", d) for e in used for d in e.dependencies)
     with ThreadPoolExecutor(2) as pool:  # both hash every weight, which runs outside Python's lock
         text = pool.submit(print_module, mod)
-        metadata = added_json(VERSION, target.to_json(), infos, artifact_infos(artifacts))
+        metadata = added_json(VERSION, target.to_json(), infos, artifact_infos(artifacts), needs)
     entry = entry_c(
         functions,
         library_name=name,
@@ -220,17 +238,22 @@ def _assemble(
         Artifact("host", "header", f"{name}.h", header.encode()),
         Artifact("ir", "text", "module.py", text.result().encode()),
     ]
-    return Executable(ArtifactSet(tuple(artifacts)), target, tuple(functions), name, mod, infos)
+    libraries = tuple(dict.fromkeys(x for e in used for x in e.libraries))
+    return Executable(
+        ArtifactSet(tuple(artifacts)), target, tuple(functions), name, mod, infos, libraries
+    )
 
 
 def _kernel_infos(mod: IRModule) -> tuple[KernelInfo, ...]:
     """What each kernel computes: the model's nodes, and the class of its schedule."""
     spans: dict[str, list[str]] = {}
-    for g in mod.graphs:
-        for b in g.bindings:
+    for f in mod.graphs:
+        for b in f.bindings:
             if isinstance(b.value, Call) and isinstance(b.value.callee, GlobalRef):
                 spans.setdefault(b.value.callee.name, []).append(b.value.span)
+    classes = {k.name: k.op_class for k in mod.prim_funcs}
+    classes |= {f.name: f"external:{f.external}" for f in mod.externals}
     return tuple(
-        KernelInfo(k.name, tuple(filter(None, spans.get(k.name, ()))), k.op_class)
-        for k in mod.prim_funcs
+        KernelInfo(name, tuple(filter(None, spans.get(name, ()))), kernel_class)
+        for name, kernel_class in classes.items()
     )

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TypeVar, cast
 
 from tensorkiln.artifact.artifact import Artifact
+from tensorkiln.artifact.dependency import ExternalDependency
 from tensorkiln.base.errors import UserError
 
 FORMAT = 1
@@ -88,6 +89,7 @@ class Metadata:
     functions: tuple[FunctionInfo, ...]
     kernels: tuple[KernelInfo, ...] = ()
     artifacts: tuple[ArtifactInfo, ...] = ()
+    dependencies: tuple[ExternalDependency, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """Plain values in the order they are printed."""
@@ -95,7 +97,13 @@ class Metadata:
             "format": FORMAT,
             "library": self.library,
             "prefix": self.prefix,
-            **added(self.compiler_version, self.target, self.kernels, self.artifacts),
+            **added(
+                self.compiler_version,
+                self.target,
+                self.kernels,
+                self.artifacts,
+                self.dependencies,
+            ),
             "cpu_features": list(self.cpu_features),
             "weights_bytes": self.weights_bytes,
             "functions": [_function_json(function) for function in self.functions],
@@ -136,6 +144,7 @@ class Metadata:
             functions=tuple(_function(row) for row in reader.rows("functions")),
             kernels=tuple(_kernel(row) for row in reader.rows("kernels")),
             artifacts=tuple(_artifact(row) for row in reader.rows("artifacts")),
+            dependencies=tuple(_dependency(row) for row in reader.rows("dependencies")),
         )
 
 
@@ -144,6 +153,7 @@ def added(
     target: Mapping[str, object],
     kernels: Iterable[KernelInfo] = (),
     artifacts: Iterable[ArtifactInfo] = (),
+    dependencies: Iterable[ExternalDependency] = (),
 ) -> dict[str, object]:
     """The keys a compile adds to what the entry file writes."""
     return {
@@ -151,6 +161,7 @@ def added(
         "target": dict(target),
         "kernels": [_kernel_json(kernel) for kernel in kernels],
         "artifacts": [_artifact_json(artifact) for artifact in artifacts],
+        "dependencies": [asdict(dependency) for dependency in dependencies],
     }
 
 
@@ -159,9 +170,10 @@ def added_json(
     target: Mapping[str, object],
     kernels: Iterable[KernelInfo] = (),
     artifacts: Iterable[ArtifactInfo] = (),
+    dependencies: Iterable[ExternalDependency] = (),
 ) -> str:
     """`added` as text, for the writer of the entry file."""
-    return json.dumps(added(compiler_version, target, kernels, artifacts))
+    return json.dumps(added(compiler_version, target, kernels, artifacts, dependencies))
 
 
 def artifact_infos(artifacts: Iterable[Artifact]) -> tuple[ArtifactInfo, ...]:
@@ -289,6 +301,15 @@ def _kernel(row: _Reader) -> KernelInfo:
         row.texts("nodes"),
         row.get("class", str, ""),
         row.get("workspace_bytes", int, 0),
+    )
+
+
+def _dependency(row: _Reader) -> ExternalDependency:
+    return ExternalDependency(
+        row.get("short_name", str),
+        row.get("url", str),
+        row.get("url_type", str),
+        row.get("version_spec", str, ""),
     )
 
 

@@ -39,6 +39,11 @@ class IRModule(Mapping[str, AnyFunction]):
     def prim_funcs(self) -> tuple[PrimFunc, ...]:
         return tuple(f for f in self.functions if isinstance(f, PrimFunc))
 
+    @property
+    def externals(self) -> tuple[Function, ...]:
+        """Functions that external code generators compile."""
+        return tuple(f for f in self.functions if isinstance(f, Function) and f.external)
+
     def with_functions(self, functions: tuple[AnyFunction, ...]) -> IRModule:
         return IRModule(functions, self.name)
 

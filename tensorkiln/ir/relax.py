@@ -199,7 +199,8 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A graph function. `attrs`: `primitive` marks a fused group that becomes one kernel."""
+    """A graph function. `attrs`: `primitive` marks a fused group that becomes one kernel;
+    `external` names the external code generator that makes it, instead of a schedule."""
 
     name: str
     params: tuple[RVar, ...]
@@ -210,6 +211,11 @@ class Function:
     @property
     def is_primitive(self) -> bool:
         return bool(self.attrs.get("primitive", False))
+
+    @property
+    def external(self) -> str:
+        """The external code generator that compiles it; "" for none."""
+        return str(self.attrs.get("external", ""))
 
 
 def constant(array: np.ndarray, name: str = "") -> Constant:

@@ -236,9 +236,11 @@ def _count(shape: tuple[Expr, ...]) -> int | None:
 
 
 def _check_graph(f: Function, c: Call, result: Type) -> None:
-    if len(c.args) != len(f.params):
-        raise Malformed(f"{f.name} takes {len(f.params)} operands, the call gives {len(c.args)}")
-    for i, (p, a) in enumerate(zip(f.params, c.args, strict=True)):
+    # The function of an external is called as kernels are: dimensions come as a further operand.
+    args = [a for a in c.args if not (f.external and isinstance(a, ShapeValue))]
+    if len(args) != len(f.params):
+        raise Malformed(f"{f.name} takes {len(f.params)} operands, the call gives {len(args)}")
+    for i, (p, a) in enumerate(zip(f.params, args, strict=True)):
         with step(f".args[{i}]"):
             _alike(p.type, a.type)
     _alike(f.result.type, result)

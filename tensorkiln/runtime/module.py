@@ -78,8 +78,9 @@ class Module:
     """A loaded library. `module["add_one"](x, y)` calls a tensor function; graph functions need
     an Executor, which owns the memory for their intermediate results."""
 
-    kind = "native"
-    type_key = "native"
+    # The loader of host code is `native`; what it makes is a module of kind `library`.
+    kind = "library"
+    type_key = "library"
 
     def __init__(self, library: NativeLibrary):
         self.library = library

@@ -17,14 +17,15 @@ def array(source: object, device: Device | None = None, dtype: DTypeLike | None 
 
 
 def empty(
-    shape: Sequence[int], dtype: DTypeLike = "float32", device: Device | None = None
+    shape: int | Sequence[int], dtype: DTypeLike = "float32", device: Device | None = None
 ) -> Tensor:
-    """An uninitialised tensor, 64-byte aligned."""
-    return Tensor(aligned_empty(shape, dtype_named(dtype)), device)
+    """An uninitialised tensor, 64-byte aligned; a number is the shape of a vector."""
+    sizes = (shape,) if isinstance(shape, int | np.integer) else shape
+    return Tensor(aligned_empty(sizes, dtype_named(dtype)), device)
 
 
 def zeros(
-    shape: Sequence[int], dtype: DTypeLike = "float32", device: Device | None = None
+    shape: int | Sequence[int], dtype: DTypeLike = "float32", device: Device | None = None
 ) -> Tensor:
     """A tensor of zeros, 64-byte aligned."""
     made = empty(shape, dtype, device)

@@ -165,7 +165,7 @@ def test_tensor_functions(module: Module) -> None:
 
 
 def test_module_says_what_it_is(module: Module, library: Path) -> None:
-    assert module.kind == module.type_key == "native"
+    assert module.kind == module.type_key == "library"
     assert module.imports == module.imported_modules == []
     assert set(module.functions) == {"main", "fixed", "split", "pair", "add_one", "scale"}
     assert module.metadata["compiler"] == "tests" and module.path == library

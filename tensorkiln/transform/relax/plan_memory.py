@@ -110,7 +110,8 @@ class _Plan:
         """The storage of an operand that dies here and that the kernel may overwrite."""
         assert isinstance(call.callee, GlobalRef)
         kernel = self.mod[call.callee.name]
-        assert isinstance(kernel, PrimFunc)
+        if not isinstance(kernel, PrimFunc):
+            return None  # an external's: nothing is known about the order of its accesses
         for k in kernel.inplace:
             a = self._root(call.args[k])
             s = self.storage.get(a) if isinstance(a, RVar) else None

@@ -1,0 +1,12 @@
+"""Bring your own code generator: what one is, how it gets its part of a graph, and one example.
+
+`tk.compile(module, externals=[...])` moves the operators that an external supports into functions
+that it emits. They obey the C interface of every kernel and take part in memory planning.
+"""
+
+from tensorkiln.artifact.dependency import ExternalDependency
+from tensorkiln.external.emit import emit_externals
+from tensorkiln.external.external import External, symbols
+from tensorkiln.external.partition import partition_externals
+
+__all__ = ["External", "ExternalDependency", "emit_externals", "partition_externals", "symbols"]

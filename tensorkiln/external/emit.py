@@ -1,0 +1,60 @@
+"""The artifacts of a module's external functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorkiln.artifact import Artifact
+from tensorkiln.base.errors import UnsupportedError, UserError, nearest
+from tensorkiln.external.external import External
+from tensorkiln.ir.module import IRModule
+
+_SUFFIXES = (".c", ".o")
+
+
+def emit_externals(mod: IRModule, externals: Sequence[External]) -> tuple[Artifact, ...]:
+    """What the externals emit for their functions, in the functions' order.
+
+    Raises UserError for a function of an external that is not given, or what it emits being no
+    C source or object of loader `native`; UnsupportedError for other loaders.
+    """
+    by_name: dict[str, External] = {}
+    for e in externals:
+        if by_name.setdefault(e.name, e) is not e:
+            raise UserError(f"two externals are named {e.name!r}", code="bad-external")
+    artifacts: list[Artifact] = []
+    for f in mod.externals:
+        external = by_name.get(f.external)
+        if external is None:
+            raise UserError(
+                f"function {f.name!r} is compiled by external {f.external!r}, which was not given",
+                code="unknown-external",
+                hint=nearest(f.external, by_name) or "compile(..., externals=[...])",
+            )
+        made: tuple[object, ...] = tuple(external.emit(f, f.name))
+        artifacts += _checked(external, f.name, made)
+    return tuple(artifacts)
+
+
+def _checked(external: External, symbol: str, made: tuple[object, ...]) -> list[Artifact]:
+    artifacts: list[Artifact] = []
+    where = f"external {external.name!r}, function {symbol!r}"
+    if not made:
+        raise UserError("it emitted nothing", code="bad-external", where=where)
+    for a in made:
+        if not isinstance(a, Artifact):
+            message = f"it emitted {type(a).__name__}, expected Artifact"
+            raise UserError(message, code="bad-external", where=where)
+        if a.loader != "native":
+            raise UnsupportedError(
+                f"{a.name} is for loader {a.loader!r}", where=where, hint="loader 'native'"
+            )
+        if not a.file_name.endswith(_SUFFIXES):
+            raise UserError(
+                f"{a.name} is neither C source nor object",
+                code="bad-external",
+                where=where,
+                hint="a name ending in .c or .o",
+            )
+        artifacts.append(a)
+    return artifacts

@@ -1,0 +1,64 @@
+"""`External`: a code generator of somebody else's that compiles a part of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tensorkiln.artifact import Artifact
+from tensorkiln.artifact.dependency import ExternalDependency
+from tensorkiln.base.errors import UserError
+from tensorkiln.ir.expr import Expr, Var
+from tensorkiln.ir.relax import Call, Function, TensorType
+from tensorkiln.ir.visit import free_vars
+from tensorkiln.target import Target
+
+Supports = Callable[[Call, Target], bool]
+Emit = Callable[[Function, str], Sequence[Artifact]]
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """An external code generator.
+
+    `supports(call, target)` says whether it takes a call of an operator. `emit(function, symbol)`
+    gives C sources or relocatable objects (loader `native`) that define
+
+        void symbol(const T *param0, ..., T *result, int64_t dimension0, ...);
+
+    for the parameters and the result of `function`, then its `symbols` in that order: row-major
+    tensors aligned to their element, in memory the caller owns. It must be safe to call from
+    several threads. `libraries` are further arguments of the linker (`"/path/libx.so"`,
+    `"-L/path"`, `"-lx"`), and `dependencies` where they come from. With `merge` neighbouring
+    calls become one function; without it each call is one of its own.
+    """
+
+    name: str
+    supports: Supports
+    emit: Emit
+    dependencies: tuple[ExternalDependency, ...] = ()
+    libraries: tuple[str, ...] = ()
+    merge: bool = True
+
+    def __post_init__(self) -> None:
+        """The name becomes part of C symbols and file names."""
+        if not self.name.isidentifier() or not self.name.isascii():
+            raise UserError(
+                f"an external's name is an identifier, not {self.name!r}", code="bad-external"
+            )
+
+
+def symbols(f: Function) -> tuple[Var, ...]:
+    """Symbolic dimensions that a function is passed, in order of their first appearance."""
+    return tuple(dict.fromkeys(v for e in _extents(f) for v in free_vars(e)))
+
+
+def _extents(f: Function) -> Iterator[Expr]:
+    for t in (*(p.type for p in f.params), *(b.var.type for b in f.bindings)):
+        if isinstance(t, TensorType):
+            yield from t.shape
+    for b in f.bindings:
+        for value in b.value.attrs.values() if isinstance(b.value, Call) else ():
+            for item in value if isinstance(value, tuple) else (value,):
+                if isinstance(item, Expr):
+                    yield item

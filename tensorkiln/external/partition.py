@@ -1,0 +1,171 @@
+"""Move the calls that an external supports into functions of its own.
+
+    y = add(x, w); z = relu(y)   ->   z = mine_add_relu(x, w)
+                                      mine_add_relu: attrs {"primitive": True, "external": "mine"}
+
+The first external that supports a call gets it. With `merge`, a value that one call of the same
+external reads, and nothing else, is computed in that call's function.
+
+Needs: canonical operators, before layouts are assigned: externals see row-major tensors only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from tensorkiln.external.external import External, symbols
+from tensorkiln.ir.module import AnyFunction, IRModule
+from tensorkiln.ir.relax import (
+    Attrs,
+    Binding,
+    Call,
+    Constant,
+    Function,
+    GlobalRef,
+    RVar,
+    ShapeValue,
+    TensorType,
+    Tuple,
+    Value,
+)
+from tensorkiln.script.printer import print_function
+from tensorkiln.target import Target
+
+
+def partition_externals(
+    mod: IRModule, target: Target, externals: Sequence[External] = ()
+) -> IRModule:
+    """Partition every graph; this very module when no external takes anything."""
+    if not externals:
+        return mod
+    functions = _Functions(set(mod))
+    graphs = {f.name: _Partition(f, target, externals, functions).run() for f in mod.graphs}
+    if not functions.made:
+        return mod
+    kept: list[AnyFunction] = [graphs.get(f.name, f) for f in mod.functions]
+    return mod.with_functions((*kept, *functions.made.values()))
+
+
+@dataclass(slots=True)
+class _Functions:
+    """The functions made so far; equal ones are one."""
+
+    taken: set[str]
+    made: dict[str, Function] = field(default_factory=dict)
+
+    def add(self, f: Function) -> Function:
+        key = print_function(f, canonical=True)
+        if key not in self.made:
+            name, count = f.name, 1
+            while name in self.taken:
+                count += 1
+                name = f"{f.name}_{count}"
+            self.taken.add(name)
+            self.made[key] = replace(f, name=name)
+        return self.made[key]
+
+
+@dataclass(slots=True, eq=False)
+class _Region:
+    """Bindings in order that one function will compute; the last one is its result."""
+
+    external: External
+    bindings: list[Binding]
+
+
+class _Partition:
+    """One graph function."""
+
+    def __init__(
+        self, f: Function, target: Target, externals: Sequence[External], functions: _Functions
+    ):
+        self.f, self.target, self.externals, self.functions = f, target, externals, functions
+        self.readers: dict[RVar, set[RVar | None]] = {}
+        for b in f.bindings:
+            for v in _variables(b.value):
+                self.readers.setdefault(v, set()).add(b.var)
+        for v in _variables(f.result):
+            self.readers.setdefault(v, set()).add(None)
+        self.region_of: dict[RVar, _Region] = {}
+
+    def run(self) -> Function:
+        for b in self.f.bindings:
+            self._place(b)
+        bindings: list[Binding] = []
+        # A function is called where its last operator stood: its operands exist by then.
+        for b in self.f.bindings:
+            region = self.region_of.get(b.var)
+            if region is None:
+                bindings.append(b)
+            elif region.bindings[-1] is b:
+                bindings.append(self._call(region))
+        return replace(self.f, bindings=tuple(bindings)) if self.region_of else self.f
+
+    def _place(self, b: Binding) -> None:
+        call = b.value
+        if not isinstance(call, Call) or not call.op or not isinstance(b.var.type, TensorType):
+            return
+        taker = next((e for e in self.externals if e.supports(call, self.target)), None)
+        if taker is None:
+            return
+        region = _Region(taker, [])
+        for v in dict.fromkeys(_variables(call)) if taker.merge else ():
+            producer = self.region_of.get(v)
+            if (
+                producer is not None
+                and producer.external is taker
+                and producer.bindings[-1].var is v
+                and self.readers[v] == {b.var}
+            ):
+                region.bindings += producer.bindings
+        region.bindings.append(b)
+        for inner in region.bindings:
+            self.region_of[inner.var] = region
+
+    def _call(self, region: _Region) -> Binding:
+        """The call that takes the place of the region, whose function is made here."""
+        params: dict[RVar | Constant, RVar] = {}
+        inside: dict[RVar, RVar] = {}
+        body: list[Binding] = []
+
+        def operand(a: Value) -> Value:
+            if isinstance(a, RVar) and a in inside:
+                return inside[a]
+            if isinstance(a, Constant) and a.array.size == 1:
+                return a
+            assert isinstance(a, RVar | Constant), a
+            return params.setdefault(a, RVar(f"p{len(params)}", a.type))
+
+        names = []
+        for b in region.bindings:
+            call = b.value
+            assert isinstance(call, Call)
+            names.append(call.op)
+            inside[b.var] = RVar(b.var.name, b.var.type)
+            args = tuple(map(operand, call.args))
+            body.append(Binding(inside[b.var], replace(call, args=args)))
+        last = region.bindings[-1]
+        short = names if len(names) <= 4 else [*names[:3], f"x{len(names) - 3}"]
+        attrs = Attrs.of(primitive=True, external=region.external.name)
+        name = "_".join([region.external.name, *short])
+        made = Function(name, tuple(params.values()), tuple(body), inside[last.var], attrs)
+        sizes = symbols(made)
+        extra = (ShapeValue(sizes),) if sizes else ()
+        span = last.value.span if isinstance(last.value, Call) else ""
+        ref = GlobalRef(self.functions.add(made).name)
+        return Binding(last.var, Call(ref, (*params, *extra), span=span))
+
+
+def _variables(v: object) -> list[RVar]:
+    """The variables that a bound or a value reads."""
+    if isinstance(v, RVar):
+        return [v]
+    inner: Sequence[object] = ()
+    if isinstance(v, Call):
+        inner = v.args
+    elif isinstance(v, Tuple):
+        inner = v.fields
+    elif hasattr(v, "value"):  # TupleItem
+        inner = (v.value,)
+    return [x for item in inner for x in _variables(item)]
