@@ -163,7 +163,10 @@ def _tile(c: _Attention, b: Expr, h: Expr, s0: Expr, rows: int) -> Stmt:
             place = simplify_value(element(*([IntImm(0)] * c.group.out_type.ndim)), {})
             return For(lane, IntImm(0), IntImm(lanes), "vectorized", Store(c.group.out, at, place))
 
-        return Let(inv, const(1, c.dtype) / Load(total, (r,)), loop("d", vec_d, store))
+        # A row that sees no key has the sum zero, and gives zeros.
+        seen = const(0, c.dtype) < Load(total, (r,))
+        value = select(seen, const(1, c.dtype) / Load(total, (r,)), const(0, c.dtype))
+        return Let(inv, value, loop("d", vec_d, store))
 
     body = seq(loop("r", rows, clear), loop("kb", c.blocks, block), loop("r", rows, finish))
     for buf in (total, top, out, scores):
