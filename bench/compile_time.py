@@ -69,7 +69,10 @@ class Row:
 
 
 def resident_mib(root: int) -> float:
-    """Resident memory of a process and all below it, from /proc; shared pages count once each."""
+    """Resident memory of a process and all below it, from /proc.
+
+    An upper bound: a page that two processes share counts in both.
+    """
     parents: dict[int, int] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
