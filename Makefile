@@ -1,6 +1,5 @@
 # Every target sets itself up in .venv; nothing outside this folder changes.
-# PIP_ARGS goes to pip, for example an index with CPU-only torch:
-#   make test PIP_ARGS='--extra-index-url https://download.pytorch.org/whl/cpu'
+# PIP_ARGS goes to pip, for example the index of CPU-only torch builds.
 PYTHON ?= python3
 JOBS ?= 2
 PIP_ARGS ?=
