@@ -166,7 +166,7 @@ def _run(
             hint="did you mean 'auto'?",
         )
     else:
-        passes = pipeline if isinstance(pipeline, Sequence) else (pipeline,)
+        passes = pipeline if isinstance(pipeline, list | tuple) else (pipeline,)
         _check_passes(name, passes)
     for i, p in enumerate(passes):
         new = p(mod)
