@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
 from bench.contenders import OURS, PEERS, Array, Case, Contender, Runner
+from tensorkiln.tune.measure import measure
 
 RTOL, ATOL = 1e-3, 1e-4
-# Pools of the previous contender may still spin when its turn is over; they are given this long.
-COOL_DOWN_S = 0.004
-# A turn of a fast model repeats it this long, so that one turn is not one timer tick.
-TURN_S = 0.01
 
 
 @dataclass(slots=True)
@@ -37,7 +33,6 @@ class Row:
     min_ms: float = 0.0
     median_ms: float = 0.0
     count: int = 0
-    times_ms: list[float] = field(default_factory=list)
 
 
 def prepare(contenders: list[Contender], case: Case, threads: int) -> dict[str, tuple[Row, Runner]]:
@@ -87,33 +82,11 @@ def mismatch(expected: list[Array], received: list[Array]) -> str:
 
 
 def interleave(prepared: dict[str, tuple[Row, Runner]], reps: int, seconds: float) -> None:
-    """Round-robin turns until every contender has `reps` turns and `seconds` have passed."""
-    active = [(row, run) for row, run in prepared.values() if row.status == "ok"]
-    if not active:
-        return
-    start = time.perf_counter()
-    turns = 0
-    while turns < reps or time.perf_counter() - start < seconds:
-        for row, run in active:
-            row.times_ms += turn(run)
-        active = active[1:] + active[:1]  # No one is always first after the same neighbour.
-        turns += 1
-    for row, _ in active:
-        row.min_ms, row.median_ms = min(row.times_ms), statistics.median(row.times_ms)
-        row.count = len(row.times_ms)
-
-
-def turn(run: Runner) -> list[float]:
-    """One untimed call to wake caches and pools, then timed ones for TURN_S, at least one."""
-    time.sleep(COOL_DOWN_S)
-    run()
-    times: list[float] = []
-    end = time.perf_counter() + TURN_S
-    while not times or time.perf_counter() < end:
-        start = time.perf_counter()
-        run()
-        times.append((time.perf_counter() - start) * 1e3)
-    return times
+    """Round-robin turns until every contender has `reps` calls and `seconds` have passed."""
+    active = {name: run for name, (row, run) in prepared.items() if row.status == "ok"}
+    for name, timing in measure(active, reps=reps, seconds=seconds / max(1, len(active))).items():
+        row = prepared[name][0]
+        row.min_ms, row.median_ms, row.count = timing.min_ms, timing.median_ms, timing.count
 
 
 def main(spec_path: str, result_path: str) -> None:

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.cli.library import Array, graph_function, open_function, random_inputs
+from tensorkiln.tune.measure import Timing, measure
 
 RTOL, ATOL = 1e-3, 1e-4  # of the value, and of the output's largest value
-_PAUSE = 0.005  # seconds: worker threads of the one before may still spin
-_TURN = 0.02
 _REFUSED = 2  # exit code of the fresh process for a UserError
 
 
@@ -41,20 +39,11 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
-    """Latency of one call, in milliseconds."""
-
-    min_ms: float
-    median_ms: float
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
     """What came out. `worst` is the largest error in units of what is allowed: 1 is the limit."""
 
-    ours: Times
-    peer: Times | None
+    ours: Timing
+    peer: Timing | None
     max_error: float
     scale: float
     worst: float
@@ -79,8 +68,8 @@ def compare_fresh(request: Request) -> Answer:
         raise InternalError(f"the fresh process failed:\n  {reason}", where=request.library)
     parsed = json.loads(done.stdout.splitlines()[-1])
     peer = parsed.pop("peer")
-    ours = Times(**parsed.pop("ours"))
-    return Answer(ours=ours, peer=Times(**peer) if peer else None, **parsed)
+    ours = Timing(**parsed.pop("ours"))
+    return Answer(ours=ours, peer=Timing(**peer) if peer else None, **parsed)
 
 
 def compare(request: Request) -> Answer:
@@ -97,14 +86,13 @@ def compare(request: Request) -> Answer:
         if peer is not None:
             want = peer(names, arrays)
             errors += [_error(a, b) for a, b in zip(ours(*arrays), want, strict=True)]
-    calls: list[Callable[[], object]] = [lambda: ours(*arrays)]
+    calls: dict[str, Callable[[], object]] = {"ours": lambda: ours(*arrays)}
     if peer is not None:
-        run_peer = peer
-        calls.append(lambda: run_peer(names, arrays))
-    times = interleave(calls, request.seconds)
+        calls["peer"] = partial(peer, names, arrays)
+    times = measure(calls, seconds=request.seconds)
     return Answer(
-        ours=times[0],
-        peer=times[1] if peer is not None else None,
+        ours=times["ours"],
+        peer=times.get("peer"),
         max_error=max(error for error, _, _ in errors),
         scale=max(scale for _, scale, _ in errors),
         worst=max(worst for _, _, worst in errors),
@@ -149,25 +137,6 @@ def _error(have: Array, want: Array) -> tuple[float, float, float]:
     worst = float(ratio.max())
     # NaN compares false with everything, and must not pass as the smaller of two.
     return float(difference.max()), scale, float("inf") if np.isnan(worst) else worst
-
-
-def interleave(calls: Sequence[Callable[[], object]], seconds: float) -> list[Times]:
-    """Time the calls in turns, so that a slow spell of the machine hits all of them."""
-    taken: list[list[float]] = [[] for _ in calls]
-    end = time.perf_counter() + seconds * len(calls)
-    while time.perf_counter() < end or not all(taken):
-        for call, times in zip(calls, taken, strict=True):
-            time.sleep(_PAUSE)
-            call()  # wakes its threads and caches
-            turn_end = time.perf_counter() + _TURN
-            while True:
-                start = time.perf_counter()
-                call()
-                now = time.perf_counter()
-                times.append((now - start) * 1e3)
-                if now >= turn_end:
-                    break
-    return [Times(min(t), statistics.median(t), len(t)) for t in taken]
 
 
 def main(request: str) -> int:

@@ -10,7 +10,8 @@ import pytest
 from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.cli import compare
 from tensorkiln.cli.bench import answer_text
-from tensorkiln.cli.compare import Answer, Request, Times, interleave
+from tensorkiln.cli.compare import Answer, Request
+from tensorkiln.tune.measure import Timing
 from tests.cli import fakes
 
 
@@ -58,14 +59,6 @@ def test_wrong_shape_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         compare.compare(Request("net.so", "m", dims={"batch": 4}, seconds=0.01))
 
 
-def test_calls_are_in_turns() -> None:
-    order: list[str] = []
-    times = interleave([lambda: order.append("a"), lambda: order.append("b")], 0.05)
-    turns = [name for i, name in enumerate(order) if i == 0 or order[i - 1] != name]
-    assert turns[:4] == ["a", "b", "a", "b"]
-    assert all(t.count > 0 for t in times)
-
-
 def test_user_error_of_the_fresh_process_stays_one(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none\.so"):
         compare.compare_fresh(Request(str(tmp_path / "none.so")))
@@ -78,7 +71,7 @@ def test_crash_of_the_fresh_process_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_ratio_in_the_table() -> None:
-    answer = Answer(Times(1.0, 2.0, 5), Times(3.0, 4.0, 5), 1e-6, 2.0, 0.01, 3)
+    answer = Answer(Timing(1.0, 2.0, 5), Timing(3.0, 4.0, 5), 1e-6, 2.0, 0.01, 3)
     text = answer_text(answer, 1)
     assert "0.50x of ONNX Runtime's" in text
     assert "results agree" in text

@@ -1,0 +1,65 @@
+"""Latencies of several callables, taken in turns."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tensorkiln.base.errors import UserError
+
+_PAUSE = 0.005  # seconds: worker threads of the one before may still spin
+_TURN = 0.02  # seconds of one turn, so that a fast candidate is not one tick of the clock
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Latency of one call, in milliseconds, over `count` timed calls."""
+
+    min_ms: float
+    median_ms: float
+    count: int
+
+
+def measure(
+    candidates: Mapping[str, Callable[[], object]],
+    *,
+    seconds: float = 1.0,
+    reps: int = 1,
+    warmup: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
+    sleep: Callable[[float], None] = time.sleep,
+) -> dict[str, Timing]:
+    """Time the candidates round robin, so that a slow spell of the machine hits all of them.
+
+    A turn is a pause, `warmup` calls that are not timed (they wake threads and caches), and timed
+    calls for some milliseconds. Turns go on until `seconds` per candidate have passed and each has
+    `reps` timed calls. What a candidate raises is raised. UserError for counts below their least.
+    """
+    if reps < 1 or warmup < 0:
+        raise UserError(
+            f"measure: reps={reps}, warmup={warmup}: expected at least 1 and 0", code="bad-count"
+        )
+    taken: dict[str, list[float]] = {name: [] for name in candidates}
+    end = clock() + seconds * len(candidates)
+    while candidates and (clock() < end or min(map(len, taken.values())) < reps):
+        for name, call in candidates.items():
+            sleep(_PAUSE)
+            for _ in range(warmup):
+                call()
+            taken[name] += _turn(call, clock)
+    return {name: Timing(min(t), statistics.median(t), len(t)) for name, t in taken.items()}
+
+
+def _turn(call: Callable[[], object], clock: Callable[[], float]) -> list[float]:
+    """Milliseconds of each call of one turn, at least one."""
+    times: list[float] = []
+    turn_end = clock() + _TURN
+    while True:
+        start = clock()
+        call()
+        now = clock()
+        times.append((now - start) * 1e3)
+        if now >= turn_end:
+            return times
