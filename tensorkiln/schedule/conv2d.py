@@ -12,11 +12,13 @@ from tensorkiln.arith import simplify, simplify_stmt
 from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import (
-    Broadcast, Expr, IntImm, Load, Ramp, Var, as_expr, binary, const, int_value, intrin, select,
+    Broadcast, Expr, ExprLike, IntImm, Load, Ramp, Var, as_expr, binary, const, int_value, intrin,
+    select,
 )  # fmt: skip
 from tensorkiln.ir.relax import Call, RVar, TensorType
 from tensorkiln.ir.stmt import Alloc, For, If, Let, PrimFunc, Seq, Stmt, Store, seq
 from tensorkiln.ops.channel_window import ChannelWindow
+from tensorkiln.schedule.accumulate import Pieces, pieces_of, sum_in_pieces
 from tensorkiln.schedule.build import fused, lane_ramp, loop, nest, tiles, zero_border
 from tensorkiln.schedule.group import Group, view_index
 from tensorkiln.schedule.loops import inplace_params, simplify_value
@@ -182,10 +184,10 @@ def _tile(
     start = Var("first")
     first = IntImm(0) if c.window is None else start
 
-    def init(o: int) -> Stmt:
+    def init(into: Buffer, o: int) -> Stmt:
         start = Var("start", out.with_lanes(lanes))
         stores = nest(["r", "q"], [rows, cols],
-                      lambda r, q: Store(acc, (r, q, as_expr(o), vec), start), "unrolled")  # fmt: skip
+                      lambda r, q: Store(into, (r, q, as_expr(o), vec), start), "unrolled")  # fmt: skip
         return Let(start, c.initial(panel * vectors + o, lanes), stores)
 
     def channel(icb: Expr, kh: Expr, kw: Expr, ci: Expr) -> Stmt:
@@ -210,31 +212,44 @@ def _tile(
             body = Let(weights[o], Load(c.w, (*w_lead, Ramp(as_expr(o * lanes), IntImm(1), lanes))), body)
         return body
 
-    def reduce() -> Stmt:
-        if blocked == 1:
-            extents = [_int(c.wt.shape[1]), *c.kernel]
-            return nest(["ic", "kh", "kw"], extents, lambda ic, kh, kw: channel(ic, kh, kw, IntImm(0)))
+    def steps(b: Expr, kh: Expr, kw: Expr) -> Stmt:
+        if step == 1:
+            return channel(b, kh, kw, IntImm(0))
+        # Four steps a basic block: more and the scheduler hoists loads until it spills.
+        return loop("c4", step // 4, lambda c4: loop(
+            "c1", 4, lambda c1: channel(b, kh, kw, c4 * 4 + c1), "unrolled"))  # fmt: skip
 
-        def steps(b: Expr, kh: Expr, kw: Expr) -> Stmt:
-            # Four steps a basic block: more and the scheduler hoists loads until it spills.
-            return loop("c4", step // 4, lambda c4: loop(
-                "c1", 4, lambda c1: channel(b, kh, kw, c4 * 4 + c1), "unrolled"))  # fmt: skip
+    def blocks(lo: Expr, count: ExprLike) -> Stmt:
+        """The terms of `count` granules of input channels from `lo`."""
+        return nest(["icb", "kh", "kw"], [count, *c.kernel],
+                    lambda b, kh, kw: steps(simplify(lo + b), kh, kw))  # fmt: skip
 
-        if c.window is None:
-            return nest(["icb", "kh", "kw"], [-(-_int(c.wt.shape[1]) // step), *c.kernel], steps)
+    def window(_: Expr) -> Stmt:
+        assert c.window is not None
         count = Var("count")
-        body = nest(["icb", "kh", "kw"], [count, *c.kernel], steps)
-        return Let(start, c.window.start(panel), Let(count, c.window.count(panel), body))
+        body = Let(count, c.window.count(panel), blocks(IntImm(0), count))
+        return Let(start, c.window.start(panel), body)
 
-    def store() -> Stmt:
+    def begin(into: Buffer) -> Stmt:
+        return seq(*(init(into, o) for o in range(vectors)))
+
+    def finish(totals: Buffer) -> Stmt:
         parts = []
         for o in range(vectors):
             block = simplify(panel * vectors + o)
             parts.append(nest(["r", "q"], [rows, cols], lambda r, q, o=o, block=block: c.finish(
-                Load(acc, (r, q, as_expr(o), vec)), n, block, h0 + r, w0 + q), "unrolled"))  # fmt: skip
+                Load(totals, (r, q, as_expr(o), vec)), n, block, h0 + r, w0 + q), "unrolled"))  # fmt: skip
         return seq(*parts)
 
-    return Alloc(acc, seq(*(init(o) for o in range(vectors)), reduce(), store()))
+    if c.window is not None:
+        return sum_in_pieces(acc, begin, [(1, window)], finish)
+    granules = -(-_int(c.wt.shape[1]) // step)
+    size, whole, rest = pieces_of(granules, step * c.kernel[0] * c.kernel[1])
+    pieces: Pieces = [
+        (whole, lambda i: blocks(i * size, size)),
+        (1 if rest else 0, lambda i: blocks(as_expr(whole * size), rest)),
+    ]
+    return sum_in_pieces(acc, begin, pieces, finish)
 
 
 def schedule_depthwise(group: Group, target: Target) -> PrimFunc:

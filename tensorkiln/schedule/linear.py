@@ -22,6 +22,7 @@ from tensorkiln.ir.expr import (
 )
 from tensorkiln.ir.relax import Call, RVar, TensorType
 from tensorkiln.ir.stmt import Alloc, For, Let, PrimFunc, Stmt, Store, seq
+from tensorkiln.schedule.accumulate import Pieces, pieces_of, sum_in_pieces
 from tensorkiln.schedule.build import PARALLEL_WORK, fused, lane_ramp, loop
 from tensorkiln.schedule.group import Group, product, static
 from tensorkiln.schedule.loops import inplace_params, simplify_value
@@ -101,7 +102,7 @@ def _tile(c: _Linear, p: Expr, row: Expr, rows: int, columns: int, vectors: int)
     vec = lane_ramp(lanes)
     wide = dtype.with_lanes(lanes)
 
-    def init(o: int) -> Stmt:
+    def init(into: Buffer, o: int) -> Stmt:
         value: Expr = const(0, wide)
         start = Var("start", wide)
         if len(c.call.args) > 2:
@@ -111,7 +112,7 @@ def _tile(c: _Linear, p: Expr, row: Expr, rows: int, columns: int, vectors: int)
         return Let(
             start,
             value,
-            loop("r", rows, lambda r: Store(acc, (r, as_expr(o), vec), start), "unrolled"),
+            loop("r", rows, lambda r: Store(into, (r, as_expr(o), vec), start), "unrolled"),
         )
 
     def step(k: Expr) -> Stmt:
@@ -136,22 +137,38 @@ def _tile(c: _Linear, p: Expr, row: Expr, rows: int, columns: int, vectors: int)
             body = Let(weights[o], Load(c.w, at), body)
         return body
 
-    unroll = 4
-    main = loop(
-        "k4",
-        c.k // unroll,
-        lambda k4: loop("k1", unroll, lambda k1: step(k4 * unroll + k1), "unrolled"),
-    )
-    tail = loop("kt", c.k % unroll, step, "unrolled", lo=c.k // unroll * unroll)
+    def steps(lo: Expr, count: int) -> Stmt:
+        # Four steps a basic block: more and the scheduler hoists loads until it spills.
+        main = loop(
+            "k4",
+            count // 4,
+            lambda k4: loop("k1", 4, lambda k1: step(simplify(lo + k4 * 4 + k1)), "unrolled"),
+        )
+        tail = loop("kt", count % 4, step, "unrolled", lo=simplify(lo + count // 4 * 4))
+        return seq(main, tail)
 
-    def finish(o: int) -> Stmt:
-        valid = min(lanes, columns - o * lanes)
-        return loop("r", rows, lambda r: _finish(c, acc, p, row + r, r, o, valid), "unrolled")
+    quads, whole, rest = pieces_of(c.k // 4, 4) if c.k >= 4 else (1, 0, 0)
+    size, rest = quads * 4, rest * 4 + c.k % 4
+    pieces: Pieces = [
+        (whole, lambda i: steps(i * size, size)),
+        (1 if rest else 0, lambda i: steps(as_expr(whole * size), rest)),
+    ]
 
-    return Alloc(
-        acc,
-        seq(*(init(o) for o in range(vectors)), main, tail, *(finish(o) for o in range(vectors))),
-    )
+    def start(into: Buffer) -> Stmt:
+        return seq(*(init(into, o) for o in range(vectors)))
+
+    def finish(totals: Buffer) -> Stmt:
+        parts = []
+        for o in range(vectors):
+            valid = min(lanes, columns - o * lanes)
+
+            def one(r: Expr, o: int = o, valid: int = valid) -> Stmt:
+                return _finish(c, totals, p, row + r, r, o, valid)
+
+            parts.append(loop("r", rows, one, "unrolled"))
+        return seq(*parts)
+
+    return sum_in_pieces(acc, start, pieces, finish)
 
 
 def _finish(c: _Linear, acc: Buffer, p: Expr, row: Expr, r: Expr, o: int, valid: int) -> Stmt:
