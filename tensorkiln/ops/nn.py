@@ -155,7 +155,7 @@ def _program_max_pool2d(ins: Ins, a: Attrs, out: TensorType) -> Element:
     return element
 
 
-def _covered(w: Window, i: Expr, extent: Expr, include_pad: bool) -> Expr:
+def covered(w: Window, i: Expr, extent: Expr, include_pad: bool) -> Expr:
     """How many elements window i averages along one dimension."""
     if not (w.ceil_mode or ((w.before or w.after) and not include_pad)):
         return as_expr(w.kernel)
@@ -174,8 +174,8 @@ def _program_avg_pool2d(ins: Ins, a: Attrs, out: TensorType) -> Element:
         kh, kw = _taps(pair)
         at = (n, c, pair[0].tap(i, kh[0]), pair[1].tap(j, kw[0]))
         total = Reduce("sum", (kh, kw), _padded_read(x, pair, at, const(0, out.dtype)))
-        rows = _covered(pair[0], i, x.type.shape[2], include)
-        cols = _covered(pair[1], j, x.type.shape[3], include)
+        rows = covered(pair[0], i, x.type.shape[2], include)
+        cols = covered(pair[1], j, x.type.shape[3], include)
         count = rows * cols
         known = int_value(count)
         return total / (const(known, out.dtype) if known else cast(count, out.dtype))

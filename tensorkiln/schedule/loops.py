@@ -12,7 +12,7 @@ from tensorkiln.arith import affine, simplify, simplify_stmt
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import (
     REDUCE_BINARY, Broadcast, Expr, IntImm, Load, Reduce, Var, VectorReduce, as_expr, binary, const,
-    int_value, logical_and, reduce_identity,
+    int_value, logical_and, reduce_identity, select,
 )  # fmt: skip
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import TensorType
@@ -192,9 +192,13 @@ class _Region:
         c, value = lane_body(lane)
         value = simplify_value(value, bounds)
         store = Store(g.out, (*index, lane), value)
-        if channels % v == 0 and _lanes_ok(value, lane):
-            emitted = _with_reductions(store, value, lane, v)
-            return emitted
+        if _lanes_ok(value, lane):
+            if channels % v == 0:
+                return _with_reductions(store, value, lane, v)
+            if blocked_loads(value, v):
+                # Lanes past the last channel exist in every operand; here they stay zero.
+                value = select(c < channels, value, const(0, value.dtype))
+                return _with_reductions(Store(store.buffer, store.indices, value), value, lane, v)
         one = If(c < channels, _with_reductions(store, value, None, 1),
                  Store(g.out, (*index, lane), const(0, g.out.dtype)))  # fmt: skip
         return For(lane, IntImm(0), IntImm(v), "serial", one)
@@ -238,9 +242,7 @@ class _Region:
                 return loop("j", inner, lambda j: scalar(lead, j))
 
             def vector(iv: Expr) -> Stmt:
-                value = substitute(probe, {i: iv}) if not isinstance(iv, Var) else substitute(
-                    probe, {i: iv}
-                )
+                value = substitute(probe, {i: iv})
                 at = g.store_index(index_of(lead, iv * lanes + lane))
                 return _with_reductions(Store(g.out, at, value), value, lane, lanes)
 
@@ -323,7 +325,7 @@ def _prod(values: list[int]) -> int:
 
 
 def _flat_element(buf: Buffer) -> Element:
-    return lambda *index: Load(buf, (index[-1],))
+    return lambda *index: Load(buf, (index[-1] if index else IntImm(0),))
 
 
 def simplify_value(e: Expr, bounds: dict[Var, tuple[int, int]]) -> Expr:
@@ -367,6 +369,16 @@ def _lanes_ok(value: Expr, lane: Var) -> bool:
                 return False
             strided += stride not in (0, 1)
     return strided <= 1
+
+
+def blocked_loads(value: Expr, v: int) -> bool:
+    """Whether every load is from blocks of v channels, or of a single element: reading the lanes
+    past the last channel stays inside the buffers."""
+    return all(
+        len(x.buffer.shape) == 5 and int_value(x.buffer.shape[-1]) == v
+        or all(int_value(d) == 1 for d in x.buffer.shape)
+        for x in walk(value) if isinstance(x, Load)
+    )  # fmt: skip
 
 
 # -- reductions ----------------------------------------------------------------------------------

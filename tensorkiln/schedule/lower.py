@@ -16,6 +16,7 @@ from tensorkiln.schedule.conv2d import (
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.linear import schedule_linear, supports_linear
 from tensorkiln.schedule.loops import schedule_loops
+from tensorkiln.schedule.pool import schedule_pool, supports_pool
 from tensorkiln.schedule.rows import schedule_layer_norm, schedule_softmax, supports_rows
 from tensorkiln.script.printer import print_function
 from tensorkiln.target import Target
@@ -68,6 +69,8 @@ def choose_schedule(group: Group, target: Target) -> Schedule:
         return schedule_depthwise if is_depthwise(call, out) else schedule_conv2d
     if call.op == "linear" and supports_linear(call, out):
         return schedule_linear
+    if call.op in ("max_pool2d", "avg_pool2d") and supports_pool(group):
+        return schedule_pool
     if call.op == "attention" and supports_attention(call, target):
         return schedule_attention
     if call.op in ("softmax", "log_softmax") and supports_rows(call, out):

@@ -236,6 +236,8 @@ class _Assign:
             return self.now[a]  # type: ignore[index]
         if isinstance(a, RVar) and a.tensor.ndim == 4 and (int_value(a.tensor.shape[1]) or 0) > 1:
             return self._convert(a, self.blocked)
+        if isinstance(a, Constant) and a.type.ndim == 4 and (int_value(a.type.shape[1]) or 0) > 1:
+            return self._pack(a, str(self.blocked))
         return self._plain_value(a)
 
     # -- conversions ---------------------------------------------------------------------------------

@@ -1,0 +1,64 @@
+"""Pooling between convolutions, where tensors lie in channel blocks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tensorkiln as tk
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import Tuple, constant, tensor
+from tensorkiln.ops.builder import GraphBuilder
+from tensorkiln.ops.evaluate import evaluate
+
+# (operator, channels, image, attributes)
+CASES = (
+    ("max_pool2d", 32, (9, 11), {"kernel": (3, 3), "strides": (2, 2), "padding": (1, 1, 1, 1)}),
+    ("max_pool2d", 24, (12, 8), {"kernel": (3, 3), "strides": (1, 1), "padding": (1, 1, 1, 1)}),
+    ("max_pool2d", 20, (7, 30), {"kernel": (2, 2), "strides": (2, 2)}),
+    ("max_pool2d", 16, (6, 6),
+     {"kernel": (3, 3), "strides": (2, 2), "padding": (0, 0, 1, 1), "ceil_mode": True}),
+    ("avg_pool2d", 24, (9, 9), {"kernel": (3, 3), "strides": (2, 2), "padding": (1, 1, 1, 1)}),
+    ("avg_pool2d", 40, (5, 7),
+     {"kernel": (3, 2), "strides": (1, 2), "padding": (1, 0, 0, 1), "count_include_pad": True}),
+    ("avg_pool2d", 16, (7, 7), {"kernel": (7, 7)}),
+    ("avg_pool2d", 16, (6, 5), {"kernel": (2, 2), "strides": (2, 2), "ceil_mode": True}),
+)  # fmt: skip
+
+
+def _model() -> IRModule:
+    """conv2d -> (negative numbers matter) -> pool -> conv2d with a halo, for each case."""
+    rng = np.random.default_rng(0)
+    g = GraphBuilder()
+    outs = []
+    for k, (op, channels, image, attrs) in enumerate(CASES):
+        x = g.param(f"x{k}", tensor((1, 3, *image), "float32"))
+        w = constant(rng.standard_normal((channels, 3, 1, 1)).astype("f4"))
+        pooled = g.emit(op, g.emit("conv2d", x, w), **attrs)
+        scale = constant(rng.standard_normal((1, channels, 1, 1)).astype("f4"))
+        shifted = g.emit("add", pooled, scale)
+        w2 = constant(rng.standard_normal((5, channels, 3, 3)).astype("f4"))
+        outs.append(g.emit("conv2d", shifted, w2, padding=(1, 1, 1, 1)))
+    return IRModule((g.finish(Tuple(tuple(outs))),))
+
+
+@pytest.fixture(scope="module")
+def compiled() -> tuple[tk.Executable, dict[str, np.ndarray], list[np.ndarray]]:
+    """The library, its inputs, and float64 results."""
+    mod = _model()
+    rng = np.random.default_rng(1)
+    inputs = {
+        f"x{k}": rng.standard_normal((1, 3, *case[2])).astype("f4") for k, case in enumerate(CASES)
+    }
+    return tk.compile(mod), inputs, evaluate(mod, inputs, dtype="float64")
+
+
+def test_pools_match_the_reference(
+    compiled: tuple[tk.Executable, dict[str, np.ndarray], list[np.ndarray]],
+) -> None:
+    exe, inputs, expected = compiled
+    classes = {k.kernel_class for k in exe.kernels if "pool" in k.symbol}
+    assert classes == {"pool_blocked"}
+    got = tk.runtime.Executor(exe.jit(), tk.cpu())["main"](*inputs.values())
+    for case, have, want in zip(CASES, got, expected, strict=True):
+        np.testing.assert_allclose(have.numpy(), want, rtol=2e-4, atol=2e-4, err_msg=str(case))
