@@ -1,0 +1,95 @@
+"""Small tensor programs for emitter tests, compiled together and called with NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+from tensorkiln.ir.buffer import Buffer, buffer
+from tensorkiln.ir.expr import Expr, IntImm, Load, Var
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.stmt import For, PrimFunc, Stmt, Store
+from tensorkiln.pipeline import compile as compile_module
+from tensorkiln.runtime import Module
+from tensorkiln.target import Target
+
+# Every level of x86-64 that is generated for: SSE2, AVX2 with FMA, and this machine.
+LEVELS: dict[str, Target] = {
+    "sse2": Target("llvm"),
+    "avx2": Target({"kind": "llvm", "mcpu": "haswell"}),
+    "native": Target("native"),
+}
+N = 4096
+
+Formula = Callable[..., Expr]
+Body = Callable[..., Stmt]
+
+
+def elementwise(
+    name: str, f: Formula, ins: Sequence[str], out: str, lanes: int, n: int = N
+) -> PrimFunc:
+    """out[i] = f(in0[i], in1[i], ...) for n elements, `lanes` at a time."""
+    bufs = [buffer(f"p{k}", (n,), d, align=1) for k, d in enumerate(ins)]
+    result = buffer("out", (n,), out, align=1)
+    i, lane = Var("i"), Var("l")
+    at = i * lanes + lane if lanes > 1 else i
+    body: Stmt = Store(result, (at,), f(*[Load(b, (at,)) for b in bufs]))
+    if lanes > 1:
+        body = For(lane, IntImm(0), IntImm(lanes), "vectorized", body)
+    loop = For(i, IntImm(0), IntImm(n // lanes), "serial", body)
+    return PrimFunc(name, (*bufs, result), loop, public=True)
+
+
+def program(name: str, shapes: Sequence[tuple[tuple[int, ...], str]], body: Body) -> PrimFunc:
+    """A kernel over buffers of these shapes and dtypes; the last one is written."""
+    bufs: list[Buffer] = [buffer(f"p{k}", s, d, align=1) for k, (s, d) in enumerate(shapes)]
+    return PrimFunc(name, tuple(bufs), body(*bufs), public=True)
+
+
+def compiled(funcs: Sequence[PrimFunc], target: Target) -> Module:
+    """All kernels in one library."""
+    return compile_module(IRModule(tuple(funcs), "kernels"), target, relax_pipeline=None).jit()
+
+
+@dataclass(frozen=True)
+class Case:
+    """An expression and what NumPy says it is."""
+
+    name: str
+    ins: tuple[str, ...]
+    out: str
+    formula: Formula
+    numpy: Callable[..., np.ndarray]
+
+    def kernels(self, widths: Sequence[int] = (1, 8)) -> list[PrimFunc]:
+        return [
+            elementwise(f"{self.name}_x{w}", self.formula, self.ins, self.out, w) for w in widths
+        ]
+
+
+def numbers(dtype: str, seed: int, n: int = N) -> np.ndarray:
+    """Random values of a dtype, corners first: ends of the range, zeros, NaN, denormals."""
+    generator = np.random.default_rng([seed, n])
+    if dtype == "bool":
+        return generator.random(n) < 0.5
+    if dtype.startswith(("int", "uint")):
+        info = np.iinfo(dtype)
+        x = generator.integers(info.min, info.max, n, dtype, endpoint=True)
+        x[::3] = generator.integers(max(info.min, -9), 9, len(x[::3]), dtype)
+        corners = [info.min, info.max, 0, 1, info.max - 1, info.min + 1]
+        x[: len(corners)] = corners
+        return x
+    info = ml_dtypes.finfo(dtype)
+    x = generator.standard_normal(n) * 10.0 ** generator.integers(-9, 10, n)
+    x[::4] = generator.integers(-8, 9, len(x[::4])) / 2
+    low, big = float(info.smallest_subnormal), float(info.max)
+    tiny = float(info.tiny)
+    corners = [0.0, -0.0, np.inf, -np.inf, np.nan, big, -big, low, -low, tiny, -tiny, 0.5, 1.5,
+               -0.5, 2.0**23, -(2.0**23), 2.0**52, 8388607.5, -1e-30]  # fmt: skip
+    with np.errstate(all="ignore"):
+        corner = generator.permutation(np.tile(corners, 4))
+        x[: len(corner)] = corner
+        return x.astype(dtype)

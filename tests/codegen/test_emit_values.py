@@ -1,0 +1,267 @@
+"""Every expression node reaches LLVM and computes what NumPy computes, on every x86-64 level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import ml_dtypes  # noqa: F401 - registers bfloat16 with NumPy
+import numpy as np
+import pytest
+
+from tensorkiln.ir.expr import (
+    Broadcast, IntImm, Load, Ramp, Select, Shuffle, Var, VectorReduce, binary, cast, const, intrin,
+    unary,
+)  # fmt: skip
+from tensorkiln.ir.stmt import For, If, Let, Seq, Store
+from tensorkiln.ops.elementwise import cast_array
+from tensorkiln.runtime import Module
+from tests.codegen.kernels import LEVELS, N, Case, compiled, elementwise, numbers, program
+
+INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+Fn = Callable[..., np.ndarray]
+
+
+def _op(name: str, dtypes: tuple[str, ...], numpy: Fn, result: str = "") -> list[Case]:
+    return [
+        Case(f"{name}_{d}", (d, d), result or d, lambda x, y: binary(name, x, y), numpy)
+        for d in dtypes
+    ]
+
+
+def _in_single(f: Fn) -> Fn:
+    """16-bit floats are computed in float32 and rounded once."""
+
+    def wrapped(*xs: np.ndarray) -> np.ndarray:
+        narrow = xs[0].dtype.name in ("float16", "bfloat16")
+        out = f(*(x.astype(np.float32) if narrow else x for x in xs))
+        return out.astype(xs[0].dtype) if narrow and out.dtype.kind != "b" else out
+
+    return wrapped
+
+
+def _less(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.where(x < y, x, y)
+
+
+def _greater(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.where(x > y, x, y)
+
+
+def _divisor(e: object) -> object:
+    return binary("max", binary("bitand", e, const(7, e.dtype)), const(1, e.dtype))  # type: ignore
+
+
+def _floor_cases() -> list[Case]:
+    """Any dividend, positive divisors; and powers of two, which become shifts."""
+    out = []
+    for d in INTS:
+        bound = lambda y: np.maximum(y & 7, 1).astype(y.dtype)  # noqa: E731
+        for op, f in (("floordiv", np.floor_divide), ("floormod", np.mod)):
+            out.append(Case(f"{op}_{d}", (d, d), d, lambda x, y, op=op: binary(op, x, _divisor(y)),
+                            lambda x, y, f=f, b=bound: f(x, b(y))))  # fmt: skip
+            for n in (4, 7):
+                out.append(Case(f"{op}{n}_{d}", (d,), d, lambda x, op=op, n=n: binary(op, x, n),
+                                lambda x, f=f, n=n: f(x, x.dtype.type(n))))  # fmt: skip
+    for d in ("int32", "int64"):  # not -1: the most negative value has no quotient
+        out += [
+            Case(f"{op}_neg_{d}", (d, d), d, lambda x, y, op=op: binary(op, x, -1 - _divisor(y)),
+                 lambda x, y, f=f: f(x, -1 - np.maximum(y & 7, 1).astype(y.dtype)))
+            for op, f in (("floordiv", np.floor_divide), ("floormod", np.mod))
+        ]  # fmt: skip
+    return out
+
+
+def _shift_cases() -> list[Case]:
+    out = []
+    for d in INTS:
+        bits = np.dtype(d).itemsize * 8 - 1
+        for op, f in (("shl", np.left_shift), ("shr", np.right_shift)):
+            out.append(Case(f"{op}_{d}", (d, d), d,
+                            lambda x, y, op=op, b=bits: binary(op, x, binary("bitand", y, b)),
+                            lambda x, y, f=f, b=bits: f(x, y & y.dtype.type(b))))  # fmt: skip
+    return out
+
+
+def _cast_reference(dst: str) -> Fn:
+    def f(x: np.ndarray) -> np.ndarray:
+        if dst == "bool":
+            return x != 0
+        if x.dtype.name == "bfloat16" and np.dtype(dst).kind in "iu":
+            x = x.astype(np.float32)
+        if dst == "bfloat16" and x.dtype.kind in "iu":
+            x = x.astype(np.float64)
+        return cast_array(x, dst)
+
+    return f
+
+
+EVERY = ("bool", *INTS, *FLOATS)
+CASES: list[Case] = [
+    *(c for op, f in (("add", np.add), ("sub", np.subtract), ("mul", np.multiply))
+      for c in _op(op, (*INTS, *FLOATS), _in_single(f))),
+    *_op("div", FLOATS, _in_single(np.divide)),
+    *(c for op, f in (("bitand", np.bitwise_and), ("bitor", np.bitwise_or),
+                      ("bitxor", np.bitwise_xor)) for c in _op(op, INTS, f)),
+    *(c for op, f in (("lt", np.less), ("le", np.less_equal), ("gt", np.greater),
+                      ("ge", np.greater_equal), ("eq", np.equal), ("ne", np.not_equal))
+      for c in _op(op, EVERY, f, "bool")),
+    *_op("and", ("bool",), np.logical_and), *_op("or", ("bool",), np.logical_or),
+    *_op("min", (*INTS, *FLOATS), _less), *_op("max", (*INTS, *FLOATS), _greater),
+    *_floor_cases(), *_shift_cases(),
+    *(Case(f"{op}_{d}", (d,), d, lambda x, op=op: unary(op, x), _in_single(f))
+      for op, f in (("floor", np.floor), ("ceil", np.ceil), ("round", np.rint),
+                    ("trunc", np.trunc), ("sqrt", np.sqrt), ("abs", np.abs), ("neg", np.negative))
+      for d in FLOATS),
+    *(Case(f"{op}_{d}", (d,), d, lambda x, op=op: unary(op, x), f)
+      for op, f in (("abs", np.abs), ("neg", np.negative)) for d in INTS[:4]),
+    *(Case(f"not_{d}", (d,), d, lambda x: unary("not", x), np.invert) for d in ("bool",)),
+    *(Case(f"cast_{a}_{b}", (a,), b, lambda x, b=b: cast(x, b), _cast_reference(b))
+      for a in EVERY for b in EVERY if a != b),
+    *(Case(f"select_{d}", ("bool", d, d), d, Select, np.where) for d in EVERY),
+    *(Case(f"isnan_{d}", (d,), "bool", lambda x: intrin("isnan", x), np.isnan) for d in FLOATS),
+    *(Case(f"const_{d}", (d,), d, lambda x: binary("add", x, const(0.1, x.dtype)),
+           _in_single(lambda x: x + x.dtype.type(0.1))) for d in ("float32", "float64")),
+    Case("const_float16", ("float16",), "float16", lambda x: const(0.1, x.dtype),
+         lambda x: np.full_like(x, 0.1)),
+    Case("const_bfloat16", ("bfloat16",), "bfloat16", lambda x: const(0.1, x.dtype),
+         lambda x: np.full_like(x, 0.1)),
+    Case("bits_to_int", ("float32",), "int32", lambda x: intrin("bitcast_i32", x),
+         lambda x: x.view(np.int32)),
+    Case("bits_to_float", ("int32",), "float32", lambda x: intrin("bitcast_f32", x),
+         lambda x: x.view(np.float32)),
+    Case("floordiv_float", ("float32", "float32"), "float32",
+         lambda x, y: binary("floordiv", x, y), lambda x, y: np.floor(x / y)),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=LEVELS)
+def library(request: pytest.FixtureRequest) -> Module:
+    return compiled([k for c in CASES for k in c.kernels()], LEVELS[request.param])
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_expression(case: Case, library: Module) -> None:
+    xs = [numbers(d, seed) for seed, d in enumerate(case.ins)]
+    with np.errstate(all="ignore"):
+        want = case.numpy(*xs)
+    for width in (1, 8):
+        got = np.zeros(N, case.out)
+        library[f"{case.name}_x{width}"](*xs, got)
+        bad = ~((got == want) | ((got != got) & (want != want)))
+        where = np.flatnonzero(bad)[:5]
+        assert not bad.any(), (width, [x[where] for x in xs], got[where], want[where])
+        if case.out in FLOATS and not case.name.startswith("floordiv"):
+            zero = (got == 0) & (want == 0)
+            np.testing.assert_array_equal(np.signbit(got[zero]), np.signbit(want[zero]))
+
+
+# -- vectors and statements --------------------------------------------------------------------------
+
+
+def _tree(x: np.ndarray, f: Fn) -> np.ndarray:
+    """Upper half onto lower half until one is left: the order VectorReduce promises."""
+    while x.shape[-1] > 1:
+        half = x.shape[-1] // 2
+        x = f(x[..., :half], x[..., half:])
+    return x[..., 0]
+
+
+REDUCES = {"sum": np.add, "prod": np.multiply, "max": _greater, "min": _less}
+
+
+def _reduce_kernel(op: str, dtype: str, lanes: int):  # noqa: ANN202
+    def body(x, out):  # noqa: ANN001, ANN202
+        i = Var("i")
+        row = Load(x, (i, Ramp(IntImm(0), IntImm(1), lanes)))
+        return For(i, IntImm(0), IntImm(32), "serial", Store(out, (i,), VectorReduce(op, row)))
+
+    return program(f"reduce_{op}_{dtype}_{lanes}", [((32, lanes), dtype), ((32,), dtype)], body)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_vector_reduce_has_one_order(level: str) -> None:
+    table = [(op, d, n) for op in REDUCES for d in ("float32", "int32", "float64", "int8")
+             for n in (2, 4, 16)]  # fmt: skip
+    library = compiled([_reduce_kernel(*row) for row in table], LEVELS[level])
+    for op, dtype, lanes in table:
+        x = numbers(dtype, 3)[100 : 100 + 32 * lanes].reshape(32, lanes)
+        got = np.zeros(32, dtype)
+        library[f"reduce_{op}_{dtype}_{lanes}"](x, got)
+        with np.errstate(all="ignore"):
+            np.testing.assert_array_equal(got, _tree(x, REDUCES[op]).astype(dtype))
+
+
+def _statements() -> list:
+    def shuffle(x, out):  # noqa: ANN001, ANN202
+        a = Load(x, (Ramp(IntImm(0), IntImm(1), 4),))
+        b = Load(x, (Ramp(IntImm(4), IntImm(1), 4),))
+        return Store(out, (Ramp(IntImm(0), IntImm(1), 6),), Shuffle(a, b, (7, 0, 3, 4, 4, 1)))
+
+    def strided(x, out):  # noqa: ANN001, ANN202
+        """Lanes two rows apart are read, lanes three elements apart are written."""
+        at = Ramp(IntImm(1), IntImm(2), 4)
+        return Store(out, (Ramp(IntImm(0), IntImm(3), 4),), Load(x, (at, IntImm(2))))
+
+    def gather(x, at, out):  # noqa: ANN001, ANN202
+        index = cast(Load(at, (Ramp(IntImm(0), IntImm(1), 8),)), "int64")
+        return Store(out, (Ramp(IntImm(0), IntImm(1), 8),), Load(x, (index,)))
+
+    def scatter(x, at, out):  # noqa: ANN001, ANN202
+        index = cast(Load(at, (Ramp(IntImm(0), IntImm(1), 8),)), "int64")
+        return Store(out, (index,), Load(x, (Ramp(IntImm(0), IntImm(1), 8),)))
+
+    def branches(x, out):  # noqa: ANN001, ANN202
+        """Conditions on data and on indices, with and without an else, values used after both."""
+        i, v = Var("i"), Var("v", x.dtype)
+        inner = Seq((
+            Store(out, (i,), v),
+            If(v < 0.0, Store(out, (i,), v * 2.0), Store(out, (i,), v + 1.0)),
+            If(binary("eq", i % 3, 0), Store(out, (i,), Load(out, (i,)) * 10.0)),
+        ))  # fmt: skip
+        return For(i, IntImm(0), IntImm(40), "serial", Let(v, Load(x, (i,)), inner))
+
+    def ramp(out):  # noqa: ANN001, ANN202
+        i = Var("i")
+        wide = Ramp(i * 5, IntImm(-3), 4) + Broadcast(i, 4)
+        return For(i, IntImm(2), IntImm(6), "serial",
+                   Store(out, (Ramp((i - 2) * 4, IntImm(1), 4),), wide))  # fmt: skip
+
+    f32, i32 = "float32", "int32"
+    return [
+        program("shuffle", [((8,), f32), ((6,), f32)], shuffle),
+        program("strided", [((9, 3), f32), ((10,), f32)], strided),
+        program("gather", [((50,), f32), ((8,), i32), ((8,), f32)], gather),
+        program("scatter", [((8,), f32), ((8,), i32), ((50,), f32)], scatter),
+        program("branches", [((40,), f32), ((40,), f32)], branches),
+        program("ramp", [((24,), "int64")], ramp),
+        elementwise("twice", lambda x: x + x, (f32,), f32, 16, 48),
+    ]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_statements_and_memory(level: str) -> None:
+    m = compiled(_statements(), LEVELS[level])
+    x = np.arange(8, dtype=np.float32)
+    out = np.zeros(6, np.float32)
+    m["shuffle"](x, out)
+    assert out.tolist() == [7, 0, 3, 4, 4, 1]
+    rows, out = np.arange(27, dtype=np.float32).reshape(9, 3), np.zeros(10, np.float32)
+    m["strided"](rows, out)
+    assert out[::3].tolist() == rows[1::2, 2].tolist() and out.sum() == rows[1::2, 2].sum()
+    many, at = np.random.default_rng(0).random(50).astype(np.float32), [3, 49, 0, 3, 7, 8, 31, 2]
+    out = np.zeros(8, np.float32)
+    m["gather"](many, np.array(at, np.int32), out)
+    assert out.tolist() == many[at].tolist()
+    places, out = np.array([3, 49, 0, 4, 7, 8, 31, 2], np.int32), np.zeros(50, np.float32)
+    m["scatter"](x + 1, places, out)
+    assert out[places].tolist() == (x + 1).tolist() and np.count_nonzero(out) == 8
+    values = np.linspace(-2, 2, 40).astype(np.float32)
+    out = np.zeros(40, np.float32)
+    m["branches"](values, out)
+    want = np.where(values < 0, values * 2, values + 1)
+    want[::3] *= 10
+    np.testing.assert_array_equal(out, want)
+    out64 = np.zeros(24, np.int64)
+    m["ramp"](out64)
+    assert out64.tolist() == [i * 6 - 3 * k for i in range(2, 8) for k in range(4)]

@@ -1,0 +1,166 @@
+"""Many small graphs compiled into one library, each compared with its float64 meaning.
+
+A linked library costs a second, a kernel in it milliseconds: tests of schedules collect their
+graphs in a `Battery` first and compile once.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import ml_dtypes  # noqa: F401 - registers bfloat16 with NumPy
+import numpy as np
+
+from tensorkiln.executable import Executable
+from tensorkiln.ir.expr import ExprLike, Var, int_value
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import Function, TensorType, Value, tensor
+from tensorkiln.ir.visit import free_vars
+from tensorkiln.ops.evaluate import evaluate
+from tensorkiln.pipeline import compile as compile_module
+from tensorkiln.runtime import Executor
+from tensorkiln.target import Target
+from tests.transform.graphs import Graph
+
+Build = Callable[..., Value]
+Spec = TensorType | tuple[ExprLike, ...]
+# What kernels may call: the thread pool, and what every C library has.
+ALLOWED = {"kiln_parallel_for", "memcpy", "memset", "memmove"}
+ARM = Target({"kind": "llvm", "mtriple": "aarch64-unknown-linux-gnu", "mcpu": "cortex-a72"})
+# Largest error as a share of the largest element, by dtype of the result.
+TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 5e-6, "float64": 1e-13}
+
+
+def typed(dtype: str, *shape: ExprLike) -> TensorType:
+    return tensor(shape, dtype)
+
+
+@dataclass
+class Case:
+    """One graph function; `sizes` are values of its symbols, one run for each."""
+
+    name: str
+    function: Function
+    sizes: Sequence[Mapping[str, int]]
+    make: Callable[[int, np.dtype, tuple[int, ...]], np.ndarray] | None = None
+    tolerance: float = 0.0
+
+
+@dataclass
+class Battery:
+    """Cases by name; `add` a builder, `compile`, `check` each."""
+
+    cases: dict[str, Case] = field(default_factory=dict)
+
+    def add(
+        self, name: str, build: Build, *params: Spec, sizes: Sequence[Mapping[str, int]] = ({},),
+        make: Callable[..., np.ndarray] | None = None, tolerance: float = 0.0,
+    ) -> None:  # fmt: skip
+        """A graph over parameters x0, x1, ... ; plain tuples are float32 shapes."""
+        g = Graph()
+        types = [p if isinstance(p, TensorType) else tensor(p, "float32") for p in params]
+        values = [g.param(f"x{k}", t) for k, t in enumerate(types)]
+        assert name not in self.cases, name
+        function = g.finish(build(g, *values), name)
+        self.cases[name] = Case(name, function, sizes, make, tolerance)
+
+    def undefined(self, target: Target) -> set[str]:
+        """Symbols that the kernels of `target` need beyond those allowed."""
+        found: set[str] = set()
+        for artifact in self.compile(target).artifacts:
+            if artifact.file_name.endswith(".o"):
+                found |= undefined_symbols(bytes(artifact.view))
+        return found - ALLOWED
+
+    def compile(self, target: Target) -> Executable:
+        functions = tuple(c.function for c in self.cases.values())
+        return compile_module(IRModule(functions, "battery"), target)
+
+    def check(self, name: str, run: Executor) -> None:
+        """Every size of one case against float64, and the same bytes for 1, 2 and 3 threads."""
+        case = self.cases[name]
+        for k, sizes in enumerate(case.sizes):
+            inputs = arguments(case, sizes, k)
+            with np.errstate(all="ignore"):
+                want = evaluate(case.function, inputs, sizes, dtype="float64")
+            runs = []
+            for threads in (1, 2, 3):
+                run.set_num_threads(threads)
+                out = run[name](*inputs.values())
+                runs.append([np.asarray(t) for t in (out if isinstance(out, tuple) else (out,))])
+            for one, other in zip(runs, runs[1:], strict=False):
+                for a, b in zip(one, other, strict=True):
+                    assert a.tobytes() == b.tobytes(), f"{sizes}: bytes depend on threads"
+            for got, expected in zip(runs[0], want, strict=True):
+                compare(got, expected, case.tolerance, f"{name} {dict(sizes)}")
+
+
+def undefined_symbols(data: bytes) -> set[str]:
+    """Names of the undefined symbols of a 64-bit little-endian ELF object."""
+    at = struct.unpack_from("<Q", data, 0x28)[0]
+    size, count = struct.unpack_from("<HH", data, 0x3A)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", data, at + k * size) for k in range(count)]
+    names = set()
+    for s in sections:
+        if s[1] != 2:  # SHT_SYMTAB
+            continue
+        text = sections[s[6]][4]
+        for offset in range(s[4] + 24, s[4] + s[5], 24):
+            name, _, _, index = struct.unpack_from("<IBBH", data, offset)
+            if index == 0:
+                end = data.index(b"\0", text + name)
+                names.add(data[text + name : end].decode())
+    return names
+
+
+def arguments(case: Case, sizes: Mapping[str, int], seed: int) -> dict[str, np.ndarray]:
+    """Random inputs in parameter order."""
+    inputs = {}
+    for k, p in enumerate(case.function.params):
+        shape = tuple(_extent(d, sizes) for d in p.tensor.shape)
+        make = case.make or random_array
+        inputs[p.name] = np.asarray(make(seed * 100 + k, np.dtype(p.tensor.dtype.name), shape))
+    return inputs
+
+
+def _extent(d: object, sizes: Mapping[str, int]) -> int:
+    n = int_value(d)  # type: ignore[arg-type]
+    if n is not None:
+        return n
+    assert isinstance(d, Var), f"{d}: parameters have plain symbols, not {free_vars(d)}"  # type: ignore
+    return sizes[d.name]
+
+
+def random_array(seed: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """Normal floats, the whole range of small integers and a small one of the others."""
+    generator = np.random.default_rng([seed, *shape])
+    if dtype.kind == "b":
+        return generator.random(shape) < 0.5
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        return generator.integers(max(info.min, -100), min(info.max, 100), shape, dtype, True)
+    return generator.standard_normal(shape).astype(dtype)
+
+
+def compare(got: np.ndarray, want: np.ndarray, tolerance: float, what: str) -> None:
+    """Integers exactly; floats within a share of the largest finite element."""
+    assert got.shape == want.shape, f"{what}: shape {got.shape}, expected {want.shape}"
+    name = got.dtype.name
+    if name not in TOLERANCE:
+        assert got.dtype == want.dtype, f"{what}: {got.dtype}, expected {want.dtype}"
+        np.testing.assert_array_equal(got, want, err_msg=what)
+        return
+    x = got.astype(np.float64)
+    np.testing.assert_array_equal(np.isnan(x), np.isnan(want), err_msg=what)
+    with np.errstate(all="ignore"):
+        want = want.astype(name).astype(np.float64)  # beyond the type's range is infinity
+    ends = np.isinf(want)
+    np.testing.assert_array_equal(x[ends], want[ends], err_msg=what)
+    x, want = x[np.isfinite(want)], want[np.isfinite(want)]
+    if not x.size:
+        return
+    limit = (tolerance or TOLERANCE[name]) * max(float(np.abs(want).max()), 1e-30)
+    error = np.abs(x - want)
+    assert error.max() <= limit, f"{what}: error {error.max()} > {limit} at {int(error.argmax())}"
