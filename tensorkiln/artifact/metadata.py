@@ -42,7 +42,7 @@ class FunctionInfo:
 
     `symbols` maps each symbolic dimension to its least size. `workspace_bytes` is what one
     executor holds for it beside weights, inputs and outputs; an expression when it depends on
-    symbolic dimensions.
+    symbolic dimensions. `requires` holds conditions between sizes, as text: `sequence <= 512`.
     """
 
     name: str
@@ -52,6 +52,7 @@ class FunctionInfo:
     symbols: Mapping[str, int] = field(default_factory=dict)
     workspace_bytes: Dim = 0
     kernel_calls: int = 0
+    requires: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +198,7 @@ def _tensor_json(tensor: TensorInfo) -> dict[str, object]:
 
 
 def _function_json(function: FunctionInfo) -> dict[str, object]:
-    return {
+    out: dict[str, object] = {
         "name": function.name,
         "kind": function.kind,
         "inputs": [_tensor_json(tensor) for tensor in function.inputs],
@@ -206,6 +207,9 @@ def _function_json(function: FunctionInfo) -> dict[str, object]:
         "workspace_bytes": function.workspace_bytes,
         "kernel_calls": function.kernel_calls,
     }
+    if function.requires:
+        out["requires"] = list(function.requires)
+    return out
 
 
 def _kernel_json(kernel: KernelInfo) -> dict[str, object]:
@@ -251,8 +255,8 @@ class _Reader:
         found = self.get(key, list, [])
         return [_Reader(row, f"{self._where}.{key}[{i}]") for i, row in enumerate(found)]
 
-    def texts(self, key: str) -> tuple[str, ...]:
-        found = self.get(key, list)
+    def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
+        found = self.get(key, list, None if default is None else list(default))
         if not all(isinstance(text, str) for text in found):
             raise _bad("expected a list of text", f"{self._where}.{key}")
         return tuple(found)
@@ -288,6 +292,7 @@ def _function(row: _Reader) -> FunctionInfo:
         symbols=_symbols(symbols),
         workspace_bytes=row.size("workspace_bytes"),
         kernel_calls=row.get("kernel_calls", int, 0),
+        requires=row.texts("requires", ()),
     )
 
 

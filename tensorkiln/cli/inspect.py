@@ -68,8 +68,9 @@ def _function_text(function: FunctionInfo) -> str:
     rows += [("out", t.name, t.dtype, dims_text(t.dims)) for t in function.outputs]
     space = function.workspace_bytes
     memory = size_text(space) if isinstance(space, int) else f"{space} bytes"
-    title = f"{function.kind} function {function.name}"
-    return f"{title} ({function.kernel_calls} kernel calls, workspace {memory})\n{columns(rows)}"
+    needs = "".join(f"\n  requires {condition}" for condition in function.requires)
+    calls = f"({function.kernel_calls} kernel calls, workspace {memory})"
+    return f"{function.kind} function {function.name} {calls}\n{columns(rows)}{needs}"
 
 
 def _kernels_text(report: LibraryReport, everything: bool) -> str:

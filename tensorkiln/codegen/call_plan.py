@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
-from tensorkiln.base.errors import InternalError
+from tensorkiln.arith.ranges import Bounds
+from tensorkiln.arith.simplify import prove
 from tensorkiln.codegen.host_function import (
+    Condition,
     HostFunction,
     KernelCall,
     Param,
@@ -18,8 +22,9 @@ from tensorkiln.codegen.host_function import (
     TensorInfo,
     c_name,
 )
+from tensorkiln.codegen.size_text import c_expression, expression_text
 from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import Binary, Cast, Expr, IntImm, Select, Var, int_value
+from tensorkiln.ir.expr import Expr, IntImm, Var, binary, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
     Call,
@@ -59,48 +64,12 @@ class WeightArena:
         return found
 
 
-_C_OPS = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "floordiv": "/",
-    "floormod": "%",
-    "lt": "<",
-    "le": "<=",
-    "gt": ">",
-    "ge": ">=",
-    "eq": "==",
-    "ne": "!=",
-    "and": "&&",
-    "or": "||",
-}
-
-
-def c_expression(e: Expr, names: dict[Var, str]) -> str:
-    """C text of a size. Sizes are not negative, so C's division is the floor division."""
-    match e:
-        case IntImm(value):
-            return str(value)
-        case Var():
-            return f"s_{names[e]}"
-        case Binary("min" | "max" as op, a, b):
-            x, y = c_expression(a, names), c_expression(b, names)
-            return f"({x} {'<' if op == 'min' else '>'} {y} ? {x} : {y})"
-        case Binary(op, a, b) if op in _C_OPS:
-            return f"({c_expression(a, names)} {_C_OPS[op]} {c_expression(b, names)})"
-        case Select(c, a, b):
-            parts = [c_expression(x, names) for x in (c, a, b)]
-            return f"({parts[0]} ? {parts[1]} : {parts[2]})"
-        case Cast(a, dtype) if dtype.is_int:
-            return c_expression(a, names)
-    raise InternalError(f"no C form for the size {e}")
-
-
 class _Symbols:
-    """C names of symbolic dimensions, unique in one function."""
+    """C names of symbolic dimensions, unique in one function, and those of the model."""
 
-    def __init__(self, types: list[TensorType]):
+    def __init__(self, types: list[TensorType], dim_names: Mapping[str, str]):
         self.names: dict[Var, str] = {}
+        self.dim_names = dim_names
         for t in types:
             for d in t.shape:
                 for v in free_vars(d):
@@ -122,6 +91,16 @@ class _Symbols:
             return n
         return c_expression(e, self.names)
 
+    def model_name(self, v: Var) -> str:
+        return self.dim_names.get(v.name, v.name)
+
+    def condition(self, e: Expr) -> Condition:
+        """What callers must keep; its variables are symbols of the function."""
+        shown = {v: self.model_name(v) for v in free_vars(e)}
+        text = c_expression(e, self.names)
+        inner = text[1:-1] if text.startswith("(") else text
+        return Condition(inner, expression_text(e, shown))
+
     def dims(self, t: TensorType) -> tuple[Size, ...]:
         return tuple(self.size(d) for d in t.shape)
 
@@ -129,8 +108,8 @@ class _Symbols:
 def graph_host_function(f: Function, mod: IRModule, arena: WeightArena) -> HostFunction:
     """The call plan of a graph function after `plan_memory`."""
     results = f.result.fields if isinstance(f.result, Tuple) else (f.result,)
-    types = [p.tensor for p in f.params] + [r.tensor for r in results]  # type: ignore[union-attr]
-    symbols = _Symbols(types)
+    types = [p.tensor for p in f.params] + [_tensor(r) for r in results]
+    symbols = _Symbols(types, dict(f.attrs.get("dim_names", ())))
     homes = {name: (kind, at) for name, kind, at in f.attrs["homes"]}
     views: dict[RVar, Value] = {}
 
@@ -160,12 +139,15 @@ def graph_host_function(f: Function, mod: IRModule, arena: WeightArena) -> HostF
             else:
                 args.append(pointer(a))
         calls.append(KernelCall(call.callee.name, (*args, pointer(b.var), *scalars), call.span))
+    # The model's own names: they need not be identifiers.
+    input_names = f.attrs.get("input_names") or [p.name for p in f.params]
     inputs = tuple(
-        TensorInfo(p.name, p.tensor.dtype.name, symbols.dims(p.tensor)) for p in f.params
+        TensorInfo(str(n), p.tensor.dtype.name, symbols.dims(p.tensor))
+        for n, p in zip(input_names, f.params, strict=True)
     )
     names = f.attrs.get("output_names") or [f"output{i}" for i in range(len(results))]
     outputs = tuple(
-        TensorInfo(c_name(str(n)), r.tensor.dtype.name, symbols.dims(r.tensor))
+        TensorInfo(str(n), _tensor(r).dtype.name, symbols.dims(_tensor(r)))
         for n, r in zip(names, results, strict=True)
     )
     workspace = f.attrs["workspace_bytes"]
@@ -179,7 +161,29 @@ def graph_host_function(f: Function, mod: IRModule, arena: WeightArena) -> HostF
         {},
         size,
         tuple(calls),
+        {name: symbols.model_name(v) for v, name in symbols.names.items()},
+        tuple(symbols.condition(e) for e in (*f.attrs.get("assumes", ()), *_not_negative(f))),
     )
+
+
+def _tensor(v: Value) -> TensorType:
+    """The type of a result."""
+    assert isinstance(v, RVar | Constant), v
+    return v.tensor
+
+
+def _not_negative(f: Function) -> list[Expr]:
+    """`size >= 0` for each size in the function that is not so for all dimensions: a window may
+    be larger than its input, and memory was planned for sizes."""
+    sizes = {
+        d: None
+        for b in f.bindings
+        if isinstance(b.var.type, TensorType)
+        for d in b.var.type.shape
+        if not isinstance(d, IntImm | Var)
+    }
+    bounds = Bounds.dims([v for d in sizes for v in free_vars(d)], least=1)
+    return [c for c in (binary("ge", d, 0) for d in sizes) if not prove(c, bounds)]
 
 
 def _unique(inputs: tuple[Param, ...], outputs: tuple[TensorInfo, ...]) -> tuple[TensorInfo, ...]:
@@ -212,7 +216,7 @@ def tensor_host_function(f: PrimFunc, symbol: str) -> HostFunction:
             dims = tuple(
                 n if (n := int_value(d)) is not None else c_expression(d, names) for d in p.shape
             )
-            role = "out" if buffers >= first_out else ""
+            role: Literal["", "out"] = "out" if buffers >= first_out else ""
             inputs.append(TensorInfo(c_name(p.name), p.dtype.name, dims, p.align, role))
             args.append(Ptr("arg", i))
             buffers += 1

@@ -30,7 +30,7 @@ from tensorkiln.codegen.host_function import (
     shape_text,
     symbols_in,
 )
-from tensorkiln.codegen.host_header import entry_parameters, header_h
+from tensorkiln.codegen.host_header import comment, entry_parameters, header_h
 
 __all__ = [
     "HostFunction",
@@ -165,10 +165,6 @@ def _quote(text: str) -> str:
     return f'"{"".join(out)}"'
 
 
-def _comment(text: str) -> str:
-    return text.replace("*/", "* /").replace("/*", "/ *").replace("\n", " ")
-
-
 def _data(metadata: dict[str, object], weights_size: int) -> str:
     lines = _json_lines(metadata)
     body = "\n".join(f"    {_quote(line)}" for line in lines)
@@ -235,11 +231,11 @@ def _symbol_lines(names: Sequence[str], texts: Iterable[Size], source: str) -> l
 
 def _function(function: HostFunction, prefix: str) -> str:
     tensors = [p for p in function.params if isinstance(p, TensorInfo)]
-    shapes = ", ".join(f"{t.name} {t.dtype} {shape_text(t)}" for t in tensors)
-    title = f"/* ---- {_comment(function.name)} "
+    shapes = ", ".join(f"{t.name} {t.dtype} {shape_text(function, t)}" for t in tensors)
+    title = f"/* ---- {comment(function.name)} "
     parts = [
         title + "-" * max(4, 94 - len(title)) + " */\n",
-        f"/* {_comment(shapes)} */",
+        f"/* {comment(shapes)} */",
         *_tables(function),
         *_size_functions(function),
         _plan(function),
@@ -260,7 +256,7 @@ def _tables(function: HostFunction) -> Iterator[str]:
         rows = ",\n".join(f"    {_row(function, i, p)}" for i, p in enumerate(function.params))
         yield f"static const kiln_param params_{name}[] = {{\n{rows},\n}};"
     if function.symbols:
-        names = ", ".join(_quote(s) for s in function.symbols)
+        names = ", ".join(_quote(function.model_name(s)) for s in function.symbols)
         least = ", ".join(str(function.symbol_bounds.get(s, 1)) for s in function.symbols)
         yield f"static const char *const symbols_{name}[] = {{{names}}};"
         yield f"static const int64_t symbol_min_{name}[] = {{{least}}};"
@@ -282,7 +278,7 @@ def _row(function: HostFunction, index: int, param: Param) -> str:
         return f'{{{_quote(param.name)}, "", NULL, {type_text}, {kind}, 0, 1}}'
     align = max(param.align, dtype.bits // 8)
     dims = f"dims_{function.name}_{index}" if param.dims else "NULL"
-    text = f"{{{_quote(param.name)}, {_quote(shape_text(param))}, {dims}, "
+    text = f"{{{_quote(param.name)}, {_quote(shape_text(function, param))}, {dims}, "
     return text + f"{type_text}, {kind}, {len(param.dims)}, {align}}}"
 
 
@@ -293,11 +289,35 @@ def _size_functions(function: HostFunction) -> Iterator[str]:
         yield from _symbol_lines(function.symbols, computed, "symbol")
         yield from (f"    size[{i}] = {text};" for i, text in enumerate(computed))
         yield "}\n"
+    yield from _requirements(function)
     size = function.workspace_bytes
     yield f"static int64_t workspace_{function.name}(const int64_t *symbol)\n{{"
     lines = _symbol_lines(function.symbols, [size], "symbol")
     yield from lines or ["    (void)symbol;"]
     yield f"    return {size};\n}}\n"
+
+
+def _requirements(function: HostFunction) -> Iterator[str]:
+    """The function that refuses sizes which the model cannot take, with a sentence for each."""
+    if not function.requires:
+        return
+    texts = [condition.text for condition in function.requires]
+    yield f"static int requires_{function.name}(const int64_t *symbol)\n{{"
+    yield from _symbol_lines(function.symbols, texts, "symbol")
+    for condition in function.requires:
+        names = list(dict.fromkeys(symbols_in(condition.text)))
+        sizes = ", ".join(f"{_literal(function.model_name(n))} is %lld" for n in names)
+        words = f"{function.name}: {sizes}; expected {_literal(condition.sentence)}"
+        values = [f"(long long)s_{name}" for name in names]
+        yield f"    if (!({condition.text}))"
+        head = "        return kiln_fail("
+        yield _wrap(head, ["KILN_ERROR_CONDITION", _quote(words), *values], ");")
+    yield "    return KILN_OK;\n}\n"
+
+
+def _literal(text: str) -> str:
+    """Text as part of a format of printf."""
+    return text.replace("%", "%%")
 
 
 def _arg_names(function: HostFunction) -> list[str]:
@@ -335,7 +355,7 @@ def _plan(function: HostFunction) -> str:
     lines.append("")
     for call in function.calls:
         args = [_arg(a, names) for a in call.args]
-        tail = f"); /* {_comment(call.span)} */" if call.span else ");"
+        tail = f"); /* {comment(call.span)} */" if call.span else ");"
         lines.append(_wrap(f"    {call.symbol}(", args, tail))
     return "\n".join([*lines, "}\n"])
 
@@ -358,6 +378,7 @@ def _descriptor(function: HostFunction) -> str:
         f"params_{name}" if function.params else "NULL",
         f"symbols_{name}, symbol_min_{name}" if symbols else "NULL, NULL",
         f"computed_{name}" if computed_sizes(function) else "NULL",
+        f"requires_{name}" if function.requires else "NULL",
         f"workspace_{name}, run_{name}",
     ]
     body = ",\n".join(f"    {field}" for field in fields)

@@ -18,6 +18,7 @@ MAX_PARAMS, MAX_SYMBOLS, MAX_COMPUTED, MAX_RANK = 256, 64, 256, 16  # as in crt.
 
 Size = int | str
 _SYMBOL = re.compile(r"\bs_(\w+)")
+_PLAIN_NAME = re.compile(r"[\w.:/]+\Z")
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z")
 
 
@@ -100,9 +101,18 @@ class KernelCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Condition:
+    """What the symbols of a call must satisfy: C text, and the same for people."""
+
+    text: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class HostFunction:
     """A function of the library. `symbol_bounds` holds the least legal value of a symbol (1 when
-    not said; 0 lets empty tensors in)."""
+    not said; 0 lets empty tensors in), `symbol_names` what the model calls it (itself when not
+    said). A call that breaks one of `requires` is refused before a kernel runs."""
 
     name: str
     kind: Literal["graph", "tensor"]
@@ -112,11 +122,17 @@ class HostFunction:
     symbol_bounds: Mapping[str, int] = field(default_factory=dict)
     workspace_bytes: Size = 0
     calls: tuple[KernelCall, ...] = ()
+    symbol_names: Mapping[str, str] = field(default_factory=dict)
+    requires: tuple[Condition, ...] = ()
 
     @property
     def params(self) -> tuple[Param, ...]:
         """Inputs, then outputs."""
         return self.inputs + self.outputs
+
+    def model_name(self, symbol: str) -> str:
+        """What the model calls a symbolic dimension."""
+        return self.symbol_names.get(symbol, symbol)
 
 
 def c_name(text: str) -> str:
@@ -130,14 +146,23 @@ def symbols_in(size: Size) -> tuple[str, ...]:
     return tuple(_SYMBOL.findall(size)) if isinstance(size, str) else ()
 
 
-def plain(size: Size) -> str:
-    """A size as a person writes it: `s_n` becomes `n`."""
-    return _SYMBOL.sub(r"\1", size) if isinstance(size, str) else str(size)
+def spelled(name: str) -> str:
+    """A dimension's name as part of an expression: quoted when it looks like one itself."""
+    return name if _PLAIN_NAME.match(name) else f"'{name}'"
 
 
-def shape_text(tensor: TensorInfo) -> str:
+def plain(function: HostFunction, size: Size) -> str:
+    """A size as a person writes it: `s_n` becomes the model's name of `n`."""
+    symbol = bound_symbol(function, size)
+    if symbol is not None:
+        return function.model_name(function.symbols[symbol])
+    text = str(size).replace("kiln_floor", "floor")
+    return _SYMBOL.sub(lambda m: spelled(function.model_name(m[1])), text)
+
+
+def shape_text(function: HostFunction, tensor: TensorInfo) -> str:
     """`"[n, 784]"`."""
-    return f"[{', '.join(plain(dim) for dim in tensor.dims)}]"
+    return f"[{', '.join(plain(function, dim) for dim in tensor.dims)}]"
 
 
 def bound_symbol(function: HostFunction, dim: Size) -> int | None:
@@ -184,6 +209,10 @@ def _faults(function: HostFunction) -> Iterator[str]:
         unknown = {s for dim in tensor.dims for s in symbols_in(dim)} - set(function.symbols)
         if unknown:
             yield f"{tensor.name!r} uses unknown symbols {sorted(unknown)}"
+    for condition in function.requires:
+        unknown = set(symbols_in(condition.text)) - set(function.symbols)
+        if unknown:
+            yield f"{condition.sentence!r} uses unknown symbols {sorted(unknown)}"
     for call in function.calls:
         yield from _call_faults(function, call, known)
 
@@ -233,7 +262,7 @@ def _param_metadata(function: HostFunction, index: int) -> dict[str, object]:
     param = function.params[index]
     entry: dict[str, object] = {"name": param.name, "dtype": param.dtype}
     if isinstance(param, TensorInfo):
-        entry["shape"] = [plain(d) if isinstance(d, str) else d for d in param.dims]
+        entry["shape"] = [plain(function, d) if isinstance(d, str) else d for d in param.dims]
     if role(function, index) not in ("in", "out") or function.kind == "tensor":
         entry["role"] = role(function, index)
     return entry
@@ -243,12 +272,17 @@ def metadata_of(function: HostFunction) -> dict[str, object]:
     """The function's entry in the library's metadata."""
     count = len(function.inputs)
     workspace = function.workspace_bytes
-    return {
+    entry: dict[str, object] = {
         "name": function.name,
         "kind": function.kind,
         "inputs": [_param_metadata(function, i) for i in range(count)],
         "outputs": [_param_metadata(function, i) for i in range(count, len(function.params))],
-        "symbols": {s: function.symbol_bounds.get(s, 1) for s in function.symbols},
-        "workspace_bytes": plain(workspace) if isinstance(workspace, str) else workspace,
+        "symbols": {
+            function.model_name(s): function.symbol_bounds.get(s, 1) for s in function.symbols
+        },
+        "workspace_bytes": plain(function, workspace) if isinstance(workspace, str) else workspace,
         "kernel_calls": len(function.calls),
     }
+    if function.requires:
+        entry["requires"] = [c.sentence for c in function.requires]
+    return entry

@@ -66,18 +66,30 @@ def entry_parameters(function: HostFunction) -> list[EntryParameter]:
     return out
 
 
+def comment(text: str) -> str:
+    """Text that may stand in a C comment: one line of ASCII that does not end it."""
+    text = text.replace("*/", "* /").replace("/*", "/ *").replace("??", "? ?")
+    return text.replace("\n", " ").encode("ascii", "backslashreplace").decode()
+
+
+def _in_model(name: str, original: str) -> str:
+    return "" if name == original else f" ({original!r} in the model)"
+
+
 def _entry(function: HostFunction, prefix: str) -> str:
     params = entry_parameters(function)
     lines = [f"/* {function.name}"]
     for symbol, param in zip(function.symbols, params, strict=False):
         least = function.symbol_bounds.get(symbol, 1)
-        lines.append(f" *   size   {param.name:<12} at least {least}")
+        known = _in_model(param.name, function.model_name(symbol))
+        lines.append(f" *   size   {param.name:<12} at least {least}{known}")
     rest = params[len(function.symbols) :]
     for i, (source, param) in enumerate(zip(function.params, rest, strict=True)):
-        shape = shape_text(source) if isinstance(source, TensorInfo) else ""
-        line = f" *   {role(function, i):<6} {param.name:<12} {source.dtype} {shape}"
-        lines.append(line.rstrip().replace("*/", "* /"))
-    lines.append(" */")
+        shape = shape_text(function, source) if isinstance(source, TensorInfo) else ""
+        line = f" *   {role(function, i):<6} {param.name:<12} {source.dtype} {shape}".rstrip()
+        lines.append(line + _in_model(param.name, source.name))
+    lines += [f" *   requires {condition.sentence}" for condition in function.requires]
+    lines = [lines[0], *(" *" + comment(line[2:]) for line in lines[1:]), " */"]
     head = f"int {prefix}_{function.name}("
     joined = f",\n{' ' * len(head)}".join(p.declaration for p in params) or "void"
     return "\n".join([*lines, f"{head}{joined});"])

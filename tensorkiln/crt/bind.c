@@ -137,13 +137,32 @@ static int check_data(const kiln_binding *b, int p)
 static int check_sizes(const kiln_binding *b, int p)
 {
     const kiln_param *param = &b->function->params[p];
-    if (b->tensor[p] == NULL)
-        return KILN_OK;
     for (int d = 0; d < param->ndim; d++) {
         const int64_t expected = kiln_param_dim(b, p, d);
-        if (b->tensor[p]->shape[d] != expected)
+        if (p < b->count && b->tensor[p] != NULL && b->tensor[p]->shape[d] != expected)
             return wrong_size(b, p, d, expected);
+        if (expected < 0)
+            return kiln_fail(KILN_ERROR_CONDITION,
+                             "%s: the sizes are too small: dimension %d of %s '%s', shape %s, "
+                             "would be %lld",
+                             b->function->name, d, role_name(b, p), param->name, param->shape,
+                             (long long)expected);
     }
+    return KILN_OK;
+}
+
+/* What the values of the symbols decide, before any tensor's memory is looked at. */
+static int check_symbols(kiln_binding *b)
+{
+    const kiln_function *f = b->function;
+    int code;
+    if (f->requires != NULL && (code = f->requires(b->symbol)) != KILN_OK)
+        return code;
+    if (f->computed != NULL)
+        f->computed(b->symbol, b->computed);
+    for (int p = 0; p < f->n_params; p++)
+        if (f->params[p].role != KILN_SCALAR && (code = check_sizes(b, p)) != KILN_OK)
+            return code;
     return KILN_OK;
 }
 
@@ -210,11 +229,10 @@ int kiln_bind(kiln_binding *b, const kiln_function *function, const kiln_value *
     for (int p = 0; p < count; p++)
         if ((code = bind_value(b, p, &values[p], &bound)) != KILN_OK)
             return code;
-    if (function->computed != NULL)
-        function->computed(b->symbol, b->computed);
+    if ((code = check_symbols(b)) != KILN_OK)
+        return code;
     for (int p = 0; p < count; p++)
-        if (function->params[p].role != KILN_SCALAR &&
-            ((code = check_sizes(b, p)) != KILN_OK || (code = check_data(b, p)) != KILN_OK))
+        if (function->params[p].role != KILN_SCALAR && (code = check_data(b, p)) != KILN_OK)
             return code;
     return KILN_OK;
 }
@@ -232,16 +250,17 @@ int kiln_bind_plain(kiln_binding *b, const kiln_function *function, const int64_
                              function->name, function->symbols[s], (long long)symbols[s],
                              (long long)function->symbol_min[s]);
     }
-    if (function->computed != NULL)
-        function->computed(b->symbol, b->computed);
     for (int p = 0; p < b->count; p++) {
         b->tensor[p] = NULL;
         b->data[p] = data[p];
         if (scalars != NULL)
             b->scalar[p] = scalars[p];
+    }
+    if ((code = check_symbols(b)) != KILN_OK)
+        return code;
+    for (int p = 0; p < b->count; p++)
         if (function->params[p].role != KILN_SCALAR && (code = check_data(b, p)) != KILN_OK)
             return code;
-    }
     return KILN_OK;
 }
 

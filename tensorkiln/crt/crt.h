@@ -64,6 +64,7 @@ typedef struct kiln_function {
     const char *const *symbols;
     const int64_t *symbol_min;
     void (*computed)(const int64_t *symbol, int64_t *size); /* NULL when nothing is computed */
+    int (*requires)(const int64_t *symbol); /* KILN_OK, or the failure; NULL: any sizes will do */
     int64_t (*workspace)(const int64_t *symbol);
     void (*run)(const kiln_frame *frame);
 } kiln_function;

@@ -32,7 +32,8 @@ enum kiln_code {
     KILN_ERROR_MEMORY = 8,   /* out of memory */
     KILN_ERROR_CPU = 9,      /* this processor lacks a feature that the library was compiled for */
     KILN_ERROR_NAME = 10,    /* no function of that name */
-    KILN_ERROR_HOST = 11     /* the host program lacks a service, e.g. tvm-ffi is not loaded */
+    KILN_ERROR_HOST = 11,    /* the host program lacks a service, e.g. tvm-ffi is not loaded */
+    KILN_ERROR_CONDITION = 12 /* sizes that the model cannot take: a table is too short for them */
 };
 
 /* ---- values ---------------------------------------------------------------------------- */

@@ -75,7 +75,7 @@ class GraphFunction:
             made.append((sizes, dtype, dtype.itemsize * int(np.prod(sizes))))
         return made
 
-    def __call__(self, *inputs: Any, out: Any = None, **named: Any) -> Result:
+    def __call__(self, /, *inputs: Any, out: Any = None, **named: Any) -> Result:
         """Run on tensors (NumPy, torch, ours, anything with DLPack), by position or input name.
 
         Returns a Tensor, or a tuple of them when there are several outputs; with `out` (one

@@ -10,7 +10,7 @@ class ArgumentTypeError(UserError, TypeError):
 
 
 class ArgumentValueError(UserError, ValueError):
-    """Wrong rank, shape, device or address of a tensor."""
+    """Wrong rank, shape, device or address of a tensor, or sizes that the model cannot take."""
 
 
 class FunctionLookupError(UserError, LookupError):
@@ -38,6 +38,7 @@ _CODES: dict[int, tuple[type[TensorkilnError], str]] = {
     9: (CpuFeatureError, "cpu-feature"),
     10: (FunctionLookupError, "no-function"),
     11: (UserError, "host"),
+    12: (ArgumentValueError, "unmet-condition"),
 }
 
 

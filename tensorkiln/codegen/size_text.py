@@ -1,0 +1,67 @@
+"""Sizes as text: C for the entry file, and words for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tensorkiln.arith.ranges import Bounds
+from tensorkiln.arith.simplify import prove
+from tensorkiln.base.errors import InternalError
+from tensorkiln.codegen.host_function import spelled
+from tensorkiln.ir.expr import Binary, Cast, Expr, IntImm, Select, Unary, Var, binary
+from tensorkiln.ir.visit import free_vars
+from tensorkiln.script.names import Names
+from tensorkiln.script.print_tir import TirPrinter
+
+_C_OPS = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "floordiv": "/",
+    "floormod": "%",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+    "eq": "==",
+    "ne": "!=",
+    "and": "&&",
+    "or": "||",
+}
+
+
+def c_expression(e: Expr, names: Mapping[Var, str]) -> str:
+    """C text of a size or of a condition over sizes. Every dimension is at least 1."""
+    match e:
+        case IntImm(value):
+            return str(value)
+        case Var():
+            return f"s_{names[e]}"
+        case Binary("min" | "max" as op, a, b):
+            x, y = c_expression(a, names), c_expression(b, names)
+            return f"({x} {'<' if op == 'min' else '>'} {y} ? {x} : {y})"
+        case Binary("floordiv" | "floormod" as op, a, b) if not _never_negative(a, b):
+            return f"kiln_{op}({c_expression(a, names)}, {c_expression(b, names)})"
+        case Binary(op, a, b) if op in _C_OPS:
+            return f"({c_expression(a, names)} {_C_OPS[op]} {c_expression(b, names)})"
+        case Unary("not", a):
+            return f"!{c_expression(a, names)}"
+        case Select(c, a, b):
+            parts = [c_expression(x, names) for x in (c, a, b)]
+            return f"({parts[0]} ? {parts[1]} : {parts[2]})"
+        case Cast(a, dtype) if dtype.is_int:
+            return c_expression(a, names)
+    raise InternalError(f"no C form for the size {e}")
+
+
+def _never_negative(*sizes: Expr) -> bool:
+    """Whether C's division, which rounds towards zero, rounds down."""
+    bounds = Bounds.dims([v for e in sizes for v in free_vars(e)], least=1)
+    return all(prove(binary("ge", e, 0), bounds) for e in sizes)
+
+
+def expression_text(e: Expr, names: Mapping[Var, str]) -> str:
+    """An expression for people: `sequence + past <= 512`, dimensions by the given names."""
+    printer = Names()
+    printer.of.update({v: spelled(names[v]) for v in free_vars(e)})
+    return TirPrinter(printer).expr(e)
