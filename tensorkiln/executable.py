@@ -38,7 +38,8 @@ def weights_content(arena: WeightArena) -> FileContent:
     path = Path(folder) / "weights.bin"
     with path.open("wb") as stream:
         for array in arena.arrays:
-            stream.write(array.reshape(-1).view(np.uint8).data)
+            rows = np.ascontiguousarray(array)  # a view of the model's file may have gaps
+            stream.write(rows.reshape(-1).view(np.uint8).data)
             stream.write(bytes(-array.nbytes % ALIGN))
     return _TemporaryFile(folder, path)
 
