@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tensorkiln.codegen.host_c import entry_c, header_h
+from tensorkiln.codegen.host_function import Condition, HostFunction, KernelCall, Ptr, TensorInfo
 from tensorkiln.link.shared import CRT, crt_sources
 from tensorkiln.link.toolchain import zig_path
 from tests.link import sample
@@ -54,6 +56,35 @@ def test_generated_files_compile_without_a_warning(tmp_path: Path) -> None:
     _compile(["gcc"], tmp_path / "host.c", tmp_path)
     command = ["gcc", "-x", "c++", "-std=c++17", "-Wall", "-Werror", "-c", "-I", str(CRT)]
     subprocess.run([*command, str(tmp_path / "host.c"), "-o", str(tmp_path / "y.o")], check=True)
+
+
+ODD = (
+    '100% "\u00e9" ??/ */ /* \\'  # what a format, a literal, a comment and a trigraph stumble over
+)
+
+
+@needs_gcc
+def test_any_names_compile_without_a_warning(tmp_path: Path) -> None:
+    function = HostFunction(
+        "f",
+        "graph",
+        (TensorInfo(ODD, "float32", ("s_n", "s_m", "s_n * 2")),),
+        (TensorInfo(f"out {ODD}", "float32", ("s_n",)),),
+        ("n", "m"),
+        calls=(KernelCall("k", (Ptr("arg", 0), Ptr("arg", 1)), ODD),),
+        symbol_names={"n": ODD},
+        requires=(
+            Condition("s_n + kiln_floordiv(s_m, 2) <= 512", f"{ODD} + m // 2 <= 512"),
+            Condition("s_m == 3", "m == 3"),
+        ),
+    )
+    (tmp_path / "entry.c").write_text(entry_c([function], library_name="odd", weights_size=0))
+    (tmp_path / "odd.h").write_text(header_h([function], library_name="odd"))
+    (tmp_path / "host.c").write_text('#include "odd.h"\n')
+    for name in ("entry.c", "host.c"):
+        assert (tmp_path / name).read_text().isascii()
+        _compile(["gcc"], tmp_path / name, tmp_path)
+        _compile([str(zig_path()), "cc"], tmp_path / name, tmp_path)
 
 
 @needs_gcc

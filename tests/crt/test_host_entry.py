@@ -20,6 +20,7 @@ from tensorkiln.codegen.host_c import (
     header_h,
     required_features,
 )
+from tensorkiln.codegen.host_function import Condition
 from tensorkiln.link.shared import link_shared
 from tensorkiln.runtime import Executor, load_module
 from tests.link import sample
@@ -96,6 +97,7 @@ def test_names_that_c_reserves() -> None:
         (changed(symbols=("n", "2m")), "symbol '2m' is no C identifier"),
         (changed(outputs=(TensorInfo("y", "float32", ("s_q + 1",)),)), "'y' uses unknown symbols"),
         (changed(calls=(KernelCall("k", (ScalarExpr("s_m"),)),)), "call of k uses unknown symbols"),
+        (changed(requires=(Condition("s_m < 4", "m < 4"),)), "'m < 4' uses unknown symbols"),
         (changed(calls=(KernelCall("k", (Ptr("arg", 2),)),)), "takes parameter 2, which is no"),
         (changed(inputs=(*GOOD.inputs, ScalarInfo("a"))), "a graph takes tensors only"),
         (changed(calls=(KernelCall("k", (Ptr("weights"),)),)), "reads weights, but there are none"),
