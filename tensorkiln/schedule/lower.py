@@ -16,6 +16,7 @@ from tensorkiln.schedule.conv2d import (
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.linear import schedule_linear, supports_linear
 from tensorkiln.schedule.loops import schedule_loops
+from tensorkiln.schedule.movement import plan_movement, schedule_movement
 from tensorkiln.schedule.pool import schedule_pool, supports_pool
 from tensorkiln.schedule.rows import schedule_layer_norm, schedule_softmax, supports_rows
 from tensorkiln.script.printer import print_function
@@ -61,7 +62,7 @@ def choose_schedule(group: Group, target: Target) -> Schedule:
     """The schedule for a group: a table in code, most specific first."""
     call, var = group.anchor, group.anchor_var
     if call is None or var is None:
-        return schedule_loops
+        return schedule_loops if plan_movement(group) is None else schedule_movement
     out = group.out_type
     x = call.args[0].type
     assert isinstance(x, TensorType)

@@ -1,0 +1,132 @@
+"""Movement of data: layouts, transposes and slices, with elementwise work, byte for byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tensorkiln as tk
+from tensorkiln.ir.layout import Layout
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import RVar, Tuple, tensor
+from tensorkiln.ops.builder import GraphBuilder
+from tensorkiln.ops.evaluate import evaluate
+from tensorkiln.schedule.lower import lower_groups
+from tensorkiln.target import Target
+
+Build = Callable[[GraphBuilder, RVar], RVar]
+BLOCKS = "A B/16 C D B%16"
+HALO = "A B/16 C+1 D+2 B%16"
+
+
+def _transpose(*axes: int) -> Build:
+    return lambda g, x: g.emit("transpose", x, axes=axes)
+
+
+CASES: tuple[tuple[tuple[int, ...], Build], ...] = (
+    ((37, 53), _transpose(1, 0)),
+    ((16, 3), _transpose(1, 0)),
+    ((3, 5, 7), _transpose(2, 0, 1)),
+    ((2, 12, 9, 64), _transpose(0, 2, 1, 3)),
+    ((2, 17, 33, 5), _transpose(0, 3, 1, 2)),
+    ((4, 1, 6, 1), _transpose(3, 2, 0, 1)),
+    ((300, 300), _transpose(1, 0)),
+    ((24, 30), lambda g, x: g.emit("relu", g.emit("transpose", g.emit("tanh", x), axes=(1, 0)))),
+    ((6, 40), lambda g, x: g.emit("transpose", g.emit("reshape", x, shape=(6, 8, 5)),
+                                  axes=(2, 0, 1))),
+)  # fmt: skip
+
+
+def _model() -> IRModule:
+    g = GraphBuilder()
+    params = [g.param(f"x{k}", tensor(shape, "float32")) for k, (shape, _) in enumerate(CASES)]
+    outs = [build(g, x) for x, (_, build) in zip(params, CASES, strict=True)]
+    return IRModule((g.finish(Tuple(tuple(outs))),))
+
+
+@pytest.fixture(scope="module")
+def compiled() -> tuple[tk.Executable, dict[str, np.ndarray], list[np.ndarray]]:
+    """The library, its inputs, and the reference's results."""
+    mod = _model()
+    rng = np.random.default_rng(1)
+    inputs = {
+        f"x{k}": rng.standard_normal(shape).astype("f4") for k, (shape, _) in enumerate(CASES)
+    }
+    return tk.compile(mod), inputs, evaluate(mod, inputs)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_movement_matches_the_reference(
+    compiled: tuple[tk.Executable, dict[str, np.ndarray], list[np.ndarray]], threads: int
+) -> None:
+    exe, inputs, expected = compiled
+    assert {k.kernel_class for k in exe.kernels} == {"movement"}
+    executor = tk.runtime.Executor(exe.jit(), tk.cpu())
+    executor.set_num_threads(threads)
+    got = executor["main"](*inputs.values())
+    for case, have, want in zip(CASES, got, expected, strict=True):
+        np.testing.assert_allclose(have.numpy(), want, rtol=1e-5, atol=1e-6, err_msg=str(case))
+
+
+LAYOUTS = (
+    ((1, 32, 5, 9), BLOCKS),
+    ((1, 20, 3, 9), HALO),
+    ((2, 32, 5, 6), HALO),
+    ((1, 17, 18, 19), BLOCKS),
+    ((2, 5, 3, 2), HALO),
+    ((1, 49, 7, 7), BLOCKS),
+    ((1, 3, 4, 37), "A B C+1 D+2"),
+    ((1, 2, 21, 6), "A B C/16 D C%16"),
+    ((2, 3, 40, 64), "A B C/16 D C%16"),
+    ((2, 3, 7, 8), "A B C/16 D C%16"),
+)
+
+
+def _kernels() -> IRModule:
+    """For each layout a kernel into it, and one out of it that also takes a ReLU."""
+    functions = []
+    for k, (shape, text) in enumerate(LAYOUTS):
+        layout, plain = Layout.parse(text), str(Layout.plain(4))
+        g = GraphBuilder()
+        y = g.emit("relayout", g.param("x", tensor(shape, "float32")), layout=text)
+        functions.append(g.finish(y, f"into{k}", primitive=True))
+        g = GraphBuilder()
+        x = g.param("x", tensor(shape, "float32").with_layout(layout))
+        y = g.emit("relu", g.emit("relayout", x, layout=plain))
+        functions.append(g.finish(y, f"out{k}", primitive=True))
+    lowered = lower_groups(IRModule(tuple(functions)), Target("native"))
+    assert {f.op_class for f in lowered.prim_funcs} == {"movement"}
+    return lowered.map_prim_funcs(lambda f: replace(f, public=True))
+
+
+@pytest.fixture(scope="module")
+def kernels() -> tk.Module:
+    """The kernels on their own."""
+    return tk.compile(_kernels(), relax_pipeline=None).jit()
+
+
+@pytest.mark.parametrize("k", range(len(LAYOUTS)))
+def test_layouts_both_ways(kernels: tk.Module, k: int) -> None:
+    """On memory full of ones: what lies outside the tensor becomes zero."""
+    shape, text = LAYOUTS[k]
+    data = np.random.default_rng(0).standard_normal(shape).astype("f4")
+    packed = Layout.parse(text).pack(data)
+    into, out = np.ones(packed.size, "f4"), np.ones(data.size, "f4")
+    kernels[f"into{k}"](data.reshape(-1), into)
+    np.testing.assert_array_equal(into.reshape(packed.shape), packed)
+    kernels[f"out{k}"](packed.reshape(-1), out)
+    np.testing.assert_array_equal(out.reshape(shape), np.maximum(data, 0))
+
+
+def test_rounds_that_do_not_fit_stay_loops() -> None:
+    """Offsets that are not affine (channel shuffle in blocks) are left to the plain loops."""
+    g = GraphBuilder()
+    x = g.param("x", tensor((1, 51, 2, 2), "float32").with_layout(Layout.parse(BLOCKS)))
+    y = g.emit("reshape", g.emit("relayout", x, layout="A B C D"), shape=(1, 3, 17, 2, 2))
+    y = g.emit("transpose", y, axes=(0, 2, 1, 3, 4))
+    f = g.finish(y, "shuffle", primitive=True)
+    lowered = lower_groups(IRModule((f,)), Target("native"))
+    assert [k.op_class for k in lowered.prim_funcs] == ["loops"]
