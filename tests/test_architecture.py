@@ -1,0 +1,69 @@
+"""The page for the next engineer names files, rooms and passes that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tensorkiln.pipeline import pass_name, relax_passes, tir_passes
+from tensorkiln.target import Target
+from tests.test_import_floors import DATA_ROOMS, FLOORS
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+# Words in code marks that look like paths of the repository.
+PATHS = sorted(
+    {
+        word
+        for word in re.findall(r"`([\w./*]+)`", PAGE)
+        if re.fullmatch(r"[\w./*]+\.(py|c|h|md)|[\w./]+/", word)
+    }
+    | set(re.findall(r"\bdocs/[\w/]+\.md\b", PAGE))
+)
+# Names of artifacts and headers, not files of the repository.
+MADE = {"host/entry.c", "ir/module.py", "kiln.h", "emit.py"}
+
+
+def test_every_path_exists() -> None:
+    assert len(PATHS) > 60
+    missing = [
+        path
+        for path in PATHS
+        if path not in MADE
+        and not any(list(base.glob(path)) for base in (ROOT, ROOT / "tensorkiln"))
+    ]
+    assert missing == []
+
+
+def test_every_room_is_in_the_table() -> None:
+    rows = set(re.findall(r"^\| `(\w+)` \|", PAGE, re.M))
+    files = {"executable", "pipeline"}
+    assert rows == {room for floor in FLOORS for room in floor} - files | DATA_ROOMS
+
+
+def test_the_floors_are_those_the_test_enforces() -> None:
+    text = re.search(r"^    (base < ir .*?)\n\n", PAGE, re.M | re.S)
+    assert text is not None
+    floors = [re.findall(r"\w+", floor) for floor in text[1].split("<")]
+    assert [frozenset(floor) for floor in floors] == list(FLOORS)
+
+
+def test_passes_that_the_page_names_are_in_the_pipeline() -> None:
+    target = Target("llvm")
+    names = [pass_name(p) for p in [*relax_passes(target), *tir_passes(target)]]
+    order = ["partition_externals", "assign_layouts", "fuse_ops", "lower_groups", "plan_memory"]
+    assert [n for n in names if n in order] == order
+    text = PAGE[PAGE.index("Then, in this order:") :]
+    places = [text.index(f"`{name}`") for name in order]
+    assert places == sorted(places)
+
+
+def test_functions_that_the_page_names_are_defined() -> None:
+    source = "\n".join(p.read_text() for p in (ROOT / "tensorkiln").rglob("*.py"))
+    source += "\n".join(p.read_text() for p in (ROOT / "tensorkiln" / "crt").iterdir())
+    for word in (
+        "choose_schedule", "graph_host_function", "zero_border", "GENERATOR_VERSION", "WeightArena",
+        "_TAKES_EPILOGUE", "RUNTIME_EXPORTS", "kernel_text", "kiln_parallel_for", "map_prim_funcs",
+        "entry_c", "explain", "add_arguments",
+    ):  # fmt: skip
+        assert word in PAGE and re.search(rf"\b{word}\b", source), word
