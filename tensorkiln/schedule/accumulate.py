@@ -15,8 +15,8 @@ from tensorkiln.ir.expr import Expr, Load, const, int_value
 from tensorkiln.ir.stmt import Alloc, Stmt, Store, seq
 from tensorkiln.schedule.build import lane_ramp, loop, nest
 
-# Products summed in one register before they join the total.
-SUM_TERMS = 288
+# Products summed in one register before they join the total: one 3x3 block of 16 channels.
+SUM_TERMS = 144
 
 # How often, and what adds piece number i to the accumulators.
 Pieces = Sequence[tuple[int, Callable[[Expr], Stmt]]]
