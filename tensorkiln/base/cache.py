@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from pathlib import Path
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import atomic_write
 
+# Seconds after which a temporary file belongs to nobody any more.
+_ABANDONED = 3600.0
 _MAGIC = b"KILNCAS1"
 _LONG = 200  # longer components are kept as their hash
 _RECENT = 400  # entries that `explain` looks at, newest first
@@ -105,7 +108,9 @@ class Cache:
             for file in folder.glob("?*"):
                 with suppress(OSError):
                     info = file.stat()
-                    yield info.st_mtime, info.st_size, file
+                    # A young temporary file is another process's entry in the making.
+                    if file.suffix != ".tmp" or time.time() - info.st_mtime > _ABANDONED:
+                        yield info.st_mtime, info.st_size, file
 
     def size(self) -> int:
         """Bytes on disk now."""
