@@ -49,6 +49,14 @@ def _source_name(a: Artifact) -> str:
     return a.file_name if a.codegen_id == "host" else a.name.replace("/", "_")
 
 
+def _weights_of(artifacts: ArtifactSet) -> Path | list[bytes | memoryview] | None:
+    """The weights as the linker takes them: the file, or the bytes; None without any."""
+    content = next((a.content for a in artifacts if a.file_name == "weights.bin"), None)
+    if isinstance(content, FileContent):
+        return content.path
+    return None if content is None else [content]
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Where a kernel runs, and which schedule made it."""
@@ -107,11 +115,10 @@ class Executable:
             )
         objects = [a.view for a in self.artifacts if a.file_name.endswith(".o")]
         sources = {_source_name(a): a.text() for a in self.artifacts if a.file_name.endswith(".c")}
-        weights = next((a.content for a in self.artifacts if a.file_name == "weights.bin"), None)
         return link_shared(
             [*objects, *addons],
             sources,
-            weights.path if isinstance(weights, FileContent) else weights and [weights],
+            _weights_of(self.artifacts),
             path,
             triple=self.target.mtriple,
             exports=exported_symbols(self.functions, prefix=self.name),

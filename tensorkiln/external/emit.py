@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tensorkiln.artifact import Artifact
 from tensorkiln.base.errors import UnsupportedError, UserError, nearest
-from tensorkiln.external.external import External
+from tensorkiln.external.external import External, named
 from tensorkiln.ir.module import IRModule
 
 _SUFFIXES = (".c", ".o")
@@ -18,10 +18,7 @@ def emit_externals(mod: IRModule, externals: Sequence[External]) -> tuple[Artifa
     Raises UserError for a function of an external that is not given, or what it emits being no
     C source or object of loader `native`; UnsupportedError for other loaders.
     """
-    by_name: dict[str, External] = {}
-    for e in externals:
-        if by_name.setdefault(e.name, e) is not e:
-            raise UserError(f"two externals are named {e.name!r}", code="bad-external")
+    by_name = named(externals)
     artifacts: list[Artifact] = []
     for f in mod.externals:
         external = by_name.get(f.external)

@@ -48,6 +48,21 @@ class External:
             )
 
 
+def named(externals: Sequence[External]) -> dict[str, External]:
+    """Externals by name; UserError when one is none, or two share a name."""
+    by_name: dict[str, External] = {}
+    for e in externals:
+        given: object = e
+        if not isinstance(given, External):
+            raise UserError(
+                f"externals: expected External, received {type(given).__name__}",
+                code="bad-external",
+            )
+        if by_name.setdefault(e.name, e) is not e:
+            raise UserError(f"two externals are named {e.name!r}", code="bad-external")
+    return by_name
+
+
 def symbols(f: Function) -> tuple[Var, ...]:
     """Symbolic dimensions that a function is passed, in order of their first appearance."""
     return tuple(dict.fromkeys(v for e in _extents(f) for v in free_vars(e)))

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from tensorkiln.external.external import External, symbols
+from tensorkiln.external.external import External, named, symbols
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.relax import (
     Attrs,
@@ -37,7 +37,7 @@ def partition_externals(
     mod: IRModule, target: Target, externals: Sequence[External] = ()
 ) -> IRModule:
     """Partition every graph; this very module when no external takes anything."""
-    if not externals:
+    if not named(externals):
         return mod
     functions = _Functions(set(mod))
     graphs = {f.name: _Partition(f, target, externals, functions).run() for f in mod.graphs}

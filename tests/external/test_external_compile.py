@@ -21,6 +21,7 @@ from tensorkiln.ir.equal import first_difference
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Function, tensor
+from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.script import from_source
 from tensorkiln.script.printer import constant_table, print_module
 from tests.transform.graphs import c, graph, rand
@@ -130,6 +131,21 @@ def test_an_external_takes_part_in_memory_planning() -> None:
     (f,) = exe.module.graphs
     size = 64 * 64 * 4
     assert f.attrs["workspace_bytes"] == 3 * size  # `keep`, an operand, a result
+
+
+def test_blocked_values_come_row_major() -> None:
+    """A convolution computes in channel blocks with a halo; the external sees neither."""
+
+    def build(g: Any, x: Any) -> Any:
+        y = g.relu(g.conv2d(x, rand(20, 3, 3, 3, seed=1), padding=(1, 1, 1, 1)))
+        return g.conv2d(g.add(y, 1.0), rand(5, 20, 3, 3, seed=2), padding=(1, 1, 1, 1))
+
+    mod = graph(build, x=(1, 3, 9, 7))
+    x = np.random.default_rng(0).standard_normal((1, 3, 9, 7)).astype(np.float32)
+    exe = tk.compile(mod, externals=[C_REFERENCE])
+    (want,) = evaluate(mod, {"x": x}, dtype="float64")
+    assert [f.name for f in exe.module.externals] == ["c_reference_relu_add"]
+    np.testing.assert_allclose(run(exe, x), want, rtol=1e-4, atol=1e-4)
 
 
 def test_relu_of_the_example_is_ours() -> None:
@@ -263,6 +279,11 @@ def test_a_lowered_module_needs_its_externals() -> None:
     assert caught.value.code == "unknown-external"
     again = tk.compile(exe.module, relax_pipeline=None, tir_pipeline=None, externals=[C_REFERENCE])
     assert again.artifacts == exe.artifacts
+
+
+def test_what_is_no_external() -> None:
+    with pytest.raises(UserError, match="expected External, received str"):
+        tk.compile(graph(lambda g, x: g.relu(x), x=(4,)), externals=["c_reference"])  # type: ignore
 
 
 def test_two_externals_of_one_name() -> None:
