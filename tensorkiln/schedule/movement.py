@@ -13,19 +13,19 @@ output's halo.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tensorkiln.arith import affine, simplify, simplify_stmt
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import (
-    Expr, IntImm, Load, Shuffle, Var, as_expr, const, int_value,
+    Expr, IntImm, Load, Shuffle, Var, as_expr, const, int_value, select,
 )  # fmt: skip
 from tensorkiln.ir.stmt import Alloc, For, Let, PrimFunc, Stmt, Store, seq
 from tensorkiln.ir.visit import map_children, walk
 from tensorkiln.schedule.build import PARALLEL_WORK, fused, lane_ramp, loop
 from tensorkiln.schedule.group import Group
-from tensorkiln.schedule.loops import simplify_value
+from tensorkiln.schedule.loops import blocked_loads, simplify_value
 from tensorkiln.target import Target
 
 
@@ -207,17 +207,22 @@ class _Move:
     def params(self) -> tuple[Buffer | Var, ...]:
         return (*self.flat.values(), self.out)
 
-    def value(self, box: _Box, at: dict[_Axis, Expr]) -> Expr:
-        """The element at axis positions `at` (0 for axes not named)."""
+    def offset(self, box: _Box, k: int, at: dict[_Axis, Expr]) -> Expr:
+        """Where load k of the element at axis positions `at` (0 for axes not named) lies."""
+        total: Expr = IntImm(box.bases[k])
+        for a, i in at.items():
+            total = total + i * a.loads[k]
+        return simplify(total)
 
-        def offset(k: int) -> Expr:
-            total: Expr = IntImm(box.bases[k])
-            for a, i in at.items():
-                total = total + i * a.loads[k]
-            return total
-
-        new = {x: Load(self.flat[x.buffer], (simplify(offset(k)),))
-               for k, x in enumerate(box.loads)}  # fmt: skip
+    def value(
+        self, box: _Box, at: dict[_Axis, Expr], done: Mapping[Load, Expr] | None = None
+    ) -> Expr:
+        """The element at `at`; `done` are loads whose values are at hand."""
+        new: dict[Load, Expr] = {
+            x: Load(self.flat[x.buffer], (self.offset(box, k, at),))
+            for k, x in enumerate(box.loads)
+        }
+        new.update(done or {})
 
         def rewrite(e: Expr) -> Expr:
             return new[e] if isinstance(e, Load) else map_children(e, rewrite)
@@ -239,12 +244,22 @@ class _Move:
         if q.out == 1 and all(s in (0, 1) for s in q.loads):
             return self.nest(box, [a for a in box.axes if a is not q], lambda at: self.copy(
                 box, q, at))  # fmt: skip
-        p = next((a for a in box.axes if a is not q and 1 in a.loads and a.extent > 1
-                  and all(s in (0, 1) for s in a.loads)), None)  # fmt: skip
-        if p is None or q.out != 1:
+        p = self.turning_axis(box, q)
+        if p is None:
             return self.nest(box, [a for a in box.axes if a is not q], lambda at: self.strided(
                 box, q, at))  # fmt: skip
         return self.transpose(box, p, q)
+
+    def turning_axis(self, box: _Box, q: _Axis) -> _Axis | None:
+        """The axis along which all operands lie that do not lie along q."""
+        if q.out != 1:
+            return None
+        across = [k for k, s in enumerate(q.loads) if s not in (0, 1)]
+        along = [x for k, x in enumerate(box.loads) if q.loads[k] == 1]
+        if box.valid and not all(blocked_loads(x, q.extent) for x in along):
+            return None  # their lanes past the last channel do not exist
+        return next((a for a in box.axes if a is not q and a.extent > 1
+                     and all(a.loads[k] == 1 for k in across)), None)  # fmt: skip
 
     def nest(
         self, box: _Box, axes: list[_Axis], body: Callable[[dict[_Axis, Expr]], Stmt]
@@ -304,40 +319,60 @@ class _Move:
     def square(
         self, box: _Box, at: dict[_Axis, Expr], p: _Axis, q: _Axis, height: int, width: int
     ) -> Stmt:  # fmt: skip
-        """height elements along p by width along q, from `at`."""
-        rows = Buffer("rows", self.dtype, (as_expr(width), as_expr(height)), "register")
-        vec = lane_ramp(height)
+        """height elements along p by width along q, from `at`: operands that lie along p are
+        turned over, then the values are computed along q."""
+        turned: dict[Load, Buffer] = {}
         body: list[Stmt] = []
+        for k, x in enumerate(box.loads):
+            if q.loads[k] not in (0, 1):
+                turned[x] = Buffer(f"columns{k}", self.dtype, (as_expr(height), as_expr(width)),
+                                   "register")  # fmt: skip
+                body.append(self.turn(box, k, turned[x], at, p, q, height, width))
+        lane = Var("l")
+        for k in range(min(height, p.extent)):
+            here = {**at, p: at[p] + k, q: at[q] + lane}
+            done = {x: Load(b, (as_expr(k), lane)) for x, b in turned.items()}
+            value = self.value(box, here, done)
+            if box.valid and value not in done.values():
+                value = select(lane < box.valid, value, const(0, self.dtype))
+            body.append(For(lane, IntImm(0), IntImm(width), "vectorized",
+                            Store(self.out, (self.place(box, here),), value)))  # fmt: skip
+        result = seq(*body)
+        for b in turned.values():
+            result = Alloc(b, result)
+        return result
+
+    def turn(
+        self, box: _Box, k: int, columns: Buffer, at: dict[_Axis, Expr], p: _Axis, q: _Axis,
+        height: int, width: int,
+    ) -> Stmt:  # fmt: skip
+        """columns[i, j] = load k at (p + i, q + j), read along p."""
+        rows: list[Expr] = []
+        buffer = self.flat[box.loads[k].buffer]
         for r in range(width):
             if box.valid and r >= box.valid:
-                body.append(Store(rows, (as_expr(r), vec), const(0, self.dtype.with_lanes(height))))
-                continue
-            lane = Var("l")
-            value = self.value(box, {**at, p: at[p] + lane, q: at[q] + r})
-            body.append(For(lane, IntImm(0), IntImm(height), "vectorized",
-                            Store(rows, (as_expr(r), lane), value)))  # fmt: skip
-        vectors = [Load(rows, (as_expr(r), vec)) for r in range(width)]
+                rows.append(const(0, self.dtype.with_lanes(height)))
+            else:
+                start = self.offset(box, k, {**at, q: at[q] + r})
+                rows.append(Load(buffer, (lane_ramp(height, start),)))
         lets: list[tuple[Var, Expr]] = []
-        columns = _turned(vectors, self.lanes, lets)
-        stores = [
-            Store(self.out, (lane_ramp(width, self.place(box, {**at, p: at[p] + k})),), columns[k])
-            for k in range(min(height, p.extent))
-        ]
-        inner = seq(*stores)
+
+        def bind(e: Expr) -> Expr:
+            var = Var("t", e.dtype)
+            lets.append((var, e))
+            return var
+
+        vectors = _turned(list(map(bind, rows)), self.lanes, bind)
+        vec = lane_ramp(width)
+        stores = seq(*(Store(columns, (as_expr(i), vec), v) for i, v in enumerate(vectors)))
         for var, value in reversed(lets):
-            inner = Let(var, value, inner)
-        return Alloc(rows, seq(*body, inner))
+            stores = Let(var, value, stores)
+        return stores
 
 
-def _turned(rows: Sequence[Expr], lanes: int, lets: list[tuple[Var, Expr]]) -> list[Expr]:
+def _turned(rows: Sequence[Expr], lanes: int, bind: Callable[[Expr], Expr]) -> list[Expr]:
     """The columns of a matrix of vectors, by log2(rows) rounds of interleaving halves."""
     count, now = len(rows), list(rows)
-
-    def bind(e: Expr) -> Expr:
-        var = Var("t", e.dtype)
-        lets.append((var, e))
-        return var
-
     for _ in range(count.bit_length() - 1):
         half, new = len(now) // 2, []
         for a, b in zip(now[:half], now[half:], strict=True):

@@ -11,7 +11,7 @@ import pytest
 import tensorkiln as tk
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import RVar, Tuple, tensor
+from tensorkiln.ir.relax import RVar, Tuple, constant, tensor
 from tensorkiln.ops.builder import GraphBuilder
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.schedule.lower import lower_groups
@@ -26,6 +26,14 @@ def _transpose(*axes: int) -> Build:
     return lambda g, x: g.emit("transpose", x, axes=axes)
 
 
+def _residual(g: GraphBuilder, x: RVar) -> RVar:
+    """One operand lies across, one along the result, one along a single axis of it."""
+    y = g.emit("transpose", x, axes=(0, 3, 1, 2))
+    bias = constant(np.arange(int(y.tensor.static_shape()[3]), dtype="f4"))  # type: ignore[index]
+    again = g.emit("transpose", g.emit("exp", y), axes=(0, 2, 3, 1))
+    return g.emit("add", g.emit("add", y, g.emit("reshape", again, shape=y.tensor.shape)), bias)
+
+
 CASES: tuple[tuple[tuple[int, ...], Build], ...] = (
     ((37, 53), _transpose(1, 0)),
     ((16, 3), _transpose(1, 0)),
@@ -35,6 +43,7 @@ CASES: tuple[tuple[tuple[int, ...], Build], ...] = (
     ((4, 1, 6, 1), _transpose(3, 2, 0, 1)),
     ((300, 300), _transpose(1, 0)),
     ((24, 30), lambda g, x: g.emit("relu", g.emit("transpose", g.emit("tanh", x), axes=(1, 0)))),
+    ((2, 9, 20, 33), _residual),
     ((6, 40), lambda g, x: g.emit("transpose", g.emit("reshape", x, shape=(6, 8, 5)),
                                   axes=(2, 0, 1))),
 )  # fmt: skip
@@ -63,7 +72,7 @@ def test_movement_matches_the_reference(
     compiled: tuple[tk.Executable, dict[str, np.ndarray], list[np.ndarray]], threads: int
 ) -> None:
     exe, inputs, expected = compiled
-    assert {k.kernel_class for k in exe.kernels} == {"movement"}
+    assert {k.kernel_class for k in exe.kernels if "transpose" in k.symbol} == {"movement"}
     executor = tk.runtime.Executor(exe.jit(), tk.cpu())
     executor.set_num_threads(threads)
     got = executor["main"](*inputs.values())
@@ -97,6 +106,15 @@ def _kernels() -> IRModule:
         x = g.param("x", tensor(shape, "float32").with_layout(layout))
         y = g.emit("relu", g.emit("relayout", x, layout=plain))
         functions.append(g.finish(y, f"out{k}", primitive=True))
+        g = GraphBuilder()
+        y = g.emit("relayout", g.param("x", tensor(shape, "float32")), layout=text)
+        y = g.emit("exp", y)
+        y = RVar(y.name, y.tensor.with_layout(layout))
+        g.bindings[-1] = replace(g.bindings[-1], var=y)
+        r = g.param("r", tensor(shape, "float32").with_layout(layout))
+        z = g.emit("add", y, r)
+        g.bindings[-1] = replace(g.bindings[-1], var=RVar(z.name, z.tensor.with_layout(layout)))
+        functions.append(g.finish(g.bindings[-1].var, f"both{k}", primitive=True))
     lowered = lower_groups(IRModule(tuple(functions)), Target("native"))
     assert {f.op_class for f in lowered.prim_funcs} == {"movement"}
     return lowered.map_prim_funcs(lambda f: replace(f, public=True))
@@ -119,6 +137,11 @@ def test_layouts_both_ways(kernels: tk.Module, k: int) -> None:
     np.testing.assert_array_equal(into.reshape(packed.shape), packed)
     kernels[f"out{k}"](packed.reshape(-1), out)
     np.testing.assert_array_equal(out.reshape(shape), np.maximum(data, 0))
+    both = np.ones(packed.size, "f4")
+    kernels[f"both{k}"](data.reshape(-1), packed.reshape(-1), both)
+    want = Layout.parse(text).pack(np.exp(data) + data)
+    np.testing.assert_allclose(both.reshape(packed.shape), want, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(both.reshape(packed.shape)[want == 0], 0)
 
 
 def test_rounds_that_do_not_fit_stay_loops() -> None:
