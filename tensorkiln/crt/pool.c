@@ -1,9 +1,11 @@
 /* The built-in thread pool.
  *
- * A job is published under a sequence number that is odd while the job is being written. Workers
- * that the job needs run their share and count up `arrived`; the caller waits for them, so the job
- * cannot change under a worker that takes part. Others may read it while it changes, notice by the
- * sequence number, and look again. No counter is ever reset: a late reader cannot be fooled.
+ * A job is published under a sequence number that is odd while the job is being written. Its loop
+ * is cut into chunks that threads claim: the caller and even workers from the front, odd workers
+ * from the back, so two threads that keep pace each run one contiguous half. A claim succeeds only
+ * under the job's own sequence number, and the caller waits for every chunk claimed by a worker,
+ * so a job cannot change under a worker that takes part. A worker that is asleep or descheduled
+ * claims nothing and delays nobody. No counter is ever reset: a late reader cannot be fooled.
  *
  * Who waits spins for some 30 microseconds, then sleeps in the kernel: short loops follow each
  * other fast, and an idle process uses no CPU. */
@@ -14,6 +16,7 @@
 
 #define SPIN_NANOSECONDS 30000
 #define MAX_WORKERS 1023
+#define CHUNKS_PER_THREAD 8
 
 #define LOAD(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
 #define STORE(x, v) __atomic_store_n(&(x), (v), __ATOMIC_SEQ_CST)
@@ -22,17 +25,22 @@ static struct {
     kiln_body body;
     void *closure;
     int64_t n;
-    uint32_t parts; /* shares of the loop; share 0 is the caller's, share i worker i's */
+    uint32_t chunks;  /* pieces of the loop */
+    uint32_t threads; /* workers 1 .. threads - 1 may take part */
 } job;
+
+/* Claims of the current job: its sequence number, chunks taken from the front, first of the chunks
+ * taken from the back. */
+static uint64_t claims __attribute__((aligned(64)));
 
 static uint32_t sequence __attribute__((aligned(64))); /* odd: job is being written */
 static uint32_t sleepers;                              /* workers asleep on `sequence` */
-static uint32_t arrived __attribute__((aligned(64)));  /* shares finished by workers, ever */
+static uint32_t arrived __attribute__((aligned(64)));  /* chunks finished by workers, ever */
 static uint32_t caller_sleeps;
 static uint32_t expected;                              /* value of arrived when a job is done */
 static uint32_t busy;                                  /* a caller owns the pool */
 static uint32_t workers;                               /* threads that exist */
-static __thread int inside;                            /* this thread runs a share right now */
+static __thread int inside;                            /* this thread runs a chunk right now */
 
 static void relax(void)
 {
@@ -64,16 +72,29 @@ static int spin(const uint32_t *word, uint32_t value)
     return 0;
 }
 
-/* The part of 0..n that belongs to one share: the first n % parts shares get one more. */
-static void run_share(kiln_body body, void *closure, int64_t n, uint32_t parts, uint32_t share)
+/* One of `chunks` even parts of 0..n: the first n % chunks parts get one more. */
+static void run_chunk(kiln_body body, void *closure, int64_t n, uint32_t chunks, uint32_t chunk)
 {
-    const int64_t each = n / parts, more = n % parts;
-    const int64_t begin = share * each + (share < more ? share : more);
-    const int64_t end = begin + each + (share < more);
+    const int64_t each = n / chunks, more = n % chunks;
+    const int64_t begin = chunk * each + (chunk < more ? chunk : more);
+    const int64_t end = begin + each + (chunk < more);
     inside = 1;
-    if (begin < end)
-        body(closure, begin, end);
+    body(closure, begin, end);
     inside = 0;
+}
+
+/* The next chunk of the job published as `ticket`, or -1: none is left, or the job is over. */
+static int32_t claim(uint32_t ticket, int from_back)
+{
+    uint64_t now = LOAD(claims);
+    for (;;) {
+        const uint32_t front = (uint32_t)(now >> 16) & 0xffff, back = (uint32_t)now & 0xffff;
+        if ((uint32_t)(now >> 32) != ticket || front >= back)
+            return -1;
+        const uint64_t next = from_back ? now - 1 : now + 0x10000;
+        if (__atomic_compare_exchange_n(&claims, &now, next, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+            return (int32_t)(from_back ? back - 1 : front);
+    }
 }
 
 static void await_job(uint32_t seen)
@@ -88,7 +109,7 @@ static void await_job(uint32_t seen)
 
 static void *work(void *argument)
 {
-    const uint32_t share = (uint32_t)(uintptr_t)argument;
+    const uint32_t number = (uint32_t)(uintptr_t)argument;
     uint32_t seen = 0; /* even and below every published job: a job posted before we ran counts */
     for (;;) {
         const uint32_t ticket = LOAD(sequence);
@@ -103,16 +124,19 @@ static void *work(void *argument)
         const kiln_body body = LOAD(job.body);
         void *const closure = LOAD(job.closure);
         const int64_t n = LOAD(job.n);
-        const uint32_t parts = LOAD(job.parts);
+        const uint32_t chunks = LOAD(job.chunks), threads = LOAD(job.threads);
         if (LOAD(sequence) != ticket)
             continue;
         seen = ticket;
-        if (share >= parts)
+        if (number >= threads)
             continue;
-        run_share(body, closure, n, parts, share);
-        __atomic_add_fetch(&arrived, 1, __ATOMIC_SEQ_CST);
-        if (LOAD(caller_sleeps))
-            kiln_wake(&arrived);
+        int32_t chunk;
+        while ((chunk = claim(ticket, number & 1)) >= 0) {
+            run_chunk(body, closure, n, chunks, (uint32_t)chunk);
+            __atomic_add_fetch(&arrived, 1, __ATOMIC_SEQ_CST);
+            if (LOAD(caller_sleeps))
+                kiln_wake(&arrived);
+        }
     }
     return NULL;
 }
@@ -124,7 +148,8 @@ static void forget_workers(void)
     sleepers = 0;
     caller_sleeps = 0;
     sequence = (sequence + 1) & ~(uint32_t)1;
-    job.parts = 0;
+    job.threads = 0;
+    claims = 0;
     expected = arrived;
     busy = 0;
     inside = 0;
@@ -169,16 +194,20 @@ static void start_workers(uint32_t count)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-static void publish(kiln_body body, void *closure, int64_t n, uint32_t parts)
+/* Makes the job known and returns its ticket. */
+static uint32_t publish(kiln_body body, void *closure, int64_t n, uint32_t chunks, uint32_t threads)
 {
-    __atomic_add_fetch(&sequence, 1, __ATOMIC_SEQ_CST);
+    const uint32_t ticket = __atomic_add_fetch(&sequence, 1, __ATOMIC_SEQ_CST) + 1;
     STORE(job.body, body);
     STORE(job.closure, closure);
     STORE(job.n, n);
-    STORE(job.parts, parts);
-    __atomic_add_fetch(&sequence, 1, __ATOMIC_SEQ_CST);
+    STORE(job.chunks, chunks);
+    STORE(job.threads, threads);
+    STORE(claims, (uint64_t)ticket << 32 | chunks);
+    STORE(sequence, ticket);
     if (LOAD(sleepers) != 0)
         kiln_wake(&sequence);
+    return ticket;
 }
 
 static void await_workers(void)
@@ -198,22 +227,30 @@ static void await_workers(void)
 
 static void parallel_for(kiln_body body, void *closure, int64_t n, int threads)
 {
-    uint32_t parts = (uint32_t)(threads > MAX_WORKERS ? MAX_WORKERS + 1 : threads);
-    if (n < parts)
-        parts = (uint32_t)n;
+    uint32_t count = (uint32_t)(threads > MAX_WORKERS ? MAX_WORKERS + 1 : threads);
+    if (n < count)
+        count = (uint32_t)n;
     /* A nested loop, or one beside another caller's, runs here and now. */
-    if (parts < 2 || inside || __atomic_exchange_n(&busy, 1, __ATOMIC_SEQ_CST) != 0) {
+    if (count < 2 || inside || __atomic_exchange_n(&busy, 1, __ATOMIC_SEQ_CST) != 0) {
         if (n > 0)
             body(closure, 0, n);
         return;
     }
-    if (workers < parts - 1)
-        start_workers(parts - 1);
-    if (parts > workers + 1)
-        parts = workers + 1;
-    expected += parts - 1;
-    publish(body, closure, n, parts);
-    run_share(body, closure, n, parts, 0);
+    if (workers < count - 1)
+        start_workers(count - 1);
+    if (count > workers + 1)
+        count = workers + 1;
+    uint32_t chunks = count * CHUNKS_PER_THREAD;
+    if (n < chunks)
+        chunks = (uint32_t)n;
+    const uint32_t ticket = publish(body, closure, n, chunks, count);
+    uint32_t mine = 0;
+    int32_t chunk;
+    while ((chunk = claim(ticket, 0)) >= 0) {
+        run_chunk(body, closure, n, chunks, (uint32_t)chunk);
+        mine++;
+    }
+    expected += chunks - mine;
     await_workers();
     STORE(busy, 0);
 }
