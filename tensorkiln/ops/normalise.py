@@ -187,12 +187,12 @@ def _program_lrn(ins: Ins, a: Attrs, out: TensorType) -> Element:
         square = select(inside(c, channels), near * near, const(0, out.dtype))
         total = Reduce("sum", ((k, as_expr(a.size)),), square)
         base = total * (a.alpha / a.size) + a.bias
-        return x(*index) / _power(base, a.beta)
+        return x(*index) / power(base, a.beta)
 
     return element
 
 
-def _power(base: Expr, exponent: float) -> Expr:
+def power(base: Expr, exponent: float) -> Expr:
     """base ** exponent for a positive base; square roots where they suffice."""
     if exponent == 1:
         return base

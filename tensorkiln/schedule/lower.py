@@ -16,6 +16,7 @@ from tensorkiln.schedule.conv2d import (
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.linear import schedule_linear, supports_linear
 from tensorkiln.schedule.loops import schedule_loops
+from tensorkiln.schedule.lrn import schedule_lrn, supports_lrn
 from tensorkiln.schedule.movement import plan_movement, schedule_movement
 from tensorkiln.schedule.pool import schedule_pool, supports_pool
 from tensorkiln.schedule.rows import schedule_layer_norm, schedule_softmax, supports_rows
@@ -72,6 +73,8 @@ def choose_schedule(group: Group, target: Target) -> Schedule:
         return schedule_linear
     if call.op in ("max_pool2d", "avg_pool2d") and supports_pool(group):
         return schedule_pool
+    if call.op == "lrn" and supports_lrn(group):
+        return schedule_lrn
     if call.op == "attention" and supports_attention(call, target):
         return schedule_attention
     if call.op in ("softmax", "log_softmax") and supports_rows(call, out):

@@ -1,4 +1,4 @@
-"""Pooling between convolutions, where tensors lie in channel blocks."""
+"""Pooling and local response normalisation between convolutions, where tensors lie in channel blocks."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ CASES = (
      {"kernel": (3, 2), "strides": (1, 2), "padding": (1, 0, 0, 1), "count_include_pad": True}),
     ("avg_pool2d", 16, (7, 7), {"kernel": (7, 7)}),
     ("avg_pool2d", 16, (6, 5), {"kernel": (2, 2), "strides": (2, 2), "ceil_mode": True}),
+    ("lrn", 48, (5, 3), {"size": 5, "alpha": 0.3, "beta": 0.75, "bias": 2.0}),
+    ("lrn", 20, (4, 4), {"size": 4, "alpha": 1.0, "beta": 0.6}),
+    ("lrn", 7, (2, 5), {"size": 9, "alpha": 2.0, "beta": 1.0, "bias": 0.5}),
 )  # fmt: skip
 
 
 def _model() -> IRModule:
-    """conv2d -> (negative numbers matter) -> pool -> conv2d with a halo, for each case."""
+    """conv2d -> (negative numbers matter) -> pool or lrn -> conv2d with a halo, for each case."""
     rng = np.random.default_rng(0)
     g = GraphBuilder()
     outs = []
@@ -53,12 +56,13 @@ def compiled() -> tuple[tk.Executable, dict[str, np.ndarray], list[np.ndarray]]:
     return tk.compile(mod), inputs, evaluate(mod, inputs, dtype="float64")
 
 
-def test_pools_match_the_reference(
+def test_results_match_the_reference(
     compiled: tuple[tk.Executable, dict[str, np.ndarray], list[np.ndarray]],
 ) -> None:
     exe, inputs, expected = compiled
-    classes = {k.kernel_class for k in exe.kernels if "pool" in k.symbol}
-    assert classes == {"pool_blocked"}
+    classes = {k.symbol: k.kernel_class for k in exe.kernels}
+    assert {c for name, c in classes.items() if "pool" in name} == {"pool_blocked"}
+    assert {c for name, c in classes.items() if "lrn" in name} == {"lrn_blocked"}
     got = tk.runtime.Executor(exe.jit(), tk.cpu())["main"](*inputs.values())
     for case, have, want in zip(CASES, got, expected, strict=True):
         np.testing.assert_allclose(have.numpy(), want, rtol=2e-4, atol=2e-4, err_msg=str(case))
