@@ -6,6 +6,7 @@ To change the pipeline, copy `relax_passes` or `tir_passes`, edit the list, and 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -112,12 +113,13 @@ def compile(
     if system_lib_prefix is not None:
         raise UnsupportedError("system_lib_prefix: static system libraries are not built yet")
     target = Target("native") if target is None else Target(target)
-    config, progress = read_config(), progress or Progress()
     if target.is_baseline:
-        progress.note(
-            f"target {target.mcpu} is the baseline of {target.arch}: "
-            "--target native uses this machine's vector units"
-        )
+        note = f"{target.mcpu} is the baseline of {target.arch}: 'native' uses all this CPU has"
+        if progress is None:
+            warnings.warn(note, stacklevel=2)
+        else:
+            progress.note(note)
+    config, progress = read_config(), progress or Progress()
     progress.phase("optimise graph")
     mod = _run("relax_pipeline", relax_pipeline, relax_passes(target, externals), mod, config)
     progress.phase("lower kernels")
