@@ -371,14 +371,18 @@ def _lanes_ok(value: Expr, lane: Var) -> bool:
     return strided <= 1
 
 
-def blocked_loads(value: Expr, v: int) -> bool:
+def blocked_loads(value: Expr, v: int, lane: Var | None = None) -> bool:
     """Whether every load is from blocks of v channels, or of a single element: reading the lanes
-    past the last channel stays inside the buffers."""
-    return all(
-        len(x.buffer.shape) == 5 and int_value(x.buffer.shape[-1]) == v
-        or all(int_value(d) == 1 for d in x.buffer.shape)
-        for x in walk(value) if isinstance(x, Load)
-    )  # fmt: skip
+    past the last channel stays inside the buffers. With `lane`, also contiguous or uniform in it."""
+    for x in walk(value):
+        if not isinstance(x, Load):
+            continue
+        blocks = len(x.buffer.shape) == 5 and int_value(x.buffer.shape[-1]) == v
+        if not blocks and any(int_value(d) != 1 for d in x.buffer.shape):
+            return False
+        if lane is not None and lane_stride(x, lane) not in (0, 1):
+            return False
+    return True
 
 
 # -- reductions ----------------------------------------------------------------------------------

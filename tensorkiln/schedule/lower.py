@@ -13,6 +13,7 @@ from tensorkiln.schedule.attention import schedule_attention, supports_attention
 from tensorkiln.schedule.conv2d import (
     is_depthwise, schedule_conv2d, schedule_depthwise, supports_conv2d,
 )  # fmt: skip
+from tensorkiln.schedule.global_pool import schedule_global_pool, supports_global_pool
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.linear import schedule_linear, supports_linear
 from tensorkiln.schedule.loops import schedule_loops
@@ -73,6 +74,8 @@ def choose_schedule(group: Group, target: Target) -> Schedule:
         return schedule_linear
     if call.op in ("max_pool2d", "avg_pool2d") and supports_pool(group):
         return schedule_pool
+    if supports_global_pool(group, target):
+        return schedule_global_pool
     if call.op == "lrn" and supports_lrn(group):
         return schedule_lrn
     if call.op == "attention" and supports_attention(call, target):

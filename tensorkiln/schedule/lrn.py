@@ -36,7 +36,8 @@ def supports_lrn(group: Group) -> bool:
     if int_value(out.shape[1]) is None:
         return False
     lane, zero = Var("l"), IntImm(0)
-    return blocked_loads(group.element(call.args[0])(zero, lane, zero, zero), v)
+    value = simplify_value(group.element(call.args[0])(zero, lane, zero, zero), {lane: (0, v - 1)})
+    return blocked_loads(value, v, lane)
 
 
 def schedule_lrn(group: Group, target: Target) -> PrimFunc:

@@ -44,9 +44,9 @@ def supports_pool(group: Group) -> bool:
     if any(w.dilation != 1 for w in pair) or pair[0].kernel * pair[1].kernel > 64:
         return False
     lane, zero = Var("l"), IntImm(0)
-    value = group.element(call.args[0])(zero, lane, zero, zero)
     v = out.layout.block(1)
-    return x.layout.block(1) == v and blocked_loads(value, v)
+    value = simplify_value(group.element(call.args[0])(zero, lane, zero, zero), {lane: (0, v - 1)})
+    return x.layout.block(1) == v and blocked_loads(value, v, lane)
 
 
 @dataclass(frozen=True, slots=True)

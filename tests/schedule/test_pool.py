@@ -29,6 +29,13 @@ CASES = (
 )  # fmt: skip
 
 
+# (operator, channels, image, keepdims)
+WHOLE = (
+    ("mean", 32, (7, 7), False), ("mean", 20, (3, 13), True), ("max", 7, (4, 2), False),
+    ("sum", 33, (1, 5), True),
+)  # fmt: skip
+
+
 def _model() -> IRModule:
     """conv2d -> (negative numbers matter) -> pool or lrn -> conv2d with a halo, for each case."""
     rng = np.random.default_rng(0)
@@ -42,6 +49,10 @@ def _model() -> IRModule:
         shifted = g.emit("add", pooled, scale)
         w2 = constant(rng.standard_normal((5, channels, 3, 3)).astype("f4"))
         outs.append(g.emit("conv2d", shifted, w2, padding=(1, 1, 1, 1)))
+    for k, (op, channels, image, keep) in enumerate(WHOLE, len(CASES)):
+        x = g.param(f"x{k}", tensor((2, 3, *image), "float32"))
+        w = constant(rng.standard_normal((channels, 3, 1, 1)).astype("f4"))
+        outs.append(g.emit(op, g.emit("conv2d", x, w), axes=(2, 3), keepdims=keep))
     return IRModule((g.finish(Tuple(tuple(outs))),))
 
 
@@ -51,7 +62,8 @@ def compiled() -> tuple[tk.Executable, dict[str, np.ndarray], list[np.ndarray]]:
     mod = _model()
     rng = np.random.default_rng(1)
     inputs = {
-        f"x{k}": rng.standard_normal((1, 3, *case[2])).astype("f4") for k, case in enumerate(CASES)
+        f"x{k}": rng.standard_normal((1 + (k >= len(CASES)), 3, *case[2])).astype("f4")
+        for k, case in enumerate((*CASES, *WHOLE))
     }
     return tk.compile(mod), inputs, evaluate(mod, inputs, dtype="float64")
 
@@ -63,6 +75,8 @@ def test_results_match_the_reference(
     classes = {k.symbol: k.kernel_class for k in exe.kernels}
     assert {c for name, c in classes.items() if "pool" in name} == {"pool_blocked"}
     assert {c for name, c in classes.items() if "lrn" in name} == {"lrn_blocked"}
+    pooled = {c for n, c in classes.items() if n.rstrip("_234").endswith(("mean", "sum", "max"))}
+    assert pooled == {"global_pool_blocked"}
     got = tk.runtime.Executor(exe.jit(), tk.cpu())["main"](*inputs.values())
-    for case, have, want in zip(CASES, got, expected, strict=True):
+    for case, have, want in zip((*CASES, *WHOLE), got, expected, strict=True):
         np.testing.assert_allclose(have.numpy(), want, rtol=2e-4, atol=2e-4, err_msg=str(case))
