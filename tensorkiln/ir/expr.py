@@ -73,6 +73,15 @@ INTRINSICS: dict[str, int] = {
     "isnan": 1,
     "bitcast_i32": 1,
     "bitcast_f32": 1,
+    "bitcast_i64": 1,
+    "bitcast_f64": 1,
+}
+# Same bits, another type: (operand, result).
+BITCASTS: dict[str, tuple[str, str]] = {
+    "bitcast_i32": ("float32", "int32"),
+    "bitcast_f32": ("int32", "float32"),
+    "bitcast_i64": ("float64", "int64"),
+    "bitcast_f64": ("int64", "float64"),
 }
 
 ExprLike: TypeAlias = "Expr | int | float | bool"
@@ -259,10 +268,8 @@ class Intrin(Expr):
         first = self.args[0].dtype
         if self.name == "isnan":
             return BOOL.with_lanes(first.lanes)
-        if self.name == "bitcast_i32":
-            return DType("int32", first.lanes)
-        if self.name == "bitcast_f32":
-            return DType("float32", first.lanes)
+        if self.name in BITCASTS:
+            return DType(BITCASTS[self.name][1], first.lanes)
         return first
 
 
@@ -458,7 +465,7 @@ def intrin(name: str, *args: Expr) -> Expr:
 
 
 __all__ = [
-    "BINARY", "INTRINSICS", "REDUCE_BINARY", "UNARY",
+    "BINARY", "BITCASTS", "INTRINSICS", "REDUCE_BINARY", "UNARY",
     "Binary", "Broadcast", "Cast", "Expr", "ExprLike", "FloatImm", "IntImm", "Intrin", "Load",
     "Ramp", "Reduce", "Select", "Shuffle", "Unary", "Var", "VectorReduce",
     "as_expr", "binary", "cast", "const", "int_value", "intrin", "logical_and",

@@ -9,6 +9,7 @@ from tensorkiln.ir.buffer import SCOPES, Buffer
 from tensorkiln.ir.dtype import BOOL, DType
 from tensorkiln.ir.expr import (
     BINARY,
+    BITCASTS,
     INTRINSICS,
     REDUCE_BINARY,
     UNARY,
@@ -302,7 +303,7 @@ class TirVerifier:
         types = [self.expr(a) for a in e.args]
         if any(t != types[0] for t in types):
             raise Malformed(f"{e.name} of {', '.join(map(str, types))}", e)
-        needed = {"bitcast_i32": "float32", "bitcast_f32": "int32"}.get(e.name, types[0].name)
+        needed = BITCASTS[e.name][0] if e.name in BITCASTS else types[0].name
         if types[0].name != needed:
             raise Malformed(f"{e.name} of {types[0]}", e)
         return e.dtype

@@ -9,13 +9,24 @@ import numpy as np
 import pytest
 
 from tensorkiln.ir.expr import (
-    Broadcast, IntImm, Load, Ramp, Select, Shuffle, Var, VectorReduce, binary, cast, const, intrin,
+    Broadcast,
+    IntImm,
+    Load,
+    Ramp,
+    Select,
+    Shuffle,
+    Var,
+    VectorReduce,
+    binary,
+    cast,
+    const,
+    intrin,
     unary,
 )  # fmt: skip
 from tensorkiln.ir.stmt import For, If, Let, Seq, Store
 from tensorkiln.ops.elementwise import cast_array
 from tensorkiln.runtime import Module
-from tests.codegen.kernels import LEVELS, N, Case, compiled, elementwise, numbers, program
+from tests.codegen.kernels import LEVELS, Case, N, compiled, elementwise, numbers, program
 
 INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float16", "bfloat16", "float32", "float64")

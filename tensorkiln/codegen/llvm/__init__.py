@@ -1,0 +1,1 @@
+"""TIR to LLVM IR to objects."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import subprocess
 import sys
@@ -20,8 +22,14 @@ from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.script.printer import print_function
 from tensorkiln.target import Target
 
-# Part of every cache key: raise it when the same tensor program must give other code.
-GENERATOR_VERSION = "2"
+
+@functools.cache
+def _generator() -> str:
+    """A hash of this room's sources: objects of another code generator are never reused."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +108,7 @@ def compile_kernels(
         components = {
             "tir": print_function(f, canonical=True), "symbol": f.name,
             "target": target.llvm_features + target.mtriple + target.mcpu,
-            "generator": GENERATOR_VERSION, "compiler": VERSION,
+            "generator": _generator(), "compiler": VERSION,
         }  # fmt: skip
         key = key_of(components)
         found = cache.get(key) if cache is not None else None

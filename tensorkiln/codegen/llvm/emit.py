@@ -17,6 +17,7 @@ from tensorkiln.codegen.llvm.types import float_literal, llvm_type, memory_type,
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import BOOL, INT64, DType
 from tensorkiln.ir.expr import (
+    BITCASTS,
     Binary,
     Broadcast,
     Cast,
@@ -125,7 +126,7 @@ class Emitter:
         self.body_count += 1
         used = _used(loop)
         captured: dict[Buffer | Var, str] = {
-            p: v for p, v in {**st.buffers, **st.vars}.items() if p in used
+            p: v for p, v in (*st.buffers.items(), *st.vars.items()) if p in used
         }
         name = f"@{self.func.name}.body{k}"
         inner: dict[Buffer | Var, str] = {p: f"%c{i}" for i, p in enumerate(captured)}
@@ -144,7 +145,7 @@ class Emitter:
         extent = self.index(loop.extent)
         closure = self._fresh()
         st.allocas.append(f"  {closure} = alloca {struct_type}, align 8")
-        for i, (p, t) in enumerate(zip(captured, types)):
+        for i, (p, t) in enumerate(zip(captured, types, strict=True)):
             f = self._line(f"getelementptr {struct_type}, ptr {closure}, i32 0, i32 {i}")
             self._emit(f"  store {t} {captured[p]}, ptr {f}")
         self.declares.add("declare void @kiln_parallel_for(ptr, ptr, i64)")
@@ -283,7 +284,8 @@ class Emitter:
         for d in buf.shape:
             n = int_value(d)
             if n is None:
-                raise InternalError(f"{self.func.name}: local buffer {buf.name} has a symbolic size")
+                where = f"{self.func.name}: local buffer {buf.name}"
+                raise InternalError(f"{where} has a symbolic size")
             size *= n
         name = self._fresh()
         st.allocas.append(
@@ -336,7 +338,7 @@ class Emitter:
         """Flat element offset of lane 0, and the lane stride (None: lanes have no pattern)."""
         total = _Linear(0, [])
         lane_stride: int | None = 0
-        for i, stride in zip(indices, buf.strides):
+        for i, stride in zip(indices, buf.strides, strict=True):
             if isinstance(i, Ramp):
                 step, width = int_value(i.stride), int_value(stride)
                 regular = step is not None and width is not None and lane_stride is not None
@@ -423,7 +425,7 @@ class Emitter:
             return
         offset = "zeroinitializer"
         vector = f"<{lanes} x i64>"
-        for i, s in zip(indices, buf.strides):
+        for i, s in zip(indices, buf.strides, strict=True):
             iv = self.value(i if i.dtype.lanes > 1 else Broadcast(i, lanes))
             sv = self.value(Broadcast(s, lanes))
             prod = self._line(f"mul nsw {vector} {iv}, {sv}")
@@ -539,12 +541,11 @@ class Emitter:
             case Broadcast(a, lanes):
                 return self._splat(self._value(a, cache), a.dtype, lanes)
             case Ramp(base, stride, lanes):
-                b = self._splat(self._value(base, cache), base.dtype, lanes)
-                s = self._splat(self._value(stride, cache), base.dtype, lanes)
+                start = self._splat(self._value(base, cache), base.dtype, lanes)
+                step = self._splat(self._value(stride, cache), base.dtype, lanes)
                 element = llvm_type(base.dtype)
-                steps = "<" + ", ".join(f"{element} {i}" for i in range(lanes)) + ">"
-                prod = self._line(f"mul {t} {s}, {steps}")
-                return self._line(f"add {t} {b}, {prod}")
+                counts = "<" + ", ".join(f"{element} {i}" for i in range(lanes)) + ">"
+                return self._line(f"add {t} {start}, {self._line(f'mul {t} {step}, {counts}')}")
             case Shuffle(a, b, lanes):
                 x, y = self._value(a, cache), self._value(b, cache)
                 ta = llvm_type(a.dtype)
@@ -773,16 +774,16 @@ class Emitter:
             return self._call("fmuladd", dtype, args)
         if name == "isnan":
             return self._line(f"fcmp uno {t} {args[0]}, {args[0]}")
-        if name in ("bitcast_i32", "bitcast_f32"):
-            to = "int32" if name == "bitcast_i32" else "float32"
-            return self._line(f"bitcast {t} {args[0]} to {llvm_type(DType(to, dtype.lanes))}")
-        params, lets, result = expand(name, dtype)
+        if name in BITCASTS:
+            return self._line(f"bitcast {t} {args[0]} to "
+                              f"{llvm_type(DType(BITCASTS[name][1], dtype.lanes))}")  # fmt: skip
+        params, lets, answer = expand(name, dtype)
         st = self._state
-        for p, a in zip(params, args):
-            st.vars[p], st.depths[p] = a, len(st.scopes) - 1
+        for p, arg in zip(params, args, strict=True):
+            st.vars[p], st.depths[p] = arg, len(st.scopes) - 1
         for var, e in lets:
             st.vars[var], st.depths[var] = self.value(e), len(st.scopes) - 1
-        return self.value(result)
+        return self.value(answer)
 
 
 @dataclass(slots=True)

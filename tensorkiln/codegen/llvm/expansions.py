@@ -45,13 +45,16 @@ class Expander:
         return self.line(f"{op} {llvm_type(dtype)} {x}, {splat(str(n), dtype)}")
 
     def compare(self, code: str, x: str, n: int) -> str:
+        """An integer comparison with a literal."""
         return self.int_op(f"icmp {code}", x, n)
 
     def select(self, cond: str, x: str, y: str, dtype: DType) -> str:
+        """cond ? x : y."""
         t = llvm_type(dtype)
         return self.line(f"select {self.flag} {cond}, {t} {x}, {t} {y}")
 
     def cast(self, op: str, x: str, src: DType, dst: DType) -> str:
+        """One cast instruction."""
         return self.line(f"{op} {llvm_type(src)} {x} to {llvm_type(dst)}")
 
     # -- rounding to whole numbers -----------------------------------------------------------------

@@ -2,22 +2,33 @@
 
 Coefficients are minimax fits (iteratively reweighted least squares on Chebyshev points, weighted
 by relative error). Accuracy against float64, in units of the last place (tests/codegen measures):
-exp 1, log 2, erf 2, tanh 3, sigmoid 3, gelu 4 for x > -5 (below, exp(-x*x/2) amplifies the
-rounding of x*x: 4 + x*x/4), sin and cos 2 for |x| < 8192. pow is exp(y log x): 4 + 2|y log x|.
-float16 and bfloat16 are computed in float32. float64 is not implemented here.
+exp 1, log 2, erf 3, tanh 3, sigmoid 3, gelu 8 for x > -1 (below, exp(-x*x/2) amplifies the
+rounding of x*x: 8 + x*x/2), sin and cos 2 for |x| < 8192. pow is exp(y log x): 4 + 2|y log x|.
+fmod is exact for |x / y| < 2**28. float16 and bfloat16 are computed in float32; `math_double`
+holds the float64 forms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tensorkiln.base.errors import UnsupportedError
-from tensorkiln.ir.dtype import INT32, DType
+from tensorkiln.codegen.llvm import math_double
+from tensorkiln.codegen.llvm.math_builder import Builder, Lets
+from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import (
-    INTRINSICS, Expr, Unary, Var, binary, cast, const, intrin, maximum, minimum, select,
+    INTRINSICS,
+    Expr,
+    Unary,
+    Var,
+    binary,
+    cast,
+    const,
+    intrin,
+    maximum,
+    minimum,
+    select,
 )  # fmt: skip
-
-Lets = list[tuple[Var, Expr]]
 
 _EXP = (0.49999994, 0.16666521, 0.041668389, 0.0083687156, 0.00138146)
 _ERF = (
@@ -46,40 +57,7 @@ _ROUNDER = 12582912.0
 _ROUNDER_BITS = 0x4B400000
 
 
-class _Builder:
-    """Names the intermediate values of one function."""
-
-    def __init__(self, dtype: DType):
-        self.dtype = dtype
-        self.lets: Lets = []
-
-    def let(self, e: Expr) -> Expr:
-        var = Var(f"m{len(self.lets)}", e.dtype)
-        self.lets.append((var, e))
-        return var
-
-    def num(self, value: float) -> Expr:
-        return const(value, self.dtype)
-
-    def int32(self, value: int) -> Expr:
-        return const(value, INT32.with_lanes(self.dtype.lanes))
-
-    def fma(self, a: Expr, b: Expr, c: Expr) -> Expr:
-        return self.let(intrin("fma", a, b, c))
-
-    def poly(self, x: Expr, coefficients: Sequence[float]) -> Expr:
-        """Horner's rule, lowest coefficient first."""
-        acc = self.num(coefficients[-1])
-        for c in reversed(coefficients[:-1]):
-            acc = self.fma(acc, x, self.num(c))
-        return acc
-
-    def two_to(self, n: Expr) -> Expr:
-        """2**n for int32 n in [-126, 127]."""
-        return self.let(intrin("bitcast_f32", binary("shl", n + self.int32(127), self.int32(23))))
-
-
-def _exp(b: _Builder, x: Expr) -> Expr:
+def _exp(b: Builder, x: Expr) -> Expr:
     """exp(x) = 2**n * exp(r), n = round(x / ln 2), |r| <= ln(2)/2; ln 2 in two pieces."""
     x = b.let(minimum(b.num(89.0), maximum(b.num(-104.0), x)))
     t = b.fma(x, b.num(1.4426950408889634), b.num(_ROUNDER))
@@ -95,7 +73,7 @@ def _exp(b: _Builder, x: Expr) -> Expr:
     return b.let(p * b.two_to(half) * b.two_to(b.let(k - half)))
 
 
-def _log(b: _Builder, x: Expr) -> Expr:
+def _log(b: Builder, x: Expr) -> Expr:
     """log(m 2**e) = e ln 2 + log(m), m in [sqrt(1/2), sqrt(2))."""
     tiny = x < b.num(1.17549435e-38)
     scaled = b.let(select(tiny, x * b.num(8388608.0), x))
@@ -116,31 +94,31 @@ def _log(b: _Builder, x: Expr) -> Expr:
     return b.let(select(x < b.num(0.0), b.num(float("nan")), y))
 
 
-def _erfc_positive(b: _Builder, z: Expr) -> Expr:
+def _erfc_positive(b: Builder, z: Expr, square: Expr) -> Expr:
     """erfc(z) for z >= 0, as exp(-z*z) * t * P(t) with t = 1 / (1 + 0.4 z)."""
     t = b.let(b.num(1.0) / b.fma(z, b.num(0.4), b.num(1.0)))
     tail = b.let(b.poly(t, _ERFCX) * t)
-    return b.let(tail * _exp(b, b.let(-(z * z))))
+    return b.let(tail * _exp(b, b.let(-square)))
 
 
-def _erf(b: _Builder, x: Expr) -> Expr:
+def _erf(b: Builder, x: Expr) -> Expr:
     z = b.let(Unary("abs", x))
     x2 = b.let(x * x)
     small = b.let(x * b.poly(x2, _ERF))
-    large = b.let(b.num(1.0) - _erfc_positive(b, z))
+    large = b.let(b.num(1.0) - _erfc_positive(b, z, x2))
     signed = select(x < b.num(0.0), -large, large)
     return b.let(select(b.num(1.0) < z, signed, small))
 
 
-def _gelu(b: _Builder, x: Expr) -> Expr:
+def _gelu(b: Builder, x: Expr) -> Expr:
     """x * Phi(x), Phi from erfc of |x|/sqrt(2) so that the negative tail keeps its precision."""
     z = b.let(Unary("abs", x) * b.num(0.7071067811865476))
-    tail = b.let(_erfc_positive(b, z) * b.num(0.5))
+    tail = b.let(_erfc_positive(b, z, x * x * b.num(0.5)) * b.num(0.5))
     phi = select(x < b.num(0.0), tail, b.num(1.0) - tail)
     return b.let(x * phi)
 
 
-def _tanh(b: _Builder, x: Expr) -> Expr:
+def _tanh(b: Builder, x: Expr) -> Expr:
     z = b.let(Unary("abs", x))
     x2 = b.let(x * x)
     small = b.fma(b.let(x * x2), b.poly(x2, _TANH), x)
@@ -150,11 +128,11 @@ def _tanh(b: _Builder, x: Expr) -> Expr:
     return b.let(select(b.num(0.625) < z, signed, small))
 
 
-def _sigmoid(b: _Builder, x: Expr) -> Expr:
+def _sigmoid(b: Builder, x: Expr) -> Expr:
     return b.let(b.num(1.0) / (b.num(1.0) + _exp(b, b.let(-x))))
 
 
-def _sin_cos(b: _Builder, x: Expr, quadrant_offset: int) -> Expr:
+def _sin_cos(b: Builder, x: Expr, quadrant_offset: int) -> Expr:
     """Cody and Waite reduction by pi/2 in three pieces, then one of two polynomials."""
     t = b.fma(x, b.num(0.6366197723675814), b.num(_ROUNDER))
     n = b.let(t - b.num(_ROUNDER))
@@ -171,7 +149,7 @@ def _sin_cos(b: _Builder, x: Expr, quadrant_offset: int) -> Expr:
     return b.let(select(negative, -y, y))
 
 
-def _pow(b: _Builder, x: Expr, y: Expr) -> Expr:
+def _pow(b: Builder, x: Expr, y: Expr) -> Expr:
     """exp(y log |x|); a negative base needs an integer exponent, else NaN. pow(x, 0) = 1."""
     magnitude = _exp(b, b.let(y * _log(b, b.let(Unary("abs", x)))))
     whole = b.let(Unary("floor", y))
@@ -184,10 +162,16 @@ def _pow(b: _Builder, x: Expr, y: Expr) -> Expr:
     return b.let(select(binary("eq", y, b.num(0.0)), b.num(1.0), result))
 
 
-def _fmod(b: _Builder, x: Expr, y: Expr) -> Expr:
-    """x - trunc(x / y) y with the sign of x; exact while |x / y| < 2**24."""
-    q = b.let(Unary("trunc", b.let(x / y)))
-    return b.fma(b.let(-q), y, x)
+def _fmod(b: Builder, x: Expr, y: Expr) -> Expr:
+    """x - trunc(x / y) y with the sign of x. In float64 the product is exact, the quotient is
+    never rounded up to a whole number, for |x / y| < 2**28."""
+    wide = DType("float64", b.dtype.lanes)
+    a, d = (b.let(cast(b.let(Unary("abs", v)), wide)) for v in (x, y))
+    q = b.let(Unary("trunc", b.let(a / d)))
+    r = b.let(cast(b.let(a - b.let(q * d)), b.dtype))
+    inf = const(float("inf"), wide)
+    r = b.let(select(binary("and", binary("eq", d, inf), a < inf), Unary("abs", x), r))
+    return b.let(select(x < b.num(0.0), -r, r))
 
 
 _FUNCTIONS: dict[str, Callable[..., Expr]] = {
@@ -207,22 +191,22 @@ _FUNCTIONS: dict[str, Callable[..., Expr]] = {
 def expand(name: str, dtype: DType) -> tuple[list[Var], Lets, Expr]:
     """`name` on `dtype` as (parameters, let-bindings in order, result).
 
-    Raises UnsupportedError for float64, and for integers.
+    Raises UnsupportedError for integers.
     """
     if dtype.name in ("float16", "bfloat16"):
         wide = DType("float32", dtype.lanes)
         outer = [Var(f"a{i}", dtype) for i in range(INTRINSICS[name])]
         params, lets, result = expand(name, wide)
-        casts: Lets = [(p, cast(o, wide)) for p, o in zip(params, outer)]
+        casts: Lets = [(p, cast(o, wide)) for p, o in zip(params, outer, strict=True)]
         return outer, casts + lets, cast(result, dtype)
-    if dtype.name != "float32" or name not in _FUNCTIONS:
+    table = {"float32": _FUNCTIONS, "float64": math_double.FUNCTIONS}.get(dtype.name, {})
+    if name not in table:
         raise UnsupportedError(
-            f"{name} on {dtype.element} is not implemented",
-            hint="float32, float16 and bfloat16 are; cast the operand",
+            f"{name} on {dtype.element} is not implemented", hint="floats are; cast the operand"
         )
     params = [Var(f"a{i}", dtype) for i in range(INTRINSICS[name])]
-    b = _Builder(dtype)
-    result = _FUNCTIONS[name](b, *params)
+    b = Builder(dtype)
+    result = table[name](b, *params)
     return params, b.lets, result
 
 

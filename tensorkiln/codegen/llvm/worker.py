@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 
 def compile_text(text: str, options: dict[str, Any]) -> bytes:
@@ -41,7 +41,7 @@ def compile_text(text: str, options: dict[str, Any]) -> bytes:
     return bytes(machine.emit_object(module))
 
 
-def read_frame(stream: BinaryIO) -> bytes | None:
+def read_frame(stream: IO[bytes]) -> bytes | None:
     """One length-prefixed block, or None at the end of the stream."""
     head = stream.read(8)
     if len(head) < 8:
@@ -51,7 +51,8 @@ def read_frame(stream: BinaryIO) -> bytes | None:
     return data if len(data) == size else None
 
 
-def write_frame(stream: BinaryIO, data: bytes) -> None:
+def write_frame(stream: IO[bytes], data: bytes) -> None:
+    """Write one length-prefixed block."""
     stream.write(len(data).to_bytes(8, "little"))
     stream.write(data)
     stream.flush()
