@@ -6,6 +6,7 @@ graphs in a `Battery` first and compile once.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -90,7 +91,7 @@ class Battery:
                 run.set_num_threads(threads)
                 out = run[name](*inputs.values())
                 runs.append([np.asarray(t) for t in (out if isinstance(out, tuple) else (out,))])
-            for one, other in zip(runs, runs[1:], strict=False):
+            for one, other in itertools.pairwise(runs):
                 for a, b in zip(one, other, strict=True):
                     assert a.tobytes() == b.tobytes(), f"{sizes}: bytes depend on threads"
             for got, expected in zip(runs[0], want, strict=True):

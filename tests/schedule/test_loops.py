@@ -26,6 +26,10 @@ def _positive(seed: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
     return np.asarray(np.abs(x) + dtype.type(0.25), dtype)
 
 
+def _small(seed: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    return np.asarray(random_array(seed, dtype, shape) % 5, dtype)
+
+
 def _elementwise(b: Battery) -> None:
     for n in (1, 2, 15, 16, 17, 63, 64, 65, 1023, 1025, 70001):
         b.add(f"flat_{n}", lambda g, x, y: g.relu(g.add(g.mul(x, 2.0), y)), (n,), (n,))
@@ -38,10 +42,10 @@ def _elementwise(b: Battery) -> None:
         for d in FLOATS:
             b.add(f"{op}_{d}", lambda g, x, op=op: g.emit(op, x), typed(d, 3, 37))
     for op in ("exp", "erf", "tanh", "sigmoid", "sin", "cos", "gelu", "silu", "softplus", "elu"):
-        for d in ("float16", "float32"):
+        for d in FLOATS:
             b.add(f"{op}_{d}", lambda g, x, op=op: g.emit(op, x), typed(d, 3, 37))
     for op in ("sqrt", "rsqrt", "log"):
-        for d in ("float16", "float32"):
+        for d in FLOATS:
             b.add(f"{op}_{d}", lambda g, x, op=op: g.emit(op, x), typed(d, 3, 37), make=_positive)
     for op, d in itertools.product(("abs", "neg", "relu", "sign"), INTS):
         if op != "neg" or not d.startswith("u"):
@@ -49,13 +53,11 @@ def _elementwise(b: Battery) -> None:
     for op, d in itertools.product(("add", "sub", "mul", "div", "minimum", "maximum", "mod"),
                                    (*INTS, *FLOATS)):  # fmt: skip
         attrs = {"fmod": 1} if op == "mod" and d.startswith("float") else {}
-        if attrs and d == "float64":
-            continue
         b.add(f"{op}_{d}", lambda g, x, y, op=op, a=attrs: g.emit(op, x, y, **a), typed(d, 5, 33),
               typed(d, 5, 33), make=_positive if attrs else None)  # fmt: skip
     b.add("mod_signs", lambda g, x, y: g.mod(x, y, fmod=1), typed("int32", 40), typed("int32", 40))
     for op, d in itertools.product(("equal", "not_equal", "less", "greater_equal"), EVERY):
-        if d != "bool" or op.endswith("equal") and "greater" not in op:
+        if d != "bool" or (op.endswith("equal") and "greater" not in op):
             b.add(f"{op}_{d}", lambda g, x, y, op=op: g.emit(op, x, y), typed(d, 50), typed(d, 50))
     for op in ("logical_and", "logical_or", "logical_xor"):
         b.add(op, lambda g, x, y, op=op: g.emit(op, x, y), typed("bool", 3, 21), typed("bool", 21))
@@ -67,6 +69,10 @@ def _elementwise(b: Battery) -> None:
         if a != z:
             b.add(f"cast_{a}_{z}", lambda g, x, z=z: g.cast(x, dtype=z), typed(a, 77))
     b.add("pow_float", lambda g, x, y: g.pow(x, y), (45,), (45,), make=_positive)
+    b.add("pow_double", lambda g, x, y: g.pow(x, y), typed("float64", 45), typed("float64", 45),
+          make=_positive)  # fmt: skip
+    for d in ("int8", "int32", "int64", "uint8"):
+        b.add(f"pow_{d}", lambda g, x, y: g.pow(x, y), typed(d, 99), typed(d, 99), make=_small)
     b.add("clip", lambda g, x: g.clip(x, min=-0.5, max=0.75), (3, 45))
     b.add("clip_int", lambda g, x: g.clip(x, min=-5, max=7), typed("int8", 45))
     b.add("mixed_widths", lambda g, x, y: g.add(g.cast(x, dtype="float64"), y),
@@ -200,13 +206,13 @@ def _tenths(seed: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
 def _pools(b: Battery) -> None:
     shapes = {"small": (2, 3, 9, 11), "blocked": (1, 16, 8, 13), "odd": (2, 19, 7, 7)}
     windows = [
-        dict(kernel=(2, 2), strides=(2, 2)),
-        dict(kernel=(3, 3), strides=(2, 2), padding=(1, 1, 1, 1)),
-        dict(kernel=(3, 2), strides=(1, 2), padding=(0, 1, 2, 0)),
-        dict(kernel=(3, 3), strides=(2, 2), ceil_mode=True),
-        dict(kernel=(3, 3), strides=(2, 2), padding=(1, 0, 0, 1), ceil_mode=True),
-        dict(kernel=(1, 1), strides=(2, 3)),
-        dict(kernel=(7, 7)),
+        {"kernel": (2, 2), "strides": (2, 2)},
+        {"kernel": (3, 3), "strides": (2, 2), "padding": (1, 1, 1, 1)},
+        {"kernel": (3, 2), "strides": (1, 2), "padding": (0, 1, 2, 0)},
+        {"kernel": (3, 3), "strides": (2, 2), "ceil_mode": True},
+        {"kernel": (3, 3), "strides": (2, 2), "padding": (1, 0, 0, 1), "ceil_mode": True},
+        {"kernel": (1, 1), "strides": (2, 3)},
+        {"kernel": (7, 7)},
     ]
     for (name, shape), (k, w) in itertools.product(shapes.items(), enumerate(windows)):
         b.add(f"max_pool_{name}_{k}", lambda g, x, w=w: g.max_pool2d(x, **w), shape)
