@@ -1,0 +1,42 @@
+"""A whole network on every CPU level, against ONNX Runtime; for AArch64 as far as objects go."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+import numpy as np  # noqa: E402
+
+import tensorkiln as tk  # noqa: E402
+from tensorkiln.artifact import Artifact  # noqa: E402
+from tensorkiln.runtime import Executor  # noqa: E402
+from tensorkiln.target import Target  # noqa: E402
+from tests.codegen.kernels import LEVELS  # noqa: E402
+from tests.schedule.battery import ALLOWED, ARM, undefined_symbols  # noqa: E402
+from tests.zoo.light import input_spec, light_model  # noqa: E402
+
+
+def _kernels(executable: tk.Executable) -> list[Artifact]:
+    return [a for a in executable.artifacts if a.file_name.endswith(".o")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [*LEVELS.values(), ARM], ids=[*LEVELS, "arm"])
+def test_shufflenet(target: Target) -> None:
+    model = light_model("shufflenet")
+    executable = tk.compile(tk.frontend.from_onnx(model), target)
+    needed = set().union(*(undefined_symbols(bytes(a.view)) for a in _kernels(executable)))
+    assert needed <= ALLOWED and "kiln_parallel_for" in needed
+    if target is ARM:
+        return
+    generator = np.random.default_rng(0)
+    shapes = input_spec(model)
+    inputs = {k: generator.standard_normal(s).astype(np.float32) for k, s in shapes.items()}
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    (want,) = session.run(None, inputs)
+    got = np.asarray(Executor(executable.jit())["main"](*inputs.values()))
+    assert np.abs(got - want).max() <= 1e-4 * np.abs(want).max()
