@@ -19,11 +19,15 @@ from tensorkiln.ir.relax import Call, RVar, TensorType
 from tensorkiln.ir.stmt import Alloc, For, If, Let, PrimFunc, Seq, Stmt, Store, seq
 from tensorkiln.ops.channel_window import ChannelWindow
 from tensorkiln.schedule.accumulate import Pieces, pieces_of, sum_in_pieces
-from tensorkiln.schedule.build import fused, lane_ramp, loop, nest, tiles, zero_border
+from tensorkiln.schedule.build import PARALLEL_WORK, fused, lane_ramp, loop, nest, tiles, zero_border
 from tensorkiln.schedule.group import Group, view_index
 from tensorkiln.schedule.loops import inplace_params, simplify_value
 from tensorkiln.schedule.tile import spatial_tile
 from tensorkiln.target import Target
+
+
+# With fewer panels than this, an uneven number of them leaves threads waiting.
+_FEW_TASKS = 8
 
 
 def supports_conv2d(call: Call, out: TensorType) -> bool:
@@ -61,6 +65,9 @@ class _Conv:
         self.height, self.width = _int(self.ot.shape[2]), _int(self.ot.shape[3])
         self.blocks = -(-self.channels // self.lanes)
         self.window = self._window()
+        taps = _int(self.wt.shape[1]) * self.kernel[0] * self.kernel[1]
+        # Multiply-adds of one image; eight count as one scalar operation.
+        self.work = self.channels * self.height * self.width * taps // 8
 
     def _window(self) -> ChannelWindow | None:
         """What each panel reads of the input channels; None for all of them."""
@@ -123,30 +130,30 @@ def schedule_conv2d(group: Group, target: Target) -> PrimFunc:
     panels = -(-c.blocks // vectors)
     rows, cols = spatial_tile(target, vectors, c.height, c.width)
     row_tiles, col_tiles = tiles(c.height, rows), tiles(c.width, cols)
-    spread_rows = len(row_tiles) == 1
-
-    def task(n: Expr, panel: Expr, row: Expr) -> Stmt:
-        body: list[Stmt] = []
-        for start, count, size in row_tiles:
-            if spread_rows:
-                body.append(_row(c, n, panel, row * size, size, col_tiles, vectors))
-            else:
-                body.append(
-                    loop("th", count, lambda t, start=start, size=size: _row(
-                        c, n, panel, t * size + start, size, col_tiles, vectors))
-                )  # fmt: skip
-        return seq(*body)
+    batch = int_value(c.ot.shape[0]) or 1
+    kind = "parallel" if batch * c.work > PARALLEL_WORK else "serial"
 
     def border(n: Expr, panel: Expr) -> Stmt:
-        return seq(*(zero_border(group.out, c.ot, (n, panel * vectors + o)) for o in range(vectors)))
+        blocks = [panel * vectors + o for o in range(vectors)]
+        return seq(*(zero_border(group.out, c.ot, (n, block)) for block in blocks))
 
-    if spread_rows:
-        count = row_tiles[0][1]
-        body = fused([c.ot.shape[0], panels, count], lambda n, p, r: seq(
-            _when_first(r, border(n, p)), task(n, p, r)))  # fmt: skip
+    def strip(n: Expr, panel: Expr, t: Expr, start: int, size: int) -> Stmt:
+        return _row(c, n, panel, t * size + start, size, col_tiles, vectors)
+
+    def plane(n: Expr, panel: Expr) -> Stmt:
+        strips = [loop("th", count, lambda t, lo=start, size=size: strip(n, panel, t, lo, size))
+                  for start, count, size in row_tiles]  # fmt: skip
+        return seq(border(n, panel), *strips)
+
+    def strips(k: int, start: int, count: int, size: int) -> Stmt:
+        return fused([c.ot.shape[0], panels, count], lambda n, p, t: seq(
+            _when_first(t, border(n, p)) if k == 0 else None, strip(n, p, t, start, size)), kind)  # fmt: skip
+
+    # Rows are tasks when they are all alike, or when panels alone would leave threads idle.
+    if len(row_tiles) == 1 or batch * panels < _FEW_TASKS:
+        body = seq(*(strips(k, *t) for k, t in enumerate(row_tiles)))
     else:
-        body = fused([c.ot.shape[0], panels], lambda n, p: seq(
-            border(n, p), task(n, p, IntImm(0))))  # fmt: skip
+        body = fused([c.ot.shape[0], panels], plane, kind)
     return c.done(body, "conv2d_direct")
 
 
@@ -297,7 +304,9 @@ def schedule_depthwise(group: Group, target: Target) -> PrimFunc:
                     "tw", wc, lambda tw: tile(n, block, th * r + hs, tw * q + ws, r, q))))  # fmt: skip
         return seq(*parts)
 
-    return c.done(fused([c.ot.shape[0], c.blocks], plane), "conv2d_depthwise")
+    batch = int_value(c.ot.shape[0]) or 1
+    kind = "parallel" if batch * c.work > PARALLEL_WORK else "serial"
+    return c.done(fused([c.ot.shape[0], c.blocks], plane, kind), "conv2d_depthwise")
 
 
 def _int(e: Expr) -> int:
