@@ -105,6 +105,8 @@ class _Vectorizer:
         """An index that walks with the variable becomes a Ramp."""
         if not self.uses(e):
             return e
+        if any(isinstance(x, Var) and x in self.lets for x in walk(e)):
+            return self.expr(e)  # a vector that need not be a ramp
         linear = affine(e, (self.var,))
         if linear is None:
             return self.expr(e)

@@ -1,0 +1,142 @@
+"""vectorize_loops and unroll_loops: text before, text after."""
+
+from __future__ import annotations
+
+import pytest
+
+from tensorkiln.base.errors import InternalError
+from tensorkiln.ir.buffer import buffer
+from tensorkiln.ir.equal import first_difference
+from tensorkiln.ir.expr import (
+    Broadcast, Expr, IntImm, Load, Ramp, Var, as_expr, binary, cast, intrin, select,
+)  # fmt: skip
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.stmt import Alloc, For, If, Let, PrimFunc, Stmt, Store, seq
+from tensorkiln.transform.tir.unroll_loops import unroll_loops
+from tensorkiln.transform.tir.vectorize_loops import vectorize_loops
+
+X, Y = buffer("x", (8, 64)), buffer("y", (8, 64))
+AT = buffer("at", (64,), "int64")
+I, L, N = Var("i"), Var("l"), Var("n")
+ZERO = IntImm(0)
+
+
+def module(body: Stmt) -> IRModule:
+    return IRModule((PrimFunc("f", (X, AT, Y, N), body),))
+
+
+def lanes(body: Stmt, lo: Expr = ZERO, count: int = 8) -> Stmt:
+    return For(L, lo, as_expr(count), "vectorized", body)
+
+
+def rows(body: Stmt, kind: str = "serial") -> Stmt:
+    return For(I, ZERO, IntImm(8), kind, body)
+
+
+def ramp(base: Expr, step: int = 1, count: int = 8) -> Ramp:
+    return Ramp(base, IntImm(step), count)
+
+
+V, W = Var("v"), Var("v", X.dtype.with_lanes(8))
+S, SW = Var("s", X.dtype), Var("s", X.dtype.with_lanes(8))
+J, JW = Var("j"), Var("j", AT.dtype.with_lanes(8))
+
+VECTORIZED: dict[str, tuple[Stmt, Stmt]] = {
+    "ramp": (
+        rows(lanes(Store(Y, (I, L), X[I, L] + 1.0))),
+        rows(Store(Y, (I, ramp(ZERO)), Load(X, (I, ramp(ZERO))) + 1.0)),
+    ),
+    "offset": (
+        rows(lanes(Store(Y, (I, I * 8 + L), X[I, L]), lo=IntImm(8))),
+        rows(Store(Y, (I, ramp(I * 8 + 8)), Load(X, (I, ramp(IntImm(8)))))),
+    ),
+    "strided": (
+        rows(lanes(Store(Y, (I, L), X[I, L * 3 + 1]))),
+        rows(Store(Y, (I, ramp(ZERO)), Load(X, (I, ramp(IntImm(1), 3))))),
+    ),
+    "uniform": (
+        rows(lanes(Store(Y, (I, L), X[I, 5]))),
+        rows(Store(Y, (I, ramp(ZERO)), Broadcast(X[I, 5], 8))),
+    ),
+    "let": (
+        rows(lanes(Let(S, X[I, L], Store(Y, (I, L), S * S)))),
+        rows(Let(SW, Load(X, (I, ramp(ZERO))), Store(Y, (I, ramp(ZERO)), SW * SW))),
+    ),
+    "let of an index": (
+        rows(lanes(Let(J, AT[L], Store(Y, (I, L), X[I, J])))),
+        rows(Let(JW, Load(AT, (ramp(ZERO),)), Store(Y, (I, ramp(ZERO)), Load(X, (I, JW))))),
+    ),
+    "select": (
+        rows(lanes(Store(Y, (I, L), select(X[I, L] < 0.0, 0.0, X[I, 3])))),
+        rows(Store(Y, (I, ramp(ZERO)), select(
+            Load(X, (I, ramp(ZERO))) < 0.0, 0.0, Broadcast(X[I, 3], 8)))),
+    ),
+    "variable as a value": (
+        rows(lanes(Store(Y, (I, L), cast(L, "float32")))),
+        rows(Store(Y, (I, ramp(ZERO)), cast(ramp(ZERO), "float32"))),
+    ),
+    "intrinsic of mixed lanes": (
+        rows(lanes(Store(Y, (I, L), intrin("fma", X[I, L], X[I, 0], X[I, L])))),
+        rows(Store(Y, (I, ramp(ZERO)), intrin("fma", Load(X, (I, ramp(ZERO))), Broadcast(
+            X[I, 0], 8), Load(X, (I, ramp(ZERO)))))),
+    ),
+    "condition outside": (
+        rows(lanes(If(I < 3, Store(Y, (I, L), X[I, L])))),
+        rows(If(I < 3, Store(Y, (I, ramp(ZERO)), Load(X, (I, ramp(ZERO)))))),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VECTORIZED)
+def test_vectorize(name: str) -> None:
+    before, after = (module(s) for s in VECTORIZED[name])
+    result = vectorize_loops(before)
+    assert first_difference(result, after) is None, first_difference(result, after)
+    assert vectorize_loops(result) is result
+
+
+def test_vectorize_refuses_what_has_no_lanes() -> None:
+    for body in (If(L < 3, Store(Y, (I, L), X[I, L])),):
+        with pytest.raises(InternalError, match="cannot vectorize a If over l"):
+            vectorize_loops(module(rows(lanes(body))))
+    with pytest.raises(InternalError, match="no constant extent"):
+        vectorize_loops(module(rows(For(L, ZERO, N, "vectorized", Store(Y, (I, L), X[I, L])))))
+
+
+def test_unroll_repeats_with_fresh_lets_and_inner_loops() -> None:
+    tmp = buffer("t", (4,), "float32", "register")
+    body = Alloc(tmp, Let(S, X[I, 0], seq(
+        Store(tmp, (I,), S), For(L, ZERO, I + 1, "serial", Store(Y, (I, L), tmp[I])))))  # fmt: skip
+    before = module(For(I, IntImm(1), IntImm(2), "unrolled", body))
+
+    def step(i: int) -> Stmt:
+        s = Var("s", X.dtype)
+        return Alloc(tmp, Let(s, X[i, 0], seq(
+            Store(tmp, (IntImm(i),), s),
+            For(L, ZERO, IntImm(i + 1), "serial", Store(Y, (IntImm(i), L), tmp[i])))))  # fmt: skip
+
+    result = unroll_loops(before)
+    assert first_difference(result, module(seq(step(1), step(2)))) is None
+    assert unroll_loops(result) is result
+
+
+def test_unroll_nested_and_empty() -> None:
+    inner = For(L, I, IntImm(2), "unrolled", Store(Y, (I, L), X[I, L]))
+    result = unroll_loops(module(For(I, ZERO, IntImm(2), "unrolled", inner)))
+    stores = [(0, 0), (0, 1), (1, 1), (1, 2)]
+    want = seq(*(Store(Y, (IntImm(i), IntImm(j)), X[i, j]) for i, j in stores))
+    assert first_difference(result, module(want)) is None
+    empty = unroll_loops(module(seq(
+        For(I, ZERO, IntImm(0), "unrolled", inner), Store(Y, (ZERO, ZERO), X[0, 0]))))  # fmt: skip
+    assert first_difference(empty, module(Store(Y, (ZERO, ZERO), X[0, 0]))) is None
+
+
+def test_unroll_needs_a_constant_extent() -> None:
+    with pytest.raises(InternalError, match="unrolled loop over i has no constant extent"):
+        unroll_loops(module(For(I, ZERO, N, "unrolled", Store(Y, (I, ZERO), X[I, 0]))))
+
+
+def test_nothing_to_do_is_the_same_module() -> None:
+    mod = module(rows(If(binary("eq", I, 2), Store(Y, (I, ZERO), X[I, 0])), "parallel"))
+    assert vectorize_loops(mod) is mod
+    assert unroll_loops(mod) is mod
