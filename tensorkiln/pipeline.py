@@ -35,6 +35,7 @@ from tensorkiln.script.printer import print_module
 from tensorkiln.target import Target
 from tensorkiln.transform.relax.assign_layouts import assign_layouts
 from tensorkiln.transform.relax.canonicalize import canonicalize
+from tensorkiln.transform.relax.decompose_attention import decompose_attention
 from tensorkiln.transform.relax.eliminate_common_subexpressions import (
     eliminate_common_subexpressions,
 )
@@ -72,6 +73,7 @@ def relax_passes(target: Target, externals: Sequence[External] = ()) -> list[Pas
         eliminate_dead_code,  # before layouts: dead readers would ask for conversions
         # Externals see canonical operators on row-major tensors.
         partial(partition_externals, target=target, externals=externals),
+        partial(decompose_attention, target=target),
         partial(assign_layouts, target=target),
         fuse_ops,
         partial(lower_groups, target=target),

@@ -107,11 +107,9 @@ def _tile(c: _Linear, p: Expr, row: Expr, rows: int, columns: int, vectors: int)
         start = Var("start", wide)
         if len(c.call.args) > 2:
             bias = c.call.args[2]
-            if isinstance(bias, RVar):
-                at = Ramp(p * c.nr + o * lanes, IntImm(1), lanes)
-                value = Load(c.group.buffers[bias], (at,))
-            else:  # one column: fusion keeps its bias inside the group
-                value = Broadcast(c.group.element(bias)(IntImm(0)), lanes)
+            assert isinstance(bias, RVar)
+            block = simplify(p * (c.nr // lanes) + o)
+            value = Load(c.group.buffers[bias], (block, vec))
         return Let(
             start,
             value,

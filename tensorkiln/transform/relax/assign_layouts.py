@@ -19,7 +19,15 @@ from tensorkiln.ir.expr import as_expr, int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
-    Attrs, Binding, Call, Constant, Function, RVar, TensorType, Tuple, Value,
+    Attrs,
+    Binding,
+    Call,
+    Constant,
+    Function,
+    RVar,
+    TensorType,
+    Tuple,
+    Value,
 )  # fmt: skip
 from tensorkiln.ops.channel_window import ChannelWindow
 from tensorkiln.target import Target
@@ -52,7 +60,7 @@ class _Assign:
             self._bind(b)
         result = self._plain_value(self.f.result)
         changed = len(self.bindings) != len(self.f.bindings) or any(
-            new is not old for new, old in zip(self.bindings, self.f.bindings)
+            new is not old for new, old in zip(self.bindings, self.f.bindings, strict=True)
         )
         if not changed:
             return self.f
@@ -66,10 +74,10 @@ class _Assign:
         for b in self.f.bindings:
             call = b.value
             if isinstance(call, Call) and call.op == "conv2d" and self._direct(call):
-                x, (t, l, bo, r) = call.args[0], call.attrs.padding
+                x, (top, left, bottom, right) = call.args[0], call.attrs.padding
                 if isinstance(x, RVar):
                     h, w = halos.get(x, (0, 0))
-                    halos[x] = (max(h, t, bo), max(w, l, r))
+                    halos[x] = (max(h, top, bottom), max(w, left, right))
         return halos
 
     def _direct(self, call: Call) -> bool:
@@ -79,7 +87,7 @@ class _Assign:
             return False
         return x.dtype.name == "float32" and None not in [int_value(d) for d in x.shape[1:]]
 
-    # -- bindings ------------------------------------------------------------------------------------
+    # -- bindings ----------------------------------------------------------------------------------
 
     def _bind(self, b: Binding) -> None:
         call = b.value
@@ -102,7 +110,7 @@ class _Assign:
         value = b.value
         if isinstance(value, Call):
             args = tuple(self._plain_value(a) for a in value.args)
-            if all(x is y for x, y in zip(args, value.args)):
+            if all(x is y for x, y in zip(args, value.args, strict=True)):
                 self.bindings.append(b)
                 return
             value = replace(value, args=args)
@@ -125,8 +133,8 @@ class _Assign:
         assert isinstance(w, Constant)
         x = call.args[0]
         channels = int_value(x.type.shape[1]) or 0  # type: ignore[union-attr]
-        t, l, bo, r = call.attrs.padding
-        halo = {2: max(t, bo), 3: max(l, r)}
+        top, left, bottom, right = call.attrs.padding
+        halo = {2: max(top, bottom), 3: max(left, right)}
         if channels < self.lanes // 2 and call.attrs.groups == 1:
             want = Layout.plain(4).with_halo(halo)
         else:
@@ -178,7 +186,9 @@ class _Assign:
         x = self._plain_value(call.args[0])
         columns = int_value(w.type.shape[1]) or 0
         nr = self.lanes * self._panel_vectors(x, columns)
-        operands = [x, self._pack(w, f"B/{nr} A B%{nr}"), *map(self._plain_value, call.args[2:])]
+        by_lanes = Layout.parse(f"A/{self.lanes} A%{self.lanes}")
+        bias = [self._convert(b, by_lanes) for b in call.args[2:]]
+        operands = [x, self._pack(w, f"B/{nr} A B%{nr}"), *bias]
         self._emit(var, replace(call, args=tuple(operands)), None)
 
     def _panel_vectors(self, x: Value, columns: int) -> int:
@@ -199,7 +209,7 @@ class _Assign:
         operands = (self._plain_value(q), keys, *map(self._plain_value, rest))
         self._emit(var, replace(call, args=operands), None)
 
-    # -- keeping blocks ------------------------------------------------------------------------------
+    # -- keeping blocks ----------------------------------------------------------------------------
 
     def _keeps_blocks(self, var: RVar, call: Call) -> bool:
         """Whether to compute `call` in channel blocks because its (large) operands lie so."""
@@ -240,16 +250,18 @@ class _Assign:
             return self._pack(a, str(self.blocked))
         return self._plain_value(a)
 
-    # -- conversions ---------------------------------------------------------------------------------
+    # -- conversions -------------------------------------------------------------------------------
 
     def _plain_value(self, a: Value) -> Value:
         """`a` in row-major memory."""
         if isinstance(a, Tuple):
             fields = tuple(map(self._plain_value, a.fields))
-            return a if all(x is y for x, y in zip(fields, a.fields)) else Tuple(fields)
+            same = all(x is y for x, y in zip(fields, a.fields, strict=True))
+            return a if same else Tuple(fields)
         new = self.now.get(a, a) if isinstance(a, RVar) else a
-        if isinstance(new, RVar) and isinstance(new.type, TensorType) and new.type.layout is not None:
-            return self._relayout(new, Layout.plain(new.type.ndim))
+        t = new.type
+        if isinstance(new, RVar) and isinstance(t, TensorType) and t.layout is not None:
+            return self._relayout(new, Layout.plain(t.ndim))
         return new
 
     def _convert(self, a: Value, want: Layout, at_least: bool = False) -> Value:
