@@ -16,8 +16,9 @@ PARALLEL_WORK = 60_000
 
 
 def loop(
-    name: str, extent: ExprLike, body: Callable[[Expr], Stmt], kind: str = "serial", lo: ExprLike = 0
-) -> Stmt:
+    name: str, extent: ExprLike, body: Callable[[Expr], Stmt], kind: str = "serial",
+    lo: ExprLike = 0,
+) -> Stmt:  # fmt: skip
     """`for name in kind(lo, lo + extent): body(name)`; extents 0 and 1 need no loop."""
     n = int_value(extent)
     if n == 0:
@@ -43,8 +44,9 @@ def nest(
 
 
 def fused(
-    extents: Sequence[ExprLike], body: Callable[..., Stmt], kind: str = "parallel", name: str = "task"
-) -> Stmt:
+    extents: Sequence[ExprLike], body: Callable[..., Stmt], kind: str = "parallel",
+    name: str = "task",
+) -> Stmt:  # fmt: skip
     """One loop over the product of `extents`; the indices are recovered by division."""
     total: Expr = IntImm(1)
     for e in extents:
@@ -83,6 +85,17 @@ def tiles(extent: int, largest: int) -> list[tuple[int, int, int]]:
     return out
 
 
+def tiled(
+    name: str, extent: int, largest: int, body: Callable[[Expr, int], Stmt], lo: int = 0
+) -> Stmt:
+    """body(first, size) for the even pieces of lo .. lo + extent - 1 of at most `largest`."""
+
+    def piece(start: int, count: int, size: int) -> Stmt:
+        return loop(name, count, lambda t: body(t * size + (start + lo), size))
+
+    return seq(*(piece(*t) for t in tiles(extent, largest)))
+
+
 def zero_border(out: Buffer, t: TensorType, lead: tuple[Expr, ...]) -> Stmt | None:
     """Write the zero halo of one image plane: of the two spatial dimensions C and D of `t`,
     for the physical indices `lead` of the axes before them. None when there is no halo."""
@@ -101,14 +114,12 @@ def zero_border(out: Buffer, t: TensorType, lead: tuple[Expr, ...]) -> Stmt | No
             return Store(out, index, const(0, out.dtype))
         return Store(out, (*index, lane_ramp(lanes)), const(0, out.dtype.with_lanes(lanes)))
 
-    edges: list[Stmt] = []
-    for r in range(ph):
-        edges.append(loop("zw", cols, lambda c, r=r: seq(zero(IntImm(r), c), zero(rows - 1 - r, c))))
-    for c in range(pw):
-        edges.append(
-            loop(
-                "zh", t.shape[2],
-                lambda r, c=c: seq(zero(r + ph, IntImm(c)), zero(r + ph, cols - 1 - c)),
-            )
-        )  # fmt: skip
-    return seq(*edges)
+
+    def row_pair(r: int) -> Stmt:
+        return loop("zw", cols, lambda c: seq(zero(IntImm(r), c), zero(rows - 1 - r, c)))
+
+    def column_pair(c: int) -> Stmt:
+        return loop("zh", t.shape[2], lambda r: seq(
+            zero(r + ph, IntImm(c)), zero(r + ph, cols - 1 - c)))  # fmt: skip
+
+    return seq(*map(row_pair, range(ph)), *map(column_pair, range(pw)))

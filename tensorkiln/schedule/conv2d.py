@@ -12,19 +12,37 @@ from tensorkiln.arith import simplify, simplify_stmt
 from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import (
-    Broadcast, Expr, ExprLike, IntImm, Load, Ramp, Var, as_expr, binary, const, int_value, intrin,
+    Broadcast,
+    Expr,
+    ExprLike,
+    IntImm,
+    Load,
+    Var,
+    as_expr,
+    binary,
+    const,
+    int_value,
+    intrin,
     select,
 )  # fmt: skip
 from tensorkiln.ir.relax import Call, RVar, TensorType
 from tensorkiln.ir.stmt import Alloc, For, If, Let, PrimFunc, Seq, Stmt, Store, seq
 from tensorkiln.ops.channel_window import ChannelWindow
 from tensorkiln.schedule.accumulate import Pieces, pieces_of, sum_in_pieces
-from tensorkiln.schedule.build import PARALLEL_WORK, fused, lane_ramp, loop, nest, tiles, zero_border
+from tensorkiln.schedule.build import (
+    PARALLEL_WORK,
+    fused,
+    lane_ramp,
+    loop,
+    nest,
+    tiled,
+    tiles,
+    zero_border,
+)
 from tensorkiln.schedule.group import Group, view_index
 from tensorkiln.schedule.loops import inplace_params, simplify_value
 from tensorkiln.schedule.tile import spatial_tile
 from tensorkiln.target import Target
-
 
 # With fewer panels than this, an uneven number of them leaves threads waiting.
 _FEW_TASKS = 8
@@ -43,7 +61,7 @@ def is_depthwise(call: Call, out: TensorType) -> bool:
     x = call.args[0].type
     assert isinstance(x, TensorType)
     groups = call.attrs.groups
-    return groups > 1 and groups == int_value(x.shape[1]) == int_value(out.shape[1])
+    return bool(groups > 1 and groups == int_value(x.shape[1]) == int_value(out.shape[1]))
 
 
 class _Conv:
@@ -129,7 +147,7 @@ def schedule_conv2d(group: Group, target: Target) -> PrimFunc:
     vectors = nr // c.lanes
     panels = -(-c.blocks // vectors)
     rows, cols = spatial_tile(target, vectors, c.height, c.width)
-    row_tiles, col_tiles = tiles(c.height, rows), tiles(c.width, cols)
+    row_tiles = tiles(c.height, rows)
     batch = int_value(c.ot.shape[0]) or 1
     kind = "parallel" if batch * c.work > PARALLEL_WORK else "serial"
 
@@ -137,17 +155,21 @@ def schedule_conv2d(group: Group, target: Target) -> PrimFunc:
         blocks = [panel * vectors + o for o in range(vectors)]
         return seq(*(zero_border(group.out, c.ot, (n, block)) for block in blocks))
 
-    def strip(n: Expr, panel: Expr, t: Expr, start: int, size: int) -> Stmt:
-        return _row(c, n, panel, t * size + start, size, col_tiles, vectors)
+    def strip(n: Expr, panel: Expr, h0: Expr, size: int) -> Stmt:
+        """All column tiles of `size` output rows from h0."""
+        return tiled("tw", c.width, cols, lambda w0, q: _tile(
+            c, n, panel, h0, w0, size, q, vectors))  # fmt: skip
 
     def plane(n: Expr, panel: Expr) -> Stmt:
-        strips = [loop("th", count, lambda t, lo=start, size=size: strip(n, panel, t, lo, size))
-                  for start, count, size in row_tiles]  # fmt: skip
-        return seq(border(n, panel), *strips)
+        return seq(border(n, panel), tiled("th", c.height, rows, lambda h0, r: strip(
+            n, panel, h0, r)))  # fmt: skip
 
     def strips(k: int, start: int, count: int, size: int) -> Stmt:
-        return fused([c.ot.shape[0], panels, count], lambda n, p, t: seq(
-            _when_first(t, border(n, p)) if k == 0 else None, strip(n, p, t, start, size)), kind)  # fmt: skip
+        def task(n: Expr, panel: Expr, t: Expr) -> Stmt:
+            first = _when_first(t, border(n, panel)) if k == 0 else None
+            return seq(first, strip(n, panel, t * size + start, size))
+
+        return fused([c.ot.shape[0], panels, count], task, kind)
 
     # Rows are tasks when they are all alike, or when panels alone would leave threads idle.
     if len(row_tiles) == 1 or batch * panels < _FEW_TASKS:
@@ -161,20 +183,6 @@ def _when_first(i: Expr, s: Stmt) -> Stmt | None:
     if isinstance(s, Seq) and not s.stmts:
         return None
     return If(binary("eq", i, 0), s)
-
-
-def _row(
-    c: _Conv, n: Expr, panel: Expr, h0: Expr, rows: int, col_tiles: list[tuple[int, int, int]],
-    vectors: int,
-) -> Stmt:  # fmt: skip
-    """All column tiles of `rows` output rows from h0."""
-    parts = []
-    for start, count, size in col_tiles:
-        parts.append(
-            loop("tw", count, lambda t, start=start, size=size: _tile(
-                c, n, panel, h0, t * size + start, rows, size, vectors))
-        )  # fmt: skip
-    return seq(*parts)
 
 
 def _tile(
@@ -193,8 +201,8 @@ def _tile(
 
     def init(into: Buffer, o: int) -> Stmt:
         start = Var("start", out.with_lanes(lanes))
-        stores = nest(["r", "q"], [rows, cols],
-                      lambda r, q: Store(into, (r, q, as_expr(o), vec), start), "unrolled")  # fmt: skip
+        stores = nest(["r", "q"], [rows, cols], lambda r, q: Store(
+            into, (r, q, as_expr(o), vec), start), "unrolled")  # fmt: skip
         return Let(start, c.initial(panel * vectors + o, lanes), stores)
 
     def channel(icb: Expr, kh: Expr, kw: Expr, ci: Expr) -> Stmt:
@@ -216,7 +224,7 @@ def _tile(
 
         body = nest(["r", "q"], [rows, cols], pixel, "unrolled")
         for o in reversed(range(vectors)):
-            body = Let(weights[o], Load(c.w, (*w_lead, Ramp(as_expr(o * lanes), IntImm(1), lanes))), body)
+            body = Let(weights[o], Load(c.w, (*w_lead, lane_ramp(lanes, o * lanes))), body)
         return body
 
     def steps(b: Expr, kh: Expr, kw: Expr) -> Stmt:
@@ -241,12 +249,15 @@ def _tile(
         return seq(*(init(into, o) for o in range(vectors)))
 
     def finish(totals: Buffer) -> Stmt:
-        parts = []
-        for o in range(vectors):
-            block = simplify(panel * vectors + o)
-            parts.append(nest(["r", "q"], [rows, cols], lambda r, q, o=o, block=block: c.finish(
-                Load(totals, (r, q, as_expr(o), vec)), n, block, h0 + r, w0 + q), "unrolled"))  # fmt: skip
-        return seq(*parts)
+        def block(o: int) -> Stmt:
+            at = simplify(panel * vectors + o)
+
+            def pixel(r: Expr, q: Expr) -> Stmt:
+                return c.finish(Load(totals, (r, q, as_expr(o), vec)), n, at, h0 + r, w0 + q)
+
+            return nest(["r", "q"], [rows, cols], pixel, "unrolled")
+
+        return seq(*map(block, range(vectors)))
 
     if c.window is not None:
         return sum_in_pieces(acc, begin, [(1, window)], finish)
@@ -272,8 +283,9 @@ def schedule_depthwise(group: Group, target: Target) -> PrimFunc:
     def tile(n: Expr, block: Expr, h0: Expr, w0: Expr, rows: int, cols: int) -> Stmt:
         acc = Buffer("acc", out, (as_expr(rows), as_expr(cols), as_expr(lanes)), "register")
         start = Var("start", out.with_lanes(lanes))
-        init = Let(start, c.initial(block, lanes), nest(
-            ["r", "q"], [rows, cols], lambda r, q: Store(acc, (r, q, vec), start), "unrolled"))  # fmt: skip
+        starts = nest(["r", "q"], [rows, cols], lambda r, q: Store(acc, (r, q, vec), start),
+                      "unrolled")  # fmt: skip
+        init = Let(start, c.initial(block, lanes), starts)
 
         def tap(kh: Expr, kw: Expr) -> Stmt:
             weight = Var("w", out.with_lanes(lanes))
@@ -297,12 +309,9 @@ def schedule_depthwise(group: Group, target: Target) -> PrimFunc:
         return Alloc(acc, seq(init, reduce, finish))
 
     def plane(n: Expr, block: Expr) -> Stmt:
-        parts: list[Stmt | None] = [zero_border(group.out, c.ot, (n, block))]
-        for h_start, h_count, r in tiles(c.height, rows):
-            for w_start, w_count, q in tiles(c.width, cols):
-                parts.append(loop("th", h_count, lambda th, hs=h_start, r=r, ws=w_start, wc=w_count, q=q: loop(
-                    "tw", wc, lambda tw: tile(n, block, th * r + hs, tw * q + ws, r, q))))  # fmt: skip
-        return seq(*parts)
+        inside = tiled("th", c.height, rows, lambda h0, r: tiled(
+            "tw", c.width, cols, lambda w0, q: tile(n, block, h0, w0, r, q)))  # fmt: skip
+        return seq(zero_border(group.out, c.ot, (n, block)), inside)
 
     batch = int_value(c.ot.shape[0]) or 1
     kind = "parallel" if batch * c.work > PARALLEL_WORK else "serial"

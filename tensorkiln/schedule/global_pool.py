@@ -1,6 +1,6 @@
 """Reductions of whole image planes: a vector of channels is summed (or maximised) at once.
 
-    out[n, c] = mean over h, w of x[n, c, h, w],   x in channel blocks, out row-major
+out[n, c] = mean over h, w of x[n, c, h, w], where x lies in channel blocks and out row by row.
 """
 
 from __future__ import annotations
@@ -8,7 +8,16 @@ from __future__ import annotations
 from tensorkiln.arith import simplify, simplify_stmt
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import (
-    REDUCE_BINARY, Broadcast, Expr, IntImm, Load, Var, as_expr, binary, const, int_value,
+    REDUCE_BINARY,
+    Broadcast,
+    Expr,
+    IntImm,
+    Load,
+    Var,
+    as_expr,
+    binary,
+    const,
+    int_value,
     reduce_identity,
 )  # fmt: skip
 from tensorkiln.ir.relax import TensorType

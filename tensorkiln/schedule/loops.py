@@ -11,8 +11,21 @@ from dataclasses import dataclass
 from tensorkiln.arith import affine, simplify, simplify_stmt
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import (
-    REDUCE_BINARY, Broadcast, Expr, IntImm, Load, Reduce, Var, VectorReduce, as_expr, binary, const,
-    int_value, logical_and, reduce_identity, select,
+    REDUCE_BINARY,
+    Broadcast,
+    Expr,
+    IntImm,
+    Load,
+    Reduce,
+    Var,
+    VectorReduce,
+    as_expr,
+    binary,
+    const,
+    int_value,
+    logical_and,
+    reduce_identity,
+    select,
 )  # fmt: skip
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import TensorType
@@ -99,7 +112,9 @@ class _Region:
         for d in self.shape:
             total = simplify(total * d)
         group = self.group
-        flat = {p: Buffer(b.name, b.dtype, (total,), align=b.align) for p, b in group.buffers.items()}
+        flat = {
+            p: Buffer(b.name, b.dtype, (total,), align=b.align) for p, b in group.buffers.items()
+        }
         group.buffers.update(flat)
         group.out = Buffer("out", group.out.dtype, (total,), align=group.out.align)
         override = {p: _flat_element(b) for p, b in flat.items()}
@@ -125,8 +140,8 @@ class _Region:
             # Chunks, so that a task is worth taking and one thread's memory is contiguous.
             chunk = 64
             vectors = loop(
-                "c", simplify(main // chunk), lambda c: loop("i", chunk, lambda i: body(c * chunk + i)),
-                "parallel",
+                "c", simplify(main // chunk),
+                lambda c: loop("i", chunk, lambda i: body(c * chunk + i)), "parallel",
             )  # fmt: skip
             rest = loop("i", simplify(main % chunk), body, lo=simplify(main // chunk * chunk))
         else:
@@ -351,7 +366,7 @@ def _has_load(e: Expr) -> bool:
 def lane_stride(load: Load, var: Var) -> int | None:
     """How many elements apart two neighbours in `var` lie; None when it is not a constant."""
     flat: Expr = IntImm(0)
-    for i, s in zip(load.indices, load.buffer.strides):
+    for i, s in zip(load.indices, load.buffer.strides, strict=True):
         flat = flat + i * s
     linear = affine(simplify(flat), (var,))
     if linear is None:
@@ -373,7 +388,8 @@ def _lanes_ok(value: Expr, lane: Var) -> bool:
 
 def blocked_loads(value: Expr, v: int, lane: Var | None = None) -> bool:
     """Whether every load is from blocks of v channels, or of a single element: reading the lanes
-    past the last channel stays inside the buffers. With `lane`, also contiguous or uniform in it."""
+    past the last channel stays inside the buffers. With `lane`, also contiguous or uniform in it.
+    """
     for x in walk(value):
         if not isinstance(x, Load):
             continue
@@ -456,13 +472,13 @@ def _vector_reduction(r: Reduce, acc: Buffer, lanes: int) -> Stmt | None:
     wide = Buffer(acc.name + "v", r.dtype, (as_expr(lanes),), "register")
     op = REDUCE_BINARY[r.op]
     ramp = lane_ramp(lanes)
-    lane_for = lambda s: For(lane, IntImm(0), IntImm(lanes), "vectorized", s)  # noqa: E731
     init = Store(wide, (ramp,), Broadcast(reduce_identity(r.op, r.dtype), lanes))
-    update = lane_for(Store(wide, (lane,), binary(op, value, Load(wide, (lane,)))))
+    update = _lane_loop(Store(wide, (lane,), binary(op, value, Load(wide, (lane,)))), lane, lanes)
     main = For(step, IntImm(0), simplify(extent // lanes), "serial", update)
     at = (IntImm(0),)
     tail_update = Store(acc, at, binary(op, r.value, Load(acc, at)))
-    tail = For(var, simplify(extent // lanes * lanes), simplify(extent % lanes), "serial", tail_update)
+    done = simplify(extent // lanes * lanes)
+    tail = For(var, done, simplify(extent % lanes), "serial", tail_update)
     loops: Stmt = main
     rest: Stmt = tail
     for v, e in reversed(r.axes[:-1]):

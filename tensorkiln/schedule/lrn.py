@@ -11,7 +11,17 @@ from __future__ import annotations
 from tensorkiln.arith import simplify, simplify_stmt
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import (
-    Expr, IntImm, Load, Shuffle, Var, as_expr, const, int_value, maximum, minimum, select,
+    Expr,
+    IntImm,
+    Load,
+    Shuffle,
+    Var,
+    as_expr,
+    const,
+    int_value,
+    maximum,
+    minimum,
+    select,
 )  # fmt: skip
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ir.stmt import Alloc, For, Let, PrimFunc, Stmt, Store, seq

@@ -19,7 +19,15 @@ from dataclasses import dataclass
 from tensorkiln.arith import affine, simplify, simplify_stmt
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import (
-    Expr, IntImm, Load, Shuffle, Var, as_expr, const, int_value, select,
+    Expr,
+    IntImm,
+    Load,
+    Shuffle,
+    Var,
+    as_expr,
+    const,
+    int_value,
+    select,
 )  # fmt: skip
 from tensorkiln.ir.stmt import Alloc, For, Let, PrimFunc, Stmt, Store, seq
 from tensorkiln.ir.visit import map_children, walk

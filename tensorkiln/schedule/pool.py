@@ -15,13 +15,22 @@ from dataclasses import dataclass
 from tensorkiln.arith import simplify, simplify_stmt
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import (
-    REDUCE_BINARY, Expr, IntImm, Load, Var, as_expr, binary, const, int_value, select,
+    REDUCE_BINARY,
+    Expr,
+    IntImm,
+    Load,
+    Var,
+    as_expr,
+    binary,
+    const,
+    int_value,
+    select,
 )  # fmt: skip
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ir.stmt import Alloc, For, PrimFunc, Stmt, Store, seq
 from tensorkiln.ops.nn import covered, pool_windows
 from tensorkiln.ops.window import Window
-from tensorkiln.schedule.build import PARALLEL_WORK, fused, loop, tiles, zero_border
+from tensorkiln.schedule.build import PARALLEL_WORK, fused, loop, tiled, zero_border
 from tensorkiln.schedule.group import Group, view_index
 from tensorkiln.schedule.loops import blocked_loads, simplify_value
 from tensorkiln.target import Target
@@ -96,21 +105,19 @@ class _Pool:
         return _runs(w, int_value(x.shape[dim]) or 0, int_value(self.out.shape[dim]) or 0, include)
 
     def plane(self, n: Expr, block: Expr) -> Stmt:
-        parts: list[Stmt | None] = [zero_border(self.group.out, self.out, (n, block))]
-        for r in self.runs(2, self.rows):
-            parts.append(loop("h", r.count, lambda h, r=r: self.row(n, block, h, r), lo=r.start))
-        return seq(*parts)
+        def rows(r: _Run) -> Stmt:
+            return loop("h", r.count, lambda h: self.row(n, block, h, r), lo=r.start)
+
+        border = zero_border(self.group.out, self.out, (n, block))
+        return seq(border, *map(rows, self.runs(2, self.rows)))
 
     def row(self, n: Expr, block: Expr, h: Expr, r: _Run) -> Stmt:
-        parts = []
-        for c in self.runs(3, self.cols):
-            taps = c.hi - c.lo
-            largest = max(1, (_COLUMNS - taps) // self.cols.stride + 1)
-            for start, count, size in tiles(c.count, largest):
-                parts.append(loop(
-                    "t", count, lambda t, c=c, start=start, size=size: self.tile(
-                        n, block, h, t * size + (start + c.start), size, r, c)))  # fmt: skip
-        return seq(*parts)
+        def columns(c: _Run) -> Stmt:
+            largest = max(1, (_COLUMNS - (c.hi - c.lo)) // self.cols.stride + 1)
+            return tiled("t", c.count, largest, lambda w, size: self.tile(
+                n, block, h, w, size, r, c), lo=c.start)  # fmt: skip
+
+        return seq(*map(columns, self.runs(3, self.cols)))
 
     def tile(
         self, n: Expr, block: Expr, h: Expr, w: Expr, size: int, r: _Run, c: _Run

@@ -1,4 +1,4 @@
-"""Pooling and local response normalisation between convolutions, where tensors lie in channel blocks."""
+"""Pooling and response normalisation between convolutions, in channel blocks."""
 
 from __future__ import annotations
 
