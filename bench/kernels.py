@@ -43,10 +43,12 @@ class Row:
 
 
 def flops(s: Stmt | None) -> float:
-    """Floating point operations a statement executes; both branches of a condition count."""
+    """Floating point operations a statement executes; both branches of a condition count,
+    and so does one round of a loop whose extent is known only at run time."""
     match s:
         case For(_, _, extent, _, body):
-            return (int_value(extent) or 0) * flops(body)
+            n = int_value(extent)
+            return (1 if n is None else n) * flops(body)
         case Seq(stmts):
             return sum(map(flops, stmts))
         case Store(_, _, value, _):
