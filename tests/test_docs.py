@@ -98,7 +98,8 @@ def test_pages_name_everything_there_is() -> None:
         assert f"`kiln {name}" in cli
     for knob in KNOBS:
         assert f"`{knob.variable}`" in cli
-    targets = (ROOT / "docs" / "targets.md").read_text(encoding="utf-8")
+    pages = ("targets.md", "target-options.md")
+    targets = "".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in pages)
     for kind in KINDS.values():
         assert f"`{kind.name}`" in targets
         for option in kind.options:

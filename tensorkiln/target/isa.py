@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tensorkiln.base.errors import UserError, nearest
-from tensorkiln.target import arm, x86
+from tensorkiln.base.errors import UserError
+from tensorkiln.target import arm, arm32, riscv, wasm, x86
+from tensorkiln.target.suggest import suggest
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +19,14 @@ class Isa:
     implied: dict[str, str]
     not_generated: str
     baseline_cpu: str
-    tuning: tuple[str, ...]  # accepted in mattr, no instructions of their own
+    tuning: tuple[str, ...] = ()  # accepted in mattr, no instructions of their own
+    fixed_baseline: bool = False  # calls pass values in the baseline's registers
+    default_mattr: tuple[str, ...] = ()  # where no processor is named
 
     def check_cpu(self, name: str, where: str) -> None:
         """Raise UserError (code `unknown-cpu`) unless `name` is a processor here."""
         if name not in self.cpus:
-            hint = nearest(name, self.cpus) or f"known: {', '.join(self.cpus)}"
+            hint = suggest(name, self.cpus) or f"known: {', '.join(self.cpus)}"
             raise UserError(
                 f"unknown processor {name!r} for {self.arch}",
                 code="unknown-cpu",
@@ -34,7 +37,7 @@ class Isa:
     def check_feature(self, name: str, where: str) -> None:
         """Raise UserError (code `unknown-feature`) unless `name` is a feature here."""
         if name not in self.implied and name not in self.tuning:
-            hint = nearest(name, (*self.implied, *self.tuning))
+            hint = suggest(name, (*self.implied, *self.tuning))
             raise UserError(
                 f"unknown feature {name!r} for {self.arch}",
                 code="unknown-feature",
@@ -90,10 +93,55 @@ class Isa:
         """Those of `features` that generated code can come to depend on."""
         return frozenset(features) - set(self.not_generated.split())
 
+    def vector_bytes(self, features: frozenset[str], tuning: Iterable[str] = ()) -> int:
+        """Bytes of the widest vector register kernels should use; of a word where is none."""
+        if self.arch == "x86_64":
+            if "avx512f" in features and "+prefer-256-bit" not in tuning:
+                return 64
+            return 32 if "avx2" in features else 16
+        if self.arch.startswith("riscv"):
+            sizes = [int(f[3:-1]) // 8 for f in features if f.startswith("zvl")]
+            return max(sizes, default=int(self.arch[5:]) // 8)
+        if self.arch == "aarch64" or features & {"neon", "mve", "simd128"}:
+            return 16  # longer SVE vectors have no fixed size
+        return 4
+
+    def vector_registers(self, features: frozenset[str]) -> int:
+        """Architectural registers that hold such a vector."""
+        if self.arch == "x86_64":
+            return 32 if "avx512f" in features else 16
+        if self.arch == "aarch64" or self.arch.startswith("riscv"):
+            return 32
+        return 8 if "mve" in features else 16
+
+
+def _arm32(arch: str) -> Isa:
+    features = arm32.A_FEATURES if arch.startswith("arm") else arm32.M_FEATURES
+    return Isa(arch, arm32.CPUS[arch], features, arm32.NOT_GENERATED, "generic")
+
 
 ISAS: dict[str, Isa] = {
     "x86_64": Isa(
-        "x86_64", x86.CPUS, x86.FEATURES, x86.NOT_GENERATED, "x86-64", ("prefer-256-bit",)
+        "x86_64",
+        x86.CPUS,
+        x86.FEATURES,
+        x86.NOT_GENERATED,
+        "x86-64",
+        tuning=("prefer-256-bit",),
+        fixed_baseline=True,
     ),
-    "aarch64": Isa("aarch64", arm.CPUS, arm.FEATURES, arm.NOT_GENERATED, "generic", ()),
+    "aarch64": Isa(
+        "aarch64", arm.CPUS, arm.FEATURES, arm.NOT_GENERATED, "generic", fixed_baseline=True
+    ),
+    **{arch: _arm32(arch) for arch in arm32.CPUS},
+    "riscv64": Isa(
+        "riscv64",
+        riscv.CPUS_64,
+        riscv.FEATURES,
+        riscv.NOT_GENERATED,
+        "generic-rv64",
+        default_mattr=riscv.DEFAULT_64,
+    ),
+    "riscv32": Isa("riscv32", riscv.CPUS_32, riscv.FEATURES, riscv.NOT_GENERATED, "generic-rv32"),
+    "wasm32": Isa("wasm32", wasm.CPUS, wasm.FEATURES, wasm.NOT_GENERATED, "mvp"),
 }

@@ -1,53 +1,130 @@
-"""Target kinds and the schema of their options."""
+"""Target kinds: what one is, and the table of those that come with the compiler."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
+from tensorkiln.base.errors import UserError
+from tensorkiln.target import gpus
+from tensorkiln.target.cpu import CPU_OPTIONS, canonical_cpu
+from tensorkiln.target.hooks import Hooks
+from tensorkiln.target.options import Option, Values, unknown_key
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One attribute of a kind: `type` is str, int or list (of strings); ints have a range."""
-
-    name: str
-    type: type
-    doc: str
-    low: int = 0
-    high: int = 0
+FIELDS = (
+    "kind",
+    "tag",
+    "tag_hash",
+    "base_tag",
+    "keys",
+    "libs",
+    "host",
+    "devices",
+    "attrs",
+)
+Canonicalizer = Callable[[Values, str], Values]
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of target: the device its code runs on, default keys, its options."""
+    """A kind of target: the device its code runs on, default keys, its options.
+
+    `canonicalizer(values, where)` brings checked options to one spelling, or raises UserError.
+    A composite kind has `devices`, and its hooks say how work is divided among them.
+    `builtin_archs` are the architectures that the compiler itself generates code for.
+    """
 
     name: str
     device: str
     keys: tuple[str, ...]
     options: tuple[Option, ...]
     doc: str
+    canonicalizer: Canonicalizer | None = None
+    hooks: Hooks = field(default_factory=Hooks)
+    composite: bool = False
+    builtin_archs: tuple[str, ...] = ()
+
+    @property
+    def has_codegen(self) -> bool:
+        """Whether anything generates code for this kind."""
+        return bool(self.builtin_archs or self.hooks.relax_codegen or self.hooks.tir_codegen)
+
+    def values(self, given: dict[str, object], where: str) -> Values:
+        """Checked and canonical options, sorted by name; None stands for not given."""
+        known = {option.name: option for option in self.options}
+        out: Values = {o.name: o.default for o in self.options if o.default is not None}
+        for name, value in given.items():
+            if name not in known:
+                raise unknown_key(name, self.name, known, FIELDS, where)
+            if value is not None:
+                out[name] = known[name].check(value, f"{where}.{name}")
+        if self.canonicalizer is not None:
+            out = self._canonical(out, known, where)
+        return dict(sorted(out.items()))
+
+    def _canonical(self, values: Values, known: dict[str, Option], where: str) -> Values:
+        """A canonicalizer is somebody else's function: what it returns is checked again."""
+        assert self.canonicalizer is not None
+        result: object = self.canonicalizer(dict(values), where)
+        if not isinstance(result, dict) or not set(result) <= set(known):
+            raise UserError(
+                f"the canonicalizer of kind {self.name!r} returned {result!r}, "
+                f"expected a dict of {', '.join(known)}",
+                code="bad-kind",
+                where=where,
+            )
+        return {name: known[name].check(v, f"{where}.{name}") for name, v in result.items()}
 
 
-_CPU_OPTIONS: tuple[Option, ...] = (
-    Option("mtriple", str, "machine, as arch-vendor-os[-environment]"),
-    Option("mcpu", str, "processor, in LLVM's spelling"),
-    Option("mattr", list, "features added (+name) to or taken (-name) from the processor's own"),
-    Option("l1d_bytes", int, "first-level data cache of one core", 1 << 10, 1 << 30),
-    Option("l2_bytes", int, "second-level cache of one core", 1 << 12, 1 << 32),
-)
-
+_GPU = ("gpu",)
 KINDS: dict[str, Kind] = {
-    "llvm": Kind("llvm", "cpu", ("cpu",), _CPU_OPTIONS, "native code for a CPU, linked"),
-    "llvmjit": Kind("llvmjit", "cpu", ("cpu",), _CPU_OPTIONS, "native code, loaded from memory"),
+    kind.name: kind
+    for kind in (
+        Kind(
+            "llvm",
+            "cpu",
+            ("cpu",),
+            CPU_OPTIONS,
+            "native code for a CPU, linked",
+            canonical_cpu,
+            builtin_archs=("x86_64", "aarch64"),
+        ),
+        Kind(
+            "llvmjit",
+            "cpu",
+            ("cpu",),
+            CPU_OPTIONS,
+            "native code, loaded from memory",
+            canonical_cpu,
+        ),
+        Kind("c", "cpu", ("cpu",), CPU_OPTIONS, "C99 for a compiler of yours", canonical_cpu),
+        Kind(
+            "cuda",
+            "cuda",
+            ("cuda", *_GPU),
+            gpus.CUDA_OPTIONS,
+            "GPUs of NVIDIA",
+            gpus.canonical_cuda,
+        ),
+        Kind(
+            "rocm", "rocm", ("rocm", *_GPU), gpus.ROCM_OPTIONS, "GPUs of AMD", gpus.canonical_rocm
+        ),
+        Kind("opencl", "opencl", ("opencl", *_GPU), gpus.OPENCL_OPTIONS, "GPUs through OpenCL"),
+        Kind("metal", "metal", ("metal", *_GPU), gpus.METAL_OPTIONS, "GPUs of Apple"),
+        Kind("vulkan", "vulkan", ("vulkan", *_GPU), gpus.VULKAN_OPTIONS, "GPUs through Vulkan"),
+        Kind("webgpu", "webgpu", ("webgpu", *_GPU), gpus.WEBGPU_OPTIONS, "GPUs in a browser"),
+        Kind("composite", "", (), (), "several targets that share the work", composite=True),
+    )
 }
 
-# Other spellings of the fields, and what to say about options that belong elsewhere.
-FIELD_ALIASES: dict[str, str] = {"id": "kind", "target_host": "host", "targets": "devices"}
-_RUNTIME = "a Target holds only what changes the generated module; "
-ELSEWHERE: dict[str, str] = {
-    "system_lib": _RUNTIME + "pass system_lib_prefix= to compile()",
-    "system_lib_prefix": _RUNTIME + "it is an argument of compile()",
-    "lto": _RUNTIME + "link options belong to export_library(fcompile=...)",
-    "linker": _RUNTIME + "link options belong to export_library(fcompile=...)",
-    "num_threads": _RUNTIME + "threads are chosen when the library runs",
-    "runtime": _RUNTIME + "every exported library brings its own runtime",
+# What to say to somebody who asks for a kind that is an option of another one.
+INSTEAD: dict[str, str] = {
+    "wasm": 'write {"kind":"llvm","mtriple":"wasm32-unknown-unknown"}',
+    "aarch64": 'write {"kind":"llvm","mtriple":"aarch64-linux-gnu"}',
+    "x86_64": 'write {"kind":"llvm"}',
+    "cpu": "write 'llvm', or 'native' for this machine",
+    "gpu": "write 'cuda', 'rocm', 'metal', 'vulkan', 'opencl' or 'webgpu'",
+    "nvptx": "write 'cuda'",
+    "amdgpu": "write 'rocm'",
+    "ext_dev": "register a kind of your own: register_target_kind",
 }

@@ -4,68 +4,108 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
+from pathlib import Path
 
-from tensorkiln.base.errors import UserError, nearest
-from tensorkiln.target.isa import ISAS, Isa
-from tensorkiln.target.kinds import ELSEWHERE, FIELD_ALIASES, KINDS, Kind, Option
-from tensorkiln.target.triple import DEFAULT, canonical_triple
+from tensorkiln.base.errors import UserError
+from tensorkiln.target.composite import settle_host
+from tensorkiln.target.fields import Fields
+from tensorkiln.target.kinds import FIELDS, INSTEAD, KINDS, Kind
+from tensorkiln.target.options import FIELD_ALIASES, names
+from tensorkiln.target.suggest import suggest
+from tensorkiln.target.tags import TAGS, Tag, bad_hash, check_reference, read_file
 
-_FIELDS = ("kind", "tag", "keys", "libs", "host", "attrs")
-# Cache sizes that every CPU of the last ten years has at least; `native` writes its own.
-_L1D_BYTES, _L2_BYTES = 32 << 10, 256 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """A checked description; `host` is still a plain mapping."""
-
-    kind: str
-    tag: str
-    keys: tuple[str, ...]
-    libs: tuple[str, ...]
-    host: Mapping[str, object] | None
-    mtriple: str
-    mcpu: str
-    mattr: tuple[str, ...]
-    l1d_bytes: int
-    l2_bytes: int
+Spec = str | Mapping[str, object]
+_DEEPEST = 16  # nested targets; nobody needs as many, and Python's stack ends somewhere
 
 
-def parse(spec: str | Mapping[str, object], where: str = "target") -> Fields:
-    """Check `spec` (JSON text, kind name or mapping) and bring it to canonical fields."""
+def parse(spec: object, where: str = "target") -> Fields:
+    """Check `spec` (JSON text, tag, kind name or mapping) and bring it to canonical fields."""
+    if where.count(".") > _DEEPEST:
+        raise UserError("targets nested too deeply", code="too-deep", where=where)
     raw = _rename(_as_mapping(spec, where), where)
-    name = _string(raw, "kind", where, "llvm")
-    if name not in KINDS:
-        hint = nearest(name, (*KINDS, "native")) or f"known kinds: {', '.join(KINDS)}"
-        raise UserError(f"unknown kind {name!r}", code="unknown-kind", where=where, hint=hint)
-    kind = KINDS[name]
-    options = _options(kind, raw, where)
-    triple = canonical_triple(str(options.get("mtriple", DEFAULT)), f"{where}.mtriple")
-    isa = ISAS[triple.split("-")[0]]
-    cpu = str(options.get("mcpu") or isa.baseline_cpu)
-    isa.check_cpu(cpu, f"{where}.mcpu")
-    flags = _flags(isa, options.get("mattr", ()), f"{where}.mattr")
-    tag = _string(raw, "tag", where, "")
-    if tag:
-        raise UserError(
-            f"unknown tag {tag!r}: this version has no tags",
-            code="unknown-tag",
-            where=where,
-            hint="give kind, mtriple, mcpu and mattr",
-        )
-    return Fields(
-        kind=name,
-        tag=tag,
-        keys=_names(raw, "keys", where) or kind.keys,
-        libs=_names(raw, "libs", where),
-        host=_host(raw.get("host"), f"{where}.host"),
-        mtriple=triple,
-        mcpu=cpu,
-        mattr=isa.canonical_mattr(cpu, flags),
-        l1d_bytes=_int(options.get("l1d_bytes", _L1D_BYTES)),
-        l2_bytes=_int(options.get("l2_bytes", _L2_BYTES)),
+    tag = _string(raw, "tag", where)
+    return _tagged(tag, raw, where) if tag else _plain(raw, where)
+
+
+def _plain(raw: dict[str, object], where: str) -> Fields:
+    """A target given by its contents."""
+    default = "composite" if "devices" in raw else "llvm"
+    kind = _kind(_string(raw, "kind", where) or default, where)
+    given = {name: value for name, value in raw.items() if name not in FIELDS}
+    base = _string(raw, "base_tag", where)
+    if base:
+        check_reference(base, f"{where}.base_tag")
+    fields = Fields(
+        kind=kind.name,
+        keys=names(raw.get("keys"), f"{where}.keys") or kind.keys,
+        libs=names(raw.get("libs"), f"{where}.libs"),
+        host=None if raw.get("host") is None else parse(raw["host"], f"{where}.host"),
+        devices=_devices(kind, raw.get("devices"), where),
+        attrs=tuple(kind.values(given, where).items()),
+        base_tag=base,
     )
+    return settle_host(fields, where)
+
+
+def _tagged(name: str, raw: dict[str, object], where: str) -> Fields:
+    """A target given by its tag; what is given beside the tag replaces fields of it.
+
+    The tag stays when that changes nothing; else it becomes `base_tag`. A text that carries its
+    content and the tag's hash is read where the tag itself is not known.
+    """
+    own = {k: v for k, v in raw.items() if k not in ("tag", "tag_hash", "base_tag")}
+    claimed = _string(raw, "tag_hash", where)
+    tag = TAGS.find(name)
+    if tag is None:
+        return _self_certified(name, claimed, own, where)
+    if claimed and claimed != tag.hash:
+        raise bad_hash(tag.reference, claimed, tag.hash, where)
+    content = tag_content(tag)
+    if "kind" in own and own["kind"] != content.kind:
+        raise UserError(
+            f"tag {tag.reference!r} is of kind {content.kind!r}, not {own['kind']!r}",
+            code="contradiction",
+            where=f"{where}.kind",
+        )
+    merged = content if not own else _plain({**content.to_json(), **own}, where)
+    if merged.to_json(tags=False) == content.to_json(tags=False):
+        return replace(content, tag=tag.reference, tag_hash=tag.hash)
+    return replace(merged, base_tag=tag.reference)
+
+
+def _self_certified(name: str, claimed: str, own: dict[str, object], where: str) -> Fields:
+    if not claimed:
+        raise TAGS.unknown(name, where)
+    check_reference(name, f"{where}.tag")
+    content = _plain(own, where)
+    if content.content_hash() != claimed:
+        raise bad_hash(name, claimed, content.content_hash(), where)
+    return replace(content, tag=name, tag_hash=claimed)
+
+
+def tag_content(tag: Tag) -> Fields:
+    """What a tag stands for; UserError (code `tag-hash`) when its data was edited."""
+    where = f"tag {tag.reference!r}"
+    content = replace(_plain(_rename(tag.target, where), where), base_tag="")
+    found = content.content_hash()
+    if tag.hash and found != tag.hash:
+        raise bad_hash(tag.reference, tag.hash, found, tag.file)
+    return content
+
+
+def load_tags(path: str | Path) -> tuple[str, ...]:
+    """Take in a file of tags, all or none; their canonical names with versions.
+
+    An entry without a hash gets that of its contents. Raises UserError with code `bad-tag`,
+    `tag-hash`, or what is wrong with a target in it.
+    """
+    tags = [replace(tag, hash=tag_content(tag).content_hash()) for tag in read_file(path)]
+    TAGS.add(tags)
+    return tuple(tag.reference for tag in tags)
+
+
+# -- reading -----------------------------------------------------------------------------
 
 
 def _as_mapping(spec: object, where: str) -> Mapping[str, object]:
@@ -73,7 +113,8 @@ def _as_mapping(spec: object, where: str) -> Mapping[str, object]:
         return spec
     if not isinstance(spec, str):
         raise UserError(
-            f"expected JSON text, a dict or a kind name, got {type(spec).__name__}", where=where
+            f"expected JSON text, a dict, a tag or a kind name, got {type(spec).__name__}",
+            where=where,
         )
     text = spec.strip()
     if not text.startswith("{"):
@@ -93,7 +134,7 @@ def _from_name(text: str, where: str) -> Mapping[str, object]:
             where=where,
             hint='write JSON: {"kind":"llvm","mcpu":"skylake-avx512"}',
         )
-    return {"kind": text}
+    return {"tag": text} if "/" in text else {"kind": text}
 
 
 def _no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -123,135 +164,47 @@ def _rename(raw: Mapping[str, object], where: str) -> dict[str, object]:
             raise UserError(f"field {canonical!r} is given twice", code="given-twice", where=where)
         if name != "attrs":
             out[canonical] = value
-    if "devices" in out or out.get("kind") == "composite":
-        raise UserError(
-            "composite targets are not supported yet",
-            code="unsupported-target",
-            where=where,
-            hint="give one target of kind llvm",
-        )
     return out
 
 
-def _options(kind: Kind, raw: Mapping[str, object], where: str) -> dict[str, object]:
-    """The kind's options in `raw`, each of the declared type and range."""
-    known = {option.name: option for option in kind.options}
-    out: dict[str, object] = {}
-    for name, value in raw.items():
-        if name in _FIELDS:
-            continue
-        if name not in known:
-            hint = ELSEWHERE.get(name) or nearest(name, (*known, *_FIELDS))
-            raise UserError(
-                f"unknown key {name!r} for kind {kind.name!r}",
-                code="unknown-key",
-                where=where,
-                hint=hint or f"known: {', '.join(known)}",
-            )
+def _kind(name: str, where: str) -> Kind:
+    kind = KINDS.get(name)
+    if kind is None:
+        known = (*KINDS, "native")
+        hint = INSTEAD.get(name) or suggest(name, (*known, *TAGS.names()), TAGS.names())
+        raise UserError(
+            f"unknown kind {name!r}",
+            code="unknown-kind",
+            where=where,
+            hint=hint or f"known kinds: {', '.join(KINDS)}",
+        )
+    return kind
+
+
+def _devices(kind: Kind, value: object, where: str) -> tuple[Fields, ...]:
+    if not kind.composite:
         if value is not None:
-            out[name] = _typed(known[name], value, f"{where}.{name}")
-    return out
-
-
-def _typed(option: Option, value: object, where: str) -> object:
-    if option.type is list and isinstance(value, str):
-        value = [part.strip() for part in value.split(",") if part.strip()]
-    if option.type is list and isinstance(value, tuple):
-        value = list(value)
-    # bool is an int to Python, and True cache bytes is a mistake
-    if not isinstance(value, option.type) or isinstance(value, bool):
-        raise UserError(
-            f"expected {_TYPE_NAMES[option.type]}, got {value!r}",
-            code="wrong-type",
-            where=where,
-            hint=option.doc,
-        )
-    if isinstance(value, int) and not option.low <= value <= option.high:
-        raise UserError(
-            f"{value} is out of range {option.low}..{option.high}",
-            code="out-of-range",
-            where=where,
-            hint=option.doc,
-        )
-    return value
-
-
-_TYPE_NAMES: dict[type, str] = {str: "text", int: "a whole number", list: "a list of text"}
-
-
-def _flags(isa: Isa, value: object, where: str) -> tuple[str, ...]:
-    """`mattr` entries: each `+name` or `-name` with a known name, no name both ways."""
-    flags = tuple(value) if isinstance(value, list | tuple) else ()
-    seen: dict[str, str] = {}
-    for flag in flags:
-        if not isinstance(flag, str) or flag[:1] not in ("+", "-"):
             raise UserError(
-                f"{flag!r}: expected '+feature' or '-feature'",
+                f"kind {kind.name!r} has no devices",
                 code="wrong-type",
-                where=where,
-                hint=f"did you mean '+{flag}'?" if flag in isa.implied else "",
+                where=f"{where}.devices",
+                hint='a composite has: {"kind":"composite","devices":[...]}',
             )
-        isa.check_feature(flag[1:], where)
-        if seen.setdefault(flag[1:], flag) != flag:
-            raise UserError(
-                f"contradiction: '+{flag[1:]}' and '-{flag[1:]}'", code="contradiction", where=where
-            )
-    _check_implied(isa, flags, where)
-    return flags
-
-
-def _check_implied(isa: Isa, flags: tuple[str, ...], where: str) -> None:
-    """`+avx2,-avx` cannot both hold: the first needs what the second takes."""
-    minus = {flag[1:] for flag in flags if flag[0] == "-"}
-    fixed = sorted(minus & isa.cpu_features(isa.baseline_cpu))
-    if fixed:
+        return ()
+    if not isinstance(value, list | tuple) or not value:
         raise UserError(
-            f"'-{fixed[0]}': every {isa.arch} has it and its calls need it",
-            code="contradiction",
-            where=where,
+            f"expected a list of targets, got {value!r}",
+            code="wrong-type",
+            where=f"{where}.devices",
+            hint='for example {"kind":"composite","devices":["llvm","cuda"]}',
         )
-    for flag in flags:
-        if flag[0] == "+" and flag[1:] in isa.implied:
-            clash = sorted(isa.closure([flag[1:]]) & minus)
-            if clash:
-                raise UserError(
-                    f"contradiction: {flag!r} needs {clash[0]!r}, which '-{clash[0]}' takes away",
-                    code="contradiction",
-                    where=where,
-                )
+    return tuple(parse(device, f"{where}.devices[{i}]") for i, device in enumerate(value))
 
 
-def _string(raw: Mapping[str, object], name: str, where: str, default: str) -> str:
-    value = raw.get(name, default)
+def _string(raw: Mapping[str, object], name: str, where: str) -> str:
+    value = raw.get(name)
     if value is None:
-        return default
+        return ""
     if not isinstance(value, str):
-        raise UserError(
-            f"expected text, got {value!r}", code="wrong-type", where=f"{where}.{name}"
-        )
-    return value
-
-
-def _names(raw: Mapping[str, object], name: str, where: str) -> tuple[str, ...]:
-    """A list of names, or text with commas; order kept, repeats dropped."""
-    value = raw.get(name) or ()
-    if isinstance(value, str):
-        value = [part.strip() for part in value.split(",") if part.strip()]
-    if not isinstance(value, list | tuple) or not all(isinstance(v, str) and v for v in value):
-        raise UserError(
-            f"expected a list of text, got {value!r}", code="wrong-type", where=f"{where}.{name}"
-        )
-    return tuple(dict.fromkeys(value))
-
-
-def _host(value: object, where: str) -> Mapping[str, object] | None:
-    if value is None:
-        return None
-    mapping = _as_mapping(value, where)
-    parse(mapping, where)  # so that the error says target.host, however deep
-    return mapping
-
-
-def _int(value: object) -> int:
-    assert isinstance(value, int)
+        raise UserError(f"expected text, got {value!r}", code="wrong-type", where=f"{where}.{name}")
     return value

@@ -2,47 +2,63 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from tensorkiln.base.errors import UserError
+from tensorkiln.target.fields import Fields, canonical_text
 from tensorkiln.target.isa import ISAS, Isa
-from tensorkiln.target.parse import Fields, parse
+from tensorkiln.target.kinds import KINDS, Kind
+from tensorkiln.target.options import Value, unknown_key
+from tensorkiln.target.parse import load_tags, parse
 
 _BITS = {"bool": 8, "bfloat16": 16}
 
 
-@dataclass(frozen=True, slots=True, init=False)
+# Not slotted: Python 3.11 then answers `target.mcpu = ...` with a TypeError about super().
+@dataclass(frozen=True, init=False, repr=False)
 class Target:
     """What to compile for. Frozen, hashable, equal by content.
 
-    Made from canonical JSON text, a dict, the name of a kind (`"llvm"` is the baseline of x86-64),
-    or `"native"` (this machine, with what was detected written in). `str(t)` is the canonical
-    JSON and `Target(str(t)) == t`. Nothing in it depends on the machine unless `"native"` or
-    `Target.host()` is asked for. Raises UserError for anything it does not know.
+    Made from canonical JSON text, a dict, a tag (`"raspberrypi/4b"`), the name of a kind (`"llvm"`
+    is the baseline of x86-64), or `"native"` (this machine, with what was detected written in).
+    `str(t)` is the canonical JSON and `Target(str(t)) == t`. Nothing in it depends on the machine
+    unless `"native"` is asked for. Raises UserError for anything it does not know.
     """
 
     kind: str
     tag: str
+    base_tag: str
     keys: tuple[str, ...]
     libs: tuple[str, ...]
     host: Target | None
-    mtriple: str
-    mcpu: str
-    mattr: tuple[str, ...]
-    l1d_bytes: int
-    l2_bytes: int
+    devices: tuple[Target, ...]
+    _fields: Fields
     features: frozenset[str] = field(compare=False, repr=False)
 
     def __init__(self, spec: str | Mapping[str, object] | Target = "llvm"):
-        fields = _fields_of(spec)
-        host = None if fields.host is None else Target(fields.host)
+        self._set(spec._fields if isinstance(spec, Target) else parse(_described(spec)))
+
+    @classmethod
+    def _of(cls, fields: Fields) -> Target:
+        """From fields that were checked."""
+        made = cls.__new__(cls)
+        made._set(fields)
+        return made
+
+    def _set(self, fields: Fields) -> None:
         values: dict[str, object] = {
-            name: getattr(fields, name) for name in _PLAIN if name != "host"
+            "kind": fields.kind,
+            "tag": fields.tag,
+            "base_tag": fields.base_tag,
+            "keys": fields.keys,
+            "libs": fields.libs,
+            "host": None if fields.host is None else Target._of(fields.host),
+            "devices": tuple(Target._of(device) for device in fields.devices),
+            "_fields": fields,
+            "features": _features(dict(fields.attrs)),
         }
-        isa = ISAS[fields.mtriple.split("-")[0]]
-        values["host"] = host
-        values["features"] = isa.apply(fields.mcpu, fields.mattr)
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -51,46 +67,111 @@ class Target:
         """This machine's CPU, with detected features and cache sizes written in."""
         return cls("native")
 
+    @staticmethod
+    def load_tags(path: str | Path) -> tuple[str, ...]:
+        """Read a TOML file of tags for this process, all or none; their names with versions."""
+        return load_tags(path)
+
+    def replace(self, **fields: object) -> Target:
+        """This target with other fields or options. A changed tag becomes the `base_tag`."""
+        content = self._fields.to_json(tags=False) | {"base_tag": self.base_tag}
+        changed = parse({**content, **fields})
+        if not self.tag or changed.content_hash() == self.content_hash:
+            return self if self.tag else Target._of(changed)
+        return Target({**changed.to_json(), "base_tag": self.tag})
+
     # -- text ------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, object]:
         """The canonical fields as plain values, in canonical order."""
-        out: dict[str, object] = {"kind": self.kind}
-        if self.tag:
-            out["tag"] = self.tag
-        out["keys"] = list(self.keys)
-        if self.libs:
-            out["libs"] = list(self.libs)
-        if self.host is not None:
-            out["host"] = self.host.to_json()
-        return out | self.attrs
+        return self._fields.to_json()
+
+    @property
+    def content_hash(self) -> str:
+        """`sha256:...` of the canonical JSON without tags: what a tag vouches for."""
+        return self._fields.content_hash()
 
     @property
     def attrs(self) -> dict[str, object]:
         """The kind's options, as plain values."""
-        return {
-            "l1d_bytes": self.l1d_bytes,
-            "l2_bytes": self.l2_bytes,
-            "mattr": list(self.mattr),
-            "mcpu": self.mcpu,
-            "mtriple": self.mtriple,
-        }
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in self._fields.attrs}
 
     def __str__(self) -> str:
-        return json.dumps(self.to_json(), separators=(",", ":"), ensure_ascii=True)
+        return canonical_text(self.to_json())
+
+    def __repr__(self) -> str:
+        return f"Target({str(self)!r})"
 
     def __reduce__(self) -> tuple[type[Target], tuple[str]]:
         return Target, (str(self),)
+
+    # -- options ---------------------------------------------------------------------------------
+
+    def __getitem__(self, name: str) -> Value | None:
+        """An option of the kind, None where it is not given; an unknown one is a UserError."""
+        known = {option.name: option for option in self._kind.options}
+        if name not in known:
+            raise unknown_key(name, self.kind, known, (), f"Target[{name!r}]")
+        return dict(self._fields.attrs).get(name)
+
+    @property
+    def _kind(self) -> Kind:
+        return KINDS[self.kind]
+
+    def _text(self, name: str) -> str:
+        value = self[name]
+        assert isinstance(value, str)
+        return value
+
+    def _number(self, name: str) -> int:
+        value = self[name]
+        assert isinstance(value, int)
+        return value
+
+    @property
+    def mtriple(self) -> str:
+        """The machine, as arch-vendor-os[-environment]."""
+        return self._text("mtriple")
+
+    @property
+    def mcpu(self) -> str:
+        """The processor, in LLVM's spelling."""
+        return self._text("mcpu")
+
+    @property
+    def mattr(self) -> tuple[str, ...]:
+        """Features added to or taken from the processor's own, sorted."""
+        value = self["mattr"]
+        assert isinstance(value, tuple)
+        return value
+
+    @property
+    def l1d_bytes(self) -> int:
+        """First-level data cache of one core."""
+        return self._number("l1d_bytes")
+
+    @property
+    def l2_bytes(self) -> int:
+        """Second-level cache of one core."""
+        return self._number("l2_bytes")
 
     # -- questions -------------------------------------------------------------------------------
 
     @property
     def arch(self) -> str:
-        """`x86_64` or `aarch64`."""
-        return self.mtriple.split("-")[0]
+        """Of a CPU the first part of its triple, of a GPU its `arch` where it has one, or `""`."""
+        attrs = dict(self._fields.attrs)
+        return str(attrs.get("mtriple", attrs.get("arch", ""))).split("-")[0]
 
     @property
     def _isa(self) -> Isa:
+        if self.arch not in ISAS:
+            raise UserError(
+                f"kind {self.kind!r} has no processor features",
+                code="wrong-kind",
+                where="target",
+                hint="kinds of CPUs have: llvm, llvmjit, c",
+            )
         return ISAS[self.arch]
 
     def has(self, feature: str) -> bool:
@@ -122,12 +203,9 @@ class Target:
 
     @property
     def vector_bytes(self) -> int:
-        """Bytes of the widest vector register that kernels should use."""
-        if self.arch != "x86_64":
-            return 16
-        if "avx512f" in self.features and "+prefer-256-bit" not in self.mattr:
-            return 64
-        return 32 if "avx2" in self.features else 16
+        """Bytes of the widest vector register that kernels should use; a word where is none."""
+        tuning = self.mattr if self._isa.tuning else ()
+        return self._isa.vector_bytes(self.features, tuning)
 
     def vector_lanes(self, dtype: str) -> int:
         """Elements of `dtype` (`"float32"`, `"int8"`, ...) in one vector register."""
@@ -135,33 +213,26 @@ class Target:
         bits = _BITS.get(dtype) or int(digits or 0)
         if not bits:
             raise ValueError(f"no size known for dtype {dtype!r}")
-        return self.vector_bytes * 8 // bits
+        return max(1, self.vector_bytes * 8 // bits)
 
     @property
     def num_vector_registers(self) -> int:
         """Architectural vector registers."""
-        return 32 if self.arch == "aarch64" or "avx512f" in self.features else 16
+        return self._isa.vector_registers(self.features)
 
 
-_PLAIN = (
-    "kind",
-    "tag",
-    "keys",
-    "libs",
-    "host",
-    "mtriple",
-    "mcpu",
-    "mattr",
-    "l1d_bytes",
-    "l2_bytes",
-)
-
-
-def _fields_of(spec: str | Mapping[str, object] | Target) -> Fields:
-    if isinstance(spec, Target):
-        spec = spec.to_json()
+def _described(spec: str | Mapping[str, object]) -> str | Mapping[str, object]:
     if spec == "native":
         from tensorkiln.target.host import describe_host  # needs llvmlite
 
-        spec = describe_host()
-    return parse(spec)
+        return describe_host()
+    return spec
+
+
+def _features(attrs: dict[str, Value]) -> frozenset[str]:
+    """Features of the processor that `attrs` name; none where they name no processor."""
+    isa = ISAS.get(str(attrs.get("mtriple", "")).split("-")[0])
+    mattr = attrs.get("mattr", ())
+    if isa is None or not isinstance(mattr, tuple):
+        return frozenset()
+    return isa.apply(str(attrs.get("mcpu", "")), mattr)

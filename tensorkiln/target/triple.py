@@ -2,34 +2,50 @@
 
 from __future__ import annotations
 
-from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.base.errors import UserError
+from tensorkiln.target.isa import ISAS
+from tensorkiln.target.suggest import suggest
 
 DEFAULT = "x86_64-unknown-linux-gnu"
 
-_ARCHS: dict[str, str] = {
-    "x86_64": "x86_64",
+_ALIASES: dict[str, str] = {
     "x86-64": "x86_64",
     "amd64": "x86_64",
-    "aarch64": "aarch64",
     "arm64": "aarch64",
+    "armv6l": "armv6",
+    "armv7a": "armv7",
+    "armv7l": "armv7",
+    "armv6m": "thumbv6m",
+    "armv7m": "thumbv7m",
+    "armv7em": "thumbv7em",
+    "armv8m.base": "thumbv8m.base",
+    "armv8m.main": "thumbv8m.main",
+    "armv8.1m.main": "thumbv8.1m.main",
 }
 _VENDORS = ("unknown", "pc", "apple", "none")
-_SYSTEMS = ("linux", "macos", "darwin", "windows", "none", "freebsd")
-_ENVIRONMENTS = ("", "gnu", "musl", "android", "msvc", "elf")
+_SYSTEMS = ("linux", "macos", "darwin", "ios", "windows", "none", "freebsd", "wasi", "unknown")
+_ARM_ENVIRONMENTS = (
+    "gnueabi",
+    "gnueabihf",
+    "musleabi",
+    "musleabihf",
+    "eabi",
+    "eabihf",
+    "androideabi",
+)
+_ENVIRONMENTS = ("gnu", "musl", "android", "msvc", "elf", *_ARM_ENVIRONMENTS)
 
 
 def canonical_triple(text: str, where: str = "target.mtriple") -> str:
     """`text` as `arch-vendor-os[-environment]`; a left-out vendor becomes `unknown`.
 
-    Raises UserError (code `bad-triple`) naming the part that is not known. An architecture LLVM
-    has but this version does not compile for is refused in the same way, with the list.
+    Raises UserError (code `bad-triple`) naming the part that is not known.
     """
     # x86-64 holds the separator itself.
     parts = text.replace("x86-64", "x86_64", 1).split("-")
-    parts[0] = _ARCHS.get(parts[0], parts[0])
-    _known(parts[0], ("x86_64", "aarch64"), "architecture", text, where)
-    if len(parts) > 1 and _system(parts[1]) in _SYSTEMS and parts[1] != "none":
-        parts.insert(1, "apple" if _system(parts[1]) in ("macos", "darwin") else "unknown")
+    parts[0] = _ALIASES.get(parts[0], parts[0])
+    _known(parts[0], tuple(ISAS), "architecture", text, where)
+    parts = _with_vendor(parts)
     if not 3 <= len(parts) <= 4:
         raise UserError(
             f"triple {text!r}: expected arch-vendor-os[-environment]",
@@ -38,10 +54,23 @@ def canonical_triple(text: str, where: str = "target.mtriple") -> str:
             hint=f"for example {DEFAULT!r}",
         )
     _known(parts[1], _VENDORS, "vendor", text, where)
-    _known(_system(parts[2]), _SYSTEMS, "operating system", text, where)
+    systems = _SYSTEMS if parts[0] == "wasm32" else _SYSTEMS[:-2]
+    _known(_system(parts[2]), systems, "operating system", text, where)
     if len(parts) == 4:
-        _known(parts[3], _ENVIRONMENTS[1:], "environment", text, where)
+        arm = parts[0].startswith(("arm", "thumb"))
+        known = _ARM_ENVIRONMENTS if arm else _ENVIRONMENTS
+        _known(parts[3], known, "environment", text, where)
     return "-".join(parts)
+
+
+def _with_vendor(parts: list[str]) -> list[str]:
+    """`arch-os[-environment]` with the vendor put in."""
+    if len(parts) == 3 and parts[1] == "none" and parts[2] in _ARM_ENVIRONMENTS:
+        return [parts[0], "unknown", *parts[1:]]  # thumbv7em-none-eabi, as compilers spell it
+    system = _system(parts[1]) if len(parts) > 1 else ""
+    if system not in _SYSTEMS or system in ("none", "unknown"):
+        return parts
+    return [parts[0], "apple" if system in ("macos", "darwin", "ios") else "unknown", *parts[1:]]
 
 
 def _system(part: str) -> str:
@@ -55,5 +84,5 @@ def _known(part: str, known: tuple[str, ...], noun: str, text: str, where: str) 
             f"triple {text!r}: unknown {noun} {part!r}",
             code="bad-triple",
             where=where,
-            hint=nearest(part, known) or f"known: {', '.join(known)}",
+            hint=suggest(part, known) or f"known: {', '.join(known)}",
         )

@@ -52,8 +52,7 @@ CPUS: dict[str, str] = {
     "znver2": "znver1 +clwb +rdpid +rdpru +wbnoinvd",
     "cascadelake": "skylake-avx512 +avx512vnni",
     "cannonlake": (
-        "skylake +avx512bw +avx512cd +avx512dq +avx512f +avx512ifma +avx512vbmi +avx512vl +pku "
-        "+sha"
+        "skylake +avx512bw +avx512cd +avx512dq +avx512f +avx512ifma +avx512vbmi +avx512vl +pku +sha"
     ),
     "cooperlake": "cascadelake +avx512bf16",
     "znver3": "znver2 +invpcid +pku +vaes +vpclmulqdq",

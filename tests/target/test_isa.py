@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tensorkiln.target.gpus import CUDA_ARCHS, ROCM_ARCHS
 from tensorkiln.target.host import cache_bytes, processor_fields
 from tensorkiln.target.isa import ISAS, Isa
 from tensorkiln.target.target import Target
@@ -24,27 +26,71 @@ def test_tables_are_closed(isa: Isa) -> None:
     assert set(isa.not_generated.split()) <= set(isa.implied)
 
 
+TRIPLES = {
+    "armv6": "armv6-linux-gnueabihf",
+    "armv7": "armv7-linux-gnueabihf",
+    "wasm32": "wasm32-wasi",
+    **{arch: f"{arch}-none-eabi" for arch in ISAS if arch.startswith("thumb")},
+}
+
+WALK = """
+import json, sys
+import llvmlite.binding as llvm
+llvm.initialize_all_targets()
+llvm.initialize_all_asmprinters()
+for triple, cpu, features in json.load(sys.stdin):
+    module = llvm.parse_assembly(f'target triple = "{triple}" define void @f() {{ ret void }}')
+    machine = llvm.Target.from_triple(triple)
+    made = machine.create_target_machine(cpu=cpu, features=features)
+    made.emit_assembly(module)
+"""
+
+
+def llvm_complaints(targets: list[Target], extra: str = "") -> str:
+    """What LLVM says on stderr when it generates code for each target: unknown names, mostly."""
+    rows = [(t.mtriple, t.mcpu, t.llvm_features + extra) for t in targets]
+    command = [sys.executable, "-c", WALK]
+    done = subprocess.run(
+        command, input=json.dumps(rows), capture_output=True, text=True, check=False
+    )
+    return done.stderr if done.returncode == 0 else f"LLVM aborted: {done.stderr}"
+
+
 @pytest.mark.parametrize("isa", ISAS.values(), ids=lambda isa: isa.arch)
 def test_llvm_knows_every_name(isa: Isa) -> None:
-    """LLVM answers an unknown name with a line on stderr and nothing else."""
-    script = (
-        "import sys\n"
-        "import llvmlite.binding as llvm\n"
-        "from tensorkiln.target import Target\n"
-        "llvm.initialize_all_targets()\n"
-        "for cpu in sys.argv[3:]:\n"
-        "    target = Target({'mtriple': sys.argv[1] + '-linux-gnu', 'mcpu': cpu})\n"
-        "    features = target.llvm_features + sys.argv[2]\n"
-        "    machine = llvm.Target.from_triple(target.mtriple)\n"
-        "    machine.create_target_machine(cpu=target.mcpu, features=features)\n"
-    )
+    """Each processor, and each feature alone and taken from the richest processor."""
+    triple = TRIPLES.get(isa.arch, f"{isa.arch}-linux-gnu")
+    plain = Target({"mtriple": triple})
+    targets = [Target({"mtriple": triple, "mcpu": cpu}) for cpu in isa.cpus]
+    targets += [plain.replace(mattr=[f"+{name}"]) for name in (*isa.implied, *isa.tuning)]
+    richest = max(targets, key=lambda t: len(t.features))
+    free = sorted(richest.features - isa.cpu_features(isa.baseline_cpu))
+    targets += [Target({**richest.to_json(), "mattr": [f"-{name}"]}) for name in free]
+    assert llvm_complaints(targets) == ""
+    assert "nonsense" in llvm_complaints([plain], ",+nonsense")
 
-    def stderr(extra: str, cpus: list[str]) -> str:
-        command = [sys.executable, "-c", script, isa.arch, extra, *cpus]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stderr
 
-    assert stderr("", list(isa.cpus)) == ""
-    assert "nonsense" in stderr(",+nonsense", [isa.baseline_cpu])
+GPUS = """
+import json, sys
+import llvmlite.binding as llvm
+llvm.initialize_all_targets()
+for triple, cpus in json.load(sys.stdin).items():
+    for cpu in cpus:
+        llvm.Target.from_triple(triple).create_target_machine(cpu=cpu)
+"""
+
+
+def test_llvm_knows_every_gpu() -> None:
+    def complaints(rows: dict[str, list[str]]) -> str:
+        command = [sys.executable, "-c", GPUS]
+        text = json.dumps(rows)
+        return subprocess.run(
+            command, input=text, capture_output=True, text=True, check=True
+        ).stderr
+
+    assert complaints({"amdgcn-amd-amdhsa": [*ROCM_ARCHS]}) == ""
+    assert complaints({"nvptx64-nvidia-cuda": [*CUDA_ARCHS]}) == ""
+    assert "gfx1" in complaints({"amdgcn-amd-amdhsa": ["gfx1"]})
 
 
 def test_virtual_machine_that_hides_features() -> None:
@@ -98,6 +144,14 @@ def test_cache_sizes_from_sysfs(tmp_path: Path) -> None:
         ("aarch64-none-elf", None),
         ("aarch64-unknown-none-elf", "aarch64-unknown-none-elf"),
         ("aarch64-linux", "aarch64-unknown-linux"),
+        ("armv7l-linux-gnueabihf", "armv7-unknown-linux-gnueabihf"),
+        ("thumbv7em-none-eabi", "thumbv7em-unknown-none-eabi"),
+        ("armv8.1m.main-none-eabihf", "thumbv8.1m.main-unknown-none-eabihf"),
+        ("armv7-linux-gnu", None),
+        ("riscv64-linux-gnu", "riscv64-unknown-linux-gnu"),
+        ("wasm32-wasi", "wasm32-unknown-wasi"),
+        ("wasm32-unknown-unknown", "wasm32-unknown-unknown"),
+        ("x86_64-unknown-unknown", None),
         ("", None),
         ("x86_64-unknown-linux-gnu-extra", None),
     ],

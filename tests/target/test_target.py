@@ -7,58 +7,9 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.target import Target
-from tensorkiln.target.isa import ISAS
-
-
-@st.composite
-def targets(draw: st.DrawFn, depth: int = 1) -> dict[str, Any]:
-    isa = ISAS[draw(st.sampled_from(sorted(ISAS)))]
-    base = isa.cpu_features(isa.baseline_cpu)
-    free = sorted(set(isa.implied) - base)
-    plus = draw(st.sets(st.sampled_from(free), max_size=6))
-    minus = draw(st.sets(st.sampled_from(free), max_size=4)) - isa.closure(plus)
-    system = draw(st.sampled_from(["linux-gnu", "unknown-linux-musl", "apple-macos13.0"]))
-    spec: dict[str, Any] = {
-        "kind": draw(st.sampled_from(["llvm", "llvmjit"])),
-        "mtriple": f"{isa.arch}-{system}",
-        "mcpu": draw(st.sampled_from(sorted(isa.cpus))),
-        "mattr": [*(f"+{f}" for f in sorted(plus)), *(f"-{f}" for f in sorted(minus))],
-        "libs": draw(st.lists(st.sampled_from(["a", "b", "c"]), max_size=3)),
-    }
-    if draw(st.booleans()):
-        spec["l2_bytes"] = draw(st.integers(1 << 12, 1 << 32))
-    if depth and draw(st.booleans()):
-        spec["host"] = draw(targets(depth - 1))
-    return spec
-
-
-@settings(max_examples=300, deadline=None)
-@given(targets())
-def test_text_round_trip(spec: dict[str, Any]) -> None:
-    target = Target(spec)
-    again = Target(str(target))
-    assert again == target
-    assert hash(again) == hash(target)
-    assert str(again) == str(target)
-    assert again.features == target.features
-    assert Target(target.to_json()) == target
-    assert Target(target) == target
-
-
-@settings(max_examples=100, deadline=None)
-@given(targets(), st.randoms())
-def test_spelling_does_not_count(spec: dict[str, Any], random: Any) -> None:
-    keys = list(spec)
-    random.shuffle(keys)
-    other = {key: spec[key] for key in keys}
-    other["mattr"] = ",".join(random.sample(spec["mattr"], len(spec["mattr"])))
-    other["id"] = other.pop("kind")
-    assert str(Target(other)) == str(Target(spec))
 
 
 def test_features_implied_by_the_processor_are_not_spelled() -> None:
@@ -161,7 +112,7 @@ ERRORS: list[tuple[Any, str, str, str]] = [
     ({"mattr": ["+avx2", "-avx"]}, "contradiction", "needs 'avx'", ""),
     ({"mattr": ["-sse2"]}, "contradiction", "every x86_64 has it", ""),
     ({"mtriple": "aaarch64-linux-gnu"}, "bad-triple", "'aaarch64'", "'aarch64'"),
-    ({"mtriple": "riscv64-unknown-linux-gnu"}, "bad-triple", "architecture", "aarch64"),
+    ({"mtriple": "sparc-unknown-linux-gnu"}, "bad-triple", "architecture", "aarch64"),
     ({"mtriple": "x86_64-unknown-linx-gnu"}, "bad-triple", "operating system", "'linux'"),
     ({"mtriple": "x86_64"}, "bad-triple", "arch-vendor-os", ""),
     ({"mtriple": 5}, "wrong-type", "expected text", ""),
@@ -179,8 +130,7 @@ ERRORS: list[tuple[Any, str, str, str]] = [
     ({"host": {"mcpu": "zz"}}, "unknown-cpu", "target.host.mcpu", ""),
     ({"host": {"host": {"x": 1}}}, "unknown-key", "target.host.host", ""),
     ({"host": 5}, "user-error", "target.host", ""),
-    ({"kind": "composite", "devices": []}, "unsupported-target", "composite", "llvm"),
-    ({"tag": "aws/c5"}, "unknown-tag", "aws/c5", "mcpu"),
+    ({"kind": "composite", "devices": []}, "wrong-type", "target.devices", "cuda"),
     ("{", "bad-json", "JSON", ""),
     ('{"mcpu":"haswell","mcpu":"znver4"}', "bad-json", "twice", ""),
     ("llvm -mcpu=haswell", "option-string", "option string", '"mcpu"'),

@@ -1,0 +1,79 @@
+"""Options of the CPU kinds: a triple, a processor and features that fit each other."""
+
+from __future__ import annotations
+
+from tensorkiln.base.errors import UserError
+from tensorkiln.target.isa import ISAS, Isa
+from tensorkiln.target.options import Option, Values
+from tensorkiln.target.triple import DEFAULT, canonical_triple
+
+# Cache sizes that every CPU of the last ten years has at least; `native` writes its own.
+_L1D_BYTES, _L2_BYTES = 32 << 10, 256 << 10
+
+CPU_OPTIONS: tuple[Option, ...] = (
+    Option("mtriple", str, "machine, as arch-vendor-os[-environment]", default=DEFAULT),
+    Option("mcpu", str, "processor, in LLVM's spelling"),
+    Option("mattr", list, "features added (+name) to or taken (-name) from the processor's own"),
+    Option("l1d_bytes", int, "first-level data cache of one core", 1 << 10, 1 << 30, _L1D_BYTES),
+    Option("l2_bytes", int, "second-level cache of one core", 1 << 12, 1 << 32, _L2_BYTES),
+)
+
+
+def canonical_cpu(values: Values, where: str) -> Values:
+    """One spelling of the triple, a known processor, and the shortest list of features."""
+    triple = canonical_triple(str(values["mtriple"]), f"{where}.mtriple")
+    isa = ISAS[triple.split("-")[0]]
+    given = values.get("mattr", ())
+    assert isinstance(given, tuple)
+    flags = _flags(isa, given, f"{where}.mattr")
+    cpu = str(values.get("mcpu") or "")
+    if not cpu:
+        cpu, flags = isa.baseline_cpu, (*isa.default_mattr, *flags)
+    isa.check_cpu(cpu, f"{where}.mcpu")
+    return {
+        **values,
+        "mtriple": triple,
+        "mcpu": cpu,
+        "mattr": isa.canonical_mattr(cpu, flags),
+    }
+
+
+def _flags(isa: Isa, flags: tuple[str, ...], where: str) -> tuple[str, ...]:
+    """`mattr` entries: each `+name` or `-name` with a known name, no name both ways."""
+    seen: dict[str, str] = {}
+    for flag in flags:
+        if flag[:1] not in ("+", "-"):
+            raise UserError(
+                f"{flag!r}: expected '+feature' or '-feature'",
+                code="wrong-type",
+                where=where,
+                hint=f"did you mean '+{flag}'?" if flag in isa.implied else "",
+            )
+        isa.check_feature(flag[1:], where)
+        if seen.setdefault(flag[1:], flag) != flag:
+            raise UserError(
+                f"contradiction: '+{flag[1:]}' and '-{flag[1:]}'", code="contradiction", where=where
+            )
+    _check_implied(isa, flags, where)
+    return flags
+
+
+def _check_implied(isa: Isa, flags: tuple[str, ...], where: str) -> None:
+    """`+avx2,-avx` cannot both hold: the first needs what the second takes."""
+    minus = {flag[1:] for flag in flags if flag[0] == "-"}
+    fixed = sorted(minus & isa.cpu_features(isa.baseline_cpu)) if isa.fixed_baseline else []
+    if fixed:
+        raise UserError(
+            f"'-{fixed[0]}': every {isa.arch} has it and its calls need it",
+            code="contradiction",
+            where=where,
+        )
+    for flag in flags:
+        if flag[0] == "+" and flag[1:] in isa.implied:
+            clash = sorted(isa.closure([flag[1:]]) & minus)
+            if clash:
+                raise UserError(
+                    f"contradiction: {flag!r} needs {clash[0]!r}, which '-{clash[0]}' takes away",
+                    code="contradiction",
+                    where=where,
+                )

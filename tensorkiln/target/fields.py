@@ -1,0 +1,49 @@
+"""`Fields`: the checked contents of a target, its canonical JSON and its content hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+from tensorkiln.target.options import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """A checked description. `attrs` are the kind's options, sorted by name."""
+
+    kind: str
+    keys: tuple[str, ...] = ()
+    libs: tuple[str, ...] = ()
+    host: Fields | None = None
+    devices: tuple[Fields, ...] = ()
+    attrs: tuple[tuple[str, Value], ...] = ()
+    tag: str = ""
+    tag_hash: str = ""
+    base_tag: str = ""
+
+    def to_json(self, tags: bool = True) -> dict[str, object]:
+        """Plain values in canonical order, with or without the names they came by."""
+        out: dict[str, object] = {"kind": self.kind}
+        if tags:
+            named = (("tag", self.tag), ("tag_hash", self.tag_hash), ("base_tag", self.base_tag))
+            out |= {name: value for name, value in named if value}
+        out["keys"] = list(self.keys)
+        if self.libs:
+            out["libs"] = list(self.libs)
+        if self.host is not None:
+            out["host"] = self.host.to_json(tags)
+        if self.devices:
+            out["devices"] = [device.to_json(tags) for device in self.devices]
+        return out | {k: list(v) if isinstance(v, tuple) else v for k, v in self.attrs}
+
+    def content_hash(self) -> str:
+        """`sha256:...` of the canonical text without tags: equal for equal contents."""
+        text = canonical_text(self.to_json(tags=False))
+        return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def canonical_text(value: dict[str, object]) -> str:
+    """The one text of canonical JSON: ASCII, no spaces, the order of `Fields.to_json`."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=True)

@@ -1,0 +1,149 @@
+"""Options of the GPU kinds, what each GPU generation allows, and what contradicts that."""
+
+from __future__ import annotations
+
+from tensorkiln.base.errors import UserError
+from tensorkiln.target.options import Option, Values
+
+# Shared memory one block may ask for, in KiB (CUDA C++ Programming Guide, compute capabilities).
+CUDA_ARCHS: dict[str, int] = {
+    "sm_50": 48,
+    "sm_52": 48,
+    "sm_53": 48,
+    "sm_60": 48,
+    "sm_61": 48,
+    "sm_62": 48,
+    "sm_70": 96,
+    "sm_72": 96,
+    "sm_75": 64,
+    "sm_80": 163,
+    "sm_86": 99,
+    "sm_87": 163,
+    "sm_89": 99,
+    "sm_90": 227,
+    "sm_100": 227,
+    "sm_103": 227,
+    "sm_110": 227,
+    "sm_120": 99,
+    "sm_121": 99,
+}
+
+# Lanes of a wave that compilers choose when not told (LLVM's AMDGPU guide).
+ROCM_ARCHS: dict[str, int] = {
+    **dict.fromkeys(
+        ("gfx900", "gfx902", "gfx904", "gfx906", "gfx908", "gfx909", "gfx90a", "gfx90c"), 64
+    ),
+    **dict.fromkeys(("gfx942", "gfx950"), 64),
+    **dict.fromkeys(("gfx1010", "gfx1011", "gfx1012", "gfx1013"), 32),
+    **dict.fromkeys(
+        ("gfx1030", "gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036"), 32
+    ),
+    **dict.fromkeys(("gfx1100", "gfx1101", "gfx1102", "gfx1103"), 32),
+    **dict.fromkeys(("gfx1150", "gfx1151", "gfx1152", "gfx1153", "gfx1200", "gfx1201"), 32),
+}
+
+
+def _limits(threads: int, most: int, shared: int, warp: int | None) -> tuple[Option, ...]:
+    """The three limits every GPU kind has, with what the kind's standard guarantees."""
+    return (
+        Option("max_num_threads", int, "threads one block may have", 1, most, threads),
+        Option("max_shared_memory_per_block", int, "bytes one block may share", 0, 1 << 20, shared),
+        Option("thread_warp_size", int, "threads that run in lockstep", 1, 128, warp),
+    )
+
+
+CUDA_OPTIONS: tuple[Option, ...] = (
+    Option("arch", str, "compute capability, as sm_XY", default="sm_75", choices=tuple(CUDA_ARCHS)),
+    *_limits(1024, 1024, 48 << 10, 32),
+    Option("l2_bytes", int, "second-level cache of the GPU", 1 << 12, 1 << 32),
+)
+ROCM_OPTIONS: tuple[Option, ...] = (
+    Option("arch", str, "GPU, in LLVM's spelling", default="gfx1100", choices=tuple(ROCM_ARCHS)),
+    *_limits(1024, 1024, 64 << 10, None),
+)
+OPENCL_OPTIONS: tuple[Option, ...] = (
+    Option(
+        "version",
+        str,
+        "the OpenCL C version to write",
+        default="1.2",
+        choices=("1.2", "2.0", "3.0"),
+    ),
+    Option("supports_float16", bool, "cl_khr_fp16 may be used", default=False),
+    Option("supports_float64", bool, "cl_khr_fp64 may be used", default=False),
+    *_limits(256, 4096, 32 << 10, 1),
+)
+METAL_OPTIONS: tuple[Option, ...] = (
+    Option(
+        "family",
+        str,
+        "GPU family, as in Apple's Metal feature set tables",
+        default="apple7",
+        choices=tuple(f"apple{n}" for n in range(4, 11)),
+    ),
+    *_limits(1024, 1024, 32 << 10, 32),
+)
+VULKAN_OPTIONS: tuple[Option, ...] = (
+    Option(
+        "version",
+        str,
+        "the Vulkan version whose SPIR-V may be used",
+        default="1.1",
+        choices=("1.0", "1.1", "1.2", "1.3", "1.4"),
+    ),
+    Option("supports_float16", bool, "shaderFloat16 is there", default=False),
+    Option("supports_int8", bool, "shaderInt8 is there", default=False),
+    Option("supports_int64", bool, "shaderInt64 is there", default=False),
+    Option("max_push_constants_size", int, "bytes of push constants", 128, 4096, 128),
+    *_limits(128, 4096, 16 << 10, 1),
+)
+WEBGPU_OPTIONS: tuple[Option, ...] = (
+    Option("supports_float16", bool, "the feature shader-f16 is there", default=False),
+    Option("supports_subgroups", bool, "the feature subgroups is there", default=False),
+    Option("max_storage_buffers", int, "storage buffers per shader stage", 8, 64, 8),
+    *_limits(256, 1024, 16 << 10, 1),
+)
+
+
+def canonical_cuda(values: Values, where: str) -> Values:
+    """Refuse more shared memory than the generation has, and warps that are none."""
+    arch = str(values["arch"])
+    most = CUDA_ARCHS[arch] << 10
+    shared = values["max_shared_memory_per_block"]
+    if isinstance(shared, int) and shared > most:
+        raise UserError(
+            f"contradiction: {arch} has {most} bytes for a block, not {shared}",
+            code="contradiction",
+            where=f"{where}.max_shared_memory_per_block",
+            hint="bytes one block may share",
+        )
+    _warp(values, (32,), arch, where)
+    return values
+
+
+def canonical_rocm(values: Values, where: str) -> Values:
+    """Write in the wave size of the generation; gfx9 has one only."""
+    arch = str(values["arch"])
+    values = {"thread_warp_size": ROCM_ARCHS[arch], **values}
+    _warp(values, (64,) if arch.startswith("gfx9") else (32, 64), arch, where)
+    shared = values["max_shared_memory_per_block"]
+    most = (160 if arch == "gfx950" else 64) << 10
+    if isinstance(shared, int) and shared > most:
+        raise UserError(
+            f"contradiction: {arch} has {most} bytes for a block, not {shared}",
+            code="contradiction",
+            where=f"{where}.max_shared_memory_per_block",
+            hint="bytes one block may share",
+        )
+    return values
+
+
+def _warp(values: Values, sizes: tuple[int, ...], arch: str, where: str) -> None:
+    if values["thread_warp_size"] not in sizes:
+        raise UserError(
+            f"contradiction: {arch} runs {' or '.join(map(str, sizes))} threads in lockstep, "
+            f"not {values['thread_warp_size']}",
+            code="contradiction",
+            where=f"{where}.thread_warp_size",
+            hint="threads that run in lockstep",
+        )

@@ -1,0 +1,40 @@
+"""What a kind brings to the compiler: plain callables, stored here and called from above."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from tensorkiln.base.errors import UserError
+
+# The rooms that call these import this one, so their types cannot be named here.
+Hook = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """Attributes of a kind; each is called with the Target.
+
+    `pre_codegen(target)`: passes that run last before code generation.
+    `relax_pipeline(target)`, `tir_pipeline(target)`: what `"auto"` means for this kind.
+    `relax_codegen(target)`: code generators for whole operators, a sequence of `External`.
+    `tir_codegen(target, functions)`: artifacts for PrimFuncs.
+    `linker(target)`: the command that links its objects.
+    """
+
+    pre_codegen: Hook | None = None
+    relax_pipeline: Hook | None = None
+    tir_pipeline: Hook | None = None
+    relax_codegen: Hook | None = None
+    tir_codegen: Hook | None = None
+    linker: Hook | None = None
+
+    def check(self, where: str) -> None:
+        """Raise UserError (code `bad-kind`) for an attribute that cannot be called."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and not callable(value):
+                raise UserError(
+                    f"{field.name} is {value!r}, expected a function", code="bad-kind", where=where
+                )

@@ -1,0 +1,130 @@
+"""`Option`: one typed attribute of a kind, and how a value for it is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tensorkiln.base.errors import UserError
+from tensorkiln.target.suggest import suggest
+
+Value = str | int | bool | tuple[str, ...]
+Values = dict[str, Value]
+
+_TYPE_NAMES: dict[type, str] = {
+    str: "text",
+    int: "a whole number",
+    bool: "true or false",
+    list: "a list of text",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One attribute of a kind: `type` is str, int, bool or list (of strings); ints have a range.
+
+    `choices` are the values that text may have. Without a `default` the option is left out of a
+    target that does not give it, so options added to a kind later should have none: the text and
+    the hash of every older target stay what they were.
+    """
+
+    name: str
+    type: type
+    doc: str
+    low: int = 0
+    high: int = 0
+    default: Value | None = None
+    choices: tuple[str, ...] = ()
+
+    def check(self, value: object, where: str) -> Value:
+        """`value` as this option holds it; UserError that repeats the option's description."""
+        if self.type is list:
+            return names(value, where, self.doc)
+        # bool is an int to Python, and True cache bytes is a mistake
+        if not isinstance(value, self.type) or isinstance(value, bool) != (self.type is bool):
+            raise UserError(
+                f"expected {_TYPE_NAMES[self.type]}, got {value!r}",
+                code="wrong-type",
+                where=where,
+                hint=self.doc,
+            )
+        if isinstance(value, int) and self.type is int and not self.low <= value <= self.high:
+            raise UserError(
+                f"{value} is out of range {self.low}..{self.high}",
+                code="out-of-range",
+                where=where,
+                hint=self.doc,
+            )
+        if isinstance(value, str) and self.choices and value not in self.choices:
+            raise UserError(
+                f"unknown value {value!r}",
+                code="unknown-value",
+                where=where,
+                hint=_with_doc(suggest(value, self.choices), self) or self._known(),
+            )
+        assert isinstance(value, str | int)
+        return value
+
+    def _known(self) -> str:
+        return f"{self.doc}; known: {', '.join(self.choices)}"
+
+    @property
+    def range_text(self) -> str:
+        """What values there are, in a few words."""
+        if self.type is int:
+            return f"{self.low} to {self.high}"
+        return ", ".join(self.choices) if self.choices else _TYPE_NAMES[self.type]
+
+
+def names(value: object, where: str, doc: str = "") -> tuple[str, ...]:
+    """A list of names, or text with commas; order kept, repeats dropped."""
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if value is None:
+        value = ()
+    if not isinstance(value, list | tuple) or not all(isinstance(v, str) and v for v in value):
+        raise UserError(
+            f"expected a list of text, got {value!r}", code="wrong-type", where=where, hint=doc
+        )
+    return tuple(dict.fromkeys(value))
+
+
+def unknown_key(
+    name: str, kind: str, options: Mapping[str, Option], fields: tuple[str, ...], where: str
+) -> UserError:
+    """The error for a field that is neither an option of the kind nor one of every target."""
+    hint = ELSEWHERE.get(name) or suggest(name, (*options, *fields, *FIELD_ALIASES))
+    for option in options.values():
+        if hint.startswith(f"did you mean {option.name!r}"):
+            hint = _with_doc(hint, option)
+    return UserError(
+        f"unknown key {name!r} for kind {kind!r}",
+        code="unknown-key",
+        where=where,
+        hint=hint or f"known: {', '.join(options) or 'no options'}",
+    )
+
+
+def _with_doc(hint: str, option: Option) -> str:
+    return f"{hint} {option.name}: {option.doc}" if hint else ""
+
+
+# Other spellings of the fields, and what to say about options that belong elsewhere.
+FIELD_ALIASES: dict[str, str] = {"id": "kind", "target_host": "host", "targets": "devices"}
+
+_SCOPE = "would this change the generated module? A Target holds only what does. This does not: "
+_LINK = _SCOPE + "link options belong to export_library(fcompile=...)"
+_LOAD = _SCOPE + "where code is placed and how it is flashed is the board project's linker script"
+_RUN = _SCOPE + "it is chosen when the library runs"
+ELSEWHERE: dict[str, str] = {
+    "system_lib": _SCOPE + "pass system_lib_prefix= to compile()",
+    "system_lib_prefix": _SCOPE + "it is an argument of compile()",
+    "runtime": _SCOPE + "every exported library brings its own runtime",
+    "executor": _SCOPE + "every exported library brings its own runtime",
+    **dict.fromkeys(("lto", "linker", "linker_flags", "ldflags", "link_params", "strip"), _LINK),
+    **dict.fromkeys(
+        ("flash", "flash_tool", "linker_script", "code_location", "section", "upload_port", "port"),
+        _LOAD,
+    ),
+    **dict.fromkeys(("num_threads", "device_id", "devices_count", "workspace", "stream"), _RUN),
+}

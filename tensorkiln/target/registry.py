@@ -1,0 +1,127 @@
+"""Registration of kinds of target by users, and what can be compiled for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from tensorkiln.base.errors import UnsupportedError, UserError
+from tensorkiln.target.hooks import Hook, Hooks
+from tensorkiln.target.kinds import FIELDS, INSTEAD, KINDS, Canonicalizer, Kind
+from tensorkiln.target.options import ELSEWHERE, FIELD_ALIASES, Option
+from tensorkiln.target.target import Target
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)*")
+
+
+def register_target_kind(
+    name: str,
+    device_type: str,
+    options: Sequence[Option] = (),
+    default_keys: Sequence[str] = (),
+    canonicalizer: Canonicalizer | None = None,
+    *,
+    doc: str = "",
+    composite: bool = False,
+    pre_codegen: Hook | None = None,
+    relax_pipeline: Hook | None = None,
+    tir_pipeline: Hook | None = None,
+    relax_codegen: Hook | None = None,
+    tir_codegen: Hook | None = None,
+    linker: Hook | None = None,
+) -> Kind:
+    """Make `name` a kind of target, for this process. Hooks: see `target.hooks.Hooks`.
+
+    Raises UserError (code `bad-kind`) and registers nothing unless everything holds together.
+    """
+    hooks = Hooks(pre_codegen, relax_pipeline, tir_pipeline, relax_codegen, tir_codegen, linker)
+    kind = Kind(
+        name,
+        device_type,
+        tuple(default_keys),
+        tuple(options),
+        doc,
+        canonicalizer,
+        hooks,
+        composite,
+    )
+    _check_kind(kind)
+    KINDS[name] = kind
+    return kind
+
+
+def unregister_target_kind(name: str) -> None:
+    """Forget a registered kind; those that come with the compiler stay."""
+    if name in KINDS and name not in _BUILTIN:
+        del KINDS[name]
+
+
+def _check_kind(kind: Kind) -> None:
+    """Everything that a registration can get wrong, found before anything is registered."""
+    where = f"register_target_kind({kind.name!r})"
+    if not isinstance(kind.name, str) or not _NAME.fullmatch(kind.name):
+        raise _bad(f"{kind.name!r} is no name: lower-case words joined by _ or .", where)
+    if kind.name in KINDS or kind.name == "native" or kind.name in INSTEAD:
+        raise _bad(f"kind {kind.name!r} is taken", where)
+    if not isinstance(kind.device, str) or not (kind.device or kind.composite):
+        raise _bad(f"device_type is {kind.device!r}, expected text", where)
+    if not all(isinstance(key, str) and key for key in kind.keys):
+        raise _bad(f"default_keys {kind.keys!r}: expected text", where)
+    if kind.canonicalizer is not None and not callable(kind.canonicalizer):
+        raise _bad(f"canonicalizer is {kind.canonicalizer!r}, expected a function", where)
+    kind.hooks.check(where)
+    seen: set[str] = set()
+    for option in kind.options:
+        _check_option(option, seen, where)
+    try:
+        values = kind.values({}, where)
+        again = kind.values(dict(values), where)
+    except UserError as error:
+        raise _bad(f"the defaults do not hold together: {error.message}", where) from error
+    except Exception as error:
+        raise _bad(f"the canonicalizer failed on the defaults: {error!r}", where) from error
+    if again != values:
+        raise _bad("the canonicalizer changes what it returned when it is given that", where)
+
+
+def _check_option(option: object, seen: set[str], where: str) -> None:
+    if not isinstance(option, Option):
+        raise _bad(f"{option!r} is no Option", where)
+    taken = {*FIELDS, *FIELD_ALIASES, *ELSEWHERE}
+    if not _NAME.fullmatch(option.name) or option.name in taken or option.name in seen:
+        raise _bad(f"option {option.name!r}: the name is taken or not one", where)
+    if option.type not in (str, int, bool, list):
+        message = f"option {option.name!r}: type {option.type!r} is not str, int, bool or list"
+        raise _bad(message, where)
+    if option.type is int and option.low >= option.high:
+        raise _bad(f"option {option.name!r}: empty range {option.low}..{option.high}", where)
+    if not option.doc:
+        raise _bad(f"option {option.name!r} has no description", where)
+    if option.default is not None:
+        option.check(option.default, f"{where}: default of {option.name!r}")
+    seen.add(option.name)
+
+
+def _bad(message: str, where: str) -> UserError:
+    return UserError(message, code="bad-kind", where=where)
+
+
+def require_codegen(target: Target) -> None:
+    """Raise UnsupportedError, naming what works, unless code can be generated for this target."""
+    has = [k.name for k in KINDS.values() if k.has_codegen]
+    here, arch = KINDS[target.kind], target.arch
+    if not here.has_codegen:
+        raise UnsupportedError(
+            f"no code generator for kind {here.name!r}",
+            where="target.kind",
+            hint=f"kinds that have one: {', '.join(has)}",
+        )
+    if here.builtin_archs and arch not in here.builtin_archs:
+        raise UnsupportedError(
+            f"no code is generated for {arch} yet",
+            where="target.mtriple",
+            hint=f"architectures that work: {', '.join(here.builtin_archs)}",
+        )
+
+
+_BUILTIN = frozenset(KINDS)
