@@ -1,0 +1,140 @@
+"""plan_memory: values that live at the same time never share bytes, but where a kernel may."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+
+from tensorkiln.ir.expr import Expr, IntImm, Var, int_value
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import Call, Function, GlobalRef, RVar, Tuple, Value
+from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.visit import substitute
+from tensorkiln.pipeline import relax_passes
+from tensorkiln.target import Target
+from tests.transform.graphs import Graph, graph, rand
+from tests.transform.test_random_graphs import modules
+
+TARGET = Target({"kind": "llvm", "mcpu": "haswell"})
+
+
+def planned(mod: IRModule) -> IRModule:
+    for p in relax_passes(TARGET):
+        mod = p(mod)
+    return mod
+
+
+def _number(e: object, sizes: dict[str, int]) -> int:
+    if isinstance(e, int):
+        return e
+    assert isinstance(e, Expr)
+    known = {v: IntImm(sizes[v.name]) for v in _vars(e)}
+    n = int_value(substitute(e, known))
+    assert n is not None
+    return n
+
+
+def _vars(e: Expr) -> set[Var]:
+    from tensorkiln.ir.visit import free_vars
+
+    return set(free_vars(e))
+
+
+def check_plan(mod: IRModule, **sizes: int) -> int:
+    """Assert that the plan of the only graph is sound; the workspace's bytes."""
+    (f,) = mod.graphs
+    total = _number(f.attrs.workspace_bytes, sizes)
+    homes = {name: (kind, at) for name, kind, at in f.attrs.homes}
+    root: dict[RVar, Value] = {}
+    spans: dict[RVar, list[int]] = {}
+    for i, b in enumerate(f.bindings):
+        call = b.value
+        assert isinstance(call, Call)
+        for a in call.args:
+            r = root.get(a, a) if isinstance(a, RVar) else a
+            if isinstance(r, RVar) and r in spans:
+                spans[r][1] = i
+        if call.op == "reshape":
+            root[b.var] = root.get(call.args[0], call.args[0])  # type: ignore[arg-type]
+        else:
+            spans[b.var] = [i, i]
+    for v in f.result.fields if isinstance(f.result, Tuple) else (f.result,):
+        r = root.get(v, v)  # type: ignore[arg-type]
+        assert homes[r.name][0] == "arg"  # type: ignore[union-attr]
+    places = []
+    for v, (start, end) in spans.items():
+        kind, at = homes[v.name]
+        if kind == "workspace":
+            size = v.tensor.dtype.bytes
+            for d in v.tensor.physical_shape:
+                size *= _number(d, sizes)
+            lo = _number(at, sizes)
+            assert lo % 64 == 0 and lo + size <= total
+            places.append((v, start, end, lo, lo + size))
+    for one, other in itertools.combinations(places, 2):
+        a, b = sorted((one, other), key=lambda p: p[1])
+        if a[4] <= b[3] or b[4] <= a[3] or b[1] > a[2]:
+            continue
+        assert b[1] == a[2] and a[3] == b[3], f"{a[0]} and {b[0]} share memory while both live"
+        assert _may_replace(mod, f, b[1], a[0], root), f"{b[0]} overwrites its operand {a[0]}"
+    return total
+
+
+def _may_replace(
+    mod: IRModule, f: Function, at: int, operand: RVar, root: dict[RVar, Value]
+) -> bool:
+    """Whether the kernel of binding `at` reads `operand` only through overwritable parameters."""
+    call = f.bindings[at].value
+    assert isinstance(call, Call) and isinstance(call.callee, GlobalRef)
+    kernel = mod[call.callee.name]
+    assert isinstance(kernel, PrimFunc)
+    reads = [k for k, a in enumerate(call.args)
+             if isinstance(a, RVar) and root.get(a, a) is operand]  # fmt: skip
+    return len(reads) == 1 and reads[0] in kernel.inplace
+
+
+def _chain(g: Graph, x: RVar) -> Value:
+    for k in range(6):
+        x = g.linear(x, rand(64, 64, seed=k))
+    return x
+
+
+def test_a_chain_needs_two_buffers() -> None:
+    assert check_plan(planned(graph(_chain, x=(32, 64)))) == 2 * 32 * 64 * 4
+
+
+def test_a_symbolic_chain_needs_two_buffers() -> None:
+    mod = planned(graph(_chain, x=(Var("N"), 64)))
+    assert check_plan(mod, N=5) == 2 * 5 * 64 * 4
+
+
+def _residual(g: Graph, x: RVar) -> Value:
+    y = g.conv2d(x, rand(16, 16, 3, 3), padding=(1, 1, 1, 1))
+    z = g.relu(g.add(g.conv2d(y, rand(16, 16, 3, 3, seed=1), padding=(1, 1, 1, 1)), y))
+    return g.mean(g.conv2d(z, rand(32, 16, 1, 1)), axes=(2, 3))
+
+
+def test_networks() -> None:
+    check_plan(planned(graph(_residual, x=(2, 16, 14, 14))))
+    check_plan(planned(graph(_residual, x=(Var("N"), 16, 14, 14))), N=3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(modules())
+def test_any_plan_is_sound(mod: IRModule) -> None:
+    check_plan(planned(mod))
+
+
+def test_the_checker_notices_shared_memory() -> None:
+    from dataclasses import replace
+
+    from tensorkiln.ir.relax import Attrs
+
+    mod = planned(graph(_chain, x=(32, 64)))
+    (f,) = mod.graphs
+    homes = tuple((n, k, 0 if k == "workspace" else at) for n, k, at in f.attrs.homes)
+    bad = replace(f, attrs=Attrs.of(**(dict(f.attrs) | {"homes": homes})))
+    with pytest.raises(AssertionError, match="overwrites its operand"):
+        check_plan(mod.with_functions(tuple(bad if g is f else g for g in mod.functions)))
