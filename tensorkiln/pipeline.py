@@ -32,7 +32,7 @@ from tensorkiln.ir.relax import Call, GlobalRef
 from tensorkiln.ir.verify import verify
 from tensorkiln.schedule.lower import lower_groups
 from tensorkiln.script.printer import print_module
-from tensorkiln.target import Target
+from tensorkiln.target import Target, require_codegen
 from tensorkiln.transform.relax.assign_layouts import assign_layouts
 from tensorkiln.transform.relax.canonicalize import canonicalize
 from tensorkiln.transform.relax.decompose_attention import decompose_attention
@@ -115,6 +115,7 @@ def compile(
     if system_lib_prefix is not None:
         raise UnsupportedError("system_lib_prefix: static system libraries are not built yet")
     target = Target("native") if target is None else Target(target)
+    require_codegen(target)
     if target.is_baseline:
         note = f"{target.mcpu} is the baseline of {target.arch}: 'native' uses all this CPU has"
         if progress is None:

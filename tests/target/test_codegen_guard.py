@@ -1,0 +1,36 @@
+"""Compiling for what nothing generates code for is refused before anything runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tensorkiln as tk
+from tensorkiln.base.errors import UnsupportedError
+from tensorkiln.ir.module import IRModule
+from tensorkiln.target import Target, register_target_kind, require_codegen, unregister_target_kind
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("cuda", "no code generator for kind 'cuda'"),
+        ("llvmjit", "kinds that have one: llvm"),
+        ({"devices": ["llvm", "cuda"]}, "kind 'composite'"),
+        ({"mtriple": "riscv64-linux-gnu"}, "no code is generated for riscv64 yet"),
+    ],
+)
+def test_refused(spec: Any, says: str) -> None:
+    with pytest.raises(UnsupportedError, match=says):
+        tk.compile(IRModule(), spec)
+
+
+def test_registered_code_generators_count() -> None:
+    register_target_kind("accel", "ext_dev", relax_codegen=lambda target: ())
+    try:
+        require_codegen(Target("accel"))
+        with pytest.raises(UnsupportedError, match="kinds that have one: llvm, accel"):
+            require_codegen(Target("cuda"))
+    finally:
+        unregister_target_kind("accel")
