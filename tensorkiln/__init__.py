@@ -42,7 +42,20 @@ _PUBLIC = {
     "script": "tensorkiln.script",
 }
 
-__all__ = [*_PUBLIC, "__version__"]
+__all__ = [
+    "Executable",
+    "IRModule",
+    "Target",
+    "__version__",
+    "check",
+    "compile",
+    "cpu",
+    "external",
+    "frontend",
+    "nd",
+    "runtime",
+    "script",
+]
 
 
 def __getattr__(name: str) -> Any:

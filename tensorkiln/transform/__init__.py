@@ -1,0 +1,1 @@
+"""Passes: from IRModule to IRModule, one per file, file name = function name."""
