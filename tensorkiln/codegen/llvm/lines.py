@@ -1,0 +1,122 @@
+"""The text of one LLVM function while it is written: scopes, lines, names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tensorkiln.codegen.llvm.types import llvm_type, suffix
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.expr import (
+    Expr,
+    Load,
+    Var,
+)  # fmt: skip
+from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.visit import walk
+from tensorkiln.target import Target
+
+
+@dataclass(slots=True)
+class Scope:
+    """A region of straight code that everything emitted inside it is dominated by."""
+
+    depth: int
+    lines: list[str] = field(default_factory=list)
+    memo: dict[object, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class FunctionState:
+    """What is known while one LLVM function is written."""
+
+    params: dict[Buffer | Var, str]
+    scopes: list[Scope] = field(default_factory=list)
+    allocas: list[str] = field(default_factory=list)
+    vars: dict[Var, str] = field(default_factory=dict)
+    depths: dict[Var, int] = field(default_factory=dict)
+    buffers: dict[Buffer, str] = field(default_factory=dict)
+    registers: dict[Buffer, dict[tuple[tuple[int, ...], int], str]] = field(default_factory=dict)
+    block: str = "entry"
+    in_parallel: bool = False
+
+    def __post_init__(self) -> None:
+        for p, v in self.params.items():
+            if isinstance(p, Buffer):
+                self.buffers[p] = v
+            else:
+                self.vars[p], self.depths[p] = v, 0
+
+
+class Lines:
+    """What every part of the emitter shares: the function's state and ways to add a line."""
+
+    def __init__(self, func: PrimFunc, target: Target):
+        self.func = func
+        x86 = target.arch == "x86_64"
+        self.rounds = not x86 or target.has("sse4.1")
+        self.converts_half = not x86 or target.has("f16c")
+        self.done: list[str] = []
+        self.declares: set[str] = set()
+        self.counter = 0
+        self._state = FunctionState({})
+
+    def _open_scope(self) -> Scope:
+        scope = Scope(len(self._state.scopes))
+        self._state.scopes.append(scope)
+        return scope
+
+    def _close_scope(self) -> Scope:
+        return self._state.scopes.pop()
+
+    def _fresh(self) -> str:
+        self.counter += 1
+        return f"%t{self.counter}"
+
+    def _emit(self, line: str, scope: Scope | None = None) -> None:
+        (scope or self._state.scopes[-1]).lines.append(line)
+
+    def _line(self, text: str, scope: Scope | None = None) -> str:
+        name = self._fresh()
+        self._emit(f"  {name} = {text}", scope)
+        return name
+
+    def _label(self) -> str:
+        self.counter += 1
+        return f"b{self.counter}"
+
+    def _scope_of(self, e: Expr) -> Scope:
+        """The outermost open scope in which `e` can be computed."""
+        st = self._state
+        depth = 0
+        for x in walk(e):
+            if isinstance(x, Var):
+                depth = max(depth, st.depths[x])
+            elif isinstance(x, Load):
+                return st.scopes[-1]
+        return st.scopes[depth]
+
+    def _splat(self, v: str, dtype: DType, lanes: int) -> str:
+        t, tv = llvm_type(dtype), llvm_type(dtype.with_lanes(lanes))
+        if not v.startswith("%"):
+            return "<" + ", ".join([f"{t} {v}"] * lanes) + ">"
+        key = ("splat", v, lanes)
+        for scope in self._state.scopes:
+            if key in scope.memo:
+                return scope.memo[key]
+        one = self._line(f"insertelement {tv} poison, {t} {v}, i32 0")
+        mask = f"<{lanes} x i32> zeroinitializer"
+        out = self._line(f"shufflevector {tv} {one}, {tv} poison, {mask}")
+        self._state.scopes[-1].memo[key] = out
+        return out
+
+    def _call(self, name: str, dtype: DType, args: list[str], scope: Scope | None = None) -> str:
+        t = llvm_type(dtype)
+        full = f"@llvm.{name}.{suffix(dtype)}"
+        self.declares.add(f"declare {t} {full}({', '.join([t] * len(args))})")
+        return self._line(f"call {t} {full}({', '.join(f'{t} {a}' for a in args)})", scope)
+
+
+def has_load(e: Expr) -> bool:
+    """Whether an expression reads memory: such values are never hoisted."""
+    return any(isinstance(x, Load) for x in walk(e))

@@ -1,0 +1,131 @@
+"""Values of tensor programs, emitted where they are used."""
+
+from __future__ import annotations
+
+from tensorkiln.base.errors import InternalError
+from tensorkiln.codegen.llvm.addresses import Addresses
+from tensorkiln.codegen.llvm.lines import has_load
+from tensorkiln.codegen.llvm.math import expand
+from tensorkiln.codegen.llvm.types import float_literal, llvm_type, memory_type
+from tensorkiln.ir.dtype import INT64, DType
+from tensorkiln.ir.expr import (
+    BITCASTS,
+    Binary,
+    Broadcast,
+    Cast,
+    Expr,
+    FloatImm,
+    IntImm,
+    Intrin,
+    Load,
+    Ramp,
+    Select,
+    Shuffle,
+    Unary,
+    Var,
+    VectorReduce,
+)  # fmt: skip
+
+
+class Values(Addresses):
+    """Expressions of any dtype and number of lanes."""
+
+    def value(self, e: Expr) -> str:
+        """Emit `e` here; identical subexpressions (the same object) are emitted once."""
+        cache: dict[int, tuple[Expr, str]] = {}
+        return self._value(e, cache)
+
+    def _value(self, e: Expr, cache: dict[int, tuple[Expr, str]]) -> str:
+        found = cache.get(id(e))
+        if found is None:
+            found = cache[id(e)] = (e, self._emit_value(e, cache))
+        return found[1]
+
+    def _emit_value(self, e: Expr, cache: dict[int, tuple[Expr, str]]) -> str:
+        dtype = e.dtype
+        t = llvm_type(dtype)
+        match e:
+            case IntImm(value):
+                return str(bool(value)).lower() if dtype.is_bool else str(value)
+            case FloatImm(value):
+                return float_literal(value, dtype)
+            case Var():
+                return self._state.vars[e]
+            case Binary(op, a, b):
+                if dtype == INT64 and not has_load(e):
+                    return self.index(e)
+                return self._binary(op, self._value(a, cache), self._value(b, cache), a.dtype, b)
+            case Unary(op, a):
+                return self._unary(op, self._value(a, cache), dtype)
+            case Select(c, a, b):
+                z, x, y = self._value(c, cache), self._value(a, cache), self._value(b, cache)
+                lanes = c.dtype.lanes
+                cond = f"<{lanes} x i1> {z}" if lanes > 1 else f"i1 {z}"
+                return self._line(f"select {cond}, {t} {x}, {t} {y}")
+            case Cast(a, _):
+                return self._cast(self._value(a, cache), a.dtype, dtype)
+            case Load():
+                return self._load(e)
+            case Broadcast(a, lanes):
+                return self._splat(self._value(a, cache), a.dtype, lanes)
+            case Ramp(base, stride, lanes):
+                start = self._splat(self._value(base, cache), base.dtype, lanes)
+                step = self._splat(self._value(stride, cache), base.dtype, lanes)
+                element = llvm_type(base.dtype)
+                counts = "<" + ", ".join(f"{element} {i}" for i in range(lanes)) + ">"
+                return self._line(f"add {t} {start}, {self._line(f'mul {t} {step}, {counts}')}")
+            case Shuffle(a, b, lanes):
+                x, y = self._value(a, cache), self._value(b, cache)
+                ta = llvm_type(a.dtype)
+                mask = "<" + ", ".join(f"i32 {i}" for i in lanes) + ">"
+                return self._line(f"shufflevector {ta} {x}, {ta} {y}, <{len(lanes)} x i32> {mask}")
+            case VectorReduce(op, a):
+                return self._vector_reduce(op, self._value(a, cache), a.dtype)
+            case Intrin(name, args):
+                return self._intrin(name, [self._value(a, cache) for a in args], args[0].dtype)
+        raise InternalError(f"{self.func.name}: cannot emit expression {type(e).__name__}")
+
+    def _load(self, e: Load) -> str:
+        dtype, buf = e.dtype, e.buffer
+        if buf in self._state.registers:
+            slot = self._register(buf, e.indices, dtype)
+            return self._line(f"load {llvm_type(dtype)}, ptr {slot}")
+        t = memory_type(dtype)
+        ptr, stride = self._address(buf, e.indices)
+        if dtype.lanes == 1 or stride == 1:
+            align = self._alignment(buf, e.indices)
+            v = self._line(f"load {t}, ptr {ptr}, align {align}")
+        elif stride == 0:
+            x = self._line(f"load {memory_type(dtype.element)}, ptr {ptr}")
+            v = self._splat(x, DType("uint8") if dtype.is_bool else dtype.element, dtype.lanes)
+        else:
+            v = "poison"
+            for lane, p in enumerate(self._lane_pointers(buf, e.indices, dtype.lanes)):
+                x = self._line(f"load {memory_type(dtype.element)}, ptr {p}")
+                v = self._line(
+                    f"insertelement {t} {v}, {memory_type(dtype.element)} {x}, i32 {lane}"
+                )
+        if dtype.is_bool:
+            v = self._line(f"icmp ne {t} {v}, {'0' if dtype.lanes == 1 else 'zeroinitializer'}")
+        return v
+
+    def _intrin(self, name: str, args: list[str], dtype: DType) -> str:
+        t = llvm_type(dtype)
+        if name in ("fma", "isnan") and dtype.bits == 16:
+            wide = DType("float32", dtype.lanes)
+            result = self._intrin(name, [self._cast(a, dtype, wide) for a in args], wide)
+            return result if name == "isnan" else self._cast(result, wide, dtype)
+        if name == "fma":
+            return self._call("fmuladd", dtype, args)
+        if name == "isnan":
+            return self._line(f"fcmp uno {t} {args[0]}, {args[0]}")
+        if name in BITCASTS:
+            return self._line(f"bitcast {t} {args[0]} to "
+                              f"{llvm_type(DType(BITCASTS[name][1], dtype.lanes))}")  # fmt: skip
+        params, lets, answer = expand(name, dtype)
+        st = self._state
+        for p, arg in zip(params, args, strict=True):
+            st.vars[p], st.depths[p] = arg, len(st.scopes) - 1
+        for var, e in lets:
+            st.vars[var], st.depths[var] = self.value(e), len(st.scopes) - 1
+        return self.value(answer)
