@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -89,6 +91,10 @@ def test_a_failing_kernel_is_named_and_others_compile(
         compile_kernels(_lowered(doomed, good), V3, on_done=done.append)
     assert caught.value.code == code
     assert "kernel doomed" in str(caught.value)
+    words = caught.value.hint.split()
+    assert words[:3] == ["python", "-m", "tensorkiln.codegen.llvm.worker"]
+    again = subprocess.run([sys.executable, *words[1:5]], capture_output=True)
+    assert again.returncode != 0
     assert done == ["fma"]
 
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -48,6 +49,15 @@ def _options(target: Target, emit: str) -> dict[str, object]:
     }  # fmt: skip
 
 
+def _reproducer(name: str, text: str, options: dict[str, object]) -> str:
+    """Leave the failing module on disk; how to run it again."""
+    folder = Path(tempfile.mkdtemp(prefix="kiln-failure-"))
+    (folder / f"{name}.ll").write_text(text)
+    (folder / "options.json").write_text(json.dumps(options))
+    files = f"{folder / name}.ll {folder / 'options.json'}"
+    return f"python -m tensorkiln.codegen.llvm.worker {files} fails the same way"
+
+
 class _Worker:
     """One compiler process; started when first used, replaced when it dies."""
 
@@ -73,9 +83,11 @@ class _Worker:
         except BrokenPipeError:
             status = result = None
         if status is None or result is None:
-            raise InternalError(self._last_words(name), code="llvm-abort")
+            raise InternalError(self._last_words(name), code="llvm-abort",
+                                hint=_reproducer(name, text, options))  # fmt: skip
         if status != b"ok":
-            raise InternalError(f"kernel {name}: {result.decode()}", code="llvm-error")
+            raise InternalError(f"kernel {name}: {result.decode()}", code="llvm-error",
+                                hint=_reproducer(name, text, options))  # fmt: skip
         return result
 
     def _last_words(self, name: str) -> str:

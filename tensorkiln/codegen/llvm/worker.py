@@ -2,13 +2,15 @@
 
 LLVM reports a code-generation failure by aborting, and holds a global lock; a process of its own
 turns the first into an error and makes the second harmless. Requests and replies are
-length-prefixed on stdin and stdout: a JSON header line, then the payload.
+length-prefixed on stdin and stdout: a JSON header line, then the payload. With two arguments, a
+module and an options file, it compiles that one: the form in which failures are left on disk.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import IO, Any
 
 
@@ -73,5 +75,11 @@ def main() -> None:
         write_frame(stdout, result)
 
 
+def reproduce(module: str, options: str) -> None:
+    """Compile one module file with the options of an options file; what an error message names."""
+    made = compile_text(Path(module).read_text(), json.loads(Path(options).read_text()))
+    print(f"{module}: compiled to {len(made)} bytes")
+
+
 if __name__ == "__main__":
-    main()
+    reproduce(*sys.argv[1:]) if len(sys.argv) == 3 else main()
