@@ -65,7 +65,7 @@ def test_llvm_text(
     golden(GOLDEN / f"{f.name}.ll", kernel_text(f, target, "llvm"))
 
 
-# -- worker and cache --------------------------------------------------------------------------------
+# -- worker and cache ------------------------------------------------------------------------------
 
 # The assembler does not know this instruction: LLVM ends the process.
 ABORTS = """
@@ -126,7 +126,7 @@ def test_objects_are_the_same_bytes_every_time() -> None:
     assert [k.object for k in one] == [k.object for k in two]
 
 
-# -- spills ------------------------------------------------------------------------------------------
+# -- spills ------------------------------------------------------------------------------
 
 
 def innermost_loops(assembly: str) -> list[list[str]]:
