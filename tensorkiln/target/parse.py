@@ -31,7 +31,7 @@ def parse(spec: object, where: str = "target") -> Fields:
 def _plain(raw: dict[str, object], where: str) -> Fields:
     """A target given by its contents."""
     default = "composite" if "devices" in raw else "llvm"
-    kind = _kind(_string(raw, "kind", where) or default, where)
+    kind = _kind(default if raw.get("kind") is None else _string(raw, "kind", where), where)
     given = {name: value for name, value in raw.items() if name not in FIELDS}
     base = _string(raw, "base_tag", where)
     if base:
