@@ -69,7 +69,8 @@ def library(request: pytest.FixtureRequest) -> Module:
                 f"{name}_{d}", lambda x, n=name: intrin(n, x), (d,), d, lanes, N))  # fmt: skip
         for name in ("pow", "fmod"):
             kernels.append(elementwise(
-                f"{name}_{d}", lambda x, y, n=name: intrin(n, x, y), (d, d), d, lanes, N))  # fmt: skip
+                f"{name}_{d}", lambda x, y, n=name: intrin(n, x, y), (d, d), d, lanes, N,
+            ))  # fmt: skip
     for name in ONE:  # scalars take another road through the emitter
         kernels.append(elementwise(f"{name}_one", lambda x, n=name: intrin(n, x), ("float64",),
                                    "float64", 1, N))  # fmt: skip

@@ -167,7 +167,7 @@ def test_expression(case: Case, library: Module) -> None:
             np.testing.assert_array_equal(np.signbit(got[zero]), np.signbit(want[zero]))
 
 
-# -- vectors and statements --------------------------------------------------------------------------
+# -- vectors and statements ------------------------------------------------------------
 
 
 def _tree(x: np.ndarray, f: Fn) -> np.ndarray:

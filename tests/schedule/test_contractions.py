@@ -150,7 +150,8 @@ def _rows(b: Battery) -> None:
             b.add(f"{op}_axis{axis}", lambda g, x, o=op, a=axis: g.emit(o, x, axis=a), (4, 9, 20),
                   tolerance=2e-6)  # fmt: skip
         b.add(f"{op}_symbolic", lambda g, x, o=op: g.emit(o, x), (N, S), sizes=[
-            {"N": n, "S": s} for n, s in ((1, 1), (3, 16), (2, 100), (9, 15))], tolerance=2e-6)  # fmt: skip
+            {"N": n, "S": s} for n, s in ((1, 1), (3, 16), (2, 100), (9, 15))
+        ], tolerance=2e-6)  # fmt: skip
         b.add(f"{op}_far", lambda g, x, o=op: g.emit(o, x), (4, 40), make=_far, tolerance=2e-6)
         b.add(f"{op}_half", lambda g, x, o=op: g.emit(o, x), typed("float16", 4, 40))
     b.add("softmax_scaled", lambda g, x, y: g.softmax(g.add(g.mul(x, 0.125), y)), (6, 40), (6, 40),
