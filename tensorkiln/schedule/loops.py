@@ -117,12 +117,14 @@ class _Region:
         }
         group.buffers.update(flat)
         group.out = Buffer("out", group.out.dtype, (total,), align=group.out.align)
-        override = {p: _flat_element(b) for p, b in flat.items()}
-        element = group.element(group.out_var, override)
+        # The flat index travels in one dimension; an extent of 1 would be broadcast from 0.
         ndim = group.out_type.ndim
+        along = next((d for d in reversed(range(ndim)) if int_value(self.shape[d]) != 1), 0)
+        override = {p: _flat_element(b, along) for p, b in flat.items()}
+        element = group.element(group.out_var, override)
 
         def value(i: Expr) -> Expr:
-            return element(*([IntImm(0)] * (ndim - 1)), i)
+            return element(*(i if d == along else IntImm(0) for d in range(ndim)))
 
         lanes = self._lanes()
         n = int_value(total)
@@ -339,8 +341,8 @@ def _prod(values: list[int]) -> int:
     return total
 
 
-def _flat_element(buf: Buffer) -> Element:
-    return lambda *index: Load(buf, (index[-1] if index else IntImm(0),))
+def _flat_element(buf: Buffer, along: int) -> Element:
+    return lambda *index: Load(buf, (index[along] if index else IntImm(0),))
 
 
 def simplify_value(e: Expr, bounds: dict[Var, tuple[int, int]]) -> Expr:
@@ -380,7 +382,8 @@ def _lanes_ok(value: Expr, lane: Var) -> bool:
     for x in walk(value):
         if isinstance(x, Load):
             stride = lane_stride(x, lane)
-            if stride is None:
+            # A view's row and column may both bend though the memory behind them does not.
+            if stride is None or any(affine(i, (lane,)) is None for i in x.indices):
                 return False
             strided += stride not in (0, 1)
     return strided <= 1

@@ -33,9 +33,12 @@ def _small(seed: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
 def _elementwise(b: Battery) -> None:
     for n in (1, 2, 15, 16, 17, 63, 64, 65, 1023, 1025, 70001):
         b.add(f"flat_{n}", lambda g, x, y: g.relu(g.add(g.mul(x, 2.0), y)), (n,), (n,))
-    for shape in ((), (1,), (1, 1, 1), (3, 1, 5), (2, 3, 4, 5), (7, 5, 3, 2, 2), (0,), (3, 0, 2)):
+    for shape in ((), (1,), (1, 1, 1), (3, 1, 5), (2, 3, 1), (4, 20, 1, 1), (1, 40), (40, 1),
+                  (1, 3, 1, 7, 1), (2, 3, 4, 5), (7, 5, 3, 2, 2), (0,), (3, 0, 2)):
         name = "x".join(map(str, shape)) or "scalar"
         b.add(f"shape_{name}", lambda g, x, y: g.sub(x, y), shape, shape)
+    b.add("flat_symbolic_last_1", lambda g, x, y: g.mul(g.add(x, y), x), (N, M, 1), (N, M, 1),
+          sizes=SYMBOLIC)  # fmt: skip
     b.add("flat_symbolic", lambda g, x, y: g.add(x, g.abs(y)), (N, M), (N, M), sizes=SYMBOLIC)
     for op in ("abs", "relu", "sign", "floor", "ceil", "round", "reciprocal", "neg", "isnan",
                "leaky_relu", "hard_sigmoid", "hard_swish", "identity"):  # fmt: skip
@@ -190,12 +193,23 @@ def _reductions(b: Battery) -> None:
                 op, x, axis=a), typed(d, 6, 41, 3))  # fmt: skip
     b.add("argmax_symbolic", lambda g, x: g.argmax(x, axis=1), (N, M),
           sizes=[s for s in SYMBOLIC if s["M"]])  # fmt: skip
+    for k, shape in enumerate(((24,), (2, 12), (4, 6), (8, 3))):
+        axes = tuple(range(len(shape)))[-1:]
+        b.add(f"mean_of_view_{k}", lambda g, x, s=shape, a=axes: g.mean(
+            g.reshape(x, shape=s), axes=a), (6, 4), tolerance=2e-5)  # fmt: skip
+    b.add("views_of_one", _views, (2, 3, 4))
     b.add("sum_of_product", lambda g, x, y: g.sum(g.mul(x, y), axes=(1,)), (5, 133), (5, 133))
     b.add("mean_of_square", lambda g, x: g.mean(g.mul(x, x), axes=(1, 2)), (4, 9, 33))
     b.add("sum_then_scale", lambda g, x: g.mul(g.sum(x, axes=(1,), keepdims=True), 0.5), (5, 133))
     b.add("sum_empty", lambda g, x: g.sum(x, axes=(1,)), (5, 0))
     b.add("max_empty", lambda g, x: g.max(x, axes=(0,)), typed("int32", 0, 5))
     b.add("many_results", lambda g, x: Tuple((g.sum(x, axes=(0,)), g.exp(x), x)), (5, 19))
+
+
+def _views(g, x):  # noqa: ANN001, ANN202
+    """Several results in one memory: each must get its own."""
+    y = g.relu(x)
+    return Tuple((g.reshape(y, shape=(24,)), y, g.reshape(y, shape=(6, 4)), g.reshape(x, shape=(24,))))
 
 
 def _tenths(seed: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:

@@ -97,11 +97,18 @@ def _own_results(f: Function) -> Function:
     fields = f.result.fields if isinstance(f.result, Tuple) else (f.result,)
     new: list[Value] = []
     copies: list[Binding] = []
+    owners: set[Value] = set()
+    memory: dict[Value, Value] = {}
+    for b in f.bindings:
+        if isinstance(b.value, Call) and b.value.op == "reshape" and _plain(b):
+            memory[b.var] = memory.get(b.value.args[0], b.value.args[0])
     for k, v in enumerate(fields):
-        if isinstance(v, Constant) or v in f.params or v in new:
+        owner = memory.get(v, v) if isinstance(v, RVar) else v
+        if isinstance(v, Constant) or v in f.params or owner in owners:
             copy = RVar(f"result{k}", v.type)
             copies.append(Binding(copy, Call("identity", (v,))))
             v = copy
+        owners.add(owner)
         new.append(v)
     if not copies:
         return f
