@@ -65,6 +65,11 @@ def fused(
     return loop(name, total, split, kind)
 
 
+def over_lanes(lane: Var, lanes: int, body: Stmt) -> Stmt:
+    """`body` for every lane of a vector at once."""
+    return For(lane, IntImm(0), IntImm(lanes), "vectorized", body)
+
+
 def lane_ramp(lanes: int, base: ExprLike = 0) -> Ramp:
     """Indices base, base + 1, ... of one vector."""
     return Ramp(as_expr(base), IntImm(1), lanes)
