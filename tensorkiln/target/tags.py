@@ -110,10 +110,6 @@ class TagTable:
         _check_aliases((self.shipped | new).values())
         self.loaded = new
 
-    def remove(self, reference: str) -> None:
-        """Forget a tag that was loaded."""
-        self.loaded.pop(reference, None)
-
 
 def read_tags(text: str, file: str) -> tuple[Tag, ...]:
     """The tags of a TOML file: `[[tag]]` with name, target, and what is known about it.
