@@ -40,6 +40,18 @@ class FileContent:
     def __len__(self) -> int:
         return self.size
 
+    def chunks(self) -> Iterator[memoryview]:
+        """The bytes in pieces, read rather than mapped: a long look must not fill the memory."""
+        with self.path.open("rb") as stream:
+            stream.seek(self.offset)
+            left = self.size
+            while left:
+                piece = stream.read(min(_CHUNK, left))
+                if not piece:
+                    raise UserError(f"{str(self.path)!r} became shorter", code="truncated")
+                left -= len(piece)
+                yield memoryview(piece)
+
     def __reduce__(self) -> tuple[type[FileContent], tuple[Path, int, int]]:
         return FileContent, (self.path, self.offset, self.size)
 
@@ -107,7 +119,10 @@ class Artifact:
         return content_view(self.content)
 
     def chunks(self) -> Iterator[memoryview]:
-        """The content in pieces of at most 16 MiB, for writing."""
+        """The content in pieces of at most 16 MiB, for writing and hashing."""
+        if isinstance(self.content, FileContent):
+            yield from self.content.chunks()
+            return
         view = self.view
         for start in range(0, len(view), _CHUNK):
             yield view[start : start + _CHUNK]

@@ -74,8 +74,8 @@ def model_path(name: str) -> Path:
 
 
 def cache_folder() -> Path:
-    """$KILN_ZOO_DIR, by default ~/.cache/tensorkiln-zoo; made when missing."""
-    root = os.environ.get("KILN_ZOO_DIR", "")
+    """$MODEL_ZOO_DIR, by default ~/.cache/tensorkiln-zoo; made when missing."""
+    root = os.environ.get("MODEL_ZOO_DIR", "")
     folder = Path(root) if root else Path.home() / ".cache" / "tensorkiln-zoo"
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -65,7 +65,7 @@ def light_model(name: str, seed: int = 0) -> ModelProto:
 
 def light_path(name: str) -> Path:
     """The filled network as a file in the zoo's cache folder; written on first use."""
-    root = os.environ.get("KILN_ZOO_DIR", "")
+    root = os.environ.get("MODEL_ZOO_DIR", "")
     folder = Path(root) if root else Path.home() / ".cache" / "tensorkiln-zoo"
     folder.mkdir(parents=True, exist_ok=True)
     key = zlib.crc32(Path(__file__).read_bytes() + onnx.__version__.encode())
