@@ -12,6 +12,7 @@ from pathlib import Path
 from tensorkiln.base.errors import UserError
 
 _CHUNK = 1 << 24
+_PIECE = 1 << 18
 _RESERVED = frozenset('<>:"|?*')
 
 
@@ -46,7 +47,7 @@ class FileContent:
             stream.seek(self.offset)
             left = self.size
             while left:
-                piece = stream.read(min(_CHUNK, left))
+                piece = stream.read(min(_PIECE, left))
                 if not piece:
                     raise UserError(f"{str(self.path)!r} became shorter", code="truncated")
                 left -= len(piece)
