@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from tensorkiln.ir.dtype import INT32, DType
+from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, Var, binary, const, intrin
 
 Lets = list[tuple[Var, Expr]]
 
 
+@dataclass(frozen=True, slots=True)
+class Kit:
+    """What one float type puts into the functions of `math_shared`."""
+
+    mantissa: int  # stored bits
+    bias: int
+    sqrt_half_bits: int
+    exp_range: tuple[float, float]  # below it exp is 0, above it infinite
+    # Cody and Waite: pieces of falling size, the first short enough that n times it is exact.
+    ln2: tuple[float, ...]
+    half_pi: tuple[float, ...]
+    # Coefficients, lowest first.
+    exp: tuple[float, ...]
+    sin: tuple[float, ...]
+    cos: tuple[float, ...]
+    erf: tuple[float, ...]
+    erfcx: Callable[[Builder, Expr], Expr]  # exp(z*z) erfc(z) for z >= 0
+    log: Callable[[Builder, Expr], Expr]
+
+
 class Builder:
     """Names the intermediate values of one function."""
 
-    def __init__(self, dtype: DType):
+    def __init__(self, dtype: DType, kit: Kit):
         self.dtype = dtype
+        self.kit = kit
         self.lets: Lets = []
 
     def let(self, e: Expr) -> Expr:
@@ -26,10 +48,6 @@ class Builder:
     def num(self, value: float) -> Expr:
         """A float literal."""
         return const(value, self.dtype)
-
-    def int32(self, value: int) -> Expr:
-        """An int32 literal."""
-        return const(value, INT32.with_lanes(self.dtype.lanes))
 
     def fma(self, a: Expr, b: Expr, c: Expr) -> Expr:
         """a b + c."""
@@ -56,5 +74,5 @@ class Builder:
 
     def two_to(self, n: Expr) -> Expr:
         """2**n for an integer n that gives a normal number."""
-        bias, shift = (127, 23) if self.dtype.bits == 32 else (1023, 52)
-        return self.from_bits(binary("shl", n + self.whole(bias), self.whole(shift)))
+        shift = self.whole(self.kit.mantissa)
+        return self.from_bits(binary("shl", n + self.whole(self.kit.bias), shift))

@@ -9,25 +9,16 @@ sin and cos 3 for |x| < 1e5, pow 4 + 2|y log x|.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
-from tensorkiln.codegen.llvm.math_builder import Builder
-from tensorkiln.ir.expr import Expr, Unary, binary, maximum, minimum, select
+from tensorkiln.codegen.llvm import math_shared
+from tensorkiln.codegen.llvm.math_builder import Builder, Kit
+from tensorkiln.ir.expr import Expr, Unary, binary, minimum, select
 
-# 1.5 * 2**52: added and taken away, it rounds to a whole number, which stands in the low bits.
-_ROUNDER = 6755399441055744.0
-_ROUNDER_BITS = 0x4338000000000000
 _LN2 = (float.fromhex("0x1.62e42fee00000p-1"), float.fromhex("0x1.a39ef35793c76p-33"))
 _HALF_PI = tuple(
     map(float.fromhex, ("0x1.921fb54400000p+0", "0x1.0b4611a600000p-34", "0x1.3198a2e037073p-69"))
 )
-_EXP = tuple(1 / math.factorial(k) for k in range(2, 15))
 _ATANH = tuple(2 / (2 * k + 3) for k in range(11))
-_SIN = tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(1, 9))
-_COS = tuple((-1) ** k / math.factorial(2 * k) for k in range(2, 10))
-_ERF = tuple(
-    (-1) ** k / (math.factorial(k) * (2 * k + 1)) * 2 / math.sqrt(math.pi) for k in range(20)
-)
 _ERFCX = (
     0.5770337386164697, 0.3554369212704985, 0.06509515882878653, 0.003671142395836639,
     -0.0011128447433526325, -0.0001607582991537808, 3.278031574173137e-05, 5.442441645505016e-06,
@@ -42,41 +33,19 @@ _ERFCX = (
 _SQUARINGS = 6
 
 
-def _reduced(b: Builder, x: Expr) -> tuple[Expr, Expr]:
-    """(k, p): e**x = 2**k (1 + p), k an integer, p = expm1(x - k ln 2)."""
-    t = b.fma(x, b.num(1.4426950408889634), b.num(_ROUNDER))
-    n = b.let(t - b.num(_ROUNDER))
-    r = b.fma(n, b.num(-_LN2[0]), x)
-    r = b.fma(n, b.num(-_LN2[1]), r)
-    p = b.fma(b.poly(r, _EXP), b.let(r * r), r)
-    return b.let(b.bits(t) - b.whole(_ROUNDER_BITS)), p
-
-
-def _exp(b: Builder, x: Expr) -> Expr:
-    x = b.let(minimum(b.num(710.0), maximum(b.num(-746.0), x)))
-    k, p = _reduced(b, x)
-    # Two factors, because 2**k alone leaves the range of normal numbers at both ends.
-    half = b.let(binary("shr", k, b.whole(1)))
-    return b.let((p + b.num(1.0)) * b.two_to(half) * b.two_to(b.let(k - half)))
-
-
 def _expm1_positive(b: Builder, x: Expr) -> Expr:
     """e**x - 1 for 0 <= x <= 60 without cancellation: 2**k p + (2**k - 1)."""
-    k, p = _reduced(b, x)
-    scale = b.two_to(k)
+    t, p = math_shared.reduced_exp(b, x)
+    scale = b.two_to(math_shared.whole(b, t))
     return b.fma(scale, p, b.let(scale - b.num(1.0)))
 
 
 def _log(b: Builder, x: Expr) -> Expr:
     """k ln 2 + 2 atanh(s), s = (m - 1) / (m + 1), m in [sqrt(1/2), sqrt(2))."""
-    tiny = x < b.num(2.2250738585072014e-308)
-    scaled = b.let(select(tiny, x * b.num(2.0**54), x))
-    bits = b.bits(scaled)
-    e = b.let(binary("shr", bits - b.whole(0x3FE6A09E667F3BCD), b.whole(52)))
-    m = b.from_bits(b.let(bits - binary("shl", e, b.whole(52))))
+    m, e, shift = math_shared.mantissa_exponent(b, x)
     # A small integer as a float: its bits under the rounder's.
-    ef = b.let(b.from_bits(b.let(e + b.whole(_ROUNDER_BITS))) - b.num(_ROUNDER))
-    k = b.let(ef + select(tiny, b.num(-54.0), b.num(0.0)))
+    big, bits = math_shared.rounder(b)
+    k = b.let(b.from_bits(b.let(e + bits)) - big + shift)
     f = b.let(m - b.num(1.0))
     s = b.let(f / (f + b.num(2.0)))
     z = b.let(s * s)
@@ -84,37 +53,18 @@ def _log(b: Builder, x: Expr) -> Expr:
     tail = b.let(s * (half + b.poly(z, _ATANH) * z))
     y = b.fma(k, b.num(_LN2[1]), tail)
     y = b.let(k * b.num(_LN2[0]) - ((half - y) - f))
-    inf = b.num(float("inf"))
-    y = b.let(select(x < inf, y, x))
-    y = b.let(select(binary("eq", x, b.num(0.0)), b.num(float("-inf")), y))
-    return b.let(select(x < b.num(0.0), b.num(float("nan")), y))
+    return math_shared.log_special(b, x, y)
 
 
-def _erfc_positive(b: Builder, z: Expr, square: Expr) -> Expr:
-    """erfc(z) for z >= 0: exp(-z*z) erfcx(z), the latter by Clenshaw's recurrence."""
+def _erfcx(b: Builder, z: Expr) -> Expr:
+    """By Clenshaw's recurrence."""
     t = b.let(b.num(1.0) / b.fma(z, b.num(0.5), b.num(1.0)))
     u2 = b.let(t * b.num(4.0) - b.num(2.0))
     one, two = b.num(0.0), b.num(0.0)
     for c in reversed(_ERFCX[1:]):
         one, two = b.let(b.fma(u2, one, b.num(c)) - two), one
     total = b.let(b.fma(u2 * b.num(0.5), one, b.num(_ERFCX[0])) - two)
-    return b.let(total * t * _exp(b, b.let(-square)))
-
-
-def _erf(b: Builder, x: Expr) -> Expr:
-    z = b.let(Unary("abs", x))
-    x2 = b.let(x * x)
-    small = b.let(x * b.poly(x2, _ERF))
-    large = b.let(b.num(1.0) - _erfc_positive(b, z, x2))
-    signed = select(x < b.num(0.0), -large, large)
-    return b.let(select(b.num(1.0) < z, signed, small))
-
-
-def _gelu(b: Builder, x: Expr) -> Expr:
-    z = b.let(Unary("abs", x) * b.num(0.7071067811865476))
-    tail = b.let(_erfc_positive(b, z, x * x * b.num(0.5)) * b.num(0.5))
-    phi = select(x < b.num(0.0), tail, b.num(1.0) - tail)
-    return b.let(x * phi)
+    return b.let(total * t)
 
 
 def _tanh(b: Builder, x: Expr) -> Expr:
@@ -125,25 +75,6 @@ def _tanh(b: Builder, x: Expr) -> Expr:
     y = b.let(select(x < b.num(0.0), -y, y))
     # Keeps the sign of zero.
     return b.let(select(binary("eq", x, b.num(0.0)), x, y))
-
-
-def _sigmoid(b: Builder, x: Expr) -> Expr:
-    return b.let(b.num(1.0) / (b.num(1.0) + _exp(b, b.let(-x))))
-
-
-def _sin_cos(b: Builder, x: Expr, quadrant_offset: int) -> Expr:
-    t = b.fma(x, b.num(0.6366197723675814), b.num(_ROUNDER))
-    n = b.let(t - b.num(_ROUNDER))
-    r = x
-    for piece in _HALF_PI:
-        r = b.fma(n, b.num(-piece), r)
-    k = b.let(b.bits(t) + b.whole(quadrant_offset))
-    r2 = b.let(r * r)
-    sin = b.fma(b.let(r * r2), b.poly(r2, _SIN), r)
-    cos = b.fma(b.let(r2 * r2), b.poly(r2, _COS), b.fma(r2, b.num(-0.5), b.num(1.0)))
-    y = b.let(select(binary("ne", binary("bitand", k, b.whole(1)), b.whole(0)), cos, sin))
-    negative = binary("ne", binary("bitand", k, b.whole(2)), b.whole(0))
-    return b.let(select(negative, -y, y))
 
 
 def _pow_whole(b: Builder, x: Expr, size: Expr) -> Expr:
@@ -161,20 +92,12 @@ def _pow_whole(b: Builder, x: Expr, size: Expr) -> Expr:
 
 
 def _pow(b: Builder, x: Expr, y: Expr) -> Expr:
-    """exp(y log |x|); small whole exponents by squaring. A negative base needs a whole exponent,
-    else NaN. pow(x, 0) = 1."""
-    magnitude = _exp(b, b.let(y * _log(b, b.let(Unary("abs", x)))))
-    whole = b.let(Unary("floor", y))
-    half = b.let(y * b.num(0.5))
-    odd = binary("ne", Unary("floor", half), half)
-    signed = b.let(select(odd, -magnitude, magnitude))
-    bad = binary("ne", whole, y)
-    negative = b.let(select(bad, b.num(float("nan")), signed))
-    general = b.let(select(x < b.num(0.0), negative, magnitude))
+    """Small whole exponents by squaring, 0 among them."""
+    general, broken = math_shared.general_pow(b, x, y)
     size = b.let(Unary("abs", y))
     product = _pow_whole(b, x, b.let(minimum(size, b.num(2.0**_SQUARINGS - 1))))
     product = b.let(select(y < b.num(0.0), b.num(1.0) / product, product))
-    exact = b.let(select(bad, general, product))
+    exact = b.let(select(broken, general, product))
     return b.let(select(size < b.num(2.0**_SQUARINGS), exact, general))
 
 
@@ -208,15 +131,20 @@ def _product(b: Builder, x: Expr, y: Expr) -> tuple[Expr, Expr]:
     return high, b.let(error + xl * yl)
 
 
-FUNCTIONS: dict[str, Callable[..., Expr]] = {
-    "exp": _exp,
-    "log": _log,
-    "erf": _erf,
-    "gelu": _gelu,
-    "tanh": _tanh,
-    "sigmoid": _sigmoid,
-    "sin": lambda b, x: _sin_cos(b, x, 0),
-    "cos": lambda b, x: _sin_cos(b, x, 1),
-    "pow": _pow,
-    "fmod": _fmod,
-}
+KIT = Kit(
+    mantissa=52,
+    bias=1023,
+    sqrt_half_bits=0x3FE6A09E667F3BCD,
+    exp_range=(-746.0, 710.0),
+    ln2=_LN2,
+    half_pi=_HALF_PI,
+    exp=tuple(1 / math.factorial(k) for k in range(2, 15)),
+    sin=tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(1, 9)),
+    cos=tuple((-1) ** k / math.factorial(2 * k) for k in range(2, 10)),
+    erf=tuple(
+        (-1) ** k / (math.factorial(k) * (2 * k + 1)) * 2 / math.sqrt(math.pi) for k in range(20)
+    ),
+    erfcx=_erfcx,
+    log=_log,
+)
+FUNCTIONS = math_shared.FUNCTIONS | {"tanh": _tanh, "pow": _pow, "fmod": _fmod}

@@ -1,0 +1,133 @@
+"""The elementary functions that float32 and float64 share; `Kit` holds what differs.
+
+One text serves both types, so that a repair of one is a repair of the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tensorkiln.codegen.llvm.math_builder import Builder
+from tensorkiln.ir.expr import Expr, Unary, binary, maximum, minimum, select
+
+
+def rounder(b: Builder) -> tuple[Expr, Expr]:
+    """1.5 * 2**mantissa and its bits: added and taken away, it rounds to a whole number, which
+    stands in the low bits of the sum."""
+    kit = b.kit
+    bits = (kit.bias + kit.mantissa << kit.mantissa) + (1 << kit.mantissa - 1)
+    return b.num(1.5 * 2.0**kit.mantissa), b.whole(bits)
+
+
+def _remainder(b: Builder, x: Expr, inverse: float, pieces: Sequence[float]) -> tuple[Expr, Expr]:
+    """(n + rounder, x - n u), n = round(x / u), for a unit u given as 1 / u and in pieces."""
+    t = b.fma(x, b.num(inverse), rounder(b)[0])
+    n = b.let(t - rounder(b)[0])
+    for piece in pieces:
+        x = b.fma(n, b.num(-piece), x)
+    return t, x
+
+
+def reduced_exp(b: Builder, x: Expr) -> tuple[Expr, Expr]:
+    """(k + rounder, p): e**x = 2**k (1 + p), k an integer, p = expm1(x - k ln 2)."""
+    t, r = _remainder(b, x, 1.4426950408889634, b.kit.ln2)
+    return t, b.fma(b.poly(r, b.kit.exp), b.let(r * r), r)
+
+
+def whole(b: Builder, t: Expr) -> Expr:
+    """The integer k of t = k + rounder."""
+    return b.let(b.bits(t) - rounder(b)[1])
+
+
+def exp(b: Builder, x: Expr) -> Expr:
+    """2**k (1 + p) with |x - k ln 2| <= ln(2)/2."""
+    low, high = b.kit.exp_range
+    x = b.let(minimum(b.num(high), maximum(b.num(low), x)))
+    t, p = reduced_exp(b, x)
+    p = b.let(p + b.num(1.0))
+    k = whole(b, t)
+    # Two factors, because 2**k alone leaves the range of normal numbers at both ends.
+    half = b.let(binary("shr", k, b.whole(1)))
+    return b.let(p * b.two_to(half) * b.two_to(b.let(k - half)))
+
+
+def mantissa_exponent(b: Builder, x: Expr) -> tuple[Expr, Expr, Expr]:
+    """(m, e, shift): x = m 2**(e + shift), m in [sqrt(1/2), sqrt(2)), e an integer, shift a float
+    that is not 0 where x is subnormal."""
+    width = b.whole(b.kit.mantissa)
+    tiny = x < b.num(2.0 ** (1 - b.kit.bias))
+    bits = b.bits(b.let(select(tiny, x * b.num(2.0**b.kit.mantissa), x)))
+    e = b.let(binary("shr", bits - b.whole(b.kit.sqrt_half_bits), width))
+    m = b.from_bits(bits - binary("shl", e, width))
+    return m, e, select(tiny, b.num(-float(b.kit.mantissa)), b.num(0.0))
+
+
+def log_special(b: Builder, x: Expr, y: Expr) -> Expr:
+    """y = log(x), put right where x is infinite, NaN, zero or negative."""
+    y = b.let(select(x < b.num(float("inf")), y, x))
+    y = b.let(select(binary("eq", x, b.num(0.0)), b.num(float("-inf")), y))
+    return b.let(select(x < b.num(0.0), b.num(float("nan")), y))
+
+
+def _erfc_positive(b: Builder, z: Expr, square: Expr) -> Expr:
+    """erfc(z) for z >= 0, given z*z."""
+    tail = b.kit.erfcx(b, z)
+    return b.let(tail * exp(b, b.let(-square)))
+
+
+def _erf(b: Builder, x: Expr) -> Expr:
+    z = b.let(Unary("abs", x))
+    x2 = b.let(x * x)
+    small = b.let(x * b.poly(x2, b.kit.erf))
+    large = b.let(b.num(1.0) - _erfc_positive(b, z, x2))
+    signed = select(x < b.num(0.0), -large, large)
+    return b.let(select(b.num(1.0) < z, signed, small))
+
+
+def _gelu(b: Builder, x: Expr) -> Expr:
+    """x * Phi(x), Phi from erfc of |x|/sqrt(2) so that the negative tail keeps its precision."""
+    z = b.let(Unary("abs", x) * b.num(0.7071067811865476))
+    tail = b.let(_erfc_positive(b, z, x * x * b.num(0.5)) * b.num(0.5))
+    phi = select(x < b.num(0.0), tail, b.num(1.0) - tail)
+    return b.let(x * phi)
+
+
+def _sigmoid(b: Builder, x: Expr) -> Expr:
+    return b.let(b.num(1.0) / (b.num(1.0) + exp(b, b.let(-x))))
+
+
+def _sin_cos(b: Builder, x: Expr, quadrant_offset: int) -> Expr:
+    """Reduction by pi/2, then one of two polynomials."""
+    t, r = _remainder(b, x, 0.6366197723675814, b.kit.half_pi)
+    k = b.let(b.bits(t) + b.whole(quadrant_offset))
+    r2 = b.let(r * r)
+    sin = b.fma(b.let(r * r2), b.poly(r2, b.kit.sin), r)
+    cos = b.fma(b.let(r2 * r2), b.poly(r2, b.kit.cos), b.fma(r2, b.num(-0.5), b.num(1.0)))
+    odd = binary("ne", binary("bitand", k, b.whole(1)), b.whole(0))
+    y = b.let(select(odd, cos, sin))
+    negative = binary("ne", binary("bitand", k, b.whole(2)), b.whole(0))
+    return b.let(select(negative, -y, y))
+
+
+def general_pow(b: Builder, x: Expr, y: Expr) -> tuple[Expr, Expr]:
+    """(exp(y log |x|), whether y has a fraction); a negative base needs a whole exponent, else
+    NaN."""
+    magnitude = exp(b, b.let(y * b.kit.log(b, b.let(Unary("abs", x)))))
+    whole = b.let(Unary("floor", y))
+    half = b.let(y * b.num(0.5))
+    odd = binary("ne", Unary("floor", half), half)
+    signed = b.let(select(odd, -magnitude, magnitude))
+    broken = binary("ne", whole, y)
+    negative = b.let(select(broken, b.num(float("nan")), signed))
+    return b.let(select(x < b.num(0.0), negative, magnitude)), broken
+
+
+FUNCTIONS: dict[str, Callable[..., Expr]] = {
+    "exp": exp,
+    "log": lambda b, x: b.kit.log(b, x),
+    "erf": _erf,
+    "gelu": _gelu,
+    "sigmoid": _sigmoid,
+    "sin": lambda b, x: _sin_cos(b, x, 0),
+    "cos": lambda b, x: _sin_cos(b, x, 1),
+}
