@@ -24,9 +24,9 @@ from tensorkiln.ir.expr import (
 )
 from tensorkiln.ir.relax import RVar, TensorType
 from tensorkiln.ir.stmt import Alloc, Let, Stmt, Store, seq
+from tensorkiln.schedule.access import simplify_value
 from tensorkiln.schedule.build import lane_ramp, loop, nest, over_lanes
 from tensorkiln.schedule.group import Group, static
-from tensorkiln.schedule.loops import simplify_value
 from tensorkiln.schedule.tile import max_rows
 from tensorkiln.target import Target
 

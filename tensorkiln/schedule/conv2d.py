@@ -28,6 +28,7 @@ from tensorkiln.ir.expr import (
 from tensorkiln.ir.relax import Call, RVar, TensorType
 from tensorkiln.ir.stmt import Alloc, For, If, Let, PrimFunc, Seq, Stmt, Store, seq
 from tensorkiln.ops.channel_window import ChannelWindow
+from tensorkiln.schedule.access import simplify_value
 from tensorkiln.schedule.accumulate import Pieces, pieces_of, sum_in_pieces
 from tensorkiln.schedule.build import (
     PARALLEL_WORK,
@@ -40,7 +41,7 @@ from tensorkiln.schedule.build import (
     zero_border,
 )
 from tensorkiln.schedule.group import Group, view_index
-from tensorkiln.schedule.loops import inplace_params, simplify_value
+from tensorkiln.schedule.loops import inplace_params
 from tensorkiln.schedule.tile import spatial_tile
 from tensorkiln.target import Target
 

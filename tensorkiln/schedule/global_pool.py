@@ -22,9 +22,9 @@ from tensorkiln.ir.expr import (
 )  # fmt: skip
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ir.stmt import Alloc, For, PrimFunc, Stmt, Store, seq
+from tensorkiln.schedule.access import blocked_loads, simplify_value
 from tensorkiln.schedule.build import PARALLEL_WORK, fused, lane_ramp, loop
 from tensorkiln.schedule.group import Group
-from tensorkiln.schedule.loops import blocked_loads, simplify_value
 from tensorkiln.target import Target
 
 _OPS = {"mean": "sum", "sum": "sum", "max": "max", "min": "min"}

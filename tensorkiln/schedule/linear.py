@@ -22,10 +22,11 @@ from tensorkiln.ir.expr import (
 )
 from tensorkiln.ir.relax import Call, RVar, TensorType
 from tensorkiln.ir.stmt import Alloc, For, Let, PrimFunc, Stmt, Store, seq
+from tensorkiln.schedule.access import simplify_value
 from tensorkiln.schedule.accumulate import Pieces, pieces_of, sum_in_pieces
 from tensorkiln.schedule.build import PARALLEL_WORK, fused, lane_ramp, loop
 from tensorkiln.schedule.group import Group, product, static
-from tensorkiln.schedule.loops import inplace_params, simplify_value
+from tensorkiln.schedule.loops import inplace_params
 from tensorkiln.schedule.tile import max_rows, row_tiles
 from tensorkiln.target import Target
 

@@ -8,32 +8,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensorkiln.arith import affine, simplify, simplify_stmt
+from tensorkiln.arith import simplify, simplify_stmt
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import (
-    REDUCE_BINARY,
-    Broadcast,
     Expr,
     IntImm,
     Load,
-    Reduce,
     Var,
-    VectorReduce,
-    as_expr,
     binary,
     const,
     int_value,
     logical_and,
-    reduce_identity,
     select,
 )  # fmt: skip
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import TensorType
-from tensorkiln.ir.stmt import Alloc, For, If, PrimFunc, Seq, Stmt, Store, seq
-from tensorkiln.ir.visit import free_vars, map_children, substitute, walk
+from tensorkiln.ir.stmt import For, If, PrimFunc, Seq, Stmt, Store, seq
+from tensorkiln.ir.visit import substitute
 from tensorkiln.ops.op import Element
-from tensorkiln.schedule.build import PARALLEL_WORK, fused, lane_ramp, loop, zero_border
+from tensorkiln.schedule.access import blocked_loads, lanes_ok, simplify_value
+from tensorkiln.schedule.build import PARALLEL_WORK, fused, loop, zero_border
 from tensorkiln.schedule.group import Group
+from tensorkiln.schedule.reductions import with_reductions
 from tensorkiln.target import Target
 
 
@@ -209,14 +205,14 @@ class _Region:
         c, value = lane_body(lane)
         value = simplify_value(value, bounds)
         store = Store(g.out, (*index, lane), value)
-        if _lanes_ok(value, lane):
+        if lanes_ok(value, lane):
             if channels % v == 0:
-                return _with_reductions(store, value, lane, v)
+                return with_reductions(store, value, lane, v)
             if blocked_loads(value, v):
                 # Lanes past the last channel exist in every operand; here they stay zero.
                 value = select(c < channels, value, const(0, value.dtype))
-                return _with_reductions(Store(store.buffer, store.indices, value), value, lane, v)
-        one = If(c < channels, _with_reductions(store, value, None, 1),
+                return with_reductions(Store(store.buffer, store.indices, value), value, lane, v)
+        one = If(c < channels, with_reductions(store, value, None, 1),
                  Store(g.out, (*index, lane), const(0, g.out.dtype)))  # fmt: skip
         return For(lane, IntImm(0), IntImm(v), "serial", one)
 
@@ -245,7 +241,7 @@ class _Region:
             value = self.element(*(*lead, last)[: len(self.shape)])
             value = simplify_value(value, {})
             store = Store(g.out, g.store_index(index_of(lead, last)), value)
-            return _with_reductions(store, value, None, 1, lanes)
+            return with_reductions(store, value, None, 1, lanes)
 
         def row(*lead: Expr) -> Stmt:
             lane = Var("l")
@@ -254,14 +250,14 @@ class _Region:
                 self.element(*(*lead, i * lanes + lane)[: len(self.shape)]), {lane: (0, lanes - 1)}
             )
             n = int_value(inner)
-            fits = (n is None or n >= lanes) and _lanes_ok(probe, lane) and bool(self.shape)
+            fits = (n is None or n >= lanes) and lanes_ok(probe, lane) and bool(self.shape)
             if not fits:
                 return loop("j", inner, lambda j: scalar(lead, j))
 
             def vector(iv: Expr) -> Stmt:
                 value = substitute(probe, {i: iv})
                 at = g.store_index(index_of(lead, iv * lanes + lane))
-                return _with_reductions(Store(g.out, at, value), value, lane, lanes)
+                return with_reductions(Store(g.out, at, value), value, lane, lanes)
 
             main = loop("i", simplify(inner // lanes), vector)
             rest = simplify(inner // lanes * lanes)
@@ -295,7 +291,7 @@ class _Region:
                 simplify(i - self.offset[d]) if d in self.offset else i for d, i in enumerate(index)
             )
             value = simplify_value(self.element(*local), {})
-            store = _with_reductions(Store(g.out, physical, value), value, None, 1)
+            store = with_reductions(Store(g.out, physical, value), value, None, 1)
             zero = None if self.offset else Store(g.out, physical, const(0, g.out.dtype))
             return If(simplify(logical_and(*inside)), store, zero) if inside else store
 
@@ -343,164 +339,3 @@ def _prod(values: list[int]) -> int:
 
 def _flat_element(buf: Buffer, along: int) -> Element:
     return lambda *index: Load(buf, (index[along] if index else IntImm(0),))
-
-
-def simplify_value(e: Expr, bounds: dict[Var, tuple[int, int]]) -> Expr:
-    """Simplify the indices inside a value; the value's own arithmetic stays as written."""
-    if isinstance(e, Load):
-        return Load(e.buffer, tuple(simplify(i, bounds) for i in e.indices))
-    if isinstance(e, Reduce):
-        inner = dict(bounds)
-        for var, extent in e.axes:
-            n = int_value(extent)
-            if n is not None:
-                inner[var] = (0, n - 1)
-        return Reduce(e.op, e.axes, simplify_value(e.value, inner))
-    if not e.dtype.is_float and not _has_load(e):
-        return simplify(e, bounds)
-    return map_children(e, lambda c: simplify_value(c, bounds))
-
-
-def _has_load(e: Expr) -> bool:
-    return any(isinstance(x, Load) for x in walk(e))
-
-
-def lane_stride(load: Load, var: Var) -> int | None:
-    """How many elements apart two neighbours in `var` lie; None when it is not a constant."""
-    flat: Expr = IntImm(0)
-    for i, s in zip(load.indices, load.buffer.strides, strict=True):
-        flat = flat + i * s
-    linear = affine(simplify(flat), (var,))
-    if linear is None:
-        return None
-    return int_value(as_expr(linear[0].get(var, 0)))
-
-
-def _lanes_ok(value: Expr, lane: Var) -> bool:
-    """Whether every load is contiguous or uniform in `lane` (a few constant strides pass too)."""
-    strided = 0
-    for x in walk(value):
-        if isinstance(x, Load):
-            stride = lane_stride(x, lane)
-            # A view's row and column may both bend though the memory behind them does not.
-            if stride is None or any(affine(i, (lane,)) is None for i in x.indices):
-                return False
-            strided += stride not in (0, 1)
-    return strided <= 1
-
-
-def blocked_loads(value: Expr, v: int, lane: Var | None = None) -> bool:
-    """Whether every load is from blocks of v channels, or of a single element: reading the lanes
-    past the last channel stays inside the buffers. With `lane`, also contiguous or uniform in it.
-    """
-    for x in walk(value):
-        if not isinstance(x, Load):
-            continue
-        blocks = len(x.buffer.shape) == 5 and int_value(x.buffer.shape[-1]) == v
-        if not blocks and any(int_value(d) != 1 for d in x.buffer.shape):
-            return False
-        if lane is not None and lane_stride(x, lane) not in (0, 1):
-            return False
-    return True
-
-
-# -- reductions ----------------------------------------------------------------------------------
-
-
-def _with_reductions(
-    store: Store, value: Expr, lane: Var | None, lanes: int, reduce_lanes: int = 1
-) -> Stmt:
-    """`store` with each Reduce of `value` computed into an accumulator before it.
-
-    With `lane`, the accumulators are vectors over it. Without, reductions over a contiguous last
-    axis use `reduce_lanes` lanes of their own.
-    """
-    reduces = [x for x in walk(value) if isinstance(x, Reduce)]
-    if not reduces:
-        return _lane_loop(store, lane, lanes)
-    statements: list[Stmt] = []
-    buffers: list[Buffer] = []
-    done: dict[Reduce, Expr] = {}
-
-    def compute(r: Reduce) -> Expr:
-        """Emit the loops of one reduction (inner ones first) and give the result's load."""
-        if r in done:
-            return done[r]
-        inner = r.value
-        axes = {v for v, _ in r.axes}
-        for x in list(walk(r.value)):
-            if isinstance(x, Reduce) and not axes & set(free_vars(x)):
-                inner = _replace(inner, x, compute(x))
-        acc = Buffer(f"acc{len(buffers)}", r.dtype, (as_expr(lanes),), "register")
-        buffers.append(acc)
-        at: tuple[Expr, ...] = (lane,) if lane is not None else (IntImm(0),)
-        init = Store(acc, at, reduce_identity(r.op, r.dtype))
-        fast = _vector_reduction(Reduce(r.op, r.axes, inner), acc, reduce_lanes)
-        if lane is None and fast is not None:
-            statements.extend([init, fast])
-        else:
-            update = Store(acc, at, binary(REDUCE_BINARY[r.op], inner, Load(acc, at)))
-            nested: Stmt = _lane_loop(update, lane, lanes)
-            if any(isinstance(x, Reduce) for x in walk(inner)):
-                nested = _with_reductions(update, inner, lane, lanes)
-            for var, extent in reversed(r.axes):
-                nested = For(var, IntImm(0), extent, "serial", nested)
-            statements.extend([_lane_loop(init, lane, lanes), nested])
-        done[r] = Load(acc, at)
-        return done[r]
-
-    for r in reduces:
-        if any(r is not o and _contains(o, r) for o in reduces):
-            continue
-        value = _replace(value, r, compute(r))
-    final = _lane_loop(Store(store.buffer, store.indices, value), lane, lanes)
-    body: Stmt = seq(*statements, final)
-    for acc in reversed(buffers):
-        body = Alloc(acc, body)
-    return body
-
-
-def _vector_reduction(r: Reduce, acc: Buffer, lanes: int) -> Stmt | None:
-    """Reduce a contiguous last axis with vector accumulators and a scalar tail, or None."""
-    var, extent = r.axes[-1]
-    n = int_value(extent)
-    if lanes == 1 or (n is not None and n < lanes) or any(
-        isinstance(x, Reduce) for x in walk(r.value)
-    ):
-        return None
-    step, lane = Var("rv"), Var("l")
-    value = substitute(r.value, {var: step * lanes + lane})
-    if not _lanes_ok(value, lane):
-        return None
-    wide = Buffer(acc.name + "v", r.dtype, (as_expr(lanes),), "register")
-    op = REDUCE_BINARY[r.op]
-    ramp = lane_ramp(lanes)
-    init = Store(wide, (ramp,), Broadcast(reduce_identity(r.op, r.dtype), lanes))
-    update = _lane_loop(Store(wide, (lane,), binary(op, value, Load(wide, (lane,)))), lane, lanes)
-    main = For(step, IntImm(0), simplify(extent // lanes), "serial", update)
-    at = (IntImm(0),)
-    tail_update = Store(acc, at, binary(op, r.value, Load(acc, at)))
-    done = simplify(extent // lanes * lanes)
-    tail = For(var, done, simplify(extent % lanes), "serial", tail_update)
-    loops: Stmt = main
-    rest: Stmt = tail
-    for v, e in reversed(r.axes[:-1]):
-        loops = For(v, IntImm(0), e, "serial", loops)
-        rest = For(v, IntImm(0), e, "serial", rest)
-    total = VectorReduce(r.op, Load(wide, (ramp,)))
-    join = Store(acc, at, binary(op, total, Load(acc, at)))
-    return Alloc(wide, seq(init, loops, join, rest))
-
-
-def _lane_loop(s: Stmt, lane: Var | None, lanes: int) -> Stmt:
-    return s if lane is None else For(lane, IntImm(0), IntImm(lanes), "vectorized", s)
-
-
-def _contains(outer: Expr, inner: Expr) -> bool:
-    return outer is not inner and any(x is inner for x in walk(outer))
-
-
-def _replace(e: Expr, old: Expr, new: Expr) -> Expr:
-    if e is old:
-        return new
-    return map_children(e, lambda c: _replace(c, old, new))

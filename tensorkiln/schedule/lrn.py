@@ -26,9 +26,9 @@ from tensorkiln.ir.expr import (
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ir.stmt import Alloc, For, Let, PrimFunc, Stmt, Store, seq
 from tensorkiln.ops.normalise import power
+from tensorkiln.schedule.access import blocked_loads, simplify_value
 from tensorkiln.schedule.build import PARALLEL_WORK, fused, lane_ramp, loop, zero_border
 from tensorkiln.schedule.group import Group, view_index
-from tensorkiln.schedule.loops import blocked_loads, simplify_value
 from tensorkiln.target import Target
 
 

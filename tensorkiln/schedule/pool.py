@@ -30,9 +30,9 @@ from tensorkiln.ir.relax import TensorType
 from tensorkiln.ir.stmt import Alloc, For, PrimFunc, Stmt, Store, seq
 from tensorkiln.ops.nn import covered, pool_windows
 from tensorkiln.ops.window import Window
+from tensorkiln.schedule.access import blocked_loads, simplify_value
 from tensorkiln.schedule.build import PARALLEL_WORK, fused, loop, tiled, zero_border
 from tensorkiln.schedule.group import Group, view_index
-from tensorkiln.schedule.loops import blocked_loads, simplify_value
 from tensorkiln.target import Target
 
 # Column values of one tile, each a vector that lives in a register.

@@ -25,9 +25,9 @@ from tensorkiln.ir.expr import (
 )
 from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.ir.stmt import Alloc, For, Let, PrimFunc, Stmt, Store, seq
+from tensorkiln.schedule.access import simplify_value
 from tensorkiln.schedule.build import PARALLEL_WORK, fused, lane_ramp, loop
 from tensorkiln.schedule.group import Group, product
-from tensorkiln.schedule.loops import simplify_value
 from tensorkiln.target import Target
 
 Element = Callable[..., Expr]

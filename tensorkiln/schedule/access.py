@@ -1,0 +1,74 @@
+"""How the loads of an expression move with a loop variable: what may become a vector."""
+
+from __future__ import annotations
+
+from tensorkiln.arith import affine, simplify
+from tensorkiln.ir.expr import (
+    Expr,
+    IntImm,
+    Load,
+    Reduce,
+    Var,
+    as_expr,
+    int_value,
+)  # fmt: skip
+from tensorkiln.ir.visit import map_children, walk
+
+
+def simplify_value(e: Expr, bounds: dict[Var, tuple[int, int]]) -> Expr:
+    """Simplify the indices inside a value; the value's own arithmetic stays as written."""
+    if isinstance(e, Load):
+        return Load(e.buffer, tuple(simplify(i, bounds) for i in e.indices))
+    if isinstance(e, Reduce):
+        inner = dict(bounds)
+        for var, extent in e.axes:
+            n = int_value(extent)
+            if n is not None:
+                inner[var] = (0, n - 1)
+        return Reduce(e.op, e.axes, simplify_value(e.value, inner))
+    if not e.dtype.is_float and not _has_load(e):
+        return simplify(e, bounds)
+    return map_children(e, lambda c: simplify_value(c, bounds))
+
+
+def _has_load(e: Expr) -> bool:
+    return any(isinstance(x, Load) for x in walk(e))
+
+
+def lane_stride(load: Load, var: Var) -> int | None:
+    """How many elements apart two neighbours in `var` lie; None when it is not a constant."""
+    flat: Expr = IntImm(0)
+    for i, s in zip(load.indices, load.buffer.strides, strict=True):
+        flat = flat + i * s
+    linear = affine(simplify(flat), (var,))
+    if linear is None:
+        return None
+    return int_value(as_expr(linear[0].get(var, 0)))
+
+
+def lanes_ok(value: Expr, lane: Var) -> bool:
+    """Whether every load is contiguous or uniform in `lane` (a few constant strides pass too)."""
+    strided = 0
+    for x in walk(value):
+        if isinstance(x, Load):
+            stride = lane_stride(x, lane)
+            # A view's row and column may both bend though the memory behind them does not.
+            if stride is None or any(affine(i, (lane,)) is None for i in x.indices):
+                return False
+            strided += stride not in (0, 1)
+    return strided <= 1
+
+
+def blocked_loads(value: Expr, v: int, lane: Var | None = None) -> bool:
+    """Whether every load is from blocks of v channels, or of a single element: reading the lanes
+    past the last channel stays inside the buffers. With `lane`, also contiguous or uniform in it.
+    """
+    for x in walk(value):
+        if not isinstance(x, Load):
+            continue
+        blocks = len(x.buffer.shape) == 5 and int_value(x.buffer.shape[-1]) == v
+        if not blocks and any(int_value(d) != 1 for d in x.buffer.shape):
+            return False
+        if lane is not None and lane_stride(x, lane) not in (0, 1):
+            return False
+    return True
