@@ -93,7 +93,14 @@ def library_metadata(elf: Elf) -> Metadata:
 
 
 def _kernel_sizes(elf: Elf, metadata: Metadata) -> tuple[KernelSize, ...]:
-    """Code bytes of each kernel, in call order; a stripped library has them all as zero."""
-    sizes = {s.name: s.size for s in elf.symbols() if s.is_function and s.is_defined}
+    """Code bytes of each kernel, its parallel bodies (`name.body0`, ...) included, in call order.
+
+    A stripped library has them all as zero.
+    """
+    sizes: dict[str, int] = {}
+    for s in elf.symbols():
+        if s.is_function and s.is_defined:
+            kernel = s.name.partition(".")[0]
+            sizes[kernel] = sizes.get(kernel, 0) + s.size
     return tuple(KernelSize(k.symbol, sizes.get(k.symbol, 0)) for k in metadata.kernels)
 
