@@ -21,7 +21,7 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.link.shared import Fcompile, link_shared
 from tensorkiln.runtime import Module, load_module
 from tensorkiln.runtime.module import TensorFunction
-from tensorkiln.target import Target
+from tensorkiln.target import Target, cpu_target
 
 
 class _TemporaryFile(FileContent):
@@ -70,7 +70,7 @@ class Placement:
 @dataclass(slots=True)
 class Executable:
     """What `compile` returns. `module` is the lowered IR that the kernels were generated from;
-    `libraries` are arguments of the linker that externals ask for."""
+    `libraries` are arguments of the linker that externals ask for, `linker` is the target's."""
 
     artifacts: ArtifactSet
     target: Target
@@ -79,6 +79,7 @@ class Executable:
     module: IRModule
     kernels: tuple[KernelInfo, ...] = ()
     libraries: tuple[str, ...] = ()
+    linker: Fcompile | str | None = None
     _loaded: Module | None = field(default=None, repr=False)
     _folder: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False)
 
@@ -120,10 +121,10 @@ class Executable:
             sources,
             _weights_of(self.artifacts),
             path,
-            triple=self.target.mtriple,
+            triple=cpu_target(self.target).mtriple,
             exports=exported_symbols(self.functions, prefix=self.name),
             libraries=self.libraries,
-            fcompile=fcompile,
+            fcompile=fcompile or self.linker,
             workspace_dir=workspace_dir,
         )
 

@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compile, export, say where it lies."""
     import tensorkiln as tk
+    from tensorkiln.target import cpu_target
 
     started = time.perf_counter()
     model = model_file(args.model)
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.quiet:
         seconds = time.perf_counter() - started
         size = size_text(output.stat().st_size)
-        print(f"{output}: {size}, {target.mcpu}, {seconds:.1f} s", file=sys.stderr)
+        print(f"{output}: {size}, {cpu_target(target).mcpu}, {seconds:.1f} s", file=sys.stderr)
         if args.keep is not None:
             print(f"{args.keep}: {len(executable.artifacts)} artifacts", file=sys.stderr)
     return 0

@@ -5,8 +5,15 @@ that it emits. They obey the C interface of every kernel and take part in memory
 """
 
 from tensorkiln.artifact.dependency import ExternalDependency
-from tensorkiln.external.emit import emit_externals
+from tensorkiln.external.emit import checked_artifacts, emit_externals
 from tensorkiln.external.external import External, symbols
 from tensorkiln.external.partition import partition_externals
 
-__all__ = ["External", "ExternalDependency", "emit_externals", "partition_externals", "symbols"]
+__all__ = [
+    "External",
+    "ExternalDependency",
+    "checked_artifacts",
+    "emit_externals",
+    "partition_externals",
+    "symbols",
+]

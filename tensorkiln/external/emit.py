@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tensorkiln.artifact import Artifact
 from tensorkiln.base.errors import UnsupportedError, UserError, nearest
@@ -28,14 +28,14 @@ def emit_externals(mod: IRModule, externals: Sequence[External]) -> tuple[Artifa
                 code="unknown-external",
                 hint=nearest(f.external, by_name) or "compile(..., externals=[...])",
             )
-        made: tuple[object, ...] = tuple(external.emit(f, f.name))
-        artifacts += _checked(external, f.name, made)
+        where = f"external {external.name!r}, function {f.name!r}"
+        artifacts += checked_artifacts(external.emit(f, f.name), where)
     return tuple(artifacts)
 
 
-def _checked(external: External, symbol: str, made: tuple[object, ...]) -> list[Artifact]:
-    artifacts: list[Artifact] = []
-    where = f"external {external.name!r}, function {symbol!r}"
+def checked_artifacts(emitted: Iterable[object], where: str) -> list[Artifact]:
+    """What somebody else's code generator emitted, if it can be linked; errors as above."""
+    made, artifacts = tuple(emitted), list[Artifact]()
     if not made:
         raise UserError("it emitted nothing", code="bad-external", where=where)
     for a in made:

@@ -184,12 +184,22 @@ class ZigToolchain:
         cache = Cache(self.cache_dir)
         stubs = make_stubs(arch, cache, self.identity, self._assemble_and_link, folder)
         arguments = ["ld.lld", "-shared", *LINK_FLAGS, f"--version-script={exports}"]
-        self._zig([*arguments, "-o", output, *objects, *libraries, *stubs], folder)
+        self._zig([*arguments, "-o", output, *objects, *_for_linker(libraries), *stubs], folder)
 
     def _assemble_and_link(self, source: str, soname: str, script: str, folder: Path) -> None:
         made = self.assemble(source, folder)
         arguments = ["ld.lld", "-shared", "--build-id=none", f"-soname={soname}"]
         self._zig([*arguments, f"--version-script={script}", "-o", soname, made], folder)
+
+
+def _for_linker(options: Sequence[str]) -> list[str]:
+    """Options of a compiler as the linker takes them: `-Wl,-rpath,/x` is `-rpath /x`."""
+    prefix = "-Wl,"
+    return [
+        part
+        for option in options
+        for part in (option[len(prefix) :].split(",") if option.startswith(prefix) else [option])
+    ]
 
 
 def _writable(wished: Path, instead: Path) -> str:

@@ -14,13 +14,13 @@ Hook = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """Attributes of a kind; each is called with the Target.
+    """Attributes of a kind; each is called with the Target, which has a host by then.
 
-    `pre_codegen(target)`: passes that run last before code generation.
     `relax_pipeline(target)`, `tir_pipeline(target)`: what `"auto"` means for this kind.
+    `pre_codegen(target)`: a pass or passes that run last, unless `tir_pipeline=None` was asked for.
     `relax_codegen(target)`: code generators for whole operators, a sequence of `External`.
-    `tir_codegen(target, functions)`: artifacts for PrimFuncs.
-    `linker(target)`: the command that links its objects.
+    `tir_codegen(target, functions)`: artifacts (C sources or objects) that define every PrimFunc.
+    `linker(target)`: the `fcompile` that links its libraries where the user gives none.
     """
 
     pre_codegen: Hook | None = None

@@ -109,19 +109,48 @@ def _bad(message: str, where: str) -> UserError:
 def require_codegen(target: Target) -> None:
     """Raise UnsupportedError, naming what works, unless code can be generated for this target."""
     has = [k.name for k in KINDS.values() if k.has_codegen]
-    here, arch = KINDS[target.kind], target.arch
+    here = KINDS[target.kind]
     if not here.has_codegen:
         raise UnsupportedError(
             f"no code generator for kind {here.name!r}",
             where="target.kind",
             hint=f"kinds that have one: {', '.join(has)}",
         )
-    if here.builtin_archs and arch not in here.builtin_archs:
+    cpu = cpu_target(target)
+    where = "target" if cpu is target else "target.host"
+    archs = KINDS[cpu.kind].builtin_archs
+    if not archs:
         raise UnsupportedError(
-            f"no code is generated for {arch} yet",
-            where="target.mtriple",
-            hint=f"architectures that work: {', '.join(here.builtin_archs)}",
+            f"kind {cpu.kind!r} cannot be the host: no code generator",
+            where=where,
+            hint=f"hosts that work: {', '.join(k.name for k in KINDS.values() if k.builtin_archs)}",
         )
+    if cpu.arch not in archs:
+        raise UnsupportedError(
+            f"no code is generated for {cpu.arch} yet",
+            where=f"{where}.mtriple",
+            hint=f"architectures that work: {', '.join(archs)}",
+        )
+
+
+def with_host(target: Target) -> Target:
+    """This target with its host written in: a kind that only registers generators of its own
+    needs one for everything else, and this machine is it when none is given."""
+    if target.host is not None or KINDS[target.kind].builtin_archs:
+        return target
+    return target.replace(host=Target("native").to_json())
+
+
+def cpu_target(target: Target) -> Target:
+    """What the entry and the kernels nobody else takes are compiled for: it, or its host."""
+    if KINDS[target.kind].builtin_archs:
+        return target
+    return Target("native") if target.host is None else target.host
+
+
+def hooks_of(target: Target) -> Hooks:
+    """What the target's kind brings to the compiler."""
+    return KINDS[target.kind].hooks
 
 
 _BUILTIN = frozenset(KINDS)
