@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tensorkiln.artifact.inspect import LibraryReport, inspect_library
@@ -17,6 +17,7 @@ from tensorkiln.cli.options import model_file
 from tensorkiln.cli.tables import columns, dims_text, size_text
 
 _SHOWN = 10  # kernels listed without --all
+_TAGS = {"tag": "tag", "base_tag": "made from tag"}  # field of the target -> what to call it
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +41,8 @@ def report_text(report: LibraryReport, everything: bool = False) -> str:
     facts = [
         ("library", f"{report.path} ({meta.library})"),
         ("compiler", f"tensorkiln {meta.compiler_version}"),
-        ("target", " ".join(str(target.get(k, "?")) for k in ("kind", "mtriple", "mcpu"))),
+        ("target", _target_text(target)),
+        *((label, str(target[k])) for k, label in _TAGS.items() if target.get(k)),
         ("needs CPU", _wrapped(meta.cpu_features) or "the architecture's baseline"),
         ("needs", " ".join(report.needed) or "no other library"),
         ("file", size_text(report.file_bytes)),
@@ -56,6 +58,13 @@ def report_text(report: LibraryReport, everything: bool = False) -> str:
     if rows:
         parts.append("artifacts\n" + _some(rows, everything))
     return "\n".join(parts)
+
+
+def _target_text(target: Mapping[str, object]) -> str:
+    """Kind, machine and processor; of a kind that is no CPU, those of its host."""
+    own = " ".join(str(target[k]) for k in ("kind", "mtriple", "mcpu") if k in target)
+    host = target.get("host")
+    return f"{own}, host {_target_text(host)}" if isinstance(host, Mapping) else own
 
 
 def _wrapped(words: Sequence[str]) -> str:

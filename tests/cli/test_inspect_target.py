@@ -1,0 +1,31 @@
+"""What `kiln inspect` says of the target a library was built for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import tensorkiln.cli.inspect as command
+from tensorkiln.target import Target
+from tests.cli import fakes
+
+PI = Target("raspberrypi/4b")
+
+
+@pytest.mark.parametrize(
+    ("target", "shown", "hidden"),
+    [
+        (PI, ["tag", "raspberrypi/4b:1"], "made from tag"),
+        (PI.replace(l2_bytes=1 << 19), ["made from tag", "raspberrypi/4b:1", "cortex-a72"], "?"),
+        (Target("llvm"), ["llvm x86_64"], "tag"),
+        (Target({"kind": "opencl", "host": PI.to_json()}), ["opencl, host llvm aarch64"], "?"),
+    ],
+)
+def test_tags(target: Target, shown: list[str], hidden: str) -> None:
+    meta: Any = replace(fakes.METADATA, target=target.to_json())
+    text = command.report_text(replace(fakes.REPORT, metadata=meta))
+    head = text[: text.index("compiler")] + text[text.index("target") : text.index("needs CPU")]
+    assert all(word in head for word in shown), head
+    assert hidden not in head
