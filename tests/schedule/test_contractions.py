@@ -55,6 +55,14 @@ def _convolutions(b: Battery) -> None:
           tolerance=2e-5)  # fmt: skip
     b.add("conv_weights_given", lambda g, x, w: g.conv2d(x, w, padding=(1, 1, 1, 1)), (1, 6, 7, 7),
           (5, 6, 3, 3), tolerance=2e-5)  # fmt: skip
+    for f in (5, 16, 33):
+        b.add(f"conv_bias_given_{f}", lambda g, x, v, f=f: g.relu(g.conv2d(
+            x, rand(f, 16, 3, 3), v, padding=(1, 1, 1, 1))), (1, 16, 7, 7), (f,),
+            tolerance=2e-5)  # fmt: skip
+    b.add("depthwise_bias_given", lambda g, x, v: g.conv2d(x, rand(19, 1, 3, 3), v, groups=19),
+          (2, 19, 7, 7), (19,), tolerance=1e-5)  # fmt: skip
+    b.add("grouped_bias_given", lambda g, x, v: g.conv2d(x, rand(12, 5, 3, 3), v, groups=4),
+          (1, 20, 7, 7), (12,), tolerance=1e-5)  # fmt: skip
     b.add("conv_float64", lambda g, x: g.conv2d(x, c(np.random.default_rng(0).random(
         (5, 6, 3, 3)), "float64"), padding=(1, 1, 1, 1)), typed("float64", 1, 6, 7, 7))  # fmt: skip
     b.add("conv_int_weights_half", lambda g, x, w: g.conv2d(x, w), typed("float16", 1, 6, 7, 7),
@@ -119,6 +127,11 @@ def _products(b: Battery) -> None:
     b.add("linear_3d", lambda g, x, y: g.add(g.linear(x, rand(24, 33)), y), (N, S, 24), (N, S, 33),
           sizes=[{"N": n, "S": s} for n, s in ((1, 1), (2, 3), (1, 9), (5, 7))],
           tolerance=2e-5)  # fmt: skip
+    for n in (1, 10, 33, 130):
+        b.add(f"linear_bias_given_{n}", lambda g, x, v, n=n: g.linear(x, rand(40, n), v), (5, 40),
+              (n,), tolerance=2e-5)  # fmt: skip
+    b.add("linear_bias_computed", lambda g, x, v: g.relu(g.linear(x, rand(40, 21), g.exp(v))),
+          (N, 40), (21,), sizes=ROWS, tolerance=2e-5)  # fmt: skip
     b.add("linear_vector", lambda g, x: g.linear(x, rand(24, 33)), (24,), tolerance=2e-5)
     b.add("linear_float64", lambda g, x: g.linear(x, c(np.random.default_rng(1).random((9, 40)),
           "float64")), typed("float64", 5, 9))  # fmt: skip

@@ -120,7 +120,8 @@ def _injective(b: Battery) -> None:
     for axis, mode in itertools.product((0, 1), ("constant", "edge", "reflect")):
         before, after = ((2, 0), (1, 0)) if axis == 0 else ((0, 3), (0, 2))
         b.add(f"pad_{mode}_{axis}", lambda g, x, m=mode, p=before, q=after: g.pad(
-            x, before=p, after=q, mode=m, value=1.5 if m == "constant" else 0.0), (4, 23))  # fmt: skip
+            x, before=p, after=q, mode=m, value=1.5 if m == "constant" else 0.0),
+            (4, 23))  # fmt: skip
     b.add("pad_both", lambda g, x: g.pad(x, before=(1, 2, 0), after=(0, 1, 3)), (3, 4, 18))
     b.add("pad_empty", lambda g, x: g.pad(x, before=(1, 1), after=(1, 1), value=2.0), (0, 3))
     b.add("pad_symbolic", lambda g, x: g.pad(x, before=(1, 0), after=(0, 2)), (N, M),
@@ -143,12 +144,14 @@ def _take(b: Battery) -> None:
     for axis, d in itertools.product((0, 1, 2), ("int32", "int64", "uint8")):
         b.add(f"take_{axis}_{d}", lambda g, x, i, a=axis: g.take(x, i, axis=a), (5, 7, 33),
               typed(d, 2, 3), make=within(5))  # fmt: skip
-    b.add("take_scalar", lambda g, x, i: g.take(x, i, axis=1), (4, 9), typed("int64"), make=within(9))
+    b.add("take_scalar", lambda g, x, i: g.take(x, i, axis=1), (4, 9), typed("int64"),
+          make=within(9))  # fmt: skip
     b.add("take_outside", lambda g, x, i: g.take(x, i, axis=0), (9, 20), typed("int64", 60))
     b.add("take_negative", lambda g, x: g.take(
         x, constant(np.array([-1, 0, -3, 2])), axis=1), (3, 5, 40))  # fmt: skip
     b.add("take_rows", lambda g, x, i: g.take(x, i, axis=0), (50, 64), typed("int64", N, M),
-          sizes=[{"N": n, "M": m} for n, m in ((1, 3), (1, 1), (2, 5))], make=within(50))  # fmt: skip
+          sizes=[{"N": n, "M": m} for n, m in ((1, 3), (1, 1), (2, 5))],
+          make=within(50))  # fmt: skip
 
 
 def _concat(b: Battery) -> None:
@@ -209,7 +212,8 @@ def _reductions(b: Battery) -> None:
 def _views(g, x):  # noqa: ANN001, ANN202
     """Several results in one memory: each must get its own."""
     y = g.relu(x)
-    return Tuple((g.reshape(y, shape=(24,)), y, g.reshape(y, shape=(6, 4)), g.reshape(x, shape=(24,))))
+    flat = g.reshape(y, shape=(24,))
+    return Tuple((flat, y, g.reshape(y, shape=(6, 4)), g.reshape(x, shape=(24,))))
 
 
 def _tenths(seed: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:

@@ -8,7 +8,17 @@ from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.buffer import buffer
 from tensorkiln.ir.equal import first_difference
 from tensorkiln.ir.expr import (
-    Broadcast, Expr, IntImm, Load, Ramp, Var, as_expr, binary, cast, intrin, select,
+    Broadcast,
+    Expr,
+    IntImm,
+    Load,
+    Ramp,
+    Var,
+    as_expr,
+    binary,
+    cast,
+    intrin,
+    select,
 )  # fmt: skip
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import Alloc, For, If, Let, PrimFunc, Stmt, Store, seq
@@ -17,7 +27,7 @@ from tensorkiln.transform.tir.vectorize_loops import vectorize_loops
 
 X, Y = buffer("x", (8, 64)), buffer("y", (8, 64))
 AT = buffer("at", (64,), "int64")
-I, L, N = Var("i"), Var("l"), Var("n")
+R, L, N = Var("i"), Var("l"), Var("n")
 ZERO = IntImm(0)
 
 
@@ -30,7 +40,7 @@ def lanes(body: Stmt, lo: Expr = ZERO, count: int = 8) -> Stmt:
 
 
 def rows(body: Stmt, kind: str = "serial") -> Stmt:
-    return For(I, ZERO, IntImm(8), kind, body)
+    return For(R, ZERO, IntImm(8), kind, body)
 
 
 def ramp(base: Expr, step: int = 1, count: int = 8) -> Ramp:
@@ -43,46 +53,46 @@ J, JW = Var("j"), Var("j", AT.dtype.with_lanes(8))
 
 VECTORIZED: dict[str, tuple[Stmt, Stmt]] = {
     "ramp": (
-        rows(lanes(Store(Y, (I, L), X[I, L] + 1.0))),
-        rows(Store(Y, (I, ramp(ZERO)), Load(X, (I, ramp(ZERO))) + 1.0)),
+        rows(lanes(Store(Y, (R, L), X[R, L] + 1.0))),
+        rows(Store(Y, (R, ramp(ZERO)), Load(X, (R, ramp(ZERO))) + 1.0)),
     ),
     "offset": (
-        rows(lanes(Store(Y, (I, I * 8 + L), X[I, L]), lo=IntImm(8))),
-        rows(Store(Y, (I, ramp(I * 8 + 8)), Load(X, (I, ramp(IntImm(8)))))),
+        rows(lanes(Store(Y, (R, R * 8 + L), X[R, L]), lo=IntImm(8))),
+        rows(Store(Y, (R, ramp(R * 8 + 8)), Load(X, (R, ramp(IntImm(8)))))),
     ),
     "strided": (
-        rows(lanes(Store(Y, (I, L), X[I, L * 3 + 1]))),
-        rows(Store(Y, (I, ramp(ZERO)), Load(X, (I, ramp(IntImm(1), 3))))),
+        rows(lanes(Store(Y, (R, L), X[R, L * 3 + 1]))),
+        rows(Store(Y, (R, ramp(ZERO)), Load(X, (R, ramp(IntImm(1), 3))))),
     ),
     "uniform": (
-        rows(lanes(Store(Y, (I, L), X[I, 5]))),
-        rows(Store(Y, (I, ramp(ZERO)), Broadcast(X[I, 5], 8))),
+        rows(lanes(Store(Y, (R, L), X[R, 5]))),
+        rows(Store(Y, (R, ramp(ZERO)), Broadcast(X[R, 5], 8))),
     ),
     "let": (
-        rows(lanes(Let(S, X[I, L], Store(Y, (I, L), S * S)))),
-        rows(Let(SW, Load(X, (I, ramp(ZERO))), Store(Y, (I, ramp(ZERO)), SW * SW))),
+        rows(lanes(Let(S, X[R, L], Store(Y, (R, L), S * S)))),
+        rows(Let(SW, Load(X, (R, ramp(ZERO))), Store(Y, (R, ramp(ZERO)), SW * SW))),
     ),
     "let of an index": (
-        rows(lanes(Let(J, AT[L], Store(Y, (I, L), X[I, J])))),
-        rows(Let(JW, Load(AT, (ramp(ZERO),)), Store(Y, (I, ramp(ZERO)), Load(X, (I, JW))))),
+        rows(lanes(Let(J, AT[L], Store(Y, (R, L), X[R, J])))),
+        rows(Let(JW, Load(AT, (ramp(ZERO),)), Store(Y, (R, ramp(ZERO)), Load(X, (R, JW))))),
     ),
     "select": (
-        rows(lanes(Store(Y, (I, L), select(X[I, L] < 0.0, 0.0, X[I, 3])))),
-        rows(Store(Y, (I, ramp(ZERO)), select(
-            Load(X, (I, ramp(ZERO))) < 0.0, 0.0, Broadcast(X[I, 3], 8)))),
+        rows(lanes(Store(Y, (R, L), select(X[R, L] < 0.0, 0.0, X[R, 3])))),
+        rows(Store(Y, (R, ramp(ZERO)), select(
+            Load(X, (R, ramp(ZERO))) < 0.0, 0.0, Broadcast(X[R, 3], 8)))),
     ),
     "variable as a value": (
-        rows(lanes(Store(Y, (I, L), cast(L, "float32")))),
-        rows(Store(Y, (I, ramp(ZERO)), cast(ramp(ZERO), "float32"))),
+        rows(lanes(Store(Y, (R, L), cast(L, "float32")))),
+        rows(Store(Y, (R, ramp(ZERO)), cast(ramp(ZERO), "float32"))),
     ),
     "intrinsic of mixed lanes": (
-        rows(lanes(Store(Y, (I, L), intrin("fma", X[I, L], X[I, 0], X[I, L])))),
-        rows(Store(Y, (I, ramp(ZERO)), intrin("fma", Load(X, (I, ramp(ZERO))), Broadcast(
-            X[I, 0], 8), Load(X, (I, ramp(ZERO)))))),
+        rows(lanes(Store(Y, (R, L), intrin("fma", X[R, L], X[R, 0], X[R, L])))),
+        rows(Store(Y, (R, ramp(ZERO)), intrin("fma", Load(X, (R, ramp(ZERO))), Broadcast(
+            X[R, 0], 8), Load(X, (R, ramp(ZERO)))))),
     ),
     "condition outside": (
-        rows(lanes(If(I < 3, Store(Y, (I, L), X[I, L])))),
-        rows(If(I < 3, Store(Y, (I, ramp(ZERO)), Load(X, (I, ramp(ZERO)))))),
+        rows(lanes(If(R < 3, Store(Y, (R, L), X[R, L])))),
+        rows(If(R < 3, Store(Y, (R, ramp(ZERO)), Load(X, (R, ramp(ZERO)))))),
     ),
 }  # fmt: skip
 
@@ -96,18 +106,18 @@ def test_vectorize(name: str) -> None:
 
 
 def test_vectorize_refuses_what_has_no_lanes() -> None:
-    for body in (If(L < 3, Store(Y, (I, L), X[I, L])),):
+    for body in (If(L < 3, Store(Y, (R, L), X[R, L])),):
         with pytest.raises(InternalError, match="cannot vectorize a If over l"):
             vectorize_loops(module(rows(lanes(body))))
     with pytest.raises(InternalError, match="no constant extent"):
-        vectorize_loops(module(rows(For(L, ZERO, N, "vectorized", Store(Y, (I, L), X[I, L])))))
+        vectorize_loops(module(rows(For(L, ZERO, N, "vectorized", Store(Y, (R, L), X[R, L])))))
 
 
 def test_unroll_repeats_with_fresh_lets_and_inner_loops() -> None:
     tmp = buffer("t", (4,), "float32", "register")
-    body = Alloc(tmp, Let(S, X[I, 0], seq(
-        Store(tmp, (I,), S), For(L, ZERO, I + 1, "serial", Store(Y, (I, L), tmp[I])))))  # fmt: skip
-    before = module(For(I, IntImm(1), IntImm(2), "unrolled", body))
+    body = Alloc(tmp, Let(S, X[R, 0], seq(
+        Store(tmp, (R,), S), For(L, ZERO, R + 1, "serial", Store(Y, (R, L), tmp[R])))))  # fmt: skip
+    before = module(For(R, IntImm(1), IntImm(2), "unrolled", body))
 
     def step(i: int) -> Stmt:
         s = Var("s", X.dtype)
@@ -121,22 +131,22 @@ def test_unroll_repeats_with_fresh_lets_and_inner_loops() -> None:
 
 
 def test_unroll_nested_and_empty() -> None:
-    inner = For(L, I, IntImm(2), "unrolled", Store(Y, (I, L), X[I, L]))
-    result = unroll_loops(module(For(I, ZERO, IntImm(2), "unrolled", inner)))
+    inner = For(L, R, IntImm(2), "unrolled", Store(Y, (R, L), X[R, L]))
+    result = unroll_loops(module(For(R, ZERO, IntImm(2), "unrolled", inner)))
     stores = [(0, 0), (0, 1), (1, 1), (1, 2)]
     want = seq(*(Store(Y, (IntImm(i), IntImm(j)), X[i, j]) for i, j in stores))
     assert first_difference(result, module(want)) is None
     empty = unroll_loops(module(seq(
-        For(I, ZERO, IntImm(0), "unrolled", inner), Store(Y, (ZERO, ZERO), X[0, 0]))))  # fmt: skip
+        For(R, ZERO, IntImm(0), "unrolled", inner), Store(Y, (ZERO, ZERO), X[0, 0]))))  # fmt: skip
     assert first_difference(empty, module(Store(Y, (ZERO, ZERO), X[0, 0]))) is None
 
 
 def test_unroll_needs_a_constant_extent() -> None:
     with pytest.raises(InternalError, match="unrolled loop over i has no constant extent"):
-        unroll_loops(module(For(I, ZERO, N, "unrolled", Store(Y, (I, ZERO), X[I, 0]))))
+        unroll_loops(module(For(R, ZERO, N, "unrolled", Store(Y, (R, ZERO), X[R, 0]))))
 
 
 def test_nothing_to_do_is_the_same_module() -> None:
-    mod = module(rows(If(binary("eq", I, 2), Store(Y, (I, ZERO), X[I, 0])), "parallel"))
+    mod = module(rows(If(binary("eq", R, 2), Store(Y, (R, ZERO), X[R, 0])), "parallel"))
     assert vectorize_loops(mod) is mod
     assert unroll_loops(mod) is mod

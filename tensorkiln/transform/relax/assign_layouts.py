@@ -142,9 +142,8 @@ class _Assign:
         operands: list[Value] = [self._convert(x, want, at_least=True)]
         operands.append(self._filter(w, channels, call.attrs.groups))
         if len(call.args) > 2:
-            bias = call.args[2]
-            assert isinstance(bias, Constant)
-            operands.append(self._pack(bias, f"A/{self.lanes} A%{self.lanes}"))
+            by_lanes = Layout.parse(f"A/{self.lanes} A%{self.lanes}")
+            operands.append(self._convert(call.args[2], by_lanes))
         self._emit(var, replace(call, args=tuple(operands)), self._with_halo(var))
 
     def _filter(self, w: Constant, channels: int, groups: int) -> Constant:

@@ -174,8 +174,6 @@ class _Fuse:
     ) -> bool:
         if producer.last == "concat" or (producer.anchor and anchor):
             return False
-        if call.op == "concat" and producer.anchor:
-            return False
         if producer.anchor:
             return self._epilogue(producer, b, call, pattern)
         if pattern in ("elementwise", "broadcast"):
