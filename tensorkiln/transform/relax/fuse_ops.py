@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from tensorkiln import ops
+from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
     Attrs,
