@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 
 from tensorkiln import ops
-from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
@@ -395,13 +394,6 @@ def test_a_group_stands_where_its_last_operator_stood() -> None:
         return g.add(y, z)
 
     assert groups(fused(build, x=(4, 16))) == ["softmax", "linear add"]
-
-
-def test_tuples_inside_tuples_are_refused_by_name() -> None:
-    x = RVar("x", tensor((4,), "float32"))
-    f = Function("main", (x,), (), Tuple((x, Tuple((x,)))))
-    with pytest.raises(UnsupportedError, match="result 1 is a tuple inside a tuple"):
-        fuse_ops(IRModule((f,)))
 
 
 def test_nothing_to_fuse() -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from tensorkiln import ops
-from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
     Attrs,
@@ -104,10 +103,6 @@ def _own_results(f: Function) -> Function:
         if isinstance(b.value, Call) and b.value.op == "reshape" and _plain(b):
             memory[b.var] = memory.get(b.value.args[0], b.value.args[0])
     for k, v in enumerate(fields):
-        if isinstance(v, Tuple):
-            raise UnsupportedError(
-                f"{f.name}: result {k} is a tuple inside a tuple", hint="return a flat tuple"
-            )
         owner = memory.get(v, v) if isinstance(v, RVar) else v
         if isinstance(v, Constant) or v in f.params or owner in owners:
             copy = RVar(f"result{k}", v.type)
