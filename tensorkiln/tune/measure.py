@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from tensorkiln.base.errors import UserError
 
-_PAUSE = 0.005  # seconds: worker threads of the one before may still spin
+# Seconds: worker threads of the one before may still spin. ONNX Runtime's hold their cores for more
+# than 5 ms, which made whoever came next serial on two cores (median 1.7x its own).
+_PAUSE = 0.05
 _TURN = 0.02  # seconds of one turn, so that a fast candidate is not one tick of the clock
 
 
