@@ -31,7 +31,7 @@ from tensorkiln.ir.expr import (
     int_value,
 )
 from tensorkiln.ir.stmt import FOR_KINDS, Alloc, For, If, Let, Prefetch, PrimFunc, Seq, Stmt, Store
-from tensorkiln.ir.visit import free_vars, walk
+from tensorkiln.ir.visit import free_vars, has_load
 
 _FAR = 1 << 63
 # Loop kinds whose variable is a number once the code is laid out.
@@ -160,7 +160,7 @@ class TirVerifier:
                 found = self._root(s.value)
                 if found != s.var.dtype:
                     raise Malformed(f"{found}, but the variable is {s.var.dtype}")
-            fixed = not _has_loads(s.value)
+            fixed = not has_load(s.value)
             static = fixed and all(self._vars.get(v) for v in free_vars(s.value))
             with self._bound(s.var, static):
                 self.stmt(s.body)
@@ -367,13 +367,9 @@ class TirVerifier:
                 raise Malformed(f"elements {start.value}..{start.value + lanes - 1} of {b!r}", at)
             return
         moving = [v for v in free_vars(e) if not self._vars.get(v)]
-        if moving or _has_loads(e):
+        if moving or has_load(e):
             name = moving[0].name if moving else "a load"
             raise Malformed(f"register buffer {b.name} indexed by {name}", at)
-
-
-def _has_loads(e: Expr) -> bool:
-    return any(isinstance(x, Load) for x in walk(e))
 
 
 def _path_to(root: object, node: Expr) -> list[str] | None:

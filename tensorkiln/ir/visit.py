@@ -192,6 +192,11 @@ def free_vars(e: Expr) -> list[Var]:
     return list(seen)
 
 
+def has_load(e: Expr) -> bool:
+    """Whether an expression reads memory."""
+    return any(isinstance(x, Load) for x in walk(e))
+
+
 def loads(e: Expr) -> list[Load]:
     """Every load in an expression."""
     return [x for x in walk(e) if isinstance(x, Load)]

@@ -12,7 +12,7 @@ from tensorkiln.ir.expr import (
     as_expr,
     int_value,
 )  # fmt: skip
-from tensorkiln.ir.visit import map_children, walk
+from tensorkiln.ir.visit import has_load, map_children, walk
 
 
 def simplify_value(e: Expr, bounds: dict[Var, tuple[int, int]]) -> Expr:
@@ -26,13 +26,9 @@ def simplify_value(e: Expr, bounds: dict[Var, tuple[int, int]]) -> Expr:
             if n is not None:
                 inner[var] = (0, n - 1)
         return Reduce(e.op, e.axes, simplify_value(e.value, inner))
-    if not e.dtype.is_float and not _has_load(e):
+    if not e.dtype.is_float and not has_load(e):
         return simplify(e, bounds)
     return map_children(e, lambda c: simplify_value(c, bounds))
-
-
-def _has_load(e: Expr) -> bool:
-    return any(isinstance(x, Load) for x in walk(e))
 
 
 def lane_stride(load: Load, var: Var) -> int | None:

@@ -6,6 +6,7 @@ innermost reduction axis; the outer axes become one parallel loop.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tensorkiln.arith import simplify, simplify_stmt
@@ -58,8 +59,11 @@ def schedule_loops(group: Group, target: Target) -> PrimFunc:
 def inplace_params(group: Group, skip: int = 0) -> tuple[int, ...]:
     """Parameters (after the first `skip`) of the output's very type that are only read at the
     element being written, so that the result may take their place."""
-    if any(group.op(c).pattern not in ("elementwise", "broadcast") for c in group.calls.values()
-           if c is not group.anchor):
+    if any(
+        group.op(c).pattern not in ("elementwise", "broadcast")
+        for c in group.calls.values()
+        if c is not group.anchor
+    ):
         return ()  # fmt: skip
     if group.anchor is not None and group.anchor.op not in ("conv2d", "linear"):
         return ()
@@ -94,8 +98,9 @@ class _Region:
     def _flat_plain(self) -> bool:
         """Everything elementwise over tensors of one row-major shape: one long loop."""
         g = self.group
-        if self.offset or any(g.op(c).pattern not in ("elementwise", "broadcast")
-                              for c in g.calls.values()):
+        if self.offset or any(
+            g.op(c).pattern not in ("elementwise", "broadcast") for c in g.calls.values()
+        ):
             return False  # fmt: skip
         shape = g.out_type.shape
         return g.out_type.layout is None and all(
@@ -233,8 +238,7 @@ class _Region:
         def index_of(lead: tuple[Expr, ...], last: Expr) -> tuple[Expr, ...]:
             index = (*lead, last)[: len(self.shape)]
             return tuple(
-                simplify(i + self.offset[d]) if d in self.offset else i
-                for d, i in enumerate(index)
+                simplify(i + self.offset[d]) if d in self.offset else i for d, i in enumerate(index)
             )
 
         def scalar(lead: tuple[Expr, ...], last: Expr) -> Stmt:
@@ -325,16 +329,9 @@ class _Region:
             assert isinstance(t, TensorType)
             taken = [int_value(d) or 64 for d in t.shape]
             kept = [int_value(d) or 64 for d in self.group.out_type.shape]
-            ratio = max(1, _prod(taken) // max(1, _prod(kept)))
+            ratio = max(1, math.prod(taken) // max(1, math.prod(kept)))
             cost *= ratio
         return cost
-
-
-def _prod(values: list[int]) -> int:
-    total = 1
-    for v in values:
-        total *= v
-    return total
 
 
 def _flat_element(buf: Buffer, along: int) -> Element:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tensorkiln.base.errors import InternalError
 from tensorkiln.codegen.llvm.arithmetic import COMPARE, Arithmetic
-from tensorkiln.codegen.llvm.lines import Scope, has_load
+from tensorkiln.codegen.llvm.lines import Scope
 from tensorkiln.codegen.llvm.types import llvm_type, memory_type
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import INT64, DType
@@ -24,6 +24,7 @@ from tensorkiln.ir.expr import (
     Var,
     int_value,
 )  # fmt: skip
+from tensorkiln.ir.visit import has_load
 
 
 @dataclass(slots=True)

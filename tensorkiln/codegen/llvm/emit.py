@@ -8,7 +8,7 @@ so no mid-level optimisation pass is needed but SROA (register buffers are one a
 from __future__ import annotations
 
 from tensorkiln.base.errors import InternalError
-from tensorkiln.codegen.llvm.lines import FunctionState, has_load
+from tensorkiln.codegen.llvm.lines import FunctionState
 from tensorkiln.codegen.llvm.types import llvm_type, memory_type
 from tensorkiln.codegen.llvm.values import Values
 from tensorkiln.ir.buffer import Buffer
@@ -19,7 +19,7 @@ from tensorkiln.ir.expr import (
     int_value,
 )  # fmt: skip
 from tensorkiln.ir.stmt import Alloc, For, If, Let, Prefetch, PrimFunc, Seq, Stmt, Store
-from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
+from tensorkiln.ir.visit import has_load, stmt_exprs, walk, walk_stmt
 from tensorkiln.target import Target
 
 

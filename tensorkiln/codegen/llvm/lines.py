@@ -115,8 +115,3 @@ class Lines:
         full = f"@llvm.{name}.{suffix(dtype)}"
         self.declares.add(f"declare {t} {full}({', '.join([t] * len(args))})")
         return self._line(f"call {t} {full}({', '.join(f'{t} {a}' for a in args)})", scope)
-
-
-def has_load(e: Expr) -> bool:
-    """Whether an expression reads memory: such values are never hoisted."""
-    return any(isinstance(x, Load) for x in walk(e))

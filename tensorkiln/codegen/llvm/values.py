@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tensorkiln.base.errors import InternalError
 from tensorkiln.codegen.llvm.addresses import Addresses
-from tensorkiln.codegen.llvm.lines import has_load
 from tensorkiln.codegen.llvm.math import expand
 from tensorkiln.codegen.llvm.types import float_literal, llvm_type, memory_type
 from tensorkiln.ir.dtype import INT64, DType
@@ -25,6 +24,7 @@ from tensorkiln.ir.expr import (
     Var,
     VectorReduce,
 )  # fmt: skip
+from tensorkiln.ir.visit import has_load
 
 
 class Values(Addresses):
