@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from tensorkiln.external.external import External, named, symbols
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.relax import (
-    Attrs,
     Binding,
     Call,
     Constant,

@@ -14,14 +14,16 @@ SCOPES = ("global", "local", "register")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Buffer:
-    """Row-major memory of `shape` elements. `align` is the byte alignment its start is known to
-    have. Identity is its meaning, as for a variable."""
+    """Memory of `shape` elements, row-major unless `strides_given` (in elements) says otherwise.
+    `align` is the byte alignment its start is known to have. Identity is its meaning, as for a
+    variable."""
 
     name: str
     dtype: DType
     shape: tuple[Expr, ...]
     scope: str = "global"
     align: int = 64
+    strides_given: tuple[Expr, ...] | None = None
 
     def __getitem__(self, indices: ExprLike | tuple[ExprLike, ...]) -> Load:
         items = indices if isinstance(indices, tuple) else (indices,)
@@ -29,7 +31,9 @@ class Buffer:
 
     @property
     def strides(self) -> tuple[Expr, ...]:
-        """Row-major element strides."""
+        """Element strides: those given, else row-major ones."""
+        if self.strides_given is not None:
+            return self.strides_given
         out: list[Expr] = []
         step: Expr = IntImm(1)
         for extent in reversed(self.shape):

@@ -21,6 +21,10 @@ DTYPES: dict[str, tuple[str, int, int]] = {
     "float64": ("float", 64, 2),
 }
 
+# What an expression may be besides: a pointer, or nothing at all. No tensor holds these.
+_NO_DATA: dict[str, tuple[str, int, int]] = {"handle": ("handle", 64, 3), "void": ("void", 0, 3)}
+_ALL = DTYPES | _NO_DATA
+
 
 @dataclass(frozen=True, slots=True)
 class DType:
@@ -30,7 +34,7 @@ class DType:
     lanes: int = 1
 
     def __post_init__(self) -> None:
-        if self.name not in DTYPES:
+        if self.name not in _ALL:
             raise ValueError(f"unknown dtype {self.name!r}; known: {', '.join(DTYPES)}")
 
     @staticmethod
@@ -44,25 +48,25 @@ class DType:
     @property
     def bits(self) -> int:
         """Storage bits of one element."""
-        return DTYPES[self.name][1]
+        return _ALL[self.name][1]
 
     @property
     def bytes(self) -> int:
         """Storage bytes of one element."""
-        return DTYPES[self.name][1] // 8
+        return _ALL[self.name][1] // 8
 
     @property
     def is_float(self) -> bool:
-        return DTYPES[self.name][0] == "float"
+        return _ALL[self.name][0] == "float"
 
     @property
     def is_int(self) -> bool:
         """Signed or unsigned integer (bool is neither)."""
-        return DTYPES[self.name][0] in ("int", "uint")
+        return _ALL[self.name][0] in ("int", "uint")
 
     @property
     def is_unsigned(self) -> bool:
-        return DTYPES[self.name][0] in ("uint", "bool")
+        return _ALL[self.name][0] in ("uint", "bool")
 
     @property
     def is_bool(self) -> bool:
@@ -83,3 +87,5 @@ FLOAT32 = DType("float32")
 INT64 = DType("int64")
 INT32 = DType("int32")
 BOOL = DType("bool")
+HANDLE = DType("handle")
+VOID = DType("void")

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, FloatImm, IntImm, Reduce, Var
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.relax import (
-    Attrs,
     Binding,
     Call,
     Constant,

@@ -12,6 +12,8 @@
          | Shuffle(a, b, lanes)             lanes picks from the concatenation of a and b
          | VectorReduce(op, a)              one scalar from all lanes, left to right in a tree
          | Intrin(name, args)               name in INTRINSICS
+         | AddressOf(buffer, indices)       a pointer, for CallExtern
+         | CallExtern(name, args)           a C function; pointers are AddressOf
          | Reduce(op, axes, value)          only in tensor programs; gone after scheduling
 
 Integers wrap at their width; `floordiv`/`floormod` round to minus infinity (divisor > 0);
@@ -26,7 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from tensorkiln.ir.dtype import BOOL, FLOAT32, INT64, DType
+from tensorkiln.ir.dtype import BOOL, FLOAT32, HANDLE, INT64, VOID, DType
 
 if TYPE_CHECKING:
     from tensorkiln.ir.buffer import Buffer
@@ -282,6 +284,27 @@ class Load(Expr):
     def dtype(self) -> DType:  # type: ignore[override]
         lanes = max((i.dtype.lanes for i in self.indices), default=1)
         return self.buffer.dtype.with_lanes(lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class AddressOf(Expr):
+    """Where an element lies."""
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        return HANDLE
+
+
+@dataclass(frozen=True, slots=True)
+class CallExtern(Expr):
+    """A call of the C function `name`; it may read and write what its pointers lead to."""
+
+    name: str
+    args: tuple[Expr, ...]
+    dtype: DType = VOID
 
 
 @dataclass(frozen=True, slots=True)

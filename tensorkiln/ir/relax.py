@@ -1,28 +1,38 @@
 """The graph level: functions of operators on whole tensors, in administrative normal form.
 
-    Type     = TensorType(shape, dtype, layout) | TupleType(fields) | ShapeType(ndim)
+    Type     = TensorType(shape, dtype, layout) | AnyTensorType(ndim, dtype) | TupleType(fields)
+             | ShapeType(ndim) | PrimType(dtype) | StringType() | FuncType(params, result)
+             | ObjectType()                               anything; what call_packed may return
     Value    = RVar(name, type) | Constant(array, type) | Tuple(fields) | ShapeValue(values)
+             | PrimValue(value) | StringValue(value) | GlobalRef(name)    a function as a value
     Bound    = Call(callee, args, attrs) | TupleItem(value, index) | Value
-    callee   = an operator's name ("nn.conv2d", ...), or GlobalRef(name) of a function here
+             | If(cond, then, orelse) | Lambda(function) | MatchCast(value, type)
+    Body     = (bindings, result)                          a branch of an If
+    callee   = an operator's name ("nn.conv2d", ...), GlobalRef(name) of a function here, or an
+               RVar that holds a function
     Function = (params, bindings: (RVar, Bound)..., result: Value, attrs)
 
-Operators have no side effects, so a binding whose variable is unused may be dropped. Every RVar
-is bound once, before its uses, and carries its type. `span` names the node of the source model.
+Operators have no side effects, so a binding whose variable is unused may be dropped; those named in
+IMPURE_OPS do, and calls of functions may. Every RVar is bound once, before its uses, and carries
+its type; a branch and a Lambda see what is bound before them. `span` names the node of the source
+model.
+
+A function that holds anything but operators, kernels and views on tensors of planned size is an
+*outer* function (`is_outer`): it runs as a sequence of host steps, and calls graph functions for
+the straight-line parts (`transform/relax/outline_dataflow.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
 
 import numpy as np
 
+from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, ExprLike, as_expr, int_value
 from tensorkiln.ir.layout import Layout
-
-AttrValue: TypeAlias = "bool | int | float | str | tuple[AttrValue, ...] | Expr | None"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,47 +77,54 @@ class ShapeType:
     ndim: int
 
 
-Type = TensorType | TupleType | ShapeType
+@dataclass(frozen=True, slots=True)
+class AnyTensorType:
+    """A tensor whose shape is known when it exists. None: the rank, or the dtype, is not known."""
+
+    ndim: int | None = None
+    dtype: DType | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PrimType:
+    """One number that is no tensor."""
+
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class StringType:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class FuncType:
+    """A function as a value. `params` None: any arguments."""
+
+    params: tuple[Type, ...] | None
+    result: Type
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectType:
+    """Any value at all."""
+
+
+Type = (
+    TensorType
+    | AnyTensorType
+    | TupleType
+    | ShapeType
+    | PrimType
+    | StringType
+    | FuncType
+    | ObjectType
+)
 
 
 def tensor(shape: Sequence[ExprLike], dtype: str | DType) -> TensorType:
     """A row-major tensor type from Python numbers and a dtype's name."""
     return TensorType(tuple(as_expr(d) for d in shape), DType.parse(dtype))
-
-
-@dataclass(frozen=True, slots=True)
-class Attrs(Mapping[str, Any]):
-    """An operator's attributes, sorted by name; `attrs["strides"]`, or `attrs.strides`.
-
-    Each value is an AttrValue; which one, the operator's definition says.
-    """
-
-    items_: tuple[tuple[str, AttrValue], ...] = ()
-
-    @staticmethod
-    def of(**values: AttrValue) -> Attrs:
-        def freeze(v: object) -> object:
-            return tuple(freeze(x) for x in v) if isinstance(v, (list, tuple)) else v
-
-        return Attrs(tuple(sorted((k, freeze(v)) for k, v in values.items())))  # type: ignore
-
-    def __getitem__(self, key: str) -> Any:
-        for k, v in self.items_:
-            if k == key:
-                return v
-        raise KeyError(key)
-
-    def __getattr__(self, key: str) -> Any:
-        try:
-            return self[key]
-        except KeyError:
-            raise AttributeError(key) from None
-
-    def __iter__(self) -> Iterator[str]:
-        return (k for k, _ in self.items_)
-
-    def __len__(self) -> int:
-        return len(self.items_)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,19 +176,51 @@ class ShapeValue:
         return ShapeType(len(self.values))
 
 
-Value = RVar | Constant | Tuple | ShapeValue
+@dataclass(frozen=True, slots=True)
+class PrimValue:
+    """A number: a constant, or an expression over symbolic dimensions."""
+
+    value: Expr
+
+    @property
+    def type(self) -> PrimType:
+        return PrimType(self.value.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class StringValue:
+    value: str
+
+    @property
+    def type(self) -> StringType:
+        return StringType()
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalRef:
-    """A function of the same module."""
+    """A function of the same module; as a value, the function itself."""
 
     name: str
+
+    @property
+    def type(self) -> FuncType:
+        return FuncType(None, ObjectType())
+
+
+Value = RVar | Constant | Tuple | ShapeValue | PrimValue | StringValue | GlobalRef
+
+# Operators that act on the world or whose result is not decided by their operands alone. Their
+# order is kept and none is dropped.
+#   call_packed(*args), attrs name:    a function registered by name, or of the loaded library
+#   call_dps_packed(*args, *outs), attrs name: the same, writing into its last arguments
+#   call_tir_inplace(f, *args), attrs inplace: a PrimFunc that writes into some of its arguments
+#   while_loop(cond, body, *state): state = body(*state) as long as cond(*state); gives the state
+IMPURE_OPS = ("call_packed", "call_dps_packed", "call_tir_inplace", "while_loop")
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    callee: str | GlobalRef
+    callee: str | GlobalRef | RVar
     args: tuple[Value, ...]
     attrs: Attrs = Attrs()
     span: str = field(default="", compare=False)
@@ -188,7 +237,45 @@ class TupleItem:
     index: int
 
 
-Bound = Call | TupleItem | RVar | Constant | Tuple | ShapeValue
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Bindings and the value they lead to."""
+
+    bindings: tuple[Binding, ...]
+    result: Value
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """`cond` is a bool: a tensor of one element, or a PrimValue. Both branches have one type."""
+
+    cond: Value
+    then: Body
+    orelse: Body
+
+
+@dataclass(frozen=True, slots=True)
+class Lambda:
+    """A function made here; variables of the outer function that it uses are captured."""
+
+    function: Function
+
+    @property
+    def type(self) -> FuncType:
+        f = self.function
+        return FuncType(tuple(p.type for p in f.params), f.result.type)
+
+
+@dataclass(frozen=True, slots=True)
+class MatchCast:
+    """`value`, checked when it runs to have `type`; symbolic dimensions of `type` that nothing
+    bound before get their values here."""
+
+    value: Value
+    type: Type
+
+
+Bound = Call | TupleItem | If | Lambda | MatchCast | Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +300,13 @@ class Function:
         return bool(self.attrs.get("primitive", False))
 
     @property
+    def is_outer(self) -> bool:
+        """Whether it runs as host steps: marked so, or holding what no call plan can."""
+        if self.is_primitive or self.external:
+            return False
+        return bool(self.attrs.get("outer", False)) or not is_straight_line(self)
+
+    @property
     def external(self) -> str:
         """The external code generator that compiles it; "" for none."""
         return str(self.attrs.get("external", ""))
@@ -221,3 +315,25 @@ class Function:
 def constant(array: np.ndarray, name: str = "") -> Constant:
     """A row-major constant of the array's shape and dtype."""
     return Constant(array, tensor(array.shape, str(array.dtype)), name)
+
+
+def is_straight_line(f: Function) -> bool:
+    """Whether a call plan can run it: tensors of planned size in and out (one, or a flat tuple),
+    and nothing between but operators, kernels and views."""
+    results = f.result.fields if isinstance(f.result, Tuple) else (f.result,)
+    if not all(isinstance(p.type, TensorType) for p in f.params):
+        return False
+    if not all(isinstance(r, RVar | Constant) and isinstance(r.type, TensorType) for r in results):
+        return False
+    return all(_is_plain(b.value) for b in f.bindings)
+
+
+def _is_plain(value: Bound) -> bool:
+    match value:
+        case Call(callee, args):
+            if isinstance(callee, RVar) or callee in IMPURE_OPS:
+                return False
+            return all(isinstance(a, RVar | Constant | ShapeValue | Tuple) for a in args)
+        case TupleItem() | RVar() | Constant() | Tuple() | ShapeValue():
+            return True
+    return False

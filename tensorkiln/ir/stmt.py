@@ -1,12 +1,23 @@
 """Statements of tensor programs.
 
-Stmt = For(var, lo, extent, kind, body)     kind in FOR_KINDS; runs extent times from lo
+Stmt = For(var, lo, extent, kind, body, attrs)   kind in FOR_KINDS; runs extent times from lo
+     | While(cond, body)
      | Seq(stmts)
      | Store(buffer, indices, value, nontemporal)
      | Let(var, value, body)
      | If(cond, then, orelse)
      | Alloc(buffer, body)                  a local or register buffer; contents undefined
+     | MatchBuffer(buffer, source, indices, body)  a view: where `buffer` starts in `source`
      | Prefetch(buffer, indices, locality, write)   locality 0 (none) .. 3 (all levels)
+     | Evaluate(value)                      for its effect: a CallExtern
+     | Assert(cond, message)                the call fails with the message when cond is false
+     | Block(name, iters, reads, writes, body, init, attrs)
+
+A Block is one named step of a computation, for schedules to move. Each of its iteration variables
+takes a value, an expression over the loops around it; "spatial" ones name the element that is
+computed, "reduce" ones a term of its sum. `init` runs before the first term: when every reduce
+variable is 0. Reads and writes are the regions of one instance, in terms of the iteration
+variables. `lower_blocks` (transform/tir) turns blocks into the statements they mean.
 
 PrimFunc(name, params, body, attrs)         params: buffers, then scalar variables
 """
@@ -15,12 +26,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Expr, Var
 
 # parallel: iterations are split over threads and must not depend on each other.
 # vectorized: becomes vector lanes. unrolled: repeated in the code.
-FOR_KINDS = ("serial", "parallel", "vectorized", "unrolled")
+# thread: bound to an index of a device's grid, named by attrs["thread"] (`blockIdx.x`, ...).
+FOR_KINDS = ("serial", "parallel", "vectorized", "unrolled", "thread")
+ITER_KINDS = ("spatial", "reduce", "opaque")  # opaque: neither reordered nor split
 
 
 class Stmt:
@@ -35,6 +49,13 @@ class For(Stmt):
     lo: Expr
     extent: Expr
     kind: str
+    body: Stmt
+    attrs: Attrs = Attrs()  # hints for passes and code generators; `annotate` sets them
+
+
+@dataclass(frozen=True, slots=True)
+class While(Stmt):
+    cond: Expr
     body: Stmt
 
 
@@ -79,6 +100,56 @@ class Prefetch(Stmt):
     write: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class MatchBuffer(Stmt):
+    """Within `body`, element 0 of `buffer` is `source[indices]`; strides are buffer's own."""
+
+    buffer: Buffer
+    source: Buffer
+    indices: tuple[Expr, ...]
+    body: Stmt
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate(Stmt):
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Assert(Stmt):
+    cond: Expr
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class BlockIter:
+    """`var` runs over 0 .. extent - 1; `value` is what it is in terms of the loops outside."""
+
+    var: Var
+    extent: Expr
+    kind: str  # one of ITER_KINDS
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A box of a buffer: (first, extent) per dimension."""
+
+    buffer: Buffer
+    ranges: tuple[tuple[Expr, Expr], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Block(Stmt):
+    name: str
+    iters: tuple[BlockIter, ...]
+    reads: tuple[Region, ...]
+    writes: tuple[Region, ...]
+    body: Stmt
+    init: Stmt | None = None
+    attrs: Attrs = Attrs()
+
+
 Param = Buffer | Var
 
 
@@ -98,6 +169,7 @@ class PrimFunc:
     inplace: tuple[int, ...] = ()
     op_class: str = "loops"
     public: bool = False
+    attrs: Attrs = Attrs()
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tensorkiln.base.errors import InternalError, nearest
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, Var, int_value
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.relax import (
-    Attrs,
     Binding,
     Call,
     Constant,

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import (
+    AddressOf,
     Binary,
     Broadcast,
+    CallExtern,
     Cast,
     Expr,
     FloatImm,
@@ -26,7 +28,24 @@ from tensorkiln.ir.expr import (
     select,
     unary,
 )  # fmt: skip
-from tensorkiln.ir.stmt import Alloc, For, If, Let, Prefetch, Seq, Stmt, Store, seq
+from tensorkiln.ir.stmt import (
+    Alloc,
+    Assert,
+    Block,
+    BlockIter,
+    Evaluate,
+    For,
+    If,
+    Let,
+    MatchBuffer,
+    Prefetch,
+    Region,
+    Seq,
+    Stmt,
+    Store,
+    While,
+    seq,
+)  # fmt: skip
 
 Rewrite = Callable[[Expr], Expr]
 
@@ -40,13 +59,13 @@ def children(e: Expr) -> tuple[Expr, ...]:
             return (a,)
         case Select(c, a, b):
             return (c, a, b)
-        case Load(_, indices):
+        case Load(_, indices) | AddressOf(_, indices):
             return indices
         case Ramp(base, stride, _):
             return (base, stride)
         case Shuffle(a, b, _):
             return (a, b)
-        case Intrin(_, args):
+        case Intrin(_, args) | CallExtern(_, args, _):
             return args
         case Reduce(_, axes, value):
             return (*(extent for _, extent in axes), value)
@@ -73,6 +92,12 @@ def map_children(e: Expr, f: Rewrite) -> Expr:
         case Load(buf, indices):
             new = tuple(map(f, indices))
             return e if all(map(_is, new, indices)) else Load(buf, new)
+        case AddressOf(buf, indices):
+            new = tuple(map(f, indices))
+            return e if all(map(_is, new, indices)) else AddressOf(buf, new)
+        case CallExtern(name, args, dtype):
+            new = tuple(map(f, args))
+            return e if all(map(_is, new, args)) else CallExtern(name, new, dtype)
         case Ramp(base, stride, lanes):
             x, y = f(base), f(stride)
             return e if x is base and y is stride else Ramp(x, y, lanes)
@@ -103,10 +128,13 @@ def _is(a: object, b: object) -> bool:
 def map_stmt(s: Stmt, on_expr: Rewrite, on_stmt: Callable[[Stmt], Stmt]) -> Stmt:
     """`s` with its expressions and direct substatements rewritten; `s` when none changed."""
     match s:
-        case For(var, lo, extent, kind, body):
+        case For(var, lo, extent, kind, body, attrs):
             lo2, ext2, body2 = on_expr(lo), on_expr(extent), on_stmt(body)
             same = lo2 is lo and ext2 is extent and body2 is body
-            return s if same else For(var, lo2, ext2, kind, body2)
+            return s if same else For(var, lo2, ext2, kind, body2, attrs)
+        case While(cond, body):
+            c, body2 = on_expr(cond), on_stmt(body)
+            return s if c is cond and body2 is body else While(c, body2)
         case Seq(stmts):
             new = tuple(map(on_stmt, stmts))
             return s if all(map(_is, new, stmts)) else seq(*new)
@@ -126,7 +154,42 @@ def map_stmt(s: Stmt, on_expr: Rewrite, on_stmt: Callable[[Stmt], Stmt]) -> Stmt
         case Prefetch(buf, indices, locality, write):
             idx = tuple(map(on_expr, indices))
             return s if all(map(_is, idx, indices)) else Prefetch(buf, idx, locality, write)
+        case MatchBuffer(buf, source, indices, body):
+            idx, body2 = tuple(map(on_expr, indices)), on_stmt(body)
+            same = body2 is body and all(map(_is, idx, indices))
+            return s if same else MatchBuffer(buf, source, idx, body2)
+        case Evaluate(value):
+            val = on_expr(value)
+            return s if val is value else Evaluate(val)
+        case Assert(cond, message):
+            c = on_expr(cond)
+            return s if c is cond else Assert(c, message)
+        case Block():
+            return _map_block(s, on_expr, on_stmt)
     raise TypeError(f"not a statement: {s!r}")
+
+
+def _map_block(s: Block, on_expr: Rewrite, on_stmt: Callable[[Stmt], Stmt]) -> Block:
+    def region(r: Region) -> Region:
+        ranges = tuple((on_expr(lo), on_expr(extent)) for lo, extent in r.ranges)
+        return r if _pairs_same(ranges, r.ranges) else Region(r.buffer, ranges)
+
+    def iteration(i: BlockIter) -> BlockIter:
+        extent, value = on_expr(i.extent), on_expr(i.value)
+        same = extent is i.extent and value is i.value
+        return i if same else BlockIter(i.var, extent, i.kind, value)
+
+    iters = tuple(map(iteration, s.iters))
+    reads, writes = tuple(map(region, s.reads)), tuple(map(region, s.writes))
+    body = on_stmt(s.body)
+    init = None if s.init is None else on_stmt(s.init)
+    same = body is s.body and init is s.init and all(map(_is, iters, s.iters))
+    same = same and all(map(_is, reads, s.reads)) and all(map(_is, writes, s.writes))
+    return s if same else Block(s.name, iters, reads, writes, body, init, s.attrs)
+
+
+def _pairs_same(a: tuple[tuple[Expr, Expr], ...], b: tuple[tuple[Expr, Expr], ...]) -> bool:
+    return all(x[0] is y[0] and x[1] is y[1] for x, y in zip(a, b, strict=True))
 
 
 def substitute(e: Expr, values: Mapping[Var, Expr]) -> Expr:
@@ -151,8 +214,17 @@ def walk(e: Expr) -> Iterator[Expr]:
 def stmt_exprs(s: Stmt) -> tuple[Expr, ...]:
     """Expressions directly in a statement (not those of substatements)."""
     match s:
-        case For(_, lo, extent, _, _):
+        case For(_, lo, extent):
             return (lo, extent)
+        case While(cond, _) | Assert(cond, _):
+            return (cond,)
+        case Evaluate(value):
+            return (value,)
+        case MatchBuffer(_, _, indices, _):
+            return indices
+        case Block(_, iters, reads, writes):
+            sizes = [e for i in iters for e in (i.extent, i.value)]
+            return (*sizes, *(e for r in (*reads, *writes) for pair in r.ranges for e in pair))
         case Store(_, indices, value, _):
             return (*indices, value)
         case Let(_, value, _):
@@ -167,8 +239,12 @@ def stmt_exprs(s: Stmt) -> tuple[Expr, ...]:
 def substmts(s: Stmt) -> tuple[Stmt, ...]:
     """Statements directly inside a statement."""
     match s:
-        case For(_, _, _, _, body) | Let(_, _, body) | Alloc(_, body):
+        case For(body=body) | While(body=body) | Let(body=body) | Alloc(body=body):
             return (body,)
+        case MatchBuffer(body=body):
+            return (body,)
+        case Block(body=body, init=init):
+            return (body,) if init is None else (init, body)
         case Seq(stmts):
             return stmts
         case If(_, then, orelse):

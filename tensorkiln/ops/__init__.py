@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tensorkiln.base.errors import UserError, nearest
-from tensorkiln.ir.relax import AttrValue, Call, TensorType, Value
+from tensorkiln.ir.attrs import AttrValue
+from tensorkiln.ir.relax import Call, TensorType, Value
 from tensorkiln.ops.broadcast import BROADCAST
 from tensorkiln.ops.elementwise import ELEMENTWISE
 from tensorkiln.ops.matmul import MATMUL

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import BOOL, DType
 from tensorkiln.ir.expr import (
     Expr,
@@ -24,7 +25,7 @@ from tensorkiln.ir.expr import (
     maximum,
     select,
 )  # fmt: skip
-from tensorkiln.ir.relax import Attrs, TensorType
+from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops.elementwise import cast_array
 from tensorkiln.ops.op import Element, OpDef, Operands, TensorIn
 from tensorkiln.ops.rules import (

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from tensorkiln.base.errors import UserError
+from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.relax import (
-    Attrs,
-    AttrValue,
     Binding,
     Bound,
     Function,

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import BOOL, DTYPES, DType
 from tensorkiln.ir.expr import (
     Expr,
@@ -25,7 +26,7 @@ from tensorkiln.ir.expr import (
     select,
     unary,
 )  # fmt: skip
-from tensorkiln.ir.relax import Attrs, TensorType
+from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops.op import REQUIRED, Element, OpDef, Operands, TensorIn
 from tensorkiln.ops.rules import (
     ANY,

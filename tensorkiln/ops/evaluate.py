@@ -11,12 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorkiln.base.errors import UnsupportedError, UserError, nearest
+from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, IntImm, Var, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
-    Attrs,
-    AttrValue,
     Bound,
     Call,
     Constant,

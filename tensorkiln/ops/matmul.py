@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import Expr, Reduce, Var
-from tensorkiln.ir.relax import Attrs, TensorType
+from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops.op import REQUIRED, Element, OpDef, Operands, TensorIn
 from tensorkiln.ops.rules import (
     FLOAT,

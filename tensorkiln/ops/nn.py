@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import (
     Expr,
     Reduce,
@@ -20,7 +21,7 @@ from tensorkiln.ir.expr import (
     reduce_identity,
     select,
 )  # fmt: skip
-from tensorkiln.ir.relax import Attrs, TensorType
+from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops.op import REQUIRED, Element, OpDef, Operands, TensorIn
 from tensorkiln.ops.reduction import extreme_identity
 from tensorkiln.ops.rules import (

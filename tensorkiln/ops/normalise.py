@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import (
     Expr,
     FloatImm,
@@ -20,7 +21,7 @@ from tensorkiln.ir.expr import (
     select,
     unary,
 )  # fmt: skip
-from tensorkiln.ir.relax import Attrs, TensorType
+from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops.op import REQUIRED, Element, OpDef, Operands, TensorIn
 from tensorkiln.ops.reduction import reduce_axes
 from tensorkiln.ops.rules import (

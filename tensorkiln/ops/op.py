@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from tensorkiln.base.errors import InternalError, UserError, nearest
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import Expr
-from tensorkiln.ir.relax import Attrs, TensorType
+from tensorkiln.ir.relax import TensorType
 
 # How output elements relate to input elements; fusion is decided from this alone.
 #   elementwise  out[i] from in[i] of every input (all of the output's shape)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import INT64, DType
 from tensorkiln.ir.expr import (
     Expr,
@@ -23,7 +24,7 @@ from tensorkiln.ir.expr import (
     int_value,
     select,
 )  # fmt: skip
-from tensorkiln.ir.relax import Attrs, TensorType
+from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops.broadcast import truncated_div
 from tensorkiln.ops.op import REQUIRED, Element, OpDef, Operands, TensorIn
 from tensorkiln.ops.rules import (

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tensorkiln.arith import simplify
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import INT64
 from tensorkiln.ir.expr import (
     Expr,
@@ -23,7 +24,7 @@ from tensorkiln.ir.expr import (
     select,
 )  # fmt: skip
 from tensorkiln.ir.layout import Layout
-from tensorkiln.ir.relax import Attrs, TensorType
+from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops.elementwise import element_type
 from tensorkiln.ops.op import REQUIRED, Element, Infer, NumpyRef, OpDef, Operands, Program, TensorIn
 from tensorkiln.ops.rules import (

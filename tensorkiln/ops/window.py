@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensorkiln.arith import simplify
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import Expr, ExprLike, as_expr, int_value, maximum, minimum
-from tensorkiln.ir.relax import Attrs, TensorType
+from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops.rules import bad_attribute, integers, mismatch, show_type
 
 

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tensorkiln.base.errors import nearest
+from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.dtype import INT64
 from tensorkiln.ir.expr import Expr, IntImm, Var, int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import AnyFunction
 from tensorkiln.ir.relax import (
-    Attrs,
-    AttrValue,
     Binding,
     Bound,
     Call,

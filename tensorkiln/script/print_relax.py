@@ -8,9 +8,9 @@ import weakref
 
 import numpy as np
 
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import Expr, IntImm
 from tensorkiln.ir.relax import (
-    Attrs,
     Binding,
     Bound,
     Call,

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.buffer import buffer
 from tensorkiln.ir.equal import first_difference, structural_equal
 from tensorkiln.ir.expr import Binary, Expr, FloatImm, IntImm, Reduce, Var
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
-    Attrs,
     Binding,
     Call,
     Constant,

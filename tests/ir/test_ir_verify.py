@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tensorkiln.base.errors import InternalError
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.buffer import Buffer, buffer
 from tensorkiln.ir.dtype import BOOL, DType
 from tensorkiln.ir.expr import (
@@ -31,7 +32,6 @@ from tensorkiln.ir.expr import (
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.relax import (
-    Attrs,
     Binding,
     Bound,
     Call,

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tensorkiln import ops
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import (
@@ -29,7 +30,7 @@ from tensorkiln.ir.expr import (
     Var,
     reduce_identity,
 )
-from tensorkiln.ir.relax import Attrs, RVar, TensorType, tensor
+from tensorkiln.ir.relax import RVar, TensorType, tensor
 from tensorkiln.ops.elementwise import cast_array
 from tensorkiln.ops.evaluate import match_shapes
 from tensorkiln.ops.op import Element, TensorIn

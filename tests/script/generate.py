@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import BOOL, DTYPES, INT64, DType
 from tensorkiln.ir.expr import (
@@ -30,7 +31,6 @@ from tensorkiln.ir.expr import (
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
-    Attrs,
     Binding,
     Bound,
     Call,

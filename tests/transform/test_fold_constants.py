@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tensorkiln.base.errors import InternalError
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import Binary, IntImm, Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
-    Attrs,
     Binding,
     Call,
     Constant,

@@ -8,9 +8,10 @@ from itertools import product
 import numpy as np
 import pytest
 
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import Attrs, RVar, Tuple, constant, tensor
+from tensorkiln.ir.relax import RVar, Tuple, constant, tensor
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.transform.relax.canonicalize import canonicalize
 from tensorkiln.transform.relax.fold_constants import fold_constants

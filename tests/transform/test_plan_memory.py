@@ -132,7 +132,7 @@ def test_any_plan_is_sound(mod: IRModule) -> None:
 def test_the_checker_notices_shared_memory() -> None:
     from dataclasses import replace
 
-    from tensorkiln.ir.relax import Attrs
+    from tensorkiln.ir.attrs import Attrs
 
     mod = planned(graph(_chain, x=(32, 64)))
     (f,) = mod.graphs

@@ -11,11 +11,10 @@ from tensorkiln.frontend.onnx import known
 from tensorkiln.frontend.onnx.dims import Dims
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Known, Val
+from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, ExprLike, as_expr, int_value
 from tensorkiln.ir.relax import (
-    Attrs,
-    AttrValue,
     Constant,
     RVar,
     TensorType,

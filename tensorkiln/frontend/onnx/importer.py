@@ -26,8 +26,9 @@ from tensorkiln.frontend.onnx.proto import (
 from tensorkiln.frontend.onnx.scope import UNKNOWN, Scope, Unknown, resolved, without_optional
 from tensorkiln.frontend.onnx.table import IMPORTERS
 from tensorkiln.frontend.onnx.tensors import to_array
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import Attrs, Constant, Function, RVar, Tuple, constant
+from tensorkiln.ir.relax import Constant, Function, RVar, Tuple, constant
 
 OLDEST_OPSET, NEWEST_OPSET = 7, 28
 MAX_INLINE_DEPTH = 32

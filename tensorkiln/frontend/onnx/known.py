@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tensorkiln.frontend.onnx.dims import Dims
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import (
     Expr,
@@ -26,7 +27,7 @@ from tensorkiln.ir.expr import (
     select,
     unary,
 )  # fmt: skip
-from tensorkiln.ir.relax import Attrs, Constant, RVar, TensorType, constant, tensor
+from tensorkiln.ir.relax import Constant, RVar, TensorType, constant, tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)

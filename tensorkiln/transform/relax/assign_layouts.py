@@ -15,11 +15,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensorkiln import ops
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import as_expr, int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
-    Attrs,
     Binding,
     Call,
     Constant,

@@ -8,11 +8,10 @@ from math import prod
 import numpy as np
 
 from tensorkiln import ops
+from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.expr import Expr, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
-    Attrs,
-    AttrValue,
     Binding,
     Bound,
     Call,

@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from tensorkiln import ops
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
-    Attrs,
     Binding,
     Call,
     Constant,

@@ -22,7 +22,8 @@ from itertools import permutations
 
 import numpy as np
 
-from tensorkiln.ir.relax import AttrValue, Bound, Call, Constant, RVar, Value
+from tensorkiln.ir.attrs import AttrValue
+from tensorkiln.ir.relax import Bound, Call, Constant, RVar, Value
 
 COMMUTATIVE = frozenset(
     {"add", "mul", "minimum", "maximum", "equal", "not_equal",

@@ -15,11 +15,10 @@ from dataclasses import dataclass, replace
 
 from tensorkiln.arith import prove_equal, simplify
 from tensorkiln.base.errors import InternalError, UnsupportedError
+from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.expr import Expr, IntImm, as_expr, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
-    Attrs,
-    AttrValue,
     Call,
     Function,
     GlobalRef,

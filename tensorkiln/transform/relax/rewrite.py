@@ -14,10 +14,10 @@ import numpy as np
 
 from tensorkiln import ops
 from tensorkiln.base.errors import InternalError
+from tensorkiln.ir.attrs import AttrValue
 from tensorkiln.ir.expr import Expr, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
-    AttrValue,
     Binding,
     Bound,
     Call,

@@ -1,0 +1,46 @@
+"""Attributes: small immutable mappings that operators, functions and loops carry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tensorkiln.ir.expr import Expr
+
+AttrValue: TypeAlias = "bool | int | float | str | tuple[AttrValue, ...] | Expr | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Attrs(Mapping[str, Any]):
+    """Attributes sorted by name; `attrs["strides"]`, or `attrs.strides`.
+
+    Each value is an AttrValue; which one, the definition of what carries them says.
+    """
+
+    items_: tuple[tuple[str, AttrValue], ...] = ()
+
+    @staticmethod
+    def of(**values: AttrValue) -> Attrs:
+        def freeze(v: object) -> object:
+            return tuple(freeze(x) for x in v) if isinstance(v, (list, tuple)) else v
+
+        return Attrs(tuple(sorted((k, freeze(v)) for k, v in values.items())))  # type: ignore
+
+    def __getitem__(self, key: str) -> Any:
+        for k, v in self.items_:
+            if k == key:
+                return v
+        raise KeyError(key)
+
+    def __getattr__(self, key: str) -> Any:
+        try:
+            return self[key]
+        except KeyError:
+            raise AttributeError(key) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return (k for k, _ in self.items_)
+
+    def __len__(self) -> int:
+        return len(self.items_)
