@@ -13,6 +13,9 @@ from tensorkiln.ir.relax import (
     Constant,
     Function,
     GlobalRef,
+    If,
+    Lambda,
+    MatchCast,
     RVar,
     ShapeType,
     ShapeValue,
@@ -152,7 +155,7 @@ class _GraphVerifier:
         elif isinstance(value, TupleItem):
             self._value(value.value)
             self._equal(b.var.type, _field(value))
-        else:
+        elif not isinstance(value, If | Lambda | MatchCast):
             self._value(value)
             self._equal(b.var.type, value.type)
         self._define(b.var)

@@ -21,6 +21,9 @@ from tensorkiln.ir.relax import (
     Constant,
     Function,
     GlobalRef,
+    If,
+    Lambda,
+    MatchCast,
     RVar,
     TensorType,
     Tuple,
@@ -157,6 +160,8 @@ class _Run:
             return self.promote(self._constant(v, env))
         if isinstance(v, Tuple):
             return tuple(self.value(x, values, env) for x in v.fields)
+        if not isinstance(v, ShapeValue):
+            raise UnsupportedError(f"evaluate: {type(v).__name__} is not a tensor")
         return np.array([self.number(e, env) for e in v.values], np.int64)
 
     def _constant(self, v: Constant, env: Env) -> np.ndarray:
@@ -168,6 +173,8 @@ class _Run:
     def bound(self, b: Bound, values: Mapping[RVar, Result], env: Env) -> Result:
         if isinstance(b, TupleItem):
             return self.value(b.value, values, env)[b.index]
+        if isinstance(b, If | Lambda | MatchCast):
+            raise UnsupportedError(f"evaluate: {type(b).__name__}")
         if not isinstance(b, Call):
             return self.value(b, values, env)
         args = [self.value(a, values, env) for a in b.args]

@@ -21,6 +21,9 @@ from tensorkiln.ir.relax import (
     Constant,
     Function,
     GlobalRef,
+    If,
+    Lambda,
+    MatchCast,
     RVar,
     ShapeType,
     ShapeValue,
@@ -204,7 +207,7 @@ class RelaxParser:
     def value(self, node: ast.expr) -> Value:
         """An operand; a call in its place is bound to a variable of its own first."""
         bound, found = self._bound(node)
-        if not isinstance(bound, (Call, TupleItem)):
+        if not isinstance(bound, Call | TupleItem | If | Lambda | MatchCast):
             return bound
         var = RVar(f"lv{len(self._bindings)}", found or self._inferred(node, bound))
         self._bindings.append(Binding(var, bound))

@@ -151,6 +151,8 @@ class RelaxPrinter:
             name = c.callee.name
             plain = name.isidentifier() and not keyword.iskeyword(name)
             head = f"{self._module}.{name}" if plain else f"{self._module}[{string(name)}]"
+        elif isinstance(c.callee, RVar):
+            head = self.value(c.callee)
         elif all(map(_is_word, c.callee.split("."))) and c.callee not in GRAPH_WORDS:
             head = f"R.{c.callee}"
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.relax import (
     Binding,
     Bound,
@@ -11,6 +12,9 @@ from tensorkiln.ir.relax import (
     Constant,
     Function,
     GlobalRef,
+    If,
+    Lambda,
+    MatchCast,
     RVar,
     TensorType,
     Tuple,
@@ -94,6 +98,8 @@ def substitute(bound: Bound, by: dict[RVar, Value]) -> Bound:
     if isinstance(bound, TupleItem):
         value = substitute_value(bound.value, by)
         return bound if value is bound.value else TupleItem(value, bound.index)
+    if isinstance(bound, If | Lambda | MatchCast):
+        raise InternalError(f"{type(bound).__name__} in a graph function: outline it first")
     return substitute_value(bound, by)
 
 
