@@ -44,3 +44,6 @@ class Attrs(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.items_)
+
+
+NO_ATTRS = Attrs()

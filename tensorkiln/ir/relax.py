@@ -222,7 +222,7 @@ IMPURE_OPS = ("call_packed", "call_dps_packed", "call_tir_inplace", "while_loop"
 class Call:
     callee: str | GlobalRef | RVar
     args: tuple[Value, ...]
-    attrs: Attrs = Attrs()
+    attrs: Attrs = NO_ATTRS
     span: str = field(default="", compare=False)
 
     @property
@@ -293,7 +293,7 @@ class Function:
     params: tuple[RVar, ...]
     bindings: tuple[Binding, ...]
     result: Value
-    attrs: Attrs = Attrs()
+    attrs: Attrs = NO_ATTRS
 
     @property
     def is_primitive(self) -> bool:

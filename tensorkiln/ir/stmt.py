@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Expr, Var
 
@@ -50,7 +50,7 @@ class For(Stmt):
     extent: Expr
     kind: str
     body: Stmt
-    attrs: Attrs = Attrs()  # hints for passes and code generators; `annotate` sets them
+    attrs: Attrs = NO_ATTRS  # hints for passes and code generators; `annotate` sets them
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class Block(Stmt):
     writes: tuple[Region, ...]
     body: Stmt
     init: Stmt | None = None
-    attrs: Attrs = Attrs()
+    attrs: Attrs = NO_ATTRS
 
 
 Param = Buffer | Var
@@ -169,7 +169,7 @@ class PrimFunc:
     inplace: tuple[int, ...] = ()
     op_class: str = "loops"
     public: bool = False
-    attrs: Attrs = Attrs()
+    attrs: Attrs = NO_ATTRS
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:

@@ -25,6 +25,7 @@ from tensorkiln.ir.relax import (
     Lambda,
     MatchCast,
     RVar,
+    ShapeValue,
     TensorType,
     Tuple,
     TupleItem,
