@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, ExprLike, as_expr, int_value
 from tensorkiln.ir.layout import Layout
