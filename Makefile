@@ -34,6 +34,7 @@ test: .venv/has-dev
 
 lint: .venv/has-dev
 	$(BIN)/ruff check tensorkiln tests bench examples
+	$(BIN)/ruff format --check tensorkiln tests bench examples
 	$(BIN)/mypy
 
 bench: .venv/has-bench

@@ -1,6 +1,6 @@
 """A code generator of one's own: `maximum` becomes C that is written here.
 
-    python examples/external/partly_in_c.py
+python examples/external/partly_in_c.py
 """
 
 from __future__ import annotations

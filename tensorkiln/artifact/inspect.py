@@ -103,4 +103,3 @@ def _kernel_sizes(elf: Elf, metadata: Metadata) -> tuple[KernelSize, ...]:
             kernel = s.name.partition(".")[0]
             sizes[kernel] = sizes.get(kernel, 0) + s.size
     return tuple(KernelSize(k.symbol, sizes.get(k.symbol, 0)) for k in metadata.kernels)
-

@@ -78,9 +78,7 @@ class Cache:
             os.utime(file)  # the time of the last use orders the pruning
         return parsed
 
-    def put(
-        self, key: str, content: bytes, components: Mapping[str, str] | None = None
-    ) -> bool:
+    def put(self, key: str, content: bytes, components: Mapping[str, str] | None = None) -> bool:
         """Store `content`; False when the folder cannot be written. Prunes beyond the limit."""
         file = self._file(key)
         short = {name: _short(text) for name, text in (components or {}).items()}

@@ -19,9 +19,7 @@ from tensorkiln.cli.tables import columns, size_text
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `kiln demo`."""
-    parser.add_argument(
-        "--folder", type=Path, default=Path("kiln-demo"), help="default: kiln-demo"
-    )
+    parser.add_argument("--folder", type=Path, default=Path("kiln-demo"), help="default: kiln-demo")
     parser.add_argument("--seconds", type=float, default=5.0, help="time for each measurement")
     add_target(parser)
 

@@ -30,7 +30,9 @@ def loop(
 
 
 def nest(
-    names: Sequence[str], extents: Sequence[ExprLike], body: Callable[..., Stmt],
+    names: Sequence[str],
+    extents: Sequence[ExprLike],
+    body: Callable[..., Stmt],
     kind: str = "serial",
 ) -> Stmt:
     """Loops inside one another, outermost first."""
@@ -118,7 +120,6 @@ def zero_border(out: Buffer, t: TensorType, lead: tuple[Expr, ...]) -> Stmt | No
         if not blocked:
             return Store(out, index, const(0, out.dtype))
         return Store(out, (*index, lane_ramp(lanes)), const(0, out.dtype.with_lanes(lanes)))
-
 
     def row_pair(r: int) -> Stmt:
         return loop("zw", cols, lambda c: seq(zero(IntImm(r), c), zero(rows - 1 - r, c)))

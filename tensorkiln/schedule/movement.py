@@ -140,10 +140,7 @@ def _box(group: Group, split: int | None, width: int, first: int, blocks: int) -
     lines = [line for line in found if line is not None]
     if len(lines) < len(found) or not loads or _uses_axes(value, extents):
         return None
-    axes = [
-        _Axis(n, lines[0][0][v], tuple(s[v] for s, _ in lines[1:]))
-        for v, n in extents.items()
-    ]
+    axes = [_Axis(n, lines[0][0][v], tuple(s[v] for s, _ in lines[1:])) for v, n in extents.items()]
     padded = split is not None and not blocks and t.memory.block(split) > 1
     # Operands in blocks hold whole blocks: their partial one may be read to its end.
     wide = split is not None and t.memory.block(split) == 1
@@ -269,9 +266,7 @@ class _Move:
         return next((a for a in box.axes if a is not q and a.extent > 1
                      and all(a.loads[k] == 1 for k in across)), None)  # fmt: skip
 
-    def nest(
-        self, box: _Box, axes: list[_Axis], body: Callable[[dict[_Axis, Expr]], Stmt]
-    ) -> Stmt:
+    def nest(self, box: _Box, axes: list[_Axis], body: Callable[[dict[_Axis, Expr]], Stmt]) -> Stmt:
         """Tasks over `axes`."""
         total = 1
         for a in box.axes:

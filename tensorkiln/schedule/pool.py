@@ -119,9 +119,7 @@ class _Pool:
 
         return seq(*map(columns, self.runs(3, self.cols)))
 
-    def tile(
-        self, n: Expr, block: Expr, h: Expr, w: Expr, size: int, r: _Run, c: _Run
-    ) -> Stmt:
+    def tile(self, n: Expr, block: Expr, h: Expr, w: Expr, size: int, r: _Run, c: _Run) -> Stmt:
         """`size` outputs of row h from column w."""
         lane, lanes = Var("l"), self.lanes
         channel = block * lanes + lane

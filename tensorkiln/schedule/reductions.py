@@ -81,8 +81,10 @@ def _vector_reduction(r: Reduce, acc: Buffer, lanes: int) -> Stmt | None:
     """Reduce a contiguous last axis with vector accumulators and a scalar tail, or None."""
     var, extent = r.axes[-1]
     n = int_value(extent)
-    if lanes == 1 or (n is not None and n < lanes) or any(
-        isinstance(x, Reduce) for x in walk(r.value)
+    if (
+        lanes == 1
+        or (n is not None and n < lanes)
+        or any(isinstance(x, Reduce) for x in walk(r.value))
     ):
         return None
     step, lane = Var("rv"), Var("l")

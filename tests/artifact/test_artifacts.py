@@ -26,8 +26,11 @@ ARTIFACTS = st.builds(
     target_key=st.sampled_from(["", "fpga0"]),
 )
 SETS = st.lists(ARTIFACTS, max_size=6, unique_by=lambda a: a.name.lower()).filter(
-    lambda found: not any(
-        a.name.lower().startswith(b.name.lower() + "/") for a, b in itertools.permutations(found, 2)
+    lambda found: (
+        not any(
+            a.name.lower().startswith(b.name.lower() + "/")
+            for a, b in itertools.permutations(found, 2)
+        )
     )
 )
 
@@ -250,9 +253,7 @@ def with_body(body: bytes) -> bytes:
     import hashlib
     import struct
 
-    head = struct.pack(
-        "<7sBQ32s", b"KILNSET", 1, 48 + len(body), hashlib.sha256(body).digest()
-    )
+    head = struct.pack("<7sBQ32s", b"KILNSET", 1, 48 + len(body), hashlib.sha256(body).digest())
     return head + body
 
 

@@ -114,7 +114,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = (
         f'const char meta[] __attribute__((section(".kiln.meta"), used)) = "{text}";\n'
         "float k_conv(float x) { return x * x + 1; }\n"
-        "__attribute__((visibility(\"hidden\"))) float k_pool(float x) { return x; }\n"
+        '__attribute__((visibility("hidden"))) float k_pool(float x) { return x; }\n'
         "static int helper(int x) { return x * 7; }\n"
         "int entry(int x) { return helper(x); }\n"
         "double cos(double);\n"

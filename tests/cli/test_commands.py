@@ -252,9 +252,7 @@ def test_run_random_is_repeatable(compiler: fakes.FakeCompiler, output: Any) -> 
         (["--function", "scale"], "no graph function 'scale'"),
     ],
 )
-def test_run_refuses(
-    compiler: fakes.FakeCompiler, output: Any, argv: list[str], says: str
-) -> None:
+def test_run_refuses(compiler: fakes.FakeCompiler, output: Any, argv: list[str], says: str) -> None:
     np.save("x.npy", np.zeros((1, 3), np.float32))
     np.savez("two.npz", a=np.zeros(1), b=np.zeros(1))
     np.save("pickle.npy", np.array([{}], dtype=object), allow_pickle=True)

@@ -33,8 +33,21 @@ def _small(seed: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
 def _elementwise(b: Battery) -> None:
     for n in (1, 2, 15, 16, 17, 63, 64, 65, 1023, 1025, 70001):
         b.add(f"flat_{n}", lambda g, x, y: g.relu(g.add(g.mul(x, 2.0), y)), (n,), (n,))
-    for shape in ((), (1,), (1, 1, 1), (3, 1, 5), (2, 3, 1), (4, 20, 1, 1), (1, 40), (40, 1),
-                  (1, 3, 1, 7, 1), (2, 3, 4, 5), (7, 5, 3, 2, 2), (0,), (3, 0, 2)):
+    for shape in (
+        (),
+        (1,),
+        (1, 1, 1),
+        (3, 1, 5),
+        (2, 3, 1),
+        (4, 20, 1, 1),
+        (1, 40),
+        (40, 1),
+        (1, 3, 1, 7, 1),
+        (2, 3, 4, 5),
+        (7, 5, 3, 2, 2),
+        (0,),
+        (3, 0, 2),
+    ):
         name = "x".join(map(str, shape)) or "scalar"
         b.add(f"shape_{name}", lambda g, x, y: g.sub(x, y), shape, shape)
     b.add("flat_symbolic_last_1", lambda g, x, y: g.mul(g.add(x, y), x), (N, M, 1), (N, M, 1),

@@ -200,6 +200,7 @@ def test_broadcasts_move_past_cheap_operators() -> None:
 
 def test_symbolic_extents() -> None:
     n = Var("n")
+
     def build(g: Graph, x):  # noqa: ANN001, ANN202
         flat = g.reshape(x, shape=(n * 2, 3, 4))
         turned = g.transpose(flat, axes=(0, 2, 1))

@@ -116,6 +116,7 @@ def test_the_key_is_taken_before_its_transpose() -> None:
 
 def test_the_key_in_merged_batches() -> None:
     """torch's dynamo exporter transposes k as [B*H, T, D]."""
+
     def build(g: Graph, q: RVar, k: RVar, v: RVar) -> RVar:
         flat = g.transpose(g.reshape(k, shape=(B * H, T, D)), axes=(0, 2, 1))
         kt = g.mul(g.reshape(flat, shape=(B, H, D, T)), ROOT)
@@ -193,9 +194,7 @@ def computed_scale(g: Graph, q: RVar, k: RVar, v: RVar) -> RVar:
     return g.matmul(g.softmax(scores, axis=-1), v)
 
 
-@pytest.mark.parametrize(
-    "build", [weights_are_used, softmax_of_rows, partial_fill, computed_scale]
-)
+@pytest.mark.parametrize("build", [weights_are_used, softmax_of_rows, partial_fill, computed_scale])
 def test_what_is_no_attention(build) -> None:  # noqa: ANN001
     mod = graph(build, q=(B, H, S, D), k=(B, H, T, D), v=(B, H, T, D))
     check_unchanged(match_attention, mod)
@@ -215,6 +214,7 @@ def test_batches_that_broadcast_stay() -> None:
 
 def with_mask(rows: int, columns: int, mask: np.ndarray, keep: bool = False) -> IRModule:
     """Attention over `columns` keys with a constant mask."""
+
     def build(g: Graph, q: RVar, k: RVar, v: RVar) -> RVar:
         scores = scaled(g, q, k, "scores")
         m = constant(mask)
@@ -314,6 +314,7 @@ def test_causal_masks_of_symbolic_extent(mod: IRModule, causal: bool) -> None:
 
 def test_masks_of_attention_operators() -> None:
     """What an importer of an Attention operator makes is improved as well."""
+
     def build(g: Graph, q: RVar, k: RVar, v: RVar, m: RVar) -> RVar:
         keep = g.broadcast_to(g.cast(m, dtype="bool"), shape=(B, 1, S, T))
         return g.attention(q, k, v, g.where(keep, 0, -math.inf), scale=0.5)

@@ -155,4 +155,3 @@ class Expander:
         out = self.select(self.compare("uge", u, 0x47800000), top, finite, self.i32)
         narrow = self.cast("trunc", self.line(f"or {ti} {out}, {sign}"), self.i32, self.i16)
         return self.cast("bitcast", narrow, self.i16, DType("float16", self.lanes))
-

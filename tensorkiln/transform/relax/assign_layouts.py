@@ -223,8 +223,7 @@ class _Assign:
             return False
         same = [a for a in call.args if isinstance(a, RVar) and self._is_blocked(a)]
         return bool(same) and all(
-            self._is_blocked(a) or isinstance(a, Constant) or _ndim(a) in (0, 4)
-            for a in call.args
+            self._is_blocked(a) or isinstance(a, Constant) or _ndim(a) in (0, 4) for a in call.args
         )
 
     def _concat_in_blocks(self, call: Call) -> bool:
@@ -272,8 +271,10 @@ class _Assign:
         have = new.tensor.memory
         if have == want:
             return new
-        if at_least and have.with_halo({}) == want.with_halo({}) and all(
-            have.halo(d) >= want.halo(d) for d in (2, 3)
+        if (
+            at_least
+            and have.with_halo({}) == want.with_halo({})
+            and all(have.halo(d) >= want.halo(d) for d in (2, 3))
         ):
             return new
         return self._relayout(new, want)
@@ -308,4 +309,3 @@ def _is_float32(call: Call) -> bool:
         isinstance(a.type, TensorType) and (a.type.dtype.name == "float32" or i > 2)
         for i, a in enumerate(call.args)
     )
-

@@ -152,6 +152,7 @@ def _as_broadcast(m: Match) -> Value | None:
     number = constant(np.asarray(m.attr("v"), dtype))
     return m.emit("broadcast_to", number, shape=m.type.shape)
 
+
 MOVEMENT: tuple[Rule, ...] = (
     # nothing moves (the engine fits a row only where the type stays the same)
     Rule("reshape(x)", "x"),

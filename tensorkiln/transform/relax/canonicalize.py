@@ -184,7 +184,6 @@ def _delay_broadcast(m: Match) -> Value | None:
     return m.emit("broadcast_to", y, shape=m.type.shape)
 
 
-
 RULES: tuple[Rule, ...] = (
     *MOVEMENT,
     # nothing happens (the engine fits a row only where the type stays the same)

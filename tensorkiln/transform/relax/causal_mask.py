@@ -129,9 +129,7 @@ def _moved(call: Call, part: Element | None, result: TensorType) -> Element | No
             same_extent(x.shape[a], result.shape[b]) for a, b in zip(wide, places, strict=True)
         ):
             return None
-        new = {
-            x.ndim - 1 - a: result.ndim - 1 - b for a, b in zip(wide, places, strict=True)
-        }
+        new = {x.ndim - 1 - a: result.ndim - 1 - b for a, b in zip(wide, places, strict=True)}
     if isinstance(part, Steps):
         return part if new.get(0) == 0 and new.get(1) == 1 else None
     assert isinstance(part, Affine)
