@@ -56,6 +56,7 @@ from tensorkiln.transform.relax.match_attention import match_attention
 from tensorkiln.transform.relax.match_layer_norm import match_layer_norm
 from tensorkiln.transform.relax.match_linear import match_linear
 from tensorkiln.transform.relax.plan_memory import plan_memory
+from tensorkiln.transform.tir.lower_blocks import lower_blocks
 from tensorkiln.transform.tir.unroll_loops import unroll_loops
 from tensorkiln.transform.tir.vectorize_loops import vectorize_loops
 
@@ -93,8 +94,9 @@ def relax_passes(target: Target, externals: Sequence[External] = ()) -> list[Pas
 
 
 def tir_passes(target: Target) -> list[Pass]:
-    """Scheduled loops -> explicit vectors and straight-line bodies, ready for code generation."""
+    """Blocks and scheduled loops -> explicit vectors, straight-line bodies: ready for codegen."""
     return [
+        lower_blocks,
         vectorize_loops,
         unroll_loops,  # after vectorizing, which keeps the repeated bodies small
     ]

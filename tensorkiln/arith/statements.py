@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from tensorkiln.arith.ranges import Bounds
 from tensorkiln.arith.simplify import NOTHING_KNOWN, BoundsLike, as_bounds, bound, simplify
 from tensorkiln.ir.expr import Expr, IntImm, Unary, Var, binary, int_value
-from tensorkiln.ir.stmt import Alloc, For, If, Let, Seq, Stmt, seq
+from tensorkiln.ir.stmt import Alloc, For, If, Let, MatchBuffer, Seq, Stmt, seq
 from tensorkiln.ir.visit import free_vars, map_stmt, substitute, walk_stmt
 
 Values = Mapping[Var, Expr]
@@ -52,13 +52,14 @@ def _loop(s: For, bounds: Bounds, values: Values) -> Stmt:
     running = simplify(binary("ge", extent, 1), bounds)
     known = bounds if isinstance(running, IntImm) else bounds.given(running)
     inside = known.with_loop(s.var, lo, extent)
-    if int_value(extent) == 1 and not _shapes_mention(s.body, s.var):
+    once = int_value(extent) == 1 and s.kind != "thread"  # a thread's index stays bound
+    if once and not _shapes_mention(s.body, s.var):
         return _stmt(s.body, bounds, {**values, s.var: lo})
     body = _stmt(s.body, inside, values)
     if _empty(body):
         return body
     same = lo is s.lo and extent is s.extent and body is s.body
-    return s if same else For(s.var, lo, extent, s.kind, body)
+    return s if same else For(s.var, lo, extent, s.kind, body, s.attrs)
 
 
 def _branch(s: If, bounds: Bounds, values: Values) -> Stmt:
@@ -102,6 +103,6 @@ def _shapes_mention(s: Stmt, var: Var) -> bool:
     return any(
         var in free_vars(dim)
         for t in walk_stmt(s)
-        if isinstance(t, Alloc)
-        for dim in t.buffer.shape
+        if isinstance(t, Alloc | MatchBuffer)
+        for dim in (*t.buffer.shape, *(t.buffer.strides_given or ()))
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Function
-from tensorkiln.ir.stmt import For, PrimFunc
+from tensorkiln.ir.stmt import Block, For, PrimFunc
 from tensorkiln.ir.visit import walk_stmt
 
 _SHOWN = 8
@@ -34,6 +34,8 @@ def _faults(f: Function | PrimFunc) -> Iterator[str]:
         kinds = {s.kind for s in walk_stmt(f.body) if isinstance(s, For)}
         for kind in sorted(kinds & set(_LOOPS)):
             yield f"{f.name}: a loop is still {kind}: run {_LOOPS[kind]}"
+        if any(isinstance(s, Block) for s in walk_stmt(f.body)):
+            yield f"{f.name}: there are blocks: run lower_blocks"
         return
     if f.is_primitive:
         if not f.external:

@@ -31,7 +31,7 @@ from tensorkiln.ir.relax import (
     Tuple,
     Type,
 )
-from tensorkiln.ir.stmt import Alloc, For, Let, Param, PrimFunc, Stmt
+from tensorkiln.ir.stmt import Alloc, Block, For, Let, MatchBuffer, Param, PrimFunc, Stmt
 
 Node = IRModule | AnyFunction | Stmt | Expr | Type | Constant | Tuple | Call
 
@@ -136,12 +136,12 @@ class _Comparison:
                     self.define(x, y)
         self.compare(a, b)
 
-    def shape(self, a: tuple[Expr, ...], b: tuple[Expr, ...]) -> None:
+    def shape(self, a: tuple[Expr, ...], b: tuple[Expr, ...], field: str = ".shape") -> None:
         for i, (x, y) in enumerate(zip(a, b, strict=False)):
             try:
                 self.define(x, y)
             except _Differs as e:
-                e.path.append(f".shape[{i}]")
+                e.path.append(f"{field}[{i}]")
                 raise
         if len(a) != len(b):
             raise _Differs(f"rank {len(a)} != rank {len(b)}")
@@ -150,6 +150,10 @@ class _Comparison:
         """Bind a parameter or an allocation."""
         self.at(".dtype", a.dtype, b.dtype)
         self.shape(a.shape, b.shape)
+        if a.strides_given is None or b.strides_given is None:
+            self.at(".strides", a.strides_given, b.strides_given)
+        else:
+            self.shape(a.strides_given, b.strides_given, ".strides")
         self.at(".scope", a.scope, b.scope)
         self.at(".align", a.align, b.align)
         self.pair(a, b)
@@ -164,6 +168,7 @@ class _Comparison:
         self.at(".lo", a.lo, b.lo)
         self.at(".extent", a.extent, b.extent)
         self.at(".kind", a.kind, b.kind)
+        self.at(".attrs", a.attrs, b.attrs)
         self.variables(a.var, b.var)
         self.at(".body", a.body, b.body)
 
@@ -175,6 +180,25 @@ class _Comparison:
     def alloc(self, a: Alloc, b: Alloc) -> None:
         self.buffers(a.buffer, b.buffer)
         self.at(".body", a.body, b.body)
+
+    def match(self, a: MatchBuffer, b: MatchBuffer) -> None:
+        self.at(".source", a.source, b.source)
+        self.at(".indices", a.indices, b.indices)
+        self.buffers(a.buffer, b.buffer)
+        self.at(".body", a.body, b.body)
+
+    def block(self, a: Block, b: Block) -> None:
+        """Iteration variables are bound after all their extents and values."""
+        self.at(".name", a.name, b.name)
+        for i, (x, y) in enumerate(zip(a.iters, b.iters, strict=False)):
+            for name in ("extent", "kind", "value"):
+                self.at(f".iters[{i}].{name}", getattr(x, name), getattr(y, name))
+        if len(a.iters) != len(b.iters):
+            raise _Differs(f"{len(a.iters)} iterations != {len(b.iters)} iterations")
+        for x, y in zip(a.iters, b.iters, strict=True):
+            self.variables(x.var, y.var)
+        for name in ("reads", "writes", "attrs", "init", "body"):
+            self.at(f".{name}", getattr(a, name), getattr(b, name))
 
     def reduce(self, a: Reduce, b: Reduce) -> None:
         self.at(".op", a.op, b.op)
@@ -252,6 +276,7 @@ class _Comparison:
             except _Differs as e:
                 e.path.append(f".params[{i}]")
                 raise
+        self.at(".attrs", a.attrs, b.attrs)
         self.at(".body", a.body, b.body)
         for name in ("outputs", "inplace", "op_class", "public"):
             self.at(f".{name}", getattr(a, name), getattr(b, name))
@@ -300,6 +325,8 @@ _SPECIAL: dict[type, Callable[[_Comparison, Any, Any], None]] = {
     For: _Comparison.loop,
     Let: _Comparison.let,
     Alloc: _Comparison.alloc,
+    MatchBuffer: _Comparison.match,
+    Block: _Comparison.block,
     Reduce: _Comparison.reduce,
     TensorType: _Comparison.tensor_type,
     Constant: _Comparison.constants,

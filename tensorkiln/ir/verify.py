@@ -27,7 +27,8 @@ from tensorkiln.ir.relax import (
     Value,
 )
 from tensorkiln.ir.stmt import PrimFunc
-from tensorkiln.ir.verify_tir import Malformed, TirVerifier, step
+from tensorkiln.ir.verify_expr import Malformed, step
+from tensorkiln.ir.verify_tir import TirVerifier
 from tensorkiln.ir.visit import walk
 
 

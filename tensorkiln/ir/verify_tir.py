@@ -3,66 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from tensorkiln.ir.buffer import SCOPES, Buffer
-from tensorkiln.ir.dtype import BOOL, DType
-from tensorkiln.ir.expr import (
-    BINARY,
-    BITCASTS,
-    INTRINSICS,
-    REDUCE_BINARY,
-    UNARY,
-    Binary,
-    Broadcast,
-    Cast,
-    Expr,
-    FloatImm,
-    IntImm,
-    Intrin,
-    Load,
-    Ramp,
-    Reduce,
-    Select,
-    Shuffle,
-    Unary,
-    Var,
-    VectorReduce,
-    int_value,
+from tensorkiln.ir.dtype import BOOL
+from tensorkiln.ir.expr import CallExtern, Expr, IntImm, Var, int_value
+from tensorkiln.ir.stmt import (
+    FOR_KINDS,
+    ITER_KINDS,
+    Alloc,
+    Assert,
+    Block,
+    BlockIter,
+    Evaluate,
+    For,
+    If,
+    Let,
+    MatchBuffer,
+    Prefetch,
+    PrimFunc,
+    Region,
+    Seq,
+    Stmt,
+    Store,
+    While,
 )
-from tensorkiln.ir.stmt import FOR_KINDS, Alloc, For, If, Let, Prefetch, PrimFunc, Seq, Stmt, Store
+from tensorkiln.ir.verify_expr import ExprVerifier, Malformed, step
 from tensorkiln.ir.visit import free_vars, has_load
 
-_FAR = 1 << 63
 # Loop kinds whose variable is a number once the code is laid out.
 STATIC_KINDS = ("unrolled", "vectorized")
 
 
-class Malformed(Exception):
-    """What is wrong, with its path, innermost step first. `node` is the expression at fault."""
-
-    def __init__(self, message: str, node: Expr | None = None):
-        self.message, self.node = message, node
-        self.path: list[str] = []
-        super().__init__(message)
-
-
-@contextmanager
-def step(name: str) -> Iterator[None]:
-    """Errors inside happen below the field `name`."""
-    try:
-        yield
-    except Malformed as e:
-        e.path.append(name)
-        raise
-
-
-class TirVerifier:
-    """Walks one program with what is in scope: variables (True: static), and buffers."""
-
-    def __init__(self) -> None:
-        self._vars: dict[Var, bool] = {}
-        self._buffers: dict[Buffer, bool] = {}  # whether it may be stored to
+class TirVerifier(ExprVerifier):
+    """Walks one program with what is in scope."""
 
     # ---- functions ---------------------------------------------------------------------------
 
@@ -79,7 +53,7 @@ class TirVerifier:
             with step(f".{b.name}"):
                 if b.scope != "global":
                     raise Malformed(f"a parameter in scope {b.scope!r}")
-                for v in (v for d in b.shape for v in free_vars(d)):
+                for v in (v for d in (*b.shape, *(b.strides_given or ())) for v in free_vars(d)):
                     self._vars.setdefault(v, False)
                 self._shape(b)
             self._buffers[b] = i >= len(buffers) - f.outputs
@@ -103,6 +77,16 @@ class TirVerifier:
                 raise Malformed(f"extent {d!r}")
             if b.scope == "register" and extent is None:
                 raise Malformed("a register buffer needs constant extents")
+        self._strides(b)
+
+    def _strides(self, b: Buffer) -> None:
+        given = b.strides_given
+        if given is None:
+            return
+        if len(given) != len(b.shape):
+            raise Malformed(f"{len(given)} strides for {len(b.shape)} dimensions")
+        if not all(self.scalar(e).is_int for e in given):
+            raise Malformed("strides are integers")
 
     # ---- statements --------------------------------------------------------------------------
 
@@ -127,9 +111,11 @@ class TirVerifier:
             raise Malformed(f"loop kind {s.kind!r}; there are {', '.join(FOR_KINDS)}")
         for name, e in (("lo", s.lo), ("extent", s.extent)):
             with step(f".{name}"):
-                found = self._root(e)
+                found = self.root(e)
                 if found != s.var.dtype or not found.is_int or found.lanes != 1:
                     raise Malformed(f"{found}, but the loop variable is {s.var.dtype}")
+        if s.kind == "thread" and not isinstance(s.attrs.get("thread"), str):
+            raise Malformed('a thread loop without attrs["thread"], the index it is bound to')
         static = s.kind in STATIC_KINDS
         if static and not isinstance(s.extent, IntImm):
             raise Malformed(f"a loop that is {s.kind} needs a constant extent")
@@ -147,7 +133,7 @@ class TirVerifier:
                 raise Malformed("store to a parameter that is not an output")
             lanes = self._access(s.buffer, s.indices)
             with step(".value"):
-                found, place = self._root(s.value), s.buffer.dtype.with_lanes(lanes)
+                found, place = self.root(s.value), s.buffer.dtype.with_lanes(lanes)
                 if found != place:
                     raise Malformed(f"{found} stored where {place} belongs")
         except Malformed as error:
@@ -157,7 +143,7 @@ class TirVerifier:
     def _let(self, s: Let) -> None:
         with step(f".let({s.var.name})"):
             with step(".value"):
-                found = self._root(s.value)
+                found = self.root(s.value)
                 if found != s.var.dtype:
                     raise Malformed(f"{found}, but the variable is {s.var.dtype}")
             fixed = not has_load(s.value)
@@ -166,27 +152,108 @@ class TirVerifier:
                 self.stmt(s.body)
 
     def _if(self, s: If) -> None:
-        with step(".cond"):
-            found = self._root(s.cond)
-            if found != BOOL:
-                raise Malformed(f"{found} as a condition")
+        self._condition(s.cond)
         with step(".then"):
             self.stmt(s.then)
         if s.orelse is not None:
             with step(".orelse"):
                 self.stmt(s.orelse)
 
+    def _condition(self, e: Expr) -> None:
+        with step(".cond"):
+            found = self.root(e)
+            if found != BOOL:
+                raise Malformed(f"{found} as a condition")
+
     def _alloc(self, s: Alloc) -> None:
         b = s.buffer
         with step(f".alloc({b.name})"):
             if b.scope not in SCOPES:
                 raise Malformed(f"scope {b.scope!r}; there are {', '.join(SCOPES)}")
-            if b in self._buffers:
-                raise Malformed("allocated again while in scope")
             self._shape(b)
-            self._buffers[b] = True
+            with self._known(b, True):
+                self.stmt(s.body)
+
+    @contextmanager
+    def _known(self, b: Buffer, stored: bool) -> Iterator[None]:
+        if b in self._buffers:
+            raise Malformed("allocated again while in scope")
+        self._buffers[b] = stored
+        yield
+        del self._buffers[b]
+
+    def _match(self, s: MatchBuffer) -> None:
+        b, source = s.buffer, s.source
+        with step(f".match({b.name})"):
+            if self._access(source, s.indices) != 1:
+                raise Malformed("a view starts at one element")
+            if (b.dtype, b.scope) != (source.dtype, source.scope):
+                found, wanted = f"{b.dtype} in {b.scope}", f"{source.dtype} in {source.scope}"
+                raise Malformed(f"a view as {found} of {wanted}")
+            self._shape(b)
+            with self._known(b, self._buffers[source]):
+                self.stmt(s.body)
+
+    # ---- blocks ------------------------------------------------------------------------------
+
+    def _block(self, s: Block) -> None:
+        with step(f".block({s.name})"):
+            if not s.name:
+                raise Malformed("a block needs a name")
+            static = [self._iter(i) for i in s.iters]
+            with ExitStack() as scopes:
+                for i, known in zip(s.iters, static, strict=True):
+                    scopes.enter_context(self._bound(i.var, known))
+                for name, regions in (("reads", s.reads), ("writes", s.writes)):
+                    for k, r in enumerate(regions):
+                        with step(f".{name}[{k}]"):
+                            self._region(r, name == "writes")
+                for name, part in (("init", s.init), ("body", s.body)):
+                    with step(f".{name}"):
+                        if part is not None:
+                            self.stmt(part)
+
+    def _iter(self, i: BlockIter) -> bool:
+        """Check one iteration variable; whether its value is a number once loops are unrolled."""
+        with step(f".{i.var.name}"):
+            if i.kind not in ITER_KINDS:
+                raise Malformed(f"iteration kind {i.kind!r}; there are {', '.join(ITER_KINDS)}")
+            for name, e in (("extent", i.extent), ("value", i.value)):
+                with step(f".{name}"):
+                    found = self.root(e)
+                    if found != i.var.dtype or not found.is_int or found.lanes != 1:
+                        raise Malformed(f"{found}, but the iteration variable is {i.var.dtype}")
+        return not has_load(i.value) and all(self._vars.get(v) for v in free_vars(i.value))
+
+    def _region(self, r: Region, written: bool) -> None:
+        b = r.buffer
+        if b not in self._buffers:
+            raise Malformed(f"buffer {b.name} is not bound here")
+        if written and not self._buffers[b]:
+            raise Malformed(f"{b.name} is a parameter that is not an output")
+        if len(r.ranges) != len(b.shape):
+            raise Malformed(f"{len(r.ranges)} ranges for {b!r}")
+        for lo, extent in r.ranges:
+            found, size = self.scalar(lo), self.scalar(extent)
+            if not found.is_int or found != size:
+                raise Malformed(f"a range from {found} of {size} elements")
+
+    # ---- control and effects -----------------------------------------------------------------
+
+    def _while(self, s: While) -> None:
+        self._condition(s.cond)
+        with step(".while"):
             self.stmt(s.body)
-            del self._buffers[b]
+
+    def _assert(self, s: Assert) -> None:
+        with step(".assert"):
+            self._condition(s.cond)
+
+    def _evaluate(self, s: Evaluate) -> None:
+        with step(".evaluate"):
+            if not isinstance(s.value, CallExtern):
+                raise Malformed(f"{type(s.value).__name__} has no effect: only a C call has")
+            self.root(s.value, effect=True)
 
     def _prefetch(self, s: Prefetch) -> None:
         with step(f".prefetch({s.buffer.name})"):
@@ -194,199 +261,6 @@ class TirVerifier:
                 raise Malformed(f"locality {s.locality}")
             if self._access(s.buffer, s.indices) != 1 or s.buffer.scope == "register":
                 raise Malformed("prefetch takes the address of one element in memory")
-
-    # ---- expressions -------------------------------------------------------------------------
-
-    def _root(self, e: Expr) -> DType:
-        """The dtype of a whole expression; errors get the path to the part at fault."""
-        try:
-            return self.expr(e)
-        except Malformed as error:
-            if error.node is not None:
-                error.path += reversed(_path_to(e, error.node) or [])
-                error.node = None
-            raise
-
-    def scalar(self, e: Expr) -> DType:
-        """The dtype of an expression that must have one lane."""
-        found = self._root(e)
-        if found.lanes != 1:
-            raise Malformed(f"{found.lanes} lanes where one value is needed")
-        return found
-
-    def expr(self, e: Expr) -> DType:
-        """The dtype, from the leaves up."""
-        check = _EXPRS.get(type(e))
-        if check is None:
-            raise Malformed(f"{type(e).__name__} is not an expression", e)
-        return check(self, e)
-
-    def _var(self, e: Var) -> DType:
-        if e not in self._vars:
-            raise Malformed(f"{e.name} is not bound here", e)
-        return e.dtype
-
-    def _int(self, e: IntImm) -> DType:
-        d = e.dtype
-        if d.name == "int64" and d.lanes == 1 and -_FAR <= e.value < _FAR:
-            return d
-        low = 0 if d.is_unsigned else -(1 << (d.bits - 1))
-        if d.is_float or d.lanes != 1 or not low <= e.value < low + (1 << d.bits):
-            raise Malformed(f"{e.value} as {d}", e)
-        return d
-
-    def _float(self, e: FloatImm) -> DType:
-        if not e.dtype.is_float or e.dtype.lanes != 1:
-            raise Malformed(f"{e.value} as {e.dtype}", e)
-        return e.dtype
-
-    def _same(self, e: Expr, a: Expr, b: Expr, what: str) -> DType:
-        x, y = self.expr(a), self.expr(b)
-        if x is not y and x != y:
-            raise Malformed(f"{what}: {x} against {y}", e)
-        return x
-
-    def _binary(self, e: Binary) -> DType:
-        if e.op not in BINARY:
-            raise Malformed(f"binary operator {e.op!r}", e)
-        found = self._same(e, e.a, e.b, e.op)
-        if e.op in ("and", "or") and not found.is_bool:
-            raise Malformed(f"{e.op} of {found}", e)
-        return BOOL.with_lanes(found.lanes) if BINARY[e.op][1] else found
-
-    def _unary(self, e: Unary) -> DType:
-        if e.op not in UNARY:
-            raise Malformed(f"unary operator {e.op!r}", e)
-        found = self.expr(e.a)
-        if (e.op == "not" and not found.is_bool) or (e.op == "sqrt" and not found.is_float):
-            raise Malformed(f"{e.op} of {found}", e)
-        return found
-
-    def _select(self, e: Select) -> DType:
-        cond, found = self.expr(e.cond), self._same(e, e.a, e.b, "select")
-        if not cond.is_bool or cond.lanes not in (1, found.lanes):
-            raise Malformed(f"select by {cond} among {found}", e)
-        return found
-
-    def _cast(self, e: Cast) -> DType:
-        found = self.expr(e.a)
-        if found.lanes != e.dtype.lanes:
-            raise Malformed(f"cast of {found} to {e.dtype}", e)
-        return e.dtype
-
-    def _ramp(self, e: Ramp) -> DType:
-        found = self._same(e, e.base, e.stride, "ramp")
-        if not found.is_int or found.lanes != 1 or e.lanes < 1:
-            raise Malformed(f"ramp of {e.lanes} lanes from {found}", e)
-        return found.with_lanes(e.lanes)
-
-    def _broadcast(self, e: Broadcast) -> DType:
-        found = self.expr(e.a)
-        if found.lanes != 1 or e.lanes < 1:
-            raise Malformed(f"broadcast of {found} to {e.lanes} lanes", e)
-        return found.with_lanes(e.lanes)
-
-    def _shuffle(self, e: Shuffle) -> DType:
-        found = self._same(e, e.a, e.b, "shuffle")
-        if not e.lanes or not all(0 <= i < 2 * found.lanes for i in e.lanes):
-            raise Malformed(f"lanes {e.lanes} of two {found}", e)
-        return found.with_lanes(len(e.lanes))
-
-    def _vector_reduce(self, e: VectorReduce) -> DType:
-        if e.op not in REDUCE_BINARY and e.op not in REDUCE_BINARY.values():
-            raise Malformed(f"reduction {e.op!r}", e)
-        return self.expr(e.a).element
-
-    def _intrin(self, e: Intrin) -> DType:
-        if INTRINSICS.get(e.name) != len(e.args):
-            raise Malformed(f"{e.name!r} with {len(e.args)} arguments", e)
-        types = [self.expr(a) for a in e.args]
-        if any(t != types[0] for t in types):
-            raise Malformed(f"{e.name} of {', '.join(map(str, types))}", e)
-        needed = BITCASTS[e.name][0] if e.name in BITCASTS else types[0].name
-        if types[0].name != needed:
-            raise Malformed(f"{e.name} of {types[0]}", e)
-        return e.dtype
-
-    def _reduce(self, e: Reduce) -> DType:
-        if e.op not in REDUCE_BINARY:
-            raise Malformed(f"reduction {e.op!r}", e)
-        for var, extent in e.axes:
-            if self.expr(extent) != var.dtype or var.dtype.lanes != 1:
-                raise Malformed(f"axis {var.name} is {var.dtype}, its extent is not", e)
-            if var in self._vars:
-                raise Malformed(f"{var.name} is bound again while in scope", e)
-            self._vars[var] = False
-        found = self.expr(e.value)
-        for var, _ in e.axes:
-            del self._vars[var]
-        return found
-
-    def _load(self, e: Load) -> DType:
-        return e.buffer.dtype.with_lanes(self._indices(e.buffer, e.indices, e))
-
-    # ---- memory ------------------------------------------------------------------------------
-
-    def _access(self, b: Buffer, indices: tuple[Expr, ...]) -> int:
-        """Lanes of a statement's access."""
-        try:
-            return self._indices(b, indices, None)
-        except Malformed as error:
-            if error.node is not None:
-                error.path += reversed(_path_to(indices, error.node) or [])
-                error.path.append(".indices")
-                error.node = None
-            raise
-
-    def _indices(self, b: Buffer, indices: tuple[Expr, ...], at: Expr | None) -> int:
-        if b not in self._buffers:
-            raise Malformed(f"buffer {b.name} is not bound here", at)
-        if len(indices) != len(b.shape):
-            raise Malformed(f"{len(indices)} indices for {b!r}", at)
-        lanes = 1
-        for e in indices:
-            found = self.expr(e)
-            if not found.is_int or (found.lanes != 1 and lanes != 1):
-                types = ", ".join(str(x.dtype) for x in indices)
-                raise Malformed(f"indices of {types} into {b!r}", at)
-            lanes = max(lanes, found.lanes)
-        if b.scope == "register":
-            for e, extent in zip(indices, b.shape, strict=True):
-                self._register(b, e, int_value(extent), at)
-        return lanes
-
-    def _register(self, b: Buffer, e: Expr, size: int | None, at: Expr | None) -> None:
-        """Registers have no address: every index must be a number once loops are unrolled."""
-        lanes, start = 1, e
-        if isinstance(e, Ramp):
-            lanes, start = e.lanes, e.base
-            if int_value(e.stride) != 1:
-                raise Malformed(f"register buffer {b.name} read with a stride", at)
-        if isinstance(start, IntImm):
-            if size is not None and not 0 <= start.value <= size - lanes:
-                raise Malformed(f"elements {start.value}..{start.value + lanes - 1} of {b!r}", at)
-            return
-        moving = [v for v in free_vars(e) if not self._vars.get(v)]
-        if moving or has_load(e):
-            name = moving[0].name if moving else "a load"
-            raise Malformed(f"register buffer {b.name} indexed by {name}", at)
-
-
-def _path_to(root: object, node: Expr) -> list[str] | None:
-    """Field names from `root` to the node that is `node`, outermost first."""
-    if root is node:
-        return []
-    items: list[tuple[str, object]] = []
-    if isinstance(root, tuple):
-        items = [(f"[{i}]", x) for i, x in enumerate(root)]
-    elif isinstance(root, Expr):
-        fields = getattr(type(root), "__dataclass_fields__", {})
-        items = [(f".{name}", getattr(root, name)) for name in fields]
-    for name, item in items:
-        found = _path_to(item, node) if isinstance(item, (Expr, tuple)) else None
-        if found is not None:
-            return [name, *found]
-    return None
 
 
 _STMTS: dict[type, Callable[..., None]] = {
@@ -397,20 +271,9 @@ _STMTS: dict[type, Callable[..., None]] = {
     If: TirVerifier._if,
     Alloc: TirVerifier._alloc,
     Prefetch: TirVerifier._prefetch,
-}
-_EXPRS: dict[type, Callable[..., DType]] = {
-    Var: TirVerifier._var,
-    IntImm: TirVerifier._int,
-    FloatImm: TirVerifier._float,
-    Binary: TirVerifier._binary,
-    Unary: TirVerifier._unary,
-    Select: TirVerifier._select,
-    Cast: TirVerifier._cast,
-    Ramp: TirVerifier._ramp,
-    Broadcast: TirVerifier._broadcast,
-    Shuffle: TirVerifier._shuffle,
-    VectorReduce: TirVerifier._vector_reduce,
-    Intrin: TirVerifier._intrin,
-    Reduce: TirVerifier._reduce,
-    Load: TirVerifier._load,
+    MatchBuffer: TirVerifier._match,
+    Block: TirVerifier._block,
+    While: TirVerifier._while,
+    Assert: TirVerifier._assert,
+    Evaluate: TirVerifier._evaluate,
 }

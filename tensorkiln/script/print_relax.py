@@ -9,7 +9,6 @@ import weakref
 import numpy as np
 
 from tensorkiln.ir.attrs import Attrs
-from tensorkiln.ir.expr import Expr, IntImm
 from tensorkiln.ir.relax import (
     Binding,
     Bound,
@@ -169,19 +168,8 @@ class RelaxPrinter:
         return out
 
     def attr(self, v: object) -> str:
-        """An attribute's value. Literal expressions are spelled T.int64(4), as 4 is the int."""
-        if isinstance(v, tuple):
-            inner = ", ".join(map(self.attr, v))
-            return f"({inner},)" if len(v) == 1 else f"({inner})"
-        if isinstance(v, IntImm):
-            return f"T.{v.dtype}({v.value})"
-        if isinstance(v, Expr):
-            return self._tir.expr(v)
-        if isinstance(v, str):
-            return string(v)
-        if isinstance(v, float) and repr(v) in ("inf", "-inf", "nan"):
-            return f'float("{v!r}")'
-        return repr(v)
+        """An attribute's value."""
+        return self._tir.attr(v)
 
     def _constant(self, c: Constant) -> str:
         values = _inline(c)

@@ -1,167 +1,36 @@
-"""Tensor programs as text: expressions, statements and `PrimFunc`."""
+"""Tensor programs as text: statements and `PrimFunc`."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.dtype import BOOL, INT64
-from tensorkiln.ir.expr import (
-    Binary,
-    Broadcast,
-    Cast,
-    Expr,
-    FloatImm,
-    IntImm,
-    Intrin,
-    Load,
-    Ramp,
-    Reduce,
-    Select,
-    Shuffle,
-    Unary,
-    Var,
-    VectorReduce,
+from tensorkiln.ir.dtype import INT64
+from tensorkiln.ir.expr import Binary, Expr, IntImm, Var
+from tensorkiln.ir.stmt import (
+    Alloc,
+    Assert,
+    Block,
+    Evaluate,
+    For,
+    If,
+    Let,
+    MatchBuffer,
+    Prefetch,
+    PrimFunc,
+    Region,
+    Seq,
+    Stmt,
+    Store,
+    While,
 )
-from tensorkiln.ir.stmt import Alloc, For, If, Let, Prefetch, PrimFunc, Seq, Stmt, Store
-from tensorkiln.ir.visit import free_vars
-from tensorkiln.script.names import Names, identifier, string
-from tensorkiln.script.syntax import (
-    COMPARE,
-    INFIX,
-    KIND_WORDS,
-    NEG,
-    NOT,
-    inferred_outputs,
-)
+from tensorkiln.script.names import identifier, string
+from tensorkiln.script.print_expr import ExprPrinter
+from tensorkiln.script.syntax import KIND_WORDS, inferred_outputs
 
 
-class TirPrinter:
-    """One function's text. `names` may come filled with the variables already in scope."""
-
-    def __init__(self, names: Names | None = None, *, canonical: bool = False):
-        self.canonical = canonical
-        self.names = names or Names(canonical=canonical)
-        self.lines: list[str] = []
-
-    # ---- expressions -------------------------------------------------------------------------
-
-    def expr(self, e: Expr, outer: int = 0) -> str:
-        """`e`, in parentheses when it binds looser than `outer`."""
-        return _EXPR[type(e)](self, e, outer)
-
-    def exprs(self, items: tuple[Expr, ...]) -> str:
-        """Several, separated by commas."""
-        return ", ".join([_EXPR[type(e)](self, e, 0) for e in items])
-
-    def tuple_(self, items: tuple[Expr, ...]) -> str:
-        """Several as a Python tuple."""
-        return f"({self.exprs(items)},)" if len(items) == 1 else f"({self.exprs(items)})"
-
-    def index(self, items: tuple[Expr, ...]) -> str:
-        """What stands between the brackets of an access."""
-        return self.exprs(items) or "()"
-
-    def buffer(self, b: Buffer) -> str:
-        """The buffer's name."""
-        return self.names.of.get(b) or self.names.bind(b, b.name, "b")
-
-    def _var(self, e: Var, outer: int) -> str:
-        return self.names.of.get(e) or self.names.bind(e, e.name)
-
-    def _int(self, e: IntImm, outer: int) -> str:
-        dtype = e.dtype
-        if dtype is INT64 or dtype == INT64:
-            return str(e.value)
-        if dtype == BOOL and e.value in (0, 1):
-            return "True" if e.value else "False"
-        return f"T.{dtype}({e.value})"
-
-    def _float(self, e: FloatImm, outer: int) -> str:
-        text = repr(e.value)
-        if not math.isfinite(e.value):
-            sign = "-" if text == "nan" and math.copysign(1.0, e.value) < 0 else ""
-            text = f'"{sign}{text}"'
-        return f"T.{e.dtype}({text})"
-
-    def _binary(self, e: Binary, outer: int) -> str:
-        found = INFIX.get(e.op)
-        a, b = e.a, e.b
-        if found is None:
-            return f"T.{e.op}({_EXPR[type(a)](self, a, 0)}, {_EXPR[type(b)](self, b, 0)})"
-        symbol, level = found
-        # Comparisons chain in Python, so neither side may be a bare comparison.
-        left = _EXPR[type(a)](self, a, level + (level == COMPARE))
-        text = f"{left} {symbol} {_EXPR[type(b)](self, b, level + 1)}"
-        return f"({text})" if level < outer else text
-
-    def _unary(self, e: Unary, outer: int) -> str:
-        a = e.a
-        if e.op == "not":
-            text = f"not {self.expr(a, NOT)}"
-            return f"({text})" if outer > NOT else text
-        if e.op == "neg" and not isinstance(a, IntImm):
-            text = f"-{self.expr(a, NEG)}"
-            return f"({text})" if outer > NEG else text
-        return f"T.{e.op}({self.expr(a)})"
-
-    def _select(self, e: Select, outer: int) -> str:
-        return f"T.select({self.exprs((e.cond, e.a, e.b))})"
-
-    def _cast(self, e: Cast, outer: int) -> str:
-        return f'T.Cast("{e.dtype}", {self.expr(e.a)})'
-
-    def _load(self, e: Load, outer: int) -> str:
-        return f"{self.buffer(e.buffer)}[{self.index(e.indices)}]"
-
-    def _ramp(self, e: Ramp, outer: int) -> str:
-        return f"T.Ramp({self.expr(e.base)}, {self.expr(e.stride)}, {e.lanes})"
-
-    def _broadcast(self, e: Broadcast, outer: int) -> str:
-        return f"T.Broadcast({self.expr(e.a)}, {e.lanes})"
-
-    def _shuffle(self, e: Shuffle, outer: int) -> str:
-        return f"T.shuffle({self.expr(e.a)}, {self.expr(e.b)}, {e.lanes!r})"
-
-    def _vector_reduce(self, e: VectorReduce, outer: int) -> str:
-        return f'T.vector_reduce("{e.op}", {self.expr(e.a)})'
-
-    def _intrin(self, e: Intrin, outer: int) -> str:
-        return f"T.{e.name}({self.exprs(e.args)})"
-
-    def _reduce(self, e: Reduce, outer: int) -> str:
-        axes = []
-        for var, extent in e.axes:
-            bound = self.expr(extent)
-            tail = "" if var.dtype == INT64 else f', "{var.dtype}"'
-            axes.append(f"({self.names.bind(var, var.name)}, {bound}{tail})")
-        text = f'T.reduce("{e.op}", [{", ".join(axes)}], {self.expr(e.value)})'
-        for var, _ in reversed(e.axes):
-            self.names.release(var)
-        return text
-
-    # ---- types -------------------------------------------------------------------------------
-
-    def dim(self, d: Expr, quoted: bool) -> str:
-        """An extent: quoted where it uses names that the text around it does not bind yet."""
-        if isinstance(d, IntImm):
-            return self.expr(d)
-        free = [v for v in free_vars(d) if v not in self.names.of]
-        if isinstance(d, Var) and d.dtype != INT64 and free:
-            return f'T.var("{self.expr(d)}", "{d.dtype}")'
-        text = self.expr(d)
-        return '"' + text.replace('"', "'") + '"' if quoted or free else text
-
-    def dims(self, shape: tuple[Expr, ...], quoted: bool) -> str:
-        """A shape as a Python tuple."""
-        inner = ", ".join([self.dim(d, quoted) for d in shape])
-        return f"({inner},)" if len(shape) == 1 else f"({inner})"
-
-    def _buffer_args(self, b: Buffer, quoted: bool) -> str:
-        text = f'{self.dims(b.shape, quoted)}, "{b.dtype}"'
-        text += "" if b.scope == "global" else f', scope="{b.scope}"'
-        return text if b.align == 64 else f"{text}, align={b.align}"
+class TirPrinter(ExprPrinter):
+    """Statements and functions, line by line."""
 
     # ---- statements --------------------------------------------------------------------------
 
@@ -184,10 +53,9 @@ class TirPrinter:
                 name = self.names.bind(s.var, s.var.name)
                 self.lines.append(f"{pad}{name}: T.{s.var.dtype} = {value}")
                 bound.append(s.var)
-            elif isinstance(s, Alloc):
-                args = self._buffer_args(s.buffer, quoted=False)
-                name = self.names.bind(s.buffer, s.buffer.name, "b")
-                self.lines.append(f"{pad}{name} = T.alloc_buffer({args})")
+            elif isinstance(s, Alloc | MatchBuffer):
+                name, made = self._made(s)
+                self.lines.append(f"{pad}{name} = {made}")
                 bound.append(s.buffer)
             else:
                 self.stmt(s, pad)
@@ -206,6 +74,11 @@ class TirPrinter:
         args = extent if zero else f"{self.expr(lo)}, extent={extent}"
         if var.dtype != s.extent.dtype:
             args += f', dtype="{var.dtype}"'
+        attrs = dict(s.attrs.items_)
+        if s.kind == "thread":
+            args += f", thread={self.attr(attrs.pop('thread'))}"
+        if attrs:
+            args += f", annotations={self.attrs(attrs.items())}"
         name = self.names.bind(var, var.name)
         self.lines.append(f"{pad}for {name} in T.{KIND_WORDS[s.kind]}({args}):")
         self.block(s.body, pad + "    ")
@@ -242,10 +115,17 @@ class TirPrinter:
             self.lines.append(f"{pad}else:")
             self.block(s.orelse, pad + "    ")
 
-    def _alloc(self, s: Alloc, pad: str) -> None:
-        args = self._buffer_args(s.buffer, quoted=False)
-        name = self.names.bind(s.buffer, s.buffer.name, "b")
-        self.lines.append(f"{pad}with T.alloc_buffer({args}) as {name}:")
+    def _made(self, s: Alloc | MatchBuffer) -> tuple[str, str]:
+        """The new buffer's name, and the call that makes it."""
+        args = self.buffer_args(s.buffer, quoted=False)
+        call = f"T.alloc_buffer({args})"
+        if isinstance(s, MatchBuffer):
+            call = f"T.match_buffer({self.buffer(s.source)}[{self.index(s.indices)}], {args})"
+        return self.names.bind(s.buffer, s.buffer.name, "b"), call
+
+    def _alloc(self, s: Alloc | MatchBuffer, pad: str) -> None:
+        name, made = self._made(s)
+        self.lines.append(f"{pad}with {made} as {name}:")
         self.block(s.body, pad + "    ")
         self.names.release(s.buffer)
 
@@ -253,6 +133,54 @@ class TirPrinter:
         text = f"T.prefetch({self.buffer(s.buffer)}, {self.tuple_(s.indices)}"
         text += "" if s.locality == 3 else f", locality={s.locality}"
         self.lines.append(f"{pad}{text}, write=True)" if s.write else f"{pad}{text})")
+
+    def _while(self, s: While, pad: str) -> None:
+        self.lines.append(f"{pad}while {self.expr(s.cond)}:")
+        self.block(s.body, pad + "    ")
+
+    def _evaluate(self, s: Evaluate, pad: str) -> None:
+        self.lines.append(f"{pad}{self.expr(s.value)}")
+
+    def _assert(self, s: Assert, pad: str) -> None:
+        self.lines.append(f"{pad}assert {self.expr(s.cond)}, {string(s.message)}")
+
+    # ---- blocks ------------------------------------------------------------------------------
+
+    def _block(self, s: Block, pad: str) -> None:
+        self.lines.append(f"{pad}with T.block({string(s.name)}):")
+        inner = pad + "    "
+        # All values first: a variable may have the name of one that a later value mentions.
+        heads = [f"T.axis.{i.kind}({self.exprs((i.extent, i.value))})" for i in s.iters]
+        for i, head in zip(s.iters, heads, strict=True):
+            self.lines.append(f"{inner}{self.names.bind(i.var, i.var.name)} = {head}")
+        self.lines.append(f"{inner}T.reads({self._regions(s.reads)})")
+        self.lines.append(f"{inner}T.writes({self._regions(s.writes)})")
+        if s.attrs:
+            self.lines.append(f"{inner}T.block_attr({self.attrs(s.attrs.items_)})")
+        if s.init is not None:
+            self.lines.append(f"{inner}with T.init():")
+            self.block(s.init, inner + "    ")
+        self.block(s.body, inner)
+        for i in reversed(s.iters):
+            self.names.release(i.var)
+
+    def _regions(self, regions: tuple[Region, ...]) -> str:
+        out = []
+        for r in regions:
+            ranges = [self._range(lo, extent) for lo, extent in r.ranges]
+            out.append(f"{self.buffer(r.buffer)}[{', '.join(ranges) or '()'}]")
+        return ", ".join(out)
+
+    def _range(self, lo: Expr, extent: Expr) -> str:
+        """`lo` for one element, else `lo:end`."""
+        start = self.expr(lo)
+        if extent == IntImm(1, lo.dtype):
+            return start
+        if lo == IntImm(0, lo.dtype):
+            return f"{start}:{self.expr(extent)}"
+        if isinstance(lo, IntImm) and isinstance(extent, IntImm) and lo.dtype == INT64:
+            return f"{start}:{self.expr(IntImm(lo.value + extent.value, lo.dtype))}"
+        return f"{start}:{self.expr(Binary('add', lo, extent))}"
 
     # ---- functions ---------------------------------------------------------------------------
 
@@ -264,12 +192,14 @@ class TirPrinter:
         name = "f" if self.canonical else identifier(f.name, "f")
         self.lines.append(f"{pad}@T.prim_func{self._options(f, name)}")
         self.lines.append(f"{pad}def {name}({', '.join(params)}):")
+        if f.attrs:
+            self.lines.append(f"{pad}    T.func_attr({self.attrs(f.attrs.items_)})")
         self.block(f.body, pad + "    ")
 
     def _param(self, p: Buffer | Var) -> str:
         if isinstance(p, Var):
             return f"{self.names.of[p]}: T.{p.dtype}"
-        return f"{self.names.of[p]}: T.Buffer({self._buffer_args(p, quoted=True)})"
+        return f"{self.names.of[p]}: T.Buffer({self.buffer_args(p, quoted=True)})"
 
     def _options(self, f: PrimFunc, name: str) -> str:
         """What the decorator must say because the parser would assume otherwise."""
@@ -287,22 +217,6 @@ class TirPrinter:
         return f"({', '.join(items)})" if items else ""
 
 
-_EXPR: dict[type, Callable[..., str]] = {
-    Var: TirPrinter._var,
-    IntImm: TirPrinter._int,
-    FloatImm: TirPrinter._float,
-    Binary: TirPrinter._binary,
-    Unary: TirPrinter._unary,
-    Select: TirPrinter._select,
-    Cast: TirPrinter._cast,
-    Load: TirPrinter._load,
-    Ramp: TirPrinter._ramp,
-    Broadcast: TirPrinter._broadcast,
-    Shuffle: TirPrinter._shuffle,
-    VectorReduce: TirPrinter._vector_reduce,
-    Intrin: TirPrinter._intrin,
-    Reduce: TirPrinter._reduce,
-}
 _STMT: dict[type, Callable[..., None]] = {
     For: TirPrinter._for,
     Seq: TirPrinter._seq,
@@ -311,4 +225,9 @@ _STMT: dict[type, Callable[..., None]] = {
     If: TirPrinter._if,
     Alloc: TirPrinter._alloc,
     Prefetch: TirPrinter._prefetch,
+    MatchBuffer: TirPrinter._alloc,
+    While: TirPrinter._while,
+    Evaluate: TirPrinter._evaluate,
+    Assert: TirPrinter._assert,
+    Block: TirPrinter._block,
 }

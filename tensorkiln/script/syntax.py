@@ -36,6 +36,7 @@ KIND_WORDS = {
     "parallel": "parallel",
     "vectorized": "vectorized",
     "unrolled": "unroll",
+    "thread": "thread_binding",
 }
 # Words after `R.` that are not operators; an operator of such a name is written R.op("name", ...).
 GRAPH_WORDS = frozenset(

@@ -13,8 +13,23 @@ from dataclasses import replace
 from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.expr import Expr, Var, const, int_value
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.stmt import Alloc, For, If, Let, Prefetch, PrimFunc, Seq, Stmt, Store, seq
-from tensorkiln.ir.visit import map_children
+from tensorkiln.ir.stmt import (
+    Alloc,
+    Assert,
+    Evaluate,
+    For,
+    If,
+    Let,
+    MatchBuffer,
+    Prefetch,
+    PrimFunc,
+    Seq,
+    Stmt,
+    Store,
+    While,
+    seq,
+)
+from tensorkiln.ir.visit import map_children, map_stmt
 
 
 def unroll_loops(mod: IRModule) -> IRModule:
@@ -49,11 +64,11 @@ def _stmt(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
                 raise InternalError(f"unrolled loop over {var} has no constant extent")
             steps = [_stmt(body, {**values, var: const(first + i)}) for i in range(count)]
             return seq(*steps)
-        case For(var, lo, extent, kind, body):
+        case For(var, lo, extent, kind, body, attrs):
             new = _stmt(body, values)
             lo2, extent2 = ex(lo), ex(extent)
             same = new is body and lo2 is lo and extent2 is extent
-            return s if same else For(var, lo2, extent2, kind, new)
+            return s if same else For(var, lo2, extent2, kind, new, attrs)
         case Seq(stmts):
             parts = tuple(_stmt(t, values) for t in stmts)
             return s if all(a is b for a, b in zip(parts, stmts, strict=True)) else seq(*parts)
@@ -78,4 +93,6 @@ def _stmt(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
             return s if new is body else Alloc(buf, new)
         case Prefetch(buf, indices, locality, write):
             return s if not values else Prefetch(buf, tuple(map(ex, indices)), locality, write)
+        case While() | MatchBuffer() | Evaluate() | Assert():
+            return map_stmt(s, ex, lambda t: _stmt(t, values))
     raise InternalError(f"unroll_loops: unknown statement {type(s).__name__}")

@@ -84,8 +84,8 @@ class _Vectorizer:
                 return Let(wide, val, self.stmt(body))
             case Seq(stmts):
                 return seq(*map(self.stmt, stmts))
-            case For(var, lo, extent, kind, body):
-                return For(var, lo, extent, kind, self.stmt(body))
+            case For(var, lo, extent, kind, body, attrs):
+                return For(var, lo, extent, kind, self.stmt(body), attrs)
             case Alloc(buf, body):
                 return Alloc(buf, self.stmt(body))
             case If(cond, then, orelse) if not self.uses(cond):
