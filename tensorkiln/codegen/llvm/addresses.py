@@ -98,10 +98,17 @@ class Addresses(Arithmetic, ABC):
                 total.terms.append((scale, e))
 
     def _address(self, buf: Buffer, indices: tuple[Expr, ...]) -> tuple[str, int | None]:
-        """Pointer to lane 0: one GEP per loop depth, then the constant part."""
+        """Pointer to lane 0, and the lane stride."""
+        ptr, offset, lane_stride = self._base(buf, indices)
+        if offset:
+            ptr = self._line(f"getelementptr inbounds i8, ptr {ptr}, i64 {offset}")
+        return ptr, lane_stride
+
+    def _base(self, buf: Buffer, indices: tuple[Expr, ...]) -> tuple[str, int, int | None]:
+        """Lane 0 as a pointer (one GEP per loop depth) and a constant number of bytes."""
         flat, lane_stride = self._flat(buf, indices)
         if lane_stride is None:
-            return "", None
+            return "", 0, None
         st = self._state
         size = 1 if buf.dtype.is_bool else buf.dtype.bytes
         by_depth: dict[int, list[tuple[int, Expr]]] = {}
@@ -120,9 +127,7 @@ class Addresses(Arithmetic, ABC):
                 found = self._line(f"getelementptr inbounds i8, ptr {ptr}, i64 {offset}", scope)
                 scope.memo[key] = found
             ptr = found
-        if flat.constant:
-            ptr = self._line(f"getelementptr inbounds i8, ptr {ptr}, i64 {flat.constant * size}")
-        return ptr, lane_stride
+        return ptr, flat.constant * size, lane_stride
 
     def _scaled(self, e: Expr, scale: int, scope: Scope) -> str:
         v = self.index(e)

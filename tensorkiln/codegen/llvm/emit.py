@@ -52,7 +52,7 @@ class Emitter(Values):
             for p, v in params.items()
         ]
         root = self._open_scope()
-        self._state.block = "entry"
+        self._state.enter("entry")
         if extra:
             begin, end = Var("begin"), Var("end")
             self._state.vars[begin], self._state.vars[end] = "%begin", "%end"
@@ -97,6 +97,7 @@ class Emitter(Values):
             f = self._line(f"getelementptr {struct_type}, ptr {closure}, i32 0, i32 {i}")
             self._emit(f"  store {t} {captured[p]}, ptr {f}")
         self.declares.add("declare void @kiln_parallel_for(ptr, ptr, i64)")
+        st.written(None)
         self._emit(f"  call void @kiln_parallel_for(ptr {name}.entry, ptr {closure}, i64 {extent})")
 
     def _stmt(self, s: Stmt) -> None:
@@ -148,7 +149,7 @@ class Emitter(Values):
         for label, branch in branches:
             scope = self._open_scope()
             self._emit(f"{label}:")
-            st.block = label
+            st.enter(label)
             self._stmt(branch)
             self._emit(f"  br label %{end}")
             self._close_scope()
@@ -156,7 +157,7 @@ class Emitter(Values):
         self._close_scope()
         st.scopes[-1].lines.extend(whole.lines)
         self._emit(f"{end}:")
-        st.block = end
+        st.enter(end)
 
     def _loop(self, s: For, begin_at_lo: bool = False) -> None:
         """A bottom-tested loop, guarded when its extent may be zero."""
@@ -178,7 +179,7 @@ class Emitter(Values):
         iv, following, latch = self._fresh(), self._fresh(), self._label()
         self._emit(f"{head}:")
         self._emit(f"  {iv} = phi i64 [ {lo}, %{pre} ], [ {following}, %{latch} ]")
-        st.block = head
+        st.enter(head)
         st.vars[s.var], st.depths[s.var] = iv, body.depth
         was_parallel, st.in_parallel = st.in_parallel, st.in_parallel or s.kind == "parallel"
         self._stmt(s.body)
@@ -191,7 +192,7 @@ class Emitter(Values):
         self._close_scope()
         st.scopes[-1].lines.extend(body.lines)
         self._emit(f"{end}:")
-        st.block = end
+        st.enter(end)
 
     def _alloc(self, buf: Buffer) -> None:
         st = self._state
@@ -219,6 +220,7 @@ class Emitter(Values):
             self._emit(f"  store {llvm_type(dtype)} {value}, ptr {slot}")
             return
         ptr, stride = self._address(s.buffer, s.indices)
+        self._state.written(None if self.func.inplace else s.buffer)
         if dtype.is_bool:
             value = self._line(
                 f"zext {llvm_type(dtype)} {value} to {llvm_type(DType('uint8', dtype.lanes))}"

@@ -39,6 +39,8 @@ class FunctionState:
     registers: dict[Buffer, dict[tuple[tuple[int, ...], int], str]] = field(default_factory=dict)
     block: str = "entry"
     in_parallel: bool = False
+    # Loads of this basic block that no store has made stale: (buffer, pointer, offset, type).
+    loaded: dict[tuple[Buffer, str, int, str], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for p, v in self.params.items():
@@ -46,6 +48,18 @@ class FunctionState:
                 self.buffers[p] = v
             else:
                 self.vars[p], self.depths[p] = v, 0
+
+    def enter(self, block: str) -> None:
+        """What follows belongs to another basic block."""
+        self.block = block
+        self.loaded.clear()
+
+    def written(self, buffer: Buffer | None) -> None:
+        """Forget what was loaded from memory that changes; None: any memory may."""
+        if buffer is None:
+            self.loaded.clear()
+        elif any(key[0] is buffer for key in self.loaded):
+            self.loaded = {k: v for k, v in self.loaded.items() if k[0] is not buffer}
 
 
 class Lines:

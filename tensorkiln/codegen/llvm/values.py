@@ -90,8 +90,21 @@ class Values(Addresses):
         if buf in self._state.registers:
             slot = self._register(buf, e.indices, dtype)
             return self._line(f"load {llvm_type(dtype)}, ptr {slot}")
+        base, offset, stride = self._base(buf, e.indices)
+        key = (buf, base, offset, f"{dtype} {stride}")
+        if stride is None:
+            return self._load_from(e, base, stride)
+        found = self._state.loaded.get(key)
+        if found is None:
+            ptr = base
+            if offset:
+                ptr = self._line(f"getelementptr inbounds i8, ptr {base}, i64 {offset}")
+            found = self._state.loaded[key] = self._load_from(e, ptr, stride)
+        return found
+
+    def _load_from(self, e: Load, ptr: str, stride: int | None) -> str:
+        dtype, buf = e.dtype, e.buffer
         t = memory_type(dtype)
-        ptr, stride = self._address(buf, e.indices)
         if dtype.lanes == 1 or stride == 1:
             align = self._alignment(buf, e.indices)
             v = self._line(f"load {t}, ptr {ptr}, align {align}")
