@@ -35,10 +35,10 @@ from tensorkiln.external import (
 )
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, GlobalRef
+from tensorkiln.ir.text.printer import print_module
 from tensorkiln.ir.verify import verify
 from tensorkiln.link.shared import Fcompile
 from tensorkiln.schedule.lower import lower_groups
-from tensorkiln.script.printer import print_module
 from tensorkiln.target import Target, cpu_target, hooks_of, require_codegen, with_host
 from tensorkiln.transform.relax.assign_layouts import assign_layouts
 from tensorkiln.transform.relax.canonicalize import canonicalize

@@ -9,9 +9,9 @@ from tensorkiln.arith.simplify import prove
 from tensorkiln.base.errors import InternalError
 from tensorkiln.codegen.host_function import spelled
 from tensorkiln.ir.expr import Binary, Cast, Expr, IntImm, Select, Unary, Var, binary
+from tensorkiln.ir.text.names import Names
+from tensorkiln.ir.text.print_tir import TirPrinter
 from tensorkiln.ir.visit import free_vars
-from tensorkiln.script.names import Names
-from tensorkiln.script.print_tir import TirPrinter
 
 _C_OPS = {
     "add": "+",

@@ -29,7 +29,7 @@ from tensorkiln.ir.relax import (
     Tuple,
     Value,
 )
-from tensorkiln.script.printer import print_function
+from tensorkiln.ir.text.printer import print_function
 from tensorkiln.target import Target
 
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 from tensorkiln.ir.relax import Function
 from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.text.scripted import Scripted
 
 AnyFunction = Function | PrimFunc
 
 
 @dataclass(frozen=True, slots=True)
-class IRModule(Mapping[str, AnyFunction]):
+class IRModule(Mapping[str, AnyFunction], Scripted):
     """Functions in a fixed order. A pass makes a new module, or returns the one it was given."""
 
     functions: tuple[AnyFunction, ...] = ()

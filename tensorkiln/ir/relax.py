@@ -33,6 +33,7 @@ from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, ExprLike, as_expr, int_value
 from tensorkiln.ir.layout import Layout
+from tensorkiln.ir.text.scripted import Scripted
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +286,7 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class Function(Scripted):
     """A graph function. `attrs`: `primitive` marks a fused group that becomes one kernel;
     `external` names the external code generator that makes it, instead of a schedule."""
 

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Expr, Var
+from tensorkiln.ir.text.scripted import Scripted
 
 # parallel: iterations are split over threads and must not depend on each other.
 # vectorized: becomes vector lanes. unrolled: repeated in the code.
@@ -154,7 +155,7 @@ Param = Buffer | Var
 
 
 @dataclass(frozen=True, slots=True)
-class PrimFunc:
+class PrimFunc(Scripted):
     """A tensor program. `outputs`: how many of the last buffers are written; the rest are read.
 
     `inplace` lists read parameters whose memory may be the (single) output's: every element is

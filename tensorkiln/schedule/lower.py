@@ -9,6 +9,7 @@ from tensorkiln.ir.expr import Expr
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.relax import Binding, Call, Function, GlobalRef, ShapeValue, TensorType
 from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.text.printer import print_function
 from tensorkiln.schedule.attention import schedule_attention, supports_attention
 from tensorkiln.schedule.conv2d import (
     is_depthwise,
@@ -24,7 +25,6 @@ from tensorkiln.schedule.lrn import schedule_lrn, supports_lrn
 from tensorkiln.schedule.movement import plan_movement, schedule_movement
 from tensorkiln.schedule.pool import schedule_pool, supports_pool
 from tensorkiln.schedule.rows import schedule_layer_norm, schedule_softmax, supports_rows
-from tensorkiln.script.printer import print_function
 from tensorkiln.target import Target
 
 Schedule = Callable[[Group, Target], PrimFunc]

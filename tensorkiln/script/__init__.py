@@ -8,14 +8,14 @@ for i in range(4):
 Y[i] = X[i] + 1
 """
 
-from tensorkiln.script.dialect import Dialect
-from tensorkiln.script.parser import from_source, function, ir_module, prim_func
-from tensorkiln.script.printer import (
+from tensorkiln.ir.text.printer import (
     constant_table,
     print_expr,
     print_function,
     print_module,
 )
+from tensorkiln.script.dialect import Dialect
+from tensorkiln.script.parser import from_source, function, ir_module, prim_func
 
 T = Dialect("T", {"prim_func": prim_func})
 R = Dialect("R", {"function": function})

@@ -36,9 +36,9 @@ from tensorkiln.ir.relax import (
     constant,
 )
 from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.text.print_relax import digest
 from tensorkiln.script.parse_expr import ExprParser
 from tensorkiln.script.parse_tir import plain_arguments
-from tensorkiln.script.print_relax import digest
 from tensorkiln.script.scope import Number, Scope
 
 Infer = Callable[[Call], Type]

@@ -22,9 +22,9 @@ from tensorkiln.ir.stmt import (
     Stmt,
     Store,
 )
+from tensorkiln.ir.text.syntax import KIND_WORDS, inferred_outputs
 from tensorkiln.script.parse_expr import ExprParser
 from tensorkiln.script.scope import Scope
-from tensorkiln.script.syntax import KIND_WORDS, inferred_outputs
 
 LOOPS = {
     **{word: kind for kind, word in KIND_WORDS.items()},

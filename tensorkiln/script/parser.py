@@ -15,9 +15,9 @@ import numpy as np
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.module import AnyFunction, IRModule
+from tensorkiln.ir.text.printer import CLASS
 from tensorkiln.script.parse_relax import Infer, ModuleContext, RelaxParser
 from tensorkiln.script.parse_tir import TirParser
-from tensorkiln.script.printer import CLASS
 from tensorkiln.script.scope import Scope
 from tensorkiln.script.source import Source
 

@@ -21,9 +21,9 @@ from tensorkiln.ir.equal import first_difference
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Function, tensor
+from tensorkiln.ir.text.printer import constant_table, print_module
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.script import from_source
-from tensorkiln.script.printer import constant_table, print_module
 from tests.transform.graphs import c, graph, rand
 
 Array = np.ndarray

@@ -14,9 +14,9 @@ from tensorkiln.ir.equal import first_difference
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Function, GlobalRef, ShapeValue, Tuple, tensor
+from tensorkiln.ir.text.printer import constant_table
 from tensorkiln.ir.verify import verify
 from tensorkiln.script import from_source, print_module
-from tensorkiln.script.printer import constant_table
 from tensorkiln.target import Target
 from tests.transform.graphs import assert_same_values, c, graph, rand
 from tests.transform.test_random_graphs import modules

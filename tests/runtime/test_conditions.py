@@ -20,9 +20,9 @@ import tensorkiln as tk  # noqa: E402
 from tensorkiln.artifact.inspect import inspect_library  # noqa: E402
 from tensorkiln.base.errors import UserError  # noqa: E402
 from tensorkiln.cli.inspect import report_text  # noqa: E402
+from tensorkiln.ir.text.printer import constant_table, print_module  # noqa: E402
 from tensorkiln.runtime import Executor, load_module  # noqa: E402
 from tensorkiln.script import from_source  # noqa: E402
-from tensorkiln.script.printer import constant_table, print_module  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 F = np.float32

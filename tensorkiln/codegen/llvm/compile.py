@@ -20,7 +20,7 @@ from tensorkiln.base.version import VERSION
 from tensorkiln.codegen.llvm.emit import emit_llvm
 from tensorkiln.codegen.llvm.worker import read_frame, write_frame
 from tensorkiln.ir.stmt import PrimFunc
-from tensorkiln.script.printer import print_function
+from tensorkiln.ir.text.printer import print_function
 from tensorkiln.target import Target
 
 

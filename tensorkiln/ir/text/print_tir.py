@@ -24,9 +24,9 @@ from tensorkiln.ir.stmt import (
     Store,
     While,
 )
-from tensorkiln.script.names import identifier, string
-from tensorkiln.script.print_expr import ExprPrinter
-from tensorkiln.script.syntax import KIND_WORDS, inferred_outputs
+from tensorkiln.ir.text.names import identifier, string
+from tensorkiln.ir.text.print_expr import ExprPrinter
+from tensorkiln.ir.text.syntax import KIND_WORDS, inferred_outputs
 
 
 class TirPrinter(ExprPrinter):

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from tensorkiln.ir.expr import Expr
 from tensorkiln.ir.module import AnyFunction, IRModule
+from tensorkiln.ir.relax import Function
 from tensorkiln.ir.stmt import PrimFunc
-from tensorkiln.script.names import identifier, string
-from tensorkiln.script.print_relax import Constants, RelaxPrinter
-from tensorkiln.script.print_tir import TirPrinter
+from tensorkiln.ir.text.names import identifier, string
+from tensorkiln.ir.text.print_relax import Constants, RelaxPrinter
+from tensorkiln.ir.text.print_tir import TirPrinter
 
 HEADER = "import tensorkiln as tk\nfrom tensorkiln.script import R, T\n\n\n"
 CLASS = "Module"
@@ -31,6 +32,15 @@ def print_function(f: AnyFunction, canonical: bool = False) -> str:
 def print_module(mod: IRModule) -> str:
     """The module as a Python file that `from_source` reads back."""
     return _module_text(mod, Constants())
+
+
+def print_any(node: object) -> str:
+    """A module or a function."""
+    if isinstance(node, IRModule):
+        return print_module(node)
+    if isinstance(node, PrimFunc | Function):
+        return print_function(node)
+    raise TypeError(f"{type(node).__name__} has no script")
 
 
 def constant_table(mod: IRModule) -> dict[str, object]:

@@ -26,9 +26,9 @@ from tensorkiln.ir.expr import (
     Var,
     VectorReduce,
 )
+from tensorkiln.ir.text.names import Names, string
+from tensorkiln.ir.text.syntax import COMPARE, INFIX, NEG, NOT
 from tensorkiln.ir.visit import free_vars
-from tensorkiln.script.names import Names, string
-from tensorkiln.script.syntax import COMPARE, INFIX, NEG, NOT
 
 
 class ExprPrinter:

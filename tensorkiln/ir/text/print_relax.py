@@ -25,9 +25,9 @@ from tensorkiln.ir.relax import (
     TupleType,
     Type,
 )
-from tensorkiln.script.names import Names, identifier, string
-from tensorkiln.script.print_tir import TirPrinter
-from tensorkiln.script.syntax import GRAPH_WORDS, INLINE_ELEMENTS
+from tensorkiln.ir.text.names import Names, identifier, string
+from tensorkiln.ir.text.print_tir import TirPrinter
+from tensorkiln.ir.text.syntax import GRAPH_WORDS, INLINE_ELEMENTS
 
 # id of an array -> (the array, its digest): hashing a model's weights once is slow enough.
 _DIGESTS: dict[int, tuple[weakref.ref[np.ndarray], str]] = {}

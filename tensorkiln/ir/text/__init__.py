@@ -1,0 +1,1 @@
+"""Modules as Python text: names of variables, the printers of both languages, colour."""

@@ -1,0 +1,25 @@
+"""`script()` and `show()` of modules and functions."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+from tensorkiln.ir.text.colour import coloured_for
+
+
+class Scripted:
+    """What has a form as Python text."""
+
+    __slots__ = ()
+
+    def script(self) -> str:
+        """The Python text that `tk.script.from_source` reads back."""
+        from tensorkiln.ir.text.printer import print_any  # it imports the nodes themselves
+
+        return print_any(self)
+
+    def show(self, file: TextIO | None = None) -> None:
+        """Print the script to `file` (None: standard output), in colour on a terminal."""
+        out = sys.stdout if file is None else file
+        out.write(coloured_for(out, self.script()))
