@@ -1,7 +1,8 @@
 """The compiler on one page: from a module to an Executable, pass by pass.
 
 To change the pipeline, copy `relax_passes` or `tir_passes`, edit the list, and hand it to
-`compile`. A pass is any function from IRModule to IRModule.
+`compile` (docs/howto/customise-the-pipeline.md). A pass is any callable from IRModule to IRModule:
+a function, or a frozen dataclass when it has options. `passes/run.py` runs them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 
 from tensorkiln import frontend
 from tensorkiln.artifact import Artifact, ArtifactSet
@@ -18,7 +18,8 @@ from tensorkiln.artifact.dependency import merge_dependencies
 from tensorkiln.artifact.metadata import KernelInfo, added_json, artifact_infos
 from tensorkiln.base.cache import Cache
 from tensorkiln.base.config import Config, read_config
-from tensorkiln.base.errors import InternalError, Issue, UnsupportedError, UserError
+from tensorkiln.base.debug import SOURCES, say
+from tensorkiln.base.errors import Issue, UnsupportedError, UserError
 from tensorkiln.base.progress import Progress
 from tensorkiln.base.version import VERSION
 from tensorkiln.codegen.call_plan import WeightArena, graph_host_function, tensor_host_function
@@ -29,27 +30,28 @@ from tensorkiln.codegen.lowered import require_lowered
 from tensorkiln.executable import Executable, weights_content
 from tensorkiln.external import (
     External,
+    PartitionExternals,
     checked_artifacts,
     emit_externals,
-    partition_externals,
 )
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, GlobalRef
 from tensorkiln.ir.text.printer import print_module
-from tensorkiln.ir.verify import verify
 from tensorkiln.link.shared import Fcompile
-from tensorkiln.schedule.lower import lower_groups
+from tensorkiln.passes import Instrument, Pass, Pipeline, make_runner, resolve
+from tensorkiln.schedule.lower import LowerGroups
 from tensorkiln.target import Target, cpu_target, hooks_of, require_codegen, with_host
-from tensorkiln.transform.relax.assign_layouts import assign_layouts
+from tensorkiln.transform.relax.assign_layouts import AssignLayouts
 from tensorkiln.transform.relax.canonicalize import canonicalize
-from tensorkiln.transform.relax.decompose_attention import decompose_attention
+from tensorkiln.transform.relax.decompose_attention import DecomposeAttention
 from tensorkiln.transform.relax.eliminate_common_subexpressions import (
     eliminate_common_subexpressions,
 )
 from tensorkiln.transform.relax.eliminate_dead_code import eliminate_dead_code
 from tensorkiln.transform.relax.fold_constants import fold_constants
 from tensorkiln.transform.relax.fold_scale import fold_scale
-from tensorkiln.transform.relax.fuse_ops import fuse_ops
+from tensorkiln.transform.relax.forward_values import forward_values
+from tensorkiln.transform.relax.fuse_ops import FuseOps
 from tensorkiln.transform.relax.infer_types import infer_types
 from tensorkiln.transform.relax.match_activations import match_activations
 from tensorkiln.transform.relax.match_attention import match_attention
@@ -59,9 +61,6 @@ from tensorkiln.transform.relax.plan_memory import plan_memory
 from tensorkiln.transform.tir.lower_blocks import lower_blocks
 from tensorkiln.transform.tir.unroll_loops import unroll_loops
 from tensorkiln.transform.tir.vectorize_loops import vectorize_loops
-
-Pass = Callable[[IRModule], IRModule]
-Pipeline = str | Pass | Sequence[Pass] | None
 
 
 def relax_passes(target: Target, externals: Sequence[External] = ()) -> list[Pass]:
@@ -84,16 +83,30 @@ def relax_passes(target: Target, externals: Sequence[External] = ()) -> list[Pas
         eliminate_common_subexpressions,
         eliminate_dead_code,  # before layouts: dead readers would ask for conversions
         # Externals see canonical operators on row-major tensors.
-        partial(partition_externals, target=target, externals=externals),
-        partial(decompose_attention, target=cpu),
-        partial(assign_layouts, target=cpu),
-        fuse_ops,
-        partial(lower_groups, target=cpu),
+        PartitionExternals(target, externals),
+        DecomposeAttention(cpu),
+        AssignLayouts(cpu),
+        FuseOps(),
+        LowerGroups(cpu),
         plan_memory,
     ]
 
 
-def tir_passes(target: Target) -> list[Pass]:
+def minimal_relax_passes(target: Target, externals: Sequence[External] = ()) -> list[Pass]:
+    """What lowering needs and no more, a kernel per operator: to see if a pass is at fault."""
+    cpu, externals = cpu_target(target), all_externals(target, externals)
+    return [
+        infer_types,
+        forward_values,
+        PartitionExternals(target, externals),
+        DecomposeAttention(cpu),
+        FuseOps(default=False),
+        LowerGroups(cpu),
+        plan_memory,
+    ]
+
+
+def tir_passes(target: Target, externals: Sequence[External] = ()) -> list[Pass]:
     """Blocks and scheduled loops -> explicit vectors, straight-line bodies: ready for codegen."""
     return [
         lower_blocks,
@@ -108,6 +121,33 @@ def all_externals(target: Target, externals: Sequence[External] = ()) -> tuple[E
     return (*externals, *(own(target) if own else ()))
 
 
+def auto_relax_passes(target: Target, externals: Sequence[External] = ()) -> Pipeline:
+    """Those of the target's kind, else the compiler's own."""
+    own = hooks_of(target).relax_pipeline
+    return own(target, externals) if own else relax_passes(target, externals)
+
+
+def auto_tir_passes(target: Target, externals: Sequence[External] = ()) -> Pipeline:
+    """Those of the target's kind, else the compiler's own."""
+    own = hooks_of(target).tir_pipeline
+    return own(target) if own else tir_passes(target)
+
+
+# What a name stands for, as `relax_pipeline=` and `tir_pipeline=` take it.
+Named = dict[str, Callable[[Target, Sequence[External]], Pipeline]]
+RELAX_PIPELINES: Named = {
+    "auto": auto_relax_passes,
+    "default": relax_passes,  # whatever the target's kind would do
+    "minimal": minimal_relax_passes,
+    "none": lambda target, externals: None,
+}
+TIR_PIPELINES: Named = {
+    "auto": auto_tir_passes,
+    "default": tir_passes,
+    "none": lambda target, externals: None,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Who does what in one compile."""
@@ -115,24 +155,38 @@ class Plan:
     target: Target  # with its host
     cpu: Target  # what is compiled here is compiled for
     externals: tuple[External, ...]
-    relax: Pipeline  # what "auto" means
-    tir: Pipeline
-    last: Pipeline
+    relax: tuple[Pass, ...]
+    tir: tuple[Pass, ...]
+    last: tuple[Pass, ...]
     linker: Fcompile | str | None
 
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """All of them."""
+        return (*self.relax, *self.tir, *self.last)
 
-def plan_for(target: Target, externals: Sequence[External] = ()) -> Plan:
-    """What the target's kind does itself, and the compiler's own for the rest."""
+
+def plan_for(
+    target: Target,
+    externals: Sequence[External] = (),
+    relax_pipeline: Pipeline = "auto",
+    tir_pipeline: Pipeline = "auto",
+) -> Plan:
+    """What the caller asks for, what the target's kind does, the compiler's own for the rest."""
     require_codegen(target)
     target = with_host(target)
     hooks = hooks_of(target)
+    last = hooks.pre_codegen(target) if hooks.pre_codegen else None
+    if tir_pipeline in (None, "none"):
+        last = None
+    given = tuple(externals)
     return Plan(
         target,
         cpu_target(target),
-        all_externals(target, externals),
-        hooks.relax_pipeline(target) if hooks.relax_pipeline else relax_passes(target, externals),
-        hooks.tir_pipeline(target) if hooks.tir_pipeline else tir_passes(target),
-        hooks.pre_codegen(target) if hooks.pre_codegen else None,
+        all_externals(target, given),
+        resolve("relax_pipeline", relax_pipeline, RELAX_PIPELINES, target, given),
+        resolve("tir_pipeline", tir_pipeline, TIR_PIPELINES, target, given),
+        resolve("pre_codegen", last, {}),
         hooks.linker(target) if hooks.linker else None,
     )
 
@@ -145,13 +199,15 @@ def compile(
     tir_pipeline: Pipeline = "auto",
     system_lib_prefix: str | None = None,
     externals: Sequence[External] = (),
+    instruments: Sequence[Instrument] = (),
     progress: Progress | None = None,
 ) -> Executable:
     """Compile a module for a target (None: this machine's CPU).
 
-    Pipelines: `"auto"` is that of the target's kind; None runs nothing and expects the module to be
-    lowered already; a pass, or a list of passes, replaces the automatic one. `externals` are code
-    generators that get what they support, the first one first, before those of the kind.
+    Pipelines: `"auto"` is that of the target's kind, other names are in the tables above; None
+    runs nothing and expects the module to be lowered already; a pass, or a list of passes, replaces
+    the automatic one. `externals` are code generators that get what they support, the first one
+    first, before those of the kind. `instruments` watch every pass (`tensorkiln.passes`).
     Raises UserError, UnsupportedError (all issues at once), InternalError.
     """
     if not isinstance(mod, IRModule):
@@ -162,7 +218,8 @@ def compile(
         )
     if system_lib_prefix is not None:
         raise UnsupportedError("system_lib_prefix: static system libraries are not built yet")
-    plan = plan_for(Target("native") if target is None else Target(target), externals)
+    asked = Target("native") if target is None else Target(target)
+    plan = plan_for(asked, externals, relax_pipeline, tir_pipeline)
     cpu = plan.cpu
     if cpu.is_baseline:
         note = f"{cpu.mcpu} is the baseline of {cpu.arch}: 'native' uses all this CPU has"
@@ -171,12 +228,12 @@ def compile(
         else:
             progress.note(note)
     config, progress = read_config(), progress or Progress()
+    runner = make_runner(instruments, config, plan.passes)
     progress.phase("optimise graph")
-    mod = _run("relax_pipeline", relax_pipeline, plan.relax, mod, config)
+    mod = runner.run(mod, "relax", plan.relax)
     progress.phase("lower kernels")
-    mod = _run("tir_pipeline", tir_pipeline, plan.tir, mod, config)
-    if tir_pipeline is not None:
-        mod = _run("pre_codegen", plan.last, None, mod, config)
+    mod = runner.run(mod, "tir", plan.tir)
+    mod = runner.run(mod, "pre_codegen", plan.last)
     require_lowered(mod)
     emitted = emit_externals(mod, plan.externals)
     progress.phase("compile kernels", len(mod.prim_funcs))
@@ -188,60 +245,6 @@ def compile(
 def check(model: object, target: Target | str | None = None) -> tuple[Issue, ...]:
     """Everything in an ONNX model that cannot be compiled, at once; empty when all can."""
     return frontend.check_onnx(model)
-
-
-# -- running passes ----------------------------------------------------------------------
-
-
-def pass_name(p: Pass) -> str:
-    """The name of a pass: its function's."""
-    return pass_name(p.func) if isinstance(p, partial) else getattr(p, "__name__", type(p).__name__)
-
-
-def _run(name: str, pipeline: Pipeline, auto: Pipeline, mod: IRModule, config: Config) -> IRModule:
-    """Run one pipeline, verifying (and, when asked, dumping) after every pass that changed."""
-    passes: Sequence[Pass]
-    if pipeline == "auto":
-        pipeline = auto
-    if pipeline is None:
-        passes = ()
-    elif isinstance(pipeline, str):
-        raise UserError(
-            f"{name}={pipeline!r}: expected 'auto', None, a pass or a list of passes",
-            code="unknown-pipeline",
-            hint="did you mean 'auto'?",
-        )
-    else:
-        passes = pipeline if isinstance(pipeline, list | tuple) else (pipeline,)
-        _check_passes(name, passes)
-    for i, p in enumerate(passes):
-        new = p(mod)
-        if new is mod:
-            continue
-        if not isinstance(new, IRModule):
-            raise UserError(
-                f"{name}: {pass_name(p)} returned {type(new).__name__}, expected an IRModule",
-                code="bad-pass",
-            )
-        mod = new
-        if config.dump is not None:
-            config.dump.mkdir(parents=True, exist_ok=True)
-            file = config.dump / f"{name.split('_')[0]}-{i:02d}-{pass_name(p)}.py"
-            file.write_text(print_module(mod))
-        try:
-            verify(mod)
-        except InternalError as e:
-            raise InternalError(f"after {pass_name(p)}: {e.message}", code=e.code) from e
-    return mod
-
-
-def _check_passes(name: str, passes: Sequence[object]) -> None:
-    for i, p in enumerate(passes):
-        if not callable(p):
-            raise UserError(
-                f"{name}: pass {i} is {p!r}, expected a function from IRModule to IRModule",
-                code="bad-pass",
-            )
 
 
 # -- from kernels to artifacts -----------------------------------------------------------
@@ -290,6 +293,7 @@ def _assemble(mod: IRModule, plan: Plan, code: Sequence[Artifact]) -> Executable
         cpu_features=plan.cpu.required_features,
         prefix=name,
     )
+    say(SOURCES, f"entry.c\n{entry}")
     header = header_h(functions, library_name=name, prefix=name)
     artifacts += [
         Artifact("host", "native", "entry.c", entry.encode()),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tensorkiln.pipeline import pass_name, relax_passes, tir_passes
+from tensorkiln.passes import pass_name
+from tensorkiln.pipeline import relax_passes, tir_passes
 from tensorkiln.target import Target
 from tests.test_import_floors import DATA_ROOMS, FLOORS
 

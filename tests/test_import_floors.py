@@ -16,7 +16,9 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"ir"}),
     frozenset({"target", "artifact", "arith", "script"}),
     frozenset({"ops"}),
-    frozenset({"frontend", "transform", "schedule", "codegen", "external", "link", "runtime"}),
+    frozenset(
+        {"passes", "frontend", "transform", "schedule", "codegen", "external", "link", "runtime"}
+    ),
     frozenset({"executable"}),
     frozenset({"pipeline"}),
     frozenset({"tune"}),

@@ -211,9 +211,10 @@ def test_no_pipelines_on_a_lowered_module(lib: tvm.Executable) -> None:
     assert again.artifacts == lib.artifacts
 
 
-@pytest.mark.parametrize("name", ["auot", "default", "fuse_ops"])
+@pytest.mark.parametrize("name", ["auot", "defautl", "fuse_ops"])
 def test_an_unknown_pipeline(name: str) -> None:
-    with pytest.raises(UserError, match="expected 'auto', None, a pass or a list") as caught:
+    expected = "expected 'auto', 'default', 'none', None, a pass or a list"
+    with pytest.raises(UserError, match=expected) as caught:
         tvm.compile(MyModule, tir_pipeline=name)
     assert caught.value.code == "unknown-pipeline"
     assert "tir_pipeline" in str(caught.value)

@@ -86,7 +86,7 @@ KNOBS: tuple[Knob, ...] = (
         "KILN_DEBUG",
         "debug",
         _whole(0, 5),
-        "1: tracebacks with errors; 2 to 5 do the same so far",
+        "1 to 5: passes and times, their changes, sources, rules that fired, commands",
     ),
     Knob("KILN_DUMP", "dump", _folder, "folder for the program after every pass that changed it"),
     Knob("KILN_CACHE", "cache", _flag, "0 compiles without the kernel cache"),

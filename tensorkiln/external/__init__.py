@@ -7,13 +7,13 @@ that it emits. They obey the C interface of every kernel and take part in memory
 from tensorkiln.artifact.dependency import ExternalDependency
 from tensorkiln.external.emit import checked_artifacts, emit_externals
 from tensorkiln.external.external import External, symbols
-from tensorkiln.external.partition import partition_externals
+from tensorkiln.external.partition import PartitionExternals
 
 __all__ = [
     "External",
     "ExternalDependency",
+    "PartitionExternals",
     "checked_artifacts",
     "emit_externals",
-    "partition_externals",
     "symbols",
 ]

@@ -33,18 +33,25 @@ from tensorkiln.ir.text.printer import print_function
 from tensorkiln.target import Target
 
 
-def partition_externals(
-    mod: IRModule, target: Target, externals: Sequence[External] = ()
-) -> IRModule:
-    """Partition every graph; this very module when no external takes anything."""
-    if not named(externals):
-        return mod
-    functions = _Functions(set(mod))
-    graphs = {f.name: _Partition(f, target, externals, functions).run() for f in mod.graphs}
-    if not functions.made:
-        return mod
-    kept: list[AnyFunction] = [graphs.get(f.name, f) for f in mod.functions]
-    return mod.with_functions((*kept, *functions.made.values()))
+@dataclass(frozen=True, slots=True)
+class PartitionExternals:
+    """Partition every graph; the very module when no external takes anything."""
+
+    target: Target
+    externals: tuple[External, ...] = ()
+
+    def __call__(self, mod: IRModule) -> IRModule:
+        """Run the pass."""
+        if not named(self.externals):
+            return mod
+        functions = _Functions(set(mod))
+        graphs = {
+            f.name: _Partition(f, self.target, self.externals, functions).run() for f in mod.graphs
+        }
+        if not functions.made:
+            return mod
+        kept: list[AnyFunction] = [graphs.get(f.name, f) for f in mod.functions]
+        return mod.with_functions((*kept, *functions.made.values()))
 
 
 @dataclass(slots=True)

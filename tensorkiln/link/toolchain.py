@@ -19,6 +19,7 @@ from typing import Protocol
 
 from tensorkiln.base.cache import Cache
 from tensorkiln.base.config import read_config
+from tensorkiln.base.debug import COMMANDS, say
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
 from tensorkiln.link.stubs import STUB_LIBRARIES, make_stubs
 
@@ -67,6 +68,7 @@ class ToolFailure(Exception):
 
 def run_tool(command: Sequence[str], folder: Path, environ: dict[str, str] | None = None) -> str:
     """Run in `folder`, return what it wrote; raises ToolFailure or UserError (no such tool)."""
+    say(COMMANDS, f"(in {folder}) {shlex.join(command)}")
     try:
         done = subprocess.run(
             command, cwd=folder, env=environ, capture_output=True, text=True, errors="replace"

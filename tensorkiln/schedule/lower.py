@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tensorkiln.ir.expr import Expr
 from tensorkiln.ir.module import AnyFunction, IRModule
@@ -30,32 +30,40 @@ from tensorkiln.target import Target
 Schedule = Callable[[Group, Target], PrimFunc]
 
 
-def lower_groups(mod: IRModule, target: Target) -> IRModule:
-    """Schedule every primitive function; equal groups share one kernel.
+@dataclass(frozen=True, slots=True)
+class LowerGroups:
+    """Schedule every primitive function for a target; equal groups share one kernel.
 
     R.function conv2d_relu(x, w) [primitive] + main: y = conv2d_relu(x, w)
     ->  T.prim_func conv2d_relu(...)         + main: y = conv2d_relu(x, w, symbols)
 
     Needs: `fuse_ops`.
     """
-    kernels: dict[str, PrimFunc] = {}
-    renamed: dict[str, str] = {}
-    symbols: dict[str, tuple[Expr, ...]] = {}
-    others: list[AnyFunction] = []
-    for f in mod.functions:
-        if not isinstance(f, Function) or not f.is_primitive or f.external:
-            others.append(f)
-            continue
-        group = Group(f, f.name)
-        symbols[f.name] = group.symbols
-        key = print_function(f, canonical=True)
-        if key not in kernels:
-            kernels[key] = schedule_group(group, target)
-        renamed[f.name] = kernels[key].name
-    if not renamed:
-        return mod
-    graphs = [_call_kernels(f, renamed, symbols) if isinstance(f, Function) else f for f in others]
-    return mod.with_functions((*graphs, *kernels.values()))
+
+    target: Target
+
+    def __call__(self, mod: IRModule) -> IRModule:
+        """Run the pass."""
+        kernels: dict[str, PrimFunc] = {}
+        renamed: dict[str, str] = {}
+        symbols: dict[str, tuple[Expr, ...]] = {}
+        others: list[AnyFunction] = []
+        for f in mod.functions:
+            if not isinstance(f, Function) or not f.is_primitive or f.external:
+                others.append(f)
+                continue
+            group = Group(f, f.name)
+            symbols[f.name] = group.symbols
+            key = print_function(f, canonical=True)
+            if key not in kernels:
+                kernels[key] = schedule_group(group, self.target)
+            renamed[f.name] = kernels[key].name
+        if not renamed:
+            return mod
+        graphs = [
+            _call_kernels(f, renamed, symbols) if isinstance(f, Function) else f for f in others
+        ]
+        return mod.with_functions((*graphs, *kernels.values()))
 
 
 def schedule_group(group: Group, target: Target) -> PrimFunc:
@@ -66,6 +74,8 @@ def schedule_group(group: Group, target: Target) -> PrimFunc:
 def choose_schedule(group: Group, target: Target) -> Schedule:
     """The schedule for a group: a table in code, most specific first."""
     call, var = group.anchor, group.anchor_var
+    if group.function.attrs.get("by_rule", False):
+        return schedule_loops  # the others know the shapes of groups that fusion makes by itself
     if call is None or var is None:
         return schedule_loops if plan_movement(group) is None else schedule_movement
     out = group.out_type

@@ -16,7 +16,8 @@ Hook = Callable[..., Any]
 class Hooks:
     """Attributes of a kind; each is called with the Target, which has a host by then.
 
-    `relax_pipeline(target)`, `tir_pipeline(target)`: what `"auto"` means for this kind.
+    `relax_pipeline(target, externals)`, `tir_pipeline(target)`: what `"auto"` means for this kind;
+    `externals` are those that the user gave to `compile`.
     `pre_codegen(target)`: a pass or passes that run last, unless `tir_pipeline=None` was asked for.
     `relax_codegen(target)`: code generators for whole operators, a sequence of `External`.
     `tir_codegen(target, functions)`: artifacts (C sources or objects) that define every PrimFunc.

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorkiln.base.errors import UserError
-from tensorkiln.external import External, partition_externals, symbols
+from tensorkiln.external import External, PartitionExternals, symbols
 from tensorkiln.ir.equal import first_difference
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
@@ -29,7 +29,7 @@ def takes(name: str, ops: Collection[str], merge: bool = True) -> External:
 
 
 def partition(mod: IRModule, *externals: External) -> IRModule:
-    after = partition_externals(mod, TARGET, externals)
+    after = PartitionExternals(TARGET, tuple(externals))(mod)
     verify(after)
     return after
 
@@ -145,8 +145,8 @@ def test_symbolic_dimensions_are_passed_in_order() -> None:
 
 def test_nothing_taken_is_the_same_module() -> None:
     before = graph(lambda g, x: g.relu(x), x=(2,))
-    assert partition_externals(before, TARGET, ()) is before
-    assert partition_externals(before, TARGET, (takes("mine", {"add"}),)) is before
+    assert PartitionExternals(TARGET, ())(before) is before
+    assert PartitionExternals(TARGET, (takes("mine", {"add"}),))(before) is before
 
 
 def test_supports_sees_the_target() -> None:

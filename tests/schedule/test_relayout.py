@@ -14,7 +14,7 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import RVar, Tuple, constant, tensor
 from tensorkiln.ops.builder import GraphBuilder
 from tensorkiln.ops.evaluate import evaluate
-from tensorkiln.schedule.lower import lower_groups
+from tensorkiln.schedule.lower import LowerGroups
 from tensorkiln.target import Target
 
 Build = Callable[[GraphBuilder, RVar], RVar]
@@ -115,7 +115,7 @@ def _kernels() -> IRModule:
         z = g.emit("add", y, r)
         g.bindings[-1] = replace(g.bindings[-1], var=RVar(z.name, z.tensor.with_layout(layout)))
         functions.append(g.finish(g.bindings[-1].var, f"both{k}", primitive=True))
-    lowered = lower_groups(IRModule(tuple(functions)), Target("native"))
+    lowered = LowerGroups(Target("native"))(IRModule(tuple(functions)))
     assert {f.op_class for f in lowered.prim_funcs} == {"movement"}
     return lowered.map_prim_funcs(lambda f: replace(f, public=True))
 
@@ -151,5 +151,5 @@ def test_rounds_that_do_not_fit_stay_loops() -> None:
     y = g.emit("reshape", g.emit("relayout", x, layout="A B C D"), shape=(1, 3, 17, 2, 2))
     y = g.emit("transpose", y, axes=(0, 2, 1, 3, 4))
     f = g.finish(y, "shuffle", primitive=True)
-    lowered = lower_groups(IRModule((f,)), Target("native"))
+    lowered = LowerGroups(Target("native"))(IRModule((f,)))
     assert [k.op_class for k in lowered.prim_funcs] == ["loops"]

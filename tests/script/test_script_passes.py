@@ -10,7 +10,8 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, Tuple, constant, tensor
 from tensorkiln.ir.verify import verify
 from tensorkiln.ops.builder import GraphBuilder
-from tensorkiln.pipeline import pass_name, relax_passes, tir_passes
+from tensorkiln.passes import pass_name
+from tensorkiln.pipeline import relax_passes, tir_passes
 from tensorkiln.script import constant_table, from_source, print_function, print_module
 from tensorkiln.target import Target
 

@@ -44,7 +44,10 @@ def test_pipelines_and_last_passes(register: Any) -> None:
 
     register(
         relax_codegen=lambda target: [C_REFERENCE],
-        relax_pipeline=lambda target: [noted("relax"), *relax_passes(target)],
+        relax_pipeline=lambda target, externals: [
+            noted("relax"),
+            *relax_passes(target, externals),
+        ],
         tir_pipeline=lambda target: [*tir_passes(target), noted("tir")],
         pre_codegen=lambda target: noted("last"),
     )
@@ -114,5 +117,5 @@ def test_the_compilers_own_kind_brings_nothing() -> None:
     target = Target("llvm")
     plan = plan_for(target)
     assert plan.target is plan.cpu is target
-    assert plan.externals == () and plan.linker is None and plan.last is None
+    assert plan.externals == () and plan.linker is None and plan.last == ()
     assert hooks_of(target) == type(hooks_of(target))()

@@ -18,8 +18,8 @@ from tensorkiln.ir.relax import Call, Constant, RVar, TensorType, Tuple, Value, 
 from tensorkiln.ir.verify import verify
 from tensorkiln.ops.channel_window import ChannelWindow
 from tensorkiln.target import Target
-from tensorkiln.transform.relax.assign_layouts import assign_layouts
-from tensorkiln.transform.relax.fuse_ops import fuse_ops
+from tensorkiln.transform.relax.assign_layouts import AssignLayouts
+from tensorkiln.transform.relax.fuse_ops import FuseOps
 from tests.transform.graphs import Build, Graph, assert_same_values, c, graph, main, ops_of, rand
 
 TARGET = Target({"kind": "llvm", "mcpu": "haswell"})
@@ -35,8 +35,8 @@ def assigned(
 ) -> IRModule:
     """The graph with layouts: well-formed, and as good as the one before, fused or not."""
     mod = graph(build, **params)
-    out = assign_layouts(mod, target)
-    fused = fuse_ops(out)
+    out = AssignLayouts(target)(mod)
+    fused = FuseOps()(out)
     for after in (out, fused):
         verify(after)
         before = {p.name: p.type for p in main(mod).params}
@@ -101,7 +101,7 @@ def test_spans_name_the_value_that_is_converted() -> None:
 
 def test_no_convolution_no_change() -> None:
     mod = graph(lambda g, x: g.max_pool2d(g.relu(x), kernel=(2, 2)), x=(1, 16, 6, 6))
-    assert assign_layouts(mod, TARGET) is mod
+    assert AssignLayouts(TARGET)(mod) is mod
 
 
 @pytest.mark.parametrize(
@@ -177,8 +177,8 @@ ROW_MAJOR: dict[str, tuple[Build, dict[str, object]]] = {
 def test_convolution_without_direct_schedule_stays(name: str) -> None:
     build, params = ROW_MAJOR[name]
     mod = graph(build, **params)
-    assert assign_layouts(mod, TARGET) is mod
-    assert_same_values(mod, fuse_ops(mod), H=4, W=3)
+    assert AssignLayouts(TARGET)(mod) is mod
+    assert_same_values(mod, FuseOps()(mod), H=4, W=3)
 
 
 # --- the stem ------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ def test_grouped_filters_lie_over_the_window_of_their_panel() -> None:
     """Their type is the widened one: NumPy cannot run it, tests/schedule does."""
     w = rand(16, 4, 1, 1)
     build = lambda g, x: Tuple(tuple(g.conv2d(x, w, groups=4) for _ in "ab"))  # noqa: E731
-    out = assign_layouts(graph(build, x=(1, 16, 5, 5)), TARGET)
+    out = AssignLayouts(TARGET)(graph(build, x=(1, 16, 5, 5)))
     verify(out)
     got = packed(out, "conv2d")
     assert str(got.type.layout) == "A/8 B/4 C D B%4 A%8"
@@ -307,8 +307,8 @@ LINEAR_STAYS: dict[str, tuple[Build, dict[str, object]]] = {
 def test_linear_stays(name: str) -> None:
     build, params = LINEAR_STAYS[name]
     mod = graph(build, **params)
-    assert assign_layouts(mod, TARGET) is mod
-    assert_same_values(mod, fuse_ops(mod))
+    assert AssignLayouts(TARGET)(mod) is mod
+    assert_same_values(mod, FuseOps()(mod))
 
 
 def test_attention_wants_keys_by_lanes() -> None:
@@ -407,7 +407,7 @@ def test_results_are_row_major_again() -> None:
 
 def test_the_pass_is_deterministic() -> None:
     mod = graph(lambda g, x: g.relu(conv(g, conv(g, x, 16), 16, 5)), x=(1, 16, 5, 5))
-    one, other = (assign_layouts(mod, TARGET) for _ in range(2))
+    one, other = (AssignLayouts(TARGET)(mod) for _ in range(2))
     assert layouts(one) == layouts(other)
 
 
@@ -451,8 +451,8 @@ def _layer(draw: st.DrawFn, g: Graph, values: list[RVar]) -> RVar:
 @settings(max_examples=100, deadline=None)
 @given(networks())
 def test_any_network_keeps_its_meaning(mod: IRModule) -> None:
-    out = assign_layouts(mod, TARGET)
-    fused = fuse_ops(out)
+    out = AssignLayouts(TARGET)(mod)
+    fused = FuseOps()(out)
     for after in (out, fused):
         verify(after)
         assert_same_values(mod, after)

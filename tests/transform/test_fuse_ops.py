@@ -24,8 +24,8 @@ from tensorkiln.ir.relax import (
 )  # fmt: skip
 from tensorkiln.ir.verify import verify
 from tensorkiln.target import Target
-from tensorkiln.transform.relax.assign_layouts import assign_layouts
-from tensorkiln.transform.relax.fuse_ops import fuse_ops
+from tensorkiln.transform.relax.assign_layouts import AssignLayouts
+from tensorkiln.transform.relax.fuse_ops import FuseOps
 from tests.transform.graphs import Build, Graph, assert_same_values, c, graph, main, rand
 from tests.transform.test_assign_layouts import networks
 from tests.transform.test_random_graphs import modules
@@ -42,12 +42,12 @@ def fused(build: Build, sizes: dict[str, int] | None = None, **params: object) -
 
 def check_fused(mod: IRModule, **sizes: int) -> IRModule:
     """Both passes: well-formed, the same values, every operator in exactly one group."""
-    laid = assign_layouts(mod, TARGET)
-    out = fuse_ops(laid)
+    laid = AssignLayouts(TARGET)(mod)
+    out = FuseOps()(laid)
     for after in (laid, out):
         verify(after)
         assert_same_values(mod, after, **sizes)
-    assert fuse_ops(out) is out
+    assert FuseOps()(out) is out
     plan = out.graphs[0]
     called = [b.value.callee.name for b in plan.bindings  # type: ignore[union-attr]
               if isinstance(b.value, Call) and isinstance(b.value.callee, GlobalRef)]  # fmt: skip
@@ -372,7 +372,7 @@ def test_names_avoid_those_of_the_module() -> None:
     g = Graph()
     x = g.param("x", tensor((4,), "float32"))
     mod = IRModule((g.finish(g.exp(x), "exp"),))
-    out = fuse_ops(mod)
+    out = FuseOps()(mod)
     assert list(out) == ["exp", "exp_2"]
     assert_same_values(mod, out)
 
@@ -382,7 +382,7 @@ def test_several_graphs_have_kernels_of_their_own() -> None:
     for name in ("one", "two"):
         g = Graph()
         functions.append(g.finish(g.exp(g.param("x", tensor((4,), "float32"))), name))
-    assert list(fuse_ops(IRModule(tuple(functions)))) == ["one", "two", "exp", "exp_2"]
+    assert list(FuseOps()(IRModule(tuple(functions)))) == ["one", "two", "exp", "exp_2"]
 
 
 def test_a_group_stands_where_its_last_operator_stood() -> None:
@@ -399,9 +399,9 @@ def test_a_group_stands_where_its_last_operator_stood() -> None:
 def test_nothing_to_fuse() -> None:
     g = Graph()
     x = g.param("x", tensor((4,), "float32"))
-    fused_once = fuse_ops(IRModule((g.finish(g.exp(x)),)))
-    assert fuse_ops(fused_once) is fused_once
-    assert fuse_ops(IRModule()) == IRModule()
+    fused_once = FuseOps()(IRModule((g.finish(g.exp(x)),)))
+    assert FuseOps()(fused_once) is fused_once
+    assert FuseOps()(IRModule()) == IRModule()
 
 
 # --- any small graph -----------------------------------------------------------------------------

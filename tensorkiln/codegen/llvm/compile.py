@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorkiln.base.cache import Cache, key_of
+from tensorkiln.base.debug import SOURCES, say
 from tensorkiln.base.errors import InternalError
 from tensorkiln.base.version import VERSION
 from tensorkiln.codegen.llvm.emit import emit_llvm
@@ -129,11 +130,14 @@ def compile_kernels(
                 local.worker = _Worker()
                 with lock:
                     workers.append(local.worker)
-            made = local.worker.compile(f.name, emit_llvm(f, target), _options(target, "object"))
+            text = emit_llvm(f, target)
+            say(SOURCES, f"{f.name}.ll\n{text}")
+            made = local.worker.compile(f.name, text, _options(target, "object"))
             if cache is not None:
                 cache.put(key, made, components)
             on_done(f.name)
             return Kernel(f.name, made, False)
+        say(SOURCES, f"{f.name}.ll: object from the cache; KILN_CACHE=0 emits it again")
         on_done(f.name)
         return Kernel(f.name, found, True)
 

@@ -6,6 +6,8 @@ constants are printed by name and digest (`R.const("fc.weight", ...)`); their by
 
 from __future__ import annotations
 
+import numpy as np
+
 from tensorkiln.ir.expr import Expr
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.relax import Function
@@ -43,7 +45,7 @@ def print_any(node: object) -> str:
     raise TypeError(f"{type(node).__name__} has no script")
 
 
-def constant_table(mod: IRModule) -> dict[str, object]:
+def constant_table(mod: IRModule) -> dict[str, np.ndarray]:
     """The arrays that the module's text refers to by name: `from_source(text, constants=...)`."""
     constants = Constants()
     _module_text(mod, constants)

@@ -12,7 +12,7 @@ Needs: `infer_types`, constants folded.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tensorkiln import ops
 from tensorkiln.ir.attrs import Attrs
@@ -38,9 +38,15 @@ _KEEPS = ("max_pool2d", "avg_pool2d", "concat", "lrn")
 _PANEL_VECTORS = (3, 2)
 
 
-def assign_layouts(mod: IRModule, target: Target) -> IRModule:
-    """Give every value of every graph its layout."""
-    return mod.map_graphs(lambda f: _Assign(f, target).run())
+@dataclass(frozen=True, slots=True)
+class AssignLayouts:
+    """Give every value of every graph its layout on a target."""
+
+    target: Target
+
+    def __call__(self, mod: IRModule) -> IRModule:
+        """Run the pass."""
+        return mod.map_graphs(lambda f: _Assign(f, self.target).run())
 
 
 class _Assign:

@@ -10,7 +10,7 @@ Needs: `match_attention` has run; run before `assign_layouts`, which packs the k
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,10 +25,16 @@ from tensorkiln.target import Target
 _LOWEST = -3.0e38
 
 
-def decompose_attention(mod: IRModule, target: Target) -> IRModule:
-    """Replace every attention without a fused schedule by elementary operators."""
-    lanes = target.vector_lanes("float32")
-    return mod.map_graphs(lambda f: _function(f, lanes))
+@dataclass(frozen=True, slots=True)
+class DecomposeAttention:
+    """Replace every attention without a fused schedule on a target by elementary operators."""
+
+    target: Target
+
+    def __call__(self, mod: IRModule) -> IRModule:
+        """Run the pass."""
+        lanes = self.target.vector_lanes("float32")
+        return mod.map_graphs(lambda f: _function(f, lanes))
 
 
 def _function(f: Function, lanes: int) -> Function:

@@ -7,6 +7,10 @@ operators follow the anchor they read; elementwise and injective operators read 
 where they are used. Row-major reshapes stay calls: they are the same memory.
 
 Needs: `assign_layouts`. Every later pass sees calls of primitive functions and bare reshapes.
+
+Rules of a caller's decide before that. `FuseRule("relu(max_pool2d(x))")` puts both operators into
+one kernel, which then has plain loops for a schedule; `FuseRule("relu(conv2d(*_))", fuse=False)`
+keeps them apart.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from tensorkiln.ir.relax import (
     Tuple,
     Value,
 )
+from tensorkiln.transform.relax.fuse_rule import FuseRule, decide_edges, parse_rule
 
 # Anchors whose schedules run an elementwise epilogue on each finished element.
 _TAKES_EPILOGUE = ("conv2d", "linear", "layer_norm")
@@ -34,19 +39,27 @@ _TAKES_EPILOGUE = ("conv2d", "linear", "layer_norm")
 _MAX_PROLOGUE = 3
 
 
-def fuse_ops(mod: IRModule) -> IRModule:
-    """Fuse every graph of the module."""
-    functions: list[Function] = []
-    graphs = {}
-    names = _Names(set(mod))
-    for f in mod.graphs:
-        fused, groups = _Fuse(f, names).run()
-        graphs[f.name] = fused
-        functions += groups
-    if not functions:
-        return mod
-    kept = tuple(graphs.get(f.name, f) for f in mod.functions)
-    return mod.with_functions((*kept, *functions))
+@dataclass(frozen=True, slots=True)
+class FuseOps:
+    """Fuse every graph of the module. `default=False` leaves out all but the rules."""
+
+    rules: tuple[FuseRule, ...] = ()
+    default: bool = True
+
+    def __call__(self, mod: IRModule) -> IRModule:
+        """Run the pass."""
+        functions: list[Function] = []
+        graphs = {}
+        names = _Names(set(mod))
+        parsed = [(parse_rule(r.pattern), r.fuse) for r in self.rules]
+        for f in mod.graphs:
+            fused, groups = _Fuse(f, names, decide_edges(f, parsed), self.default).run()
+            graphs[f.name] = fused
+            functions += groups
+        if not functions:
+            return mod
+        kept = tuple(graphs.get(f.name, f) for f in mod.functions)
+        return mod.with_functions((*kept, *functions))
 
 
 class _Names:
@@ -70,6 +83,7 @@ class _Group:
 
     bindings: list[Binding] = field(default_factory=list)
     anchor: str = ""
+    by_rule: bool = False
 
     @property
     def out(self) -> RVar:
@@ -117,9 +131,9 @@ def _own_results(f: Function) -> Function:
 
 
 class _Fuse:
-    def __init__(self, f: Function, names: _Names):
+    def __init__(self, f: Function, names: _Names, decided: dict[RVar, bool], default: bool):
         f = _own_results(f)
-        self.f, self.names = f, names
+        self.f, self.names, self.decided, self.default = f, names, decided, default
         self.uses: dict[RVar, int] = {}
         for b in f.bindings:
             if isinstance(b.value, Call):
@@ -159,8 +173,12 @@ class _Fuse:
             if not isinstance(a, RVar) or self.uses.get(a) != 1 or a not in self.group_of:
                 continue
             producer = self.group_of[a]
-            if producer.out is a and self._can_join(producer, b, call, pattern, group.anchor):
+            if producer.out is not a:
+                continue
+            usual = self.default and self._can_join(producer, b, call, pattern, group.anchor)
+            if self.decided.get(a, usual) and (usual or _can_loop(producer, call, group.anchor)):
                 group.anchor = group.anchor or producer.anchor
+                group.by_rule |= producer.by_rule or not usual
                 joined.append(producer)
         for p in joined:
             group.bindings += p.bindings
@@ -242,7 +260,7 @@ class _Fuse:
                 tuple(p for _, p in params.values()),
                 tuple(body),
                 inside[group.out],
-                Attrs.of(primitive=True),
+                Attrs.of(primitive=True, **({"by_rule": True} if group.by_rule else {})),
             )
         )
         args = tuple(a for a, _ in params.values())
@@ -259,6 +277,13 @@ class _Fuse:
         ):
             source = self.group_of[source].bindings[0].value.args[0]  # type: ignore[union-attr]
         return not isinstance(source, RVar) or source in self.f.params or source in self.results
+
+
+def _can_loop(producer: _Group, call: Call, anchor: str) -> bool:
+    """Whether plain loops can compute a group and its reader at once."""
+    calls = [b.value for b in producer.bindings if isinstance(b.value, Call)]
+    programs = all(ops.get(c.op).program is not None for c in (*calls, call))
+    return programs and producer.last != "concat" and not (producer.anchor and anchor)
 
 
 def _vars(v: Value) -> list[RVar]:

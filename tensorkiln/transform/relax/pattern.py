@@ -22,6 +22,8 @@ from itertools import permutations
 
 import numpy as np
 
+from tensorkiln import ops
+from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.ir.attrs import AttrValue
 from tensorkiln.ir.relax import Bound, Call, Constant, RVar, Value
 
@@ -97,6 +99,40 @@ Pattern = AnyValue | AnyConstant | Number | Op | Named | Either
 def parse(text: str) -> Pattern:
     """The pattern that a row's text stands for; ValueError when it is none."""
     return _parse(ast.parse(text.strip(), mode="eval").body)
+
+
+def checked(text: str, where: str) -> Pattern:
+    """The pattern a caller wrote; UserError for what is none, or names no operator."""
+    try:
+        p = parse(text)
+    except (ValueError, SyntaxError, AssertionError) as error:
+        raise UserError(
+            f"{text!r} is not a pattern: {error}",
+            code="bad-rule",
+            where=where,
+            hint="write it as calls of operators, such as relu(max_pool2d(x))",
+        ) from error
+    for name in operators(p):
+        if name not in ops.OPS:
+            raise UserError(
+                f"{text!r}: no operator is called {name!r}",
+                code="unknown-operator",
+                where=where,
+                hint=nearest(name, ops.OPS),
+            )
+    return p
+
+
+def operators(p: Pattern) -> list[str]:
+    """The operators of a pattern, in the order of its text."""
+    match p:
+        case Op(name=name, args=args):
+            return [name, *(x for a in args for x in operators(a))]
+        case Named(pattern=inner):
+            return operators(inner)
+        case Either(options=options):
+            return [x for o in options for x in operators(o)]
+    return []
 
 
 def _parse(node: ast.expr) -> Pattern:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tensorkiln import ops
+from tensorkiln.base.debug import RULES, say
 from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.attrs import AttrValue
 from tensorkiln.ir.expr import Expr, int_value
@@ -153,6 +154,26 @@ def rewrite(mod: IRModule, rules: Sequence[Rule]) -> IRModule:
     return mod.map_graphs(lambda f: rewrite_function(f, table))
 
 
+@dataclass(frozen=True, slots=True)
+class RewriteOps:
+    """Apply rules of a caller's to every graph until none fits.
+
+    Before:  y = mul(x, sigmoid(x))          with Rule("mul(x, sigmoid(x))", "silu(x)")
+    After:   y = silu(x)
+    Needs:   types inferred.
+    """
+
+    rules: tuple[Rule, ...]
+
+    def __call__(self, mod: IRModule) -> IRModule:
+        """Run the pass."""
+        for rule in self.rules:
+            P.checked(rule.before, "Rule")
+            if isinstance(rule.after, str):
+                P.checked(rule.after, "Rule")
+        return rewrite(mod, self.rules)
+
+
 class RuleTable:
     """Rules by the operator they start at, patterns parsed."""
 
@@ -263,6 +284,7 @@ class Rewriter:
                     new = self._build(rule, Match(self, call, found, type_))
                     if new is not None:
                         self.applied = rule
+                        say(RULES, f"{self.f.name}: {call.span or self.base}: {rule.name}")
                         return new
         finally:
             self._depth -= 1

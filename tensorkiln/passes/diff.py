@@ -1,0 +1,80 @@
+"""What a pass changed, as a unified diff of the script, function by function."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+
+from tensorkiln.ir.equal import first_difference
+from tensorkiln.ir.module import AnyFunction, IRModule
+from tensorkiln.ir.text.printer import print_function
+
+# Beyond this product of lengths a line-by-line comparison costs more than it shows.
+_MOST_WORK = 4_000_000
+
+
+def module_diff(before: IRModule, after: IRModule, context: int = 2) -> list[str]:
+    """Lines of a unified diff; functions that are the same object, or equal, are left out."""
+    lines: list[str] = []
+    names = dict.fromkeys([*before, *after])
+    for name in names:
+        old, new = before.get(name), after.get(name)
+        if old is new:
+            continue
+        changes = text_diff(_lines(old), _lines(new), context)
+        if changes:
+            lines += [f"--- {name if old else '(new)'}", f"+++ {name if new else '(gone)'}"]
+            lines += changes
+        elif old is not None and new is not None and first_difference(old, new) is not None:
+            lines.append(f"=== {name}: equal as text, not in attributes")
+    return lines
+
+
+def _lines(f: AnyFunction | None) -> list[str]:
+    return [] if f is None else print_function(f).splitlines()
+
+
+def text_diff(old: Sequence[str], new: Sequence[str], context: int = 2) -> list[str]:
+    """Hunks `@@ -a,b +c,d @@` with `-`, `+` and blank lines; nothing when equal.
+
+    Equal heads and tails are cut off first; what is then too long to compare line by line is shown
+    as replaced.
+    """
+    same = zip(old, new, strict=False)
+    head = sum(1 for _ in takewhile(lambda p: p[0] == p[1], same))
+    rest = zip(reversed(old[head:]), reversed(new[head:]), strict=False)
+    tail = sum(1 for _ in takewhile(lambda p: p[0] == p[1], rest))
+    if head + tail == len(old) == len(new):
+        return []
+    start = max(0, head - context)
+    stop = max(0, tail - context)
+    a, b = old[start : len(old) - stop], new[start : len(new) - stop]
+    if len(a) * len(b) > _MOST_WORK:
+        kept = head - start, tail - stop
+        return [_hunk(start, len(a), start, len(b)), *_replaced(a, b, *kept)]
+    return list(_hunks(a, b, start, context))
+
+
+def _hunks(a: Sequence[str], b: Sequence[str], start: int, context: int) -> Iterator[str]:
+    matcher = difflib.SequenceMatcher(None, a, b, autojunk=False)
+    for group in matcher.get_grouped_opcodes(context):
+        first, last = group[0], group[-1]
+        yield _hunk(start + first[1], last[2] - first[1], start + first[3], last[4] - first[3])
+        for tag, i, j, k, m in group:
+            if tag == "equal":
+                yield from (f" {line}" for line in a[i:j])
+                continue
+            yield from (f"-{line}" for line in a[i:j])
+            yield from (f"+{line}" for line in b[k:m])
+
+
+def _replaced(a: Sequence[str], b: Sequence[str], head: int, tail: int) -> list[str]:
+    end_a, end_b = len(a) - tail, len(b) - tail
+    lines = [f" {line}" for line in a[:head]]
+    lines += [f"-{line}" for line in a[head:end_a]] + [f"+{line}" for line in b[head:end_b]]
+    return lines + [f" {line}" for line in a[end_a:]]
+
+
+def _hunk(i: int, n: int, k: int, m: int) -> str:
+    return f"@@ -{i + 1},{n} +{k + 1},{m} @@"

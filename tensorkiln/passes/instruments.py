@@ -1,0 +1,130 @@
+"""The instruments that come with the compiler."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+from tensorkiln.base.debug import CHANGES, PASSES
+from tensorkiln.base.errors import InternalError, UserError, nearest
+from tensorkiln.ir.equal import first_difference
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.text.printer import print_module
+from tensorkiln.ir.verify import verify
+from tensorkiln.passes.diff import module_diff
+from tensorkiln.passes.step import Instrument, Step
+from tensorkiln.script import constant_table, from_source
+
+
+@dataclass(slots=True)
+class Timing(Instrument):
+    """Collects how long each pass took; `print(timing.table())`."""
+
+    steps: list[Step] = field(default_factory=list)
+
+    def after(self, step: Step) -> None:
+        """Keep the step."""
+        self.steps.append(step)
+
+    def table(self) -> str:
+        """One line per pass, then the sum."""
+        lines = [_time_line(s) for s in self.steps]
+        total = sum(s.seconds for s in self.steps)
+        return "\n".join([*lines, f"{'':>3} {'':5} {'total':32} {total * 1e3:10.1f} ms"])
+
+
+def _time_line(s: Step) -> str:
+    note = "" if s.changed else "  (unchanged)"
+    return f"{s.number:3} {s.pipeline:5} {s.name:32} {s.seconds * 1e3:10.1f} ms{note}"
+
+
+@dataclass(slots=True)
+class Dump(Instrument):
+    """Writes `00-input.py`, then `<number>-<pass>.py` for each pass that changed the module."""
+
+    folder: Path | str
+    _started: bool = False
+
+    def before(self, step: Step) -> None:
+        """Write what the first pass is given."""
+        if not self._started:
+            self._started = True
+            self._write("00-input", step.before)
+
+    def after(self, step: Step) -> None:
+        """Write what the pass made."""
+        if step.changed and step.after is not None:
+            self._write(f"{step.number:02d}-{step.name}", step.after)
+
+    def _write(self, name: str, mod: IRModule) -> None:
+        folder = Path(self.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.py").write_text(print_module(mod), encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class Verify(Instrument):
+    """Verifies more than every compile does: each pass, changed or not, and with `round_trip` that
+    the module's text reads back as the same module."""
+
+    round_trip: bool = True
+
+    def after(self, step: Step) -> None:
+        """Verify, print, parse, compare."""
+        assert step.after is not None
+        verify(step.after)
+        if not self.round_trip:
+            return
+        text = print_module(step.after)
+        again = from_source(text, constant_table(step.after), file=step.name)
+        difference = first_difference(step.after, again)
+        if difference is not None:
+            raise InternalError(f"its text reads back differently: {difference}", code="round-trip")
+
+
+class PrintAfter(Instrument):
+    """Prints the module after passes of these names (all without one), changed or not."""
+
+    def __init__(self, *names: str, stream: TextIO | None = None):
+        self.names, self.stream = names, stream
+
+    def check(self, passes: Sequence[str]) -> None:
+        """Raise UserError for a name that no pass of the compile has."""
+        for name in self.names:
+            if name not in passes:
+                raise UserError(
+                    f"PrintAfter({name!r}): no pass of this compile has this name",
+                    code="unknown-pass",
+                    where="instruments",
+                    hint=nearest(name, passes) or f"its passes: {', '.join(passes)}",
+                )
+
+    def after(self, step: Step) -> None:
+        """Print the module below a line that names the pass."""
+        if step.after is not None and (not self.names or step.name in self.names):
+            out = self.stream or sys.stdout
+            out.write(f"# after {step.number} {step.name}\n{print_module(step.after)}\n")
+
+
+class DebugLadder(Instrument):
+    """What `KILN_DEBUG` at `level` prints about passes: 1 names and times, 2 changes as well."""
+
+    def __init__(self, level: int, stream: TextIO | None = None):
+        self.level, self.stream = level, stream
+
+    def after(self, step: Step) -> None:
+        """Print a line, and a diff from level 2 on."""
+        lines: list[str] = []
+        if self.level >= PASSES:
+            lines.append(f"kiln[{PASSES}] {_time_line(step)}")
+        if self.level >= CHANGES and step.changed and step.after is not None:
+            lines += _ladder_lines(module_diff(step.before, step.after))
+        if lines:
+            (self.stream or sys.stderr).write("\n".join(lines) + "\n")
+
+
+def _ladder_lines(lines: Iterable[str]) -> list[str]:
+    return [f"kiln[{CHANGES}] {line}" for line in lines]

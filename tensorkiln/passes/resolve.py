@@ -1,0 +1,42 @@
+"""What a `relax_pipeline=` or `tir_pipeline=` stands for: its passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.passes.step import Pass, Pipeline
+
+
+def resolve(
+    what: str, pipeline: Pipeline, named: Mapping[str, Callable[..., Pipeline]], *given: object
+) -> tuple[Pass, ...]:
+    """The passes of a pipeline; a name stands for what its row of the table makes of `given`.
+
+    Raises UserError: `unknown-pipeline` with the nearest name, `bad-pass` for what is no pass.
+    """
+    if isinstance(pipeline, str):
+        if pipeline not in named:
+            raise UserError(
+                f"{what}={pipeline!r}: expected {', '.join(map(repr, named))}, None, a pass or a "
+                "list of passes",
+                code="unknown-pipeline",
+                hint=nearest(pipeline, named) or "a pass is handed over itself, not by name",
+            )
+        return resolve(what, named[pipeline](*given), {})
+    if pipeline is None:
+        return ()
+    passes = tuple(pipeline) if isinstance(pipeline, list | tuple) else (pipeline,)
+    for i, p in enumerate(passes):
+        if isinstance(p, type):
+            raise UserError(
+                f"{what}: pass {i} is the class {p.__name__}, expected an instance of it",
+                code="bad-pass",
+                hint=f"{p.__name__}(...), with its options",
+            )
+        if not callable(p):
+            raise UserError(
+                f"{what}: pass {i} is {p!r}, expected a function from IRModule to IRModule",
+                code="bad-pass",
+            )
+    return passes

@@ -1,0 +1,85 @@
+"""Runs pipelines: every pass verified, watched by instruments, named in the error when it fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tensorkiln.base.config import Config
+from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.verify import verify
+from tensorkiln.passes.failure import pass_broke, pass_failed
+from tensorkiln.passes.instruments import DebugLadder, Dump, PrintAfter
+from tensorkiln.passes.step import Instrument, Pass, Step, pass_name
+
+
+@dataclass(slots=True)
+class PassRunner:
+    """Runs the pipelines of one compile. What a pass of ours breaks is an InternalError, what a
+    caller's pass breaks a UserError; both say where the module before it lies: in the folder
+    `failures`, or in a new temporary one."""
+
+    instruments: tuple[Instrument, ...] = ()
+    failures: Path | None = None
+    number: int = 0
+
+    def run(self, mod: IRModule, pipeline: str, passes: Sequence[Pass]) -> IRModule:
+        """The module after all of them; `pipeline` is what they are called in messages."""
+        for p in passes:
+            self.number += 1
+            mod = self._one(p, Step(self.number, pipeline, pass_name(p), mod))
+        return mod
+
+    def _one(self, p: Pass, step: Step) -> IRModule:
+        for i in self.instruments:
+            i.before(step)
+        start = time.perf_counter()
+        try:
+            new = p(step.before)
+        except (UserError, UnsupportedError, MemoryError) as error:
+            error.add_note(f"in pass {step.name!r}")
+            raise  # about the model or the arguments, not about the pass
+        except Exception as error:
+            raise pass_failed(p, step, error, self.failures) from error
+        seconds = time.perf_counter() - start
+        if not isinstance(new, IRModule):
+            raise UserError(
+                f"{step.name} returned {type(new).__name__}, expected an IRModule",
+                code="bad-pass",
+                where=f"{step.pipeline}_pipeline",
+            )
+        done = replace(step, after=new, seconds=seconds)
+        try:
+            for i in self.instruments:
+                i.after(done)
+            if done.changed:
+                verify(new)
+        except InternalError as error:
+            raise pass_broke(p, step, error, self.failures) from error
+        return new
+
+
+def make_runner(
+    instruments: Sequence[Instrument], config: Config, passes: Sequence[Pass]
+) -> PassRunner:
+    """A runner with the caller's instruments, and those that the environment's knobs ask for;
+    `passes` are all that are going to run."""
+    for i, instrument in enumerate(instruments):
+        if not all(callable(getattr(instrument, m, None)) for m in ("before", "after")):
+            raise UserError(
+                f"instruments[{i}] is {instrument!r}, expected an object with the methods before "
+                "and after",
+                code="bad-instrument",
+                hint="tensorkiln.passes.Instrument is what to subclass",
+            )
+        if isinstance(instrument, PrintAfter):
+            instrument.check([pass_name(p) for p in passes])
+    asked: list[Instrument] = list(instruments)
+    if config.debug:
+        asked.append(DebugLadder(config.debug))
+    if config.dump is not None:
+        asked.append(Dump(config.dump))
+    return PassRunner(tuple(asked), config.dump)
