@@ -1,0 +1,33 @@
+"""Schedule primitives: pure functions from one tensor program to an equal, faster one."""
+
+from tensorkiln.schedule.primitives.errors import ScheduleError
+from tensorkiln.schedule.primitives.legality import require_order
+from tensorkiln.schedule.primitives.loops import (
+    fuse,
+    partition,
+    peel,
+    reorder,
+    split,
+    split_even,
+    tile,
+)
+from tensorkiln.schedule.primitives.marks import annotate, bind, parallel, unroll, vectorize
+from tensorkiln.schedule.primitives.navigate import (
+    block,
+    blocks,
+    children,
+    loop,
+    loops,
+    loops_of,
+    parent,
+)
+from tensorkiln.schedule.primitives.normalise import normal
+from tensorkiln.schedule.primitives.table import PRIMITIVES
+from tensorkiln.schedule.primitives.trace import Schedule, Step, Trace, replay
+
+__all__ = [
+    "PRIMITIVES", "Schedule", "ScheduleError", "Step", "Trace",
+    "annotate", "bind", "block", "blocks", "children", "fuse", "loop", "loops", "loops_of",
+    "normal", "parallel", "parent", "partition", "peel", "reorder", "replay", "require_order",
+    "split", "split_even", "tile", "unroll", "vectorize",
+]  # fmt: skip

@@ -1,0 +1,131 @@
+"""Primitives that say how a loop runs, and hints on loops and blocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tensorkiln.base.errors import nearest
+from tensorkiln.ir.attrs import NO_ATTRS, AttrValue
+from tensorkiln.ir.expr import CallExtern, int_value
+from tensorkiln.ir.stmt import Alloc, Block, For, If, PrimFunc, While
+from tensorkiln.ir.visit import free_vars, stmt_exprs, walk, walk_stmt
+from tensorkiln.schedule.primitives.legality import require_order
+from tensorkiln.schedule.primitives.program import Place, open_at, open_loop
+
+THREADS = tuple(f"{kind}Idx.{axis}" for kind in ("block", "thread") for axis in "xyz")
+
+
+def vectorize(f: PrimFunc, loop: str, check: bool = True) -> PrimFunc:
+    """Run the iterations of a loop as the lanes of a vector.
+
+        for i in range(16):                 for i in T.vectorized(16):
+            C[i] = A[i]            ->           C[i] = A[i]
+
+    Needs a constant extent, and a body without conditions on the loop.
+    """
+    at, s = open_loop(f, loop, "vectorize")
+    _constant(at, s)
+    for t in walk_stmt(s.body):
+        if isinstance(t, For) and t.kind not in ("serial", "unrolled"):
+            raise at.fail(f"{t.var.name!r} inside it is {t.kind}", "vectorize the innermost loop")
+        if isinstance(t, If) and _varies(s, t):
+            raise at.fail("a condition inside it depends on it", 'split with tail="peel" instead')
+        if isinstance(t, Alloc):
+            text = f"every lane would need its own {t.buffer.name!r}"
+            raise at.fail(text, "vectorize loops inside the allocation")
+        calls = any(isinstance(x, CallExtern) for e in stmt_exprs(t) for x in walk(e))
+        if isinstance(t, While) or calls:
+            raise at.fail("a while loop or a C call inside it has no vector form")
+    return _marked(at, s, "vectorized", check)
+
+
+def unroll(f: PrimFunc, loop: str) -> PrimFunc:
+    """Repeat the body of a loop in the code.
+
+        for i in range(4):                  for i in T.unrolled(4):
+            C[i] = A[i]            ->           C[i] = A[i]
+
+    Needs a constant extent.
+    """
+    at, s = open_loop(f, loop, "unroll")
+    _constant(at, s)
+    return _marked(at, s, "unrolled", False)
+
+
+def parallel(f: PrimFunc, loop: str, check: bool = True) -> PrimFunc:
+    """Divide the iterations of a loop among threads.
+
+        for i in range(64):                 for i in T.parallel(64):
+            C[i] = A[i]            ->           C[i] = A[i]
+
+    No iteration may depend on another, and no other loop around or inside may be parallel.
+    """
+    at, s = open_loop(f, loop, "parallel")
+    others = [t for t in (*at.path[:-1], *walk_stmt(s.body)) if isinstance(t, For)]
+    for t in others:
+        if t.kind == "parallel":
+            hint = "fuse both into one parallel loop"
+            raise at.fail(f"{t.var.name!r} is parallel already", hint)
+    if any(isinstance(t, For) and t.kind == "vectorized" for t in at.path[:-1]):
+        raise at.fail("it is inside a vectorized loop", "make an outer loop parallel")
+    return _marked(at, s, "parallel", check)
+
+
+def bind(f: PrimFunc, loop: str, thread: str, check: bool = True) -> PrimFunc:
+    """Let an index of a device's grid run over a loop.
+
+    for i in range(64):                 for i in T.thread_binding(64, "blockIdx.x"):
+        C[i] = A[i]            ->           C[i] = A[i]
+    """
+    at, s = open_loop(f, loop, "bind")
+    if thread not in THREADS:
+        near = nearest(str(thread), THREADS)
+        raise at.fail(f"no thread index {thread!r}", near or f"one of {', '.join(THREADS)}")
+    for t in (*at.path[:-1], *walk_stmt(s.body)):
+        if isinstance(t, For) and t.attrs.get("thread") == thread:
+            raise at.fail(f"{t.var.name!r} is bound to {thread} already", "fuse the two loops")
+    attrs = type(s.attrs).of(**{**s.attrs, "thread": thread})
+    return _marked(at, replace(s, attrs=attrs), "thread", check)
+
+
+def annotate(f: PrimFunc, name: str, key: str, value: AttrValue = None) -> PrimFunc:
+    """Give a loop or a block an attribute, for passes and code generators; None takes it away.
+
+    for i in range(64):        ->       for i in T.serial(64, annotations={"unroll": 4}):
+    """
+    at = open_at(f, name, "annotate")
+    s = at.stmt
+    assert isinstance(s, For | Block)
+    if not isinstance(key, str) or not key.isidentifier():
+        raise at.fail(f"the key {key!r} is not a name", 'as annotate(f, "i", "unroll", 4)')
+    if key in ("origin", "thread"):
+        raise at.fail(f"{key!r} is set by other primitives", "bind sets the thread")
+    kept = {k: v for k, v in s.attrs.items() if k != key}
+    if value is not None:
+        kept[key] = value
+    return at.close(replace(s, attrs=type(s.attrs).of(**kept) if kept else NO_ATTRS))
+
+
+def _marked(at: Place, s: For, kind: str, check: bool) -> PrimFunc:
+    if s.kind not in ("serial", kind):
+        raise at.fail(f"the loop is {s.kind} already", "mark a loop once; split it for two kinds")
+    after = at.close(replace(s, kind=kind))
+    if check:
+        require_order(at.func, after, at.what)
+    return after
+
+
+def _constant(at: Place, s: For) -> None:
+    if int_value(s.extent) is None:
+        raise at.fail("the extent is not a number", "split the loop by a constant first")
+
+
+def _varies(s: For, t: If) -> bool:
+    """Whether a condition changes with the loop: names it, or a value bound inside it."""
+    bound = {s.var}
+    for x in walk_stmt(s.body):
+        if isinstance(x, Block):
+            bound |= {i.var for i in x.iters if bound & set(free_vars(i.value))}
+        elif hasattr(x, "var") and hasattr(x, "value") and bound & set(free_vars(x.value)):
+            bound.add(x.var)
+    return bool(bound & set(free_vars(t.cond)))

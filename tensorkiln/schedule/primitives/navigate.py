@@ -1,0 +1,53 @@
+"""Look around in a tensor program: its loops and blocks by name."""
+
+from __future__ import annotations
+
+from tensorkiln.ir.stmt import Block, For, PrimFunc, Stmt
+from tensorkiln.ir.visit import substmts, walk_stmt
+from tensorkiln.schedule.primitives.names import name_of
+from tensorkiln.schedule.primitives.normalise import normal
+from tensorkiln.schedule.primitives.program import open_at, open_block, open_loop
+
+
+def loops(f: PrimFunc) -> tuple[str, ...]:
+    """Names of all loops, each before those inside it."""
+    return tuple(s.var.name for s in walk_stmt(normal(f).body) if isinstance(s, For))
+
+
+def blocks(f: PrimFunc) -> tuple[str, ...]:
+    """Names of all blocks, in order."""
+    return tuple(s.name for s in walk_stmt(normal(f).body) if isinstance(s, Block))
+
+
+def loops_of(f: PrimFunc, block: str) -> tuple[str, ...]:
+    """Names of the loops around a block, outermost first."""
+    at, _ = open_block(f, block, "loops_of")
+    return tuple(s.var.name for s in at.path if isinstance(s, For))
+
+
+def parent(f: PrimFunc, name: str) -> str | None:
+    """The nearest loop or block around `name`; None at the top."""
+    around = [n for s in open_at(f, name, "parent").path[:-1] if (n := name_of(s)) is not None]
+    return around[-1] if around else None
+
+
+def children(f: PrimFunc, name: str) -> tuple[str, ...]:
+    """The outermost loops and blocks inside `name`, in order."""
+    return tuple(n for t in substmts(open_at(f, name, "children").stmt) for n in _outermost(t))
+
+
+def _outermost(s: Stmt) -> tuple[str, ...]:
+    name = name_of(s)
+    if name is not None:
+        return (name,)
+    return tuple(n for t in substmts(s) for n in _outermost(t))
+
+
+def loop(f: PrimFunc, name: str) -> For:
+    """The loop of this name."""
+    return open_loop(f, name, "loop")[1]
+
+
+def block(f: PrimFunc, name: str) -> Block:
+    """The block of this name."""
+    return open_block(f, name, "block")[1]

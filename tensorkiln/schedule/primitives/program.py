@@ -1,0 +1,136 @@
+"""What primitives are written with: a function in normal form, opened at a named place.
+
+at = open_at(f, "i", "split")        at.stmt is the loop, at.bounds what holds there
+at.close(new)                        the function with the loop replaced
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+
+from tensorkiln.arith import Bounds, simplify
+from tensorkiln.base.errors import nearest
+from tensorkiln.ir.expr import Expr, Unary, Var
+from tensorkiln.ir.stmt import Block, For, If, PrimFunc, Stmt
+from tensorkiln.ir.visit import free_vars, has_load, walk_stmt
+from tensorkiln.schedule.primitives.errors import ScheduleError
+from tensorkiln.schedule.primitives.names import fresh, name_of, names, taken
+from tensorkiln.schedule.primitives.normalise import normal
+from tensorkiln.schedule.primitives.surgery import path_to, put
+
+
+@dataclass
+class Place:
+    """A named statement of a function, with the way to it. `what` begins error messages."""
+
+    func: PrimFunc
+    path: tuple[Stmt, ...]
+    what: str
+
+    @property
+    def stmt(self) -> Stmt:
+        """What stands here."""
+        return self.path[-1]
+
+    @cached_property
+    def used(self) -> set[str]:
+        """Names that are taken; `name` adds to them."""
+        return taken(self.func)
+
+    def name(self, base: str) -> str:
+        """A free name like `base`, taken from now on."""
+        found = fresh(base, self.used)
+        self.used.add(found)
+        return found
+
+    @cached_property
+    def bounds(self) -> Bounds:
+        """Ranges of the variables around, and the conditions that hold."""
+        return bounds_of(self.func, self.path)
+
+    def close(self, new: Stmt) -> PrimFunc:
+        """The function with `new` in this place."""
+        return replace(self.func, body=put(self.path, new))
+
+    def fail(self, message: str, hint: str = "") -> ScheduleError:
+        """The error of this primitive at this place."""
+        return ScheduleError(message, where=self.what, hint=hint)
+
+
+def open_at(f: PrimFunc, name: str, primitive: str) -> Place:
+    """The place of a loop or block. Raises ScheduleError for unknown names."""
+    f = normal(f)
+    where = f"{primitive}({name!r})"
+    path = path_to(f.body, name) if isinstance(name, str) else None
+    if path is None:
+        raise unknown(f, name, where)
+    return Place(f, path, where)
+
+
+def open_loop(f: PrimFunc, name: str, primitive: str) -> tuple[Place, For]:
+    """The place of a loop, and the loop."""
+    at = open_at(f, name, primitive)
+    if not isinstance(at.stmt, For):
+        raise at.fail(f"{name!r} is a block, expected a loop", _listed("loops", f))
+    return at, at.stmt
+
+
+def open_block(f: PrimFunc, name: str, primitive: str) -> tuple[Place, Block]:
+    """The place of a block, and the block."""
+    at = open_at(f, name, primitive)
+    if not isinstance(at.stmt, Block):
+        raise at.fail(f"{name!r} is a loop, expected a block", _listed("blocks", f))
+    return at, at.stmt
+
+
+def unknown(f: PrimFunc, name: object, where: str) -> ScheduleError:
+    """The error of a name that is not there."""
+    found = list(names(f.body))
+    if not isinstance(name, str):
+        message = f"a loop or block is named by a string, not {type(name).__name__}"
+        return ScheduleError(message, where=where, hint=_listed("names", f))
+    near = nearest(name, found)
+    listed = f"{f.name} has {', '.join(found) or 'neither'}"
+    return ScheduleError(f"no loop or block {name!r}; {listed}", where=where, hint=near)
+
+
+def _listed(kind: str, f: PrimFunc) -> str:
+    wanted = {"loops": For, "blocks": Block}.get(kind, Stmt)
+    named = (name_of(t) for t in walk_stmt(normal(f).body) if isinstance(t, wanted))
+    return f"{kind}: {', '.join(n for n in named if n is not None)}"
+
+
+def dims_of(f: PrimFunc) -> tuple[Var, ...]:
+    """Symbolic dimensions of the parameters, in order of first appearance."""
+    return tuple(dict.fromkeys(v for b in f.buffers for d in b.shape for v in free_vars(d)))
+
+
+def bounds_of(f: PrimFunc, path: tuple[Stmt, ...]) -> Bounds:
+    """What holds at the end of a path: dimensions are sizes, loops run, conditions are true."""
+    known = Bounds.dims(dims_of(f))
+    for s, inner in pairwise(path):
+        match s:
+            case For(var, lo, extent):
+                known = known.with_loop(var, lo, extent)
+            case If(cond, then) if not has_load(cond):
+                holds = cond if then is inner else simplify(Unary("not", cond), known)
+                known = known.given(holds)
+            case Block(_, iters):
+                for i in iters:
+                    known = known.with_loop(i.var, 0, i.extent)
+    return known
+
+
+def with_loops(known: Bounds, *loops: tuple[Var, Expr | int, Expr | int]) -> Bounds:
+    """Bounds inside loops (var, lo, extent)."""
+    for var, lo, extent in loops:
+        known = known.with_loop(var, lo, extent)
+    return known
+
+
+__all__ = [
+    "Place", "bounds_of", "dims_of", "normal", "open_at", "open_block", "open_loop", "path_to",
+    "put", "unknown", "with_loops",
+]  # fmt: skip

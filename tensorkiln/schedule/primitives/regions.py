@@ -1,0 +1,135 @@
+"""The boxes of buffers that a statement reads and writes.
+
+for t in range(4): C[i] = A[i, t] + C[i]    ->    reads A[i, 0:4], C[i]; writes C[i]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tensorkiln.arith import affine, simplify
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.expr import AddressOf, Expr, Load, Ramp, Var, const, int_value
+from tensorkiln.ir.stmt import (
+    Alloc,
+    Block,
+    For,
+    Let,
+    MatchBuffer,
+    Region,
+    Stmt,
+    Store,
+)
+from tensorkiln.ir.visit import children, free_vars, has_load, stmt_exprs, substitute, substmts
+
+Range = tuple[Expr, Expr]
+
+
+def regions_of(s: Stmt) -> tuple[tuple[Region, ...], tuple[Region, ...]]:
+    """(reads, writes) of a statement, in order of first appearance.
+
+    Loops and lets inside are taken out; what depends on memory is the whole dimension. A pointer
+    given away counts as both. Buffers made inside are left out.
+    """
+    found = _Collector()
+    found.stmt(s)
+    return found.result(found.reads), found.result(found.writes)
+
+
+class _Collector:
+    def __init__(self) -> None:
+        self.reads: dict[tuple[Buffer, tuple[Range, ...]], None] = {}
+        self.writes: dict[tuple[Buffer, tuple[Range, ...]], None] = {}
+        self.values: dict[Var, Expr | None] = {}
+        self.loops: dict[Var, Range] = {}
+        self.views: dict[Buffer, Buffer] = {}
+        self.own: set[Buffer] = set()
+
+    def result(self, found: Mapping[tuple[Buffer, tuple[Range, ...]], None]) -> tuple[Region, ...]:
+        return tuple(Region(b, ranges) for b, ranges in found if b not in self.own)
+
+    def stmt(self, s: Stmt) -> None:
+        match s:
+            case Store(buf, indices):
+                for e in (*indices, s.value):
+                    self.expr(e)
+                self.access(self.writes, buf, indices)
+                return
+            case For(var, lo, extent):
+                self.expr(lo)
+                self.expr(extent)
+                self.loops[var] = (lo, extent)
+            case Let(var, value):
+                self.expr(value)
+                self.values[var] = None if has_load(value) else value
+            case Block(_, iters):
+                for i in iters:
+                    self.expr(i.value)
+                    self.values[i.var] = None if has_load(i.value) else i.value
+            case Alloc(buffer):
+                self.own.add(buffer)
+            case MatchBuffer(buffer, source):
+                self.views[buffer] = source
+            case _:
+                for e in stmt_exprs(s):
+                    self.expr(e)
+        for t in substmts(s):
+            self.stmt(t)
+
+    def expr(self, e: Expr) -> None:
+        for c in children(e):
+            self.expr(c)
+        match e:
+            case Load(buf, indices):
+                self.access(self.reads, buf, indices)
+            case AddressOf(buf):
+                self.whole(self.reads, buf)
+                self.whole(self.writes, buf)
+
+    def whole(self, into: dict[tuple[Buffer, tuple[Range, ...]], None], buf: Buffer) -> None:
+        while buf in self.views:
+            buf = self.views[buf]
+        into.setdefault((buf, tuple((const(0, d.dtype), d) for d in buf.shape)))
+
+    def access(
+        self,
+        into: dict[tuple[Buffer, tuple[Range, ...]], None],
+        buf: Buffer,
+        indices: tuple[Expr, ...],
+    ) -> None:
+        if buf in self.views:
+            self.whole(into, buf)
+            return
+        ranges = []
+        for index, size in zip(indices, buf.shape, strict=True):
+            ranges.append(self.range(index) or (const(0, size.dtype), size))
+        into.setdefault((buf, tuple(ranges)))
+
+    def range(self, index: Expr) -> Range | None:
+        """(first, extent) without the variables bound inside, or None when that is unknown."""
+        count: Expr = const(1, index.dtype.element)
+        if isinstance(index, Ramp):
+            stride, lanes, base = int_value(index.stride), index.lanes, index.base
+            if stride is None or stride < 0:
+                return None
+            index, count = base, const(stride * (lanes - 1) + 1, base.dtype)
+        if has_load(index) or index.dtype.lanes != 1:
+            return None
+        while inner := [v for v in free_vars(index) if v in self.values]:
+            values = {v: e for v in inner if (e := self.values[v]) is not None}
+            if len(values) < len(inner):
+                return None
+            index = substitute(index, values)
+        while inner := [v for v in free_vars(index) if v in self.loops]:
+            var = inner[-1]
+            linear = affine(index, (var,))
+            step = None if linear is None else linear[0].get(var, 0)
+            if linear is None or not isinstance(step, int):
+                return None
+            lo, extent = self.loops[var]
+            first = lo if step >= 0 else lo + extent - 1
+            index = simplify(linear[1] + first * step)
+            count = simplify(count + (extent - 1) * abs(step))
+        if any(v in self.loops or v in self.values for v in free_vars(count)):
+            return None
+        return index, count

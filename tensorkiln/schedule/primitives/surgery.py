@@ -1,0 +1,150 @@
+"""Cutting trees: find a named loop or block, rebuild around it, rename variables everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.expr import AddressOf, Expr, Load, Var
+from tensorkiln.ir.stmt import (
+    Alloc,
+    Block,
+    For,
+    If,
+    MatchBuffer,
+    Prefetch,
+    Region,
+    Seq,
+    Stmt,
+    Store,
+    seq,
+)
+from tensorkiln.ir.visit import (
+    free_vars,
+    map_children,
+    map_stmt,
+    substitute,
+    substitute_stmt,
+    substmts,
+    walk_stmt,
+)
+from tensorkiln.schedule.primitives.names import name_of
+
+
+def path_to(s: Stmt, name: str) -> tuple[Stmt, ...] | None:
+    """Statements from `s` to the loop or block `name`, both included; None when not found."""
+    if name_of(s) == name:
+        return (s,)
+    for t in substmts(s):
+        found = path_to(t, name)
+        if found is not None:
+            return (s, *found)
+    return None
+
+
+def put(path: tuple[Stmt, ...], new: Stmt) -> Stmt:
+    """The statement at the head of a path, with the one at its end replaced."""
+    for s, old in zip(path[-2::-1], path[:0:-1], strict=True):
+        new = with_child(s, old, new)
+    return new
+
+
+def with_child(s: Stmt, old: Stmt, new: Stmt) -> Stmt:
+    """`s` with its direct substatement `old` (the first that is it) replaced."""
+    match s:
+        case Seq(stmts):
+            at = next(i for i, t in enumerate(stmts) if t is old)
+            return seq(*stmts[:at], new, *stmts[at + 1 :])
+        case If(cond, then, orelse):
+            return If(cond, new, orelse) if then is old else If(cond, then, new)
+        case Block(body=body):
+            return replace(s, body=new) if body is old else replace(s, init=new)
+    return map_stmt(s, lambda e: e, lambda _: new)
+
+
+def substitute_loops(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
+    """Replace variables everywhere; buffers made inside whose shapes mention them are made anew."""
+    made = {}
+    for t in walk_stmt(s):
+        if isinstance(t, Alloc | MatchBuffer):
+            b = t.buffer
+            sizes = (*b.shape, *(b.strides_given or ()))
+            if any(v in values for e in sizes for v in free_vars(e)):
+                made[b] = _resized(b, values)
+    s = substitute_stmt(s, values)
+    return replace_buffers(s, made) if made else s
+
+
+def _resized(b: Buffer, values: Mapping[Var, Expr]) -> Buffer:
+    shape = tuple(substitute(d, values) for d in b.shape)
+    given = b.strides_given
+    strides = None if given is None else tuple(substitute(d, values) for d in given)
+    return replace(b, shape=shape, strides_given=strides)
+
+
+def replace_buffers(s: Stmt, new: Mapping[Buffer, Buffer]) -> Stmt:
+    """Use other buffers of the same rank: in accesses, regions and where they are made."""
+
+    def ex(e: Expr) -> Expr:
+        e = map_children(e, ex)
+        if isinstance(e, Load | AddressOf) and e.buffer in new:
+            return replace(e, buffer=new[e.buffer])
+        return e
+
+    def region(r: Region) -> Region:
+        return replace(r, buffer=new[r.buffer]) if r.buffer in new else r
+
+    def st(t: Stmt) -> Stmt:
+        t = map_stmt(t, ex, st)
+        match t:
+            case Store() | Alloc() | MatchBuffer() | Prefetch() if t.buffer in new:
+                t = replace(t, buffer=new[t.buffer])
+            case Block() if any(r.buffer in new for r in (*t.reads, *t.writes)):
+                t = replace(
+                    t, reads=tuple(map(region, t.reads)), writes=tuple(map(region, t.writes))
+                )
+        if isinstance(t, MatchBuffer) and t.source in new:
+            t = replace(t, source=new[t.source])
+        return t
+
+    return st(s)
+
+
+def renewed(s: Stmt, name: Callable[[str], str]) -> Stmt:
+    """A copy of `s` that may stand beside it: new loop variables and buffers, new names.
+
+    `name` gives a free name for each loop and block of the copy; a block's attribute `origin`
+    keeps the name of the first one.
+    """
+    values: dict[Var, Expr] = {}
+    buffers: dict[Buffer, Buffer] = {}
+    for t in walk_stmt(s):
+        match t:
+            case For(var):
+                values[var] = Var(name(var.name), var.dtype)
+            case Alloc(buffer) | MatchBuffer(buffer):
+                buffers[buffer] = replace(buffer)
+    s = substitute_loops(_rebound(s, values, name), values)
+    return replace_buffers(s, _second(s, buffers)) if buffers else s
+
+
+def _rebound(s: Stmt, values: Mapping[Var, Expr], name: Callable[[str], str]) -> Stmt:
+    """Binders of `s` renamed; uses still have the old variables."""
+    new = map_stmt(s, lambda e: e, lambda t: _rebound(t, values, name))
+    match new:
+        case For(var):
+            fresh = values[var]
+            assert isinstance(fresh, Var)
+            return replace(new, var=fresh)
+        case Block():
+            origin = new.attrs.get("origin", new.name)
+            attrs = type(new.attrs).of(**{**new.attrs, "origin": origin})
+            return replace(new, name=name(new.name), attrs=attrs)
+    return new
+
+
+def _second(s: Stmt, buffers: Mapping[Buffer, Buffer]) -> dict[Buffer, Buffer]:
+    """What is still made in `s` under its old identity (resized ones are new already)."""
+    made = {t.buffer for t in walk_stmt(s) if isinstance(t, Alloc | MatchBuffer)}
+    return {old: new for old, new in buffers.items() if old in made}

@@ -1,0 +1,174 @@
+"""Schedules that remember: primitives as methods, and traces that print and replay."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tensorkiln.base.errors import nearest
+from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.schedule.primitives import navigate
+from tensorkiln.schedule.primitives.errors import ScheduleError
+from tensorkiln.schedule.primitives.names import names
+from tensorkiln.schedule.primitives.program import normal
+from tensorkiln.schedule.primitives.table import PRIMITIVES
+
+Literal = Any  # int, float, str, bool, None, or tuples of them
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call of a primitive: its name and what follows the function."""
+
+    primitive: str
+    args: tuple[Literal, ...] = ()
+    options: tuple[tuple[str, Literal], ...] = ()
+
+    def __str__(self) -> str:
+        parts = ["f", *map(_text, self.args), *(f"{k}={_text(v)}" for k, v in self.options)]
+        return f"f = {self.primitive}({', '.join(parts)})"
+
+    def apply(self, f: PrimFunc, **more: Any) -> PrimFunc:
+        """The function after this step."""
+        return PRIMITIVES[self.primitive](f, *self.args, **{**dict(self.options), **more})
+
+
+class Trace(list[Step]):
+    """Steps in order. Its text is Python that `replay` reads."""
+
+    def __str__(self) -> str:
+        return "".join(f"{step}\n" for step in self)
+
+
+class Schedule:
+    """A function being scheduled: every primitive is a method that returns the names it made.
+
+        s = Schedule(f)
+        i0, i1 = s.split("i", 64)
+        s.parallel(i0)
+        s.func, str(s.trace)
+
+    `check=False` skips the proofs of order, for schedules known to be right.
+    """
+
+    def __init__(self, func: PrimFunc, check: bool = True):
+        self.func, self.check = normal(func), check
+        self.trace = Trace()
+
+    def apply(self, step: Step) -> str | tuple[str, ...]:
+        """Do one step, remember it, and return the new names of loops and blocks."""
+        old = self.func
+        more = {} if self.check or not _checks(PRIMITIVES[step.primitive]) else {"check": False}
+        self.func = step.apply(old, **more)
+        self.trace.append(step)
+        before = set(names(old.body))
+        made = tuple(n for n in names(self.func.body) if n not in before)
+        return made[0] if len(made) == 1 else made
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name in _LOOKS:
+            look = _LOOKS[name]
+            return lambda *args: look(self.func, *args)
+        if name not in PRIMITIVES:
+            hint = nearest(name, (*PRIMITIVES, *_LOOKS))
+            raise AttributeError(f"no primitive {name!r}; {hint}")
+        return self._method(name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *PRIMITIVES, *_LOOKS})
+
+    def _method(self, name: str) -> Callable[..., str | tuple[str, ...]]:
+        function = PRIMITIVES[name]
+
+        def method(*args: Literal, **options: Literal) -> str | tuple[str, ...]:
+            for value in (*args, *options.values()):
+                _text(value)
+            return self.apply(Step(name, _frozen(args), _frozen(tuple(options.items()))))
+
+        signature = inspect.signature(function)
+        parameters = [p for k, p in signature.parameters.items() if k != "f"]
+        method.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=parameters, return_annotation="str | tuple[str, ...]"
+        )
+        method.__name__, method.__doc__ = name, function.__doc__
+        return method
+
+
+def replay(text: str, f: PrimFunc, check: bool = True) -> PrimFunc:
+    """Apply the steps of a printed trace. The text is parsed, never run."""
+    s = Schedule(f, check)
+    for step in parse(text):
+        s.apply(step)
+    return s.func
+
+
+def parse(text: str) -> Trace:
+    """The steps of a printed trace."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as e:
+        raise ScheduleError(f"not Python: {e.msg}", where=f"trace, line {e.lineno}") from e
+    return Trace(map(_step, tree.body))
+
+
+def _step(node: ast.stmt) -> Step:
+    match node:
+        case ast.Assign(
+            targets=[ast.Name("f")],
+            value=ast.Call(ast.Name(name), [ast.Name("f"), *args], keywords),
+        ):
+            if name not in PRIMITIVES:
+                hint = nearest(name, PRIMITIVES)
+                raise _malformed(node, f"no primitive {name!r}", hint)
+            values = tuple(_literal(node, a) for a in args)
+            options = tuple((str(k.arg), _literal(node, k.value)) for k in keywords)
+            return Step(name, values, options)
+    raise _malformed(node, "not a step", 'as f = split(f, "i", 64)')
+
+
+def _literal(node: ast.stmt, value: ast.expr) -> Literal:
+    try:
+        return _frozen(ast.literal_eval(value))
+    except ValueError:
+        raise _malformed(node, f"not a literal: {ast.unparse(value)}") from None
+
+
+def _malformed(node: ast.stmt, message: str, hint: str = "") -> ScheduleError:
+    return ScheduleError(message, where=f"trace, line {node.lineno}", hint=hint)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
+
+
+def _text(value: Literal) -> str:
+    """A literal as Python. Raises ScheduleError for what would not come back."""
+    if isinstance(value, str):
+        return '"' + repr("'" + value)[2:-1].replace('"', '\\"') + '"'
+    if isinstance(value, list | tuple):
+        inner = ", ".join(map(_text, value))
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    if value is None or isinstance(value, bool | int | float):
+        return repr(value)
+    raise ScheduleError(
+        f"{type(value).__name__} cannot stand in a trace",
+        where="Schedule",
+        hint="numbers, strings, None and tuples can; else call the primitive as a function",
+    )
+
+
+def _checks(function: Callable[..., PrimFunc]) -> bool:
+    return "check" in inspect.signature(function).parameters
+
+
+# What a Schedule answers without being a step.
+_LOOKS: dict[str, Callable[..., Any]] = {
+    look.__name__: look
+    for look in (
+        navigate.loops, navigate.blocks, navigate.loops_of, navigate.parent, navigate.children,
+        navigate.loop, navigate.block,
+    )
+}  # fmt: skip
