@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import (
@@ -50,26 +51,28 @@ from tensorkiln.ir.stmt import (
 Rewrite = Callable[[Expr], Expr]
 
 
+# A table by class: walks are most of what the compiler does, and a match statement asks each case.
+_CHILDREN: dict[type[Expr], Callable[[Any], tuple[Expr, ...]]] = {
+    Binary: lambda e: (e.a, e.b),
+    Unary: lambda e: (e.a,),
+    Broadcast: lambda e: (e.a,),
+    VectorReduce: lambda e: (e.a,),
+    Cast: lambda e: (e.a,),
+    Select: lambda e: (e.cond, e.a, e.b),
+    Load: lambda e: e.indices,
+    AddressOf: lambda e: e.indices,
+    Ramp: lambda e: (e.base, e.stride),
+    Shuffle: lambda e: (e.a, e.b),
+    Intrin: lambda e: e.args,
+    CallExtern: lambda e: e.args,
+    Reduce: lambda e: (*(extent for _, extent in e.axes), e.value),
+}
+
+
 def children(e: Expr) -> tuple[Expr, ...]:
     """Direct subexpressions, left to right."""
-    match e:
-        case Binary(_, a, b):
-            return (a, b)
-        case Unary(_, a) | Broadcast(a, _) | VectorReduce(_, a) | Cast(a, _):
-            return (a,)
-        case Select(c, a, b):
-            return (c, a, b)
-        case Load(_, indices) | AddressOf(_, indices):
-            return indices
-        case Ramp(base, stride, _):
-            return (base, stride)
-        case Shuffle(a, b, _):
-            return (a, b)
-        case Intrin(_, args) | CallExtern(_, args, _):
-            return args
-        case Reduce(_, axes, value):
-            return (*(extent for _, extent in axes), value)
-    return ()
+    found = _CHILDREN.get(type(e))
+    return () if found is None else found(e)
 
 
 def map_children(e: Expr, f: Rewrite) -> Expr:
@@ -206,9 +209,13 @@ def substitute_stmt(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
 
 def walk(e: Expr) -> Iterator[Expr]:
     """`e` and everything below it, parents first."""
-    yield e
-    for c in children(e):
-        yield from walk(c)
+    left = [e]
+    while left:
+        x = left.pop()
+        yield x
+        found = _CHILDREN.get(type(x))
+        if found is not None:
+            left.extend(found(x)[::-1])
 
 
 def stmt_exprs(s: Stmt) -> tuple[Expr, ...]:
@@ -254,9 +261,11 @@ def substmts(s: Stmt) -> tuple[Stmt, ...]:
 
 def walk_stmt(s: Stmt) -> Iterator[Stmt]:
     """`s` and every statement below it, parents first."""
-    yield s
-    for t in substmts(s):
-        yield from walk_stmt(t)
+    left = [s]
+    while left:
+        x = left.pop()
+        yield x
+        left.extend(substmts(x)[::-1])
 
 
 def free_vars(e: Expr) -> list[Var]:

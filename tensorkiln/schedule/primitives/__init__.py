@@ -1,5 +1,6 @@
 """Schedule primitives: pure functions from one tensor program to an equal, faster one."""
 
+from tensorkiln.schedule.primitives.distribute import fission
 from tensorkiln.schedule.primitives.errors import ScheduleError
 from tensorkiln.schedule.primitives.legality import require_order
 from tensorkiln.schedule.primitives.loops import (
@@ -26,8 +27,8 @@ from tensorkiln.schedule.primitives.table import PRIMITIVES
 from tensorkiln.schedule.primitives.trace import Schedule, Step, Trace, replay
 
 __all__ = [
-    "PRIMITIVES", "Schedule", "ScheduleError", "Step", "Trace",
-    "annotate", "bind", "block", "blocks", "children", "fuse", "loop", "loops", "loops_of",
-    "normal", "parallel", "parent", "partition", "peel", "reorder", "replay", "require_order",
-    "split", "split_even", "tile", "unroll", "vectorize",
+    "PRIMITIVES", "Schedule", "ScheduleError", "Step", "Trace", "annotate", "bind", "block",
+    "blocks", "children", "fission", "fuse", "loop", "loops", "loops_of", "normal", "parallel",
+    "parent", "partition", "peel", "reorder", "replay", "require_order", "split", "split_even",
+    "tile", "unroll", "vectorize",
 ]  # fmt: skip

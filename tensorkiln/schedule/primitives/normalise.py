@@ -13,6 +13,7 @@ on memory, and where its body has loops. Conditions of loop variables stay aroun
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -59,10 +60,30 @@ _UPDATES = ("add", "mul", "min", "max")
 
 def normal(f: PrimFunc) -> PrimFunc:
     """`f` with unique names and blocks; `f` itself when it is so already."""
+    if _is_known(f.body):
+        return f
     dims = dict.fromkeys(v for b in f.buffers for d in b.shape for v in free_vars(d))
     work = _Normaliser(scalar_names(f), Bounds.dims(dims))
     body = work.stmt(f.body, False)
+    keep_normal(body)
     return f if body is f.body else replace(f, body=body)
+
+
+# Bodies known to be in normal form, the latest last: what primitives make is, and asking again at
+# every step of a schedule would take most of its time.
+_KNOWN: OrderedDict[int, Stmt] = OrderedDict()
+_KNOWN_LIMIT = 64
+
+
+def keep_normal(body: Stmt) -> None:
+    """Remember that a function with this body is in normal form."""
+    _KNOWN[id(body)] = body
+    while len(_KNOWN) > _KNOWN_LIMIT:
+        _KNOWN.popitem(last=False)
+
+
+def _is_known(body: Stmt) -> bool:
+    return _KNOWN.get(id(body)) is body
 
 
 def is_update(s: Store) -> bool:

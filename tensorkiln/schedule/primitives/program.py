@@ -17,7 +17,7 @@ from tensorkiln.ir.stmt import Block, For, If, PrimFunc, Stmt
 from tensorkiln.ir.visit import free_vars, has_load, walk_stmt
 from tensorkiln.schedule.primitives.errors import ScheduleError
 from tensorkiln.schedule.primitives.names import fresh, name_of, names, taken
-from tensorkiln.schedule.primitives.normalise import normal
+from tensorkiln.schedule.primitives.normalise import keep_normal, normal
 from tensorkiln.schedule.primitives.surgery import path_to, put
 
 
@@ -52,7 +52,9 @@ class Place:
 
     def close(self, new: Stmt) -> PrimFunc:
         """The function with `new` in this place."""
-        return replace(self.func, body=put(self.path, new))
+        body = put(self.path, new)
+        keep_normal(body)
+        return replace(self.func, body=body)
 
     def fail(self, message: str, hint: str = "") -> ScheduleError:
         """The error of this primitive at this place."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.schedule.primitives.distribute import fission
 from tensorkiln.schedule.primitives.loops import (
     fuse,
     partition,
@@ -22,6 +23,7 @@ PRIMITIVES: dict[str, Callable[..., PrimFunc]] = {
     "partition": partition,
     "peel": peel,
     "fuse": fuse,
+    "fission": fission,
     "reorder": reorder,
     "tile": tile,
     "vectorize": vectorize,

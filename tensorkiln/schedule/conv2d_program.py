@@ -1,0 +1,234 @@
+"""What a convolution computes, pixel by pixel: the plain program that `conv2d.py` schedules.
+
+Input [N][C/v][H + halo][W + halo][v] (or planar with few channels), weights packed
+[OC/nr][IC/v][kh][kw][v][nr], output like the input. There is no boundary code because the input's
+halo is zero. A long sum is taken in pieces (accumulate.py); the order depends on shapes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tensorkiln.arith import simplify, simplify_stmt
+from tensorkiln.base.errors import InternalError
+from tensorkiln.ir.buffer import Buffer, buffer
+from tensorkiln.ir.expr import (
+    Expr,
+    ExprLike,
+    IntImm,
+    Load,
+    Var,
+    as_expr,
+    binary,
+    const,
+    int_value,
+    intrin,
+    select,
+)
+from tensorkiln.ir.relax import Call, RVar, TensorType
+from tensorkiln.ir.stmt import Alloc, If, Let, PrimFunc, Seq, Stmt, Store, seq
+from tensorkiln.ops.channel_window import ChannelWindow
+from tensorkiln.schedule.access import simplify_value
+from tensorkiln.schedule.accumulate import pieces_of
+from tensorkiln.schedule.build import loop, nest, zero_border
+from tensorkiln.schedule.group import Group, static, view_index
+from tensorkiln.schedule.loops import inplace_params
+
+
+def is_depthwise(call: Call, out: TensorType) -> bool:
+    """One filter of one channel per output channel."""
+    x = call.args[0].type
+    assert isinstance(x, TensorType)
+    groups = call.attrs.groups
+    return bool(groups > 1 and groups == int_value(x.shape[1]) == int_value(out.shape[1]))
+
+
+class Conv:
+    """The geometry of one convolution and its operands."""
+
+    def __init__(self, group: Group):
+        call, var = group.anchor, group.anchor_var
+        assert call is not None and var is not None
+        self.group, self.call, self.var = group, call, var
+        x, w = call.args[0], call.args[1]
+        assert isinstance(x, RVar) and isinstance(w, RVar)
+        self.x, self.w = group.buffers[x], group.buffers[w]
+        self.xt, self.wt, self.ot = x.tensor, w.tensor, group.out_type
+        self.lanes = self.ot.memory.block(1)
+        self.stride, self.dilation = call.attrs.strides, call.attrs.dilation
+        self.pad = call.attrs.padding[:2]
+        self.kernel = (_size(self.wt.shape[2]), _size(self.wt.shape[3]))
+        self.channels = _size(self.ot.shape[1])
+        self.height, self.width = _size(self.ot.shape[2]), _size(self.ot.shape[3])
+        self.blocks = -(-self.channels // self.lanes)
+        self.depthwise = is_depthwise(call, self.ot)
+        self.vectors = 1 if self.depthwise else self.wt.memory.axes[-1].modulus // self.lanes
+        self.panels = -(-self.blocks // self.vectors)
+        self.blocked = self.xt.memory.block(1)
+        self.step = 1 if self.depthwise else self.wt.memory.axes[-2].modulus or 1
+        self.window = self._window()
+        # Multiply-adds of one image; eight count as one scalar operation.
+        taps = _size(self.wt.shape[1]) * self.kernel[0] * self.kernel[1]
+        self.work = self.channels * self.height * self.width * taps // 8
+
+    def _window(self) -> ChannelWindow | None:
+        """What each panel reads of the input channels; None for all of them."""
+        groups, axes = self.call.attrs.groups, self.wt.memory.axes
+        if groups == 1 or self.depthwise:
+            return None
+        inputs = _size(self.xt.shape[1]) // groups
+        return ChannelWindow(groups, self.channels, inputs, axes[-1].modulus, axes[-2].modulus)
+
+    def input(self, n: Expr, c: Expr, h: Expr, w: Expr, kh: Expr, kw: Expr) -> Load:
+        """Input channel c under tap (kh, kw) of output pixel (h, w)."""
+        y = h * self.stride[0] + kh * self.dilation[0] - self.pad[0]
+        x = w * self.stride[1] + kw * self.dilation[1] - self.pad[1]
+        return Load(self.x, tuple(map(simplify, view_index(self.xt, (n, c, y, x)))))
+
+    def initial(self, block: Expr, lane: Expr) -> Expr:
+        """What a sum starts from: the bias of the channel, or zero."""
+        if len(self.call.args) < 3:
+            return const(0, self.ot.dtype)
+        bias = self.call.args[2]
+        assert isinstance(bias, RVar)
+        if bias.tensor.layout is None:
+            raise InternalError(f"{self.group.name}: the bias is not packed")
+        return Load(self.group.buffers[bias], (block, lane))
+
+    def finish(self, total: Expr, n: Expr, block: Expr, lane: Expr, h: Expr, w: Expr) -> Stmt:
+        """The epilogue of one channel of one pixel; channels past the last stay zero."""
+        bounds = {lane: (0, self.lanes - 1)} if isinstance(lane, Var) else {}
+        element = self.group.element(self.group.out_var, {self.var: lambda *_: total})
+        index = (n, simplify(block * self.lanes + lane, bounds), h, w)
+        value = simplify_value(element(*index), bounds)
+        if self.channels % self.lanes:
+            value = select(index[1] < self.channels, value, const(0, value.dtype))
+        at = tuple(simplify(i, bounds) for i in view_index(self.ot, index))
+        return Store(self.group.out, at, value)
+
+    def border(self, n: Expr, panel: Expr) -> Stmt:
+        """Zeros around the planes of one panel."""
+        blocks = [simplify(panel * self.vectors + o) for o in range(self.vectors)]
+        return seq(*(zero_border(self.group.out, self.ot, (n, block)) for block in blocks))
+
+
+def conv2d_program(c: Conv, border_with_first_row: bool = False) -> PrimFunc:
+    """for image, panel of channels, row, column: bias + sum over the window, epilogue.
+
+    `border_with_first_row` puts the zeros around a plane into the task of its first row, for
+    schedules that make tasks of rows.
+    """
+
+    def pixel(n: Expr, panel: Expr, h: Expr, w: Expr) -> Stmt:
+        total = buffer("total", (c.vectors, c.lanes), c.ot.dtype, "local")
+
+        def over(body: Callable[[Expr, Expr], Stmt], name: str) -> Stmt:
+            return nest([f"o_{name}", f"l_{name}"], [c.vectors, c.lanes], body)
+
+        def start(o: Expr, lane: Expr) -> Stmt:
+            return Store(total, (o, lane), c.initial(simplify(panel * c.vectors + o), lane))
+
+        def finish(o: Expr, lane: Expr) -> Stmt:
+            block = simplify(panel * c.vectors + o)
+            return c.finish(Load(total, (o, lane)), n, block, lane, h, w)
+
+        sums = _Sums(c, n, panel, h, w).stmt(total)
+        return Alloc(total, seq(over(start, "start"), sums, over(finish, "end")))
+
+    def rows(n: Expr, panel: Expr) -> Stmt:
+        def row(h: Expr) -> Stmt:
+            columns = loop("w", c.width, lambda w: pixel(n, panel, h, w))
+            if not border_with_first_row:
+                return columns
+            return seq(_when_first(h, c.border(n, panel)), columns)
+
+        border = None if border_with_first_row else c.border(n, panel)
+        return seq(border, loop("h", c.height, row))
+
+    body = nest(["n", "panel"], [c.ot.shape[0], c.panels], rows)
+    op_class = "conv2d_depthwise" if c.depthwise else "conv2d_direct"
+    return PrimFunc(
+        c.group.name, c.group.params, simplify_stmt(body, {}),
+        inplace=inplace_params(c.group), op_class=op_class,
+    )  # fmt: skip
+
+
+def _when_first(i: Expr, s: Stmt) -> Stmt | None:
+    if isinstance(s, Seq) and not s.stmts:
+        return None
+    return If(binary("eq", i, 0), s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """The terms of one panel of channels of one pixel."""
+
+    c: Conv
+    n: Expr
+    panel: Expr
+    h: Expr
+    w: Expr
+
+    def stmt(self, total: Buffer) -> Stmt:
+        """Add every term to `total`: at once, or piece by piece."""
+        c = self.c
+        if c.window is not None:
+            return self._grouped(total)
+        if c.depthwise:
+            return self._taps(total, IntImm(0), 1, IntImm(0))
+        granules = -(-_size(c.wt.shape[1]) // c.step)
+        size, whole, rest = pieces_of(granules, c.step * c.kernel[0] * c.kernel[1])
+        if whole + bool(rest) == 1:
+            return self._taps(total, IntImm(0), granules, IntImm(0))
+
+        def piece(i: Expr, count: int) -> Stmt:
+            part = buffer("part", (c.vectors, c.lanes), c.ot.dtype, "local")
+            return Alloc(
+                part,
+                seq(
+                    nest(["o_zero", "l_zero"], part.shape, lambda o, lane: Store(
+                        part, (o, lane), const(0, part.dtype))),
+                    self._taps(part, simplify(i * size), count, IntImm(0)),
+                    nest(["o_add", "l_add"], part.shape, lambda o, lane: Store(
+                        total, (o, lane), Load(total, (o, lane)) + Load(part, (o, lane)))),
+                ),
+            )  # fmt: skip
+
+        pieces = loop("piece", whole, lambda i: piece(i, size))
+        return seq(pieces, piece(as_expr(whole), rest) if rest else None)
+
+    def _grouped(self, total: Buffer) -> Stmt:
+        """A grouped convolution reads a window of the input's channels."""
+        assert self.c.window is not None
+        first, count = Var("first"), Var("count")
+        body = Let(
+            count, self.c.window.count(self.panel), self._taps(total, IntImm(0), count, first)
+        )
+        return Let(first, self.c.window.start(self.panel), body)
+
+    def _taps(self, acc: Buffer, lo: Expr, count: ExprLike, first: Expr) -> Stmt:
+        """The terms of `count` granules of input channels from `lo`."""
+        c = self.c
+
+        def term(g: Expr, kh: Expr, kw: Expr, ci: Expr, o: Expr, lane: Expr) -> Stmt:
+            granule = simplify(lo + g)
+            lanes = o * c.lanes + lane
+            if c.depthwise:
+                channel, weight = self.panel * c.lanes + lane, (self.panel, kh, kw, IntImm(0), lane)
+            else:
+                channel = (granule + first) * c.step + ci
+                tap = (kh, kw, ci) if c.blocked > 1 else (kh, kw)
+                weight = (self.panel, granule, *tap, lanes)
+            x = c.input(self.n, simplify(channel), self.h, self.w, kh, kw)
+            at = (o, lane)
+            return Store(
+                acc, at, intrin("fma", x, Load(c.w, tuple(map(simplify, weight))), Load(acc, at))
+            )
+
+        names = ["g", "kh", "kw", "c", "o", "l"]
+        return nest(names, [count, *c.kernel, c.step, c.vectors, c.lanes], term)
+
+
+def _size(e: Expr) -> int:
+    return static(e, "convolution extent")

@@ -1,0 +1,116 @@
+"""The primitive that gives each statement of a loop a loop of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tensorkiln.arith import simplify
+from tensorkiln.ir.attrs import NO_ATTRS
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.expr import AddressOf, Expr, IntImm, Load, Var
+from tensorkiln.ir.stmt import Alloc, Block, BlockIter, For, PrimFunc, Region, Seq, Stmt, Store, seq
+from tensorkiln.ir.visit import map_children, map_stmt, stmt_exprs, walk, walk_stmt
+from tensorkiln.schedule.primitives.legality import require_order
+from tensorkiln.schedule.primitives.program import Place, open_loop
+from tensorkiln.schedule.primitives.rewrite import rewrite
+
+
+def fission(f: PrimFunc, loop: str, check: bool = True) -> PrimFunc:
+    """Give each statement of a loop's body a loop of its own.
+
+        for i in range(4):                   t = T.alloc_buffer((4, 8))
+            t = T.alloc_buffer((8,))         for i in range(4):
+            for j in range(8):                   for j in range(8):
+                t[j] = A[i, j]        ->             t[i, j] = A[i, j]
+            for k in range(8):               for i_1 in range(4):
+                C[i] = C[i] + t[k]               for k in range(8):
+                                                     C[i] = C[i] + t[i_1, k]
+
+    Buffers made in the body get a leading dimension for the loop.
+    """
+    at, s = open_loop(f, loop, "fission")
+    made: list[Buffer] = []
+    body = s.body
+    while isinstance(body, Alloc):
+        made.append(body.buffer)
+        body = body.body
+    if not isinstance(body, Seq) or len(body.stmts) < 2:
+        raise at.fail("its body is a single statement", "reorder moves a loop into another")
+    wide = {b: replace(b, shape=(s.extent, *b.shape)) for b in made}
+    if any(b.strides_given is not None for b in made):
+        raise at.fail("a buffer made in its body has strides", "make it row-major")
+    position = simplify(s.var - s.lo)
+    parts = [_expanded(t, s, position, wide, at) for t in body.stmts]
+    joined = _around(wide, replace(s, body=seq(*parts)))
+    apart = [_own_loop(s, t, k, at) for k, t in enumerate(parts)]
+    after = at.close(_around(wide, seq(*apart)))
+    if check:
+        require_order(at.close(joined), after, at.what)
+    return after
+
+
+def _around(wide: Mapping[Buffer, Buffer], s: Stmt) -> Stmt:
+    for b in reversed(tuple(wide.values())):
+        s = Alloc(b, s)
+    return s
+
+
+def _own_loop(s: For, part: Stmt, k: int, at: Place) -> For:
+    """The loop of statement `k`: the first keeps the name."""
+    if k == 0:
+        return replace(s, body=part)
+    var = Var(at.name(s.var.name), s.var.dtype)
+    known = at.bounds.with_loop(var, s.lo, s.extent)
+    return replace(s, var=var, body=rewrite(part, {s.var: var}, known), attrs=NO_ATTRS)
+
+
+def _expanded(s: Stmt, loop: For, position: Expr, wide: Mapping[Buffer, Buffer], at: Place) -> Stmt:
+    """`s` with accesses of widened buffers at `position`, which blocks learn by an iteration."""
+    if isinstance(s, Block):
+        if not any(_mentions(t, wide) for t in walk_stmt(s)):
+            return s
+        var = Var(loop.var.name, loop.var.dtype)
+        inner = _accesses(replace(s, iters=()), var, wide)
+        assert isinstance(inner, Block)
+        step = BlockIter(var, loop.extent, "spatial", position)
+        return replace(inner, iters=(*s.iters, step))
+    if not isinstance(s, For | Seq | Alloc):
+        return _accesses(s, position, wide)
+    return map_stmt(s, lambda e: e, lambda t: _expanded(t, loop, position, wide, at))
+
+
+def _mentions(s: Stmt, buffers: Mapping[Buffer, Buffer]) -> bool:
+    if isinstance(s, Store) and s.buffer in buffers:
+        return True
+    return any(
+        isinstance(x, Load | AddressOf) and x.buffer in buffers
+        for e in stmt_exprs(s)
+        for x in walk(e)
+    )
+
+
+def _accesses(s: Stmt, position: Expr, wide: Mapping[Buffer, Buffer]) -> Stmt:
+    """`s` reading and writing the widened buffers at `position`."""
+
+    def ex(e: Expr) -> Expr:
+        e = map_children(e, ex)
+        if isinstance(e, Load | AddressOf) and e.buffer in wide:
+            return replace(e, buffer=wide[e.buffer], indices=(position, *e.indices))
+        return e
+
+    def region(r: Region) -> Region:
+        if r.buffer not in wide:
+            return r
+        return Region(wide[r.buffer], ((position, IntImm(1)), *r.ranges))
+
+    def st(t: Stmt) -> Stmt:
+        t = map_stmt(t, ex, st)
+        if isinstance(t, Store) and t.buffer in wide:
+            return replace(t, buffer=wide[t.buffer], indices=(position, *t.indices))
+        if isinstance(t, Block):
+            reads, writes = tuple(map(region, t.reads)), tuple(map(region, t.writes))
+            return replace(t, reads=reads, writes=writes)
+        return t
+
+    return st(s)
