@@ -10,7 +10,8 @@ bound where its types first mention them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
 
@@ -26,6 +27,8 @@ from tensorkiln.ir.relax import (
     Call,
     Constant,
     Function,
+    FuncType,
+    Lambda,
     RVar,
     TensorType,
     Tuple,
@@ -247,6 +250,23 @@ class _Comparison:
         self.at(".var.type", a.var.type, b.var.type)
         self.pair(a.var, b.var)
 
+    def function_type(self, a: FuncType, b: FuncType) -> None:
+        """Symbols that only the type uses are its own."""
+        with self._scope():
+            self.at(".params", a.params, b.params)
+            self.at(".result", a.result, b.result)
+
+    def closure(self, a: Lambda, b: Lambda) -> None:
+        with self._scope():
+            self.at(".function", a.function, b.function)
+
+    @contextmanager
+    def _scope(self) -> Iterator[None]:
+        """Pairs made inside are gone afterwards."""
+        before = dict(self._to), dict(self._from)
+        yield
+        self._to, self._from = before
+
     def graph(self, a: Function, b: Function) -> None:
         self.at(".name", a.name, b.name)
         self._params(a.params, b.params)
@@ -332,6 +352,8 @@ _SPECIAL: dict[type, Callable[[_Comparison, Any, Any], None]] = {
     Constant: _Comparison.constants,
     Attrs: _Comparison.attrs,
     Binding: _Comparison.binding,
+    FuncType: _Comparison.function_type,
+    Lambda: _Comparison.closure,
     Function: _Comparison.graph,
     PrimFunc: _Comparison.prim_func,
     IRModule: _Comparison.module,

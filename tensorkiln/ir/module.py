@@ -33,8 +33,13 @@ class IRModule(Mapping[str, AnyFunction], Scripted):
 
     @property
     def graphs(self) -> tuple[Function, ...]:
-        """Graph functions that are not fused groups."""
-        return tuple(f for f in self.functions if isinstance(f, Function) and not f.is_primitive)
+        """Graph functions that a call plan runs: neither fused groups nor outer functions."""
+        return tuple(f for f in self.functions if _is_graph(f))  # type: ignore[misc]
+
+    @property
+    def outers(self) -> tuple[Function, ...]:
+        """Functions that run as host steps."""
+        return tuple(f for f in self.functions if isinstance(f, Function) and f.is_outer)
 
     @property
     def prim_funcs(self) -> tuple[PrimFunc, ...]:
@@ -49,9 +54,9 @@ class IRModule(Mapping[str, AnyFunction], Scripted):
         return IRModule(functions, self.name)
 
     def map_graphs(self, rewrite: Callable[[Function], Function]) -> IRModule:
-        """Rewrite every graph function; this very module when none changed."""
+        """Rewrite every function of `graphs`; this very module when none changed."""
         new = tuple(
-            rewrite(f) if isinstance(f, Function) and not f.is_primitive else f
+            rewrite(f) if _is_graph(f) else f  # type: ignore[arg-type]
             for f in self.functions
         )
         same = all(a is b for a, b in zip(new, self.functions, strict=True))
@@ -62,3 +67,7 @@ class IRModule(Mapping[str, AnyFunction], Scripted):
         new = tuple(rewrite(f) if isinstance(f, PrimFunc) else f for f in self.functions)
         same = all(a is b for a, b in zip(new, self.functions, strict=True))
         return self if same else self.with_functions(new)
+
+
+def _is_graph(f: AnyFunction) -> bool:
+    return isinstance(f, Function) and not f.is_primitive and not f.is_outer

@@ -217,6 +217,8 @@ Value = RVar | Constant | Tuple | ShapeValue | PrimValue | StringValue | GlobalR
 #   call_tir_inplace(f, *args), attrs inplace: a PrimFunc that writes into some of its arguments
 #   while_loop(cond, body, *state): state = body(*state) as long as cond(*state); gives the state
 IMPURE_OPS = ("call_packed", "call_dps_packed", "call_tir_inplace", "while_loop")
+# Operators whose result's shape depends on the operands' elements.
+DYNAMIC_OPS = ("nonzero", "unique", "non_max_suppression", "slice_dynamic", "compress")
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,13 +328,20 @@ def is_straight_line(f: Function) -> bool:
         return False
     if not all(isinstance(r, RVar | Constant) and isinstance(r.type, TensorType) for r in results):
         return False
-    return all(_is_plain(b.value) for b in f.bindings)
+    return all(_is_plain(b.value) and _is_planned(b.var.type) for b in f.bindings)
+
+
+def _is_planned(t: Type) -> bool:
+    """Whether a value of this type has a place before the function runs."""
+    if isinstance(t, TupleType):
+        return all(map(_is_planned, t.fields))
+    return isinstance(t, TensorType | ShapeType)
 
 
 def _is_plain(value: Bound) -> bool:
     match value:
         case Call(callee, args):
-            if isinstance(callee, RVar) or callee in IMPURE_OPS:
+            if isinstance(callee, RVar) or callee in IMPURE_OPS or callee in DYNAMIC_OPS:
                 return False
             return all(isinstance(a, RVar | Constant | ShapeValue | Tuple) for a in args)
         case TupleItem() | RVar() | Constant() | Tuple() | ShapeValue():

@@ -170,7 +170,7 @@ class ExprParser:
         """One extent of a shape."""
         before, target = self._define, node
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            target = self._quoted(node, node.value)
+            target = self.quoted(node, node.value)
             self._define = True
         try:
             value = self.expr(target)
@@ -180,7 +180,8 @@ class ExprParser:
             raise self.fail(node, f"an extent is an integer, not {value.dtype}")
         return value
 
-    def _quoted(self, node: ast.Constant, text: str) -> ast.expr:
+    def quoted(self, node: ast.Constant, text: str) -> ast.expr:
+        """The expression inside a string."""
         try:
             tree = ast.parse(text.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError):

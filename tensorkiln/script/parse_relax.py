@@ -1,149 +1,143 @@
-"""Graphs from Python syntax trees: types, values, bindings and `Function`."""
+"""Graphs from Python syntax trees: functions, bindings, branches, loops and closures.
+
+Python's `if` and `while` may assign again what was bound before them; in straight code every
+name is bound once.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-
-import numpy as np
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from tensorkiln.base.errors import nearest
-from tensorkiln.ir.attrs import Attrs, AttrValue
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import INT64
-from tensorkiln.ir.expr import Expr, IntImm, Var, int_value
-from tensorkiln.ir.layout import Layout
-from tensorkiln.ir.module import AnyFunction
+from tensorkiln.ir.expr import Var
 from tensorkiln.ir.relax import (
     Binding,
+    Body,
     Bound,
     Call,
-    Constant,
     Function,
-    GlobalRef,
     If,
     Lambda,
     MatchCast,
     RVar,
-    ShapeType,
-    ShapeValue,
-    TensorType,
     Tuple,
     TupleItem,
     TupleType,
     Type,
     Value,
-    constant,
 )
 from tensorkiln.ir.stmt import PrimFunc
-from tensorkiln.ir.text.print_relax import digest
+from tensorkiln.ir.subtype import accepts
+from tensorkiln.ir.type_text import show
+from tensorkiln.script.parse_calls import CallParser
 from tensorkiln.script.parse_expr import ExprParser
 from tensorkiln.script.parse_tir import plain_arguments
-from tensorkiln.script.scope import Number, Scope
+from tensorkiln.script.parse_types import TypeParser
+from tensorkiln.script.parse_values import COMPUTED, Infer, ModuleContext, Parsed
+from tensorkiln.script.scope import Scope
+from tensorkiln.script.source import Source
 
-Infer = Callable[[Call], Type]
+_STATEMENTS = "there are bindings `y = ...`, `with R.dataflow():`, if, while, def, and return"
 
 
 @dataclass(slots=True)
-class ModuleContext:
-    """What the functions of one module share. `names` is None when not all are known."""
+class _Block:
+    """One branch, or the body of a loop: its bindings and the names it assigned."""
 
-    words: set[str]
-    names: list[str] | None
-    constants: Mapping[str, np.ndarray]
-    infer: Infer | None = None
-    functions: dict[str, AnyFunction] = field(default_factory=dict)
-    literals: dict[str, Constant] = field(default_factory=dict)
+    bindings: list[Binding]
+    assigned: dict[str, RVar]
+    end: ast.AST
 
 
-class RelaxParser:
-    """One `@R.function`."""
+class RelaxParser(CallParser):
+    """One `@R.function`, with the functions inside it."""
 
     def __init__(self, scope: Scope, module: ModuleContext):
-        self.scope, self.module = scope, module
-        self.exprs = ExprParser(scope)
-        self.fail = self.exprs.fail
-        self._bindings: list[Binding] = []
-        self._words = set(module.words)
+        super().__init__(scope, module)
+        self._node: ast.AST = ast.Module([], [])
+        self._again: set[str] = set()  # names bound outside the block at hand: it may rebind them
+        self._carried: set[str] = set()  # names that the next round of a loop reads
+        self._declared: Type | None = None
 
     def function(self, node: ast.FunctionDef, options: list[ast.keyword]) -> Function:
         """The graph of a decorated function."""
+        self._node = node
+        return self._function_of(node, options)
+
+    def _function_of(self, node: ast.FunctionDef, options: list[ast.keyword]) -> Function:
         params = []
         for arg in plain_arguments(self.scope, node):
-            if arg.annotation is None:
-                hint = 'as x: R.Tensor((1, "n"), "float32")'
-                raise self.fail(arg, f"parameter {arg.arg!r} needs a type", hint)
-            params.append(RVar(arg.arg, self.type(arg.annotation)))
-            self.scope.bind(arg, arg.arg, params[-1])
+            params.append(RVar(arg.arg, self.types.type(annotation(self.exprs, arg))))
+            self._name(arg, arg.arg, params[-1])
         name, attrs = self._options(node.name, options)
-        result = self._body(node)
+        self._declared = self._header_result(node)
+        result = self._sequence(node.body)
+        if result is None:
+            raise self.fail(node, f"{node.name!r} has no return")
         if node.returns is not None:
-            self._check_result(node.returns, result)
-        return Function(name, tuple(params), tuple(self._bindings), result, attrs)
+            result = self._checked_result(node.returns, result)
+        return Function(name, tuple(params), tuple(self.bindings), result, attrs)
 
     def _options(self, name: str, options: list[ast.keyword]) -> tuple[str, Attrs]:
-        attrs = Attrs()
+        attrs: dict[str, object] = {}
         for k in options:
             if k.arg == "name":
                 name = str(self.exprs.literal(k.value))
             elif k.arg == "attrs" and isinstance(k.value, ast.Dict):
-                attrs = Attrs(tuple(sorted(self._dict(k.value).items(), key=lambda p: p[0])))
+                attrs |= self.dict(k.value)
+            elif k.arg == "private":
+                if self.exprs.literal(k.value):
+                    attrs["private"] = True
             elif k.arg != "infer":
-                hint = nearest(k.arg or "", ["name", "attrs"])
+                hint = nearest(k.arg or "", ["name", "attrs", "private"])
                 raise self.fail(k.value, f"unknown option {k.arg!r} of R.function", hint)
-        return name, attrs
+        return name, Attrs(tuple(sorted(attrs.items(), key=lambda p: p[0])))  # type: ignore[arg-type]
 
-    def _check_result(self, node: ast.expr, result: Value) -> None:
-        declared = self.type(node)
-        if declared != result.type:
-            raise self.fail(node, "the result has another type", f"it is {result.type}")
+    def _header_result(self, node: ast.FunctionDef) -> Type | None:
+        """The type after `->`, for returns inside branches; the symbols it brings in are gone."""
+        if node.returns is None:
+            return None
+        with self.scope.inner():
+            return self.types.type(node.returns)
 
-    # ---- types -------------------------------------------------------------------------------
+    def _checked_result(self, node: ast.expr, result: Value) -> Value:
+        declared = self.types.type(node)
+        if declared == result.type:
+            return result
+        if not accepts(declared, self.type_of(result)):
+            message = f"it is {show(result.type)}, not {show(declared)}"
+            raise self.fail(node, "the result has another type", message)
+        if accepts(result.type, declared):
+            return result
+        return self._widened(result, declared)
 
-    def type(self, node: ast.expr) -> Type:
-        """`R.Tensor(shape, dtype, layout=)`, `R.Tuple(...)` or `R.Shape(ndim)`."""
-        if isinstance(node, ast.Call):
-            path = self.scope.dialect(node.func)
-            if path == "R.Tuple" and not node.keywords:
-                return TupleType(tuple(map(self.type, node.args)))
-            if path == "R.Shape" and len(node.args) == 1 and not node.keywords:
-                return ShapeType(self.exprs.integer(node.args[0]))
-            if path == "R.Tensor":
-                return self._tensor(node)
-        raise self.fail(node, "not a type", 'as R.Tensor((1, 16), "float32"), R.Tuple(...)')
-
-    def _tensor(self, node: ast.Call) -> TensorType:
-        layout: Layout | None = None
-        arguments = list(node.args)
-        for k in node.keywords:
-            if k.arg == "layout":
-                layout = self._layout(k.value)
-            elif k.arg == "dtype" and len(arguments) == 1:
-                arguments.append(k.value)
-            else:
-                raise self.fail(k.value, f"unknown option {k.arg!r} of R.Tensor")
-        if len(arguments) != 2:
-            raise self.fail(node, "expected a shape and a dtype", 'R.Tensor((4,), "float32")')
-        return TensorType(self.exprs.shape(arguments[0]), self.exprs.dtype(arguments[1]), layout)
-
-    def _layout(self, node: ast.expr) -> Layout:
-        try:
-            return Layout.parse(str(self.exprs.literal(node)))
-        except ValueError as e:
-            raise self.fail(node, str(e)) from None
+    def _widened(self, value: Value, wanted: Type) -> Value:
+        """A variable of a wider type that holds `value`."""
+        var = RVar(value.name if isinstance(value, RVar) else "result", wanted)
+        self.bindings.append(Binding(var, value))
+        return var
 
     # ---- statements --------------------------------------------------------------------------
 
-    def _body(self, node: ast.FunctionDef) -> Value:
-        for i, s in enumerate(node.body):
+    def _sequence(self, body: list[ast.stmt]) -> Value | None:
+        """Statements up to a return, and what it returns; None when there is no return."""
+        for i, s in enumerate(body):
+            rest = body[i + 1 :]
             if isinstance(s, ast.Return):
-                if i + 1 != len(node.body):
-                    raise self.fail(node.body[i + 1], "nothing may follow return")
+                if rest:
+                    raise self.fail(rest[0], "nothing may follow return")
                 if s.value is None:
                     raise self.fail(s, "a graph function returns a value")
                 return self.value(s.value)
+            if isinstance(s, ast.If) and (_returns(s.body) or _returns(s.orelse)):
+                return self._return_if(s, rest)
             self._stmt(s)
-        raise self.fail(node, f"{node.name!r} has no return")
+        return None
 
     def _stmt(self, s: ast.stmt) -> None:
         match s:
@@ -159,16 +153,24 @@ class RelaxParser:
             ):
                 for inner in s.body:
                     self._stmt(inner)
-            case ast.Expr(value=ast.Call() as call) if self.scope.dialect(call.func) == "R.output":
-                return
+            case ast.Expr(value=ast.Call() as call):
+                self._effect(call)
+            case ast.If():
+                self._if(s)
+            case ast.While():
+                self._while(s)
+            case ast.FunctionDef():
+                self._closure(s)
+            case ast.Return():
+                hint = "let both branches end with return, or assign and return after them"
+                raise self.fail(s, "return may only end a function or a branch", hint)
             case _:
-                hint = "there are bindings `y = ...`, `with R.dataflow():`, and return"
-                raise self.fail(s, "not a statement of graphs", hint)
+                raise self.fail(s, "not a statement of graphs", _STATEMENTS)
 
     def _alias(self, name: ast.Name, value: ast.expr) -> bool:
         """`cls = MyModule`, and `n = T.int64()` for a symbolic dimension."""
-        if isinstance(value, ast.Name) and value.id in self._words - set(self.scope.bound):
-            self._words.add(name.id)
+        if isinstance(value, ast.Name) and value.id in self.words - set(self.scope.bound):
+            self.words.add(name.id)
             return True
         if isinstance(value, ast.Call) and not value.args and not value.keywords:
             path = self.scope.dialect(value.func)
@@ -178,250 +180,290 @@ class RelaxParser:
                 return True
         return False
 
+    def _effect(self, call: ast.Call) -> None:
+        """A call for what it does: nothing reads its result."""
+        if self.scope.dialect(call.func) == "R.output":
+            for a in call.args:
+                self.value(a)
+            return
+        bound, found = self._in_place(call) or self.bound(call)
+        self.bindings.append(Binding(RVar("_", found or self.inferred(call, bound)), bound))
+
+    def _in_place(self, node: ast.Call) -> Parsed | None:
+        """`cls.f(x, y)` with all buffers of a tensor program, which writes into the last."""
+        callee = self.callee(node.func)
+        f = self.module.functions.get(callee.name) if callee is not None else None
+        if not isinstance(f, PrimFunc) or len(node.args) != len(f.buffers) or not f.outputs:
+            return None
+        assert callee is not None
+        inplace = tuple(range(len(f.buffers) - f.outputs, len(f.buffers)))
+        made = self.make(node, callee, node.args, inplace=inplace)
+        call = Call("call_tir_inplace", (callee, *made.args), made.attrs, made.span)
+        types = tuple(made.args[i].type for i in inplace)
+        return call, types[0] if len(types) == 1 else TupleType(types)
+
+    def _name(self, node: ast.AST, name: str, value: RVar) -> None:
+        """Give a name to a value; blocks may do so again with names from outside."""
+        if name == "_" or name in self._again:
+            self.scope.bound.pop(name, None)
+        self.scope.bind(node, name, value)
+
     def _bind(self, name: ast.Name, node: ast.expr, annotation: ast.expr | None) -> None:
-        value, found = self._bound(node)
+        value, found = self.bound(node)
         if annotation is not None:
-            found = self.type(annotation)
+            found = self._annotated(annotation, value, found)
         elif found is None:
-            found = self._inferred(node, value)
+            found = self.inferred(node, value)
         var = RVar(name.id, found)
-        self.scope.bind(name, name.id, var)
-        self._bindings.append(Binding(var, value))
+        self._name(name, name.id, var)
+        self.bindings.append(Binding(var, value))
 
-    def _inferred(self, node: ast.expr, value: Bound) -> Type:
-        """The type of a call that the script does not write down."""
-        assert isinstance(value, Call)
-        if value.op and self.module.infer is not None:
-            return self.module.infer(value)
-        callee = value.callee
-        found = None
-        if isinstance(callee, GlobalRef):
-            found = _result_type(self.module.functions.get(callee.name))
-        if found is None:
-            hint = 'write it: y: R.Tensor((1, 16), "float32") = ...'
-            raise self.fail(node, "the type of this result is not known here", hint)
-        return found
+    def _annotated(self, node: ast.expr, value: Bound, found: Type | None) -> Type:
+        """The type written beside a name; where the value's own is known, it may be wider."""
+        declared = self.types.type(node)
+        if isinstance(value, Call | MatchCast) or found is None:
+            return declared
+        if declared != found and not accepts(declared, found):
+            hint = "R.match_cast(x, type) checks a type when it runs"
+            message = f"the variable is {show(declared)}, its value {show(found)}"
+            raise self.fail(node, message, hint)
+        return declared
 
-    # ---- values ------------------------------------------------------------------------------
+    # ---- branches ----------------------------------------------------------------------------
 
-    def value(self, node: ast.expr) -> Value:
-        """An operand; a call in its place is bound to a variable of its own first."""
-        bound, found = self._bound(node)
-        if not isinstance(bound, Call | TupleItem | If | Lambda | MatchCast):
-            return bound
-        var = RVar(f"lv{len(self._bindings)}", found or self._inferred(node, bound))
-        self._bindings.append(Binding(var, bound))
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        """Bindings of a block of its own; what it binds is gone afterwards."""
+        bindings, again, words = self.bindings, self._again, set(self.words)
+        self.bindings, self._again = [], _values(self.scope)
+        try:
+            with self.scope.inner():
+                yield
+        finally:
+            self.bindings, self._again, self.words = bindings, again, words
+
+    def _block(self, body: list[ast.stmt], node: ast.AST) -> _Block:
+        before = dict(self.scope.bound)
+        with self._inside():
+            for s in body:
+                self._stmt(s)
+            assigned = {
+                name: v
+                for name, v in self.scope.bound.items()
+                if isinstance(v, RVar) and before.get(name) is not v and name != "_"
+            }
+            return _Block(self.bindings, assigned, body[-1] if body else node)
+
+    def _if(self, s: ast.If) -> None:
+        """What both branches assign, and is read later, are the results."""
+        cond = self.condition(s.test)
+        blocks = self._block(s.body, s), self._block(s.orelse, s)
+        before = {n: v for n, v in self.scope.bound.items() if isinstance(v, RVar)}
+        names = [
+            n
+            for n in dict.fromkeys([*blocks[0].assigned, *blocks[1].assigned])
+            if all(n in b.assigned or n in before for b in blocks)
+        ]
+        names = [n for n in names if n in self._read_after(s)] or [
+            n for n in names if all(n in b.assigned for b in blocks)
+        ]
+        then, orelse = ([b.assigned.get(n) or before[n] for n in names] for b in blocks)
+        for n, a, b in zip(names, then, orelse, strict=True):
+            if a.type != b.type:
+                message = f"{n!r} is {show(a.type)} in one branch, {show(b.type)} in the other"
+                raise self.fail(blocks[1].end, message, _widen_hint(n, a.type, b.type))
+        bodies = (_body(b.bindings, v) for b, v in zip(blocks, (then, orelse), strict=True))
+        self._results(s, If(cond, *bodies), names, then)
+
+    def _results(
+        self, s: ast.stmt, value: Bound, names: list[str], like: list[RVar] | tuple[RVar, ...]
+    ) -> None:
+        """Bind what a branch or a loop gives to the names it assigned."""
+        types = tuple(v.type for v in like)
+        if len(names) == 1:
+            var = RVar(names[0], types[0])
+            self.bindings.append(Binding(var, value))
+            self._rename(s, names[0], var)
+            return
+        whole = RVar("results", TupleType(types))
+        self.bindings.append(Binding(whole, value))
+        for i, (name, t) in enumerate(zip(names, types, strict=True)):
+            var = RVar(name, t)
+            self.bindings.append(Binding(var, TupleItem(whole, i)))
+            self._rename(s, name, var)
+
+    def _rename(self, s: ast.stmt, name: str, var: RVar) -> None:
+        if isinstance(self.scope.bound.get(name), RVar):
+            self.scope.bound.pop(name)
+        self.scope.bind(s, name, var)
+
+    def _read_after(self, s: ast.stmt) -> set[str]:
+        """Names that the text after `s` reads, or the next round of the loop around it."""
+        end = s.end_lineno or s.lineno
+        return self._carried | {
+            n.id
+            for n in ast.walk(self._node)
+            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.lineno > end
+        }
+
+    def _return_if(self, s: ast.If, rest: list[ast.stmt]) -> Value:
+        """`if c: return a` and `return b` after it, or in its else."""
+        if rest and _returns(s.body) and _returns(s.orelse):
+            raise self.fail(rest[0], "nothing may follow return")
+        cond = self.condition(s.test)
+        bodies = []
+        for body in (s.body, s.orelse):
+            with self._inside():
+                whole = body if _returns(body) else [*body, *rest]
+                result = self._sequence(whole)
+                if result is None:
+                    raise self.fail(s, "one branch returns and the other does not")
+                if self._declared is not None and result.type != self._declared:
+                    result = self._as_declared(result, self._declared)
+                bodies.append(Body(tuple(self.bindings), result))
+        then, orelse = (b.result.type for b in bodies)
+        if then != orelse:
+            message = f"one branch returns {show(then)}, the other {show(orelse)}"
+            raise self.fail(s, message, "write the result's type after ->, as -> R.Object")
+        var = RVar("result", then)
+        self.bindings.append(Binding(var, If(cond, bodies[0], bodies[1])))
         return var
 
-    def _bound(self, node: ast.expr) -> tuple[Bound, Type | None]:
-        """The right side of a binding, and its type as far as the text says."""
-        match node:
-            case ast.Name(id=name):
-                value = self._named(node, name)
-            case ast.Tuple(elts=elts) | ast.List(elts=elts):
-                value = Tuple(tuple(map(self.value, elts)))
-            case ast.Subscript(value=inner) if not self._is_module(inner):
-                return self._item(node, inner)
-            case ast.Call():
-                return self._call(node)
-            case _:
-                raise self.fail(node, "not a graph value", "operators are calls: R.add(x, y)")
-        return value, value.type
+    def _as_declared(self, result: Value, declared: Type) -> Value:
+        """A returned value in the wider type after `->`; itself where that does not take it."""
+        fits = accepts(declared, self.type_of(result))
+        return self._widened(result, declared) if fits else result
 
-    def _named(self, node: ast.Name, name: str) -> Value:
-        found = self.scope.bound.get(name)
-        if isinstance(found, RVar):
-            return found
-        captured = self.scope.captured.get(name)
-        if found is None and isinstance(captured, np.ndarray):
-            if name not in self.module.literals:
-                self.module.literals[name] = constant(captured, name)
-            return self.module.literals[name]
-        if found is None:
-            raise self.scope.unknown(node)
-        raise self.fail(node, f"{name!r} is a number, not a tensor", "R.shape(n), or an attribute")
+    # ---- functions inside, loops -------------------------------------------------------------
 
-    def _item(self, node: ast.Subscript, inner: ast.expr) -> tuple[Bound, Type | None]:
-        value = self.value(inner)
-        index = self.exprs.integer(node.slice)
-        fields = value.type.fields if isinstance(value.type, TupleType) else ()
-        if not 0 <= index < len(fields):
-            raise self.fail(node, f"no item {index}: {len(fields)} items in this value")
-        return TupleItem(value, index), fields[index]
+    def _closure(self, s: ast.FunctionDef) -> None:
+        """`@R.function def inner(...)`: may use what is bound before it."""
+        calls = [d.func if isinstance(d, ast.Call) else d for d in s.decorator_list]
+        if [self.scope.dialect(d) for d in calls] != ["R.function"]:
+            raise self.fail(s, f"{s.name!r} has no level", "decorate it with @R.function")
+        options = s.decorator_list[0]
+        declared = self._declared
+        with self._inside():
+            keywords = options.keywords if isinstance(options, ast.Call) else []
+            function = self._function_of(s, keywords)
+        self._declared = declared
+        value = Lambda(function)
+        var = RVar(s.name, value.type)
+        self._name(s, s.name, var)
+        self.bindings.append(Binding(var, value))
 
-    # ---- calls -------------------------------------------------------------------------------
+    def _while(self, s: ast.While) -> None:
+        """The names that the body assigns again are the state of a `while_loop`."""
+        if s.orelse:
+            raise self.fail(s.orelse[0], "a loop has no else")
+        stored = [n.id for b in s.body for n in _stored(b)]
+        before = self.scope.bound
+        names = [n for n in dict.fromkeys(stored) if isinstance(before.get(n), RVar)]
+        state = tuple(before[n] for n in names)
+        if not state:
+            raise self.fail(s, "the loop assigns nothing that was bound before it", "x = f(x)")
+        carried, self._carried = self._carried, self._carried | {*names, *_loaded(s)}
+        functions = [
+            self._loop_function("cond", names, state, lambda: self.condition(s.test)),  # type: ignore[arg-type]
+            self._loop_function("body", names, state, lambda: self._round(s, names, state)),  # type: ignore[arg-type]
+        ]
+        self._carried = carried
+        lambdas = []
+        for f in functions:
+            lambdas.append(RVar(f.name, Lambda(f).type))
+            self.bindings.append(Binding(lambdas[-1], Lambda(f)))
+        call = Call("while_loop", (*lambdas, *state))  # type: ignore[arg-type]
+        self._results(s, call, names, state)  # type: ignore[arg-type]
 
-    def _is_module(self, node: ast.expr) -> bool:
-        return (
-            isinstance(node, ast.Name)
-            and node.id in self._words
-            and node.id not in self.scope.bound
-        )
+    def _loop_function(
+        self, name: str, names: list[str], state: tuple[RVar, ...], result: Callable[[], Value]
+    ) -> Function:
+        with self._inside():
+            params = tuple(RVar(v.name, v.type) for v in state)
+            self.scope.bound |= dict(zip(names, params, strict=True))
+            value = result()
+            return Function(name, params, tuple(self.bindings), value)
 
-    def _callee(self, node: ast.expr) -> GlobalRef | None:
-        """`Module.f` or `Module["f"]`."""
-        name: object = None
-        if isinstance(node, ast.Attribute) and self._is_module(node.value):
-            name = node.attr
-        elif isinstance(node, ast.Subscript) and self._is_module(node.value):
-            name = self.exprs.literal(node.slice)
-        if not isinstance(name, str):
-            return None
-        known = self.module.names
-        if known is not None and name not in known:
-            raise self.fail(node, f"no function {name!r} in this module", nearest(name, known))
-        return GlobalRef(name)
-
-    def _call(self, node: ast.Call) -> tuple[Bound, Type | None]:
-        callee = self._callee(node.func)
-        if callee is not None:
-            return self._make(node, callee, node.args), None
-        path = self.scope.dialect(node.func)
-        if not path.startswith("R."):
-            raise self.fail(node.func, "not an operator", "operators are R.name(...)")
-        special = _CALLS.get(path)
-        if special is not None:
-            return special(self, node)
-        return self._make(node, path[2:], node.args), None
-
-    def _make(self, node: ast.Call, callee: str | GlobalRef, args: list[ast.expr]) -> Call:
-        attrs: dict[str, AttrValue] = {}
-        span = ""
-        for k in node.keywords:
-            if k.arg == "span":
-                span = str(self.exprs.literal(k.value))
-            elif k.arg is not None:
-                attrs[k.arg] = self.attr(k.value)
-            elif isinstance(k.value, ast.Dict):
-                attrs |= self._dict(k.value)
-            else:
-                raise self.fail(k.value, "expected attributes as a dict")
-        values = tuple(map(self.value, args))
-        return Call(callee, values, Attrs(tuple(sorted(attrs.items(), key=lambda p: p[0]))), span)
-
-    def _dict(self, node: ast.Dict) -> dict[str, AttrValue]:
-        out = {}
-        for k, v in zip(node.keys, node.values, strict=True):
-            if not isinstance(k, ast.Constant) or not isinstance(k.value, str):
-                raise self.fail(k or v, "attribute names are strings")
-            out[k.value] = self.attr(v)
-        return out
-
-    def attr(self, node: ast.expr) -> AttrValue:
-        """A Python literal, or an expression over symbolic dimensions."""
-        match node:
-            case ast.Constant(value=(None | bool() | int() | float() | str()) as value):
-                return value
-            case ast.Tuple(elts=elts) | ast.List(elts=elts):
-                return tuple(map(self.attr, elts))
-            case ast.Call(func=ast.Name(id="float")):
-                return self.exprs.literal(node)  # type: ignore[return-value]
-        found = self.exprs.raw(node)
-        return found.value if isinstance(found, Number) else found
-
-    def _op(self, node: ast.Call) -> tuple[Bound, Type | None]:
-        """`R.op("any name", ...)`."""
-        if not node.args:
-            raise self.fail(node, "expected the operator's name")
-        name = self.exprs.literal(node.args[0])
-        return self._make(node, str(name), node.args[1:]), None
-
-    def _call_tir(self, node: ast.Call) -> tuple[Bound, Type | None]:
-        """`R.call_tir(cls.f, [x, y], R.Tensor(...))`."""
-        if len(node.args) != 3:
-            raise self.fail(node, "expected R.call_tir(cls.f, [args], out_type)")
-        function, args, out = node.args
-        callee = self._callee(function)
-        if callee is None:
-            raise self.fail(function, "expected a function of this module", "as cls.add_one")
-        values = args.elts if isinstance(args, (ast.Tuple, ast.List)) else [args]
-        call = self._make(node, callee, values)
-        if isinstance(out, (ast.Tuple, ast.List)):
-            return call, TupleType(tuple(map(self.type, out.elts)))
-        return call, self.type(out)
-
-    def _shape(self, node: ast.Call) -> tuple[Bound, Type | None]:
-        value = ShapeValue(tuple(map(self.exprs.expr, node.args)))
-        return value, value.type
-
-    # ---- constants ---------------------------------------------------------------------------
-
-    def _const(self, node: ast.Call) -> tuple[Bound, Type | None]:
-        """`R.const(values, dtype, shape?)`, or `R.const("key", dtype, shape, sha256=...)`."""
-        options = {k.arg: k.value for k in node.keywords}
-        unknown = [k for k in options if k not in ("layout", "name", "sha256")]
-        if unknown or len(node.args) not in (2, 3):
-            raise self.fail(node, "expected R.const(values or key, dtype, shape, ...)")
-        layout = self._layout(options["layout"]) if "layout" in options else None
-        dtype = self.exprs.dtype(node.args[1])
-        data = self.exprs.literal(node.args[0])
-        shape = self.exprs.shape(node.args[2]) if len(node.args) == 3 else None
-        if isinstance(data, str):
-            found = self._referred(node, data, TensorType(shape or (), dtype, layout), options)
-        else:
-            name = str(self.exprs.literal(options["name"])) if "name" in options else ""
-            array = self._array(node, data, dtype.name)
-            kind = TensorType(_extents(array) if shape is None else shape, dtype, layout)
-            found = Constant(array.reshape(self._physical(node, kind, array.size)), kind, name)
-        return found, found.type
-
-    def _array(self, node: ast.Call, data: object, dtype: str) -> np.ndarray:
-        try:
-            return np.array(data, dtype)
-        except (ValueError, TypeError, OverflowError) as e:
-            raise self.fail(node.args[0], f"not {dtype} data: {e}") from None
-
-    def _physical(self, node: ast.Call, kind: TensorType, size: int) -> tuple[int, ...]:
-        """The physical shape, which must hold `size` elements."""
-        dims = [int_value(d) for d in kind.physical_shape]
-        shape = tuple(d for d in dims if d is not None)
-        if len(shape) != len(dims) or int(np.prod(shape, dtype=object)) != size:
-            raise self.fail(node, f"{size} elements for a constant of shape {shape}")
-        return shape
-
-    def _referred(
-        self, node: ast.Call, key: str, kind: TensorType, options: dict[str | None, ast.expr]
-    ) -> Constant:
-        known = self.module.literals.get(key)
-        if known is not None and known.type == kind:
-            return known
-        array = self.module.constants.get(key)
-        if array is None:
-            names = list(self.module.constants)
-            hint = nearest(key, names) or f"pass constants={{{key!r}: array}}"
-            raise self.fail(node.args[0], f"no constant {key!r} was given", hint)
-        shape = self._physical(node, kind, array.size)
-        if array.shape != shape or array.dtype.itemsize != kind.dtype.bytes:
-            message = f"{key!r} is {array.dtype}{list(array.shape)}, expected {list(shape)}"
-            raise self.fail(node, f"{message} of {kind.dtype}")
-        expected = options.get("sha256")
-        if expected is not None and self.exprs.literal(expected) != digest(array):
-            raise self.fail(expected, f"the bytes given for {key!r} are not these")
-        name = key.rpartition("#")[0] or key
-        found = Constant(array, kind, "" if name == "const" else name)
-        self.module.literals[key] = found
-        return found
+    def _round(self, s: ast.While, names: list[str], state: tuple[RVar, ...]) -> Value:
+        """The state after the body, in the types it had before."""
+        for b in s.body:
+            self._stmt(b)
+        out: list[Value] = []
+        for name, old in zip(names, state, strict=True):
+            new = self.scope.bound[name]
+            assert isinstance(new, RVar)
+            if new.type != old.type and not accepts(old.type, new.type):
+                message = f"{name!r} is {show(old.type)} before the loop, {show(new.type)} after it"
+                raise self.fail(s.body[-1], message, _widen_hint(name, old.type, new.type))
+            out.append(new if new.type == old.type else self._widened(new, old.type))
+        return out[0] if len(out) == 1 else Tuple(tuple(out))
 
 
-def _extents(array: np.ndarray) -> tuple[Expr, ...]:
-    return tuple(IntImm(n) for n in array.shape)
+def _body(bindings: list[Binding], results: list[RVar]) -> Body:
+    """A branch's body. A last `y = x` only names the result."""
+    if len(results) != 1:
+        return Body(tuple(bindings), Tuple(tuple(results)))
+    last = bindings[-1] if bindings else None
+    if last is None or last.var is not results[0] or isinstance(last.value, COMPUTED):
+        return Body(tuple(bindings), results[0])
+    if last.value.type == last.var.type:
+        return Body(tuple(bindings[:-1]), last.value)
+    return Body(tuple(bindings), results[0])
 
 
-def _result_type(f: AnyFunction | None) -> Type | None:
-    """What a call of `f` gives, where that does not depend on its operands."""
-    if isinstance(f, PrimFunc) and f.outputs:
-        outs = f.buffers[-f.outputs :]
-        types = tuple(TensorType(b.shape, b.dtype) for b in outs)
-        if all(t.static_shape() is not None for t in types):
-            return types[0] if len(types) == 1 else TupleType(types)
-    if isinstance(f, Function) and isinstance(f.result.type, TensorType):
-        return f.result.type if f.result.type.static_shape() is not None else None
-    return None
+def _returns(body: list[ast.stmt]) -> bool:
+    """Whether every way through a block ends in return."""
+    last = body[-1] if body else None
+    if isinstance(last, ast.If):
+        return _returns(last.body) and _returns(last.orelse)
+    return isinstance(last, ast.Return)
 
 
-_CALLS: dict[str, Callable[[RelaxParser, ast.Call], tuple[Bound, Type | None]]] = {
-    "R.const": RelaxParser._const,
-    "R.shape": RelaxParser._shape,
-    "R.call_tir": RelaxParser._call_tir,
-    "R.op": RelaxParser._op,
-}
+def _values(scope: Scope) -> set[str]:
+    """Names of graph values."""
+    return {name for name, v in scope.bound.items() if isinstance(v, RVar)}
+
+
+def _stored(s: ast.stmt) -> Iterator[ast.Name]:
+    """Names that a statement assigns, not counting functions inside it."""
+    if isinstance(s, ast.FunctionDef):
+        return
+    for child in ast.iter_child_nodes(s):
+        if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
+            yield child
+        elif isinstance(child, ast.stmt):
+            yield from _stored(child)
+
+
+def _loaded(s: ast.stmt) -> set[str]:
+    """Names that a statement reads."""
+    nodes = (n for n in ast.walk(s) if isinstance(n, ast.Name))
+    return {n.id for n in nodes if isinstance(n.ctx, ast.Load)}
+
+
+def _widen_hint(name: str, a: Type, b: Type) -> str:
+    wide = "R.Object"
+    if all(hasattr(t, "ndim") and hasattr(t, "dtype") for t in (a, b)):
+        wide = "R.Tensor(ndim=..., dtype=...)"
+    return f"give both a wider type, as {name}: {wide} = ..."
+
+
+def annotation(exprs: ExprParser, arg: ast.arg) -> ast.expr:
+    """The type written beside a parameter."""
+    if arg.annotation is None:
+        hint = 'as x: R.Tensor((1, "n"), "float32")'
+        raise exprs.fail(arg, f"parameter {arg.arg!r} needs a type", hint)
+    return arg.annotation
+
+
+def header(
+    node: ast.FunctionDef, source: Source, captured: Mapping[str, object]
+) -> tuple[tuple[Type, ...], Type | None]:
+    """Types of the parameters and of the result, as far as they are written."""
+    scope = Scope(source, captured)
+    types = TypeParser(ExprParser(scope))
+    params = tuple(types.type(annotation(types.exprs, a)) for a in plain_arguments(scope, node))
+    return params, None if node.returns is None else types.type(node.returns)
+
+
+__all__ = ["Infer", "ModuleContext", "RelaxParser", "header"]

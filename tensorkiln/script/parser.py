@@ -8,6 +8,7 @@ import sys
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.text.printer import CLASS
-from tensorkiln.script.parse_relax import Infer, ModuleContext, RelaxParser
+from tensorkiln.script.parse_relax import Infer, ModuleContext, RelaxParser, header
 from tensorkiln.script.parse_tir import TirParser
 from tensorkiln.script.scope import Scope
 from tensorkiln.script.source import Source
@@ -112,6 +113,9 @@ def _functions(
     kinds = [_kind(n, source) for n in nodes]
     if whole:
         context.names = [_name(n, call) for n, (_, call) in zip(nodes, kinds, strict=True)]
+    for node, (is_graph, call) in zip(nodes, kinds, strict=True):
+        if is_graph:
+            context.headers[_name(node, call)] = partial(header, node, source, captured)
     parsed: dict[int, AnyFunction] = {}
     for graphs in (False, True):
         for i, (node, (is_graph, call)) in enumerate(zip(nodes, kinds, strict=True)):

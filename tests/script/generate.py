@@ -271,9 +271,9 @@ class GraphGen:
         return self.draw(st.sampled_from(items))
 
     def dim(self) -> Expr:
-        if self.draw(st.booleans()):
+        if self.draw(st.booleans()) or not (self.dims or self.known):
             return IntImm(self.draw(st.integers(0, 20)))
-        v = self.pick(self.dims)
+        v = self.pick(self.dims or self.known)
         if v not in self.known:
             self.known.append(v)
         return self.pick((v, Binary("mul", v, IntImm(2)), Binary("floordiv", v, IntImm(16))))
@@ -353,8 +353,7 @@ class GraphGen:
             if not fits:
                 return self.bound_constant()
             args.append(self.pick(fits))
-        rows = self.pick(self.dims)
-        self.known.append(rows)
+        rows = self.pick(self.known or [IntImm(4)])
         outs = [TensorType((rows,), b.dtype) for b in f.buffers[len(reads) :]]
         call = Call(GlobalRef(f.name), tuple(args))
         return call, outs[0] if len(outs) == 1 else TupleType(tuple(outs))
@@ -368,6 +367,7 @@ class GraphGen:
             RVar(self.pick(NAMES), self.tensor()) for _ in range(self.draw(st.integers(0, 3)))
         )
         self.values += params
+        self.dims = []  # what follows uses the dimensions that the parameters brought in
         bindings = []
         for _ in range(self.draw(st.integers(0, 5))):
             value, kind = self.bound()

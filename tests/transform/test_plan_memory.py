@@ -7,15 +7,13 @@ import itertools
 import pytest
 from hypothesis import given, settings
 
-from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.ir.expr import Expr, IntImm, Var, int_value
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import Call, Function, GlobalRef, RVar, Tuple, Value, tensor
+from tensorkiln.ir.relax import Call, Function, GlobalRef, RVar, Tuple, Value
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.visit import substitute
 from tensorkiln.pipeline import relax_passes
 from tensorkiln.target import Target
-from tensorkiln.transform.relax.plan_memory import plan_memory
 from tests.transform.graphs import Graph, graph, rand
 from tests.transform.test_random_graphs import modules
 
@@ -140,10 +138,3 @@ def test_the_checker_notices_shared_memory() -> None:
     bad = replace(f, attrs=Attrs.of(**(dict(f.attrs) | {"homes": homes})))
     with pytest.raises(AssertionError, match="overwrites its operand"):
         check_plan(mod.with_functions(tuple(bad if g is f else g for g in mod.functions)))
-
-
-def test_tuples_inside_tuples_are_refused_by_name() -> None:
-    x = RVar("x", tensor((4,), "float32"))
-    f = Function("main", (x,), (), Tuple((Tuple((x,)),)))
-    with pytest.raises(UnsupportedError, match="result 0 is a tuple inside a tuple"):
-        plan_memory(IRModule((f,)))

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import keyword
+import math
 import weakref
+from collections.abc import Callable
 
 import numpy as np
 
 from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.expr import Expr, FloatImm
 from tensorkiln.ir.relax import (
+    AnyTensorType,
     Binding,
     Bound,
     Call,
     Constant,
     Function,
+    FuncType,
     GlobalRef,
+    If,
+    Lambda,
+    MatchCast,
+    PrimType,
+    PrimValue,
     RVar,
     ShapeType,
     ShapeValue,
+    StringType,
+    StringValue,
     TensorType,
     Tuple,
     TupleItem,
@@ -80,15 +92,16 @@ class RelaxPrinter:
 
     def function(self, f: Function, pad: str = "") -> None:
         """Append the whole function, decorator first."""
+        self._function(f, "f" if self._canonical else identifier(f.name, "f"), pad)
+
+    def _function(self, f: Function, name: str, pad: str) -> None:
         for p in f.params:
             self.names.bind(p, p.name)
         params = [f"{self.names.of[p]}: {self.type(p.type, quoted=True)}" for p in f.params]
-        name = "f" if self._canonical else identifier(f.name, "f")
         self.lines.append(f"{pad}@R.function{self._options(f, name)}")
         head = len(self.lines)
         self.lines.append("")
-        for b in f.bindings:
-            self.lines.append(f"{pad}    {self.binding(b)}")
+        self.bindings(f.bindings, f"{pad}    ")
         self.lines.append(f"{pad}    return {self.value(f.result)}")
         # Quoted: the result's extents may use names that the body brings in.
         result = self.type(f.result.type, quoted=True)
@@ -105,23 +118,67 @@ class RelaxPrinter:
 
     def type(self, t: Type, quoted: bool = False) -> str:
         """A type as an annotation."""
-        if isinstance(t, TensorType):
-            text = f'{self._tir.dims(t.shape, quoted)}, "{t.dtype}"'
-            return (
-                f"R.Tensor({text})"
-                if t.layout is None
-                else (f'R.Tensor({text}, layout="{t.layout}")')
-            )
-        if isinstance(t, TupleType):
-            return f"R.Tuple({', '.join(self.type(x, quoted) for x in t.fields)})"
-        assert isinstance(t, ShapeType), t
-        return f"R.Shape({t.ndim})"
+        match t:
+            case TensorType(shape, dtype, layout):
+                text = f'{self._tir.dims(shape, quoted)}, "{dtype}"'
+                return (
+                    f"R.Tensor({text})"
+                    if layout is None
+                    else f'R.Tensor({text}, layout="{layout}")'
+                )
+            case AnyTensorType(ndim, dtype):
+                options = [] if ndim is None else [f"ndim={ndim}"]
+                options += [] if dtype is None else [f'dtype="{dtype}"']
+                return f"R.Tensor({', '.join(options)})" if options else "R.Tensor"
+            case TupleType(fields):
+                return f"R.Tuple({', '.join(self.type(x, quoted) for x in fields)})"
+            case ShapeType(ndim):
+                return f"R.Shape({ndim})"
+            case PrimType(dtype):
+                return f'R.Prim("{dtype}")'
+            case FuncType(params, result):
+                # Quoted: symbols that only this type uses are its own.
+                given = "None"
+                if params is not None:
+                    inner = ", ".join(self.type(p, quoted=True) for p in params)
+                    given = f"({inner},)" if len(params) == 1 else f"({inner})"
+                return f"R.Callable({given}, {self.type(result, quoted=True)})"
+        return "R.String" if isinstance(t, StringType) else "R.Object"
+
+    # ---- bindings ----------------------------------------------------------------------------
+
+    def bindings(self, bindings: tuple[Binding, ...], pad: str) -> None:
+        """Append one statement per binding."""
+        for b in bindings:
+            match b.value:
+                case If():
+                    self._if(b.var, b.value, pad)
+                case Lambda(function):
+                    self._function(function, self._new(b.var), pad)
+                case MatchCast(value, kind):
+                    text = f"R.match_cast({self.value(value)}, {self.type(kind, quoted=True)})"
+                    self.lines.append(f"{pad}{self._new(b.var)} = {text}")
+                case _:
+                    self.lines.append(f"{pad}{self.binding(b)}")
+
+    def _if(self, var: RVar, value: If, pad: str) -> None:
+        """A branch per body; each ends by assigning the result."""
+        cond = self.value(value.cond)
+        name = self._new(var)
+        kind = self.type(var.type)
+        for head, body in ((f"if {cond}:", value.then), ("else:", value.orelse)):
+            self.lines.append(pad + head)
+            self.bindings(body.bindings, f"{pad}    ")
+            self.lines.append(f"{pad}    {name}: {kind} = {self.value(body.result)}")
+
+    def _new(self, var: RVar) -> str:
+        return self.names.bind(var, var.name)
 
     def binding(self, b: Binding) -> str:
         """One line `name: type = value`."""
         value = self.value(b.value)
         kind = self.type(b.var.type)
-        return f"{self.names.bind(b.var, b.var.name)}: {kind} = {value}"
+        return f"{self._new(b.var)}: {kind} = {value}"
 
     def value(self, v: Bound) -> str:
         """A value or the right side of a binding."""
@@ -135,28 +192,48 @@ class RelaxPrinter:
                 return f"({inner},)" if len(fields) == 1 else f"({inner})"
             case ShapeValue(values):
                 return f"R.shape({self._tir.exprs(values)})"
+            case PrimValue(value):
+                return f"R.prim_value({self._number(value)})"
+            case StringValue(value):
+                return f"R.str({string(value)})"
+            case GlobalRef(name):
+                return self._ref(name)
             case TupleItem(value, index):
                 return f"{self.value(value)}[{index}]"
             case Call():
                 return self._call(v)
         raise TypeError(f"not a graph value: {v!r}")
 
+    def _number(self, e: Expr) -> str:
+        """A float64 is spelled bare: it is what Python's floats are."""
+        if isinstance(e, FloatImm) and e.dtype.name == "float64" and math.isfinite(e.value):
+            return repr(e.value)
+        return self._tir.expr(e)
+
+    def _ref(self, name: str) -> str:
+        """A function of the module."""
+        plain = name.isidentifier() and not keyword.iskeyword(name)
+        return f"{self._module}.{name}" if plain else f"{self._module}[{string(name)}]"
+
     def _call(self, c: Call) -> str:
         args = [self.value(a) for a in c.args]
-        args += self._keywords(c.attrs)
+        options = self._keywords(c.attrs)
         if c.span and not self._canonical:
-            args.append(f"span={string(c.span)}")
+            options.append(f"span={string(c.span)}")
         if isinstance(c.callee, GlobalRef):
-            name = c.callee.name
-            plain = name.isidentifier() and not keyword.iskeyword(name)
-            head = f"{self._module}.{name}" if plain else f"{self._module}[{string(name)}]"
+            head = self._ref(c.callee.name)
         elif isinstance(c.callee, RVar):
             head = self.value(c.callee)
+        elif c.callee in _NAMED and isinstance(c.attrs.get("name"), str):
+            head, args = f"R.{c.callee}", [string(c.attrs["name"]), *_NAMED[c.callee](args)]
+            options.remove(f"name={string(c.attrs['name'])}")
+        elif c.callee == "call_tir_inplace" and _is_inplace(c):
+            head, args = f"R.{c.callee}", [args[0], f"[{', '.join(args[1:])}]"]
         elif all(map(_is_word, c.callee.split("."))) and c.callee not in GRAPH_WORDS:
             head = f"R.{c.callee}"
         else:
             head, args = "R.op", [string(c.callee), *args]
-        return f"{head}({', '.join(args)})"
+        return f"{head}({', '.join([*args, *options])})"
 
     def _keywords(self, attrs: Attrs) -> list[str]:
         """Attributes as keyword arguments, through ** where a name is no keyword."""
@@ -183,6 +260,21 @@ class RelaxPrinter:
         key = "" if self._canonical else f"{string(self._constants.key(c))}, "
         tail += f', sha256="{digest(c.array)}"'
         return f'R.const({key}"{c.type.dtype}", {shape}{tail})'
+
+
+def _is_inplace(c: Call) -> bool:
+    """Whether a call fits the form of R.call_tir_inplace."""
+    at = c.attrs.get("inplace")
+    if not isinstance(at, tuple) or not c.args or not isinstance(c.args[0], GlobalRef):
+        return False
+    return all(type(i) is int and -1 <= i < len(c.args) - 1 for i in at)
+
+
+# Calls whose first argument is the name of what is called: how the others are written.
+_NAMED: dict[str, Callable[[list[str]], list[str]]] = {
+    "call_packed": lambda args: args,
+    "call_dps_packed": lambda args: [f"[{', '.join(args)}]"],
+}
 
 
 def _is_word(text: str) -> bool:

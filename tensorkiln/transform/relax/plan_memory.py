@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tensorkiln.arith import prove_equal, simplify
-from tensorkiln.base.errors import InternalError, UnsupportedError
+from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.expr import Expr, IntImm, as_expr, int_value
 from tensorkiln.ir.module import IRModule
@@ -65,10 +65,6 @@ class _Plan:
             elif not (isinstance(call, Call) and isinstance(call.callee, GlobalRef)):
                 raise InternalError(f"{f.name}: {b.var} is not a kernel call or a view")
         for j, v in enumerate(_fields(f.result)):
-            if isinstance(v, Tuple):
-                raise UnsupportedError(
-                    f"{f.name}: result {j} is a tuple inside a tuple", hint="return a flat tuple"
-                )
             root = self._root(v)
             if not isinstance(root, RVar) or root in self.homes:
                 raise InternalError(f"{f.name}: result {j} has no memory of its own")

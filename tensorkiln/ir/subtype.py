@@ -1,0 +1,179 @@
+"""Which values fit which types: widening, and what a call of a function gives.
+
+A type is *wider* than another when every value of the other is one of it: `AnyTensorType` than
+`TensorType`, `ObjectType` than all. What is wider is narrowed by `MatchCast` only, which checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+
+from tensorkiln.ir.dtype import BOOL
+from tensorkiln.ir.expr import Expr, Var, int_value
+from tensorkiln.ir.module import AnyFunction
+from tensorkiln.ir.relax import (
+    AnyTensorType,
+    FuncType,
+    ObjectType,
+    PrimType,
+    TensorType,
+    TupleType,
+    Type,
+)
+from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.visit import free_vars, substitute
+
+Extents = dict[Var, Expr]
+Same = Callable[[Expr, Expr], bool]
+
+
+def _same(a: Expr, b: Expr) -> bool:
+    return a == b
+
+
+def accepts(wanted: Type, given: Type, same: Same = _same) -> bool:
+    """Whether every value of type `given` is one of type `wanted`."""
+    match wanted, given:
+        case ObjectType(), _:
+            return True
+        case AnyTensorType(), TensorType() | AnyTensorType():
+            if isinstance(given, TensorType) and given.layout is not None:
+                return False
+            return wanted.ndim in (None, given.ndim) and wanted.dtype in (None, given.dtype)
+        case TensorType(), TensorType():
+            alike = wanted.dtype == given.dtype and wanted.memory == given.memory
+            return alike and all(map(same, wanted.shape, given.shape))
+        case TupleType(fields=a), TupleType(fields=b):
+            return len(a) == len(b) and all(accepts(x, y, same) for x, y in zip(a, b, strict=True))
+        case FuncType(), FuncType():
+            return _accepts_function(wanted, given, same)
+    return wanted == given
+
+
+def _accepts_function(wanted: FuncType, given: FuncType, same: Same) -> bool:
+    """Whoever calls a `wanted` may call a `given`; extents of `given` are its own to choose."""
+    by: Extents = {}
+    if given.params is not None and wanted.params is None:
+        return isinstance(wanted.result, ObjectType)
+    if given.params is not None and wanted.params is not None:
+        if len(given.params) != len(wanted.params):
+            return False
+        pairs = zip(given.params, wanted.params, strict=True)
+        if not all(takes(p, a, by) for p, a in pairs):
+            return False
+    return accepts(wanted.result, replaced(given.result, by), same)
+
+
+def takes(param: Type, given: Type, by: Extents) -> bool:
+    """Whether an operand may be passed for a parameter, as far as can be told before it runs.
+
+    Symbolic extents of the parameter get their values in `by`; extents that are no constants are
+    checked at the call.
+    """
+    if isinstance(param, TensorType) and isinstance(given, TensorType):
+        if param.ndim != given.ndim or param.dtype != given.dtype or param.memory != given.memory:
+            return False
+        return all(_takes_extent(p, g, by) for p, g in zip(param.shape, given.shape, strict=True))
+    if isinstance(param, TupleType) and isinstance(given, TupleType):
+        if len(param.fields) != len(given.fields):
+            return False
+        pairs = zip(param.fields, given.fields, strict=True)
+        return all(takes(p, g, by) for p, g in pairs)
+    return accepts(param, given)
+
+
+def _takes_extent(param: Expr, given: Expr, by: Extents) -> bool:
+    if isinstance(param, Var) and param not in by:
+        by[param] = given
+        return True
+    want, have = int_value(substitute(param, by)), int_value(given)
+    return want is None or have is None or want == have
+
+
+def replaced(t: Type, by: Extents) -> Type:
+    """`t` with its symbolic extents replaced."""
+    match t:
+        case TensorType(shape, dtype, layout):
+            return TensorType(tuple(substitute(d, by) for d in shape), dtype, layout)
+        case TupleType(fields):
+            return TupleType(tuple(replaced(f, by) for f in fields))
+        case FuncType(params, result):
+            new = None if params is None else tuple(replaced(p, by) for p in params)
+            return FuncType(new, replaced(result, by))
+    return t
+
+
+def erased(t: Type, known: Container[Var]) -> Type:
+    """`t` without the extents that use symbols outside `known`."""
+    if isinstance(t, TensorType):
+        if all(v in known for d in t.shape for v in free_vars(d)):
+            return t
+        return AnyTensorType(t.ndim, t.dtype)
+    return TupleType(tuple(erased(f, known) for f in t.fields)) if isinstance(t, TupleType) else t
+
+
+def called_type(f: FuncType, args: Sequence[Type], known: Container[Var] = ()) -> Type:
+    """What a call of `f` gives: its result, with the extents that the operands decide. `known`
+    are the symbols that caller and callee share (those a closure captures)."""
+    by: Extents = {}
+    for p, a in zip(f.params or (), args, strict=False):
+        takes(p, a, by)
+    return replaced(erased(f.result, _Known(by, known)), by)
+
+
+class _Known:
+    """Symbols of either container."""
+
+    __slots__ = ("_first", "_second")
+
+    def __init__(self, first: Container[Var], second: Container[Var]):
+        self._first, self._second = first, second
+
+    def __contains__(self, v: object) -> bool:
+        return v in self._first or v in self._second
+
+
+def loop_type(body: FuncType, state: Sequence[Type], known: Container[Var] = ()) -> Type:
+    """What `while_loop` gives: the state as the body declares it, one value or a tuple. Extents
+    are those of the first state when the body leaves all of them as they are."""
+    params = tuple(state) if body.params is None else body.params
+    whole = params[0] if len(params) == 1 else TupleType(params)
+    by: Extents = {}
+    if body.result == whole and all(takes(p, a, by) for p, a in zip(params, state, strict=False)):
+        return replaced(erased(whole, _Known(by, known)), by)
+    return erased(whole, known)
+
+
+def castable(given: Type, wanted: Type) -> bool:
+    """Whether some value of type `given` may turn out to be one of type `wanted`."""
+    match given, wanted:
+        case (ObjectType(), _) | (_, ObjectType()) | (FuncType(), FuncType()):
+            return True
+        case TensorType(), TensorType():
+            return takes(wanted, given, {})
+        case TensorType() | AnyTensorType(), TensorType() | AnyTensorType():
+            ranks, dtypes = (given.ndim, wanted.ndim), (given.dtype, wanted.dtype)
+            return all(a is None or b is None or a == b for a, b in (ranks, dtypes))
+        case TupleType(fields=a), TupleType(fields=b):
+            return len(a) == len(b) and all(map(castable, a, b))
+    return given == wanted
+
+
+def is_condition(t: Type) -> bool:
+    """Whether a value can decide a branch or a loop: one bool."""
+    if isinstance(t, TensorType):
+        return t.dtype == BOOL and all(int_value(d) == 1 for d in t.shape)
+    return t == PrimType(BOOL)
+
+
+def function_type(f: AnyFunction) -> FuncType:
+    """The type of a function of a module as a value."""
+    if isinstance(f, PrimFunc):
+        return FuncType(None, ObjectType())
+    return FuncType(tuple(p.type for p in f.params), f.result.type)
+
+
+__all__ = [
+    "Extents", "accepts", "called_type", "castable", "erased", "function_type", "is_condition",
+    "loop_type", "replaced", "takes",
+]  # fmt: skip
