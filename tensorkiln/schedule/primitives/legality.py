@@ -1,9 +1,278 @@
-"""Whether a transformation keeps every dependence."""
+"""Whether a transformation keeps every dependence.
+
+Both versions are taken as sets of instances of steps, each with a time and with the memory it
+touches. Two instances that touch one element, and one of them writes, must stay in their order;
+so a violation is a pair, and the set of all violations must be empty. Updates of one block
+(`C[i] += e`) may change places, but not run at once.
+
+An instance is known by its loops where these are the same in both versions, else by the values of
+its block's iteration variables; then the same instances must run in both.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
+from tensorkiln.ir.expr import Var
 from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.schedule.primitives.affine_text import AffineText
+from tensorkiln.schedule.primitives.change import change
+from tensorkiln.schedule.primitives.errors import ScheduleError
+from tensorkiln.schedule.primitives.instances import Family, families
+from tensorkiln.schedule.primitives.order import (
+    GaveUp,
+    Sets,
+    any_of,
+    at,
+    dims,
+    domain,
+    earlier,
+    not_earlier,
+    same_cell,
+    same_copy,
+    turned,
+)
+from tensorkiln.schedule.primitives.program import dims_of
+from tensorkiln.schedule.primitives.steps import BARRIER, Access, Collector, Step
+from tensorkiln.schedule.primitives.witness import describe
 
 
 def require_order(before: PrimFunc, after: PrimFunc, what: str) -> None:
-    """Refuse `after` unless it computes what `before` does."""
+    """Raise ScheduleError unless `after` runs what `before` does, every dependence in order."""
+    paths = change(before.body, after.body)
+    if paths is None:
+        return
+    inputs = before.buffers[: len(before.buffers) - before.outputs]
+    alias = {before.params[k]: before.buffers[-1] for k in before.inplace}
+    text = AffineText(tuple(b for b in inputs if b not in alias))
+    for v in dims_of(before):
+        text.param(v, size=True)
+    old = Collector(text, alias)  # type: ignore[arg-type]
+    old.enter(paths[0])
+    new = Collector(text, alias)  # type: ignore[arg-type]
+    new.views, new.whiles = dict(old.views), old.whiles
+    old.walk(paths[0][-1])
+    new.walk(paths[1][-1])
+    check = _Check(what, text, old.steps, new.steps)
+    try:
+        check.run()
+    except GaveUp:
+        raise ScheduleError(
+            "cannot prove that every dependence keeps its order: the proof takes too long",
+            where=what,
+            hint="apply it before the loops are cut further",
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two accesses of steps `a` and `b` that may meet, and their steps and accesses after."""
+
+    a: Step
+    m: Access
+    b: Step
+    n: Access
+    a2: Step
+    m2: Access
+    b2: Step
+    n2: Access
+
+    @property
+    def updates(self) -> bool:
+        """Both are updates of one block."""
+        return bool(self.m.update) and self.m.update == self.n.update and self.a.name == self.b.name
+
+    @property
+    def flow(self) -> bool:
+        """The second reads what the first wrote."""
+        return self.m.write and (not self.n.write or bool(self.n.update))
+
+    @property
+    def moved(self) -> bool:
+        """Which copy of their buffer they mean is decided by other loops than before."""
+        return (_copies(self.m), _copies(self.n)) != (_copies(self.m2), _copies(self.n2))
+
+
+class _Check:
+    def __init__(self, what: str, text: AffineText, old: list[Step], new: list[Step]):
+        self.what, self.text, self.old, self.new = what, text, old, new
+        self.sets = Sets(list(text.params.values()), text.param_facts)
+
+    def run(self) -> None:
+        self.families = families(self.what, self.sets, self.old, self.new)
+        for a in self.old:
+            for b in self.old:
+                if _meet(a, b):
+                    self.steps(a, b)
+
+    def steps(self, a: Step, b: Step) -> None:
+        fa, fb = self.families[a.name], self.families[b.name]
+        for a2 in fa.after(a):
+            for b2 in fb.after(b):
+                if fa.same and fb.same and not self.may_turn(a, b, a2, b2):
+                    continue
+                pairs = _pairs(a, b, a2, b2)
+                if pairs:
+                    self.pairs(pairs, fa, fb)
+
+    def may_turn(self, a: Step, b: Step, a2: Step, b2: Step) -> bool:
+        """Whether the order of any instances changes, or who shares a copy of a buffer."""
+        moved = any(_copies(m) != _copies(n) for s, t in ((a, a2), (b, b2))
+                    for m, n in zip(s.accesses, t.accesses, strict=False))  # fmt: skip
+        return moved or turned((a, b), (a2, b2), False) != "false"
+
+    def pairs(self, pairs: list[Pair], fa: Family, fb: Family) -> None:
+        """One question for all pairs of accesses of two steps; the guilty pair only on failure."""
+        p = pairs[0]
+        coordinates, conds, x2, y2 = self.instances(p, fa, fb)
+        cases, exists = [], []
+        for pair in pairs:
+            case, more = self.case(pair, fa, fb, x2, y2)
+            if case is not None:
+                cases.append(case)
+                exists += [e for e in more if e not in exists]
+        if not cases:
+            return
+        if not self.sets.empty(self.sets.make(coordinates, [*conds, any_of(cases)], exists)):
+            self.refuse(pairs, fa, fb)
+        for pair in pairs:
+            if fa.repeats and pair.flow:
+                self.available(pair, fa, fb)
+            if pair.moved:
+                self.apart(pair, fa, fb)
+
+    def instances(self, p: Pair, fa: Family, fb: Family) -> tuple[list[str], list[str], str, str]:
+        """(coordinates, conditions, letters of both instances after the change)."""
+        coordinates = dims(p.a, "x") + dims(p.b, "y")
+        conds = domain(p.a, "x") + domain(p.b, "y")
+        x2, y2 = "x", "y"
+        if not fa.same:
+            x2 = "u"
+            coordinates += dims(p.a2, "u")
+            conds += domain(p.a2, "u") + fa.equal(p.a, "x", p.a2, "u")
+        if not fb.same:
+            y2 = "w"
+            coordinates += dims(p.b2, "w")
+            conds += domain(p.b2, "w") + fb.equal(p.b, "y", p.b2, "w")
+        return coordinates, conds, x2, y2
+
+    def case(
+        self, p: Pair, fa: Family, fb: Family, x2: str, y2: str
+    ) -> tuple[str | None, list[str]]:
+        """When the two accesses are a violation; None when they cannot be."""
+        conds, exists = same_cell(p.m, "x", p.n, "y")
+        if fa.same and fb.same:
+            wrong = turned((p.a, p.b), (p.a2, p.b2), p.updates)
+        else:
+            late = not_earlier(p.a2, x2, p.b2, y2, p.updates)
+            wrong = f"({earlier(p.a, 'x', p.b, 'y')}) and ({late})"
+        if fa.repeats and p.flow:
+            wrong = "false"  # `available` asks instead
+        together = same_copy(p.m2, x2, p.n2, y2)
+        if together and p.moved:
+            apart = f"not ({' and '.join(together)})"
+            order = earlier(p.a, "x", p.b, "y")
+            if p.flow and not fa.repeats:
+                wrong = f"({wrong}) or (({order}) and {apart})"
+            elif not p.flow:
+                wrong = f"({wrong}) and ({' and '.join(together)})"
+        if wrong == "false":
+            return None, []
+        return " and ".join([f"({c})" for c in [*conds, wrong]]), exists
+
+    def available(self, p: Pair, fa: Family, fb: Family) -> None:
+        """Every reader finds what it reads: some run of the writer comes before it."""
+        coordinates = dims(p.a, "x") + dims(p.b2, "w")
+        conds, exists = same_cell(p.m, "x", p.n, "y")
+        conds += domain(p.a, "x") + domain(p.b, "y") + domain(p.b2, "w")
+        conds += [*fb.equal(p.b, "y", p.b2, "w"), earlier(p.a, "x", p.b, "y")]
+        need = self.sets.make(coordinates, conds, [*exists, *dims(p.b, "y")])
+        have = None
+        for a2 in fa.after(p.a):
+            m2 = a2.accesses[p.a.accesses.index(p.m)]
+            found = [*domain(a2, "u"), *fa.equal(p.a, "x", a2, "u")]
+            found += [earlier(a2, "u", p.b2, "w"), *same_copy(m2, "u", p.n2, "w")]
+            one = self.sets.make(coordinates, found, dims(a2, "u"))
+            have = one if have is None else self.sets.ask(have.union, one)
+        if have is None or not self.sets.within(need, have):
+            raise ScheduleError(
+                f"{p.b.title!r} would read {_name(p.n)} before {p.a.title!r} has written all of it",
+                where=self.what,
+                hint="place it further out",
+            )
+
+    def apart(self, p: Pair, fa: Family, fb: Family) -> None:
+        """What had copies of a buffer of its own still has."""
+        coordinates, conds, x2, y2 = self.instances(p, fa, fb)
+        own = same_copy(p.m, "x", p.n, "y")
+        if not own:
+            return
+        cell, exists = same_cell(replace(p.m, own=()), "x", replace(p.n, own=()), "y")
+        conds += [*cell, *same_copy(p.m2, x2, p.n2, y2), f"not ({' and '.join(own)})"]
+        if not self.sets.empty(self.sets.make(coordinates, conds, exists)):
+            raise ScheduleError(
+                f"iterations that have a {_name(p.m)} each would share one",
+                where=self.what,
+                hint="keep the allocation inside the same loops",
+            )
+
+    def refuse(self, pairs: list[Pair], fa: Family, fb: Family) -> None:
+        for p in pairs:
+            coordinates, conds, x2, y2 = self.instances(p, fa, fb)
+            case, exists = self.case(p, fa, fb, x2, y2)
+            if case is None:
+                continue
+            cells = [f"c{k}" for k, i in enumerate(p.m.index) if i is not None]
+            fixed = [f"c{k} = {at(i, 'x')}" for k, i in enumerate(p.m.index) if i is not None]
+            names = [*coordinates, *cells]
+            found = self.sets.make(names, [*conds, case, *fixed], exists)
+            if not self.sets.empty(found):
+                values = self.sets.sample(found, names)
+                raise describe(self.what, p, values, x2, y2, self.parameters(values))
+        raise AssertionError("a union of empty sets is empty")
+
+    def parameters(self, values: dict[str, int]) -> dict[str, int]:
+        """Values of the variables that are the same for all instances."""
+        named = self.text.params.items()
+        return {e.name: values[p] for e, p in named if isinstance(e, Var)}
+
+
+def _copies(m: Access) -> tuple[object, ...]:
+    """What decides which copy of a buffer an access means."""
+    return (m.home, *sorted(loop.dim for loop in m.own))
+
+
+def _meet(a: Step, b: Step) -> bool:
+    """Whether two steps touch a buffer that one of them writes."""
+    for m in a.accesses:
+        for n in b.accesses:
+            if _conflict(m, n):
+                return True
+    return False
+
+
+def _conflict(m: Access, n: Access) -> bool:
+    """Whether the order of two accesses may matter; nothing passes a barrier."""
+    if BARRIER in (m.buffer, n.buffer):
+        return True
+    return m.buffer is n.buffer and (m.write or n.write)
+
+
+def _pairs(a: Step, b: Step, a2: Step, b2: Step) -> list[Pair]:
+    seen: set[tuple[object, ...]] = set()
+    out = []
+    for k, m in enumerate(a.accesses):
+        for j, n in enumerate(b.accesses):
+            if not _conflict(m, n):
+                continue
+            m2 = a2.accesses[k] if k < len(a2.accesses) else m
+            n2 = b2.accesses[j] if j < len(b2.accesses) else n
+            key = (m.buffer, m.index, m.conds, n.index, n.conds, m.write and not n.write, m.update)
+            if key not in seen:
+                seen.add(key)
+                out.append(Pair(a, m, b, n, a2, m2, b2, n2))
+    return out
+
+
+def _name(m: Access) -> str:
+    return m.buffer if isinstance(m.buffer, str) else m.buffer.name

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tensorkiln.arith import Bounds, bound, prove, simplify
+from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import (
     Binary,
     CallExtern,
@@ -139,6 +140,7 @@ class _Normaliser:
         self.bound_vars: set[Var] = set()
         self.loops: list[For] = []
         self.bounds = [bounds]
+        self.made: dict[Buffer, set[Var]] = {}
 
     # ---- statements --------------------------------------------------------------------------
 
@@ -157,7 +159,10 @@ class _Normaliser:
                 return self.inside(s) if head else self.wrap(s)
             case If(cond) if depends_on_memory(cond) and not head:
                 return self.wrap(s)
-            case If() | Alloc() | MatchBuffer():
+            case Alloc(buffer):
+                self.made[buffer] = {x.var for x in self.loops}
+                return self.inside(s, head)
+            case If() | MatchBuffer():
                 return self.inside(s, head)
         return self.inside(s)
 
@@ -218,7 +223,7 @@ class _Normaliser:
         """A block of `s`, with an iteration variable for every loop around."""
         name = fresh(_title(s), self.used)
         self.used.add(name)
-        kind = _kinds(s)
+        kind = self.kinds(s)
         iters: list[BlockIter] = []
         values: dict[Var, Expr] = {}
         for loop in self.loops:
@@ -231,6 +236,23 @@ class _Normaliser:
         if not straight_line(body):
             body = self.in_block(tuple(iters), body)
         return Block(name, tuple(iters), reads, writes, body)
+
+    def kinds(self, s: Stmt) -> Callable[[Var], str]:
+        """The kind of the iteration variable of a loop around `s`."""
+        stores = [t for t in walk_stmt(s) if isinstance(t, Store)]
+        # a buffer made inside a loop is another one in each iteration
+        used = [
+            {v for e in t.indices for v in free_vars(e)} | self.made.get(t.buffer, set())
+            for t in stores
+        ]
+        update = isinstance(s, Store) and is_update(s)
+
+        def kind(var: Var) -> str:
+            if stores and all(var in vs for vs in used):
+                return "spatial"
+            return "reduce" if update else "opaque"
+
+        return kind
 
     def iteration(self, loop: For, var: Var) -> tuple[Expr, Expr, Expr]:
         """(extent, value, meaning of the loop's variable in the block)."""
@@ -255,17 +277,3 @@ def _title(s: Stmt) -> str:
             if isinstance(t, Evaluate) and isinstance(t.value, CallExtern):
                 return t.value.name
     return type(s).__name__.lower()
-
-
-def _kinds(s: Stmt) -> Callable[[Var], str]:
-    """The kind of the iteration variable of a loop around `s`."""
-    stores = [t for t in walk_stmt(s) if isinstance(t, Store)]
-    used = [{v for e in t.indices for v in free_vars(e)} for t in stores]
-    update = isinstance(s, Store) and is_update(s)
-
-    def kind(var: Var) -> str:
-        if stores and all(var in vs for vs in used):
-            return "spatial"
-        return "reduce" if update else "opaque"
-
-    return kind

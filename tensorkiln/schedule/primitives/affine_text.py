@@ -1,0 +1,147 @@
+"""Index expressions and conditions in the notation of the integer set library.
+
+A loop variable is `@3`: the sign is replaced by a letter for each copy of an instance that a set
+speaks of. What the library cannot express becomes a parameter where it is the same for all
+instances in question, else it is not affine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.expr import Binary, CallExtern, Cast, Expr, IntImm, Load, Unary, Var, int_value
+from tensorkiln.ir.visit import walk
+
+_ARITHMETIC = {"add": "+", "sub": "-"}
+_COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "=", "ne": "!="}
+
+
+class NotAffine(Exception):
+    """The expression has no exact form; what it may be is anything."""
+
+
+class AffineText:
+    """Translates expressions; `env` says what each variable is, None: anything.
+
+    `constant` are buffers whose contents do not change.
+    """
+
+    def __init__(self, constant: Container[Buffer]):
+        self.env: dict[Var, str | None] = {}
+        self.params: dict[Expr, str] = {}
+        self.param_facts: list[str] = []
+        self.quotients: dict[tuple[Expr, Expr], tuple[str, str]] = {}
+        self.count = 0
+        self.constant = constant
+
+    def fresh(self) -> str:
+        """A new variable of an instance."""
+        self.count += 1
+        return f"@{self.count}"
+
+    def param(self, e: Expr, size: bool = False) -> str:
+        """The parameter that stands for an expression; `size`: it is not negative."""
+        found = self.params.get(e)
+        if found is None:
+            found = self.params[e] = f"p{len(self.params)}"
+            if size:
+                self.param_facts.append(f"{found} >= 0")
+        return found
+
+    # ---- integers ----------------------------------------------------------------------------
+
+    def text(self, e: Expr) -> str:
+        """An integer expression. Raises NotAffine."""
+        match e:
+            case IntImm(value):
+                return str(value) if value >= 0 else f"({value})"
+            case Var():
+                if e not in self.env:
+                    return self.param(e)
+                found = self.env[e]
+                if found is None:
+                    raise NotAffine(e.name)
+                return found
+            case Binary(op, a, b) if op in ("floordiv", "floormod") and (a, b) in self.quotients:
+                return self.quotients[a, b][op == "floormod"]
+            case Binary(op, a, b):
+                try:
+                    return self._binary(op, a, b)
+                except NotAffine:
+                    return self._same_for_all(e)
+            case Unary("neg", a):
+                return f"(-{self.text(a)})"
+            case Cast(a, dtype) if dtype.is_int and a.dtype.is_int:
+                return self.text(a)
+        return self._same_for_all(e)
+
+    def _binary(self, op: str, a: Expr, b: Expr) -> str:
+        if op in _ARITHMETIC:
+            return f"({self.text(a)} {_ARITHMETIC[op]} {self.text(b)})"
+        if op in ("min", "max"):
+            return f"{op}({self.text(a)}, {self.text(b)})"
+        number = int_value(b)
+        if op == "mul":
+            if number is None:
+                number, a = int_value(a), b
+            if number is not None:
+                return f"({number} * {self.text(a)})"
+        elif op in ("floordiv", "floormod") and number is not None and number > 0:
+            x = self.text(a)
+            return f"floor(({x}) / {number})" if op == "floordiv" else f"(({x}) mod {number})"
+        raise NotAffine(op)
+
+    def _same_for_all(self, e: Expr) -> str:
+        """A parameter for what no instance changes. Raises NotAffine."""
+        for x in walk(e):
+            if isinstance(x, Var) and self._varies(x):
+                raise NotAffine(x.name)
+            if isinstance(x, Load) and x.buffer not in self.constant:
+                raise NotAffine(x.buffer.name)
+            if isinstance(x, CallExtern) or x.dtype.lanes != 1:
+                raise NotAffine("a call or a vector")
+        if not e.dtype.is_int:
+            raise NotAffine(str(e.dtype))
+        return self.param(e)
+
+    def _varies(self, v: Var) -> bool:
+        found = self.env.get(v, "p")
+        return found is None or "@" in found
+
+    def maybe(self, e: Expr) -> str | None:
+        """An integer expression, or None when it is not affine."""
+        try:
+            return self.text(e)
+        except NotAffine:
+            return None
+
+    # ---- conditions --------------------------------------------------------------------------
+
+    def condition(self, e: Expr) -> str:
+        """A condition. Raises NotAffine."""
+        match e:
+            case IntImm(value):
+                return "true" if value else "false"
+            case Binary("and" | "or" as op, a, b):
+                return f"(({self.condition(a)}) {op} ({self.condition(b)}))"
+            case Unary("not", a):
+                return f"(not ({self.condition(a)}))"
+            case Binary(op, a, b) if op in _COMPARE and a.dtype.is_int and a.dtype.lanes == 1:
+                return f"{self.text(a)} {_COMPARE[op]} {self.text(b)}"
+        raise NotAffine(type(e).__name__)
+
+    def known_part(self, e: Expr, truth: bool = True) -> tuple[list[str], bool]:
+        """(conjuncts that follow from `e` being `truth`, whether they say all of it)."""
+        match e:
+            case Binary("and", a, b) if truth:
+                left, exact_left = self.known_part(a)
+                right, exact_right = self.known_part(b)
+                return left + right, exact_left and exact_right
+            case Unary("not", a):
+                return self.known_part(a, not truth)
+        try:
+            text = self.condition(e)
+        except NotAffine:
+            return [], False
+        return [text if truth else f"(not ({text}))"], True

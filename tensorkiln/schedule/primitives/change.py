@@ -1,0 +1,53 @@
+"""Where two versions of a program differ: the smallest statement that holds every change."""
+
+from __future__ import annotations
+
+from tensorkiln.ir.stmt import Alloc, Block, For, If, Let, MatchBuffer, Seq, Stmt, While
+from tensorkiln.ir.visit import substmts
+
+Paths = tuple[tuple[Stmt, ...], tuple[Stmt, ...]]
+
+
+def change(a: Stmt, b: Stmt) -> Paths | None:
+    """The paths to the differing statements, in both; None where nothing differs.
+
+    What is around the ends of the paths is the same in both.
+    """
+    if a is b:
+        return None
+    inner = _only_difference(a, b) if _same_head(a, b) else None
+    if inner is None:
+        return (a,), (b,)
+    found = change(*inner)
+    assert found is not None
+    return (a, *found[0]), (b, *found[1])
+
+
+def _only_difference(a: Stmt, b: Stmt) -> tuple[Stmt, Stmt] | None:
+    parts = substmts(a), substmts(b)
+    if len(parts[0]) != len(parts[1]):
+        return None
+    different = [(p, q) for p, q in zip(*parts, strict=True) if p is not q]
+    return different[0] if len(different) == 1 else None
+
+
+def _same_head(a: Stmt, b: Stmt) -> bool:
+    """Whether two statements are one, but for what is directly inside them."""
+    match a, b:
+        case For(), For():
+            return a.var is b.var and a.kind == b.kind and (a.lo, a.extent) == (b.lo, b.extent)
+        case If(p), If(q):
+            return p == q
+        case While(p), While(q):
+            return p == q
+        case Alloc(), Alloc():
+            return a.buffer is b.buffer
+        case MatchBuffer(), MatchBuffer():
+            return a.buffer is b.buffer and a.source is b.source and a.indices == b.indices
+        case Let(), Let():
+            return a.var is b.var and a.value == b.value
+        case Block(), Block():
+            return a.name == b.name and a.iters == b.iters and a.attrs == b.attrs
+        case Seq(), Seq():
+            return True
+    return False

@@ -1,0 +1,144 @@
+"""Which instance of a step before a change is which one after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tensorkiln.schedule.primitives.errors import ScheduleError
+from tensorkiln.schedule.primitives.order import Sets, at, dims, domain, same_cell
+from tensorkiln.schedule.primitives.steps import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The steps of one name. `same`: they have their loops still, so loops say who is who.
+    `repeats`: an instance may run several times afterwards, which its step can stand."""
+
+    old: tuple[Step, ...]
+    new: tuple[Step, ...]
+    same: bool
+    repeats: bool = False
+
+    def after(self, a: Step) -> tuple[Step, ...]:
+        """Steps that the instances of `a` may be part of after the change."""
+        if self.same:
+            return tuple(s for s in self.new if s.title == a.title)
+        return self.new
+
+    def equal(self, a: Step, x: str, b: Step, y: str) -> list[str]:
+        """Conditions for two instances to be one."""
+        if self.same:
+            return [f"{i} = {j}" for i, j in zip(dims(a, x), dims(a, y), strict=True)]
+        return _equal(a, x, b, y)
+
+
+def families(what: str, sets: Sets, old: list[Step], new: list[Step]) -> dict[str, Family]:
+    """Match steps by name. Raises ScheduleError where the instances are not the same ones."""
+    found: dict[str, Family] = {}
+    for name in dict.fromkeys(s.name for s in (*old, *new)):
+        before = tuple(s for s in old if s.name == name)
+        after = tuple(s for s in new if s.name == name)
+        if not before or not after:
+            gone = (before or after)[0].title
+            text = f"{gone!r} would {'not run any more' if before else 'be new'}"
+            raise ScheduleError(text, where=what)
+        if _same_loops(before, after):
+            found[name] = Family(before, after, True)
+            continue
+        found[name] = _by_value(what, sets, before, after)
+    return found
+
+
+def _same_loops(before: tuple[Step, ...], after: tuple[Step, ...]) -> bool:
+    if len(before) != len(after):
+        return False
+    titled = {s.title: s for s in after}
+    if len(titled) != len(after):
+        return False
+    for s in before:
+        t = titled.get(s.title)
+        if t is None or {v.dim for v in s.loops} != {v.dim for v in t.loops}:
+            return False
+        if set(s.domain) != set(t.domain) or set(s.opaque) != set(t.opaque):
+            return False
+    return True
+
+
+def _by_value(what: str, sets: Sets, before: tuple[Step, ...], after: tuple[Step, ...]) -> Family:
+    """Instances are known by the values of their iteration variables."""
+    title = before[0].title
+    for s in (*before, *after):
+        if s.identity is None or any(v is None for v in s.identity):
+            text = f"cannot prove that {title!r} runs for the same iterations"
+            hint = "its iteration variables are to be sums, quotients and remainders of loops"
+            raise ScheduleError(text, where=what, hint=hint)
+    opaque = {tuple(map(str, s.opaque)) for s in (*before, *after)}
+    if len(opaque) > 1:
+        text = f"cannot prove that {title!r} runs under the same conditions"
+        raise ScheduleError(text, where=what, hint="a condition on it depends on memory")
+    if not _one_set(sets, before, after):
+        raise ScheduleError(f"{title!r} would not run for the same iterations", where=what)
+    repeats = _run_twice(sets, after)
+    if repeats and not _repeatable(sets, before):
+        text = f"{title!r} would run more than once for the same iteration"
+        raise ScheduleError(text, where=what, hint="it updates what it writes")
+    return Family(before, after, False, repeats)
+
+
+def _equal(a: Step, x: str, b: Step, y: str) -> list[str]:
+    assert a.identity is not None and b.identity is not None
+    pairs = zip(a.identity, b.identity, strict=True)
+    return [f"{at(i, x)} = {at(j, y)}" for i, j in pairs if i is not None and j is not None]
+
+
+def _one_set(sets: Sets, before: tuple[Step, ...], after: tuple[Step, ...]) -> bool:
+    p, q = _values(sets, before), _values(sets, after)
+    return sets.within(p, q) and sets.within(q, p)
+
+
+def _values(sets: Sets, steps: tuple[Step, ...]) -> Any:
+    """The iteration variables' values of all instances."""
+    union = None
+    for s in steps:
+        assert s.identity is not None
+        z = [f"z{k}" for k in range(len(s.identity))]
+        fixed = [f"{n} = {at(v, 'x')}" for n, v in zip(z, s.identity, strict=True) if v]
+        one = sets.make(z, domain(s, "x") + fixed, dims(s, "x"))
+        union = one if union is None else sets.ask(union.union, one)
+    return union
+
+
+def _run_twice(sets: Sets, steps: tuple[Step, ...]) -> bool:
+    """Whether one instance runs at two points of the loops."""
+    for k, a in enumerate(steps):
+        for b in steps[k:]:
+            conds = domain(a, "x") + domain(b, "y") + _equal(a, "x", b, "y")
+            if a is b:
+                pairs = zip(dims(a, "x"), dims(b, "y"), strict=True)
+                conds.append(" or ".join(f"{i} != {j}" for i, j in pairs) or "false")
+            if not sets.empty(sets.make(dims(a, "x") + dims(b, "y"), conds)):
+                return True
+    return False
+
+
+def _repeatable(sets: Sets, steps: tuple[Step, ...]) -> bool:
+    """Whether running again changes nothing: the step reads nothing that it writes, and each
+    element is written by one instance."""
+    written = {m.buffer for s in steps for m in s.accesses if m.write}
+    for s in steps:
+        for m in s.accesses:
+            if isinstance(m.buffer, str) or m.update or (not m.write and m.buffer in written):
+                return False
+    for a in steps:
+        for b in steps:
+            different = " or ".join(f"not ({c})" for c in _equal(a, "x", b, "y")) or "false"
+            for m in a.accesses:
+                for n in b.accesses:
+                    if m.write and n.write and m.buffer is n.buffer:
+                        conds, exists = same_cell(m, "x", n, "y")
+                        conds += [*domain(a, "x"), *domain(b, "y"), different]
+                        points = dims(a, "x") + dims(b, "y")
+                        if not sets.empty(sets.make(points, conds, exists)):
+                            return False
+    return True

@@ -1,0 +1,192 @@
+"""Sets of pairs of instances: those that touch the same memory, in an order or not.
+
+An instance of a step is a point of its loops. A set speaks of up to four: x and y before the
+change, u and w the same two after it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from tensorkiln.schedule.primitives.steps import BARRIER, Access, Loop, Step
+
+# A check of a nest takes thousands of the library's operations; a hopeless one millions.
+MOST_OPERATIONS = 2_000_000
+
+_local = threading.local()
+
+
+class GaveUp(Exception):
+    """The question is too hard for the bound on operations."""
+
+
+class Sets:
+    """Builds and asks sets over given parameters."""
+
+    def __init__(self, params: Sequence[str], facts: Sequence[str]):
+        import islpy
+
+        self.isl = islpy
+        ctx = getattr(_local, "context", None)
+        if ctx is None:
+            ctx = _local.context = islpy.Context()
+        ctx.reset_operations()
+        ctx.set_max_operations(MOST_OPERATIONS)
+        self.ctx = ctx
+        self.head = f"[{', '.join(params)}] -> "
+        self.params, self.facts = list(params), list(facts)
+
+    def make(self, dims: Iterable[str], conds: Iterable[str], exists: Sequence[str] = ()) -> Any:
+        """The set of points for which all conditions hold."""
+        body = " and ".join([f"({c})" for c in (*self.facts, *conds)]) or "true"
+        if exists:
+            body = f"exists ({', '.join(exists)}: {body})"
+        return self.ask(
+            self.isl.Set.read_from_str, self.ctx, f"{self.head}{{ [{', '.join(dims)}] : {body} }}"
+        )
+
+    def ask(self, function: Any, *args: Any) -> Any:
+        """A call of the library. Raises GaveUp past the bound on operations."""
+        try:
+            return function(*args)
+        except self.isl.Error as e:
+            if "operations exceeded" in str(e):
+                self.ctx.reset_operations()
+                raise GaveUp from None
+            raise
+
+    def empty(self, s: Any) -> bool:
+        """Whether a set has no point, whatever the parameters."""
+        return bool(self.ask(s.is_empty))
+
+    def within(self, a: Any, b: Any) -> bool:
+        """Whether every point of `a` is in `b`."""
+        return bool(self.ask(a.is_subset, b))
+
+    def sample(self, s: Any, names: Sequence[str]) -> dict[str, int]:
+        """A point of a set that is not empty, parameters included."""
+        point = self.ask(s.sample_point)
+        kinds = self.isl.dim_type
+        found = {
+            n: int(point.get_coordinate_val(kinds.set, k).to_python()) for k, n in enumerate(names)
+        }
+        for k, n in enumerate(self.params):
+            found[n] = int(point.get_coordinate_val(kinds.param, k).to_python())
+        return found
+
+
+def dims(step: Step, letter: str) -> list[str]:
+    """The names of an instance's coordinates."""
+    return [loop.dim.replace("@", letter) for loop in step.loops]
+
+
+def at(text: str, letter: str) -> str:
+    """A text about one instance, for the copy called `letter`."""
+    return text.replace("@", letter)
+
+
+def domain(step: Step, letter: str) -> list[str]:
+    """Where an instance exists."""
+    return [at(c, letter) for c in step.domain]
+
+
+def same_cell(a: Access, x: str, b: Access, y: str) -> tuple[list[str], list[str]]:
+    """(conditions, existential variables) of two accesses to one element of one copy."""
+    conds = [at(c, x) for c in a.conds] + [at(c, y) for c in b.conds]
+    exists = [at(e, x) for e in a.exists] + [at(e, y) for e in b.exists]
+    for i, j in zip_longest(a.index, b.index):
+        if i is not None and j is not None:
+            conds.append(f"{at(i, x)} = {at(j, y)}")
+    return conds + same_copy(a, x, b, y), exists
+
+
+def same_copy(a: Access, x: str, b: Access, y: str) -> list[str]:
+    """Both in one iteration of the loops around the place where the buffer is made."""
+    if BARRIER in (a.buffer, b.buffer):
+        return []
+    if a.home is not b.home:
+        return ["false"]
+    return [f"{at(loop.dim, x)} = {at(loop.dim, y)}" for loop in a.own]
+
+
+def common(a: Step, b: Step) -> tuple[list[Loop], int, int]:
+    """(loops around both, then where each stands among what follows)."""
+    shared: list[Loop] = []
+    for p, q in zip(a.time, b.time, strict=False):
+        if p != q:
+            assert isinstance(p, int) and isinstance(q, int)
+            return shared, p, q
+        if isinstance(p, Loop):
+            shared.append(p)
+    return shared, 0, 0
+
+
+def earlier(a: Step, x: str, b: Step, y: str) -> str:
+    """Instance x of `a` certainly runs before instance y of `b`."""
+    loops, p, q = common(a, b)
+    cases: list[str] = []
+    equal: list[str] = []
+    for loop in loops:
+        i, j = at(loop.dim, x), at(loop.dim, y)
+        if loop.ordered:
+            cases.append(" and ".join([*equal, f"{i} < {j}"]))
+        equal.append(f"{i} = {j}")
+    if p < q:
+        cases.append(" and ".join(equal) or "true")
+    return any_of(cases)
+
+
+def not_earlier(a: Step, x: str, b: Step, y: str, only_at_once: bool = False) -> str:
+    """Instance x of `a` may run after instance y of `b`, or at the same time."""
+    loops, p, q = common(a, b)
+    cases: list[str] = []
+    equal: list[str] = []
+    for loop in loops:
+        i, j = at(loop.dim, x), at(loop.dim, y)
+        if not loop.ordered or not only_at_once:
+            cases.append(" and ".join([*equal, f"{i} > {j}" if loop.ordered else f"{i} != {j}"]))
+        equal.append(f"{i} = {j}")
+    if not only_at_once and (p > q or (p == q and a is not b)):
+        cases.append(" and ".join(equal) or "true")
+    return any_of(cases)
+
+
+def turned(old: tuple[Step, Step], new: tuple[Step, Step], only_at_once: bool) -> str:
+    """x before y in `old`, and not so in `new`, whose loops are the same ones.
+
+    The first loop in which x and y differ decides. It is l in the old order; the new order is
+    wrong where another loop m, which the old one asks later, is asked first and says otherwise.
+    """
+    loops, p, q = common(*old)
+    after, p2, q2 = common(*new)
+    if {v.dim for v in loops} != {v.dim for v in after}:
+        late = not_earlier(new[0], "x", new[1], "y", only_at_once)
+        return f"({earlier(old[0], 'x', old[1], 'y')}) and ({late})"
+    cases = []
+    for k, first in enumerate(loops):
+        if not first.ordered:
+            continue
+        equal = {v.dim for v in loops[:k]}
+        for n, m in enumerate(after):
+            if m.dim not in equal:
+                same = sorted(equal | {v.dim for v in after[:n]})
+                i, j = at(m.dim, "x"), at(m.dim, "y")
+                ends = [f"{at(d, 'x')} = {at(d, 'y')}" for d in same]
+                ends.append(f"{at(first.dim, 'x')} < {at(first.dim, 'y')}")
+                if not m.ordered:
+                    cases.append(" and ".join([*ends, f"{i} != {j}"]))
+                elif m.dim != first.dim and not only_at_once:
+                    cases.append(" and ".join([*ends, f"{i} > {j}"]))
+            if m.dim == first.dim:
+                break
+    if p < q and p2 > q2 and not only_at_once:
+        cases.append(" and ".join(f"{at(v.dim, 'x')} = {at(v.dim, 'y')}" for v in loops) or "true")
+    return any_of(cases)
+
+
+def any_of(cases: Sequence[str]) -> str:
+    """A disjunction; false when there is nothing in it."""
+    return " or ".join(f"({c})" for c in cases) or "false"

@@ -1,0 +1,81 @@
+"""The sentence that says which dependence forbids a change, for actual values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tensorkiln.schedule.primitives.errors import ScheduleError
+from tensorkiln.schedule.primitives.order import at, common
+from tensorkiln.schedule.primitives.steps import BARRIER, Access, Loop, Step
+
+if TYPE_CHECKING:
+    from tensorkiln.schedule.primitives.legality import Pair
+
+Values = dict[str, int]
+
+
+def describe(
+    what: str, p: Pair, values: Values, x2: str, y2: str, parameters: Values
+) -> ScheduleError:
+    """The error for two instances that lose their order."""
+    first, second = _instance(p.a, "x", values), _instance(p.b, "y", values)
+    if BARRIER in (p.m.buffer, p.n.buffer):
+        text = f"block {p.a.title!r} runs{first} before block {p.b.title!r} does{second}"
+        reason = ", and nothing may pass a C call or an assertion"
+    else:
+        cell = _cell(p.m, values)
+        text = (
+            f"{cell} is {_verb(p.m)} by block {p.a.title!r}{first} before "
+            f"block {p.b.title!r} {_verb(p.n, active=True)} it{second}"
+        )
+        reason = ""
+    at_once = _at_once(p.a2, x2, p.b2, y2, values)
+    after = "both may run at once" if at_once else "the order would be the other way"
+    sizes = ", ".join(f"{k} = {v}" for k, v in parameters.items())
+    given = f" (for {sizes})" if sizes else ""
+    return ScheduleError(f"{text}{given}{reason}; {after}", where=what, hint=_hint(p, values))
+
+
+def _verb(m: Access, active: bool = False) -> str:
+    if not m.write:
+        return "reads" if active else "read"
+    if m.update:
+        return "updates" if active else "updated"
+    return "writes" if active else "written"
+
+
+def _cell(m: Access, values: Values) -> str:
+    assert not isinstance(m.buffer, str)
+    index = ["?" if i is None else str(values[f"c{k}"]) for k, i in enumerate(m.index)]
+    return f"{m.buffer.name}[{', '.join(index)}]"
+
+
+def _instance(s: Step, letter: str, values: Values) -> str:
+    """` at i=0, k=1`"""
+    parts: dict[str, list[int]] = {}
+    for loop in s.loops:
+        parts.setdefault(loop.name, []).append(values[at(loop.dim, letter)])
+    text = ", ".join(f"{n}={'/'.join(map(str, v))}" for n, v in parts.items())
+    return f" at {text}" if text else ""
+
+
+def _at_once(a: Step, x: str, b: Step, y: str, values: Values) -> bool:
+    loop = _carrier(common(a, b)[0], x, y, values)
+    return loop is not None and not loop.ordered
+
+
+def _carrier(loops: list[Loop], x: str, y: str, values: Values) -> Loop | None:
+    """The first loop in which two instances differ."""
+    for loop in loops:
+        if values[at(loop.dim, x)] != values[at(loop.dim, y)]:
+            return loop
+    return None
+
+
+def _hint(p: Pair, values: Values) -> str:
+    loop = _carrier(common(p.a, p.b)[0], "x", "y", values)
+    if loop is None:
+        return f"keep {p.a.title!r} before {p.b.title!r}"
+    if p.updates:
+        return f"loop {loop.name!r} sums into one element: rfactor gives each part its own"
+    return f"loop {loop.name!r} carries the dependence: keep it serial and its order"
