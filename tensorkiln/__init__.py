@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tensorkiln.executable import Executable
     from tensorkiln.ir.module import IRModule
     from tensorkiln.pipeline import check, compile
+    from tensorkiln.report import explain
     from tensorkiln.runtime import cpu, nd
     from tensorkiln.target import Target
 
@@ -35,6 +36,7 @@ _PUBLIC = {
     "check": "tensorkiln.pipeline:check",
     "compile": "tensorkiln.pipeline:compile",
     "cpu": "tensorkiln.runtime.device:cpu",
+    "explain": "tensorkiln.report:explain",
     "external": "tensorkiln.external",
     "frontend": "tensorkiln.frontend",
     "nd": "tensorkiln.runtime.nd",
@@ -50,6 +52,7 @@ __all__ = [
     "check",
     "compile",
     "cpu",
+    "explain",
     "external",
     "frontend",
     "nd",

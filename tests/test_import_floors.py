@@ -22,6 +22,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"executable"}),
     frozenset({"pipeline"}),
     frozenset({"tune"}),
+    frozenset({"report"}),
     frozenset({"cli"}),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

@@ -15,7 +15,7 @@ from types import ModuleType
 import tensorkiln
 from tensorkiln.base.config import read_config, unknown_variables
 from tensorkiln.base.errors import InternalError, TensorkilnError, UnsupportedError, UserError
-from tensorkiln.cli import bench, check, compile, demo, inspect, run, targets
+from tensorkiln.cli import bench, check, compile, demo, explain, inspect, run, targets
 
 DONE, NO, WRONG, UNSUPPORTED, BUG, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
@@ -27,6 +27,7 @@ COMMANDS: dict[str, ModuleType] = {
     "inspect": inspect,
     "check": check,
     "bench": bench,
+    "explain": explain,
     "targets": targets,
 }
 

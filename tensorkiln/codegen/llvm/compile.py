@@ -151,10 +151,17 @@ def compile_kernels(
 
 def kernel_text(f: PrimFunc, target: Target, emit: str = "assembly") -> str:
     """LLVM IR (`emit="llvm"`) or assembly of one kernel, to be read."""
+    return kernel_texts([f], target, emit)[0]
+
+
+def kernel_texts(funcs: Sequence[PrimFunc], target: Target, emit: str = "assembly") -> list[str]:
+    """The same of several, by one worker."""
+    texts = [emit_llvm(f, target) for f in funcs]
     if emit == "llvm":
-        return emit_llvm(f, target)
-    worker = _Worker()
+        return texts
+    worker, options = _Worker(), _options(target, emit)
     try:
-        return worker.compile(f.name, emit_llvm(f, target), _options(target, emit)).decode()
+        named = zip(funcs, texts, strict=True)
+        return [worker.compile(f.name, text, options).decode() for f, text in named]
     finally:
         worker.close()

@@ -1,0 +1,133 @@
+"""Places the nodes of a directed acyclic graph in layers, with few crossings and straight edges.
+
+The usual three steps: the layer of a node is its longest path from a source; edges over several
+layers get a waypoint in each; orders and positions follow the average of the neighbours, down and
+up in turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+Edge = tuple[int, int]
+_SWEEPS = 8
+_WAY = 18.0  # width that a waypoint takes
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """`centre` of each node; `ways` of each edge: the points it runs through, ends included."""
+
+    centre: tuple[tuple[float, float], ...]
+    ways: Mapping[Edge, tuple[tuple[float, float], ...]]
+    width: float
+    height: float
+
+
+@dataclass(slots=True)
+class _Cell:
+    """A node, or a waypoint of a long edge."""
+
+    width: float
+    above: list[int]
+    below: list[int]
+    x: float = 0.0
+
+
+def place(
+    widths: Sequence[float], edges: Sequence[Edge], row: float = 64.0, gap: float = 16.0
+) -> Placed:
+    """Centres for nodes of these widths; each edge (a, b) has a < b. Rows are `row` apart."""
+    count = len(widths)
+    edges = sorted(set(edges))
+    layer = [0] * count
+    for a, b in edges:  # sorted by source: sources of b are done before b is one
+        layer[b] = max(layer[b], layer[a] + 1)
+    layer = _settle(layer, edges, count)
+    cells = [_Cell(w, [], []) for w in widths]
+    layers: list[list[int]] = [[] for _ in range(max(layer, default=-1) + 1)]
+    for node in range(count):
+        layers[layer[node]].append(node)
+    chains: dict[Edge, list[int]] = {}
+    for a, b in edges:
+        chain = [a]
+        for depth in range(layer[a] + 1, layer[b]):
+            cells.append(_Cell(_WAY, [], []))
+            layers[depth].append(len(cells) - 1)
+            chain.append(len(cells) - 1)
+        chain.append(b)
+        for upper, lower in pairwise(chain):
+            cells[upper].below.append(lower)
+            cells[lower].above.append(upper)
+        chains[a, b] = chain
+    _order(cells, layers)
+    _positions(cells, layers, gap)
+    depth_of = {cell: depth for depth, cells_of in enumerate(layers) for cell in cells_of}
+    left = min((c.x - c.width / 2 for c in cells), default=0.0) - gap
+    right = max((c.x + c.width / 2 for c in cells), default=0.0) + gap
+    at = [(round(c.x - left, 1), (depth_of[i] + 0.5) * row) for i, c in enumerate(cells)]
+    ways = {edge: tuple(at[cell] for cell in chain) for edge, chain in chains.items()}
+    return Placed(tuple(at[:count]), ways, round(right - left, 1), len(layers) * row)
+
+
+def _settle(layer: list[int], edges: Sequence[Edge], count: int) -> list[int]:
+    """Nodes that nothing comes into move down to just above their first reader."""
+    first: dict[int, int] = {}
+    for a, b in edges:
+        first[a] = min(layer[b], first.get(a, layer[b]))
+    fed = {b for _, b in edges}
+    return [layer[n] if n in fed else max(first.get(n, 1) - 1, 0) for n in range(count)]
+
+
+def _order(cells: list[_Cell], layers: list[list[int]]) -> None:
+    """Order each layer by the average place of the neighbours in the one just ordered."""
+    place = {cell: float(i) for cells_of in layers for i, cell in enumerate(cells_of)}
+    for sweep in range(_SWEEPS):
+        down = sweep % 2 == 0
+        for cells_of in layers if down else reversed(layers):
+            keys = {}
+            for cell in cells_of:
+                near = cells[cell].above if down else cells[cell].below
+                keys[cell] = sum(place[n] for n in near) / len(near) if near else place[cell]
+            cells_of.sort(key=lambda cell: (keys[cell], place[cell]))
+            for i, cell in enumerate(cells_of):
+                place[cell] = float(i)
+
+
+def _positions(cells: list[_Cell], layers: list[list[int]], gap: float) -> None:
+    """Coordinates that keep the order and the gaps, pulled to the average of the neighbours."""
+    for cells_of in layers:
+        _pack(cells, cells_of, gap)
+    for sweep in range(2 * _SWEEPS):
+        down = sweep % 2 == 0
+        for cells_of in layers if down else reversed(layers):
+            for cell in cells_of:
+                near = cells[cell].above if down else cells[cell].below
+                if near:
+                    cells[cell].x = sum(cells[n].x for n in near) / len(near)
+            _pack(cells, cells_of, gap)
+
+
+def _pack(cells: list[_Cell], cells_of: list[int], gap: float) -> None:
+    """Move apart what is too close: runs of touching cells share their average shift."""
+    blocks: list[tuple[float, list[tuple[int, float]]]] = []  # left edge, (cell, offset of centre)
+    for cell in cells_of:
+        wish, half = cells[cell].x, cells[cell].width / 2
+        blocks.append((wish - half, [(cell, half)]))
+        while len(blocks) > 1:
+            left, before = blocks[-2]
+            start, members = blocks[-1]
+            last, offset = before[-1]
+            end = left + offset + cells[last].width / 2 + gap
+            if start >= end:
+                break
+            shift = end - left
+            joined = before + [(c, o + shift) for c, o in members]
+            wished = [cells[c].x - o for c, o in joined]
+            blocks[-2:] = [(sum(wished) / len(wished), joined)]
+    for left, members in blocks:
+        for cell, offset in members:
+            # The wish stays in `x` until the whole layer is packed.
+            cells[cell].x = left + offset

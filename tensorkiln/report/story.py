@@ -1,0 +1,186 @@
+"""What a report tells about one compile: plain data, and how it is gathered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tensorkiln.artifact import ArtifactSet
+from tensorkiln.base.errors import TensorkilnError
+from tensorkiln.codegen.llvm.compile import kernel_texts
+from tensorkiln.executable import Executable
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.text.printer import print_function
+from tensorkiln.passes import Pipeline, Step, Timing, module_diff
+from tensorkiln.pipeline import compile as compile_module
+from tensorkiln.report.graph import GraphPicture, graph_picture, kernels_of_spans
+from tensorkiln.report.memory import MemoryPicture, memory_pictures
+from tensorkiln.target import Target, cpu_target
+from tensorkiln.tune.kernels import KernelTime, call_counts, flops, time_kernels
+
+
+@dataclass(frozen=True, slots=True)
+class PassRow:
+    """One pass: its time, the lines of the module after it, and what it changed."""
+
+    number: int
+    pipeline: str
+    name: str
+    seconds: float
+    changed: bool
+    lines: int
+    functions: int
+    diff: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """One kernel: what it computes, what it costs, and its text at every stage. `micros` is NaN
+    when it was not timed; the texts are empty for kernels of other code generators."""
+
+    name: str
+    op_class: str
+    nodes: tuple[str, ...]
+    calls: int
+    micros: float
+    flops: float
+    size: int
+    scheduled: str
+    tir: str
+    llvm: str
+    assembly: str
+
+    @property
+    def total(self) -> float:
+        """Microseconds of all its calls in one inference."""
+        return self.calls * self.micros
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """Everything on the page, in order."""
+
+    name: str
+    target: str
+    sizes: Mapping[str, int]
+    graph: GraphPicture
+    passes: tuple[PassRow, ...]
+    kernels: tuple[KernelRow, ...]
+    memory: tuple[MemoryPicture, ...]
+    weights: int
+    notes: tuple[str, ...] = field(default=())
+
+
+def tell(
+    mod: IRModule,
+    target: Target,
+    sizes: Mapping[str, int],
+    relax_pipeline: Pipeline = "auto",
+    tir_pipeline: Pipeline = "auto",
+    seconds: float = 0.02,
+) -> tuple[Story, Executable]:
+    """Compile a module and gather all there is to see; `seconds` per kernel, 0 times nothing."""
+    timing = Timing()
+    exe = compile_module(
+        mod,
+        target,
+        relax_pipeline=relax_pipeline,
+        tir_pipeline=tir_pipeline,
+        instruments=[timing],
+    )
+    times, notes = _times(exe, sizes, seconds)
+    spans = kernels_of_spans(timing.steps, exe.module)
+    kernels = _kernel_rows(exe, timing.steps, times, spans)
+    story = Story(
+        exe.name,
+        str(exe.target),
+        dict(sizes),
+        graph_picture(mod, spans),
+        tuple(_pass_row(s, timed=seconds > 0) for s in timing.steps),
+        tuple(kernels),
+        memory_pictures([s.after or s.before for s in timing.steps] + [exe.module], sizes),
+        sum(a.size for a in exe.artifacts if a.file_name == "weights.bin"),
+        tuple(notes),
+    )
+    return story, exe
+
+
+def _times(
+    exe: Executable, sizes: Mapping[str, int], seconds: float
+) -> tuple[dict[str, KernelTime], list[str]]:
+    """Rows by kernel, and why there are none."""
+    if seconds <= 0:
+        return {}, ["Kernels were not timed."]
+    try:
+        rows = time_kernels(exe.module, seconds, 1, sizes, exe.target)
+    except (TensorkilnError, OSError) as error:
+        return {}, [f"Kernels were not timed: {error}"]
+    notes = ["Times of kernels: one thread, warm operands, the least of many calls."]
+    left = [r.name for r in rows if math.isnan(r.micros)]
+    if left:
+        notes.append(f"Not timed, as their sizes are not known: {', '.join(left)}.")
+    return {r.name: r for r in rows}, notes
+
+
+def _pass_row(s: Step, timed: bool) -> PassRow:
+    after = s.after or s.before
+    lines = sum(print_function(f).count("\n") for f in after.functions) if s.changed else 0
+    diff = module_diff(s.before, after) if s.changed else []
+    seconds = s.seconds if timed else math.nan
+    functions = len(after.functions)
+    return PassRow(s.number, s.pipeline, s.name, seconds, s.changed, lines, functions, tuple(diff))
+
+
+def _kernel_rows(
+    exe: Executable,
+    steps: list[Step],
+    times: Mapping[str, KernelTime],
+    spans: Mapping[str, str],
+) -> list[KernelRow]:
+    """Costliest first; in the order of the module where nothing was timed."""
+    cpu = cpu_target(exe.target)
+    ours = [f for f in exe.module.prim_funcs if f"{f.name}.o" in _files(exe.artifacts)]
+    texts = (
+        dict(zip((f.name for f in ours), kernel_texts(ours, cpu, "llvm"), strict=True)),
+        dict(zip((f.name for f in ours), kernel_texts(ours, cpu), strict=True)),
+    )
+    scheduled = _first_forms(steps)
+    counts = call_counts(exe.module)
+    files = _files(exe.artifacts)
+    rows = []
+    for k in exe.kernels:
+        f = exe.module.get(k.symbol)
+        time = times.get(k.symbol)
+        tir = print_function(f) if f is not None else ""
+        first = scheduled.get(k.symbol)
+        rows.append(
+            KernelRow(
+                k.symbol,
+                k.kernel_class,
+                tuple(n for n, kernel in spans.items() if kernel == k.symbol) or tuple(k.nodes),
+                counts[k.symbol],
+                time.micros if time else math.nan,
+                flops(f.body) if isinstance(f, PrimFunc) else 0.0,
+                files.get(f"{k.symbol}.o", 0),
+                print_function(first) if first is not None else tir,
+                tir,
+                texts[0].get(k.symbol, ""),
+                texts[1].get(k.symbol, ""),
+            )
+        )
+    return sorted(rows, key=lambda r: -r.total if r.total == r.total else 0.0)
+
+
+def _files(artifacts: ArtifactSet) -> dict[str, int]:
+    return {a.file_name: a.size for a in artifacts}
+
+
+def _first_forms(steps: list[Step]) -> dict[str, PrimFunc]:
+    """Each tensor program as it was when it first existed: before loops became vectors."""
+    found: dict[str, PrimFunc] = {}
+    for s in steps:
+        for f in s.after.prim_funcs if s.after is not None else ():
+            found.setdefault(f.name, f)
+    return found
