@@ -57,6 +57,7 @@ from tensorkiln.transform.relax.match_activations import match_activations
 from tensorkiln.transform.relax.match_attention import match_attention
 from tensorkiln.transform.relax.match_layer_norm import match_layer_norm
 from tensorkiln.transform.relax.match_linear import match_linear
+from tensorkiln.transform.relax.outline_dataflow import outline_dataflow
 from tensorkiln.transform.relax.plan_memory import plan_memory
 from tensorkiln.transform.tir.lower_blocks import lower_blocks
 from tensorkiln.transform.tir.unroll_loops import unroll_loops
@@ -71,6 +72,7 @@ def relax_passes(target: Target, externals: Sequence[External] = ()) -> list[Pas
     cpu, externals = cpu_target(target), all_externals(target, externals)
     return [
         infer_types,
+        outline_dataflow,  # no later pass sees outer functions
         fold_constants,
         canonicalize,
         match_activations,

@@ -90,6 +90,15 @@ def _takes_extent(param: Expr, given: Expr, by: Extents) -> bool:
     return want is None or have is None or want == have
 
 
+def symbols(t: Type) -> dict[Var, None]:
+    """The symbolic dimensions that a value of type `t` has, in order; not a function's own."""
+    if isinstance(t, TensorType):
+        return dict.fromkeys(v for d in t.shape for v in free_vars(d))
+    if isinstance(t, TupleType):
+        return {v: None for f in t.fields for v in symbols(f)}
+    return {}
+
+
 def replaced(t: Type, by: Extents) -> Type:
     """`t` with its symbolic extents replaced."""
     match t:
@@ -175,5 +184,5 @@ def function_type(f: AnyFunction) -> FuncType:
 
 __all__ = [
     "Extents", "accepts", "called_type", "castable", "erased", "function_type", "is_condition",
-    "loop_type", "replaced", "takes",
+    "loop_type", "replaced", "symbols", "takes",
 ]  # fmt: skip

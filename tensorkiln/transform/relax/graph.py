@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
-from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.relax import (
     Binding,
+    Body,
     Bound,
     Call,
     Constant,
@@ -41,17 +42,27 @@ def same_type(a: Type, b: Type) -> bool:
 
 
 def variables(v: Bound) -> list[RVar]:
-    """The variables that a value or a bound mentions, with repetition."""
+    """The variables that a value or a bound mentions, with repetition; those that its branches
+    or its function bind among them."""
     match v:
         case RVar():
             return [v]
         case Tuple(fields=fields):
             return [x for f in fields for x in variables(f)]
-        case Call(args=args):
-            return [x for a in args for x in variables(a)]
-        case TupleItem(value=inner):
+        case Call(callee=callee, args=args):
+            held = [callee] if isinstance(callee, RVar) else []
+            return held + [x for a in args for x in variables(a)]
+        case TupleItem(value=inner) | MatchCast(value=inner):
             return variables(inner)
+        case If(cond=cond, then=then, orelse=orelse):
+            return variables(cond) + _mentioned(then) + _mentioned(orelse)
+        case Lambda(function=f):
+            return _mentioned(f)
     return []
+
+
+def _mentioned(body: Body | Function) -> list[RVar]:
+    return [x for b in body.bindings for x in variables(b.value)] + variables(body.result)
 
 
 def use_counts(f: Function) -> Counter[RVar]:
@@ -87,20 +98,36 @@ def substitute_value(v: Value, by: dict[RVar, Value]) -> Value:
 
 
 def substitute(bound: Bound, by: dict[RVar, Value]) -> Bound:
-    """A bound with variables replaced; itself when it mentions none of them."""
+    """A bound with variables replaced; itself when nothing changed in a call or a value."""
     if not by:
         return bound
-    if isinstance(bound, Call):
-        args = tuple(substitute_value(a, by) for a in bound.args)
-        if all(a is b for a, b in zip(args, bound.args, strict=True)):
-            return bound
-        return Call(bound.callee, args, bound.attrs, bound.span)
-    if isinstance(bound, TupleItem):
-        value = substitute_value(bound.value, by)
-        return bound if value is bound.value else TupleItem(value, bound.index)
-    if isinstance(bound, If | Lambda | MatchCast):
-        raise InternalError(f"{type(bound).__name__} in a graph function: outline it first")
+    match bound:
+        case Call(callee, args, attrs, span):
+            new = tuple(substitute_value(a, by) for a in args)
+            held = by.get(callee, callee) if isinstance(callee, RVar) else callee
+            if held is callee and all(a is b for a, b in zip(new, args, strict=True)):
+                return bound
+            assert isinstance(held, str | GlobalRef | RVar), held
+            return Call(held, new, attrs, span)
+        case TupleItem(value, index):
+            new_value = substitute_value(value, by)
+            return bound if new_value is value else TupleItem(new_value, index)
+        case MatchCast(value, kind):
+            new_value = substitute_value(value, by)
+            return bound if new_value is value else MatchCast(new_value, kind)
+        case If(cond, then, orelse):
+            return If(
+                substitute_value(cond, by), _substitute_body(then, by), _substitute_body(orelse, by)
+            )
+        case Lambda(function):
+            body = _substitute_body(Body(function.bindings, function.result), by)
+            return Lambda(replace(function, bindings=body.bindings, result=body.result))
     return substitute_value(bound, by)
+
+
+def _substitute_body(body: Body, by: dict[RVar, Value]) -> Body:
+    bindings = tuple(Binding(b.var, substitute(b.value, by)) for b in body.bindings)
+    return Body(bindings, substitute_value(body.result, by))
 
 
 def forward_aliases(f: Function) -> Function:

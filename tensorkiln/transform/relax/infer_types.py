@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TypeGuard
+
 from tensorkiln import ops
 from tensorkiln.arith import simplify
 from tensorkiln.base.errors import InternalError, UserError
-from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.expr import Var
+from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.relax import (
+    IMPURE_OPS,
+    AnyTensorType,
     Binding,
+    Body,
     Bound,
     Call,
-    Constant,
     Function,
+    FuncType,
     GlobalRef,
+    If,
+    Lambda,
+    MatchCast,
+    ObjectType,
     RVar,
-    ShapeValue,
     TensorType,
-    Tuple,
     TupleItem,
     TupleType,
     Type,
     Value,
 )  # fmt: skip
-from tensorkiln.ops.rules import show_type
+from tensorkiln.ir.subtype import accepts, called_type, function_type, symbols
+from tensorkiln.ir.type_text import show
+from tensorkiln.ops.rules import same_extent, show_type
 from tensorkiln.transform.relax.graph import same_type, substitute, substitute_value
 
 
@@ -33,55 +44,122 @@ def infer_types(mod: IRModule) -> IRModule:
     After:   y: (N, 4) = relu(x)
     Needs:   nothing. InternalError `type-mismatch` names function, binding and both types.
     """
-    return mod.map_graphs(lambda f: _function(mod, f))
+    new = tuple(_Infer(mod, f).run() if _is_open(f) else f for f in mod.functions)
+    same = all(a is b for a, b in zip(new, mod.functions, strict=True))
+    return mod if same else mod.with_functions(new)
 
 
-def _function(mod: IRModule, f: Function) -> Function:
-    by: dict[RVar, Value] = {}
-    out: list[Binding] = []
-    for i, b in enumerate(f.bindings):
-        bound = substitute(b.value, by)
-        where = f"{f.name}/bindings[{i}] {b.var.name}"
-        derived = _type_of(mod, bound, where)
-        declared = b.var.type
+def _is_open(f: AnyFunction) -> TypeGuard[Function]:
+    return isinstance(f, Function) and not f.is_primitive
+
+
+class _Infer:
+    """One function, with its branches and closures. `by`: variables whose type was simplified."""
+
+    def __init__(self, mod: IRModule, f: Function):
+        self._mod, self._f = mod, f
+        self._by: dict[RVar, Value] = {}
+        self._split = False
+        self._dims: set[Var] = {v for p in f.params for v in symbols(p.type)}
+
+    def run(self) -> Function:
+        body = self._body(Body(self._f.bindings, self._f.result), self._f.name)
+        if not self._by and not self._split:
+            return self._f
+        return replace(self._f, bindings=body.bindings, result=body.result)
+
+    def _body(self, body: Body, where: str) -> Body:
+        out: list[Binding] = []
+        for i, b in enumerate(body.bindings):
+            out += self._binding(b, f"{where}/bindings[{i}] {b.var.name}")
+        return Body(tuple(out), substitute_value(body.result, self._by))
+
+    def _binding(self, b: Binding, where: str) -> list[Binding]:
+        bound = self._inner(b.value, where)
+        wanted = _simplified(b.var.type)
+        derived = self._type_of(bound, where)
         if derived is None:
-            derived = declared
-        elif not same_type(_logical(declared), _logical(derived)):
-            raise InternalError(
-                f"declared {_show(declared)}, derived {_show(derived)}",
-                code="type-mismatch", where=where,
-            )  # fmt: skip
-        simple = _simplified(declared)
-        if simple != declared:
-            var = by[b.var] = RVar(b.var.name, simple)
-            out.append(Binding(var, bound))
-        else:
-            out.append(b if bound is b.value else Binding(b.var, bound))
-    if not by:
-        return f
-    result = substitute_value(f.result, by)
-    return Function(f.name, f.params, tuple(out), result, f.attrs)
+            derived = wanted
+        elif isinstance(bound, If | Lambda | MatchCast):
+            wanted = derived
+        elif not self._agree(wanted, derived):
+            declared = b.var.type
+            message = f"declared {_show(declared)}, derived {_show(derived)}"
+            raise InternalError(message, code="type-mismatch", where=where)
+        var = b.var
+        if wanted != var.type:
+            self._by[b.var] = var = RVar(var.name, wanted)
+        if isinstance(bound, Call) and bound.op and _is_wider(wanted, derived):
+            # What an operator gives is of its own type; the wider variable holds that.
+            self._split, own = True, RVar(var.name, derived)
+            return [Binding(own, bound), Binding(var, own)]
+        return [b if bound is b.value and var is b.var else Binding(var, bound)]
+
+    def _inner(self, bound: Bound, where: str) -> Bound:
+        """A bound with its branches or its function done."""
+        if isinstance(bound, If):
+            cond = substitute_value(bound.cond, self._by)
+            return If(cond, self._body(bound.then, where), self._body(bound.orelse, where))
+        if isinstance(bound, Lambda):
+            f = bound.function
+            self._dims |= {v for p in f.params for v in symbols(p.type)}
+            body = self._body(Body(f.bindings, f.result), f"{where}/{f.name}")
+            return Lambda(replace(f, bindings=body.bindings, result=body.result))
+        if isinstance(bound, MatchCast):
+            self._dims |= set(symbols(bound.type))
+            return MatchCast(substitute_value(bound.value, self._by), _simplified(bound.type))
+        return substitute(bound, self._by)
+
+    def _agree(self, declared: Type, derived: Type) -> bool:
+        """Whether the variable can hold the value, extents up to their spelling."""
+        if same_type(_logical(declared), _logical(derived)):
+            return True
+        return self._f.is_outer and accepts(declared, derived, same_extent)
+
+    def _type_of(self, bound: Bound, where: str) -> Type | None:
+        """The type a bound has, or None where only its variable says."""
+        match bound:
+            case Call(callee=GlobalRef(name=name), args=args):
+                callee = self._mod.get(name)
+                if not isinstance(callee, Function):
+                    return None
+                return _known(called_type(function_type(callee), [a.type for a in args]))
+            case Call(callee=RVar(type=FuncType() as t), args=args):
+                return _known(called_type(t, [a.type for a in args], self._dims))
+            case Call():
+                return None if bound.op in IMPURE_OPS else _operator_type(bound, where)
+            case TupleItem(value=value, index=index):
+                assert isinstance(value.type, TupleType), where
+                return value.type.fields[index]
+            case If(then=then, orelse=orelse):
+                if same_type(then.result.type, orelse.result.type):
+                    return then.result.type
+                message = f"{_show(then.result.type)} or {_show(orelse.result.type)}"
+                raise InternalError(f"branches give {message}", code="type-mismatch", where=where)
+            case GlobalRef():
+                return None
+        return bound.type
 
 
-def _type_of(mod: IRModule, bound: Bound, where: str) -> Type | None:
-    """The type a bound has, or None when it is a call of something without one."""
-    match bound:
-        case Call(callee=GlobalRef(name=name)):
-            callee = mod.get(name)
-            return callee.result.type if isinstance(callee, Function) else None
-        case Call():
-            try:
-                return ops.infer(bound)
-            except UserError as error:
-                raise InternalError(
-                    f"{bound.op}: {error.message}", code="type-mismatch", where=where
-                ) from error
-        case TupleItem(value=value, index=index):
-            assert isinstance(value.type, TupleType), where
-            return value.type.fields[index]
-        case RVar() | Constant() | Tuple() | ShapeValue():
-            return bound.type
-    raise InternalError(f"unknown bound {type(bound).__name__}", where=where)
+def _known(t: Type) -> Type | None:
+    """`t`, or None where only a run can tell some extent: then the variable's type is checked."""
+    if isinstance(t, AnyTensorType | FuncType | ObjectType):
+        return None
+    if isinstance(t, TupleType) and any(_known(f) is None for f in t.fields):
+        return None
+    return t
+
+
+def _operator_type(call: Call, where: str) -> Type:
+    try:
+        return ops.infer(call)
+    except UserError as error:
+        message = f"{call.op}: {error.message}"
+        raise InternalError(message, code="type-mismatch", where=where) from error
+
+
+def _is_wider(wanted: Type, derived: Type) -> bool:
+    return isinstance(derived, TensorType) and not isinstance(wanted, TensorType)
 
 
 def _logical(t: Type) -> Type:
@@ -98,6 +176,4 @@ def _simplified(t: Type) -> Type:
 
 
 def _show(t: Type) -> str:
-    if isinstance(t, TensorType):
-        return show_type(t)
-    return f"({', '.join(map(_show, t.fields))})" if isinstance(t, TupleType) else str(t)
+    return show_type(t) if isinstance(t, TensorType) else show(t)

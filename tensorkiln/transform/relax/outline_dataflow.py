@@ -1,0 +1,299 @@
+"""Moves the straight-line parts of outer functions into graph functions of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from tensorkiln.base.errors import UnsupportedError
+from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.expr import Expr, Var
+from tensorkiln.ir.module import AnyFunction, IRModule
+from tensorkiln.ir.relax import (
+    DYNAMIC_OPS,
+    IMPURE_OPS,
+    Binding,
+    Body,
+    Bound,
+    Call,
+    Constant,
+    Function,
+    GlobalRef,
+    If,
+    Lambda,
+    MatchCast,
+    RVar,
+    ShapeValue,
+    TensorType,
+    Tuple,
+    TupleItem,
+    TupleType,
+    Type,
+    Value,
+)
+from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.subtype import symbols
+from tensorkiln.ir.visit import free_vars
+from tensorkiln.transform.relax.graph import live, substitute, substitute_value, variables
+
+
+def outline_dataflow(mod: IRModule) -> IRModule:
+    """Runs of operators in outer functions become private graph functions, `<f>_part0`, ...
+
+    Before:  main(x, c): y = exp(x); if c: z = neg(y); w = exp(z) else: w = y; return w
+    After:   main(x, c): y = main_part0(x); if c: w = main_part1(y) else: w = y; return w
+             main_part0(x): return exp(x)
+             main_part1(y): z = neg(y); w = exp(z); return w
+
+    What stays is what host code does: calls of functions, branches, closures, casts, tuples,
+    impure and data-dependent operators. A function that calls graph functions is outer too.
+    Captured values become parameters, and symbolic dimensions come with a tensor that has them.
+    Needs:   types inferred. Modules without outer functions come back as they are.
+    """
+    graphs = {f.name for f in mod.functions if isinstance(f, Function) and not f.is_primitive}
+    taken = set(mod)
+    out: list[AnyFunction] = []
+    for f in mod.functions:
+        if isinstance(f, Function) and (f.is_outer or _calls(f, graphs)):
+            outlined = _Outline(f, mod, taken)
+            whole = outlined.run()
+            out += [*outlined.parts, whole]
+        else:
+            out.append(f)
+    same = all(a is b for a, b in zip(out, mod.functions, strict=False))
+    return mod if same and len(out) == len(mod.functions) else mod.with_functions(tuple(out))
+
+
+def _calls(f: Function, graphs: set[str]) -> bool:
+    """Whether a straight-line function calls a graph function, which a call plan cannot."""
+    if f.is_primitive:
+        return False
+    calls = (b.value for b in f.bindings if isinstance(b.value, Call))
+    return any(isinstance(c.callee, GlobalRef) and c.callee.name in graphs for c in calls)
+
+
+@dataclass(slots=True)
+class _Run:
+    """Operators that may run together, called at place `at`. `late`: what is bound after that
+    place but not by them; `seen`: how much of the scope is bound before it."""
+
+    at: int
+    seen: int
+    bindings: list[Binding] = field(default_factory=list)
+    late: set[RVar | Var] = field(default_factory=set)
+
+
+class _Outline:
+    """One outer function."""
+
+    def __init__(self, f: Function, mod: IRModule, taken: set[str]):
+        self._f, self._mod, self._taken = f, mod, taken
+        self.parts: list[Function] = []
+        self._scope: list[RVar] = []  # parameters, and what operators do not bind
+        self._by: dict[RVar, Value] = {}
+
+    def run(self) -> Function:
+        """The function without its operators; the very one when it holds none and is marked."""
+        f = self._f
+        body = self._body(Body(f.bindings, f.result), f.params)
+        if not self.parts and f.attrs.get("outer", False):
+            return f
+        attrs = Attrs.of(**(dict(f.attrs) | {"outer": True}))
+        return replace(f, bindings=body.bindings, result=body.result, attrs=attrs)
+
+    def _body(self, body: Body, params: tuple[RVar, ...] = ()) -> Body:
+        before = len(self._scope)
+        self._scope += params
+        places: list[list[Binding]] = []
+        runs: list[_Run] = []
+        current: _Run | None = None
+        for b in body.bindings:
+            bound = substitute(b.value, self._by)
+            if isinstance(bound, RVar | Constant) and bound.type == b.var.type:
+                self._by[b.var] = bound
+                continue
+            b = Binding(b.var, bound)
+            if self._is_operator(b):
+                if current is None or current.late & _needs(b):
+                    current = _Run(len(places), len(self._scope))
+                    runs.append(current)
+                    places.append([])
+                current.bindings.append(b)
+                continue
+            places.append([Binding(b.var, self._inner(bound))])
+            if current is not None:
+                current.late |= {b.var, *self._brought(b)}
+                current = current if _commutes(bound) else None
+            self._scope.append(b.var)
+        body = Body(tuple(b for p in places for b in p), substitute_value(body.result, self._by))
+        for run in runs:
+            places[run.at] = self._part(run, _read_outside(run, runs, body))
+        del self._scope[before:]
+        return Body(tuple(b for p in places for b in p), body.result)
+
+    def _brought(self, b: Binding) -> set[Var]:
+        """The symbolic dimensions that a cast binds."""
+        if not isinstance(b.value, MatchCast):
+            return set()
+        known = {d for v in self._scope for d in symbols(v.type)}
+        return set(symbols(b.var.type)) - known
+
+    def _is_operator(self, b: Binding) -> bool:
+        """Whether a binding is a call that a call plan runs: tensors in, one tensor out."""
+        call = b.value
+        if not isinstance(call, Call) or not isinstance(b.var.type, TensorType):
+            return False
+        if isinstance(call.callee, GlobalRef):
+            if not isinstance(self._mod.get(call.callee.name), PrimFunc):
+                return False
+        elif not call.op or call.op in IMPURE_OPS or call.op in DYNAMIC_OPS:
+            return False
+        return all(
+            isinstance(a, ShapeValue)
+            or (isinstance(a, RVar | Constant) and isinstance(a.type, TensorType))
+            for a in call.args
+        )
+
+    def _inner(self, bound: Bound) -> Bound:
+        """A bound with its branches or its function done."""
+        if isinstance(bound, If):
+            return If(bound.cond, self._body(bound.then), self._body(bound.orelse))
+        if isinstance(bound, Lambda):
+            f = bound.function
+            body = self._body(Body(f.bindings, f.result), f.params)
+            return Lambda(replace(f, bindings=body.bindings, result=body.result))
+        return bound
+
+    # ---- parts -------------------------------------------------------------------------------
+
+    def _part(self, run: _Run, results: list[RVar]) -> list[Binding]:
+        """The call of a new function that computes `results`, and what the call needs."""
+        if not results:
+            return []
+        members = _needed(run.bindings, results)
+        own = {b.var for b in members}
+        inputs = list(dict.fromkeys(v for b in members for v in variables(b.value) if v not in own))
+        call_with: list[Binding] = []
+        known = {d for v in inputs for d in v.tensor.shape}
+        for d in _dims(members):
+            if d not in known:
+                inputs.append(self._carrier(d, run.seen, call_with))
+                known |= set(inputs[-1].tensor.shape)
+        part = self._function(members, results, inputs)
+        self.parts.append(part)
+        call = Call(GlobalRef(part.name), tuple(inputs))
+        if len(results) == 1:
+            return [*call_with, Binding(results[0], call)]
+        whole = RVar("parts", TupleType(tuple(r.type for r in results)))
+        items = [Binding(r, TupleItem(whole, i)) for i, r in enumerate(results)]
+        return [*call_with, Binding(whole, call), *items]
+
+    def _function(
+        self, members: list[Binding], results: list[RVar], inputs: list[RVar]
+    ) -> Function:
+        names: dict[str, int] = {}
+        fresh = {v: RVar(_distinct(v.name, names), v.type) for v in inputs}
+        params = tuple(fresh.values())
+        bindings = []
+        for b in members:
+            bound = substitute(b.value, dict(fresh))
+            fresh[b.var] = RVar(_distinct(b.var.name, names), b.var.type)
+            bindings.append(Binding(fresh[b.var], bound))
+        values = tuple(fresh[r] for r in results)
+        result = values[0] if len(values) == 1 else Tuple(values)
+        name = self._name()
+        return Function(name, params, tuple(bindings), result, Attrs.of(private=True))
+
+    def _name(self) -> str:
+        k = len(self.parts)
+        while f"{self._f.name}_part{k}" in self._taken:
+            k += 1
+        name = f"{self._f.name}_part{k}"
+        self._taken.add(name)
+        return name
+
+    def _carrier(self, dim: Var, seen: int, before: list[Binding]) -> RVar:
+        """A tensor bound before a part that has the dimension; items are taken out `before`."""
+        for v in self._scope[:seen]:
+            path = _path(v.type, dim)
+            if path is None:
+                continue
+            for i in path:
+                assert isinstance(v.type, TupleType)
+                item = RVar(v.name, v.type.fields[i])
+                before.append(Binding(item, TupleItem(v, i)))
+                v = item
+            return v
+        raise UnsupportedError(
+            f"{self._f.name}: no tensor has the dimension {dim.name} by itself",
+            hint=f"a parameter, or R.match_cast, of a shape with {dim.name!r} as one extent",
+        )
+
+
+def _distinct(name: str, names: dict[str, int]) -> str:
+    """A name that no value of the function has."""
+    name = name or "v"
+    text = name
+    while text in names:
+        names[name] += 1
+        text = f"{name}_{names[name]}"
+    names.setdefault(text, 0)
+    return text
+
+
+def _path(t: Type, dim: Var) -> tuple[int, ...] | None:
+    """Where in a value of type `t` a tensor has the dimension; None for nowhere."""
+    if isinstance(t, TensorType):
+        return () if dim in t.shape else None
+    if isinstance(t, TupleType):
+        for i, field_type in enumerate(t.fields):
+            path = _path(field_type, dim)
+            if path is not None:
+                return (i, *path)
+    return None
+
+
+def _commutes(bound: Bound) -> bool:
+    """Whether an operator may as well run before `bound` as after it."""
+    if isinstance(bound, Call):
+        return bound.op in DYNAMIC_OPS
+    return not isinstance(bound, If)
+
+
+def _dims(bindings: list[Binding]) -> list[Var]:
+    """The symbolic dimensions that bindings mention."""
+    found: dict[Var, None] = {}
+    for b in bindings:
+        assert isinstance(b.value, Call)
+        found |= symbols(b.var.type)
+        for a in b.value.args:
+            values = a.values if isinstance(a, ShapeValue) else ()
+            found |= dict.fromkeys(v for e in values for v in free_vars(e))
+            found |= symbols(a.type)
+        found |= dict.fromkeys(v for x in b.value.attrs.values() for v in _attr_dims(x))
+    return list(found)
+
+
+def _attr_dims(value: object) -> list[Var]:
+    if isinstance(value, tuple):
+        return [v for x in value for v in _attr_dims(x)]
+    return free_vars(value) if isinstance(value, Expr) else []
+
+
+def _needs(b: Binding) -> set[RVar | Var]:
+    """What must be bound before an operator can run."""
+    return {*variables(b.value), *_dims([b])}
+
+
+def _needed(bindings: list[Binding], results: list[RVar]) -> list[Binding]:
+    """The bindings that lead to `results`."""
+    f = Function("", (), tuple(bindings), Tuple(tuple(results)))
+    return list(live(f).bindings)
+
+
+def _read_outside(run: _Run, runs: list[_Run], body: Body) -> list[RVar]:
+    """Which values of a run are read by anything but the run."""
+    read = set(variables(body.result))
+    read.update(v for b in body.bindings for v in variables(b.value))
+    others = (b for r in runs if r is not run for b in r.bindings)
+    read.update(v for b in others for v in variables(b.value))
+    return [b.var for b in run.bindings if b.var in read]
