@@ -14,6 +14,8 @@ from tensorkiln.ir.expr import Binary, CallExtern, Cast, Expr, IntImm, Load, Una
 from tensorkiln.ir.visit import walk
 
 _ARITHMETIC = {"add": "+", "sub": "-"}
+# the words true and false do not stand everywhere
+TRUE, FALSE = "1 = 1", "1 = 0"
 _COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "=", "ne": "!="}
 
 
@@ -122,7 +124,7 @@ class AffineText:
         """A condition. Raises NotAffine."""
         match e:
             case IntImm(value):
-                return "true" if value else "false"
+                return TRUE if value else FALSE
             case Binary("and" | "or" as op, a, b):
                 return f"(({self.condition(a)}) {op} ({self.condition(b)}))"
             case Unary("not", a):

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tensorkiln.arith import simplify
-from tensorkiln.ir.attrs import NO_ATTRS
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import AddressOf, Expr, IntImm, Load, Var
 from tensorkiln.ir.stmt import Alloc, Block, BlockIter, For, PrimFunc, Region, Seq, Stmt, Store, seq
@@ -62,7 +61,7 @@ def _own_loop(s: For, part: Stmt, k: int, at: Place) -> For:
         return replace(s, body=part)
     var = Var(at.name(s.var.name), s.var.dtype)
     known = at.bounds.with_loop(var, s.lo, s.extent)
-    return replace(s, var=var, body=rewrite(part, {s.var: var}, known), attrs=NO_ATTRS)
+    return replace(s, var=var, body=rewrite(part, {s.var: var}, known))
 
 
 def _expanded(s: Stmt, loop: For, position: Expr, wide: Mapping[Buffer, Buffer], at: Place) -> Stmt:

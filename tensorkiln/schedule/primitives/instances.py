@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tensorkiln.schedule.primitives.affine_text import FALSE
 from tensorkiln.schedule.primitives.errors import ScheduleError
 from tensorkiln.schedule.primitives.order import Sets, at, dims, domain, same_cell
 from tensorkiln.schedule.primitives.steps import Step
@@ -116,7 +117,7 @@ def _run_twice(sets: Sets, steps: tuple[Step, ...]) -> bool:
             conds = domain(a, "x") + domain(b, "y") + _equal(a, "x", b, "y")
             if a is b:
                 pairs = zip(dims(a, "x"), dims(b, "y"), strict=True)
-                conds.append(" or ".join(f"{i} != {j}" for i, j in pairs) or "false")
+                conds.append(" or ".join(f"{i} != {j}" for i, j in pairs) or FALSE)
             if not sets.empty(sets.make(dims(a, "x") + dims(b, "y"), conds)):
                 return True
     return False
@@ -132,7 +133,7 @@ def _repeatable(sets: Sets, steps: tuple[Step, ...]) -> bool:
                 return False
     for a in steps:
         for b in steps:
-            different = " or ".join(f"not ({c})" for c in _equal(a, "x", b, "y")) or "false"
+            different = " or ".join(f"not ({c})" for c in _equal(a, "x", b, "y")) or FALSE
             for m in a.accesses:
                 for n in b.accesses:
                     if m.write and n.write and m.buffer is n.buffer:

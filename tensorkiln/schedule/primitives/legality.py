@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.stmt import PrimFunc
-from tensorkiln.schedule.primitives.affine_text import AffineText
+from tensorkiln.schedule.primitives.affine_text import FALSE, AffineText
 from tensorkiln.schedule.primitives.change import change
 from tensorkiln.schedule.primitives.errors import ScheduleError
 from tensorkiln.schedule.primitives.instances import Family, families
@@ -119,7 +119,7 @@ class _Check:
         """Whether the order of any instances changes, or who shares a copy of a buffer."""
         moved = any(_copies(m) != _copies(n) for s, t in ((a, a2), (b, b2))
                     for m, n in zip(s.accesses, t.accesses, strict=False))  # fmt: skip
-        return moved or turned((a, b), (a2, b2), False) != "false"
+        return moved or turned((a, b), (a2, b2), False) != FALSE
 
     def pairs(self, pairs: list[Pair], fa: Family, fb: Family) -> None:
         """One question for all pairs of accesses of two steps; the guilty pair only on failure."""
@@ -167,7 +167,7 @@ class _Check:
             late = not_earlier(p.a2, x2, p.b2, y2, p.updates)
             wrong = f"({earlier(p.a, 'x', p.b, 'y')}) and ({late})"
         if fa.repeats and p.flow:
-            wrong = "false"  # `available` asks instead
+            wrong = FALSE  # `available` asks instead
         together = same_copy(p.m2, x2, p.n2, y2)
         if together and p.moved:
             apart = f"not ({' and '.join(together)})"
@@ -176,7 +176,7 @@ class _Check:
                 wrong = f"({wrong}) or (({order}) and {apart})"
             elif not p.flow:
                 wrong = f"({wrong}) and ({' and '.join(together)})"
-        if wrong == "false":
+        if wrong == FALSE:
             return None, []
         return " and ".join([f"({c})" for c in [*conds, wrong]]), exists
 

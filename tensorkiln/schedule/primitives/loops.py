@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tensorkiln.arith import prove, simplify
+from tensorkiln.arith import prove, prove_equal, simplify
 from tensorkiln.ir.attrs import NO_ATTRS
 from tensorkiln.ir.expr import Expr, ExprLike, IntImm, Var, as_expr, binary, const, int_value
 from tensorkiln.ir.stmt import For, If, PrimFunc, Stmt, seq
@@ -95,10 +95,11 @@ def split_even(
         raise at.fail(f"the extent {_show(s.extent)} is not a number", 'use split, tail="guard"')
     if not isinstance(largest, int) or largest < 1:
         raise at.fail(f"largest={largest!r}", "a positive number")
+    if extent < 1:
+        raise at.fail("the loop does not run", "nothing to split")
     parts = tiles(extent, largest)
-    if len(parts) < 2:
-        size = parts[0][2] if parts else largest
-        return split(at.func, loop, size, names)
+    if len(parts) == 1:
+        return split(at.func, loop, parts[0][2], names)
     tail = f"{loop}_tail"
     f = _cut(at, s, const(parts[1][0], s.extent.dtype), (loop, tail))
     second = next(n for n in _new_names(at.func, f))
@@ -121,6 +122,8 @@ def partition(f: PrimFunc, loop: str, at: int, names: Sequence[str] | None = Non
     if not inside or not prove(binary("le", first, s.extent), place.bounds):
         text = f"cannot prove that {_show(first)} lies in the extent {_show(s.extent)}"
         raise place.fail(text, 'split(..., tail="peel") cuts off a rest of any length')
+    if int_value(first) == 0 or prove_equal(first, s.extent, place.bounds):
+        raise place.fail("one of the two loops would be empty", "a place inside the loop")
     return _cut(place, s, first, tuple(names or (loop, f"{loop}_tail")))
 
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from tensorkiln.base.errors import nearest
 from tensorkiln.ir.attrs import NO_ATTRS, AttrValue
-from tensorkiln.ir.expr import CallExtern, int_value
-from tensorkiln.ir.stmt import Alloc, Block, For, If, PrimFunc, While
-from tensorkiln.ir.visit import free_vars, stmt_exprs, walk, walk_stmt
+from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.stmt import Block, For, PrimFunc
+from tensorkiln.ir.visit import walk_stmt
+from tensorkiln.schedule.primitives.lanes import check_lanes
 from tensorkiln.schedule.primitives.legality import require_order
 from tensorkiln.schedule.primitives.program import Place, open_at, open_loop
 
@@ -21,21 +22,12 @@ def vectorize(f: PrimFunc, loop: str, check: bool = True) -> PrimFunc:
         for i in range(16):                 for i in T.vectorized(16):
             C[i] = A[i]            ->           C[i] = A[i]
 
-    Needs a constant extent, and a body without conditions on the loop.
+    Needs a constant extent, and a body without conditions on the loop. Each access moves with it
+    along one dimension at most.
     """
     at, s = open_loop(f, loop, "vectorize")
     _constant(at, s)
-    for t in walk_stmt(s.body):
-        if isinstance(t, For) and t.kind not in ("serial", "unrolled"):
-            raise at.fail(f"{t.var.name!r} inside it is {t.kind}", "vectorize the innermost loop")
-        if isinstance(t, If) and _varies(s, t):
-            raise at.fail("a condition inside it depends on it", 'split with tail="peel" instead')
-        if isinstance(t, Alloc):
-            text = f"every lane would need its own {t.buffer.name!r}"
-            raise at.fail(text, "vectorize loops inside the allocation")
-        calls = any(isinstance(x, CallExtern) for e in stmt_exprs(t) for x in walk(e))
-        if isinstance(t, While) or calls:
-            raise at.fail("a while loop or a C call inside it has no vector form")
+    check_lanes(at, s)
     return _marked(at, s, "vectorized", check)
 
 
@@ -118,14 +110,3 @@ def _marked(at: Place, s: For, kind: str, check: bool) -> PrimFunc:
 def _constant(at: Place, s: For) -> None:
     if int_value(s.extent) is None:
         raise at.fail("the extent is not a number", "split the loop by a constant first")
-
-
-def _varies(s: For, t: If) -> bool:
-    """Whether a condition changes with the loop: names it, or a value bound inside it."""
-    bound = {s.var}
-    for x in walk_stmt(s.body):
-        if isinstance(x, Block):
-            bound |= {i.var for i in x.iters if bound & set(free_vars(i.value))}
-        elif hasattr(x, "var") and hasattr(x, "value") and bound & set(free_vars(x.value)):
-            bound.add(x.var)
-    return bool(bound & set(free_vars(t.cond)))

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import Any
 
+from tensorkiln.schedule.primitives.affine_text import FALSE, TRUE
 from tensorkiln.schedule.primitives.steps import BARRIER, Access, Loop, Step
 
 # A check of a nest takes thousands of the library's operations; a hopeless one millions.
@@ -41,7 +42,7 @@ class Sets:
 
     def make(self, dims: Iterable[str], conds: Iterable[str], exists: Sequence[str] = ()) -> Any:
         """The set of points for which all conditions hold."""
-        body = " and ".join([f"({c})" for c in (*self.facts, *conds)]) or "true"
+        body = " and ".join([f"({c})" for c in (*self.facts, *conds)]) or TRUE
         if exists:
             body = f"exists ({', '.join(exists)}: {body})"
         return self.ask(
@@ -108,7 +109,7 @@ def same_copy(a: Access, x: str, b: Access, y: str) -> list[str]:
     if BARRIER in (a.buffer, b.buffer):
         return []
     if a.home is not b.home:
-        return ["false"]
+        return [FALSE]
     return [f"{at(loop.dim, x)} = {at(loop.dim, y)}" for loop in a.own]
 
 
@@ -135,7 +136,7 @@ def earlier(a: Step, x: str, b: Step, y: str) -> str:
             cases.append(" and ".join([*equal, f"{i} < {j}"]))
         equal.append(f"{i} = {j}")
     if p < q:
-        cases.append(" and ".join(equal) or "true")
+        cases.append(" and ".join(equal) or TRUE)
     return any_of(cases)
 
 
@@ -150,7 +151,7 @@ def not_earlier(a: Step, x: str, b: Step, y: str, only_at_once: bool = False) ->
             cases.append(" and ".join([*equal, f"{i} > {j}" if loop.ordered else f"{i} != {j}"]))
         equal.append(f"{i} = {j}")
     if not only_at_once and (p > q or (p == q and a is not b)):
-        cases.append(" and ".join(equal) or "true")
+        cases.append(" and ".join(equal) or TRUE)
     return any_of(cases)
 
 
@@ -183,10 +184,10 @@ def turned(old: tuple[Step, Step], new: tuple[Step, Step], only_at_once: bool) -
             if m.dim == first.dim:
                 break
     if p < q and p2 > q2 and not only_at_once:
-        cases.append(" and ".join(f"{at(v.dim, 'x')} = {at(v.dim, 'y')}" for v in loops) or "true")
+        cases.append(" and ".join(f"{at(v.dim, 'x')} = {at(v.dim, 'y')}" for v in loops) or TRUE)
     return any_of(cases)
 
 
 def any_of(cases: Sequence[str]) -> str:
     """A disjunction; false when there is nothing in it."""
-    return " or ".join(f"({c})" for c in cases) or "false"
+    return " or ".join(f"({c})" for c in cases) or FALSE

@@ -12,6 +12,7 @@ from tensorkiln.ir.stmt import (
     Block,
     For,
     If,
+    Let,
     MatchBuffer,
     Prefetch,
     Region,
@@ -112,35 +113,38 @@ def replace_buffers(s: Stmt, new: Mapping[Buffer, Buffer]) -> Stmt:
 
 
 def renewed(s: Stmt, name: Callable[[str], str]) -> Stmt:
-    """A copy of `s` that may stand beside it: new loop variables and buffers, new names.
+    """A copy of `s` that may stand beside it: new variables and buffers, new names.
 
     `name` gives a free name for each loop and block of the copy; a block's attribute `origin`
     keeps the name of the first one.
     """
-    values: dict[Var, Expr] = {}
+    values: dict[Var, Var] = {}
     buffers: dict[Buffer, Buffer] = {}
     for t in walk_stmt(s):
         match t:
             case For(var):
                 values[var] = Var(name(var.name), var.dtype)
+            case Let(var):
+                values[var] = Var(var.name, var.dtype)
+            case Block(iters=iters):
+                values.update((i.var, Var(i.var.name, i.var.dtype)) for i in iters)
             case Alloc(buffer) | MatchBuffer(buffer):
                 buffers[buffer] = replace(buffer)
     s = substitute_loops(_rebound(s, values, name), values)
     return replace_buffers(s, _second(s, buffers)) if buffers else s
 
 
-def _rebound(s: Stmt, values: Mapping[Var, Expr], name: Callable[[str], str]) -> Stmt:
+def _rebound(s: Stmt, values: Mapping[Var, Var], name: Callable[[str], str]) -> Stmt:
     """Binders of `s` renamed; uses still have the old variables."""
     new = map_stmt(s, lambda e: e, lambda t: _rebound(t, values, name))
     match new:
-        case For(var):
-            fresh = values[var]
-            assert isinstance(fresh, Var)
-            return replace(new, var=fresh)
-        case Block():
+        case For(var) | Let(var):
+            return replace(new, var=values[var])
+        case Block(iters=iters):
             origin = new.attrs.get("origin", new.name)
             attrs = type(new.attrs).of(**{**new.attrs, "origin": origin})
-            return replace(new, name=name(new.name), attrs=attrs)
+            own = tuple(replace(i, var=values[i.var]) for i in iters)
+            return replace(new, name=name(new.name), iters=own, attrs=attrs)
     return new
 
 

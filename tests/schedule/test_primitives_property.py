@@ -1,0 +1,110 @@
+"""Random legal schedules compute what the program does; illegal ones are refused."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+import tensorkiln as tk
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.verify import verify
+from tensorkiln.schedule.primitives import PRIMITIVES, Step, normal
+from tests.schedule.corpus import CASES, Case
+from tests.schedule.interpret import run
+from tests.schedule.random_schedules import ACTIONS, Tally, random_schedule
+
+FAST, ALL, COMPILED = 168, 2100, 42
+
+
+def outputs(case: Case, f: PrimFunc, seed: int) -> list[np.ndarray]:
+    arrays = case.arrays(seed)
+    run(f, arrays, seed)
+    return list(arrays.values())
+
+
+def same(case: Case, a: list[np.ndarray], b: list[np.ndarray]) -> bool:
+    if case.exact:
+        return all(np.array_equal(x, y, equal_nan=True) for x, y in zip(a, b, strict=True))
+    return all(np.allclose(x, y, rtol=1e-5) for x, y in zip(a, b, strict=True))
+
+
+def first_wrong(case: Case, steps: list[Step], seed: int) -> str:
+    """The trace up to the first step after which results differ."""
+    f = normal(case.func)
+    want = outputs(case, f, seed)
+    for k, step in enumerate(steps):
+        f = step.apply(f)
+        try:
+            right = same(case, outputs(case, f, seed), want)
+        except AssertionError as e:
+            return "\n".join([*map(str, steps[: k + 1]), str(e), f.script()])
+        if not right:
+            return "\n".join([*map(str, steps[: k + 1]), f.script()])
+    return "no step alone"
+
+
+def check(case: Case, seed: int, tally: Tally) -> None:
+    rng = Random(f"{case.name} {seed}")
+    f, steps = random_schedule(case.func, rng, rng.randint(2, 12), tally)
+    want = outputs(case, case.func, seed)
+    try:
+        right = same(case, outputs(case, f, seed), want)
+    except AssertionError:
+        right = False
+    if not right:
+        pytest.fail(f"{case.name}:\n{first_wrong(case, steps, seed)}")
+
+
+def run_many(count: int, first: int) -> Tally:
+    tally = Tally()
+    for k in range(count):
+        check(CASES[k % len(CASES)], first + k // len(CASES), tally)
+    return tally
+
+
+def healthy(tally: Tally) -> None:
+    """Most tries are legal, many are not, and every primitive was seen on both sides."""
+    assert 0.5 < tally.share < 0.95, tally
+    for name in {name for name, _ in ACTIONS}:
+        assert tally.legal.get(name, 0) > 0, f"{name} was never legal"
+    for name in ("split", "reorder", "vectorize", "parallel", "fuse", "bind"):
+        assert tally.illegal.get(name, 0) > 0, f"{name} was never refused"
+
+
+def test_random_schedules() -> None:
+    healthy(run_many(FAST, 0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+def test_two_thousand_random_schedules(part: int) -> None:
+    healthy(run_many(ALL // 4, 1000 * (part + 1)))
+
+
+def test_every_primitive_takes_part() -> None:
+    assert {name for name, _ in ACTIONS} == set(PRIMITIVES) - {"peel"}  # partition's other name
+
+
+@pytest.mark.slow
+def test_the_compiler_agrees() -> None:
+    """Random schedules, compiled: block lowering, lanes, threads and all."""
+    functions, wanted = [], []
+    # a program of its own has its sizes as numbers
+    fixed = [case for case in CASES if not case.sizes]
+    for k in range(COMPILED):
+        case = fixed[k % len(fixed)]
+        rng = Random(f"compiled {k}")
+        f, _ = random_schedule(case.func, rng, 8, Tally(), leave_out=("bind",))
+        verify(IRModule((f,)))
+        name = f"f{k}"
+        functions.append(type(f)(name, f.params, f.body, f.outputs, public=True))
+        wanted.append((case, name, outputs(case, case.func, k)))
+    lib = tk.compile(IRModule(tuple(functions)), relax_pipeline=None).jit()
+    for k, (case, name, want) in enumerate(wanted):
+        arrays = case.arrays(k)
+        lib[name](*arrays.values())
+        for got, expected in zip(arrays.values(), want, strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-5, err_msg=functions[k].script())
