@@ -15,10 +15,12 @@ from tensorkiln.artifact import Artifact, ArtifactSet, FileContent
 from tensorkiln.artifact.metadata import KernelInfo
 from tensorkiln.base.errors import UserError
 from tensorkiln.codegen.call_plan import ALIGN, WeightArena
-from tensorkiln.codegen.host_c import exported_symbols
+from tensorkiln.codegen.host_c import exported_symbols, required_features
 from tensorkiln.codegen.host_function import HostFunction
+from tensorkiln.codegen.stripped_c import kernel_prefix, stripped_c, stripped_h
 from tensorkiln.ir.module import IRModule
 from tensorkiln.link.shared import Fcompile, link_shared
+from tensorkiln.link.stripped import write_stripped
 from tensorkiln.runtime import Module, load_module
 from tensorkiln.runtime.module import TensorFunction
 from tensorkiln.target import Target, cpu_target
@@ -126,6 +128,41 @@ class Executable:
             libraries=self.libraries,
             fcompile=fcompile or self.linker,
             workspace_dir=workspace_dir,
+        )
+
+    def export_stripped(self, folder: str | Path) -> Path:
+        """Write objects, one C file and its header for programs that provide the storages of
+        intermediate results themselves, and return the folder.
+
+        Nothing in them allocates, checks tensors or starts threads (docs/howto/manage-storage.md).
+        The folder appears whole or not at all. Raises UserError where there is no graph function.
+        """
+        graphs = [f for f in self.functions if f.kind == "graph"]
+        if not graphs:
+            raise UserError(
+                "the module has no graph function, so there are no storages to manage",
+                code="nothing-to-export",
+                hint="export_library(); tensor programs allocate nothing",
+            )
+        prefix, weights = self.name, _weights_of(self.artifacts)
+        code = [a for a in self.artifacts if a.codegen_id not in ("host", "ir")]
+        kernels = [k.symbol for k in self.kernels]
+        symbols = {k: kernel_prefix(prefix) + k for k in kernels}
+        symbols["kiln_parallel_for"] = f"{prefix}_parallel_for"
+        features = required_features(cpu_target(self.target).required_features)
+        size = sum(a.size for a in self.artifacts if a.file_name == "weights.bin")
+        return write_stripped(
+            folder,
+            texts={
+                f"{prefix}.c": stripped_c(graphs, prefix=prefix, weights_size=size),
+                f"{prefix}.h": stripped_h(graphs, prefix=prefix, features=features),
+            },
+            objects={a.file_name: a.view for a in code if a.file_name.endswith(".o")},
+            sources={_source_name(a): a.text() for a in code if a.file_name.endswith(".c")},
+            symbols=symbols,
+            weights=weights,
+            weights_symbol=f"{prefix}_weights_data",
+            triple=cpu_target(self.target).mtriple,
         )
 
     def header(self) -> str:

@@ -35,7 +35,7 @@ from tensorkiln.external import (
     emit_externals,
 )
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import Call, GlobalRef
+from tensorkiln.ir.planned import planned_graph
 from tensorkiln.ir.text.printer import print_module
 from tensorkiln.link.shared import Fcompile
 from tensorkiln.passes import Instrument, Pass, Pipeline, make_runner, resolve
@@ -58,6 +58,7 @@ from tensorkiln.transform.relax.match_attention import match_attention
 from tensorkiln.transform.relax.match_layer_norm import match_layer_norm
 from tensorkiln.transform.relax.match_linear import match_linear
 from tensorkiln.transform.relax.outline_dataflow import outline_dataflow
+from tensorkiln.transform.relax.partial_graph_aot import partial_graph_aot
 from tensorkiln.transform.relax.plan_memory import plan_memory
 from tensorkiln.transform.tir.lower_blocks import lower_blocks
 from tensorkiln.transform.tir.unroll_loops import unroll_loops
@@ -91,6 +92,7 @@ def relax_passes(target: Target, externals: Sequence[External] = ()) -> list[Pas
         FuseOps(),
         LowerGroups(cpu),
         plan_memory,
+        partial_graph_aot,  # last: addresses are written down, so nothing may move after it
     ]
 
 
@@ -316,9 +318,8 @@ def _kernel_infos(mod: IRModule) -> tuple[KernelInfo, ...]:
     """What each kernel computes: the model's nodes, and the class of its schedule."""
     spans: dict[str, list[str]] = {}
     for f in mod.graphs:
-        for b in f.bindings:
-            if isinstance(b.value, Call) and isinstance(b.value.callee, GlobalRef):
-                spans.setdefault(b.value.callee.name, []).append(b.value.span)
+        for call in planned_graph(f, mod).calls:
+            spans.setdefault(call.name, []).append(call.span)
     classes = {k.name: k.op_class for k in mod.prim_funcs}
     classes |= {f.name: f"external:{f.external}" for f in mod.externals}
     return tuple(

@@ -120,8 +120,11 @@ class Elf:
 
 def read_elf(path: str | Path) -> Elf:
     """The headers of a shared library; UserError (code `bad-library`) when it is none."""
-    where = str(path)
-    data = FileContent(path).view
+    return elf_of(FileContent(path).view, str(path))
+
+
+def elf_of(data: memoryview, where: str) -> Elf:
+    """The headers of a file in memory."""
     if bytes(data[:4]) != b"\x7fELF":
         raise _bad(f"not an ELF shared library{_looks_like(bytes(data[:8]))}", where)
     if len(data) < 64 or data[4] not in (1, 2) or data[5] not in (1, 2):

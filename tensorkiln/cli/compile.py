@@ -31,6 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep", metavar="DIR", type=Path, help="also write every artifact to this folder"
     )
+    parser.add_argument(
+        "--stripped",
+        metavar="DIR",
+        type=Path,
+        help="write objects and C for a program that manages memory itself, and no library",
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
@@ -51,6 +57,11 @@ def run(args: argparse.Namespace) -> int:
     if args.keep is not None:
         progress.phase("write artifacts")
         executable.artifacts.save(args.keep)
+    if args.stripped is not None:
+        progress.phase("write stripped form")
+        executable.export_stripped(args.stripped)
+        progress.finish()
+        return 0
     progress.phase("link")
     executable.export_library(output)
     progress.finish()

@@ -1,4 +1,4 @@
-"""Planned graph function -> host function: one kernel call per binding, every address known."""
+"""Planned graph function -> host function: one kernel call per line, every address known."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from tensorkiln.arith.ranges import Bounds
-from tensorkiln.arith.simplify import prove
+from tensorkiln.arith import simplify
 from tensorkiln.codegen.host_function import (
     Condition,
     HostFunction,
@@ -19,26 +18,19 @@ from tensorkiln.codegen.host_function import (
     ScalarExpr,
     ScalarInfo,
     Size,
+    Storage,
     TensorInfo,
     c_name,
 )
 from tensorkiln.codegen.size_text import c_expression, expression_text
 from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import Expr, IntImm, Var, binary, int_value
+from tensorkiln.ir.dtype import HANDLE
+from tensorkiln.ir.expr import AddressOf, Expr, IntImm, Var, int_value
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import (
-    Call,
-    Constant,
-    Function,
-    GlobalRef,
-    RVar,
-    ShapeValue,
-    TensorType,
-    Tuple,
-    Value,
-)
+from tensorkiln.ir.planned import address, planned_graph, result_types
+from tensorkiln.ir.relax import Function, TensorType
 from tensorkiln.ir.stmt import PrimFunc
-from tensorkiln.ir.visit import free_vars
+from tensorkiln.ir.visit import free_vars, substitute
 
 ALIGN = 64
 
@@ -106,52 +98,39 @@ class _Symbols:
 
 
 def graph_host_function(f: Function, mod: IRModule, arena: WeightArena) -> HostFunction:
-    """The call plan of a graph function after `plan_memory`."""
-    results = f.result.fields if isinstance(f.result, Tuple) else (f.result,)
-    types = [p.tensor for p in f.params] + [_tensor(r) for r in results]
-    symbols = _Symbols(types, dict(f.attrs.get("dim_names", ())))
-    homes = {name: (kind, at) for name, kind, at in f.attrs["homes"]}
-    views: dict[RVar, Value] = {}
+    """The call plan of a graph function after `partial_graph_aot`."""
+    types = (*(p.tensor for p in f.params), *result_types(f))
+    symbols = _Symbols(list(types), dict(f.attrs.get("dim_names", ())))
+    plan = planned_graph(f, mod)
+    starts, total = _laid_out(plan.sizes)
 
-    def pointer(v: Value) -> Ptr:
-        while isinstance(v, RVar) and v in views:
-            v = views[v]
-        if isinstance(v, Constant):
-            return Ptr("weights", 0, arena.place(v.array))
-        assert isinstance(v, RVar)
-        kind, at = homes[v.name]
-        if kind == "arg":
-            return Ptr("arg", at)
-        return Ptr("workspace", 0, symbols.size(at) if isinstance(at, Expr) else at)
+    def argument(e: Expr) -> Ptr | ScalarExpr:
+        if e.dtype != HANDLE:
+            return ScalarExpr(str(symbols.size(substitute(e, plan.dims))))
+        place, offset = address(e)
+        offset = substitute(offset, plan.dims)
+        if isinstance(place, AddressOf):
+            return Ptr("arg", plan.places[place.buffer], symbols.size(offset))
+        index = int_value(place.indices[0]) or 0
+        if place.buffer is plan.constant_set:
+            return Ptr(
+                "weights", 0, symbols.size(arena.place(plan.constants[index].array) + offset)
+            )
+        return Ptr("workspace", index, symbols.size(offset))
 
-    calls = []
-    for b in f.bindings:
-        call = b.value
-        assert isinstance(call, Call)
-        if not isinstance(call.callee, GlobalRef):
-            views[b.var] = call.args[0]
-            continue
-        args: list[Ptr | ScalarExpr] = []
-        scalars: list[ScalarExpr] = []
-        for a in call.args:
-            if isinstance(a, ShapeValue):
-                scalars += [ScalarExpr(str(symbols.size(e))) for e in a.values]
-            else:
-                args.append(pointer(a))
-        calls.append(KernelCall(call.callee.name, (*args, pointer(b.var), *scalars), call.span))
+    calls = tuple(KernelCall(c.name, tuple(map(argument, c.args)), c.span) for c in plan.calls)
     # The model's own names: they need not be identifiers.
     input_names = f.attrs.get("input_names") or [p.name for p in f.params]
     inputs = tuple(
         TensorInfo(str(n), p.tensor.dtype.name, symbols.dims(p.tensor))
         for n, p in zip(input_names, f.params, strict=True)
     )
+    results = types[len(inputs) :]
     names = f.attrs.get("output_names") or [f"output{i}" for i in range(len(results))]
     outputs = tuple(
-        TensorInfo(str(n), _tensor(r).dtype.name, symbols.dims(_tensor(r)))
-        for n, r in zip(names, results, strict=True)
+        TensorInfo(str(n), t.dtype.name, symbols.dims(t))
+        for n, t in zip(names, results, strict=True)
     )
-    workspace = f.attrs["workspace_bytes"]
-    size: Size = symbols.size(workspace) if isinstance(workspace, Expr) else workspace
     return HostFunction(
         f.name,
         "graph",
@@ -159,31 +138,27 @@ def graph_host_function(f: Function, mod: IRModule, arena: WeightArena) -> HostF
         _unique(inputs, outputs),
         tuple(symbols.names.values()),
         {},
-        size,
-        tuple(calls),
+        symbols.size(total),
+        calls,
         {name: symbols.model_name(v) for v, name in symbols.names.items()},
-        tuple(symbols.condition(e) for e in (*f.attrs.get("assumes", ()), *_not_negative(f))),
+        tuple(symbols.condition(e) for e in f.attrs.get("assumes", ())),
+        tuple(
+            Storage(symbols.size(size), symbols.size(start))
+            for size, start in zip(plan.sizes, starts, strict=True)
+        ),
     )
 
 
-def _tensor(v: Value) -> TensorType:
-    """The type of a result."""
-    assert isinstance(v, RVar | Constant), v
-    return v.tensor
-
-
-def _not_negative(f: Function) -> list[Expr]:
-    """`size >= 0` for each size in the function that is not so for all dimensions: a window may
-    be larger than its input, and memory was planned for sizes."""
-    sizes = {
-        d: None
-        for b in f.bindings
-        if isinstance(b.var.type, TensorType)
-        for d in b.var.type.shape
-        if not isinstance(d, IntImm | Var)
-    }
-    bounds = Bounds.dims([v for d in sizes for v in free_vars(d)], least=1)
-    return [c for c in (binary("ge", d, 0) for d in sizes) if not prove(c, bounds)]
+def _laid_out(sizes: tuple[Expr, ...]) -> tuple[list[Expr], Expr]:
+    """Where each storage starts in one workspace, and the bytes of all."""
+    starts: list[Expr] = []
+    total: Expr = IntImm(0)
+    for size in sizes:
+        if starts:
+            total = simplify((total + (ALIGN - 1)) // ALIGN * ALIGN)
+        starts.append(total)
+        total = total + size
+    return starts, total
 
 
 def _unique(inputs: tuple[Param, ...], outputs: tuple[TensorInfo, ...]) -> tuple[TensorInfo, ...]:

@@ -75,8 +75,8 @@ Param = TensorInfo | ScalarInfo
 
 @dataclass(frozen=True, slots=True)
 class Ptr:
-    """An address: byte `offset` of the weights, the workspace, or parameter `index` (inputs, then
-    outputs)."""
+    """An address: byte `offset` of the weights, of storage `index` in the workspace, or of
+    parameter `index` (inputs, then outputs)."""
 
     base: Literal["weights", "workspace", "arg"]
     index: int = 0
@@ -109,10 +109,19 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
+class Storage:
+    """Memory for intermediate results: its bytes, and where it starts in the workspace."""
+
+    size: Size
+    start: Size = 0
+
+
+@dataclass(frozen=True, slots=True)
 class HostFunction:
     """A function of the library. `symbol_bounds` holds the least legal value of a symbol (1 when
     not said; 0 lets empty tensors in), `symbol_names` what the model calls it (itself when not
-    said). A call that breaks one of `requires` is refused before a kernel runs."""
+    said). A call that breaks one of `requires` is refused before a kernel runs. `storages` lie in
+    the workspace."""
 
     name: str
     kind: Literal["graph", "tensor"]
@@ -124,6 +133,7 @@ class HostFunction:
     calls: tuple[KernelCall, ...] = ()
     symbol_names: Mapping[str, str] = field(default_factory=dict)
     requires: tuple[Condition, ...] = ()
+    storages: tuple[Storage, ...] = ()
 
     @property
     def params(self) -> tuple[Param, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,9 +35,10 @@ class EntryParameter:
     declaration: str
 
 
-def entry_parameters(function: HostFunction) -> list[EntryParameter]:
-    """Parameters of the plain C entry: symbols first, then inputs, then outputs."""
-    taken: set[str] = set()
+def entry_parameters(function: HostFunction, reserved: Iterable[str] = ()) -> list[EntryParameter]:
+    """Parameters of the plain C entry: symbols first, then inputs, then outputs. None is called
+    like one of `reserved`."""
+    taken = set(reserved)
 
     def fresh(text: str) -> str:
         name = base = c_name(text)
@@ -76,9 +77,9 @@ def _in_model(name: str, original: str) -> str:
     return "" if name == original else f" ({original!r} in the model)"
 
 
-def _entry(function: HostFunction, prefix: str) -> str:
-    params = entry_parameters(function)
-    lines = [f"/* {function.name}"]
+def parameter_lines(function: HostFunction, params: Sequence[EntryParameter]) -> list[str]:
+    """What a function takes, as lines of a comment."""
+    lines: list[str] = []
     for symbol, param in zip(function.symbols, params, strict=False):
         least = function.symbol_bounds.get(symbol, 1)
         known = _in_model(param.name, function.model_name(symbol))
@@ -89,7 +90,12 @@ def _entry(function: HostFunction, prefix: str) -> str:
         line = f" *   {role(function, i):<6} {param.name:<12} {source.dtype} {shape}".rstrip()
         lines.append(line + _in_model(param.name, source.name))
     lines += [f" *   requires {condition.sentence}" for condition in function.requires]
-    lines = [lines[0], *(" *" + comment(line[2:]) for line in lines[1:]), " */"]
+    return [" *" + comment(line[2:]) for line in lines]
+
+
+def _entry(function: HostFunction, prefix: str) -> str:
+    params = entry_parameters(function)
+    lines = [f"/* {function.name}", *parameter_lines(function, params), " */"]
     head = f"int {prefix}_{function.name}("
     joined = f",\n{' ' * len(head)}".join(p.declaration for p in params) or "void"
     return "\n".join([*lines, f"{head}{joined});"])

@@ -41,6 +41,8 @@ def _faults(f: Function | PrimFunc) -> Iterator[str]:
         if not f.external:
             yield f"{f.name}: a fused group without loops: run lower_groups"
         return
+    if f.is_planned or f.makes_storages:
+        return
     before = f"{f.name}: "
     for b in f.bindings:
         call = b.value
@@ -50,7 +52,9 @@ def _faults(f: Function | PrimFunc) -> Iterator[str]:
             what = f"{b.var.name} = {call.op}(...)"
             yield f"{before}{what} is an operator: run fuse_ops, lower_groups"
     if "homes" not in f.attrs:
-        yield f"{before}its values have no place in memory: run plan_memory"
+        yield f"{before}its values have no place in memory: run plan_memory, partial_graph_aot"
+    else:
+        yield f"{before}no run function calls its kernels: run partial_graph_aot"
 
 
 __all__ = ["require_lowered"]

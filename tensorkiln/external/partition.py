@@ -46,7 +46,8 @@ class PartitionExternals:
             return mod
         functions = _Functions(set(mod))
         graphs = {
-            f.name: _Partition(f, self.target, self.externals, functions).run() for f in mod.graphs
+            f.name: _Partition(f, self.target, self.externals, functions).run()
+            for f in mod.unplanned
         }
         if not functions.made:
             return mod

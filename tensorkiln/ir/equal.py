@@ -30,6 +30,7 @@ from tensorkiln.ir.relax import (
     FuncType,
     Lambda,
     RVar,
+    ShapeType,
     TensorType,
     Tuple,
     Type,
@@ -218,6 +219,13 @@ class _Comparison:
         if a.layout != b.layout:
             raise _Differs(f"layout {a.layout} != {b.layout}")
 
+    def shape_type(self, a: ShapeType, b: ShapeType) -> None:
+        self.at(".ndim", a.ndim, b.ndim)
+        if a.values is None or b.values is None:
+            self.at(".values", a.values, b.values)
+        else:
+            self.shape(a.values, b.values)
+
     def constants(self, a: Constant, b: Constant) -> None:
         self.at(".type", a.type, b.type)
         if a.array is b.array:
@@ -349,6 +357,7 @@ _SPECIAL: dict[type, Callable[[_Comparison, Any, Any], None]] = {
     Block: _Comparison.block,
     Reduce: _Comparison.reduce,
     TensorType: _Comparison.tensor_type,
+    ShapeType: _Comparison.shape_type,
     Constant: _Comparison.constants,
     Attrs: _Comparison.attrs,
     Binding: _Comparison.binding,

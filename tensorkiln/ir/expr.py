@@ -18,6 +18,7 @@
 
 Integers wrap at their width; `floordiv`/`floormod` round to minus infinity (divisor > 0);
 `div` on floats is IEEE. Float operations are IEEE with contraction to FMA allowed (D7).
+A handle plus an int64 is the address that many bytes further on.
 Python operators on expressions build nodes and fold integer constants; `==` compares structure.
 """
 
@@ -351,7 +352,7 @@ def as_expr(value: ExprLike, like: DType = INT64) -> Expr:
         return IntImm(int(value), BOOL)
     if isinstance(value, float) and not like.is_float:
         return FloatImm(value)
-    return const(value, like)
+    return const(value, INT64 if like == HANDLE else like)
 
 
 def int_value(e: ExprLike) -> int | None:

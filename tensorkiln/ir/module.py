@@ -33,8 +33,14 @@ class IRModule(Mapping[str, AnyFunction], Scripted):
 
     @property
     def graphs(self) -> tuple[Function, ...]:
-        """Graph functions that a call plan runs: neither fused groups nor outer functions."""
+        """Graph functions that a call plan runs: neither fused groups nor outer functions, nor what
+        only makes the storages of a planned one."""
         return tuple(f for f in self.functions if _is_graph(f))  # type: ignore[misc]
+
+    @property
+    def unplanned(self) -> tuple[Function, ...]:
+        """Graph functions that passes still work on."""
+        return tuple(f for f in self.graphs if not f.is_planned)
 
     @property
     def outers(self) -> tuple[Function, ...]:
@@ -43,7 +49,8 @@ class IRModule(Mapping[str, AnyFunction], Scripted):
 
     @property
     def prim_funcs(self) -> tuple[PrimFunc, ...]:
-        return tuple(f for f in self.functions if isinstance(f, PrimFunc))
+        """Tensor programs to generate code for: all but those that the entry file runs."""
+        return tuple(f for f in self.functions if isinstance(f, PrimFunc) and not f.is_host)
 
     @property
     def externals(self) -> tuple[Function, ...]:
@@ -54,20 +61,22 @@ class IRModule(Mapping[str, AnyFunction], Scripted):
         return IRModule(functions, self.name)
 
     def map_graphs(self, rewrite: Callable[[Function], Function]) -> IRModule:
-        """Rewrite every function of `graphs`; this very module when none changed."""
+        """Rewrite every function of `unplanned`; this very module when none changed."""
+        todo = {f.name for f in self.unplanned}
         new = tuple(
-            rewrite(f) if _is_graph(f) else f  # type: ignore[arg-type]
-            for f in self.functions
+            rewrite(f) if isinstance(f, Function) and f.name in todo else f for f in self.functions
         )
         same = all(a is b for a, b in zip(new, self.functions, strict=True))
         return self if same else self.with_functions(new)
 
     def map_prim_funcs(self, rewrite: Callable[[PrimFunc], PrimFunc]) -> IRModule:
         """Rewrite every tensor program; this very module when none changed."""
-        new = tuple(rewrite(f) if isinstance(f, PrimFunc) else f for f in self.functions)
+        new = tuple(
+            rewrite(f) if isinstance(f, PrimFunc) and not f.is_host else f for f in self.functions
+        )
         same = all(a is b for a, b in zip(new, self.functions, strict=True))
         return self if same else self.with_functions(new)
 
 
 def _is_graph(f: AnyFunction) -> bool:
-    return isinstance(f, Function) and not f.is_primitive and not f.is_outer
+    return isinstance(f, Function) and not (f.is_primitive or f.is_outer or f.makes_storages)

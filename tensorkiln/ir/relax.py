@@ -75,7 +75,10 @@ class TupleType:
 
 @dataclass(frozen=True, slots=True)
 class ShapeType:
+    """`values`: names for the numbers of a parameter, symbolic dimensions that it binds."""
+
     ndim: int
+    values: tuple[Expr, ...] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +218,15 @@ Value = RVar | Constant | Tuple | ShapeValue | PrimValue | StringValue | GlobalR
 #   call_packed(*args), attrs name:    a function registered by name, or of the loaded library
 #   call_dps_packed(*args, *outs), attrs name: the same, writing into its last arguments
 #   call_tir_inplace(f, *args), attrs inplace: a PrimFunc that writes into some of its arguments
+#   alloc_storage(), attrs size: that many bytes, which are nobody else's
 #   while_loop(cond, body, *state): state = body(*state) as long as cond(*state); gives the state
-IMPURE_OPS = ("call_packed", "call_dps_packed", "call_tir_inplace", "while_loop")
+IMPURE_OPS = (
+    "call_packed",
+    "call_dps_packed",
+    "call_tir_inplace",
+    "alloc_storage",
+    "while_loop",
+)
 # Operators whose result's shape depends on the operands' elements.
 DYNAMIC_OPS = ("nonzero", "unique", "non_max_suppression", "slice_dynamic", "compress")
 
@@ -290,7 +300,8 @@ class Binding:
 @dataclass(frozen=True, slots=True)
 class Function(Scripted):
     """A graph function. `attrs`: `primitive` marks a fused group that becomes one kernel;
-    `external` names the external code generator that makes it, instead of a schedule."""
+    `external` names the external code generator that makes it, instead of a schedule; `planned`
+    and `storages` mark the two graph functions that `partial_graph_aot` makes of one."""
 
     name: str
     params: tuple[RVar, ...]
@@ -305,9 +316,19 @@ class Function(Scripted):
     @property
     def is_outer(self) -> bool:
         """Whether it runs as host steps: marked so, or holding what no call plan can."""
-        if self.is_primitive or self.external:
+        if self.is_primitive or self.external or self.is_planned or self.makes_storages:
             return False
         return bool(self.attrs.get("outer", False)) or not is_straight_line(self)
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether its memory is planned and its kernels are called by one tensor program."""
+        return bool(self.attrs.get("planned", False))
+
+    @property
+    def makes_storages(self) -> bool:
+        """Whether it only makes the storages of a planned function."""
+        return bool(self.attrs.get("storages", False))
 
     @property
     def external(self) -> str:

@@ -10,6 +10,7 @@ Stmt = For(var, lo, extent, kind, body, attrs)   kind in FOR_KINDS; runs extent 
      | MatchBuffer(buffer, source, indices, body)  a view: where `buffer` starts in `source`
      | Prefetch(buffer, indices, locality, write)   locality 0 (none) .. 3 (all levels)
      | Evaluate(value)                      for its effect: a CallExtern
+     | CallKernel(name, args)               another function of this module; buffers by address
      | Assert(cond, message)                the call fails with the message when cond is false
      | Block(name, iters, reads, writes, body, init, attrs)
 
@@ -24,7 +25,7 @@ PrimFunc(name, params, body, attrs)         params: buffers, then scalar variabl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.buffer import Buffer
@@ -117,6 +118,17 @@ class Evaluate(Stmt):
 
 
 @dataclass(frozen=True, slots=True)
+class CallKernel(Stmt):
+    """A call of the tensor program, or external function, `name` of this module: an address
+    (AddressOf, an item of a set of handles) for each of its buffers, a number for each scalar.
+    `span` names the node of the source model."""
+
+    name: str
+    args: tuple[Expr, ...]
+    span: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Assert(Stmt):
     cond: Expr
     message: str
@@ -175,6 +187,11 @@ class PrimFunc(Scripted):
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         return tuple(p for p in self.params if isinstance(p, Buffer))
+
+    @property
+    def is_host(self) -> bool:
+        """Whether it only calls other functions, from the entry file: attrs["host"]."""
+        return bool(self.attrs.get("host", False))
 
     @property
     def scalars(self) -> tuple[Var, ...]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.module import AnyFunction, IRModule
+from tensorkiln.ir.planned import storage_sizes
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.type_text import show
 from tensorkiln.ir.verify_expr import Malformed, step
 from tensorkiln.ir.verify_graph import GraphVerifier
+from tensorkiln.ir.verify_planned import check_kernel_calls, check_planned
 from tensorkiln.ir.verify_tir import TirVerifier
 
 
@@ -18,7 +20,8 @@ def verify(mod: IRModule) -> None:
     scope); indices match ranks; dtypes and lanes agree; register buffers are indexed by numbers
     and unrolled loops; called functions exist and take what they are given; types of bindings
     match their values, branches and states of loops each other; a branch and a closure bind
-    nothing for what follows them. Types of operator calls are the operators' own business.
+    nothing for what follows them; planned graphs stay within their storages. Types of operator
+    calls are the operators' own business.
     """
     seen: set[str] = set()
     for f in mod.functions:
@@ -37,8 +40,13 @@ def verify_function(f: AnyFunction, mod: IRModule) -> None:
     """Raise Malformed where one function is not well formed."""
     if isinstance(f, PrimFunc):
         TirVerifier().function(f)
-    else:
-        GraphVerifier(mod).function(f)
+        check_kernel_calls(f, mod)
+        return
+    GraphVerifier(mod).function(f)
+    if f.is_planned:
+        check_planned(f, mod)
+    elif f.makes_storages:
+        storage_sizes(f)
 
 
 __all__ = ["show", "verify", "verify_function"]

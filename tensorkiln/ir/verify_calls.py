@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.dtype import HANDLE, DType
 from tensorkiln.ir.expr import Expr, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
@@ -12,6 +12,7 @@ from tensorkiln.ir.relax import (
     Function,
     FuncType,
     GlobalRef,
+    ObjectType,
     PrimType,
     ShapeType,
     ShapeValue,
@@ -46,7 +47,10 @@ def check_kernel(f: PrimFunc, c: Call, result: Type) -> None:
 
 
 def _fits(dtype: DType, shape: tuple[Expr, ...], t: Type) -> None:
-    """A tensor in its memory form has the buffer's dtype and count of elements."""
+    """A tensor in its memory form has the buffer's dtype and count of elements; a set of handles
+    is a tuple."""
+    if dtype == HANDLE and isinstance(t, TupleType | ObjectType):
+        return
     if not isinstance(t, TensorType) or t.dtype != dtype:
         raise Malformed(f"{show(t)} for a buffer of {dtype}")
     have, need = _count(t.physical_shape), _count(shape)
@@ -111,6 +115,10 @@ def check_impure(c: Call, result: Type, mod: IRModule, type_of: TypeOf) -> None:
             raise Malformed(f"call_dps_packed writes tensors, not {show(result)}")
     elif c.op == "call_tir_inplace":
         _check_inplace(c, result, mod)
+    elif c.op == "alloc_storage":
+        size = c.attrs.get("size")
+        if c.args or not isinstance(size, int | Expr) or isinstance(size, bool):
+            raise Malformed("alloc_storage takes no operands, and the attribute size")
     elif c.op == "while_loop":
         _check_loop(c, result, type_of)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.dtype import BOOL, HANDLE, VOID, DType
+from tensorkiln.ir.dtype import BOOL, HANDLE, INT64, VOID, DType
 from tensorkiln.ir.expr import (
     BINARY,
     BITCASTS,
@@ -117,10 +117,19 @@ class ExprVerifier:
     def _binary(self, e: Binary) -> DType:
         if e.op not in BINARY:
             raise Malformed(f"binary operator {e.op!r}", e)
+        if e.op == "add" and e.a.dtype == HANDLE:
+            return self._further(e)
         found = self._same(e, e.a, e.b, e.op)
         if e.op in ("and", "or") and not found.is_bool:
             raise Malformed(f"{e.op} of {found}", e)
         return BOOL.with_lanes(found.lanes) if BINARY[e.op][1] else found
+
+    def _further(self, e: Binary) -> DType:
+        """An address, some bytes further on."""
+        self.address(e.a)
+        if self.expr(e.b) != INT64:
+            raise Malformed(f"an address plus {e.b.dtype}: bytes are an int64", e)
+        return HANDLE
 
     def _unary(self, e: Unary) -> DType:
         if e.op not in UNARY:
@@ -191,7 +200,7 @@ class ExprVerifier:
         return found
 
     def _address_of(self, e: AddressOf) -> DType:
-        raise Malformed("an address is an argument of a C function only", e)
+        raise Malformed("an address is an argument of a function only", e)
 
     def _call_extern(self, e: CallExtern) -> DType:
         if e.dtype == VOID:
@@ -205,12 +214,17 @@ class ExprVerifier:
         if e.dtype.lanes != 1 or e.dtype == HANDLE:
             raise Malformed(f"a C function that returns {e.dtype}", e)
         for a in e.args:
-            if isinstance(a, AddressOf):
-                if self._indices(a.buffer, a.indices, a) != 1 or a.buffer.scope == "register":
-                    raise Malformed("the address is that of one element in memory", a)
-            elif self.expr(a).lanes != 1:
+            if self.address(a).lanes != 1:
                 raise Malformed(f"{a.dtype} as an argument of a C function", a)
         return e.dtype
+
+    def address(self, e: Expr) -> DType:
+        """The dtype of an argument, which may be the address of an element."""
+        if not isinstance(e, AddressOf):
+            return self.expr(e)
+        if self._indices(e.buffer, e.indices, e) != 1 or e.buffer.scope == "register":
+            raise Malformed("the address is that of one element in memory", e)
+        return HANDLE
 
     def _load(self, e: Load) -> DType:
         return e.buffer.dtype.with_lanes(self._indices(e.buffer, e.indices, e))
@@ -240,10 +254,19 @@ class ExprVerifier:
                 types = ", ".join(str(x.dtype) for x in indices)
                 raise Malformed(f"indices of {types} into {b!r}", at)
             lanes = max(lanes, found.lanes)
+        if b.dtype == HANDLE:
+            self._item(b, indices, at)
         if b.scope == "register":
             for e, extent in zip(indices, b.shape, strict=True):
                 self._register(b, e, int_value(extent), at)
         return lanes
+
+    def _item(self, b: Buffer, indices: tuple[Expr, ...], at: Expr | None) -> None:
+        """Sets of storages are small and known: an index that is a number is in range."""
+        for e, d in zip(indices, b.shape, strict=True):
+            index, extent = int_value(e), int_value(d)
+            if index is not None and extent is not None and not 0 <= index < extent:
+                raise Malformed(f"item {index} of {b.name}, which has {extent}", at)
 
     def _register(self, b: Buffer, e: Expr, size: int | None, at: Expr | None) -> None:
         """Registers have no address: every index must be a number once loops are unrolled."""

@@ -50,7 +50,7 @@ from tensorkiln.ir.verify_calls import (
 from tensorkiln.ir.verify_expr import Malformed, step
 from tensorkiln.ir.visit import walk
 
-_LEAF_TYPES = (AnyTensorType, ShapeType, PrimType, StringType, ObjectType)
+_LEAF_TYPES = (AnyTensorType, PrimType, StringType, ObjectType)
 
 
 class GraphVerifier:
@@ -115,6 +115,10 @@ class GraphVerifier:
             with self._scope():
                 for x in (*(t.params or ()), t.result):
                     self._type(x, brings=True)
+        elif isinstance(t, ShapeType):
+            self._dims.update(v for v in t.values or () if brings and isinstance(v, Var))
+            for e in t.values or ():
+                self._number(e)
         elif not isinstance(t, _LEAF_TYPES):
             raise Malformed(f"{t!r} is not a type")
 

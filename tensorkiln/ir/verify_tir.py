@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from tensorkiln.ir.buffer import SCOPES, Buffer
-from tensorkiln.ir.dtype import BOOL
+from tensorkiln.ir.dtype import BOOL, HANDLE
 from tensorkiln.ir.expr import CallExtern, Expr, IntImm, Var, int_value
 from tensorkiln.ir.stmt import (
     FOR_KINDS,
@@ -15,6 +15,7 @@ from tensorkiln.ir.stmt import (
     Assert,
     Block,
     BlockIter,
+    CallKernel,
     Evaluate,
     For,
     If,
@@ -53,6 +54,8 @@ class TirVerifier(ExprVerifier):
             with step(f".{b.name}"):
                 if b.scope != "global":
                     raise Malformed(f"a parameter in scope {b.scope!r}")
+                if b.dtype == HANDLE and i >= len(buffers) - f.outputs:
+                    raise Malformed("a set of handles is read only")
                 for v in (v for d in (*b.shape, *(b.strides_given or ())) for v in free_vars(d)):
                     self._vars.setdefault(v, False)
                 self._shape(b)
@@ -255,6 +258,14 @@ class TirVerifier(ExprVerifier):
                 raise Malformed(f"{type(s.value).__name__} has no effect: only a C call has")
             self.root(s.value, effect=True)
 
+    def _call_kernel(self, s: CallKernel) -> None:
+        """What the callee takes is the module's business (`verify`)."""
+        with step(f".call({s.name})"):
+            for i, a in enumerate(s.args):
+                with step(f".args[{i}]"):
+                    if self.address(a).lanes != 1:
+                        raise Malformed(f"{a.dtype} as an argument of a function")
+
     def _prefetch(self, s: Prefetch) -> None:
         with step(f".prefetch({s.buffer.name})"):
             if not 0 <= s.locality <= 3:
@@ -276,4 +287,5 @@ _STMTS: dict[type, Callable[..., None]] = {
     While: TirVerifier._while,
     Assert: TirVerifier._assert,
     Evaluate: TirVerifier._evaluate,
+    CallKernel: TirVerifier._call_kernel,
 }

@@ -34,6 +34,7 @@ from tensorkiln.ir.stmt import (
     Assert,
     Block,
     BlockIter,
+    CallKernel,
     Evaluate,
     For,
     If,
@@ -164,6 +165,9 @@ def map_stmt(s: Stmt, on_expr: Rewrite, on_stmt: Callable[[Stmt], Stmt]) -> Stmt
         case Evaluate(value):
             val = on_expr(value)
             return s if val is value else Evaluate(val)
+        case CallKernel(name, args, span):
+            new_args = tuple(map(on_expr, args))
+            return s if all(map(_is, new_args, args)) else CallKernel(name, new_args, span)
         case Assert(cond, message):
             c = on_expr(cond)
             return s if c is cond else Assert(c, message)
@@ -229,6 +233,8 @@ def stmt_exprs(s: Stmt) -> tuple[Expr, ...]:
             return (value,)
         case MatchBuffer(_, _, indices, _):
             return indices
+        case CallKernel(_, args):
+            return args
         case Block(_, iters, reads, writes):
             sizes = [e for i in iters for e in (i.extent, i.value)]
             return (*sizes, *(e for r in (*reads, *writes) for pair in r.ranges for e in pair))

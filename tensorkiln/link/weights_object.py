@@ -64,8 +64,10 @@ def _strings(names: Iterable[str]) -> tuple[bytes, list[int]]:
     return table, offsets
 
 
-def write_weights_object(path: Path, weights: Path | Sequence[Buffer], arch: str) -> None:
-    """Write the object to `path`, streaming."""
+def write_weights_object(
+    path: Path, weights: Path | Sequence[Buffer], arch: str, symbol: str = "kiln_weights"
+) -> None:
+    """Write the object to `path`, streaming; `symbol` is the pointer's name."""
     machine, absolute = _MACHINE[arch]
     size = weights_size(weights) + PAD
     large = arch == "x86_64" and size > _LARGE
@@ -79,7 +81,7 @@ def write_weights_object(path: Path, weights: Path | Sequence[Buffer], arch: str
         ".shstrtab",
         ".note.GNU-stack",
     )
-    strings, string_at = _strings(["kiln_weights"])
+    strings, string_at = _strings([symbol])
     section_strings, name_at = _strings(names)
     # Symbols: none, the data section, and the hidden global pointer.
     symbols = struct.pack("<IBBHQQ", 0, 0, 0, 0, 0, 0)

@@ -17,6 +17,7 @@ from tensorkiln.ir.relax import (
     FuncType,
     GlobalRef,
     MatchCast,
+    ObjectType,
     ShapeValue,
     StringValue,
     TensorType,
@@ -130,6 +131,14 @@ class CallParser(ValueParser):
             raise self.fail(node, 'expected R.call_dps_packed("name", [args], out_type)')
         call = self.make(node, "call_dps_packed", _list(node.args[1]), _OUT, name=name)
         return call, self._out(node, 2)
+
+    def _alloc_storage(self, node: ast.Call) -> Parsed:
+        """`R.alloc_storage(4096)`, or `R.alloc_storage(size=n * 4)`."""
+        given = [*node.args, *(k.value for k in node.keywords if k.arg == "size")]
+        if len(given) != 1:
+            raise self.fail(node, "expected R.alloc_storage(size)")
+        call = self.make(node, "alloc_storage", [], ("size",), size=self.attr(given[0]))
+        return call, ObjectType()
 
     def _while_loop(self, node: ast.Call) -> Parsed:
         """`R.while_loop(cond, body, *state)`."""
@@ -270,6 +279,7 @@ class CallParser(ValueParser):
         "R.call_tir_inplace": _call_tir_inplace,
         "R.call_packed": _call_packed,
         "R.call_dps_packed": _call_dps_packed,
+        "R.alloc_storage": _alloc_storage,
         "R.while_loop": _while_loop,
         "R.shape": _shape,
         "R.prim_value": _prim_value,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.dtype import BOOL, DTYPES, FLOAT32, INT64, DType
+from tensorkiln.ir.dtype import BOOL, DTYPES, FLOAT32, HANDLE, INT64, DType
 from tensorkiln.ir.expr import (
     BINARY,
     INTRINSICS,
@@ -99,6 +99,9 @@ class ExprParser:
         return self._unify(nodes, [self.raw(n) for n in nodes])
 
     def _unify(self, nodes: list[ast.expr], values: list[Expr | Number]) -> list[Expr]:
+        first = values[0]
+        if isinstance(first, Expr) and first.dtype == HANDLE:
+            return [first, *map(self._bytes, nodes[1:], values[1:])]
         typed = [v for v in values if not isinstance(v, Number)]
         like: DType | None = typed[0].dtype if typed else None
         numbers = [v.value for v in values if isinstance(v, Number)]
@@ -118,6 +121,10 @@ class ExprParser:
                     raise self.fail(n, f"{e.dtype.lanes} lanes against {lanes}")
                 out[i] = Broadcast(e, lanes)
         return out
+
+    def _bytes(self, node: ast.expr, value: Expr | Number) -> Expr:
+        """What is added to an address."""
+        return self.number(node, value, INT64) if isinstance(value, Number) else value
 
     def literal(self, node: ast.expr) -> object:
         """A plain Python value: number, string, None, tuple of them, or a captured one."""

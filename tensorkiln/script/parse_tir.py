@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tensorkiln.base.errors import nearest
+from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.buffer import SCOPES, Buffer
 from tensorkiln.ir.dtype import BOOL, DType
 from tensorkiln.ir.expr import Broadcast, Expr, IntImm, Var, binary
@@ -23,6 +24,7 @@ from tensorkiln.ir.stmt import (
     Store,
 )
 from tensorkiln.ir.text.syntax import KIND_WORDS, inferred_outputs
+from tensorkiln.script.parse_call import parse_call
 from tensorkiln.script.parse_expr import ExprParser
 from tensorkiln.script.scope import Scope
 
@@ -58,6 +60,7 @@ class TirParser:
             inplace=values.get("inplace", ()),
             op_class=values.get("op_class", "loops"),
             public=not values.get("private", False),
+            attrs=getattr(self, "attrs", NO_ATTRS),
         )
 
     def _options(self, options: list[ast.keyword]) -> dict[str, Any]:
@@ -169,6 +172,9 @@ class TirParser:
         match node:
             case ast.Pass() | ast.Expr(value=ast.Constant(value=str())):
                 return None
+            case ast.Expr(value=ast.Call() as call) if self._is(call, "T.func_attr"):
+                self.attrs = Attrs.of(**ast.literal_eval(call.args[0]))
+                return None
             case ast.For():
                 return self._for(node)
             case ast.If():
@@ -182,6 +188,8 @@ class TirParser:
                 return self._with(node, item, item.context_expr)
             case ast.Expr(value=ast.Call() as call) if self._is(call, "T.store"):
                 return self._store_call(call)
+            case ast.Expr(value=ast.Call() as call) if self._is(call, "T.call"):
+                return parse_call(self.exprs, call)
             case ast.Expr(value=ast.Call() as call) if self._is(call, "T.prefetch"):
                 return self._prefetch(call)
         raise self.fail(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from tensorkiln.base.errors import nearest
 from tensorkiln.ir.dtype import INT64
+from tensorkiln.ir.expr import Var
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import (
     AnyTensorType,
@@ -105,9 +106,15 @@ class TypeParser:
         return TupleType(tuple(map(self.type, node.args)))
 
     def _shape(self, node: ast.Call) -> Type:
+        """`R.Shape(2)`, or `R.Shape(("n", "m"))`, which names the extents."""
         options = self.options(node, ("ndim",))
         if "ndim" not in options:
             raise self.fail(node, "how many extents it has is not said", "R.Shape(ndim=2)")
+        if isinstance(options["ndim"], ast.Tuple | ast.List):
+            values = self.exprs.shape(options["ndim"])
+            if not all(isinstance(v, Var) for v in values):
+                raise self.fail(options["ndim"], "expected names of extents", 'R.Shape(("n",))')
+            return ShapeType(len(values), values)
         ndim = self.exprs.integer(options["ndim"])
         if ndim < 0:
             raise self.fail(options["ndim"], f"a shape of {ndim} extents")

@@ -121,7 +121,7 @@ def _functions(
         for i, (node, (is_graph, call)) in enumerate(zip(nodes, kinds, strict=True)):
             if is_graph is graphs:
                 options = call.keywords if call is not None else []
-                scope = Scope(source, captured)
+                scope = Scope(source, captured, {}, context.words, context.names)
                 f: AnyFunction
                 if is_graph:
                     f = RelaxParser(scope, context).function(node, options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -29,11 +29,14 @@ class Number:
 
 @dataclass(slots=True)
 class Scope:
-    """What names mean inside one function. `captured` are Python values around the script."""
+    """What names mean inside one function. `captured` are Python values around the script,
+    `words` stand for the module, `functions` are its own (None: not all are known)."""
 
     source: Source
     captured: Mapping[str, object] = field(default_factory=dict)
     bound: dict[str, Bound] = field(default_factory=dict)
+    words: Collection[str] = ()
+    functions: Sequence[str] | None = None
 
     @contextmanager
     def inner(self) -> Iterator[None]:

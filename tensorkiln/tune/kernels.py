@@ -20,7 +20,7 @@ from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Binary, Expr, IntImm, Intrin, Unary, Var, int_value
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import Call, GlobalRef
+from tensorkiln.ir.planned import planned_graph
 from tensorkiln.ir.stmt import Alloc, Block, For, If, Let, PrimFunc, Seq, Stmt, Store
 from tensorkiln.ir.visit import free_vars, substitute, walk
 from tensorkiln.pipeline import compile as compile_module
@@ -90,9 +90,7 @@ def call_counts(mod: IRModule) -> Counter[str]:
     """How often the graphs of a lowered module call each kernel."""
     counts: Counter[str] = Counter()
     for f in mod.graphs:
-        for b in f.bindings:
-            if isinstance(b.value, Call) and isinstance(b.value.callee, GlobalRef):
-                counts[b.value.callee.name] += 1
+        counts.update(call.name for call in planned_graph(f, mod).calls)
     return counts
 
 

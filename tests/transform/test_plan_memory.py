@@ -14,6 +14,7 @@ from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.visit import substitute
 from tensorkiln.pipeline import relax_passes
 from tensorkiln.target import Target
+from tensorkiln.transform.relax.partial_graph_aot import partial_graph_aot
 from tests.transform.graphs import Graph, graph, rand
 from tests.transform.test_random_graphs import modules
 
@@ -21,7 +22,9 @@ TARGET = Target({"kind": "llvm", "mcpu": "haswell"})
 
 
 def planned(mod: IRModule) -> IRModule:
-    for p in relax_passes(TARGET):
+    *passes, last = relax_passes(TARGET)
+    assert last is partial_graph_aot
+    for p in passes:
         mod = p(mod)
     return mod
 

@@ -23,6 +23,11 @@ def string(text: str) -> str:
     return json.dumps(text)
 
 
+def is_word(text: str) -> bool:
+    """Whether it can be written after a dot."""
+    return text.isidentifier() and not keyword.iskeyword(text)
+
+
 class Names:
     """Gives each variable (by identity) a name of its own among those in scope.
 

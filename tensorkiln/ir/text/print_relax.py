@@ -132,8 +132,9 @@ class RelaxPrinter:
                 return f"R.Tensor({', '.join(options)})" if options else "R.Tensor"
             case TupleType(fields):
                 return f"R.Tuple({', '.join(self.type(x, quoted) for x in fields)})"
-            case ShapeType(ndim):
-                return f"R.Shape({ndim})"
+            case ShapeType(ndim, values):
+                names = None if values is None else self._tir.dims(values, quoted)
+                return f"R.Shape({ndim if names is None else names})"
             case PrimType(dtype):
                 return f'R.Prim("{dtype}")'
             case FuncType(params, result):

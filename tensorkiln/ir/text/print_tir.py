@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import INT64
-from tensorkiln.ir.expr import Binary, Expr, IntImm, Var
+from tensorkiln.ir.expr import AddressOf, Binary, Expr, IntImm, Var
 from tensorkiln.ir.stmt import (
     Alloc,
     Assert,
     Block,
+    CallKernel,
     Evaluate,
     For,
     If,
@@ -24,9 +25,9 @@ from tensorkiln.ir.stmt import (
     Store,
     While,
 )
-from tensorkiln.ir.text.names import identifier, string
+from tensorkiln.ir.text.names import identifier, is_word, string
 from tensorkiln.ir.text.print_expr import ExprPrinter
-from tensorkiln.ir.text.syntax import KIND_WORDS, inferred_outputs
+from tensorkiln.ir.text.syntax import CLASS, KIND_WORDS, inferred_outputs
 
 
 class TirPrinter(ExprPrinter):
@@ -141,6 +142,19 @@ class TirPrinter(ExprPrinter):
     def _evaluate(self, s: Evaluate, pad: str) -> None:
         self.lines.append(f"{pad}{self.expr(s.value)}")
 
+    def _call_kernel(self, s: CallKernel, pad: str) -> None:
+        args = [f"{CLASS}.{s.name}" if is_word(s.name) else f"{CLASS}[{string(s.name)}]"]
+        args += map(self._operand, s.args)
+        if s.span and not self.canonical:
+            args.append(f"span={string(s.span)}")
+        self.lines.append(f"{pad}T.call({', '.join(args)})")
+
+    def _operand(self, e: Expr) -> str:
+        """A buffer's name stands for where it begins."""
+        if isinstance(e, AddressOf) and all(i == IntImm(0) for i in e.indices):
+            return self.buffer(e.buffer)
+        return self.expr(e)
+
     def _assert(self, s: Assert, pad: str) -> None:
         self.lines.append(f"{pad}assert {self.expr(s.cond)}, {string(s.message)}")
 
@@ -186,6 +200,7 @@ class TirPrinter(ExprPrinter):
 
     def function(self, f: PrimFunc, pad: str = "") -> None:
         """Append the whole function, decorator first."""
+        self.names.reserve(CLASS)
         for p in f.params:
             self.names.bind(p, p.name, "b" if isinstance(p, Buffer) else "v")
         params = [self._param(p) for p in f.params]
@@ -228,6 +243,7 @@ _STMT: dict[type, Callable[..., None]] = {
     MatchBuffer: TirPrinter._alloc,
     While: TirPrinter._while,
     Evaluate: TirPrinter._evaluate,
+    CallKernel: TirPrinter._call_kernel,
     Assert: TirPrinter._assert,
     Block: TirPrinter._block,
 }

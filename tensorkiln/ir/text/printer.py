@@ -15,9 +15,9 @@ from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.text.names import identifier, string
 from tensorkiln.ir.text.print_relax import Constants, RelaxPrinter
 from tensorkiln.ir.text.print_tir import TirPrinter
+from tensorkiln.ir.text.syntax import CLASS
 
 HEADER = "import tensorkiln as tk\nfrom tensorkiln.script import R, T\n\n\n"
-CLASS = "Module"
 
 
 def print_expr(e: Expr) -> str:

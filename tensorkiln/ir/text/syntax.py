@@ -6,6 +6,7 @@ from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.stmt import Param, Stmt
 from tensorkiln.ir.visit import stored_buffers
 
+CLASS = "Module"  # what the class of a printed module is called
 # Python's binding strength, loosest first.
 COMPARE, NOT, NEG, ATOM = 4, 3, 11, 12
 # op -> (symbol, level); an operator that is not here is written T.op(a, b)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Function, GlobalRef
+from tensorkiln.ir.stmt import CallKernel, PrimFunc
+from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.transform.relax.graph import live
 
 
@@ -21,6 +23,13 @@ def eliminate_dead_code(mod: IRModule) -> IRModule:
         if isinstance(f, Function)
         for b in f.bindings
         if isinstance(b.value, Call) and isinstance(b.value.callee, GlobalRef)
+    }
+    called |= {
+        s.name
+        for f in mod.functions
+        if isinstance(f, PrimFunc)
+        for s in walk_stmt(f.body)
+        if isinstance(s, CallKernel)
     }
     kept = tuple(
         f

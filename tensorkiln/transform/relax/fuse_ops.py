@@ -52,7 +52,7 @@ class FuseOps:
         graphs = {}
         names = _Names(set(mod))
         parsed = [(parse_rule(r.pattern), r.fuse) for r in self.rules]
-        for f in mod.graphs:
+        for f in mod.unplanned:
             fused, groups = _Fuse(f, names, decide_edges(f, parsed), self.default).run()
             graphs[f.name] = fused
             functions += groups

@@ -1,0 +1,143 @@
+"""The call plan as C: what each name stands for, then one line per kernel.
+
+`entry.c` and the stripped form of a library share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tensorkiln.base.errors import InternalError
+from tensorkiln.codegen.host_function import (
+    DTYPES,
+    HostFunction,
+    KernelCall,
+    Ptr,
+    ScalarExpr,
+    ScalarInfo,
+    Size,
+    c_name,
+    symbols_in,
+)
+from tensorkiln.codegen.host_header import comment
+
+
+def wrap(head: str, items: Sequence[str], tail: str, width: int = 100) -> str:
+    """`head` + items joined by commas + `tail`, continued under the first item."""
+    indent = " " * min(len(head), 24)
+    lines, line = [], head
+    for i, item in enumerate(items):
+        piece = item + (", " if i + 1 < len(items) else tail)
+        if len(line) + len(piece.rstrip()) > width and line.strip() and line != head:
+            lines.append(line.rstrip())
+            line = indent
+        line += piece
+    if not items:
+        line += tail
+    return "\n".join([*lines, line.rstrip()])
+
+
+def _signature(call: KernelCall) -> tuple[str, ...]:
+    return tuple("void *" if isinstance(a, Ptr) else a.ctype for a in call.args)
+
+
+def prototypes(functions: Sequence[HostFunction], prefix: str = "") -> str:
+    """Declarations of all kernels; their symbols are `prefix` and the kernel's name."""
+    kernels: dict[str, tuple[str, ...]] = {}
+    for function in functions:
+        for call in function.calls:
+            types = _signature(call)
+            if kernels.setdefault(call.symbol, types) != types:
+                raise InternalError(f"kernel {call.symbol} is called with different argument types")
+    if not kernels:
+        return ""
+    lines = [
+        wrap(f"void {prefix}{symbol}(", list(types) or ["void"], ");")
+        for symbol, types in kernels.items()
+    ]
+    return "/* ---- kernels " + "-" * 77 + " */\n\n" + "\n".join(lines) + "\n"
+
+
+def symbol_lines(names: Sequence[str], texts: Iterable[Size], source: str) -> list[str]:
+    """Declarations of the symbols that the texts use."""
+    used = {name for text in texts for name in symbols_in(text)}
+    return [
+        f"    const int64_t s_{name} = {source}[{i}];"
+        for i, name in enumerate(names)
+        if name in used
+    ]
+
+
+def argument_names(function: HostFunction) -> list[str]:
+    """A readable C name for each parameter, none twice."""
+    names: list[str] = []
+    for i, param in enumerate(function.params):
+        name = ("in_" if i < len(function.inputs) else "out_") + c_name(param.name)
+        names.append(name if name not in names else f"{name}_{i}")
+    return names
+
+
+def run_text(function: HostFunction) -> str:
+    """The call plan: what each name stands for, then one call after the other."""
+    names = argument_names(function)
+    pointers = pointers_of(function)
+    texts = texts_of(function)
+    used = {text_symbol for text in texts for text_symbol in symbols_in(text)}
+    lines = [f"static void run_{function.name}(const kiln_frame *frame)", "{"]
+    for i, name in enumerate(names):
+        param = function.params[i]
+        if any(p.base == "arg" and p.index == i for p in pointers):
+            lines.append(f"    char *const {name} = frame->arg[{i}];")
+        elif isinstance(param, ScalarInfo) and param.name in used:
+            real = DTYPES[param.dtype].code == 2
+            ctype, member = ("double", "real") if real else ("int64_t", "integer")
+            lines.append(f"    const {ctype} s_{param.name} = frame->scalar[{i}].{member};")
+    if any(p.base == "weights" for p in pointers):
+        lines.append("    char *const weights = kiln_weights;")
+    stored = sorted({p.index for p in pointers if p.base == "workspace"})
+    starts = [function.storages[i].start if i else 0 for i in stored]
+    if 0 in stored:
+        lines.append("    char *const workspace = frame->workspace;")
+    lines += symbol_lines(function.symbols, [*texts, *starts], "frame->symbol")
+    for i, start in zip(stored, starts, strict=True):
+        if i:
+            lines.append(f"    char *const {storage_name(i)} = frame->workspace + ({start});")
+    if len(lines) == 2:
+        lines.append("    (void)frame;")
+    return "\n".join([*lines, "", *call_lines(function, names), "}\n"])
+
+
+def pointers_of(function: HostFunction) -> list[Ptr]:
+    """Every address that kernels are given."""
+    return [a for call in function.calls for a in call.args if isinstance(a, Ptr)]
+
+
+def texts_of(function: HostFunction) -> list[Size]:
+    """Every expression in arguments of kernels."""
+    args = [a for call in function.calls for a in call.args]
+    return [a.offset if isinstance(a, Ptr) else a.text for a in args]
+
+
+def storage_name(index: int) -> str:
+    """What a storage is called in the call plan."""
+    return f"workspace_{index}" if index else "workspace"
+
+
+def call_lines(function: HostFunction, names: list[str], prefix: str = "") -> list[str]:
+    """One call per line, with the node of the model."""
+    lines = []
+    for call in function.calls:
+        args = [_arg(a, names) for a in call.args]
+        tail = f"); /* {comment(call.span)} */" if call.span else ");"
+        lines.append(wrap(f"    {prefix}{call.symbol}(", args, tail))
+    return lines
+
+
+def _arg(arg: Ptr | ScalarExpr, names: list[str]) -> str:
+    if isinstance(arg, ScalarExpr):
+        return arg.text if arg.ctype == "int64_t" else f"({arg.ctype})({arg.text})"
+    base = names[arg.index] if arg.base == "arg" else arg.base
+    base = storage_name(arg.index) if arg.base == "workspace" else base
+    if arg.offset == 0:
+        return base
+    return f"{base} + {arg.offset}" if isinstance(arg.offset, int) else f"{base} + ({arg.offset})"

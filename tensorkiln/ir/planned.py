@@ -1,0 +1,208 @@
+"""The form of a planned graph function (transform/relax/partial_graph_aot.py), taken apart.
+
+    main_init(sizes):  s0 = alloc_storage(size=...); ...; return (s0, ...)
+    main(x...):        storages = call_packed("alloc_cached_storage_set", main_init, shape, key=...)
+                       w0 = <constant> ...
+                       out = main_run(x..., storages, (w0, ...), shape); return out
+    main_run(x..., storages, constants, out..., dims...):  nothing but calls of kernels, with
+                       addresses x, storages[i], storages[i] + bytes, constants[k], and numbers
+
+What is missing in a function without constants, or without memory of its own, is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.dtype import HANDLE
+from tensorkiln.ir.expr import AddressOf, Binary, Expr, IntImm, Load, Var, int_value
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import (
+    Binding,
+    Call,
+    Constant,
+    Function,
+    GlobalRef,
+    RVar,
+    ShapeType,
+    ShapeValue,
+    TensorType,
+    Tuple,
+    TupleType,
+    Value,
+)
+from tensorkiln.ir.stmt import CallKernel, PrimFunc, Seq, Stmt
+from tensorkiln.ir.verify_expr import Malformed, step
+from tensorkiln.ir.visit import substitute
+
+CACHED_STORAGE_SET = "alloc_cached_storage_set"  # the runtime's: makes a set once and keeps it
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGraph:
+    """`sizes` of the storages in the graph's dimensions; `places` gives the number of the graph's
+    parameter or result (after the parameters) behind a buffer of the run function; `dims` what
+    the run function's numbers are in the graph."""
+
+    sizes: tuple[Expr, ...]
+    constants: tuple[Constant, ...]
+    places: Mapping[Buffer, int]
+    storage_set: Buffer | None
+    constant_set: Buffer | None
+    dims: Mapping[Var, Expr]
+    calls: tuple[CallKernel, ...]
+
+
+def result_types(f: Function) -> tuple[TensorType, ...]:
+    """The tensors a planned function gives."""
+    t = f.result.type
+    fields = t.fields if isinstance(t, TupleType) else (t,)
+    return tuple(x for x in fields if isinstance(x, TensorType))
+
+
+def planned_graph(f: Function, mod: IRModule) -> PlannedGraph:
+    """The parts of a planned function. Raises Malformed where it is not of the form."""
+    sizes: tuple[Expr, ...] = ()
+    storages: RVar | None = None
+    known: dict[Value, Constant] = {}
+    for i, b in enumerate(f.bindings[:-1]):
+        with step(f".bindings[{i}]({b.var.name})"):
+            value = b.value
+            if isinstance(value, Constant):
+                known[b.var] = value
+            elif storages is None and isinstance(value, Call) and value.op == "call_packed":
+                storages, sizes = b.var, _sizes(value, mod)
+            else:
+                raise Malformed("a planned function holds constants, one set of storages, one call")
+    if not f.bindings:
+        raise Malformed("a planned function calls the one that runs it")
+    last = f.bindings[-1]
+    with step(f".bindings[{len(f.bindings) - 1}]({last.var.name})"):
+        return _run_call(f, last, mod, storages, sizes, known)
+
+
+def _sizes(call: Call, mod: IRModule) -> tuple[Expr, ...]:
+    """The bytes of each storage, in terms of the caller's dimensions."""
+    if call.attrs.get("name") != CACHED_STORAGE_SET or not call.args:
+        raise Malformed(f"expected call_packed of {CACHED_STORAGE_SET!r} with a function")
+    ref, *rest = call.args
+    init = mod.get(ref.name) if isinstance(ref, GlobalRef) else None
+    if not isinstance(init, Function) or not init.makes_storages:
+        raise Malformed("expected a function with the attribute `storages`")
+    return storage_sizes(init, _shape(rest))
+
+
+def _shape(args: list[Value] | tuple[Value, ...]) -> tuple[Expr, ...]:
+    return tuple(e for a in args if isinstance(a, ShapeValue) for e in a.values)
+
+
+def storage_sizes(init: Function, values: tuple[Expr, ...] | None = None) -> tuple[Expr, ...]:
+    """Bytes of the storages that `init` makes, its dimensions being `values` (None: themselves)."""
+    sizes: dict[Value, Expr] = {}
+    for b in init.bindings:
+        call = b.value
+        if not isinstance(call, Call) or call.op != "alloc_storage" or "size" not in call.attrs:
+            raise Malformed(f"{init.name}: {b.var.name} is no alloc_storage(size=...)")
+        size = call.attrs["size"]
+        sizes[b.var] = size if isinstance(size, Expr) else IntImm(int(size))
+    names = [v for p in init.params for v in _parameter_dims(p)]
+    if values is None:
+        values = tuple(names)
+    if len(names) != len(values):
+        raise Malformed(f"{init.name} takes {len(names)} dimensions, {len(values)} are given")
+    fields = init.result.fields if isinstance(init.result, Tuple) else ()
+    if list(fields) != list(sizes):
+        raise Malformed(f"{init.name} returns something else than all its storages")
+    by = dict(zip(names, values, strict=True))
+    return tuple(substitute(s, by) for s in sizes.values())
+
+
+def _parameter_dims(p: RVar) -> tuple[Var, ...]:
+    t = p.type
+    values = t.values if isinstance(t, ShapeType) else None
+    names = tuple(v for v in values or () if isinstance(v, Var))
+    if values is None or len(names) != len(values):
+        raise Malformed(f"{p.name}: expected R.Shape of names")
+    return names
+
+
+def _run_call(
+    f: Function,
+    b: Binding,
+    mod: IRModule,
+    storages: RVar | None,
+    sizes: tuple[Expr, ...],
+    known: dict[Value, Constant],
+) -> PlannedGraph:
+    call = b.value
+    ref = call.callee if isinstance(call, Call) else None
+    run = mod.get(ref.name) if isinstance(ref, GlobalRef) else None
+    if not isinstance(call, Call) or not isinstance(run, PrimFunc) or not run.is_host:
+        raise Malformed("expected a call of a tensor program with the attribute `host`")
+    if f.result is not b.var:
+        raise Malformed("a planned function returns what its run function gives")
+    operands = [a for a in call.args if not isinstance(a, ShapeValue)]
+    places: dict[Buffer, int] = {}
+    constants: tuple[Constant, ...] = ()
+    storage_set = constant_set = None
+    reads = run.buffers[: len(run.buffers) - run.outputs]
+    if len(reads) != len(operands):
+        raise Malformed(f"{run.name} reads {len(reads)} buffers, the call gives {len(operands)}")
+    for buf, a in zip(reads, operands, strict=True):
+        if isinstance(a, Tuple):
+            constants, constant_set = _constants(a, known), buf
+        elif a is storages:
+            storage_set = buf
+        elif isinstance(a, RVar) and a in f.params:
+            places[buf] = f.params.index(a)
+        else:
+            raise Malformed(f"{buf.name} is neither a parameter nor a set")
+        _check_set(buf, a, len(sizes) if a is storages else len(constants))
+    outs = run.buffers[len(reads) :]
+    places |= {buf: len(f.params) + j for j, buf in enumerate(outs)}
+    numbers = _shape(call.args)
+    if len(numbers) != len(run.scalars):
+        raise Malformed(f"{run.name} takes {len(run.scalars)} numbers, {len(numbers)} are given")
+    dims = dict(zip(run.scalars, numbers, strict=True))
+    calls = kernel_calls(run)
+    return PlannedGraph(sizes, constants, places, storage_set, constant_set, dims, calls)
+
+
+def _constants(value: Tuple, known: dict[Value, Constant]) -> tuple[Constant, ...]:
+    items = [a if isinstance(a, Constant) else known.get(a) for a in value.fields]
+    found = tuple(c for c in items if c is not None)
+    if len(found) != len(items):
+        raise Malformed("a set of constants holds constants only")
+    return found
+
+
+def _check_set(buf: Buffer, value: Value, count: int) -> None:
+    """Sets are what has handles, and are as long as the run function says."""
+    is_set = not isinstance(value.type, TensorType)
+    if is_set != (buf.dtype == HANDLE):
+        raise Malformed(f"{buf.name} is {buf.dtype}: a set is a buffer of handles")
+    if is_set and [int_value(d) for d in buf.shape] != [count]:
+        raise Malformed(f"{buf!r}, but there are {count} items in the set")
+
+
+def kernel_calls(run: PrimFunc) -> tuple[CallKernel, ...]:
+    """The calls of a straight-line program. Raises Malformed for anything else in it."""
+    stmts: tuple[Stmt, ...] = run.body.stmts if isinstance(run.body, Seq) else (run.body,)
+    calls = tuple(s for s in stmts if isinstance(s, CallKernel))
+    if len(calls) != len(stmts):
+        other = next(s for s in stmts if not isinstance(s, CallKernel))
+        raise Malformed(f"{run.name}: {type(other).__name__} in a function that only calls")
+    return calls
+
+
+def address(e: Expr) -> tuple[Load | AddressOf, Expr]:
+    """An address as an item of a set, or a buffer, and a number of bytes from there."""
+    start, offset = (e.a, e.b) if isinstance(e, Binary) and e.op == "add" else (e, IntImm(0))
+    if isinstance(start, AddressOf) and all(int_value(i) == 0 for i in start.indices):
+        return start, offset
+    is_item = isinstance(start, Load) and start.dtype == HANDLE
+    if isinstance(start, Load) and is_item and int_value(start.indices[0]) is not None:
+        return start, offset
+    raise Malformed("expected the start of a buffer, or an item of a set and an offset")

@@ -1,0 +1,97 @@
+"""Whether tensor programs call others as those want it, and a planned graph keeps to its memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from tensorkiln.base.errors import nearest
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.dtype import HANDLE, INT64
+from tensorkiln.ir.expr import AddressOf, Expr, int_value
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.planned import PlannedGraph, address, planned_graph, result_types
+from tensorkiln.ir.relax import Function
+from tensorkiln.ir.stmt import CallKernel, PrimFunc
+from tensorkiln.ir.verify_expr import Malformed, step
+from tensorkiln.ir.visit import walk_stmt
+
+
+def check_kernel_calls(f: PrimFunc, mod: IRModule) -> None:
+    """Raise Malformed where a call in `f` names nothing, or gives it something else."""
+    for s in walk_stmt(f.body):
+        if isinstance(s, CallKernel):
+            with step(f".body.call({s.name})"):
+                _check_arguments(s, mod)
+
+
+def _check_arguments(s: CallKernel, mod: IRModule) -> None:
+    if s.name not in mod:
+        raise Malformed(f"no function {s.name!r}; {nearest(s.name, mod)}")
+    callee = mod[s.name]
+    if isinstance(callee, PrimFunc):
+        kinds = ["address" if isinstance(p, Buffer) else str(p.dtype) for p in callee.params]
+    elif callee.external:
+        count = len(callee.params) + len(result_types(callee))
+        kinds = ["address"] * count + ["int64"] * max(0, len(s.args) - count)
+    else:
+        raise Malformed(f"{s.name} is a graph function, which a tensor program cannot call")
+    if len(kinds) != len(s.args):
+        raise Malformed(f"{s.name} takes {len(kinds)} arguments, the call gives {len(s.args)}")
+    for i, (kind, a) in enumerate(zip(kinds, s.args, strict=True)):
+        given = "address" if a.dtype == HANDLE else str(a.dtype)
+        if given != kind and not (kind.startswith("int") and a.dtype == INT64):
+            raise Malformed(f"argument {i} of {s.name} is {kind}, the call gives {given}")
+
+
+def check_planned(f: Function, mod: IRModule) -> None:
+    """Raise Malformed where a planned graph is not of the form, or where a kernel would leave its
+    memory or write what is not the graph's to write, as far as constant sizes tell."""
+    plan = planned_graph(f, mod)
+    for i, call in enumerate(plan.calls):
+        with step(f".calls[{i}]({call.name})"):
+            for k, size, written in _buffers(mod, call.name):
+                with step(f".args[{k}]"):
+                    _check_memory(call.args[k], size, written, plan, len(f.params))
+
+
+def _buffers(mod: IRModule, name: str) -> Iterator[tuple[int, int | None, bool]]:
+    """Each buffer of a kernel: which argument, its bytes (None: symbolic), whether written."""
+    f = mod[name]
+    if isinstance(f, PrimFunc):
+        outs = f.buffers[len(f.buffers) - f.outputs :]
+        for i, p in enumerate(f.params):
+            if isinstance(p, Buffer):
+                yield i, _bytes(p.dtype.bytes, p.shape), p in outs
+        return
+    for i, t in enumerate((*(p.tensor for p in f.params), *result_types(f))):
+        yield i, _bytes(t.dtype.bytes, t.physical_shape), i >= len(f.params)
+
+
+def _bytes(element: int, shape: tuple[Expr, ...]) -> int | None:
+    extents = [int_value(d) for d in shape]
+    known = [d for d in extents if d is not None]
+    return element * math.prod(known) if len(known) == len(extents) else None
+
+
+def _check_memory(
+    a: Expr, size: int | None, written: bool, plan: PlannedGraph, inputs: int
+) -> None:
+    place, offset = address(a)
+    buf, start = place.buffer, int_value(offset)
+    if isinstance(place, AddressOf):
+        what, have = buf.name, _bytes(buf.dtype.bytes, buf.shape)
+        ours = plan.places[buf] >= inputs
+    else:
+        index = int_value(place.indices[0]) or 0
+        what, ours = f"{buf.name}[{index}]", buf is plan.storage_set
+        have = int_value(plan.sizes[index]) if ours else plan.constants[index].array.nbytes
+    if written and not ours:
+        raise Malformed(f"the kernel writes {what}, which is only read")
+    if start is not None and start < 0:
+        raise Malformed(f"byte {start} of {what}")
+    if start is not None and have is not None and size is not None and start + size > have:
+        raise Malformed(f"bytes {start}..{start + size - 1} of {what}, which has {have}")
+
+
+__all__ = ["check_kernel_calls", "check_planned"]

@@ -1,0 +1,35 @@
+"""Other names for the symbols of an object file, so that objects of two libraries can be linked
+into one program."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+
+from tensorkiln.artifact.elf import elf_of
+from tensorkiln.base.errors import InternalError
+
+_SYMTAB = 2
+
+
+def rename_symbols(data: bytes | bytearray | memoryview, names: Mapping[str, str]) -> bytes:
+    """The object with each symbol that `names` lists called otherwise.
+
+    New names stand at the end of the file, in a longer copy of the table of names.
+    """
+    elf = elf_of(memoryview(data), "object")
+    tables = [s for s in elf.sections if s.kind == _SYMTAB]
+    if len(tables) != 1 or not elf.wide:
+        raise InternalError(f"an object of {len(tables)} symbol tables, {elf.machine}")
+    symbols, out = tables[0], bytearray(data)
+    strings = elf.sections[symbols.link]
+    table = bytearray(out[strings.offset : strings.offset + strings.size])
+    for at in range(symbols.offset, symbols.offset + symbols.size, symbols.entry_size):
+        (start,) = struct.unpack_from(f"{elf.order}I", out, at)
+        name = bytes(table[start : table.index(0, start)]).decode()
+        if name in names:
+            struct.pack_into(f"{elf.order}I", out, at, len(table))
+            table += names[name].encode() + b"\0"
+    (headers,) = struct.unpack_from(f"{elf.order}Q", out, 40)
+    struct.pack_into(f"{elf.order}QQ", out, headers + 64 * symbols.link + 24, len(out), len(table))
+    return bytes(out + table)

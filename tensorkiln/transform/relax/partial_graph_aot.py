@@ -1,0 +1,230 @@
+"""Splits a planned graph function into making its storages, calling, and running its kernels.
+
+    main(x) [homes, workspace_bytes]: h = k1(x, w); y = k2(h); return y
+    ->
+    main_init():  storage0 = alloc_storage(size=4096); return (storage0,)
+    main(x):      storages = call_packed("alloc_cached_storage_set", main_init, key="main")
+                  y = main_run(x, storages, (w,)); return y
+    T.prim_func main_run(x, storages, constants, y):
+                  T.call(k1, x, constants[0], storages[0]); T.call(k2, storages[0], y)
+
+Storages are made once per executor and kept; `main_run` allocates nothing and indexes the sets
+itself. Without intermediate values there is no `main_init`, without constants no set of them.
+Symbolic dimensions are numbers that `main_init` and `main_run` take after everything else.
+
+Needs: `plan_memory`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tensorkiln.arith.ranges import Bounds
+from tensorkiln.arith.simplify import prove
+from tensorkiln.ir.attrs import Attrs, AttrValue
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.dtype import HANDLE
+from tensorkiln.ir.expr import AddressOf, Expr, IntImm, Load, Var, as_expr, binary
+from tensorkiln.ir.module import AnyFunction, IRModule
+from tensorkiln.ir.planned import CACHED_STORAGE_SET
+from tensorkiln.ir.relax import (
+    Binding,
+    Call,
+    Constant,
+    Function,
+    GlobalRef,
+    ObjectType,
+    RVar,
+    ShapeType,
+    ShapeValue,
+    TensorType,
+    Tuple,
+    TupleType,
+    Value,
+)
+from tensorkiln.ir.stmt import CallKernel, Param, PrimFunc, seq
+from tensorkiln.ir.visit import free_vars, substitute
+
+
+def partial_graph_aot(mod: IRModule) -> IRModule:
+    """Split every graph function that has a plan."""
+    taken = set(mod)
+    functions: list[AnyFunction] = []
+    for f in mod.functions:
+        if isinstance(f, Function) and "homes" in f.attrs:
+            functions += _Split(f, taken).functions()
+        else:
+            functions.append(f)
+    return mod.with_functions(tuple(functions)) if len(functions) > len(mod) else mod
+
+
+def _fresh(base: str, taken: set[str]) -> str:
+    name, k = base, 1
+    while name in taken:
+        k += 1
+        name = f"{base}_{k}"
+    taken.add(name)
+    return name
+
+
+class _Split:
+    """One graph function. `storages` and `constants` are sets of the run function."""
+
+    def __init__(self, f: Function, taken: set[str]):
+        self.f = f
+        self.init_name = _fresh(f"{f.name}_init", taken)
+        self.run_name = _fresh(f"{f.name}_run", taken)
+        results = f.result.fields if isinstance(f.result, Tuple) else (f.result,)
+        self.results = [r for r in results if isinstance(r, RVar)]
+        types = [v.tensor for v in (*f.params, *self.results)]
+        self.symbols = list(dict.fromkeys(v for t in types for d in t.shape for v in free_vars(d)))
+        self.homes = {name: (kind, at) for name, kind, at in f.attrs["homes"]}
+        self.views: dict[RVar, Value] = {}
+        self.constants: dict[int, Constant] = {}
+
+    def functions(self) -> list[AnyFunction]:
+        """The function that makes the storages (if any), the graph function, the run function."""
+        size = self.f.attrs["workspace_bytes"]
+        run = self._run(has_storage=size != 0)
+        made: list[AnyFunction] = []
+        if size != 0:
+            made.append(self._init(size))
+        return [*made, self._main(run), run]
+
+    # -- the function that makes the storages ------------------------------------------------
+
+    def _init(self, size: AttrValue) -> Function:
+        symbols, renamed = _copies(self.symbols)
+        params: tuple[RVar, ...] = ()
+        if isinstance(size, Expr):
+            params = (RVar("sizes", ShapeType(len(symbols), tuple(symbols))),)
+            size = substitute(size, renamed)
+        storage = RVar("storage0", ObjectType())
+        binding = Binding(storage, Call("alloc_storage", (), Attrs.of(size=size)))
+        attrs = Attrs.of(storages=True)
+        return Function(self.init_name, params, (binding,), Tuple((storage,)), attrs)
+
+    # -- the graph function --------------------------------------------------------------------
+
+    def _main(self, run: PrimFunc) -> Function:
+        f = self.f
+        bindings: list[Binding] = []
+        args: list[Value] = list(f.params)
+        size = f.attrs["workspace_bytes"]
+        if size != 0:
+            storages = RVar("storages", TupleType((ObjectType(),)))
+            bindings.append(Binding(storages, self._cached_set(size)))
+            args.append(storages)
+        if self.constants:
+            named = [(RVar(c.name or "const", c.type), c) for c in self.constants.values()]
+            bindings += [Binding(var, c) for var, c in named]
+            args.append(Tuple(tuple(var for var, _ in named)))
+        if self.symbols:
+            args.append(ShapeValue(tuple(self.symbols)))
+        result = f.result if isinstance(f.result, RVar) else RVar("results", f.result.type)
+        out = RVar(result.name, result.type)
+        bindings.append(Binding(out, Call(GlobalRef(run.name), tuple(args))))
+        kept = {k: v for k, v in f.attrs.items() if k not in ("homes", "workspace_bytes")}
+        assumes = (*kept.pop("assumes", ()), *_not_negative(f))
+        if assumes:
+            kept["assumes"] = assumes
+        return Function(f.name, f.params, tuple(bindings), out, Attrs.of(**kept, planned=True))
+
+    def _cached_set(self, size: AttrValue) -> Call:
+        sizes = (ShapeValue(tuple(self.symbols)),) if isinstance(size, Expr) else ()
+        attrs = Attrs.of(name=CACHED_STORAGE_SET, key=self.f.name)
+        return Call("call_packed", (GlobalRef(self.init_name), *sizes), attrs)
+
+    # -- the function that runs the kernels -----------------------------------------------------
+
+    def _run(self, has_storage: bool) -> PrimFunc:
+        f = self.f
+        symbols, renamed = _copies(self.symbols)
+        tensors = [_buffer(v, renamed) for v in (*f.params, *self.results)]
+        storages = Buffer("storages", HANDLE, (as_expr(1),), align=8)
+        self._place_constants()
+        constants = Buffer("constants", HANDLE, (as_expr(len(self.constants)),), align=8)
+        order = {key: k for k, key in enumerate(self.constants)}
+
+        def address(v: Value) -> Expr:
+            v = self._root(v)
+            if isinstance(v, Constant):
+                return Load(constants, (as_expr(order[id(v.array)]),))
+            assert isinstance(v, RVar)
+            kind, at = self.homes[v.name]
+            if kind == "arg":
+                return _start(tensors[at])
+            offset = substitute(at, renamed) if isinstance(at, Expr) else as_expr(at)
+            return Load(storages, (as_expr(0),)) + offset
+
+        calls = []
+        for b in f.bindings:
+            call = b.value
+            assert isinstance(call, Call)
+            if not isinstance(call.callee, GlobalRef):
+                continue
+            args = [address(a) for a in call.args if not isinstance(a, ShapeValue)]
+            shapes = [a for a in call.args if isinstance(a, ShapeValue)]
+            scalars = [substitute(e, renamed) for s in shapes for e in s.values]
+            args = [*args, address(b.var), *scalars]
+            calls.append(CallKernel(call.callee.name, tuple(args), call.span))
+        sets = [storages] * has_storage + [constants] * bool(self.constants)
+        n = len(f.params)
+        params: tuple[Param, ...] = (*tensors[:n], *sets, *tensors[n:], *symbols)
+        return PrimFunc(
+            self.run_name,
+            params,
+            seq(*calls),
+            outputs=len(self.results),
+            op_class="graph",
+            attrs=Attrs.of(host=True),
+        )
+
+    def _place_constants(self) -> None:
+        """Number the constants in the order in which kernels read them."""
+        for b in self.f.bindings:
+            call = b.value
+            assert isinstance(call, Call)
+            if not isinstance(call.callee, GlobalRef):
+                self.views[b.var] = call.args[0]
+                continue
+            for v in map(self._root, call.args):
+                if isinstance(v, Constant):
+                    self.constants.setdefault(id(v.array), v)
+
+    def _root(self, v: Value) -> Value:
+        while isinstance(v, RVar) and v in self.views:
+            v = self.views[v]
+        return v
+
+
+def _copies(symbols: list[Var]) -> tuple[list[Var], Mapping[Var, Expr]]:
+    """Variables of another function that stand for the same dimensions."""
+    copies = [Var(v.name, v.dtype) for v in symbols]
+    return copies, dict(zip(symbols, copies, strict=True))
+
+
+def _buffer(v: RVar, renamed: Mapping[Var, Expr]) -> Buffer:
+    """A parameter or result of the graph as a parameter; callers align to elements only."""
+    t = v.tensor
+    shape = tuple(substitute(d, renamed) for d in t.physical_shape)
+    return Buffer(v.name, t.dtype, shape, align=t.dtype.bytes)
+
+
+def _start(b: Buffer) -> Expr:
+    """The address of a buffer's first element."""
+    return AddressOf(b, tuple(as_expr(0) for _ in b.shape))
+
+
+def _not_negative(f: Function) -> list[Expr]:
+    """`size >= 0` for each size in the function that is not so for all dimensions: a window may
+    be larger than its input, and memory was planned for sizes."""
+    sizes = {
+        d: None
+        for b in f.bindings
+        if isinstance(b.var.type, TensorType)
+        for d in b.var.type.shape
+        if not isinstance(d, IntImm | Var)
+    }
+    bounds = Bounds.dims([v for d in sizes for v in free_vars(d)], least=1)
+    return [c for c in (binary("ge", d, 0) for d in sizes) if not prove(c, bounds)]
