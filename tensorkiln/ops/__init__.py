@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.ir.attrs import AttrValue
-from tensorkiln.ir.relax import Call, TensorType, Value
+from tensorkiln.ir.relax import Call, TensorType, Type, Value
 from tensorkiln.ops.broadcast import BROADCAST
+from tensorkiln.ops.dynamic import DYNAMIC
 from tensorkiln.ops.elementwise import ELEMENTWISE
 from tensorkiln.ops.matmul import MATMUL
 from tensorkiln.ops.nn import NN
 from tensorkiln.ops.normalise import NORMALISE
-from tensorkiln.ops.op import PATTERNS, REQUIRED, Element, OpDef, TensorIn
+from tensorkiln.ops.op import PATTERNS, REQUIRED, Element, OpDef, Signature, TensorIn
 from tensorkiln.ops.reduction import REDUCTION
 from tensorkiln.ops.shape import SHAPE
 
@@ -34,9 +35,22 @@ def get(name: str) -> OpDef:
     return OPS[name]
 
 
+def signature(name: str) -> Signature:
+    """Operands and attributes of any operator, with a result of known size or not."""
+    if name in DYNAMIC:
+        return DYNAMIC[name]
+    if name not in OPS:
+        raise UserError(
+            f"there is no operator {name!r}",
+            code="unknown-operator",
+            hint=nearest(name, [*OPS, *DYNAMIC]),
+        )
+    return OPS[name]
+
+
 def call(name: str, *args: Value, span: str = "", **attrs: AttrValue) -> Call:
     """A call with its attributes completed; UserError on a wrong attribute or operand count."""
-    op = get(name)
+    op = signature(name)
     try:
         op.check_count(len(args))
         full = op.complete(attrs)
@@ -45,9 +59,22 @@ def call(name: str, *args: Value, span: str = "", **attrs: AttrValue) -> Call:
     return Call(name, args, full, span)
 
 
-def infer(call: Call) -> TensorType:
+def infer(call: Call) -> Type:
     """The result type of a call of an operator; UserError (with the call's span) when its
     operands do not fit. Operand layouts are ignored: types are logical."""
+    dynamic = DYNAMIC.get(call.op)
+    if dynamic is None:
+        return infer_tensor(call)
+    try:
+        dynamic.check_count(len(call.args))
+        full = dynamic.complete(dict(call.attrs))
+        return dynamic.infer([a.type for a in call.args], full)
+    except UserError as error:
+        raise located(error, call.span) from None
+
+
+def infer_tensor(call: Call) -> TensorType:
+    """The result type of a call of an operator whose result's size its operands' types decide."""
     op = get(call.op)
     try:
         op.check_count(len(call.args))
@@ -76,6 +103,6 @@ def located(error: UserError, span: str) -> UserError:
 
 
 __all__ = [
-    "OPS", "PATTERNS", "REQUIRED", "Element", "OpDef", "TensorIn", "call",
-    "get", "infer", "located", "operand_type",
+    "DYNAMIC", "OPS", "PATTERNS", "REQUIRED", "Element", "OpDef", "TensorIn", "call",
+    "get", "infer", "infer_tensor", "located", "operand_type", "signature",
 ]  # fmt: skip

@@ -1,22 +1,25 @@
 """Reference evaluation of graph functions with NumPy: the oracle of every graph pass.
 
-Values are logical arrays: memory layouts change nothing, packed constants are unpacked.
+Values are logical arrays: memory layouts change nothing, packed constants are unpacked. Tuples are
+tuples, shapes integer arrays, numbers and strings Python's own, and functions Python callables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from tensorkiln.base.errors import UnsupportedError, UserError, nearest
 from tensorkiln.ir.attrs import Attrs, AttrValue
-from tensorkiln.ir.dtype import DType
-from tensorkiln.ir.expr import Expr, IntImm, Var, int_value
-from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.dtype import BOOL, DType
+from tensorkiln.ir.expr import Expr, FloatImm, IntImm, int_value
+from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.relax import (
-    Bound,
+    Binding,
+    Body,
     Call,
     Constant,
     Function,
@@ -24,34 +27,42 @@ from tensorkiln.ir.relax import (
     If,
     Lambda,
     MatchCast,
+    PrimValue,
     RVar,
     ShapeValue,
+    StringValue,
     TensorType,
     Tuple,
     TupleItem,
+    TupleType,
+    Type,
     Value,
 )  # fmt: skip
 from tensorkiln.ir.visit import free_vars, substitute
-from tensorkiln.ops import get
-from tensorkiln.ops.rules import show, show_type
+from tensorkiln.ops import DYNAMIC, get
+from tensorkiln.ops.match_value import Env, match_shapes, match_value
 
-Env = dict[Var, int]
-Result = np.ndarray | tuple["Result", ...]
+Result = Any
+Values = dict[RVar, Result]
+Packed = Mapping[str, Callable[..., Any]]
 
 
 def evaluate(
     program: IRModule | Function,
-    inputs: Mapping[str, np.ndarray],
+    inputs: Mapping[str, Any],
     symbols: Mapping[str, int] | None = None,
     *,
     dtype: str | None = None,
     function: str = "",
-) -> list[np.ndarray]:
+    packed: Packed | None = None,
+) -> list[Any]:
     """Run a graph function on `inputs` by parameter name; its results, tuples flattened.
 
     Symbolic dimensions are bound from the inputs' shapes, `symbols` adds others by name. With
     `dtype="float64"` every float is computed in that type. `function` picks one of a module's
-    (default: `main`, or the only one). UserError when an input is missing or does not fit.
+    (default: `main`, or the only one). `packed` are the Python functions that `call_packed` and
+    `call_dps_packed` call by name, and, under the names of tensor programs, what these do: they
+    get all buffers and write into the outputs. UserError when an input is missing or does not fit.
     """
     module = program if isinstance(program, IRModule) else IRModule((program,))
     f = _pick(module, function)
@@ -65,15 +76,15 @@ def evaluate(
     missing = [n for n in names if n not in inputs]
     if missing:
         raise UserError(f"{f.name} needs input(s) {', '.join(missing)}", code="missing-input")
-    run = _Run(module, DType(dtype) if dtype else None, dict(symbols or {}))
-    arrays = [run.promote(np.asarray(inputs[n])) for n in names]
-    return _flat(run.function(f, arrays, {}))
+    run = _Run(module, DType(dtype) if dtype else None, dict(symbols or {}), packed or {})
+    return _flat(run.function(f, [run.promote(inputs[p.name], p.type) for p in f.params], {}, {}))
 
 
 def _pick(module: IRModule, name: str) -> Function:
     graphs = {f.name: f for f in module.functions if isinstance(f, Function)}
+    open_ = [f.name for f in (*module.graphs, *module.outers) if not f.attrs.get("private", False)]
     if not name:
-        name = "main" if "main" in graphs or not module.graphs else module.graphs[0].name
+        name = "main" if "main" in graphs or not open_ else open_[0]
     if name not in graphs:
         raise UserError(
             f"the module has no graph function {name!r}", code="unknown-function",
@@ -82,27 +93,23 @@ def _pick(module: IRModule, name: str) -> Function:
     return graphs[name]
 
 
-def _flat(value: Result) -> list[np.ndarray]:
+def _flat(value: Result) -> list[Any]:
     if isinstance(value, tuple):
         return [leaf for part in value for leaf in _flat(part)]
     return [value]
 
 
-def match_shapes(name: str, shape: Sequence[Expr], actual: Sequence[int], env: Env) -> None:
-    """Bind the variables of a symbolic shape; UserError when the actual one does not fit."""
-    fits = len(shape) == len(actual)
-    for want, have in zip(shape, actual, strict=False):
-        if isinstance(want, Var):
-            fits = env.setdefault(want, have) == have and fits
-    for want, have in zip(shape, actual, strict=False):
-        known = int_value(substitute(want, {v: IntImm(n) for v, n in env.items()}))
-        fits = fits and known in (None, have)
-    if not fits:
-        expected = f"[{', '.join(map(show, shape))}]"
-        raise UserError(
-            f"input {name!r}: expected shape {expected}, received {list(actual)}",
-            code="shape-mismatch",
-        )
+@dataclass(frozen=True, slots=True)
+class _Closure:
+    """A function with what it captured."""
+
+    run: _Run
+    function: Function
+    values: Values = field(default_factory=dict)
+    env: Env = field(default_factory=dict)
+
+    def __call__(self, *args: Result) -> Result:
+        return self.run.function(self.function, args, self.values, self.env)
 
 
 @dataclass(slots=True)
@@ -110,8 +117,18 @@ class _Run:
     module: IRModule
     precision: DType | None
     symbols: dict[str, int]
+    packed: Packed
 
-    def promote(self, array: np.ndarray) -> np.ndarray:
+    def promote(self, value: Any, t: Type | None = None) -> Any:
+        """A value from outside as one of this run."""
+        if isinstance(value, tuple | list) and not isinstance(t, TensorType):
+            fields = t.fields if isinstance(t, TupleType) else (None,) * len(value)
+            return tuple(map(self.promote, value, fields))
+        if isinstance(value, str | bool | int | float) and not isinstance(t, TensorType):
+            return value
+        if value is None or callable(value):
+            return value
+        array = np.asarray(value)
         if self.precision is not None and array.dtype.kind == "f":
             return array.astype(self.precision.name)
         return array
@@ -134,36 +151,47 @@ class _Run:
             )  # fmt: skip
         return value
 
-    def function(self, f: Function, args: Sequence[Result], outer: Env) -> Result:
-        env, values = dict(outer), dict[RVar, Result]()
+    def function(self, f: Function, args: Sequence[Result], values: Values, outer: Env) -> Result:
+        """What `f` gives; `values` and `outer` are what it captured."""
+        if len(args) != len(f.params):
+            message = f"{f.name} takes {len(f.params)} operands, received {len(args)}"
+            raise UserError(message, code="operand-count")
+        env, values = dict(outer), dict(values)
         for param, arg in zip(f.params, args, strict=True):
             values[param] = arg
-            if isinstance(param.type, TensorType) and isinstance(arg, np.ndarray):
-                self._check(param, param.type, arg)
-                match_shapes(param.name, param.type.shape, arg.shape, env)
-        for binding in f.bindings:
-            values[binding.var] = self.bound(binding.value, values, env)
-        return self.value(f.result, values, env)
+            match_value(param.name, param.type, arg, env, self.precision)
+        return self.body(f, values, env)
 
-    def _check(self, param: RVar, t: TensorType, arg: np.ndarray) -> None:
-        promoted = self.precision is not None and t.dtype.is_float
-        wanted = self.precision.name if promoted and self.precision else t.dtype.name
-        if arg.dtype.name != wanted:
-            raise UserError(
-                f"input {param.name!r}: expected {show_type(t)}, received dtype {arg.dtype}",
-                code="dtype-mismatch",
-            )
+    def body(self, body: Function | Body, values: Values, env: Env) -> Result:
+        for b in body.bindings:
+            values[b.var] = self.bound(b, values, env)
+        return self.value(body.result, values, env)
 
-    def value(self, v: Value, values: Mapping[RVar, Result], env: Env) -> Result:
-        if isinstance(v, RVar):
-            return values[v]
-        if isinstance(v, Constant):
-            return self.promote(self._constant(v, env))
-        if isinstance(v, Tuple):
-            return tuple(self.value(x, values, env) for x in v.fields)
-        if not isinstance(v, ShapeValue):
-            raise UnsupportedError(f"evaluate: {type(v).__name__} is not a tensor")
-        return np.array([self.number(e, env) for e in v.values], np.int64)
+    def value(self, v: Value, values: Values, env: Env) -> Result:
+        match v:
+            case RVar():
+                return values[v]
+            case Constant():
+                return self.promote(self._constant(v, env))
+            case Tuple(fields):
+                return tuple(self.value(x, values, env) for x in fields)
+            case ShapeValue(extents):
+                return np.array([self.number(e, env) for e in extents], np.int64)
+            case PrimValue(e):
+                return self._prim(e, env)
+            case StringValue(text):
+                return text
+            case GlobalRef(name):
+                f = self.module[name]
+                return _Closure(self, f) if isinstance(f, Function) else self._kernel(name)
+
+    def _prim(self, e: Expr, env: Env) -> Any:
+        """A Python number."""
+        e = substitute(e, {v: IntImm(n) for v, n in env.items()})
+        if isinstance(e, FloatImm):
+            return e.value
+        number = self.number(e, env)
+        return bool(number) if e.dtype == BOOL else number
 
     def _constant(self, v: Constant, env: Env) -> np.ndarray:
         if v.type.layout is None:
@@ -171,23 +199,111 @@ class _Run:
         shape = [self.number(d, env) for d in v.type.shape]
         return v.type.layout.unpack(v.array, shape)
 
-    def bound(self, b: Bound, values: Mapping[RVar, Result], env: Env) -> Result:
-        if isinstance(b, TupleItem):
-            return self.value(b.value, values, env)[b.index]
-        if isinstance(b, If | Lambda | MatchCast):
-            raise UnsupportedError(f"evaluate: {type(b).__name__}")
-        if not isinstance(b, Call):
-            return self.value(b, values, env)
-        args = [self.value(a, values, env) for a in b.args]
-        if isinstance(b.callee, GlobalRef):
-            callee = self.module.get(b.callee.name)
-            if not isinstance(callee, Function):
-                raise UnsupportedError(
-                    f"evaluate() runs graph functions; {b.callee.name!r} is not one", where=b.span
-                )
-            return self.function(callee, args, env)
-        arrays = [a for a in args if isinstance(a, np.ndarray)]
-        return get(b.op).numpy(arrays, self._attrs(b.attrs, env))
+    # ---- bindings ----------------------------------------------------------------------------
+
+    def bound(self, b: Binding, values: Values, env: Env) -> Result:
+        match b.value:
+            case Call() as call:
+                return self._call(call, b.var.type, values, env)
+            case TupleItem(value, index):
+                return self.value(value, values, env)[index]
+            case If(cond, then, orelse):
+                chosen = then if _truth(self.value(cond, values, env)) else orelse
+                return self.body(chosen, dict(values), dict(env))
+            case Lambda(function):
+                return _Closure(self, function, dict(values), dict(env))
+            case MatchCast(value, t):
+                found = self.value(value, values, env)
+                match_value(b.var.name, t, found, env, self.precision)
+                return found
+        return self.value(b.value, values, env)
+
+    def _call(self, call: Call, t: Type, values: Values, env: Env) -> Result:
+        args = [self.value(a, values, env) for a in call.args]
+        if isinstance(call.callee, RVar):
+            return self.promote(values[call.callee](*args))
+        if isinstance(call.callee, GlobalRef):
+            return self._call_function(self.module[call.callee.name], call, args, t, env)
+        own = _IMPURE.get(call.op)
+        if own is not None:
+            return own(self, call, args, t, env)
+        attrs = self._attrs(call.attrs, env)
+        if call.op in DYNAMIC:
+            op = DYNAMIC[call.op]
+            return op.numpy(args, op.complete(dict(attrs)))
+        return get(call.op).numpy([a for a in args if isinstance(a, np.ndarray)], attrs)
+
+    def _call_function(
+        self, f: AnyFunction, call: Call, args: list[Result], t: Type, env: Env
+    ) -> Result:
+        if isinstance(f, Function):
+            # A fused group shares the symbols of its caller; others bind their own.
+            shared = env if f.is_primitive else {}
+            if f.external:
+                args = [a for a, v in zip(args, call.args, strict=True) if _is_operand(v)]
+            return self.function(f, args, {}, shared)
+        run = self._kernel(f.name, call.span)
+        outs = self._new_outputs(t, env)
+        run(*(a for a, v in zip(args, call.args, strict=True) if _is_operand(v)), *outs)
+        return tuple(outs) if isinstance(t, TupleType) else outs[0]
+
+    def _kernel(self, name: str, where: str = "") -> Callable[..., Any]:
+        if name not in self.packed:
+            raise UnsupportedError(
+                f"evaluate() runs graph functions; {name!r} is not one",
+                where=where,
+                hint=f"packed={{{name!r}: function}} says what it does",
+            )
+        return self.packed[name]
+
+    def _new_outputs(self, t: Type, env: Env) -> list[np.ndarray]:
+        outs = []
+        for field_type in t.fields if isinstance(t, TupleType) else (t,):
+            assert isinstance(field_type, TensorType), field_type
+            shape = [self.number(d, env) for d in field_type.shape]
+            outs.append(self.promote(np.zeros(shape, field_type.dtype.name)))
+        return outs
+
+    # ---- operators that act on the world -----------------------------------------------------
+
+    def _named(self, call: Call) -> tuple[Callable[..., Any], list[Any]]:
+        """The function a call names, and the attributes, which follow the operands."""
+        name = str(call.attrs["name"])
+        if name not in self.packed:
+            message = f"call_packed: no function {name!r}"
+            raise UserError(message, code="unknown-function", hint=nearest(name, self.packed))
+        return self.packed[name], [v for k, v in call.attrs.items_ if k != "name"]
+
+    def _call_packed(self, call: Call, args: list[Result], t: Type, env: Env) -> Result:
+        run, rest = self._named(call)
+        found = self.promote(run(*args, *rest), t)
+        match_value(str(call.attrs["name"]), t, found, dict(env), self.precision)
+        return found
+
+    def _call_dps_packed(self, call: Call, args: list[Result], t: Type, env: Env) -> Result:
+        run, rest = self._named(call)
+        outs = self._new_outputs(t, env)
+        run(*args, *rest, *outs)
+        return tuple(outs) if isinstance(t, TupleType) else outs[0]
+
+    def _call_tir_inplace(self, call: Call, args: list[Result], t: Type, env: Env) -> Result:
+        run, buffers = args[0], args[1:]
+        types = t.fields if isinstance(t, TupleType) else (t,)
+        fresh = [
+            self._new_outputs(f, env)[0] for i, f in zip(call.attrs["inplace"], types, strict=True)
+            if i < 0
+        ]  # fmt: skip
+        run(*buffers, *fresh)
+        new = iter(fresh)
+        outs = tuple(buffers[i] if i >= 0 else next(new) for i in call.attrs["inplace"])
+        return outs if isinstance(t, TupleType) else outs[0]
+
+    def _while_loop(self, call: Call, args: list[Result], t: Type, env: Env) -> Result:
+        cond, body, *state = args
+        while _truth(cond(*state)):
+            given = self.promote(body(*state))
+            state = [given] if len(state) == 1 else list(given)
+        return state[0] if len(state) == 1 else tuple(state)
 
     def _attrs(self, attrs: Attrs, env: Env) -> Attrs:
         """Symbols replaced by numbers, float dtypes by the precision of this run."""
@@ -201,3 +317,23 @@ class _Run:
         if self.precision is not None and "dtype" in out and DType(str(out["dtype"])).is_float:
             out["dtype"] = self.precision.name
         return Attrs.of(**out)
+
+
+_IMPURE: dict[str, Callable[[_Run, Call, list[Result], Type, Env], Result]] = {
+    "call_packed": _Run._call_packed,
+    "call_dps_packed": _Run._call_dps_packed,
+    "call_tir_inplace": _Run._call_tir_inplace,
+    "while_loop": _Run._while_loop,
+}
+
+
+def _truth(value: Any) -> bool:
+    return bool(np.asarray(value).reshape(()))
+
+
+def _is_operand(v: Value) -> bool:
+    """Kernels get shapes beside their tensors."""
+    return not isinstance(v, ShapeValue)
+
+
+__all__ = ["Env", "evaluate", "match_shapes"]

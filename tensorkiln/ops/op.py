@@ -47,24 +47,13 @@ NumpyRef = Callable[[Sequence[np.ndarray], Attrs], np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
-class OpDef:
-    """One operator. `inputs` are operand names; `name?` is optional (trailing), `name*` variadic.
-
-    `infer` raises UserError when operands do not fit. `program` is None only for operators that
-    an earlier pass must remove or that own a schedule without a one-pass element form.
-    """
+class Signature:
+    """Operands and attributes of an operator. `inputs` are operand names; `name?` is optional
+    (trailing), `name*` variadic. `attrs` are the defaults."""
 
     name: str
     inputs: tuple[str, ...]
     attrs: Mapping[str, Any]
-    pattern: str
-    infer: Infer
-    numpy: NumpyRef
-    program: Program | None = None
-
-    def __post_init__(self) -> None:
-        if self.pattern not in PATTERNS:
-            raise InternalError(f"operator {self.name}: unknown pattern {self.pattern!r}")
 
     def operand_name(self, position: int) -> str:
         """`x`, or `xs[2]` for the third of a variadic operand."""
@@ -101,3 +90,21 @@ class OpDef:
                 code="missing-attribute",
             )
         return Attrs.of(**full)
+
+
+@dataclass(frozen=True, slots=True)
+class OpDef(Signature):
+    """One operator.
+
+    `infer` raises UserError when operands do not fit. `program` is None only for operators that
+    an earlier pass must remove or that own a schedule without a one-pass element form.
+    """
+
+    pattern: str
+    infer: Infer
+    numpy: NumpyRef
+    program: Program | None = None
+
+    def __post_init__(self) -> None:
+        if self.pattern not in PATTERNS:
+            raise InternalError(f"operator {self.name}: unknown pattern {self.pattern!r}")

@@ -175,7 +175,7 @@ def _delay_broadcast(m: Match) -> Value | None:
         return None
     try:
         made = ops.call(call.op, *sources, span=call.span, **call.attrs)
-        small = ops.infer(made)
+        small = ops.infer_tensor(made)
     except UserError:
         return None
     y = m.emit(call.op, *sources, **call.attrs)

@@ -234,7 +234,7 @@ class Rewriter:
 
     def emit(self, call: Call) -> Value:
         """The value of a new call, to which the rules are applied as well."""
-        infer = ops.infer(call)
+        infer = ops.infer_tensor(call)
         new = self._apply(call, infer)
         if new is not None:
             return new

@@ -1,0 +1,212 @@
+"""Operators whose result's size the operands' elements decide. Host code runs them, one by one.
+
+Their rules take and give types without extents; their results have a shape once they exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.dtype import BOOL, FLOAT32, INT64, DType
+from tensorkiln.ir.relax import (
+    AnyTensorType,
+    PrimType,
+    ShapeType,
+    TensorType,
+    TupleType,
+    Type,
+)
+from tensorkiln.ir.type_text import show
+from tensorkiln.ops.op import Signature
+from tensorkiln.ops.rules import mismatch, normal_axis
+
+Tensor = TensorType | AnyTensorType
+Arrays = Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicOp(Signature):
+    """`infer` raises UserError when operands do not fit; `numpy` when their elements do not."""
+
+    infer: Callable[[Sequence[Type], Attrs], Type]
+    numpy: Callable[[Arrays, Attrs], Any]
+
+
+def _tensor(op: str, name: str, t: Type, dtype: DType | None = None, ndim: int = -1) -> Tensor:
+    """The operand as a tensor of this dtype and rank, as far as both are known."""
+    if not isinstance(t, Tensor):
+        raise mismatch(op, name, "a tensor", show(t), code="operand-kind")
+    if dtype is not None and t.dtype not in (None, dtype):
+        raise mismatch(op, name, str(dtype), show(t), code="dtype-mismatch")
+    if ndim >= 0 and t.ndim not in (None, ndim):
+        raise mismatch(op, name, f"{ndim} dimension(s)", show(t), code="rank-mismatch")
+    return t
+
+
+def _check_axis(op: str, x: Tensor, axis: object) -> None:
+    if axis is not None and x.ndim is not None:
+        normal_axis(op, axis, x.ndim)
+
+
+# --- nonzero -------------------------------------------------------------------------------------
+
+
+def _infer_nonzero(types: Sequence[Type], a: Attrs) -> Type:
+    _tensor("nonzero", "x", types[0])
+    return AnyTensorType(2, INT64)
+
+
+def _np_nonzero(arrays: Arrays, a: Attrs) -> np.ndarray:
+    x = arrays[0]
+    found = np.nonzero(np.atleast_1d(x))
+    return np.array(found if x.ndim else found[:0], np.int64).reshape(x.ndim, len(found[0]))
+
+
+# --- compress ------------------------------------------------------------------------------------
+
+
+def _infer_compress(types: Sequence[Type], a: Attrs) -> Type:
+    x = _tensor("compress", "x", types[0])
+    _tensor("compress", "condition", types[1], BOOL, 1)
+    _check_axis("compress", x, a.axis)
+    return AnyTensorType(1 if a.axis is None else x.ndim, x.dtype)
+
+
+# --- unique --------------------------------------------------------------------------------------
+
+
+def _infer_unique(types: Sequence[Type], a: Attrs) -> Type:
+    x = _tensor("unique", "x", types[0])
+    _check_axis("unique", x, a.axis)
+    values = AnyTensorType(1 if a.axis is None else x.ndim, x.dtype)
+    return TupleType((values, *[AnyTensorType(1, INT64)] * 3))
+
+
+def _np_unique(arrays: Arrays, a: Attrs) -> tuple[np.ndarray, ...]:
+    """Values, where each is first, where each element's is among them, how often each occurs."""
+    x = arrays[0] if a.axis is not None else arrays[0].reshape(-1)
+    axis = 0 if a.axis is None else a.axis
+    values, first, inverse, counts = np.unique(x, True, True, True, axis=axis)
+    inverse = inverse.reshape(-1)
+    if not a.sorted:  # in order of first appearance
+        order = np.argsort(first, kind="stable")
+        place = np.argsort(order, kind="stable")
+        values, inverse = np.take(values, order, axis), place[inverse]
+        first, counts = first[order], counts[order]
+    return values, *(v.astype(np.int64) for v in (first, inverse, counts))
+
+
+# --- slice_dynamic: bounds come as tensors -------------------------------------------------------
+
+_BOUNDS = ("starts", "ends", "axes", "steps")
+
+
+def _infer_slice(types: Sequence[Type], a: Attrs) -> Type:
+    x = _tensor("slice_dynamic", "x", types[0])
+    for name, t in zip(_BOUNDS, types[1:], strict=False):
+        if isinstance(t, ShapeType):
+            continue
+        if isinstance(t, TupleType) and all(isinstance(f, PrimType) for f in t.fields):
+            continue
+        bounds = _tensor("slice_dynamic", name, t, ndim=1)
+        if bounds.dtype is not None and not bounds.dtype.is_int:
+            raise mismatch("slice_dynamic", name, "integers", show(t), code="dtype-mismatch")
+    return AnyTensorType(x.ndim, x.dtype)
+
+
+def _np_slice(arrays: Arrays, a: Attrs) -> np.ndarray:
+    x, starts, ends, *rest = arrays
+    axes = rest[0] if rest else range(len(starts))
+    steps = rest[1] if len(rest) > 1 else [1] * len(starts)
+    index = [slice(None)] * x.ndim
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        index[int(axis)] = _python_slice(int(start), int(end), int(step), x.shape[int(axis)])
+    return np.ascontiguousarray(x[tuple(index)])
+
+
+def _python_slice(start: int, end: int, step: int, size: int) -> slice:
+    """Bounds from the end, clamped; -1 downwards is before the first element."""
+    if step == 0:
+        raise ValueError("a slice's step is 0")
+    start, end = (v + size if v < 0 else v for v in (start, end))
+    low, high = (0, size) if step > 0 else (-1, size - 1)
+    start, end = (min(max(v, low), high) for v in (start, end))
+    return slice(start, end if end >= 0 else None, step) if start >= 0 else slice(0, 0)
+
+
+# --- non_max_suppression -------------------------------------------------------------------------
+
+
+def _infer_nms(types: Sequence[Type], a: Attrs) -> Type:
+    for name, t in zip(("boxes", "scores"), types, strict=False):
+        _tensor("non_max_suppression", name, t, FLOAT32, 3)
+    return AnyTensorType(2, INT64)
+
+
+def _np_nms(arrays: Arrays, a: Attrs) -> np.ndarray:
+    """Rows of batch, class, box; of each class the best first."""
+    boxes, scores = arrays[:2]
+    limit, overlap, least = (_number(arrays, k) for k in (2, 3, 4))
+    corners = _corners(boxes, bool(a.center_point_box))
+    rows: list[tuple[int, int, int]] = []
+    for batch in range(scores.shape[0]):
+        for kind in range(scores.shape[1]):
+            kept: list[int] = []
+            for box in np.argsort(-scores[batch, kind], kind="stable"):
+                if len(kept) >= (limit or 0):
+                    break
+                if least is not None and not scores[batch, kind, box] > least:
+                    continue
+                if all(_overlap(corners[batch], box, k) <= (overlap or 0) for k in kept):
+                    kept.append(int(box))
+            rows += [(batch, kind, box) for box in kept]
+    return np.array(rows, np.int64).reshape(-1, 3)
+
+
+def _number(arrays: Arrays, k: int) -> float | None:
+    return float(np.asarray(arrays[k]).reshape(())) if k < len(arrays) else None
+
+
+def _corners(boxes: np.ndarray, center: bool) -> np.ndarray:
+    """Low and high corners, [batch, box, 4]."""
+    a, b = boxes[..., :2], boxes[..., 2:]
+    if center:
+        a, b = a - b / 2, a + b / 2
+    return np.concatenate([np.minimum(a, b), np.maximum(a, b)], -1)
+
+
+def _overlap(corners: np.ndarray, i: int, k: int) -> float:
+    """Shared area over the whole."""
+    one, other = corners[i], corners[k]
+    sides = np.minimum(one[2:], other[2:]) - np.maximum(one[:2], other[:2])
+    if (sides <= 0).any():
+        return 0.0
+    shared = sides[0] * sides[1]
+    areas = [(c[2] - c[0]) * (c[3] - c[1]) for c in (one, other)]
+    whole = areas[0] + areas[1] - shared
+    return float(shared / whole) if whole > 0 else 0.0
+
+
+_ALL = (
+    DynamicOp("nonzero", ("x",), {}, _infer_nonzero, _np_nonzero),
+    DynamicOp(
+        "compress", ("x", "condition"), {"axis": None}, _infer_compress,
+        lambda arrays, a: np.compress(arrays[1], arrays[0], axis=a.axis),
+    ),
+    DynamicOp("unique", ("x",), {"axis": None, "sorted": True}, _infer_unique, _np_unique),
+    DynamicOp(
+        "slice_dynamic", ("x", "starts", "ends", "axes?", "steps?"), {}, _infer_slice, _np_slice
+    ),
+    DynamicOp(
+        "non_max_suppression",
+        ("boxes", "scores", "max_output_boxes?", "iou_threshold?", "score_threshold?"),
+        {"center_point_box": False}, _infer_nms, _np_nms,
+    ),
+)  # fmt: skip
+
+DYNAMIC: dict[str, DynamicOp] = {op.name: op for op in _ALL}
