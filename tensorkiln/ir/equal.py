@@ -33,6 +33,7 @@ from tensorkiln.ir.relax import (
     ShapeType,
     TensorType,
     Tuple,
+    TupleType,
     Type,
 )
 from tensorkiln.ir.stmt import Alloc, Block, For, Let, MatchBuffer, Param, PrimFunc, Stmt
@@ -254,9 +255,21 @@ class _Comparison:
                 self.at(f".{key}", x, y)
 
     def binding(self, a: Binding, b: Binding) -> None:
+        self._brought(a.var.type, b.var.type)
         self.at(".value", a.value, b.value)
         self.at(".var.type", a.var.type, b.var.type)
         self.pair(a.var, b.var)
+
+    def _brought(self, a: Type, b: Type) -> None:
+        """Pair the dimensions that a binding's type brings in: its value may mention them."""
+        if isinstance(a, TupleType) and isinstance(b, TupleType):
+            for x, y in zip(a.fields, b.fields, strict=False):
+                self._brought(x, y)
+        elif isinstance(a, TensorType) and isinstance(b, TensorType):
+            for d, e in zip(a.shape, b.shape, strict=False):
+                fresh = d not in self._to and e not in self._from
+                if isinstance(d, Var) and isinstance(e, Var) and fresh and d.dtype == e.dtype:
+                    self.pair(d, e)
 
     def function_type(self, a: FuncType, b: FuncType) -> None:
         """Symbols that only the type uses are its own."""

@@ -177,8 +177,8 @@ class RelaxPrinter:
 
     def binding(self, b: Binding) -> str:
         """One line `name: type = value`."""
+        kind = self.type(b.var.type)  # first: it may bring in what the value mentions
         value = self.value(b.value)
-        kind = self.type(b.var.type)
         return f"{self._new(b.var)}: {kind} = {value}"
 
     def value(self, v: Bound) -> str:
