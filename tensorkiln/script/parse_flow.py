@@ -25,8 +25,8 @@ from tensorkiln.ir.relax import (
 )
 from tensorkiln.ir.subtype import accepts
 from tensorkiln.ir.type_text import show
-from tensorkiln.script.parse_words import CallParser
 from tensorkiln.script.parse_values import COMPUTED, ModuleContext
+from tensorkiln.script.parse_words import CallParser
 from tensorkiln.script.scope import Scope
 
 

@@ -80,7 +80,9 @@ PROGRAMS["early_return"] = Program(
 PROGRAMS["recursion"] = Program(
     """
     @R.function
-    def power(x: R.Tensor(("n",), "float32"), k: R.Tensor((), "int64")) -> R.Tensor(("n",), "float32"):
+    def power(
+        x: R.Tensor(("n",), "float32"), k: R.Tensor((), "int64")
+    ) -> R.Tensor(("n",), "float32"):
         if R.less_equal(k, R.const(0, "int64")):
             one = R.full(shape=(n,), value=1.0, dtype="float32")
             return one
@@ -178,7 +180,8 @@ PROGRAMS["packed"] = Program(
     """
     @R.function
     def main(x: R.Tensor(("n", 2), "float32")):
-        y = R.call_packed("scale", R.neg(x), 3, 2.5, "text", R.shape([n, 2]), (x, R.prim_value(n * 2)),
+        pair = (x, R.prim_value(n * 2))
+        y = R.call_packed("scale", R.neg(x), 3, 2.5, "text", R.shape([n, 2]), pair,
                           R.Tensor(("n", 2), "float32"))
         z = R.call_dps_packed("fill", [y], [R.Tensor((n,), "float32"), R.Tensor((2,), "float32")])
         R.call_packed("note", y, key="mymod")
@@ -198,7 +201,9 @@ PROGRAMS["packed"] = Program(
 PROGRAMS["tuples"] = Program(
     """
     @R.function
-    def main(t: R.Tuple(R.Tensor(("n",), "float32"), R.Tuple(R.Tensor(("n",), "float32"), R.Shape(1)))):
+    def main(
+        t: R.Tuple(R.Tensor(("n",), "float32"), R.Tuple(R.Tensor(("n",), "float32"), R.Shape(1)))
+    ):
         x = t[0]
         pair: R.Tuple(R.Tensor(("n",), "float32"), R.Shape(ndim=1)) = t[1]
         y = R.add(x, pair[0])
@@ -239,7 +244,8 @@ PROGRAMS["casts"] = Program(
         v = u[0]
         flat = R.reshape(y, shape=(n * 2 * n,))
         if n * n * 2 == m:
-            out: R.Tensor(ndim=1, dtype="float32") = R.add(flat, R.match_cast(v, R.Tensor((n * 2 * n,), "float32")))
+            w = R.match_cast(v, R.Tensor((n * 2 * n,), "float32"))
+            out: R.Tensor(ndim=1, dtype="float32") = R.add(flat, w)
         else:
             out: R.Tensor(ndim=1, dtype="float32") = v
         return (out, u[1])

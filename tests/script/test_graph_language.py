@@ -1,4 +1,4 @@
-"""The whole graph language: parsed, printed, verified, evaluated, and carried through the passes."""
+"""The graph language: parsed, printed, verified, evaluated, and carried through the passes."""
 
 from __future__ import annotations
 
