@@ -73,6 +73,20 @@ def comment(text: str) -> str:
     return text.replace("\n", " ").encode("ascii", "backslashreplace").decode()
 
 
+def quote(text: str) -> str:
+    """A C string literal; bytes outside ASCII as octal, which cannot swallow what follows."""
+    out = []
+    for byte in text.encode():
+        char = chr(byte)
+        if char in '"\\':
+            out.append(f"\\{char}")
+        elif 32 <= byte < 127 and char != "?":  # "??" would start a trigraph
+            out.append(char)
+        else:
+            out.append(f"\\{byte:03o}")
+    return f'"{"".join(out)}"'
+
+
 def _in_model(name: str, original: str) -> str:
     return "" if name == original else f" ({original!r} in the model)"
 

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SHAPE_TEXT 256
 #define CPU_DEVICE 1
 
 static const char *role_name(const kiln_binding *b, int p)
@@ -14,16 +13,16 @@ static const char *role_name(const kiln_binding *b, int p)
     return p < b->function->n_inputs ? "input" : "output";
 }
 
-static void shape_text(char *text, const int64_t *shape, int ndim)
+void kiln_shape_text(char *text, const int64_t *shape, int ndim)
 {
-    int used = snprintf(text, SHAPE_TEXT, "[");
-    for (int d = 0; d < ndim && used < SHAPE_TEXT - 24; d++)
-        used += snprintf(text + used, SHAPE_TEXT - (size_t)used, d == 0 ? "%lld" : ", %lld",
+    int used = snprintf(text, KILN_SHAPE_TEXT, "[");
+    for (int d = 0; d < ndim && used < KILN_SHAPE_TEXT - 24; d++)
+        used += snprintf(text + used, KILN_SHAPE_TEXT - (size_t)used, d == 0 ? "%lld" : ", %lld",
                          (long long)shape[d]);
-    snprintf(text + used, SHAPE_TEXT - (size_t)used, "]");
+    snprintf(text + used, KILN_SHAPE_TEXT - (size_t)used, "]");
 }
 
-static void dtype_text(char *text, size_t size, kiln_dtype t)
+void kiln_dtype_text(char *text, size_t size, kiln_dtype t)
 {
     const char *name = t.code == 0 ? "int" : t.code == 1 ? "uint" : t.code == 2 ? "float"
                      : t.code == 4 ? "bfloat" : t.code == 6 ? "bool" : NULL;
@@ -45,8 +44,8 @@ static int same_dtype(kiln_dtype a, kiln_dtype b)
 static int wrong_dtype(const kiln_binding *b, int p, const kiln_tensor *t)
 {
     char expected[40], received[40];
-    dtype_text(expected, sizeof expected, b->function->params[p].dtype);
-    dtype_text(received, sizeof received, t->dtype);
+    kiln_dtype_text(expected, sizeof expected, b->function->params[p].dtype);
+    kiln_dtype_text(received, sizeof received, t->dtype);
     return kiln_fail(KILN_ERROR_DTYPE, "%s: %s '%s' must be %s, received %s", b->function->name,
                      role_name(b, p), b->function->params[p].name, expected, received);
 }
@@ -54,8 +53,8 @@ static int wrong_dtype(const kiln_binding *b, int p, const kiln_tensor *t)
 static int wrong_rank(const kiln_binding *b, int p, const kiln_tensor *t)
 {
     const kiln_param *param = &b->function->params[p];
-    char received[SHAPE_TEXT];
-    shape_text(received, t->shape, t->ndim);
+    char received[KILN_SHAPE_TEXT];
+    kiln_shape_text(received, t->shape, t->ndim);
     return kiln_fail(KILN_ERROR_RANK,
                      "%s: %s '%s' must have %d dimension%s %s, received %d: %s",
                      b->function->name, role_name(b, p), param->name, param->ndim,
@@ -65,8 +64,8 @@ static int wrong_rank(const kiln_binding *b, int p, const kiln_tensor *t)
 static int wrong_size(const kiln_binding *b, int p, int d, int64_t expected)
 {
     const kiln_tensor *t = b->tensor[p];
-    char received[SHAPE_TEXT];
-    shape_text(received, t->shape, t->ndim);
+    char received[KILN_SHAPE_TEXT];
+    kiln_shape_text(received, t->shape, t->ndim);
     return kiln_fail(KILN_ERROR_SHAPE,
                      "%s: %s '%s' must have shape %s, received %s: dimension %d is %lld, "
                      "expected %lld",

@@ -77,6 +77,8 @@ typedef struct kiln_library {
     const kiln_function *const *functions;
     char *const *weights; /* NULL when there are none */
     int64_t weights_bytes;
+    int n_outers; /* their numbers follow those of `functions` */
+    const struct kiln_outer *const *outers;
 } kiln_library;
 
 /* Zero bytes behind the weights: kernels prefetch past the end. */
@@ -109,6 +111,8 @@ static inline int64_t kiln_max(int64_t a, int64_t b)
 /* ---- error.c: the last failure of each thread -------------------------------------------- */
 int kiln_fail(int code, const char *format, ...) KILN_PRINTF(2, 3);
 void kiln_clear_error(void);
+/* Adds to the sentence in which function and step it happened, unless it says so already. */
+void kiln_locate(const char *function, const char *step);
 
 /* ---- cpu.c: may this processor use a feature? 1 yes, 0 no, -1 unknown name ------------------ */
 int kiln_has_feature(const char *name);
@@ -147,6 +151,10 @@ typedef struct kiln_binding {
     int64_t computed[KILN_MAX_COMPUTED];
 } kiln_binding;
 
+#define KILN_SHAPE_TEXT 256 /* room for the text of a shape */
+void kiln_shape_text(char *text, const int64_t *shape, int ndim);
+void kiln_dtype_text(char *text, size_t size, kiln_dtype dtype);
+
 int kiln_bind(kiln_binding *binding, const kiln_function *function, const kiln_value *values,
               int count);
 int kiln_bind_plain(kiln_binding *binding, const kiln_function *function, const int64_t *symbols,
@@ -158,6 +166,14 @@ int64_t kiln_param_bytes(const kiln_binding *binding, int param);
 /* ---- dispatch.c: binding, copies, workspace, run ------------------------------------------ */
 int kiln_run(kiln_workspace *workspace, kiln_binding *binding);
 int kiln_run_anywhere(kiln_binding *binding);
+/* The executor whose memory outer functions of this thread use; NULL: borrowed for each call. */
+typedef struct kiln_current {
+    struct kiln_executor *executor;
+    int threads;
+} kiln_current;
+void kiln_set_current(struct kiln_executor *executor, kiln_current *before);
+void kiln_restore_current(const kiln_current *before);
+int kiln_run_in_current(kiln_binding *binding);
 /* The body of every plain C entry. */
 int kiln_call_plain(const kiln_function *function, const int64_t *symbols, void *const *data,
                     const kiln_scalar *scalars);
@@ -165,6 +181,13 @@ int kiln_call_plain(const kiln_function *function, const int64_t *symbols, void 
 /* ---- ffi.c: the body of every __tvm_ffi_ entry --------------------------------------------- */
 int kiln_ffi_call(const kiln_function *function, const kiln_value *args, int32_t count,
                   kiln_value *result);
+/* A function of the process by name, or NULL. */
+typedef void (*kiln_any_function)(void);
+kiln_any_function kiln_host_symbol(const char *name);
+/* Hands this thread's sentence to tvm-ffi; -1. */
+int kiln_raise(int code);
+/* foreign.c: what a tvm-ffi entry returns for a code of ours. */
+int kiln_ffi_result(int code);
 
 /* ---- threads.c, parallel.c, pool.c, wait.c: threads ---------------------------------------- */
 int kiln_default_threads(void);

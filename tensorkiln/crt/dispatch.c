@@ -163,6 +163,16 @@ KILN_API void kiln_executor_destroy(kiln_executor *executor)
     free(executor);
 }
 
+/* In the executor's memory, or in borrowed memory while that is in use. */
+static int run_in(kiln_executor *executor, kiln_binding *b)
+{
+    if (__atomic_exchange_n(&executor->busy, 1, __ATOMIC_ACQUIRE) != 0)
+        return kiln_run_anywhere(b);
+    const int code = kiln_run(&executor->workspace, b);
+    __atomic_store_n(&executor->busy, 0, __ATOMIC_RELEASE);
+    return code;
+}
+
 KILN_API int kiln_executor_run(kiln_executor *executor, int function,
                                const kiln_tensor *const *tensors, int count)
 {
@@ -174,14 +184,30 @@ KILN_API int kiln_executor_run(kiln_executor *executor, int function,
     if (code != KILN_OK || (code = bind_tensors(&b, f, tensors, count)) != KILN_OK)
         return code;
     const int before = kiln_limit_threads(__atomic_load_n(&executor->threads, __ATOMIC_RELAXED));
-    if (__atomic_exchange_n(&executor->busy, 1, __ATOMIC_ACQUIRE) == 0) {
-        code = kiln_run(&executor->workspace, &b);
-        __atomic_store_n(&executor->busy, 0, __ATOMIC_RELEASE);
-    } else {
-        code = kiln_run_anywhere(&b);
-    }
+    code = run_in(executor, &b);
     kiln_limit_threads(before);
     return code;
+}
+
+static __thread kiln_executor *current;
+
+void kiln_set_current(kiln_executor *executor, kiln_current *before)
+{
+    before->executor = current;
+    current = executor;
+    const int threads = executor == NULL ? 0 : __atomic_load_n(&executor->threads, __ATOMIC_RELAXED);
+    before->threads = kiln_limit_threads(threads);
+}
+
+void kiln_restore_current(const kiln_current *before)
+{
+    current = before->executor;
+    kiln_limit_threads(before->threads);
+}
+
+int kiln_run_in_current(kiln_binding *b)
+{
+    return current != NULL ? run_in(current, b) : kiln_run_anywhere(b);
 }
 
 KILN_API int64_t kiln_executor_workspace_bytes(const kiln_executor *executor)

@@ -2,8 +2,10 @@
 #include "crt.h"
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 static __thread char sentence[1024];
+static __thread int located;
 
 int kiln_fail(int code, const char *format, ...)
 {
@@ -11,7 +13,18 @@ int kiln_fail(int code, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(sentence, sizeof sentence, format, arguments);
     va_end(arguments);
+    located = 0;
     return code;
+}
+
+void kiln_locate(const char *function, const char *step)
+{
+    if (located)
+        return;
+    located = 1;
+    const size_t used = strlen(sentence);
+    snprintf(sentence + used, sizeof sentence - used, " [in %s%s%s]", function,
+             *step == 0 ? "" : ", at ", step);
 }
 
 void kiln_clear_error(void)

@@ -25,14 +25,13 @@ typedef int (*get_global_fn)(const byte_array *, void **);
 typedef int (*function_call_fn)(void *, kiln_value *, int32_t, kiln_value *);
 typedef void (*set_error_fn)(const char *, const char *);
 typedef int (*dec_ref_fn)(void *);
-typedef void (*any_function)(void);
 
 /* dlsym() returns an object pointer; C99 converts it to a function only through memory. */
-static any_function host_function(const char *name)
+kiln_any_function kiln_host_symbol(const char *name)
 {
     union {
         void *object;
-        any_function function;
+        kiln_any_function function;
     } found;
     found.object = dlsym(RTLD_DEFAULT, name);
     return found.function;
@@ -49,15 +48,18 @@ static const char *error_kind(int code)
         return "MemoryError";
     case KILN_ERROR_CPU:
     case KILN_ERROR_HOST:
+    case KILN_ERROR_CALLBACK:
         return "RuntimeError";
+    case KILN_ERROR_DEPTH:
+        return "RecursionError";
     default:
         return "ValueError";
     }
 }
 
-static int raise_error(int code)
+int kiln_raise(int code)
 {
-    const set_error_fn set_error = (set_error_fn)host_function("TVMFFIErrorSetRaisedFromCStr");
+    const set_error_fn set_error = (set_error_fn)kiln_host_symbol("TVMFFIErrorSetRaisedFromCStr");
     if (set_error != NULL)
         set_error(error_kind(code), kiln_last_error());
     return -1;
@@ -97,9 +99,9 @@ static int missing_service(const char *name)
 /* Puts tensor objects into one result: the object itself, or an Array of several. */
 static int pack_result(kiln_value *objects, int count, kiln_value *result)
 {
-    const get_global_fn get_global = (get_global_fn)host_function("TVMFFIFunctionGetGlobal");
-    const function_call_fn call = (function_call_fn)host_function("TVMFFIFunctionCall");
-    const dec_ref_fn dec_ref = (dec_ref_fn)host_function("TVMFFIObjectDecRef");
+    const get_global_fn get_global = (get_global_fn)kiln_host_symbol("TVMFFIFunctionGetGlobal");
+    const function_call_fn call = (function_call_fn)kiln_host_symbol("TVMFFIFunctionCall");
+    const dec_ref_fn dec_ref = (dec_ref_fn)kiln_host_symbol("TVMFFIObjectDecRef");
     const byte_array name = {"ffi.Array", 9};
     void *make_array = NULL;
     int failed = 0;
@@ -135,7 +137,7 @@ static int run_into_new(kiln_binding *b, managed_tensor **made)
 
 static int return_new(kiln_binding *b, kiln_value *result)
 {
-    const from_dlpack_fn from_dlpack = (from_dlpack_fn)host_function("TVMFFITensorFromDLPack");
+    const from_dlpack_fn from_dlpack = (from_dlpack_fn)kiln_host_symbol("TVMFFITensorFromDLPack");
     const int outputs = b->function->n_params - b->function->n_inputs;
     managed_tensor *made[KILN_MAX_PARAMS] = {NULL};
     kiln_value objects[KILN_MAX_PARAMS];
@@ -173,5 +175,5 @@ int kiln_ffi_call(const kiln_function *function, const kiln_value *args, int32_t
         code = kiln_run_anywhere(&b);
         *result = (kiln_value){FFI_NONE, 0, {0}};
     }
-    return code == KILN_OK ? 0 : raise_error(code);
+    return code == KILN_OK ? 0 : kiln_raise(code);
 }

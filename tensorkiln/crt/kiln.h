@@ -33,7 +33,9 @@ enum kiln_code {
     KILN_ERROR_CPU = 9,      /* this processor lacks a feature that the library was compiled for */
     KILN_ERROR_NAME = 10,    /* no function of that name */
     KILN_ERROR_HOST = 11,    /* the host program lacks a service, e.g. tvm-ffi is not loaded */
-    KILN_ERROR_CONDITION = 12 /* sizes that the model cannot take: a table is too short for them */
+    KILN_ERROR_CONDITION = 12, /* sizes that the model cannot take: a table is too short for them */
+    KILN_ERROR_CALLBACK = 13,  /* a function of the host failed */
+    KILN_ERROR_DEPTH = 14      /* calls within calls, too many or too deep for the stack */
 };
 
 /* ---- values ---------------------------------------------------------------------------- */
@@ -58,16 +60,36 @@ typedef struct kiln_tensor {
     uint64_t byte_offset;
 } kiln_tensor;
 
-enum kiln_kind { KILN_INT = 1, KILN_BOOL = 2, KILN_FLOAT = 3, KILN_TENSOR = 7 };
+/* Numbers as in tvm-ffi. Kinds from 64 on are objects with a count of their references; those
+ * before are plain values, or (7 to 9) views of something that the caller keeps alive. */
+enum kiln_kind {
+    KILN_NONE = 0,
+    KILN_INT = 1,
+    KILN_BOOL = 2,
+    KILN_FLOAT = 3,
+    KILN_TENSOR = 7,      /* as.pointer: a kiln_tensor */
+    KILN_C_STRING = 8,    /* as.pointer: text that ends with NUL */
+    KILN_BYTES_VIEW = 9,  /* as.pointer: address and size */
+    KILN_SMALL_STRING = 11, /* up to 7 bytes in as.bytes; `small` is their number */
+    KILN_SMALL_BYTES = 12,
+    KILN_STRING = 65,
+    KILN_BYTES = 66,
+    KILN_FUNCTION = 68,
+    KILN_SHAPE = 69,
+    KILN_TENSOR_OBJECT = 70,
+    KILN_TUPLE = 71,
+    KILN_LIST = 75
+};
 
-/* An argument of kiln_call(); same layout as TVMFFIAny. */
+/* An argument or a result; same layout as TVMFFIAny. */
 typedef struct kiln_value {
     int32_t kind; /* enum kiln_kind */
-    uint32_t zero;
+    uint32_t small; /* 0 but for the size of a small string */
     union {
         int64_t integer;
         double real;
-        void *pointer; /* KILN_TENSOR: a kiln_tensor */
+        void *pointer;
+        char bytes[8];
     } as;
 } kiln_value;
 
@@ -114,6 +136,49 @@ int kiln_call(int function, const kiln_value *arguments, int count);
 
 /* Bytes the executor holds now. */
 int64_t kiln_executor_workspace_bytes(const kiln_executor *executor);
+
+/* ---- outer functions -----------------------------------------------------------------------
+ * Functions with branches, calls of functions as values, tuples, strings, or sizes that the data
+ * decides. They take and give values; only a library that has one has the functions below.
+ *
+ * Whoever gets a value from `kiln_make_...`, or as a result, owns a reference and gives it back
+ * with kiln_release(). Arguments stay the caller's. A tensor passed as a bare kiln_tensor is copied. */
+
+/* Calls an outer function in an executor (NULL: memory is borrowed for the call). `*result` is
+ * KILN_NONE after a failure. */
+int kiln_executor_invoke(kiln_executor *executor, int function, const kiln_value *arguments,
+                         int count, kiln_value *result);
+/* Calls a function that is a value. */
+int kiln_call_value(const kiln_value *function, const kiln_value *arguments, int count,
+                    kiln_value *result);
+
+/* A new tensor, row-major, 64-byte aligned; its contents are undefined. */
+int kiln_make_tensor(const int64_t *shape, int ndim, kiln_dtype dtype, kiln_value *made);
+/* A tensor that takes over a DLManagedTensor, in CPU memory. */
+int kiln_take_dlpack(void *managed, kiln_value *made);
+int kiln_make_tuple(const kiln_value *items, int count, kiln_value *made);
+int kiln_make_shape(const int64_t *sizes, int count, kiln_value *made);
+int kiln_make_string(const char *text, int64_t bytes, kiln_value *made);
+/* A function of the host. It returns KILN_OK with a result that it owns and hands over, or another
+ * code after kiln_set_last_error(). `destroy` runs with the last reference; NULL: nothing to do. */
+typedef int (*kiln_callback)(void *context, const kiln_value *arguments, int32_t count,
+                             kiln_value *result);
+int kiln_make_function(kiln_callback callback, void *context, void (*destroy)(void *context),
+                       kiln_value *made);
+/* Makes a function known to call_packed of this library; NULL takes the name away. */
+int kiln_register_function(const char *name, const kiln_value *function);
+void kiln_set_last_error(const char *sentence);
+
+/* Views into a value, valid while it lives; NULL (or -1) when it is of another kind. */
+const kiln_tensor *kiln_tensor_of(const kiln_value *value);
+const char *kiln_string_of(const kiln_value *value, int64_t *bytes);
+const int64_t *kiln_shape_of(const kiln_value *value, int *count);
+const kiln_value *kiln_items_of(const kiln_value *value, int *count); /* of a tuple or list */
+
+void kiln_retain(const kiln_value *value);
+void kiln_release(kiln_value *value); /* leaves KILN_NONE */
+/* Objects that this library has made and nobody has given back. */
+int64_t kiln_live_objects(void);
 
 /* ---- threads ---------------------------------------------------------------------------- */
 

@@ -66,6 +66,9 @@ KILN_API int kiln_function_index(const char *name)
     for (int i = 0; i < kiln_this_library.n_functions; i++)
         if (strcmp(kiln_this_library.functions[i]->name, name) == 0)
             return i;
+    for (int i = 0; i < kiln_this_library.n_outers; i++) /* their names stand first */
+        if (strcmp(*(const char *const *)kiln_this_library.outers[i], name) == 0)
+            return kiln_this_library.n_functions + i;
     kiln_fail(KILN_ERROR_NAME, "library %s has no function '%s'", kiln_this_library.name, name);
     return -1;
 }

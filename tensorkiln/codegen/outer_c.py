@@ -1,0 +1,143 @@
+"""The outer functions of a module as C for entry.c, and what hosts are told about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tensorkiln.codegen.call_plan import WeightArena, tensor_host_function
+from tensorkiln.codegen.host_function import HostFunction, c_name
+from tensorkiln.codegen.outer_calls import emit_call
+from tensorkiln.codegen.outer_function import OuterLibrary, OuterWriter
+from tensorkiln.codegen.outer_text import type_text
+from tensorkiln.ir.expr import Var
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import AnyTensorType, Function, PrimType, TensorType, Type
+from tensorkiln.ir.visit import free_vars
+
+# What kiln.h offers for values: exported by libraries that have an outer function.
+OUTER_EXPORTS: tuple[str, ...] = (
+    "kiln_call_value",
+    "kiln_executor_invoke",
+    "kiln_items_of",
+    "kiln_live_objects",
+    "kiln_make_function",
+    "kiln_make_shape",
+    "kiln_make_string",
+    "kiln_make_tensor",
+    "kiln_make_tuple",
+    "kiln_register_function",
+    "kiln_release",
+    "kiln_retain",
+    "kiln_set_last_error",
+    "kiln_shape_of",
+    "kiln_string_of",
+    "kiln_take_dlpack",
+    "kiln_tensor_of",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OuterCode:
+    """C of all outer functions. `helpers` are functions of the library that only they call."""
+
+    text: str
+    names: tuple[str, ...]
+    metadata: tuple[dict[str, object], ...]
+    helpers: tuple[HostFunction, ...]
+    count: int
+
+    @property
+    def exports(self) -> tuple[str, ...]:
+        """Symbols that the library shows because of them."""
+        return (*OUTER_EXPORTS, *(f"__tvm_ffi_{name}" for name in self.names))
+
+
+def outer_code(mod: IRModule, arena: WeightArena) -> OuterCode | None:
+    """C for every outer function of a module; None without any."""
+    outers = mod.outers
+    if not outers:
+        return None
+    library = OuterLibrary(mod, arena, emit_call)
+    library.names.update(c_name(f.name) for f in outers)
+    for f in outers:
+        OuterWriter(library, f, c_name(f.name)).function()
+    public = {f.name for f in mod.prim_funcs if f.public}
+    helpers = [
+        tensor_host_function(f, f.name) for n, f in library.prim_funcs.items() if n not in public
+    ]
+    shown = [f for f in outers if not f.attrs.get("private", False)]
+    text = "\n".join(
+        [
+            "/* ---- outer functions " + "-" * 70 + " */\n",
+            *library.tables.lines(),
+            "",
+            *(_declaration(d) for d in library.descriptors),
+            "\n" + "\n".join(library.texts),
+            *library.descriptors,
+            "",
+            *(_ffi_entry(f.name) for f in shown),
+            _table(outers),
+        ]
+    )
+    names = tuple(f.name for f in shown)
+    return OuterCode(text, names, tuple(map(_metadata, shown)), tuple(helpers), len(outers))
+
+
+def _declaration(descriptor: str) -> str:
+    """Prototypes: functions may call each other in any order."""
+    name = descriptor.split(" ")[3].removeprefix("outer_")
+    return (
+        f"static const kiln_outer outer_{name};\n"
+        f"static int body_{name}(const kiln_value *, const kiln_value *, kiln_value *);"
+    )
+
+
+def _ffi_entry(name: str) -> str:
+    head = f"KILN_API int __tvm_ffi_{name}("
+    return (
+        f"{head}void *, const kiln_value *, int32_t, kiln_value *);\n"
+        f"{head}void *self, const kiln_value *args, int32_t count,\n"
+        f"{' ' * len(head)}kiln_value *result)\n{{\n    (void)self;\n"
+        f"    return kiln_outer_ffi_call(&outer_{c_name(name)}, args, count, result);\n}}\n"
+    )
+
+
+def _table(outers: tuple[Function, ...]) -> str:
+    rows = "\n".join(f"    &outer_{c_name(f.name)}," for f in outers)
+    return f"static const struct kiln_outer *const outers[] = {{\n{rows}\n}};\n"
+
+
+def _metadata(f: Function) -> dict[str, object]:
+    names = [str(n) for n in f.attrs.get("input_names") or [p.name for p in f.params]]
+    shown = dict(f.attrs.get("dim_names", ()))
+    symbols: dict[Var, str] = {}
+    inputs = [_param(n, p.type, symbols, shown) for n, p in zip(names, f.params, strict=True)]
+    return {
+        "name": f.name,
+        "kind": "outer",
+        "inputs": inputs,
+        "outputs": [_param("result", f.result.type, symbols, shown)],
+        "symbols": {},
+        "workspace_bytes": 0,
+        "kernel_calls": 0,
+    }
+
+
+def _param(name: str, t: Type, symbols: dict[Var, str], shown: dict[str, str]) -> dict[str, object]:
+    """`dtype` is the element type of a tensor or a number, else the type in words."""
+    if isinstance(t, TensorType):
+        for d in t.shape:
+            symbols.update((v, shown.get(v.name, v.name)) for v in free_vars(d))
+        dims = [type_text(TensorType((d,), t.dtype), symbols) for d in t.shape]
+        texts = [d.partition("[")[2][:-1] for d in dims]
+        return {
+            "name": name,
+            "dtype": t.dtype.name,
+            "shape": [int(d) if d.isdigit() else d for d in texts],
+        }
+    if isinstance(t, AnyTensorType | PrimType) and t.dtype is not None:
+        return {"name": name, "dtype": t.dtype.name}
+    return {"name": name, "dtype": type_text(t, symbols)}
+
+
+__all__ = ["OUTER_EXPORTS", "OuterCode", "outer_code"]

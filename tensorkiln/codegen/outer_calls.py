@@ -1,0 +1,263 @@
+"""Calls in outer functions: functions of the module, values, names, loops, data-dependent sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
+from tensorkiln.codegen.host_header import quote
+from tensorkiln.codegen.host_function import c_name
+from tensorkiln.codegen.outer_function import OuterWriter
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.dtype import BOOL, INT64
+from tensorkiln.ir.expr import FloatImm, IntImm
+from tensorkiln.ir.relax import (
+    Call,
+    Constant,
+    Function,
+    GlobalRef,
+    PrimValue,
+    RVar,
+    ShapeValue,
+    StringValue,
+    TensorType,
+    Tuple,
+    TupleType,
+    Type,
+    Value,
+)
+from tensorkiln.ir.stmt import PrimFunc
+
+Callee = str | GlobalRef | RVar
+
+
+def emit_call(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
+    """The steps of one call; its result goes into `out`."""
+    callee = call.callee
+    if isinstance(callee, str):
+        emit = _OPERATORS.get(callee)
+        if emit is None:
+            raise InternalError(f"{w.f.name}: {var.name} = {callee}(...) is no host step")
+        emit(w, var, call, out)
+        return
+    f = w.library.mod[callee.name] if isinstance(callee, GlobalRef) else None
+    if isinstance(f, PrimFunc):
+        _prim_func(w, var.type, f, call.args, out)
+        return
+    w.step(_invoke(w, callee, w.array(call.args), len(call.args), out))
+    if f is None or w.unknown(var.type):
+        w.match(out, var.type, f"the result of {callee.name}")
+
+
+def _invoke(w: OuterWriter, callee: GlobalRef | RVar, args: str, count: int, out: str) -> str:
+    """The C call of a graph or outer function, or of a function that is a value."""
+    if isinstance(callee, RVar):
+        return f"kiln_call_value({w.pointer(callee)}, {args}, {count}, &{out})"
+    f = w.library.mod[callee.name]
+    if not isinstance(f, Function) or f.is_primitive or f.external:
+        raise UnsupportedError(f"{w.f.name}: {callee.name} is no function that can be called here")
+    if len(f.params) != count:
+        raise InternalError(f"{w.f.name}: {f.name} takes {len(f.params)} operands, not {count}")
+    if f.is_outer:
+        return f"body_{c_name(f.name)}(NULL, {args}, &{out})"
+    as_tuple = int(isinstance(f.result, Tuple))
+    return f"kiln_run_function(&function_{f.name}, {args}, {count}, {as_tuple}, &{out})"
+
+
+# ---- tensor programs ---------------------------------------------------------------------------
+
+
+def _prim_func(w: OuterWriter, t: Type, f: PrimFunc, args: Sequence[Value], out: str) -> None:
+    """`out = f(args)`: outputs are made here; shapes and numbers are its scalar parameters."""
+    tensors = [a for a in args if not isinstance(a, ShapeValue | PrimValue)]
+    types = t.fields if isinstance(t, TupleType) else (t,)
+    outputs = _new_outputs(w, types, out, isinstance(t, TupleType))
+    _run_prim_func(w, f, [w.operand(a) for a in tensors] + outputs, _scalars(w, args))
+    if isinstance(t, TupleType):
+        _tuple_of(w, outputs, out)
+
+
+def _scalars(w: OuterWriter, args: Sequence[Value]) -> list[str]:
+    out = []
+    for a in args:
+        if isinstance(a, PrimValue):
+            out.append(w.operand(a))
+        elif isinstance(a, ShapeValue):
+            out += [f"kiln_int({w.size(e)})" for e in a.values]
+    return out
+
+
+def _run_prim_func(w: OuterWriter, f: PrimFunc, buffers: list[str], scalars: list[str]) -> None:
+    w.library.prim_funcs[f.name] = f
+    if len(buffers) != len(f.buffers) or len(scalars) != len(f.scalars):
+        raise InternalError(
+            f"{w.f.name}: {f.name} takes {len(f.buffers)} tensors and {len(f.scalars)} numbers, "
+            f"the call gives {len(buffers)} and {len(scalars)}"
+        )
+    tensors, numbers = iter(buffers), iter(scalars)
+    row = ", ".join(next(tensors if isinstance(p, Buffer) else numbers) for p in f.params)
+    args = f"(const kiln_value[]){{{row}}}" if f.params else "NULL"
+    nothing = w.slot("nothing")
+    w.step(f"kiln_run_function(&function_{f.name}, {args}, {len(f.params)}, 0, &{nothing})")
+
+
+def _new_outputs(w: OuterWriter, types: Sequence[Type], out: str, several: bool) -> list[str]:
+    slots = []
+    for t in types:
+        if not isinstance(t, TensorType):
+            raise UnsupportedError(f"{w.f.name}: {w.where}: a result that is no tensor of known size")
+        slots.append(w.slot("out") if several else out)
+        w.new_tensor(t, slots[-1])
+    return slots
+
+
+def _tuple_of(w: OuterWriter, slots: Sequence[str], out: str) -> None:
+    array = f"(const kiln_value[]){{{', '.join(slots)}}}" if slots else "NULL"
+    w.step(f"kiln_make_tuple({array}, {len(slots)}, &{out})")
+
+
+def _call_tir_inplace(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
+    """Result k is argument `inplace[k]`, which the function overwrites, or for -1 a new tensor."""
+    target, *args = call.args
+    f = w.library.mod[target.name] if isinstance(target, GlobalRef) else None
+    if not isinstance(f, PrimFunc):
+        raise InternalError(f"{w.f.name}: {w.where}: call_tir_inplace of what is no PrimFunc")
+    several = isinstance(var.type, TupleType)
+    types = var.type.fields if isinstance(var.type, TupleType) else (var.type,)
+    inplace = tuple(call.attrs["inplace"])
+    tensors = [a for a in args if not isinstance(a, ShapeValue | PrimValue)]
+    operands = [w.owned(a) for a in tensors]
+    fresh = _new_outputs(
+        w, [t for t, i in zip(types, inplace, strict=True) if i < 0], out, several
+    )
+    _run_prim_func(w, f, operands + fresh, _scalars(w, args))
+    news = iter(fresh)
+    results = [next(news) if i < 0 else operands[i] for i in inplace]
+    if several:
+        _tuple_of(w, results, out)
+    elif inplace[0] >= 0:
+        w.step(f"kiln_take(&{results[0]}, &{out})")
+
+
+# ---- functions by name -------------------------------------------------------------------------
+
+
+def _name_and_args(w: OuterWriter, call: Call) -> tuple[str, list[Value]]:
+    """The name, and the arguments: attributes other than the name follow the operands."""
+    name = call.attrs.get("name")
+    if not isinstance(name, str) or not name:
+        raise UserError(f"{w.f.name}: {call.op} needs the name of a function", code="no-name")
+    return name, [*call.args, *(_literal(v) for k, v in call.attrs.items_ if k != "name")]
+
+
+def _literal(value: object) -> Value:
+    if isinstance(value, bool | int):
+        return PrimValue(IntImm(int(value), BOOL if isinstance(value, bool) else INT64))
+    if isinstance(value, float):
+        return PrimValue(FloatImm(value))
+    if isinstance(value, str):
+        return StringValue(value)
+    raise UnsupportedError(f"call_packed with an attribute that is {type(value).__name__}")
+
+
+def _call_packed(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
+    name, args = _name_and_args(w, call)
+    texts = [w.owned(a) if isinstance(a, Constant) else w.operand(a) for a in args]
+    array = f"(const kiln_value[]){{{', '.join(texts)}}}" if texts else "NULL"
+    w.step(f"kiln_call_packed({quote(name)}, {array}, {len(args)}, &{out})")
+    w.match(out, var.type, f"the result of '{name}'")
+
+
+def _call_dps_packed(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
+    name, args = _name_and_args(w, call)
+    several = isinstance(var.type, TupleType)
+    types = var.type.fields if isinstance(var.type, TupleType) else (var.type,)
+    outputs = _new_outputs(w, types, out, several)
+    texts = [*(w.owned(a) if isinstance(a, Constant) else w.operand(a) for a in args), *outputs]
+    array = f"(const kiln_value[]){{{', '.join(texts)}}}"
+    w.step(f"kiln_call_packed({quote(name)}, {array}, {len(texts)}, &{w.slot('nothing')})")
+    if several:
+        _tuple_of(w, outputs, out)
+
+
+# ---- loops -------------------------------------------------------------------------------------
+
+
+def _while_loop(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
+    """state = body(*state) as long as cond(*state); one value of state is not in a tuple."""
+    cond, body, *state = call.args
+    for f in (cond, body):
+        if not isinstance(f, GlobalRef | RVar):
+            raise InternalError(f"{w.f.name}: {w.where}: while_loop of what is no function")
+    assert isinstance(cond, GlobalRef | RVar) and isinstance(body, GlobalRef | RVar)
+    count, name = len(state), var.name
+    held = w.slot(f"{name}_state", max(1, count))
+    for i, s in enumerate(state):
+        w.step(f"kiln_take({w.pointer(s)}, &{held}[{i}])")
+    test, following = w.slot(f"{name}_test"), w.slot(f"{name}_next")
+    plain = count == 1 and not _is_one_tuple(var.type, state[0].type)
+    with w.block("for (;;)"):
+        w.line("int again;")
+        w.step(_invoke(w, cond, held, count, test))
+        w.step(f"kiln_truth(&{test}, &again)")
+        w.line(f"kiln_release(&{test});")
+        w.line("if (!again)")
+        w.line("    break;")
+        w.step(_invoke(w, body, held, count, following))
+        if plain:
+            w.line(f"kiln_release(&{held}[0]);")
+            w.line(f"{held}[0] = {following};")
+            w.line(f"{following}.kind = KILN_NONE;")
+        else:
+            w.step(f"kiln_spread(&{following}, {count}, {held})")
+            w.line(f"kiln_release(&{following});")
+    if plain:
+        w.step(f"kiln_take(&{held}[0], &{out})")
+    else:
+        w.step(f"kiln_make_tuple({held}, {count}, &{out})")
+    w.match(out, var.type, "the state after the loop")
+
+
+def _is_one_tuple(result: Type, state: Type) -> bool:
+    """Whether one value of state comes back in a tuple: the result's type says so."""
+    return isinstance(result, TupleType) and not (
+        isinstance(state, TupleType) and len(state.fields) == len(result.fields)
+    )
+
+
+# ---- results whose size the data decides -------------------------------------------------------
+
+
+def _dynamic(function: str, slots: int, *attrs: str) -> Callable[..., None]:
+    """An operator that crt computes: pointers to its operands (those left out are nothing), then
+    attributes as integers; `axis=` also gives whether there is none."""
+
+    def emit(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
+        texts = [w.pointer(a) for a in call.args]
+        texts += ["&kiln_nothing"] * (slots - len(texts))
+        for attr in attrs:
+            name, _, default = attr.partition("=")
+            value = call.attrs.get(name, int(default) if default else None)
+            texts.append(str(int(value or 0)))
+            if name == "axis":
+                texts.append(str(int(value is None)))
+        w.step(f"{function}({', '.join([*texts, f'&{out}'])})")
+        w.match(out, var.type, f"the result of {call.op}")
+
+    return emit
+
+
+_OPERATORS: dict[str, Callable[[OuterWriter, RVar, Call, str], None]] = {
+    "call_packed": _call_packed,
+    "call_dps_packed": _call_dps_packed,
+    "call_tir_inplace": _call_tir_inplace,
+    "while_loop": _while_loop,
+    "nonzero": _dynamic("kiln_nonzero", 1),
+    "compress": _dynamic("kiln_compress", 2, "axis"),
+    "slice_dynamic": _dynamic("kiln_slice_dynamic", 5),
+    "unique": _dynamic("kiln_unique", 1, "axis", "sorted=1"),
+    "non_max_suppression": _dynamic("kiln_non_max_suppression", 5, "center_point_box=0"),
+}
+HOST_STEPS = frozenset(_OPERATORS)
+
+__all__ = ["HOST_STEPS", "emit_call"]

@@ -1,0 +1,158 @@
+/* Values against types: kinds, element types, ranks, sizes. Every refusal is one sentence that
+ * names the value, what was expected and what came. */
+#include "outer.h"
+#include <stdio.h>
+
+typedef struct matching {
+    const char *function;
+    const char *what;
+    const kiln_type *whole; /* for messages about a field, the type around it */
+    int64_t *sizes;         /* of the dimensions that are still to come */
+} matching;
+
+static int expected_kind(const matching *m, const kiln_type *type, const kiln_value *value)
+{
+    return kiln_fail(KILN_ERROR_ARGUMENT, "%s: %s must be %s%s%s, received %s", m->function,
+                     m->what, type->text, type == m->whole ? "" : " in ",
+                     type == m->whole ? "" : m->whole->text, kiln_kind_name(value));
+}
+
+static int expected_tensor(const matching *m, int code, const kiln_type *type,
+                           const kiln_tensor *tensor, int dim)
+{
+    char dtype[40], shape[KILN_SHAPE_TEXT], why[80] = "";
+    kiln_dtype_text(dtype, sizeof dtype, tensor->dtype);
+    kiln_shape_text(shape, tensor->shape, tensor->ndim);
+    if (dim >= 0)
+        snprintf(why, sizeof why, ": dimension %d is %lld, expected %lld", dim,
+                 (long long)tensor->shape[dim], (long long)m->sizes[dim]);
+    return kiln_fail(code, "%s: %s must be %s, received %s %s%s", m->function, m->what, type->text,
+                     dtype, shape, why);
+}
+
+static int match_tensor(matching *m, const kiln_type *type, const kiln_value *value)
+{
+    const kiln_tensor *tensor = kiln_tensor_of(value);
+    if (tensor == NULL)
+        return expected_kind(m, type, value);
+    if (tensor->device_type != 1)
+        return kiln_fail(KILN_ERROR_DEVICE,
+                         "%s: %s must be in CPU memory (device type 1), received device type %d",
+                         m->function, m->what, tensor->device_type);
+    const kiln_dtype is = tensor->dtype, must = type->dtype;
+    if (must.bits != 0 && (is.code != must.code || is.bits != must.bits || is.lanes != must.lanes))
+        return expected_tensor(m, KILN_ERROR_DTYPE, type, tensor, -1);
+    if (type->count < 0)
+        return KILN_OK;
+    if (tensor->ndim != type->count)
+        return expected_tensor(m, KILN_ERROR_RANK, type, tensor, -1);
+    for (int d = 0; d < type->count; d++) {
+        if (m->sizes[d] == -1)
+            m->sizes[d] = tensor->shape[d];
+        else if (m->sizes[d] != tensor->shape[d])
+            return expected_tensor(m, KILN_ERROR_SHAPE, type, tensor, d);
+    }
+    m->sizes += type->count;
+    return KILN_OK;
+}
+
+/* Hosts without a shape type pass a tuple of integers. */
+static int tuple_to_shape(kiln_value *value)
+{
+    int count = 0;
+    int64_t sizes[KILN_MAX_RANK];
+    const kiln_value *items = kiln_items_of(value, &count);
+    kiln_value made;
+    if (items == NULL || count > KILN_MAX_RANK)
+        return KILN_OK; /* match_shape has the words */
+    for (int i = 0; i < count; i++) {
+        if (items[i].kind != KILN_INT)
+            return KILN_OK;
+        sizes[i] = items[i].as.integer;
+    }
+    const int code = kiln_make_shape(sizes, count, &made);
+    if (code == KILN_OK) {
+        kiln_release(value);
+        *value = made;
+    }
+    return code;
+}
+
+static int match_shape(const matching *m, const kiln_type *type, kiln_value *value)
+{
+    int count = 0;
+    const int code = tuple_to_shape(value);
+    if (code != KILN_OK)
+        return code;
+    if (kiln_shape_of(value, &count) == NULL)
+        return expected_kind(m, type, value);
+    if (type->count >= 0 && count != type->count)
+        return kiln_fail(KILN_ERROR_RANK, "%s: %s must be %s, received a shape of %d", m->function,
+                         m->what, type->text, count);
+    return KILN_OK;
+}
+
+static int match_number(const matching *m, const kiln_type *type, kiln_value *value)
+{
+    if (type->kind == KILN_IS_FLOAT && value->kind == KILN_INT)
+        *value = kiln_real((double)value->as.integer);
+    if (type->kind == KILN_IS_FLOAT ? value->kind == KILN_FLOAT
+                                    : value->kind == KILN_INT || value->kind == KILN_BOOL) {
+        if (type->kind == KILN_IS_BOOL)
+            *value = kiln_bool(value->as.integer != 0);
+        else if (type->kind == KILN_IS_INT)
+            value->kind = KILN_INT;
+        return KILN_OK;
+    }
+    return expected_kind(m, type, value);
+}
+
+static int match_value(matching *m, const kiln_type *type, kiln_value *value);
+
+static int match_fields(matching *m, const kiln_type *type, kiln_value *value)
+{
+    int count = 0, code;
+    const kiln_value *items = kiln_items_of(value, &count);
+    if (items == NULL)
+        return expected_kind(m, type, value);
+    if (count != type->count)
+        return kiln_fail(KILN_ERROR_COUNT, "%s: %s must be %s, received a tuple of %d", m->function,
+                         m->what, type->text, count);
+    for (int i = 0; i < count; i++) {
+        /* What a field becomes here (a shape, a number with a fraction) is not written back: the
+         * tuple may be shared. */
+        kiln_value item;
+        if ((code = kiln_take(&items[i], &item)) != KILN_OK)
+            return code;
+        code = match_value(m, type->fields[i], &item);
+        kiln_release(&item);
+        if (code != KILN_OK)
+            return code;
+    }
+    return KILN_OK;
+}
+
+static int match_value(matching *m, const kiln_type *type, kiln_value *value)
+{
+    int64_t bytes;
+    switch (type->kind) {
+    case KILN_IS_TENSOR: return match_tensor(m, type, value);
+    case KILN_IS_TUPLE: return match_fields(m, type, value);
+    case KILN_IS_SHAPE: return match_shape(m, type, value);
+    case KILN_IS_INT:
+    case KILN_IS_BOOL:
+    case KILN_IS_FLOAT: return match_number(m, type, value);
+    case KILN_IS_STRING:
+        return kiln_string_of(value, &bytes) != NULL ? KILN_OK : expected_kind(m, type, value);
+    case KILN_IS_FUNCTION:
+        return value->kind == KILN_FUNCTION ? KILN_OK : expected_kind(m, type, value);
+    default: return KILN_OK;
+    }
+}
+
+int kiln_match(kiln_value *value, const kiln_type *type, int64_t *sizes, const char *function,
+               const char *what)
+{
+    matching m = {function, what, type, sizes};
+    return match_value(&m, type, value);
+}

@@ -1,0 +1,155 @@
+/* The frame of an outer function: its locals, how deep calls may go, and calls of graph functions. */
+#include "outer.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MAX_DEPTH 10000
+#define STACK_KEPT ((size_t)512 << 10) /* for kernels and the host's callbacks */
+
+static __thread int depth;
+static __thread char *stack_floor; /* the lowest address that frames may reach */
+
+/* Half of a small stack is kept; where a thread's stack is unknown, calls are only counted. */
+static char *find_stack_floor(void)
+{
+    pthread_attr_t attributes;
+    void *low = NULL;
+    size_t size = 0;
+    if (pthread_getattr_np(pthread_self(), &attributes) == 0) {
+        pthread_attr_getstack(&attributes, &low, &size);
+        pthread_attr_destroy(&attributes);
+    }
+    return (char *)low + (size / 2 < STACK_KEPT ? size / 2 : STACK_KEPT);
+}
+
+int kiln_enter(const char *function, kiln_value *locals, size_t bytes)
+{
+    memset(locals, 0, bytes); /* KILN_NONE is 0 */
+    if (stack_floor == NULL)
+        stack_floor = find_stack_floor();
+    depth++;
+    if (depth > MAX_DEPTH || (char *)__builtin_frame_address(0) < stack_floor)
+        return kiln_fail(KILN_ERROR_DEPTH,
+                         "%s: calls are %d deep, %s; a while_loop needs no stack", function, depth,
+                         depth > MAX_DEPTH ? "which is the limit" : "and the stack is used up");
+    return KILN_OK;
+}
+
+int kiln_leave(const char *function, const char *at, int code, kiln_value *locals, size_t bytes)
+{
+    for (size_t i = 0; i < bytes / sizeof *locals; i++)
+        kiln_release(&locals[i]);
+    depth--;
+    if (code != KILN_OK)
+        kiln_locate(function, at);
+    return code;
+}
+
+int kiln_invoke_outer(const kiln_outer *outer, const kiln_value *captured, const kiln_value *args,
+                      int count, kiln_value *result)
+{
+    *result = (kiln_value){KILN_NONE, 0, {0}};
+    if (count != outer->n_params)
+        return kiln_fail(KILN_ERROR_COUNT, "%s: expected %d argument%s, received %d", outer->name,
+                         outer->n_params, outer->n_params == 1 ? "" : "s", count);
+    const int code = kiln_prepare();
+    return code == KILN_OK ? outer->run(captured, args, result) : code;
+}
+
+/* ---- graph functions ---------------------------------------------------------------------- */
+
+static int new_outputs(kiln_binding *b, kiln_value *outputs)
+{
+    const kiln_function *f = b->function;
+    for (int p = f->n_inputs; p < f->n_params; p++) {
+        int64_t shape[KILN_MAX_RANK];
+        kiln_value *output = &outputs[p - f->n_inputs];
+        for (int d = 0; d < f->params[p].ndim; d++)
+            shape[d] = kiln_param_dim(b, p, d);
+        const int code = kiln_make_tensor(shape, f->params[p].ndim, f->params[p].dtype, output);
+        if (code != KILN_OK)
+            return code;
+        b->tensor[p] = kiln_tensor_of(output);
+        b->data[p] = b->tensor[p]->data;
+    }
+    b->count = f->n_params;
+    return KILN_OK;
+}
+
+static int run_into_outputs(kiln_binding *b, int as_tuple, kiln_value *result)
+{
+    const int count = b->function->n_params - b->function->n_inputs;
+    kiln_value outputs[KILN_MAX_PARAMS] = {{0, 0, {0}}};
+    int code = new_outputs(b, outputs);
+    if (code == KILN_OK)
+        code = kiln_run_in_current(b);
+    if (code == KILN_OK)
+        code = as_tuple || count != 1 ? kiln_make_tuple(outputs, count, result)
+                                      : kiln_take(&outputs[0], result);
+    for (int i = 0; i < count; i++)
+        kiln_release(&outputs[i]);
+    return code;
+}
+
+int kiln_run_function(const kiln_function *function, const kiln_value *args, int count,
+                      int as_tuple, kiln_value *result)
+{
+    kiln_value values[KILN_MAX_PARAMS];
+    kiln_binding b;
+    for (int p = 0; p < count && p < KILN_MAX_PARAMS; p++) {
+        const kiln_tensor *tensor = kiln_tensor_of(&args[p]);
+        values[p] = args[p];
+        if (tensor != NULL) {
+            values[p].kind = KILN_TENSOR;
+            values[p].as.pointer = (void *)(uintptr_t)tensor;
+        }
+    }
+    const int code = kiln_bind(&b, function, values, count);
+    if (code != KILN_OK)
+        return code;
+    if (count < function->n_params)
+        return run_into_outputs(&b, as_tuple, result);
+    return kiln_run_in_current(&b);
+}
+
+/* ---- hosts -------------------------------------------------------------------------------- */
+
+static const kiln_outer *outer_at(int index)
+{
+    const int k = index - kiln_this_library.n_functions;
+    return k >= 0 && k < kiln_this_library.n_outers ? kiln_this_library.outers[k] : NULL;
+}
+
+static int invoke_by_index(int function, const kiln_value *args, int count, kiln_value *result)
+{
+    const kiln_outer *outer = outer_at(function);
+    if (outer != NULL)
+        return kiln_invoke_outer(outer, NULL, args, count, result);
+    if (function < 0 || function >= kiln_this_library.n_functions)
+        return kiln_fail(KILN_ERROR_NAME, "library %s has no function number %d",
+                         kiln_this_library.name, function);
+    return kiln_run_function(kiln_this_library.functions[function], args, count, 0, result);
+}
+
+KILN_API int kiln_executor_invoke(kiln_executor *executor, int function,
+                                  const kiln_value *arguments, int count, kiln_value *result)
+{
+    kiln_current before;
+    *result = (kiln_value){KILN_NONE, 0, {0}};
+    kiln_set_current(executor, &before);
+    const int code = invoke_by_index(function, arguments, count, result);
+    kiln_restore_current(&before);
+    return code;
+}
+
+int kiln_outer_ffi_call(const kiln_outer *outer, const kiln_value *args, int32_t count,
+                        kiln_value *result)
+{
+    return kiln_ffi_result(kiln_invoke_outer(outer, NULL, args, count, result));
+}
+
+KILN_API void kiln_set_last_error(const char *sentence)
+{
+    kiln_fail(KILN_ERROR_CALLBACK, "%s", sentence);
+}

@@ -1,0 +1,116 @@
+/* Functions by name, for call_packed: the host's, tvm-ffi's, this library's. */
+#include "outer.h"
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct registered {
+    struct registered *next;
+    kiln_value function;
+    char name[];
+} registered;
+
+static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
+static registered *registry;
+
+/* Takes the entry of a name out of the list; the lock is held. */
+static registered *unlink_name(const char *name)
+{
+    for (registered **at = &registry; *at != NULL; at = &(*at)->next)
+        if (strcmp((*at)->name, name) == 0) {
+            registered *found = *at;
+            *at = found->next;
+            return found;
+        }
+    return NULL;
+}
+
+static registered *new_entry(const char *name, const kiln_value *function)
+{
+    const size_t size = strlen(name) + 1;
+    registered *entry = malloc(sizeof *entry + size);
+    if (entry != NULL) {
+        memcpy(entry->name, name, size);
+        entry->function = *function;
+        kiln_retain(function);
+    }
+    return entry;
+}
+
+KILN_API int kiln_register_function(const char *name, const kiln_value *function)
+{
+    registered *entry = NULL;
+    if (function != NULL && function->kind != KILN_FUNCTION)
+        return kiln_fail(KILN_ERROR_ARGUMENT, "'%s' is registered with %s, expected a function",
+                         name, kiln_kind_name(function));
+    if (function != NULL && (entry = new_entry(name, function)) == NULL)
+        return kiln_fail(KILN_ERROR_MEMORY, "out of memory");
+    pthread_mutex_lock(&registry_lock);
+    registered *old = unlink_name(name);
+    if (entry != NULL) {
+        entry->next = registry;
+        registry = entry;
+    }
+    pthread_mutex_unlock(&registry_lock);
+    if (old != NULL) { /* may run code of the host: not under the lock */
+        kiln_release(&old->function);
+        free(old);
+    }
+    return KILN_OK;
+}
+
+static void find_registered(const char *name, kiln_value *found)
+{
+    pthread_mutex_lock(&registry_lock);
+    for (registered *entry = registry; entry != NULL; entry = entry->next)
+        if (strcmp(entry->name, name) == 0) {
+            kiln_retain(&entry->function);
+            *found = entry->function;
+            break;
+        }
+    pthread_mutex_unlock(&registry_lock);
+}
+
+static int find_own(const char *name, kiln_value *found)
+{
+    for (int i = 0; i < kiln_this_library.n_outers; i++)
+        if (strcmp(kiln_this_library.outers[i]->name, name) == 0)
+            return kiln_make_closure(kiln_this_library.outers[i], NULL, 0, found);
+    for (int i = 0; i < kiln_this_library.n_functions; i++)
+        if (strcmp(kiln_this_library.functions[i]->name, name) == 0)
+            return kiln_make_native(kiln_this_library.functions[i], 0, found);
+    return KILN_OK;
+}
+
+int kiln_call_packed(const char *name, const kiln_value *args, int count, kiln_value *result)
+{
+    kiln_value function = {KILN_NONE, 0, {0}};
+    int code = KILN_OK;
+    find_registered(name, &function);
+    if (function.kind == KILN_NONE)
+        kiln_find_foreign(name, &function);
+    if (function.kind == KILN_NONE)
+        code = find_own(name, &function);
+    if (code == KILN_OK && function.kind == KILN_NONE)
+        return kiln_fail(KILN_ERROR_NAME,
+                         "call_packed: no function '%s'; register it before the call: "
+                         "tk.runtime.register_function(\"%s\", f) in Python, "
+                         "kiln_register_function() in C",
+                         name, name);
+    if (code == KILN_OK)
+        code = kiln_call_value(&function, args, count, result);
+    kiln_release(&function);
+    return code;
+}
+
+#if defined(__GNUC__)
+/* dlclose() forgets the names. Functions of the host are not given back: it may be gone. */
+__attribute__((destructor)) static void forget_names(void)
+{
+    while (registry != NULL) {
+        registered *next = registry->next;
+        free(registry);
+        registry = next;
+    }
+}
+#endif

@@ -1,0 +1,142 @@
+/* Tensors as objects: memory of their own, or that of a DLManagedTensor. */
+#include "outer.h"
+#include <string.h>
+
+#define DATA_ALIGN ((size_t)64)
+
+typedef struct dlpack_tensor { /* same layout as DLManagedTensor */
+    kiln_tensor tensor;
+    void *context;
+    void (*deleter)(void *self);
+} dlpack_tensor;
+
+static void release_tensor(void *self, int what)
+{
+    kiln_tensor_object *object = self;
+    dlpack_tensor *managed = object->managed;
+    if ((what & 1) && managed != NULL && managed->deleter != NULL)
+        managed->deleter(managed);
+    if (what & 2)
+        kiln_free_object(self);
+}
+
+/* An object with room for shape, strides and `bytes` of data at a 64-byte boundary. */
+static kiln_tensor_object *tensor_object(int ndim, size_t bytes)
+{
+    const size_t head = sizeof(kiln_tensor_object) + 2 * (size_t)ndim * sizeof(int64_t);
+    const size_t start = (head + DATA_ALIGN - 1) & ~(DATA_ALIGN - 1);
+    kiln_tensor_object *object = kiln_new_object(start + bytes, KILN_TENSOR_OBJECT, release_tensor);
+    if (object == NULL)
+        return NULL;
+    int64_t *shape = (int64_t *)(object + 1);
+    object->managed = NULL;
+    object->tensor = (kiln_tensor){(char *)object + start, 1, 0, ndim, {0, 0, 1}, shape,
+                                   shape + ndim, 0};
+    return object;
+}
+
+static void fill_strides(kiln_tensor *tensor)
+{
+    int64_t step = 1;
+    for (int d = tensor->ndim - 1; d >= 0; d--) {
+        tensor->strides[d] = step;
+        step *= tensor->shape[d];
+    }
+}
+
+int64_t kiln_element_bytes(kiln_dtype dtype)
+{
+    return (dtype.bits * dtype.lanes + 7) / 8;
+}
+
+int64_t kiln_element_count(const kiln_tensor *tensor)
+{
+    int64_t count = 1;
+    for (int d = 0; d < tensor->ndim; d++)
+        count *= tensor->shape[d];
+    return count;
+}
+
+KILN_API int kiln_make_tensor(const int64_t *shape, int ndim, kiln_dtype dtype, kiln_value *made)
+{
+    int64_t bytes = kiln_element_bytes(dtype);
+    if (ndim < 0 || ndim > KILN_MAX_RANK)
+        return kiln_fail(KILN_ERROR_RANK, "a tensor with %d dimensions, the limit is %d", ndim,
+                         KILN_MAX_RANK);
+    for (int d = 0; d < ndim; d++) {
+        if (shape[d] < 0)
+            return kiln_fail(KILN_ERROR_SHAPE, "a new tensor with %lld in dimension %d",
+                             (long long)shape[d], d);
+        if (__builtin_mul_overflow(bytes, shape[d], &bytes))
+            return kiln_fail(KILN_ERROR_MEMORY, "out of memory: the size of a tensor overflows");
+    }
+    kiln_tensor_object *object = tensor_object(ndim, (size_t)bytes);
+    if (object == NULL)
+        return KILN_ERROR_MEMORY;
+    object->tensor.dtype = dtype;
+    for (int d = 0; d < ndim; d++)
+        object->tensor.shape[d] = shape[d];
+    fill_strides(&object->tensor);
+    *made = kiln_object_value(object);
+    return KILN_OK;
+}
+
+KILN_API int kiln_take_dlpack(void *managed, kiln_value *made)
+{
+    dlpack_tensor *from = managed;
+    kiln_tensor_object *object = tensor_object(from->tensor.ndim, 0);
+    if (object == NULL)
+        return KILN_ERROR_MEMORY;
+    kiln_tensor *tensor = &object->tensor;
+    int64_t *shape = tensor->shape, *strides = tensor->strides;
+    *tensor = from->tensor;
+    tensor->shape = shape;
+    tensor->strides = strides;
+    for (int d = 0; d < tensor->ndim; d++)
+        shape[d] = from->tensor.shape[d];
+    if (from->tensor.strides == NULL)
+        fill_strides(tensor);
+    else
+        for (int d = 0; d < tensor->ndim; d++)
+            strides[d] = from->tensor.strides[d];
+    object->managed = from;
+    *made = kiln_object_value(object);
+    return KILN_OK;
+}
+
+KILN_API const kiln_tensor *kiln_tensor_of(const kiln_value *value)
+{
+    if (value->kind == KILN_TENSOR)
+        return value->as.pointer;
+    if (value->kind == KILN_TENSOR_OBJECT)
+        return &((kiln_tensor_object *)value->as.pointer)->tensor;
+    return NULL;
+}
+
+int kiln_copy_tensor(const kiln_tensor *tensor, kiln_value *copy)
+{
+    if (tensor == NULL)
+        return kiln_fail(KILN_ERROR_NULL, "a tensor is a null pointer");
+    if (tensor->device_type != 1)
+        return kiln_fail(KILN_ERROR_DEVICE,
+                         "a tensor must be in CPU memory (device type 1), received device type %d",
+                         tensor->device_type);
+    const int code = kiln_make_tensor(tensor->shape, tensor->ndim, tensor->dtype, copy);
+    if (code == KILN_OK && kiln_element_count(tensor) != 0)
+        kiln_pack(kiln_data(kiln_tensor_of(copy)), tensor, kiln_data(tensor));
+    return code;
+}
+
+int kiln_packed(const kiln_value *value, const kiln_tensor **tensor, kiln_value *packed)
+{
+    *packed = (kiln_value){KILN_NONE, 0, {0}};
+    *tensor = kiln_tensor_of(value);
+    if (*tensor == NULL)
+        return kiln_fail(KILN_ERROR_ARGUMENT, "expected a tensor, received %s",
+                         kiln_kind_name(value));
+    if ((*tensor)->device_type == 1 && kiln_is_contiguous(*tensor))
+        return KILN_OK;
+    const int code = kiln_copy_tensor(*tensor, packed);
+    *tensor = code == KILN_OK ? kiln_tensor_of(packed) : NULL;
+    return code;
+}
