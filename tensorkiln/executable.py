@@ -17,6 +17,7 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.codegen.call_plan import ALIGN, WeightArena
 from tensorkiln.codegen.host_c import exported_symbols, required_features
 from tensorkiln.codegen.host_function import HostFunction
+from tensorkiln.codegen.outer_c import OuterCode
 from tensorkiln.codegen.stripped_c import kernel_prefix, stripped_c, stripped_h
 from tensorkiln.ir.module import IRModule
 from tensorkiln.link.shared import Fcompile, link_shared
@@ -82,6 +83,7 @@ class Executable:
     kernels: tuple[KernelInfo, ...] = ()
     libraries: tuple[str, ...] = ()
     linker: Fcompile | str | None = None
+    outer: OuterCode | None = None
     _loaded: Module | None = field(default=None, repr=False)
     _folder: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False)
 
@@ -124,7 +126,7 @@ class Executable:
             _weights_of(self.artifacts),
             path,
             triple=cpu_target(self.target).mtriple,
-            exports=exported_symbols(self.functions, prefix=self.name),
+            exports=exported_symbols(self.functions, prefix=self.name, outer=self.outer),
             libraries=self.libraries,
             fcompile=fcompile or self.linker,
             workspace_dir=workspace_dir,

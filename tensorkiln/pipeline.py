@@ -27,6 +27,7 @@ from tensorkiln.codegen.host_c import entry_c, header_h
 from tensorkiln.codegen.host_function import HostFunction, c_name
 from tensorkiln.codegen.llvm.compile import compile_kernels
 from tensorkiln.codegen.lowered import require_lowered
+from tensorkiln.codegen.outer_c import outer_code
 from tensorkiln.executable import Executable, weights_content
 from tensorkiln.external import (
     External,
@@ -280,7 +281,8 @@ def _assemble(mod: IRModule, plan: Plan, code: Sequence[Artifact]) -> Executable
     arena = WeightArena()
     functions: list[HostFunction] = [graph_host_function(f, mod, arena) for f in mod.graphs]
     functions += [tensor_host_function(f, f.name) for f in mod.prim_funcs if f.public]
-    if not functions:
+    outer = outer_code(mod, arena)
+    if not functions and outer is None:
         raise UserError("the module has no public function", code="nothing-to-compile")
     name = c_name(mod.name)
     artifacts = list(code)
@@ -301,6 +303,7 @@ def _assemble(mod: IRModule, plan: Plan, code: Sequence[Artifact]) -> Executable
         metadata_json=metadata,
         cpu_features=plan.cpu.required_features,
         prefix=name,
+        outer=outer,
     )
     say(SOURCES, f"entry.c\n{entry}")
     header = header_h(functions, library_name=name, prefix=name)
@@ -311,7 +314,9 @@ def _assemble(mod: IRModule, plan: Plan, code: Sequence[Artifact]) -> Executable
     ]
     libraries = tuple(dict.fromkeys(x for e in used for x in e.libraries))
     made = ArtifactSet(tuple(artifacts))
-    return Executable(made, plan.target, tuple(functions), name, mod, infos, libraries, plan.linker)
+    return Executable(
+        made, plan.target, tuple(functions), name, mod, infos, libraries, plan.linker, outer
+    )
 
 
 def _kernel_infos(mod: IRModule) -> tuple[KernelInfo, ...]:

@@ -175,8 +175,14 @@ def _unique(inputs: tuple[Param, ...], outputs: tuple[TensorInfo, ...]) -> tuple
     return tuple(out)
 
 
-def tensor_host_function(f: PrimFunc, symbol: str) -> HostFunction:
-    """A public tensor program: every parameter is passed by the caller."""
+def implied_sizes(f: PrimFunc) -> tuple[Var, ...]:
+    """Scalar parameters whose values the shapes of the tensors tell."""
+    dims = [d for b in f.buffers for d in b.shape]
+    return tuple(v for v in f.scalars if any(d is v for d in dims))
+
+
+def tensor_host_function(f: PrimFunc, name: str, implied: tuple[Var, ...] = ()) -> HostFunction:
+    """A tensor program whose parameters the caller passes: all but those `implied`."""
     names: dict[Var, str] = {v: c_name(v.name) for v in f.scalars}
     for buf in f.buffers:
         for d in buf.shape:
@@ -186,20 +192,22 @@ def tensor_host_function(f: PrimFunc, symbol: str) -> HostFunction:
     inputs: list[Param] = []
     args: list[Ptr | ScalarExpr] = []
     buffers = 0
-    for i, p in enumerate(f.params):
+    for p in f.params:
         if isinstance(p, Buffer):
             dims = tuple(
                 n if (n := int_value(d)) is not None else c_expression(d, names) for d in p.shape
             )
             role: Literal["", "out"] = "out" if buffers >= first_out else ""
             inputs.append(TensorInfo(c_name(p.name), p.dtype.name, dims, p.align, role))
-            args.append(Ptr("arg", i))
+            args.append(Ptr("arg", len(inputs) - 1))
             buffers += 1
+        elif p in implied:
+            args.append(ScalarExpr(f"s_{names[p]}"))
         else:
             inputs.append(ScalarInfo(names[p], p.dtype.name))
             args.append(ScalarExpr(f"s_{names[p]}"))
-    declared = {names[v] for v in f.scalars}
+    declared = {names[v] for v in f.scalars if v not in implied}
     symbols = tuple(n for n in names.values() if n not in declared)
     return HostFunction(
-        f.name, "tensor", tuple(inputs), (), symbols, {}, 0, (KernelCall(symbol, tuple(args)),)
+        name, "tensor", tuple(inputs), (), symbols, {}, 0, (KernelCall(f.name, tuple(args)),)
     )

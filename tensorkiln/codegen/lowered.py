@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tensorkiln.base.errors import UserError
+from tensorkiln.codegen.outer_calls import HOST_STEPS
+from tensorkiln.codegen.outer_scope import bindings_in
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Function
 from tensorkiln.ir.stmt import Block, For, PrimFunc
@@ -43,6 +45,9 @@ def _faults(f: Function | PrimFunc) -> Iterator[str]:
         return
     if f.is_planned or f.makes_storages:
         return
+    if f.is_outer:
+        yield from _outer_faults(f)
+        return
     before = f"{f.name}: "
     for b in f.bindings:
         call = b.value
@@ -55,6 +60,13 @@ def _faults(f: Function | PrimFunc) -> Iterator[str]:
         yield f"{before}its values have no place in memory: run plan_memory, partial_graph_aot"
     else:
         yield f"{before}no run function calls its kernels: run partial_graph_aot"
+
+
+def _outer_faults(f: Function) -> Iterator[str]:
+    for b in bindings_in(f.bindings):
+        if isinstance(b.value, Call) and b.value.op and b.value.op not in HOST_STEPS:
+            what = f"{b.var.name} = {b.value.op}(...)"
+            yield f"{f.name}: {what} is an operator in an outer function: run outline_dataflow"
 
 
 __all__ = ["require_lowered"]

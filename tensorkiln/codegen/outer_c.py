@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensorkiln.codegen.call_plan import WeightArena, tensor_host_function
+from tensorkiln.codegen.call_plan import WeightArena, implied_sizes, tensor_host_function
 from tensorkiln.codegen.host_function import HostFunction, c_name
 from tensorkiln.codegen.outer_calls import emit_call
-from tensorkiln.codegen.outer_function import OuterLibrary, OuterWriter
+from tensorkiln.codegen.outer_function import OuterLibrary, OuterWriter, called_name
+from tensorkiln.codegen.outer_scope import type_sizes
 from tensorkiln.codegen.outer_text import type_text
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
@@ -61,9 +62,10 @@ def outer_code(mod: IRModule, arena: WeightArena) -> OuterCode | None:
     library.names.update(c_name(f.name) for f in outers)
     for f in outers:
         OuterWriter(library, f, c_name(f.name)).function()
-    public = {f.name for f in mod.prim_funcs if f.public}
     helpers = [
-        tensor_host_function(f, f.name) for n, f in library.prim_funcs.items() if n not in public
+        tensor_host_function(f, called_name(f), implied_sizes(f))
+        for f in library.prim_funcs.values()
+        if not f.public or implied_sizes(f)
     ]
     shown = [f for f in outers if not f.attrs.get("private", False)]
     text = "\n".join(
@@ -125,9 +127,9 @@ def _metadata(f: Function) -> dict[str, object]:
 
 def _param(name: str, t: Type, symbols: dict[Var, str], shown: dict[str, str]) -> dict[str, object]:
     """`dtype` is the element type of a tensor or a number, else the type in words."""
+    for d in type_sizes(t):
+        symbols.update((v, shown.get(v.name, v.name)) for v in free_vars(d))
     if isinstance(t, TensorType):
-        for d in t.shape:
-            symbols.update((v, shown.get(v.name, v.name)) for v in free_vars(d))
         dims = [type_text(TensorType((d,), t.dtype), symbols) for d in t.shape]
         texts = [d.partition("[")[2][:-1] for d in dims]
         return {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
-from tensorkiln.codegen.host_header import quote
+from tensorkiln.codegen.call_plan import implied_sizes
 from tensorkiln.codegen.host_function import c_name
-from tensorkiln.codegen.outer_function import OuterWriter
-from tensorkiln.ir.buffer import Buffer
+from tensorkiln.codegen.host_header import quote
+from tensorkiln.codegen.outer_function import OuterWriter, called_name
 from tensorkiln.ir.dtype import BOOL, INT64
 from tensorkiln.ir.expr import FloatImm, IntImm
 from tensorkiln.ir.relax import (
@@ -94,18 +94,22 @@ def _run_prim_func(w: OuterWriter, f: PrimFunc, buffers: list[str], scalars: lis
             f"{w.f.name}: {f.name} takes {len(f.buffers)} tensors and {len(f.scalars)} numbers, "
             f"the call gives {len(buffers)} and {len(scalars)}"
         )
-    tensors, numbers = iter(buffers), iter(scalars)
-    row = ", ".join(next(tensors if isinstance(p, Buffer) else numbers) for p in f.params)
-    args = f"(const kiln_value[]){{{row}}}" if f.params else "NULL"
+    implied = implied_sizes(f)
+    texts = dict(zip(f.scalars, scalars, strict=True)) | dict(zip(f.buffers, buffers, strict=True))
+    row = [texts[p] for p in f.params if p not in implied]
+    args = f"(const kiln_value[]){{{', '.join(row)}}}" if row else "NULL"
+    function = f"function_{called_name(f)}"
     nothing = w.slot("nothing")
-    w.step(f"kiln_run_function(&function_{f.name}, {args}, {len(f.params)}, 0, &{nothing})")
+    w.step(f"kiln_run_function(&{function}, {args}, {len(row)}, 0, &{nothing})")
 
 
 def _new_outputs(w: OuterWriter, types: Sequence[Type], out: str, several: bool) -> list[str]:
     slots = []
     for t in types:
         if not isinstance(t, TensorType):
-            raise UnsupportedError(f"{w.f.name}: {w.where}: a result that is no tensor of known size")
+            raise UnsupportedError(
+                f"{w.f.name}: {w.where}: a result that is no tensor of known size"
+            )
         slots.append(w.slot("out") if several else out)
         w.new_tensor(t, slots[-1])
     return slots
@@ -127,9 +131,7 @@ def _call_tir_inplace(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
     inplace = tuple(call.attrs["inplace"])
     tensors = [a for a in args if not isinstance(a, ShapeValue | PrimValue)]
     operands = [w.owned(a) for a in tensors]
-    fresh = _new_outputs(
-        w, [t for t, i in zip(types, inplace, strict=True) if i < 0], out, several
-    )
+    fresh = _new_outputs(w, [t for t, i in zip(types, inplace, strict=True) if i < 0], out, several)
     _run_prim_func(w, f, operands + fresh, _scalars(w, args))
     news = iter(fresh)
     results = [next(news) if i < 0 else operands[i] for i in inplace]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tensorkiln.base.errors import InternalError, UnsupportedError
-from tensorkiln.codegen.call_plan import WeightArena
+from tensorkiln.codegen.call_plan import WeightArena, implied_sizes
 from tensorkiln.codegen.host_function import c_name
 from tensorkiln.codegen.host_header import comment, quote
 from tensorkiln.codegen.outer_scope import captured_symbols, captured_values
@@ -65,6 +65,12 @@ class OuterLibrary:
         return name
 
 
+def called_name(f: PrimFunc) -> str:
+    """What the table is called that outer functions call a tensor program by: its own, or that of
+    its public entry where that takes the same parameters."""
+    return f"call_{f.name}" if f.public and implied_sizes(f) else f.name
+
+
 class OuterWriter:
     """Writes the C of one function, and before it that of the functions made inside."""
 
@@ -116,6 +122,7 @@ class OuterWriter:
     # ---- lines -------------------------------------------------------------------------------
 
     def line(self, text: str) -> None:
+        """A line at the present depth."""
         self.lines.append(self._indent + text if text else "")
 
     def step(self, call: str) -> None:
@@ -198,12 +205,14 @@ class OuterWriter:
             return f"kiln_make_closure(&outer_{c_name(name)}, NULL, 0, &%s)"
         if isinstance(f, PrimFunc):
             self.library.prim_funcs[name] = f
+            name = called_name(f)
         as_tuple = isinstance(f, Function) and isinstance(f.result, Tuple)
         return f"kiln_make_native(&function_{name}, {int(as_tuple)}, &%s)"
 
     # ---- bindings ----------------------------------------------------------------------------
 
     def body(self, body: Body) -> None:
+        """The bindings of a branch."""
         for b in body.bindings:
             self.binding(b.var, b.value)
 

@@ -1,12 +1,12 @@
-"""Tables that the C of outer functions shares: types for checks, constants; and the text of both."""
+"""What the C of outer functions shares: tables of types for checks, shapes of constants."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
 from tensorkiln.base.errors import UnsupportedError
-from tensorkiln.codegen.host_header import quote
 from tensorkiln.codegen.host_function import DTYPES
+from tensorkiln.codegen.host_header import quote
 from tensorkiln.codegen.size_text import expression_text
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, Var

@@ -111,7 +111,8 @@ static inline int64_t kiln_max(int64_t a, int64_t b)
 /* ---- error.c: the last failure of each thread -------------------------------------------- */
 int kiln_fail(int code, const char *format, ...) KILN_PRINTF(2, 3);
 void kiln_clear_error(void);
-/* Adds to the sentence in which function and step it happened, unless it says so already. */
+/* Adds to the sentence in which function and step it happened, unless it says so already: then
+ * nothing is added, as when `function` is NULL. */
 void kiln_locate(const char *function, const char *step);
 
 /* ---- cpu.c: may this processor use a feature? 1 yes, 0 no, -1 unknown name ------------------ */

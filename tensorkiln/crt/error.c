@@ -22,6 +22,8 @@ void kiln_locate(const char *function, const char *step)
     if (located)
         return;
     located = 1;
+    if (function == NULL)
+        return;
     const size_t used = strlen(sentence);
     snprintf(sentence + used, sizeof sentence - used, " [in %s%s%s]", function,
              *step == 0 ? "" : ", at ", step);

@@ -1,6 +1,6 @@
 /* Values against types: kinds, element types, ranks, sizes. Every refusal is one sentence that
  * names the value, what was expected and what came. */
-#include "outer.h"
+#include "element.h"
 #include <stdio.h>
 
 typedef struct matching {
@@ -92,8 +92,24 @@ static int match_shape(const matching *m, const kiln_type *type, kiln_value *val
     return KILN_OK;
 }
 
+/* A tensor without dimensions may stand for a number. */
+static void tensor_to_number(kiln_value *value)
+{
+    const kiln_tensor *t = kiln_tensor_of(value);
+    if (t == NULL || t->ndim != 0 || t->device_type != 1)
+        return;
+    const char *at = kiln_data(t);
+    const kiln_value number = kiln_is_real(t->dtype) ? kiln_real(kiln_load_real(t->dtype, at))
+                              : t->dtype.code == KILN_CODE_INT
+                                  ? kiln_int(kiln_load_int(t->dtype, at))
+                                  : kiln_int((int64_t)kiln_load_uint(t->dtype, at));
+    kiln_release(value);
+    *value = number;
+}
+
 static int match_number(const matching *m, const kiln_type *type, kiln_value *value)
 {
+    tensor_to_number(value);
     if (type->kind == KILN_IS_FLOAT && value->kind == KILN_INT)
         *value = kiln_real((double)value->as.integer);
     if (type->kind == KILN_IS_FLOAT ? value->kind == KILN_FLOAT
@@ -154,5 +170,8 @@ int kiln_match(kiln_value *value, const kiln_type *type, int64_t *sizes, const c
                const char *what)
 {
     matching m = {function, what, type, sizes};
-    return match_value(&m, type, value);
+    const int code = match_value(&m, type, value);
+    if (code != KILN_OK)
+        kiln_locate(NULL, NULL); /* the sentence names the function and the value */
+    return code;
 }

@@ -17,11 +17,13 @@ from tensorkiln.base.cache import Cache, key_of
 STUB_LIBRARIES: Mapping[str, str] = {
     "libc.so.6": (
         "__register_atfork abort calloc clock_gettime close dl_iterate_phdr free getauxval getenv "
-        "madvise malloc mmap munmap open posix_memalign read realloc sched_getaffinity sigfillset "
+        "madvise malloc mmap munmap open posix_memalign pthread_attr_destroy pthread_self read "
+        "realloc sched_getaffinity sigfillset "
         "snprintf strchr strcmp strlen strncmp strrchr strtol syscall sysconf vsnprintf"
     ),
     "libpthread.so.0": (
-        "pthread_create pthread_detach pthread_mutex_lock pthread_mutex_unlock pthread_sigmask"
+        "pthread_attr_getstack pthread_create pthread_detach pthread_getattr_np "
+        "pthread_mutex_lock pthread_mutex_unlock pthread_sigmask"
     ),
     "libdl.so.2": "dladdr dlclose dlopen dlsym",
 }

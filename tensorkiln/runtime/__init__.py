@@ -1,9 +1,20 @@
 """Loading and running compiled libraries. Needs numpy and the standard library; no compiler."""
 
+from tensorkiln.runtime.callbacks import register_function, unregister_function
 from tensorkiln.runtime.device import Device, cpu
 from tensorkiln.runtime.executor import Executor
 from tensorkiln.runtime.library_file import read_metadata
 from tensorkiln.runtime.module import Module, load_module
 from tensorkiln.runtime.tensor import Tensor
 
-__all__ = ["Device", "Executor", "Module", "Tensor", "cpu", "load_module", "read_metadata"]
+__all__ = [
+    "Device",
+    "Executor",
+    "Module",
+    "Tensor",
+    "cpu",
+    "load_module",
+    "read_metadata",
+    "register_function",
+    "unregister_function",
+]

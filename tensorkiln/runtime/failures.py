@@ -25,6 +25,11 @@ class WorkspaceMemoryError(UserError, MemoryError):
     """Out of memory for intermediate results."""
 
 
+class CallDepthError(UserError, RecursionError):
+    """Calls within calls, too many or too deep for the thread's stack."""
+
+
+CALLBACK_FAILED = 13  # the exception that a Python function raised is the one to raise
 # enum kiln_code of kiln.h: exception and stable code
 _CODES: dict[int, tuple[type[TensorkilnError], str]] = {
     1: (ArgumentTypeError, "argument-count"),
@@ -39,6 +44,7 @@ _CODES: dict[int, tuple[type[TensorkilnError], str]] = {
     10: (FunctionLookupError, "no-function"),
     11: (UserError, "host"),
     12: (ArgumentValueError, "unmet-condition"),
+    14: (CallDepthError, "call-depth"),
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,25 +9,13 @@ from typing import Any
 import numpy as np
 
 from tensorkiln.base.errors import nearest
+from tensorkiln.runtime.callbacks import add_library
 from tensorkiln.runtime.failures import ArgumentTypeError, FunctionLookupError
-from tensorkiln.runtime.native import FunctionInfo, NativeLibrary, ParamInfo
+from tensorkiln.runtime.native import FunctionInfo, NativeLibrary, ParamInfo, Value
 from tensorkiln.runtime.tensor import view_of
 
 _INT, _FLOAT, _TENSOR = 1, 3, 7  # enum kiln_kind
-
-
-class _Payload(ctypes.Union):
-    _fields_ = [
-        ("integer", ctypes.c_int64),
-        ("real", ctypes.c_double),
-        ("pointer", ctypes.c_void_p),
-    ]
-
-
-class _Value(ctypes.Structure):
-    """`kiln_value` in kiln.h."""
-
-    _fields_ = [("kind", ctypes.c_int32), ("zero", ctypes.c_uint32), ("payload", _Payload)]
+_KINDS = {"graph": "a graph function", "outer": "an outer function"}
 
 
 class TensorFunction:
@@ -42,14 +29,14 @@ class TensorFunction:
 
     def __call__(self, *arguments: object) -> None:
         """Run on tensors and numbers, in the order of the parameters."""
-        values = (_Value * len(arguments))()
+        values = (Value * len(arguments))()
         kept = []
         for i, argument in enumerate(arguments):
             param = self.info.inputs[i] if i < len(self.info.inputs) else None
             kept.append(self._fill(values[i], param, argument))
         self._library.check(self._library.dll.kiln_call(self._index, values, len(values)))
 
-    def _fill(self, value: _Value, param: ParamInfo | None, argument: object) -> object:
+    def _fill(self, value: Value, param: ParamInfo | None, argument: object) -> object:
         """Write one argument; returns what must stay alive during the call."""
         if isinstance(argument, bool | int | np.integer | np.bool_):
             value.kind, value.payload.integer = _INT, int(argument)
@@ -127,9 +114,9 @@ class Module:
     def __getitem__(self, name: str) -> TensorFunction:
         """A tensor function by name."""
         info = self.info(name)
-        if info.kind == "graph":
+        if info.kind in ("graph", "outer"):
             raise FunctionLookupError(
-                f"{name!r} is a graph function: it runs in an Executor, which owns its memory",
+                f"{name!r} is {_KINDS[info.kind]}: it runs in an Executor, which owns its memory",
                 code="needs-executor",
                 hint=f'Executor(lib, tk.cpu())["{name}"]',
             )
@@ -154,4 +141,7 @@ class Module:
 def load_module(path: str | Path) -> Module:
     """Load a compiled library. UserError says why one cannot be loaded: no such file, not a
     library of ours, another machine, a CPU feature that this processor lacks."""
-    return Module(NativeLibrary(path))
+    library = NativeLibrary(path)
+    if library.has_values:
+        add_library(library)
+    return Module(library)

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from tensorkiln.base.errors import UserError
-from tensorkiln.runtime.failures import error_for
+from tensorkiln.runtime.failures import CALLBACK_FAILED, error_for
 from tensorkiln.runtime.library_file import LibraryFile, read_library_file
+from tensorkiln.runtime.raised import raised_in_callback
 
 ABI_VERSION = 1
 _P, _I, _L = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
@@ -30,6 +31,40 @@ _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "kiln_set_num_threads": (None, (_I,)),
     "kiln_get_num_threads": (_I, ()),
 }
+
+
+# Of libraries with outer functions only. A kiln_dtype is passed as the 32 bits that it is.
+_VALUE_PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "kiln_call_value": (_I, (_P, _P, _I, _P)),
+    "kiln_executor_invoke": (_I, (_P, _I, _P, _I, _P)),
+    "kiln_items_of": (_P, (_P, _P)),
+    "kiln_live_objects": (_L, ()),
+    "kiln_make_function": (_I, (_P, _P, _P, _P)),
+    "kiln_make_string": (_I, (ctypes.c_char_p, _L, _P)),
+    "kiln_make_tensor": (_I, (_P, _I, ctypes.c_uint32, _P)),
+    "kiln_make_tuple": (_I, (_P, _I, _P)),
+    "kiln_register_function": (_I, (ctypes.c_char_p, _P)),
+    "kiln_release": (None, (_P,)),
+    "kiln_retain": (None, (_P,)),
+    "kiln_set_last_error": (None, (ctypes.c_char_p,)),
+    "kiln_shape_of": (_P, (_P, _P)),
+    "kiln_string_of": (_P, (_P, _P)),
+    "kiln_take_dlpack": (_I, (_P, _P)),
+}
+
+
+class _Payload(ctypes.Union):
+    _fields_ = [
+        ("integer", ctypes.c_int64),
+        ("real", ctypes.c_double),
+        ("pointer", ctypes.c_void_p),
+    ]
+
+
+class Value(ctypes.Structure):
+    """`kiln_value` in kiln.h."""
+
+    _fields_ = [("kind", ctypes.c_int32), ("small", ctypes.c_uint32), ("payload", _Payload)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +113,9 @@ class NativeLibrary:
             raise UserError(
                 f"{str(path)!r}: its metadata is damaged ({error!r})", code="not-a-library"
             ) from error
-        self.dll = _load(file.path)
+        # Whether it takes and gives values: an ordinary library has no functions for them.
+        self.has_values = any(f.kind == "outer" for f in self.functions.values())
+        self.dll = _load(file.path, _VALUE_PROTOTYPES if self.has_values else {})
         self._check_version()
         self.check(self.dll.kiln_open())
 
@@ -93,6 +130,8 @@ class NativeLibrary:
 
     def check(self, code: int) -> None:
         """Raise the exception for a result code other than 0."""
+        if code == CALLBACK_FAILED:
+            raise raised_in_callback(self.dll.kiln_last_error())
         if code:
             raise error_for(code, self.dll.kiln_last_error())
 
@@ -110,12 +149,12 @@ def _check_machine(file: LibraryFile) -> None:
         )
 
 
-def _load(path: Path) -> ctypes.CDLL:
+def _load(path: Path, more: dict[str, tuple[Any, tuple[Any, ...]]]) -> ctypes.CDLL:
     try:
         dll = ctypes.CDLL(os.fspath(path.resolve()))
     except OSError as error:
         raise UserError(f"cannot load {str(path)!r}: {error}", code="cannot-load") from error
-    for name, (result, arguments) in _PROTOTYPES.items():
+    for name, (result, arguments) in {**_PROTOTYPES, **more}.items():
         try:
             function = getattr(dll, name)
         except AttributeError:

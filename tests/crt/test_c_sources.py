@@ -180,8 +180,8 @@ def test_struct_layouts_are_those_of_dlpack_and_tvm_ffi() -> None:
     """Sizes by hand, against what tensorkiln.runtime declares for ctypes."""
     import ctypes
 
-    from tensorkiln.runtime.module import _Value
+    from tensorkiln.runtime.native import Value
     from tensorkiln.runtime.tensor import DLTensor
 
     assert ctypes.sizeof(DLTensor) == struct.calcsize("PiiiBBHPPQ")
-    assert ctypes.sizeof(_Value) == 16
+    assert ctypes.sizeof(Value) == 16

@@ -1,0 +1,66 @@
+/* element.h - one element of a tensor as a number, whatever its type. */
+#ifndef KILN_ELEMENT_H
+#define KILN_ELEMENT_H
+
+#include "outer.h"
+
+enum { KILN_CODE_INT = 0, KILN_CODE_UINT = 1, KILN_CODE_FLOAT = 2, KILN_CODE_BFLOAT = 4,
+       KILN_CODE_BOOL = 6 };
+
+static inline double kiln_half(uint16_t bits)
+{
+    const double sign = bits & 0x8000 ? -1.0 : 1.0;
+    const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+    double value = fraction / 1024.0;
+    if (exponent == 31)
+        return fraction != 0 ? __builtin_nan("") : sign * __builtin_inf();
+    value = exponent != 0 ? 1.0 + value : value * 2.0;
+    for (int e = exponent; e < 15; e++)
+        value *= 0.5;
+    for (int e = exponent; e > 15; e--)
+        value *= 2.0;
+    return sign * value;
+}
+
+static inline double kiln_load_real(kiln_dtype dtype, const char *at)
+{
+    union {
+        uint32_t bits;
+        float value;
+    } word;
+    if (dtype.code == KILN_CODE_BFLOAT) {
+        word.bits = (uint32_t) * (const uint16_t *)(const void *)at << 16;
+        return word.value;
+    }
+    return dtype.bits == 16   ? kiln_half(*(const uint16_t *)(const void *)at)
+           : dtype.bits == 32 ? *(const float *)(const void *)at
+                              : *(const double *)(const void *)at;
+}
+
+static inline int64_t kiln_load_int(kiln_dtype dtype, const char *at)
+{
+    return dtype.bits == 8    ? *(const int8_t *)at
+           : dtype.bits == 16 ? *(const int16_t *)(const void *)at
+           : dtype.bits == 32 ? *(const int32_t *)(const void *)at
+                              : *(const int64_t *)(const void *)at;
+}
+
+static inline uint64_t kiln_load_uint(kiln_dtype dtype, const char *at)
+{
+    return dtype.bits == 8    ? *(const uint8_t *)at
+           : dtype.bits == 16 ? *(const uint16_t *)(const void *)at
+           : dtype.bits == 32 ? *(const uint32_t *)(const void *)at
+                              : *(const uint64_t *)(const void *)at;
+}
+
+static inline int kiln_is_real(kiln_dtype dtype)
+{
+    return dtype.code == KILN_CODE_FLOAT || dtype.code == KILN_CODE_BFLOAT;
+}
+
+static inline int kiln_is_zero(kiln_dtype dtype, const char *at)
+{
+    return kiln_is_real(dtype) ? kiln_load_real(dtype, at) == 0 : kiln_load_uint(dtype, at) == 0;
+}
+
+#endif

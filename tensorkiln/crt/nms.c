@@ -1,0 +1,177 @@
+/* non_max_suppression: of boxes that overlap, the one with the best score. */
+#include "element.h"
+#include <stdlib.h>
+
+typedef struct suppression {
+    const float *boxes;
+    int64_t limit; /* of each class */
+    double overlap, score;
+    int has_score, center;
+} suppression;
+
+typedef struct candidate {
+    int64_t box;
+    float score;
+} candidate;
+
+/* Corners in rising order. */
+static void corners(const float *box, int center, float *low, float *high)
+{
+    for (int d = 0; d < 2; d++) {
+        const float a = center ? box[d] - box[2 + d] / 2 : box[d];
+        const float b = center ? box[d] + box[2 + d] / 2 : box[2 + d];
+        low[d] = a < b ? a : b;
+        high[d] = a < b ? b : a;
+    }
+}
+
+static double overlap_of(const float *a, const float *b, int center)
+{
+    float a_low[2], a_high[2], b_low[2], b_high[2], shared = 1;
+    corners(a, center, a_low, a_high);
+    corners(b, center, b_low, b_high);
+    for (int d = 0; d < 2; d++) {
+        const float low = a_low[d] > b_low[d] ? a_low[d] : b_low[d];
+        const float high = a_high[d] < b_high[d] ? a_high[d] : b_high[d];
+        if (high <= low)
+            return 0;
+        shared *= high - low;
+    }
+    const float whole = (a_high[0] - a_low[0]) * (a_high[1] - a_low[1]) +
+                        (b_high[0] - b_low[0]) * (b_high[1] - b_low[1]) - shared;
+    return whole > 0 ? shared / whole : 0;
+}
+
+/* Best score first; of equal ones the earlier box. */
+static void sort_candidates(candidate *from, candidate *to, int64_t count)
+{
+    candidate *const start = from;
+    for (int64_t width = 1; width < count; width *= 2) {
+        for (int64_t low = 0; low < count; low += 2 * width) {
+            const int64_t middle = kiln_min(low + width, count);
+            const int64_t high = kiln_min(low + 2 * width, count);
+            int64_t a = low, b = middle;
+            for (int64_t k = low; k < high; k++) {
+                const int first = a < middle && (b >= high || from[a].score >= from[b].score);
+                to[k] = first ? from[a++] : from[b++];
+            }
+        }
+        candidate *swap = from;
+        from = to;
+        to = swap;
+    }
+    if (from != start)
+        memcpy(start, from, (size_t)count * sizeof *start);
+}
+
+/* Boxes of one class that stay, into `kept`; gives their number. */
+static int64_t select_boxes(const suppression *s, const float *boxes, const float *scores,
+                            int64_t count, candidate *sorted, int64_t *kept)
+{
+    int64_t found = 0, selected = 0;
+    for (int64_t i = 0; i < count; i++)
+        if (!s->has_score || scores[i] > s->score)
+            sorted[found++] = (candidate){i, scores[i]};
+    sort_candidates(sorted, sorted + count, found);
+    for (int64_t i = 0; i < found && selected < s->limit; i++) {
+        int free_of_overlap = 1;
+        for (int64_t k = 0; k < selected && free_of_overlap; k++)
+            free_of_overlap = overlap_of(boxes + 4 * sorted[i].box, boxes + 4 * kept[k],
+                                         s->center) <= s->overlap;
+        if (free_of_overlap)
+            kept[selected++] = sorted[i].box;
+    }
+    return selected;
+}
+
+static int suppress(const suppression *s, const kiln_tensor *boxes, const kiln_tensor *scores,
+                    kiln_value *result)
+{
+    const int64_t batches = boxes->shape[0], count = boxes->shape[1], classes = scores->shape[1];
+    const float *score = (const float *)(const void *)kiln_data(scores);
+    const size_t room = (size_t)kiln_min(s->limit, count) * (size_t)(batches * classes);
+    candidate *sorted = malloc(2 * (size_t)count * sizeof *sorted + 1);
+    int64_t *rows = malloc(3 * room * sizeof *rows + 1);
+    int64_t *kept = malloc((size_t)count * sizeof *kept + 1), total = 0;
+    int code = sorted != NULL && rows != NULL && kept != NULL
+                   ? KILN_OK
+                   : kiln_fail(KILN_ERROR_MEMORY, "out of memory");
+    for (int64_t b = 0; code == KILN_OK && b < batches; b++)
+        for (int64_t c = 0; c < classes; c++) {
+            const int64_t n = select_boxes(s, s->boxes + b * count * 4,
+                                           score + (b * classes + c) * count, count, sorted, kept);
+            for (int64_t i = 0; i < n; i++, total++) {
+                rows[3 * total] = b;
+                rows[3 * total + 1] = c;
+                rows[3 * total + 2] = kept[i];
+            }
+        }
+    if (code == KILN_OK)
+        code = kiln_make_tensor((const int64_t[]){total, 3}, 2, (kiln_dtype){KILN_CODE_INT, 64, 1},
+                                result);
+    if (code == KILN_OK)
+        memcpy(kiln_data(kiln_tensor_of(result)), rows, 3 * (size_t)total * sizeof *rows);
+    free(sorted);
+    free(rows);
+    free(kept);
+    return code;
+}
+
+/* A number, or the one element of a tensor. */
+static int read_number(const kiln_value *value, const char *what, double *number)
+{
+    const kiln_tensor *t = kiln_tensor_of(value);
+    if (value->kind == KILN_INT || value->kind == KILN_BOOL)
+        *number = (double)value->as.integer;
+    else if (value->kind == KILN_FLOAT)
+        *number = value->as.real;
+    else if (t != NULL && kiln_element_count(t) == 1)
+        *number = kiln_is_real(t->dtype) ? kiln_load_real(t->dtype, kiln_data(t))
+                                         : (double)kiln_load_int(t->dtype, kiln_data(t));
+    else if (value->kind != KILN_NONE)
+        return kiln_fail(KILN_ERROR_ARGUMENT, "non_max_suppression: %s must be one number, "
+                                              "received %s",
+                         what, kiln_kind_name(value));
+    return KILN_OK;
+}
+
+static int check_boxes(const kiln_tensor *boxes, const kiln_tensor *scores)
+{
+    const kiln_dtype b = boxes->dtype, s = scores->dtype;
+    if (b.code != KILN_CODE_FLOAT || b.bits != 32 || s.code != KILN_CODE_FLOAT || s.bits != 32)
+        return kiln_fail(KILN_ERROR_DTYPE, "non_max_suppression: boxes and scores must be float32");
+    if (boxes->ndim != 3 || scores->ndim != 3 || boxes->shape[2] != 4 ||
+        boxes->shape[0] != scores->shape[0] || boxes->shape[1] != scores->shape[2])
+        return kiln_fail(KILN_ERROR_SHAPE, "non_max_suppression: boxes must be [batch, n, 4] and "
+                                           "scores [batch, classes, n]");
+    return KILN_OK;
+}
+
+int kiln_non_max_suppression(const kiln_value *boxes, const kiln_value *scores,
+                             const kiln_value *max_output, const kiln_value *iou_threshold,
+                             const kiln_value *score_threshold, int center, kiln_value *result)
+{
+    const kiln_tensor *b, *s;
+    kiln_value packed_boxes, packed_scores = kiln_nothing;
+    suppression how = {NULL, 0, 0, 0, score_threshold->kind != KILN_NONE, center};
+    double limit = 0;
+    int code = kiln_packed(boxes, &b, &packed_boxes);
+    if (code == KILN_OK)
+        code = kiln_packed(scores, &s, &packed_scores);
+    if (code == KILN_OK)
+        code = check_boxes(b, s);
+    if (code == KILN_OK)
+        code = read_number(max_output, "the number of boxes", &limit);
+    if (code == KILN_OK)
+        code = read_number(iou_threshold, "the overlap threshold", &how.overlap);
+    if (code == KILN_OK)
+        code = read_number(score_threshold, "the score threshold", &how.score);
+    if (code == KILN_OK) {
+        how.boxes = (const float *)(const void *)kiln_data(b);
+        how.limit = limit < 0 ? 0 : limit > 9e18 ? INT64_MAX : (int64_t)limit;
+        code = suppress(&how, b, s, result);
+    }
+    kiln_release(&packed_boxes);
+    kiln_release(&packed_scores);
+    return code;
+}

@@ -1,0 +1,71 @@
+"""Outer functions in an executor: any values in and out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tensorkiln.runtime.arguments import in_order, show, wrong_count
+from tensorkiln.runtime.failures import ArgumentTypeError
+from tensorkiln.runtime.memory import ExecutorMemory
+from tensorkiln.runtime.native import FunctionInfo
+from tensorkiln.runtime.tensor import Tensor
+from tensorkiln.runtime.values import call_with_values
+
+
+class OuterFunction:
+    """A function with control flow, in an executor. Takes and returns tensors, numbers, strings,
+    shapes (tuples of integers), tuples of them, and functions."""
+
+    def __init__(self, memory: ExecutorMemory, info: FunctionInfo):
+        self.info = info
+        self.name = info.name
+        self._memory = memory  # keeps it alive
+        self._index = memory.library.index(info.name)
+
+    def __call__(self, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
+        """Run on values, by position or input name. Tensors are shared with the caller, not
+        copied; `out` (a tensor, or a nested sequence of them) gets a copy of the result."""
+        if named:
+            inputs = in_order(self.info, inputs, named)
+        elif len(inputs) != len(self.info.inputs):
+            raise wrong_count(self.info, len(inputs))
+        result = call_with_values(self._memory.library, inputs, self._invoke, self.name)
+        if out is None:
+            return result
+        _copy_into(result, out, self.name)
+        return out
+
+    def _invoke(self, arguments: object, count: int, result: object) -> int:
+        invoke = self._memory.library.dll.kiln_executor_invoke
+        return int(invoke(self._memory.handle, self._index, arguments, count, result))
+
+    def __repr__(self) -> str:
+        """Name, inputs and result."""
+        inputs = ", ".join(map(show, self.info.inputs))
+        return f"<outer function {self.name}({inputs}) -> {show(self.info.outputs[0])}>"
+
+
+def _copy_into(result: object, out: Any, what: str) -> None:
+    """Fill the caller's tensors, structure by structure."""
+    if isinstance(result, tuple) and isinstance(out, list | tuple) and len(result) == len(out):
+        for i, (item, place) in enumerate(zip(result, out, strict=True)):
+            _copy_into(item, place, f"{what}[{i}]")
+        return
+    if not isinstance(result, Tensor):
+        raise ArgumentTypeError(
+            f"{what}: out= for a result that is {type(result).__name__}", code="argument-kind"
+        )
+    place = out.numpy() if isinstance(out, Tensor) else out
+    target = place if isinstance(place, np.ndarray) else np.from_dlpack(place)
+    if target.shape != result.shape or target.dtype != result.numpy().dtype:
+        raise ArgumentTypeError(
+            f"{what}: out= is {target.dtype} {list(target.shape)}, "
+            f"the result {result.dtype} {list(result.shape)}",
+            code="shape-mismatch",
+        )
+    np.copyto(target, result.numpy())
+
+
+__all__ = ["OuterFunction"]

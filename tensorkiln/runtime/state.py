@@ -1,0 +1,76 @@
+"""Functions with state: inputs that are set once, outputs that are bound to the caller's memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorkiln.base.errors import UserError
+from tensorkiln.runtime.arguments import in_order
+from tensorkiln.runtime.failures import ArgumentTypeError
+from tensorkiln.runtime.graph import GraphFunction
+
+
+class FunctionState:
+    """`set_input`, `set_output`, `invoke` and `get_outputs` of one function."""
+
+    def __init__(self, function: Any):
+        self.function = function
+        self._inputs: tuple[Any, ...] | None = None
+        self._bound: dict[int, Any] = {}
+        self._result: Any = None
+        self._invoked = False
+
+    def set_input(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Remember all inputs; their memory is read when the function is invoked."""
+        self._inputs = in_order(self.function.info, inputs, named)
+
+    def set_output(self, index: int, place: Any) -> None:
+        """Bind an output to a tensor of the caller's; None frees it again."""
+        function = self.function
+        if not isinstance(function, GraphFunction) and index != 0:
+            raise ArgumentTypeError(
+                f"{function.name} has one result, there is no output {index}",
+                code="no-output",
+                hint="out 0 may be a nested sequence of tensors",
+            )
+        if not 0 <= index < len(function.info.outputs):
+            raise ArgumentTypeError(
+                f"{function.name} has {len(function.info.outputs)} outputs, "
+                f"there is no output {index}",
+                code="no-output",
+            )
+        if place is None:
+            self._bound.pop(index, None)
+        else:
+            self._bound[index] = place
+
+    def invoke(self) -> None:
+        """Run. After a failure there are no outputs, and the next call starts anew."""
+        function = self.function
+        if self._inputs is None:
+            raise UserError(
+                f"{function.name} has no inputs yet",
+                code="no-inputs",
+                hint=f'executor.set_input("{function.name}", ...)',
+            )
+        self._invoked, self._result = False, None
+        if not self._bound:
+            self._result = function(*self._inputs)
+        elif isinstance(function, GraphFunction):
+            places = function.new_outputs(self._inputs)
+            places = [self._bound.get(i, place) for i, place in enumerate(places)]
+            function(*self._inputs, out=places)
+            self._result = places[0] if len(places) == 1 else tuple(places)
+        else:
+            self._result = function(*self._inputs, out=self._bound[0])
+        self._invoked = True
+
+    def outputs(self) -> Any:
+        """The result of the last `invoke`."""
+        if not self._invoked:
+            raise UserError(
+                f"{self.function.name} has no outputs: it was not invoked, or failed",
+                code="no-outputs",
+                hint=f'executor.invoke("{self.function.name}")',
+            )
+        return self._result

@@ -1,0 +1,277 @@
+"""Python objects as runtime values of a library, and back: what outer functions take and give."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tensorkiln.base.errors import UserError
+from tensorkiln.runtime.failures import CALLBACK_FAILED, ArgumentTypeError
+from tensorkiln.runtime.native import NativeLibrary, Value
+from tensorkiln.runtime.raised import keep_raised
+from tensorkiln.runtime.tensor import Array, DLTensor, Tensor, capsule_pointer, dtype_named
+
+# enum kiln_kind of kiln.h
+NONE, INT, BOOL, FLOAT, TENSOR, C_STRING, SMALL_STRING, SMALL_BYTES = 0, 1, 2, 3, 7, 8, 11, 12
+STRING, BYTES, FUNCTION, SHAPE, TENSOR_OBJECT, TUPLE, LIST = 65, 66, 68, 69, 70, 71, 75
+_HEADER = 24  # bytes before the DLTensor in a tensor object
+_DTYPES = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
+
+_set_capsule_name = ctypes.pythonapi.PyCapsule_SetName
+_set_capsule_name.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_set_capsule_name.restype = ctypes.c_int
+_TAKEN = b"used_dltensor"  # a capsule keeps the address of its name: this object must stay
+
+_Pointer = ctypes.POINTER(Value)
+_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, _Pointer, ctypes.c_int32, _Pointer)
+_DESTROY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+# number of a function value -> what it calls
+_functions: dict[int, tuple[NativeLibrary, Callable[..., Any]]] = {}
+_numbers = itertools.count(1)
+
+
+class FunctionValue:
+    """A function that a library returned or passed: a closure, or one of its own."""
+
+    def __init__(self, library: NativeLibrary, value: Value):
+        library.dll.kiln_retain(ctypes.byref(value))
+        self.library = library
+        self.value = Value(value.kind, value.small, value.payload)
+        weakref.finalize(self, _release, library, self.value)
+
+    def __call__(self, *arguments: object) -> Any:
+        """Call it with tensors, numbers, strings, tuples, functions."""
+        return call_with_values(self.library, arguments, self._call)
+
+    def _call(self, arguments: object, count: int, result: object) -> int:
+        call = self.library.dll.kiln_call_value
+        return int(call(ctypes.byref(self.value), arguments, count, result))
+
+    def __repr__(self) -> str:
+        """Where it comes from."""
+        return f"<function of {self.library.path.name}>"
+
+
+def _release(library: NativeLibrary, value: Value) -> None:
+    library.dll.kiln_release(ctypes.byref(value))
+
+
+def call_with_values(
+    library: NativeLibrary,
+    arguments: Sequence[object],
+    call: Callable[[object, int, object], int],
+    what: str = "a function",
+) -> Any:
+    """Run `call` on the arguments as values; its result as a Python object."""
+    values = (Value * max(1, len(arguments)))()
+    result = Value()
+    try:
+        for i, argument in enumerate(arguments):
+            to_value(library, argument, values[i], f"{what}: argument {i}")
+        library.check(call(values, len(arguments), ctypes.byref(result)))
+        return from_value(library, result)
+    finally:
+        for value in values:
+            library.dll.kiln_release(ctypes.byref(value))
+        library.dll.kiln_release(ctypes.byref(result))
+
+
+# -- Python -> library ----------------------------------------------------------------------------
+
+
+def to_value(library: NativeLibrary, source: Any, value: Value, what: str) -> None:
+    """Write a Python object into `value`, which then owns what it refers to."""
+    dll = library.dll
+    if source is None:
+        value.kind = NONE
+    elif isinstance(source, bool):
+        value.kind, value.payload.integer = BOOL, int(source)
+    elif isinstance(source, int):
+        if not -(1 << 63) <= source < 1 << 63:
+            raise ArgumentTypeError(f"{what}: {source} does not fit int64", code="argument-kind")
+        value.kind, value.payload.integer = INT, source
+    elif isinstance(source, float) and not isinstance(source, np.generic):
+        value.kind, value.payload.real = FLOAT, source
+    elif isinstance(source, str):
+        data = source.encode()
+        library.check(dll.kiln_make_string(data, len(data), ctypes.byref(value)))
+    elif isinstance(source, tuple | list):
+        _tuple_to_value(library, source, value, what)
+    elif isinstance(source, Tensor | np.ndarray | np.generic) or hasattr(source, "__dlpack__"):
+        _tensor_to_value(library, source, value, what)
+    elif isinstance(source, FunctionValue):
+        dll.kiln_retain(ctypes.byref(source.value))
+        ctypes.pointer(value)[0] = source.value
+    elif callable(source):
+        make_function(library, source, value)
+    else:
+        raise ArgumentTypeError(
+            f"{what}: {type(source).__name__} cannot be passed to a library",
+            code="argument-kind",
+            hint="tensors, numbers, strings, tuples of them, and functions can",
+        )
+
+
+def _tuple_to_value(
+    library: NativeLibrary, source: Sequence[object], value: Value, what: str
+) -> None:
+    items = (Value * max(1, len(source)))()
+    try:
+        for i, item in enumerate(source):
+            to_value(library, item, items[i], f"{what}[{i}]")
+        library.check(library.dll.kiln_make_tuple(items, len(source), ctypes.byref(value)))
+    finally:
+        for item in items:
+            library.dll.kiln_release(ctypes.byref(item))
+
+
+def _tensor_to_value(library: NativeLibrary, source: Any, value: Value, what: str) -> None:
+    """Share the memory by DLPack; copy what NumPy does not export (read-only, bfloat16)."""
+    if isinstance(source, Tensor):
+        source = source.numpy()
+    elif isinstance(source, np.generic):  # it has an element type: a tensor without dimensions
+        source = np.asarray(source)
+    try:
+        capsule = source.__dlpack__()
+        managed = capsule_pointer(capsule, b"dltensor")
+    except (AttributeError, BufferError, TypeError, ValueError, RuntimeError) as error:
+        if not isinstance(source, np.ndarray):
+            raise ArgumentTypeError(
+                f"{what} ({type(source).__name__}) does not give its data out: {error}",
+                code="dlpack",
+            ) from error
+        _copy_to_value(library, source, value)
+        return
+    library.check(library.dll.kiln_take_dlpack(managed, ctypes.byref(value)))
+    _set_capsule_name(capsule, _TAKEN)
+
+
+def _copy_to_value(library: NativeLibrary, array: Array, value: Value) -> None:
+    codes = {"i": 0, "u": 1, "f": 2, "b": 6}
+    code = 4 if array.dtype.name == "bfloat16" else codes.get(array.dtype.kind)
+    if code is None or not array.dtype.isnative:
+        raise ArgumentTypeError(f"arrays of {array.dtype} cannot be passed", code="dtype-mismatch")
+    shape = (ctypes.c_int64 * max(1, array.ndim))(*array.shape)
+    packed = code | array.dtype.itemsize * 8 << 8 | 1 << 16  # kiln_dtype, by its bytes
+    make = library.dll.kiln_make_tensor
+    library.check(make(shape, array.ndim, packed, ctypes.byref(value)))
+    if array.size:
+        np.copyto(_array_of(library, value), array)
+
+
+# -- library -> Python ----------------------------------------------------------------------------
+
+
+def from_value(library: NativeLibrary, value: Value) -> Any:
+    """A Python object for a value, which stays whose it is; tensors share its memory."""
+    kind, payload = value.kind, value.payload
+    if kind == NONE:
+        return None
+    if kind == INT:
+        return int(payload.integer)
+    if kind == BOOL:
+        return bool(payload.integer)
+    if kind == FLOAT:
+        return float(payload.real)
+    if kind == TENSOR_OBJECT:
+        return Tensor(_array_of(library, value))
+    if kind == TENSOR:  # only lent for the call
+        return Tensor(_view(DLTensor.from_address(payload.pointer), None).copy())
+    if kind in (SMALL_STRING, STRING, C_STRING, SMALL_BYTES, BYTES):
+        size = ctypes.c_int64()
+        address = library.dll.kiln_string_of(ctypes.byref(value), ctypes.byref(size))
+        data = ctypes.string_at(address, size.value)
+        return data if kind in (SMALL_BYTES, BYTES) else data.decode(errors="surrogateescape")
+    if kind in (TUPLE, LIST):
+        count = ctypes.c_int()
+        items = library.dll.kiln_items_of(ctypes.byref(value), ctypes.byref(count))
+        found = ctypes.cast(items, ctypes.POINTER(Value))
+        return tuple(from_value(library, found[i]) for i in range(count.value))
+    if kind == SHAPE:
+        count = ctypes.c_int()
+        sizes = library.dll.kiln_shape_of(ctypes.byref(value), ctypes.byref(count))
+        numbers = ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64))
+        return tuple(int(numbers[i]) for i in range(count.value))
+    if kind == FUNCTION:
+        return FunctionValue(library, value)
+    raise UserError(f"a value of kind {kind} has no Python form", code="value-kind")
+
+
+def _array_of(library: NativeLibrary, value: Value) -> Array:
+    """An array that shares a tensor object's memory and holds a reference to it."""
+    tensor = DLTensor.from_address(value.payload.pointer + _HEADER)
+    library.dll.kiln_retain(ctypes.byref(value))
+    return _view(tensor, (library, Value(value.kind, value.small, value.payload)))
+
+
+def _view(tensor: DLTensor, owner: tuple[NativeLibrary, Value] | None) -> Array:
+    """The memory as an array; `owner` is given back with it."""
+    shape = tuple(tensor.shape[d] for d in range(tensor.ndim))
+    dtype = _dtype(tensor)
+    count = math.prod(shape)
+    if count == 0:
+        if owner is not None:
+            _release(*owner)
+        return np.empty(shape, dtype)
+    strides = _byte_strides(tensor, shape, dtype.itemsize)
+    spans = [stride * (size - 1) for stride, size in zip(strides, shape, strict=True)]
+    below = -sum(span for span in spans if span < 0)
+    above = sum(span for span in spans if span > 0)
+    start = tensor.data + tensor.byte_offset - below
+    memory = (ctypes.c_uint8 * (below + above + dtype.itemsize)).from_address(start)
+    if owner is not None:
+        weakref.finalize(memory, _release, *owner)
+    return np.ndarray(shape, dtype, memory, below, strides)
+
+
+def _byte_strides(tensor: DLTensor, shape: tuple[int, ...], size: int) -> tuple[int, ...]:
+    if tensor.strides:
+        return tuple(tensor.strides[d] * size for d in range(tensor.ndim))
+    return tuple(size * math.prod(shape[d + 1 :]) for d in range(len(shape)))
+
+
+def _dtype(tensor: DLTensor) -> np.dtype[Any]:
+    if tensor.code == 6:
+        return np.dtype(np.bool_)
+    return dtype_named(f"{_DTYPES.get(tensor.code, 'unknown')}{tensor.bits}")
+
+
+# -- Python functions -------------------------------------------------------------------------
+
+
+def _call_function(context: int, arguments: Any, count: int, result: Any) -> int:
+    """What C calls. An exception stays here; `raised_in_callback` lets it go on."""
+    library, function = _functions[context]
+    try:
+        values = [from_value(library, arguments[i]) for i in range(count)]
+        to_value(library, function(*values), result[0], "the result of a callback")
+        return 0
+    except BaseException as error:
+        sentence = keep_raised(error)
+        library.dll.kiln_set_last_error(sentence)
+        return CALLBACK_FAILED
+
+
+def _forget_function(context: int) -> None:
+    _functions.pop(context, None)
+
+
+_invoke = _CALLBACK(_call_function)
+_destroy = _DESTROY(_forget_function)
+
+
+def make_function(library: NativeLibrary, function: Callable[..., Any], value: Value) -> None:
+    """Write a Python function into `value`."""
+    number = next(_numbers)
+    _functions[number] = (library, function)
+    code = library.dll.kiln_make_function(_invoke, number, _destroy, ctypes.byref(value))
+    if code:
+        _forget_function(number)
+    library.check(code)
