@@ -7,10 +7,6 @@ from typing import Any
 import numpy as np
 
 import tensorkiln as tk
-import tensorkiln.ir.text.printer as _p
-
-_old = _p._function_lines
-_p._function_lines = lambda f, *a, **k: [] if getattr(f, "is_outer", False) else _old(f, *a, **k)
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import FloatImm, IntImm, Var
 from tensorkiln.ir.module import IRModule
