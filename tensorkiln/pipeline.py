@@ -273,13 +273,10 @@ def _kernels(mod: IRModule, plan: Plan, config: Config, progress: Progress) -> l
 
 def _assemble(mod: IRModule, plan: Plan, code: Sequence[Artifact]) -> Executable:
     """Code of the kernels, entry file, header and weights become one Executable."""
-    for f in mod.outers:
-        raise UnsupportedError(
-            f"{f.name}: branches, closures, calls of functions, and values that are no tensors "
-            "of planned size do not compile yet"
-        )
     arena = WeightArena()
-    functions: list[HostFunction] = [graph_host_function(f, mod, arena) for f in mod.graphs]
+    functions: list[HostFunction] = [
+        graph_host_function(f, mod, arena) for f in mod.graphs if not f.is_private
+    ]
     functions += [tensor_host_function(f, f.name) for f in mod.prim_funcs if f.public]
     outer = outer_code(mod, arena)
     if not functions and outer is None:

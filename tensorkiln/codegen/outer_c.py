@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensorkiln.codegen.call_plan import WeightArena, implied_sizes, tensor_host_function
+from tensorkiln.codegen.call_plan import (
+    WeightArena,
+    graph_host_function,
+    implied_sizes,
+    tensor_host_function,
+)
 from tensorkiln.codegen.host_function import HostFunction, c_name
 from tensorkiln.codegen.outer_calls import emit_call
 from tensorkiln.codegen.outer_function import OuterLibrary, OuterWriter, called_name
@@ -62,12 +67,13 @@ def outer_code(mod: IRModule, arena: WeightArena) -> OuterCode | None:
     library.names.update(c_name(f.name) for f in outers)
     for f in outers:
         OuterWriter(library, f, c_name(f.name)).function()
-    helpers = [
+    helpers = [graph_host_function(f, mod, arena) for f in mod.graphs if f.is_private]
+    helpers += [
         tensor_host_function(f, called_name(f), implied_sizes(f))
         for f in library.prim_funcs.values()
         if not f.public or implied_sizes(f)
     ]
-    shown = [f for f in outers if not f.attrs.get("private", False)]
+    shown = [f for f in outers if not f.is_private]
     text = "\n".join(
         [
             "/* ---- outer functions " + "-" * 70 + " */\n",

@@ -331,6 +331,11 @@ class Function(Scripted):
         return bool(self.attrs.get("storages", False))
 
     @property
+    def is_private(self) -> bool:
+        """Whether only functions of its module call it."""
+        return bool(self.attrs.get("private", False))
+
+    @property
     def external(self) -> str:
         """The external code generator that compiles it; "" for none."""
         return str(self.attrs.get("external", ""))

@@ -127,7 +127,9 @@ def _check_inplace(c: Call, result: Type, mod: IRModule) -> None:
     f = mod.get(c.args[0].name) if c.args and isinstance(c.args[0], GlobalRef) else None
     if not isinstance(f, PrimFunc):
         raise Malformed("call_tir_inplace calls a tensor program of this module")
-    args, at = c.args[1:], c.attrs.get("inplace")
+    # Shapes and numbers are for the scalar parameters, as in a call of a kernel.
+    args = tuple(a for a in c.args[1:] if not isinstance(a.type, ShapeType | PrimType))
+    at = c.attrs.get("inplace")
     if not isinstance(at, tuple) or not all(isinstance(i, int) and -1 <= i < len(args) for i in at):
         raise Malformed(f"inplace={at!r}: expected indices of {len(args)} operands, or -1")
     if len(args) + at.count(-1) != len(f.buffers):

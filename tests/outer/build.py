@@ -42,7 +42,8 @@ from tensorkiln.ir.stmt import PrimFunc
 
 OBJECT, STRING = ObjectType(), StringType()
 SCALAR, BOOL = tensor((), "float32"), tensor((), "bool")
-FUNC = FuncType(None, ObjectType())
+ANY = FuncType(None, ObjectType())
+FUNC = FuncType((SCALAR,), SCALAR)
 
 
 class F:
@@ -109,6 +110,7 @@ def executor(*functions: Function | PrimFunc) -> Any:
 
 
 __all__ = [
+    "ANY",
     "BOOL",
     "FUNC",
     "OBJECT",
@@ -117,6 +119,7 @@ __all__ = [
     "AnyTensorType",
     "F",
     "FloatImm",
+    "FuncType",
     "GlobalRef",
     "If",
     "IntImm",

@@ -258,7 +258,9 @@ def test_unknown_names_and_wrong_results(run: Any) -> None:
     with pytest.raises(LookupError, match=r"no function 'tests.outer.nobody'; register it.*at y"):
         run["unknown"]()
     tk.runtime.register_function("tests.outer.wrong", lambda: np.zeros(3, np.float32))
-    with pytest.raises(ValueError, match=r"the result of 'tests.outer.wrong' must be float32 \[2\]"):
+    with pytest.raises(
+        ValueError, match=r"the result of 'tests.outer.wrong' must be float32 \[2\]"
+    ):
         run["wrong_result"]()
     tk.runtime.register_function("tests.outer.wrong", lambda: {1: 2})
     with pytest.raises(TypeError, match="the result of a callback: dict cannot be passed"):
@@ -268,7 +270,9 @@ def test_unknown_names_and_wrong_results(run: Any) -> None:
 
 
 def test_exceptions_of_threads_do_not_meet(run: Any) -> None:
-    tk.runtime.register_function(HOOK, lambda t: (_ for _ in ()).throw(ValueError(t.numpy().item())))
+    tk.runtime.register_function(
+        HOOK, lambda t: (_ for _ in ()).throw(ValueError(t.numpy().item()))
+    )
     wrong: list[Any] = []
 
     def work(k: int) -> None:

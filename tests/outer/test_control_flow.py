@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 
 from tests.outer.build import (
+    ANY,
     BOOL,
     FUNC,
+    OBJECT,
     SCALAR,
     AnyTensorType,
     F,
+    FuncType,
     GlobalRef,
     If,
     Lambda,
@@ -82,7 +85,7 @@ def _collatz() -> list[Any]:
     f = F("until", x=SCALAR, limit=SCALAR)
     cond = F("below", a=SCALAR, b=SCALAR)
     below = cond.call("c", BOOL, GlobalRef("lt"), cond["a"], f["limit"])
-    test = f.let("test", FUNC, Lambda(cond.done(below)))
+    test = f.let("test", FuncType((SCALAR, SCALAR), BOOL), Lambda(cond.done(below)))
     state = TupleType((SCALAR, SCALAR))
     out = f.call("out", state, "while_loop", test, GlobalRef("double_count"), f["x"], number(0))
     step = F("double_count", a=SCALAR, b=SCALAR)
@@ -123,11 +126,11 @@ def _functions_as_values() -> list[Any]:
     """A graph function, chosen by a branch, called as a value; and one in a tuple."""
     f = F("choose", x=SCALAR, first=BOOL)
     one = F("").body(GlobalRef("neg"))
-    chosen = f.let("chosen", FUNC, If(f["first"], one, F("").body(GlobalRef("double"))))
-    called = f.call("called", SCALAR, chosen, f["x"])
-    pair = f.let("pair", TupleType((FUNC, FUNC)), Tuple((chosen, GlobalRef("absolute"))))
-    second = f.let("second", FUNC, TupleItem(pair, 1))
-    return [f.outer(Tuple((called, f.call("y", SCALAR, second, called))))]
+    chosen = f.let("chosen", ANY, If(f["first"], one, F("").body(GlobalRef("double"))))
+    called = f.call("called", OBJECT, chosen, f["x"])
+    pair = f.let("pair", TupleType((ANY, ANY)), Tuple((chosen, GlobalRef("absolute"))))
+    second = f.let("second", ANY, TupleItem(pair, 1))
+    return [f.outer(Tuple((called, f.call("y", OBJECT, second, called))))]
 
 
 def _symbols() -> list[Any]:
@@ -137,7 +140,7 @@ def _symbols() -> list[Any]:
     f = F("captured_size", x=row, z=free)
     inner = F("inner", y=free)
     same = inner.let("same", row, MatchCast(inner["y"], row))
-    made = f.let("made", FUNC, Lambda(inner.done(same)))
+    made = f.let("made", FuncType((free,), row), Lambda(inner.done(same)))
     checked = f.call("checked", row, made, f["z"])
     other = f.let("other", tensor((m,), "float32"), MatchCast(f["z"], tensor((m,), "float32")))
     return [f.outer(Tuple((checked, other)))]
