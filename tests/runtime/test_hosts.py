@@ -98,12 +98,12 @@ def test_no_tvm_ffi_in_the_process(library: Path) -> None:
     script = """
 import ctypes, sys
 import numpy as np
-from tensorkiln.runtime.module import _Value
+from tensorkiln.runtime.native import Value
 from tensorkiln.runtime.tensor import view_of
 lib = ctypes.CDLL(sys.argv[1])
 lib.kiln_last_error.restype = ctypes.c_char_p
 address, kept = view_of(np.ones((1, 8), np.float32), "x")
-value, result = _Value(7, 0), _Value()
+value, result = Value(7, 0), Value()
 value.payload.pointer = address
 assert lib.__tvm_ffi_main(None, ctypes.byref(value), 1, ctypes.byref(result)) == -1
 print(lib.kiln_last_error().decode())
