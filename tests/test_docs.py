@@ -19,7 +19,7 @@ from tensorkiln.cli.entry import COMMANDS
 from tensorkiln.target.kinds import KINDS
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in PAGES if page.name != "ARCHITECTURE.md"]
 BLOCK = re.compile(r"(?:<!-- not run: (?P<why>.+?) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)```", re.S)
 
@@ -72,7 +72,8 @@ def test_blocks_run(page: Path, tmp_path: Path) -> None:
         "KILN_PROGRESS": "off",
     }
     for kind, text in script(blocks(page)):
-        command = [sys.executable, "-c", text] if kind == "python" else ["sh", "-euc", text]
+        (tmp_path / "page.py").write_text(text, encoding="utf-8")  # scripts need their source
+        command = [sys.executable, "page.py"] if kind == "python" else ["sh", "-euc", text]
         done = subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
         )
