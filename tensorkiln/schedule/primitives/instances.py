@@ -136,7 +136,7 @@ def _repeatable(sets: Sets, steps: tuple[Step, ...]) -> bool:
             different = " or ".join(f"not ({c})" for c in _equal(a, "x", b, "y")) or FALSE
             for m in a.accesses:
                 for n in b.accesses:
-                    if m.write and n.write and m.buffer is n.buffer:
+                    if m.write and n.write and m.buffer == n.buffer:
                         conds, exists = same_cell(m, "x", n, "y")
                         conds += [*domain(a, "x"), *domain(b, "y"), different]
                         points = dims(a, "x") + dims(b, "y")

@@ -15,15 +15,17 @@ from dataclasses import dataclass, replace
 
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.stmt import PrimFunc
-from tensorkiln.schedule.primitives.affine_text import FALSE, AffineText
+from tensorkiln.schedule.primitives.affine_text import TRUE, AffineText
 from tensorkiln.schedule.primitives.change import change
 from tensorkiln.schedule.primitives.errors import ScheduleError
 from tensorkiln.schedule.primitives.instances import Family, families
 from tensorkiln.schedule.primitives.order import (
+    Cases,
     GaveUp,
     Sets,
     any_of,
     at,
+    both,
     dims,
     domain,
     earlier,
@@ -119,18 +121,18 @@ class _Check:
         """Whether the order of any instances changes, or who shares a copy of a buffer."""
         moved = any(_copies(m) != _copies(n) for s, t in ((a, a2), (b, b2))
                     for m, n in zip(s.accesses, t.accesses, strict=False))  # fmt: skip
-        return moved or turned((a, b), (a2, b2), False) != FALSE
+        return moved or bool(turned((a, b), (a2, b2), False))
 
     def pairs(self, pairs: list[Pair], fa: Family, fb: Family) -> None:
         """One question for all pairs of accesses of two steps; the guilty pair only on failure."""
         p = pairs[0]
         coordinates, conds, x2, y2 = self.instances(p, fa, fb)
-        cases, exists = [], []
+        cases: list[str] = []
+        exists: list[str] = []
         for pair in pairs:
             case, more = self.case(pair, fa, fb, x2, y2)
-            if case is not None:
-                cases.append(case)
-                exists += [e for e in more if e not in exists]
+            cases += case
+            exists += [e for e in more if e not in exists]
         if not cases:
             return
         if not self.sets.empty(self.sets.make(coordinates, [*conds, any_of(cases)], exists)):
@@ -156,42 +158,36 @@ class _Check:
             conds += domain(p.b2, "w") + fb.equal(p.b, "y", p.b2, "w")
         return coordinates, conds, x2, y2
 
-    def case(
-        self, p: Pair, fa: Family, fb: Family, x2: str, y2: str
-    ) -> tuple[str | None, list[str]]:
-        """When the two accesses are a violation; None when they cannot be."""
-        conds, exists = same_cell(p.m, "x", p.n, "y")
+    def case(self, p: Pair, fa: Family, fb: Family, x2: str, y2: str) -> tuple[Cases, list[str]]:
+        """When the two accesses are a violation, and existential variables of that."""
+        cell, exists = same_cell(p.m, "x", p.n, "y")
+        order = earlier(p.a, "x", p.b, "y")
         if fa.same and fb.same:
             wrong = turned((p.a, p.b), (p.a2, p.b2), p.updates)
         else:
-            late = not_earlier(p.a2, x2, p.b2, y2, p.updates)
-            wrong = f"({earlier(p.a, 'x', p.b, 'y')}) and ({late})"
+            wrong = both(order, not_earlier(p.a2, x2, p.b2, y2, p.updates))
         if fa.repeats and p.flow:
-            wrong = FALSE  # `available` asks instead
+            wrong = []  # `available` asks instead
         together = same_copy(p.m2, x2, p.n2, y2)
         if together and p.moved:
-            apart = f"not ({' and '.join(together)})"
-            order = earlier(p.a, "x", p.b, "y")
-            if p.flow and not fa.repeats:
-                wrong = f"({wrong}) or (({order}) and {apart})"
-            elif not p.flow:
-                wrong = f"({wrong}) and ({' and '.join(together)})"
-        if wrong == FALSE:
-            return None, []
-        return " and ".join([f"({c})" for c in [*conds, wrong]]), exists
+            if not p.flow:
+                wrong = both(wrong, [" and ".join(together)])
+            elif not fa.repeats:
+                wrong += both(order, [f"not ({c})" for c in together])
+        return both([" and ".join(cell)] if cell else [TRUE], wrong), exists
 
     def available(self, p: Pair, fa: Family, fb: Family) -> None:
         """Every reader finds what it reads: some run of the writer comes before it."""
         coordinates = dims(p.a, "x") + dims(p.b2, "w")
         conds, exists = same_cell(p.m, "x", p.n, "y")
         conds += domain(p.a, "x") + domain(p.b, "y") + domain(p.b2, "w")
-        conds += [*fb.equal(p.b, "y", p.b2, "w"), earlier(p.a, "x", p.b, "y")]
+        conds += [*fb.equal(p.b, "y", p.b2, "w"), any_of(earlier(p.a, "x", p.b, "y"))]
         need = self.sets.make(coordinates, conds, [*exists, *dims(p.b, "y")])
         have = None
         for a2 in fa.after(p.a):
             m2 = a2.accesses[p.a.accesses.index(p.m)]
             found = [*domain(a2, "u"), *fa.equal(p.a, "x", a2, "u")]
-            found += [earlier(a2, "u", p.b2, "w"), *same_copy(m2, "u", p.n2, "w")]
+            found += [any_of(earlier(a2, "u", p.b2, "w")), *same_copy(m2, "u", p.n2, "w")]
             one = self.sets.make(coordinates, found, dims(a2, "u"))
             have = one if have is None else self.sets.ask(have.union, one)
         if have is None or not self.sets.within(need, have):
@@ -220,12 +216,12 @@ class _Check:
         for p in pairs:
             coordinates, conds, x2, y2 = self.instances(p, fa, fb)
             case, exists = self.case(p, fa, fb, x2, y2)
-            if case is None:
+            if not case:
                 continue
             cells = [f"c{k}" for k, i in enumerate(p.m.index) if i is not None]
             fixed = [f"c{k} = {at(i, 'x')}" for k, i in enumerate(p.m.index) if i is not None]
             names = [*coordinates, *cells]
-            found = self.sets.make(names, [*conds, case, *fixed], exists)
+            found = self.sets.make(names, [*conds, any_of(case), *fixed], exists)
             if not self.sets.empty(found):
                 values = self.sets.sample(found, names)
                 raise describe(self.what, p, values, x2, y2, self.parameters(values))
@@ -255,7 +251,7 @@ def _conflict(m: Access, n: Access) -> bool:
     """Whether the order of two accesses may matter; nothing passes a barrier."""
     if BARRIER in (m.buffer, n.buffer):
         return True
-    return m.buffer is n.buffer and (m.write or n.write)
+    return m.buffer == n.buffer and (m.write or n.write)
 
 
 def _pairs(a: Step, b: Step, a2: Step, b2: Step) -> list[Pair]:

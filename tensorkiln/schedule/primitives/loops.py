@@ -7,7 +7,17 @@ from dataclasses import replace
 
 from tensorkiln.arith import prove, prove_equal, simplify
 from tensorkiln.ir.attrs import NO_ATTRS
-from tensorkiln.ir.expr import Expr, ExprLike, IntImm, Var, as_expr, binary, const, int_value
+from tensorkiln.ir.expr import (
+    Expr,
+    ExprLike,
+    IntImm,
+    Var,
+    as_expr,
+    binary,
+    const,
+    int_value,
+    maximum,
+)
 from tensorkiln.ir.stmt import For, If, PrimFunc, Stmt, seq
 from tensorkiln.ir.text.print_tir import TirPrinter
 from tensorkiln.ir.visit import free_vars
@@ -56,7 +66,7 @@ def split(
         raise at.fail("the loop is bound to a thread index", "split first, then bind")
     sizes, step = _sizes(at, factor)
     if tail == "peel":
-        whole = simplify(s.extent // step * step, at.bounds)
+        whole = simplify(_count(at, s) // step * step, at.bounds)
         if int_value(whole) == 0:
             raise at.fail(f"a step of {_show(step)} is longer than the loop", 'use tail="guard"')
         if not _divides(at, s.extent, step):
@@ -234,6 +244,13 @@ def _sizes(at: Place, factor: Factors) -> tuple[list[int | None], Expr]:
     return sizes, const(step, s.extent.dtype)
 
 
+def _count(at: Place, s: For) -> Expr:
+    """How often a loop runs: never less than 0 times, whatever its extent says."""
+    if prove(binary("ge", s.extent, 0), at.bounds):
+        return s.extent
+    return maximum(s.extent, const(0, s.extent.dtype))
+
+
 def _divides(at: Place, extent: Expr, step: Expr) -> bool:
     return int_value(simplify(extent % step, at.bounds)) == 0
 
@@ -287,7 +304,7 @@ def _cut(at: Place, s: For, first: Expr, names: Sequence[str]) -> PrimFunc:
     copy = renewed(s, lambda n: at.name(names[1] if n == s.var.name else n))
     assert isinstance(copy, For)
     lo = simplify(s.lo + first, at.bounds)
-    rest = replace(copy, lo=lo, extent=simplify(s.extent - first, at.bounds))
+    rest = replace(copy, lo=lo, extent=simplify(_count(at, s) - first, at.bounds))
     return at.close(seq(head, rest))
 
 
@@ -317,13 +334,15 @@ def _fuse(f: PrimFunc, outer: str, inner: str, name: str) -> PrimFunc:
     if s.var in (*free_vars(t.lo), *free_vars(t.extent)):
         text = f"the range of {inner!r} depends on {outer!r}"
         raise at.fail(text, "give it the largest range and a condition")
+    if s.var.dtype != t.var.dtype:
+        raise at.fail(f"{outer!r} is {s.var.dtype} and {inner!r} is {t.var.dtype}")
     var = Var(at.name(name), s.var.dtype)
-    zero = const(0, s.var.dtype)
-    extent = simplify(s.extent * t.extent, at.bounds)
+    zero, width = const(0, s.var.dtype), _count(at, t)
+    extent = simplify(_count(at, s) * width, at.bounds)
     known = at.bounds.with_loop(var, zero, extent)
     values = {
-        s.var: simplify(s.lo + var // t.extent, known),
-        t.var: simplify(t.lo + var % t.extent, known),
+        s.var: simplify(s.lo + var // width, known),
+        t.var: simplify(t.lo + var % width, known),
     }
     attrs = type(s.attrs).of(**{**t.attrs, **s.attrs}) if t.attrs or s.attrs else NO_ATTRS
     return at.close(For(var, zero, extent, s.kind, rewrite(t.body, values, known), attrs))

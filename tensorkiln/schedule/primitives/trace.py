@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -147,7 +148,7 @@ def _frozen(value: Any) -> Any:
 def _text(value: Literal) -> str:
     """A literal as Python. Raises ScheduleError for what would not come back."""
     if isinstance(value, str):
-        return '"' + repr("'" + value)[2:-1].replace('"', '\\"') + '"'
+        return json.dumps(value, ensure_ascii=False)
     if isinstance(value, list | tuple):
         inner = ", ".join(map(_text, value))
         return f"({inner},)" if len(value) == 1 else f"({inner})"
