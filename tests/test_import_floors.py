@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parents[1] / PACKAGE
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"base"}),
     frozenset({"ir"}),
-    frozenset({"target", "artifact", "arith", "script"}),
+    frozenset({"target", "artifact", "arith"}),
+    frozenset({"script"}),
     frozenset({"ops"}),
     frozenset(
         {"passes", "frontend", "transform", "schedule", "codegen", "external", "link", "runtime"}

@@ -14,10 +14,12 @@ from tensorkiln.ir.text.printer import (
     print_function,
     print_module,
 )
+from tensorkiln.script.decorators import function, ir_module, macro, prim_func
 from tensorkiln.script.dialect import Dialect
-from tensorkiln.script.parser import from_source, function, ir_module, prim_func
+from tensorkiln.script.functions import FUNCTIONS, meta
+from tensorkiln.script.parser import from_source
 
-T = Dialect("T", {"prim_func": prim_func})
+T = Dialect("T", {"prim_func": prim_func, "macro": macro, "meta": meta}, FUNCTIONS)
 R = Dialect("R", {"function": function})
 # The names under which other compilers' scripts import the two languages.
 tir, relax = T, R

@@ -4,34 +4,40 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tensorkiln.base.errors import nearest
 from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.buffer import SCOPES, Buffer
-from tensorkiln.ir.dtype import BOOL, DType
-from tensorkiln.ir.expr import Broadcast, Expr, IntImm, Var, binary
+from tensorkiln.ir.dtype import BOOL, VOID, DType
+from tensorkiln.ir.expr import Broadcast, CallExtern, Expr, Var
 from tensorkiln.ir.stmt import (
     Alloc,
-    For,
+    Assert,
+    Evaluate,
     If,
     Let,
+    MatchBuffer,
     Param,
     Prefetch,
     PrimFunc,
     Seq,
     Stmt,
     Store,
+    While,
 )
-from tensorkiln.ir.text.syntax import KIND_WORDS, inferred_outputs
+from tensorkiln.ir.text.syntax import inferred_outputs
+from tensorkiln.script.macro import Macro
+from tensorkiln.script.parse_block import BLOCK_WORDS, parse_block
 from tensorkiln.script.parse_call import parse_call
-from tensorkiln.script.parse_expr import ExprParser
-from tensorkiln.script.scope import Scope
+from tensorkiln.script.parse_expr import ExprParser, Range
+from tensorkiln.script.parse_loops import parse_for
+from tensorkiln.script.parse_macro import inline_macro
+from tensorkiln.script.python_values import is_python, steps, unwrap, wrap
+from tensorkiln.script.scope import Number, Python, Scope
 
-LOOPS = {
-    **{word: kind for kind, word in KIND_WORDS.items()},
-    **{kind: kind for kind in KIND_WORDS},
-}
+STATEMENTS = "there are loops, if, while, assert, stores A[i] = v, x = v, T.block, T.alloc_buffer"
 OPTIONS = ("name", "outputs", "inplace", "op_class", "private")
 Wrap = Callable[[Stmt], Stmt]
 
@@ -39,8 +45,10 @@ Wrap = Callable[[Stmt], Stmt]
 class TirParser:
     """One `@T.prim_func`."""
 
-    def __init__(self, scope: Scope):
+    def __init__(self, scope: Scope, ends: dict[Var, Expr] | None = None):
         self.scope = scope
+        # loop variable -> where it stops: extents of `T.axis.remap`
+        self.ends: dict[Var, Expr] = {} if ends is None else ends
         self.exprs = ExprParser(scope)
         self.fail = self.exprs.fail
 
@@ -49,7 +57,8 @@ class TirParser:
     def function(self, node: ast.FunctionDef, options: list[ast.keyword]) -> PrimFunc:
         """The tensor program of a decorated function."""
         params = self._params(node)
-        body = self.block(node.body)
+        nodes, attrs = self._func_attr(node.body)
+        body = self.block(nodes)
         values = self._options(options)
         outputs = values.get("outputs", inferred_outputs(params, body))
         return PrimFunc(
@@ -60,8 +69,18 @@ class TirParser:
             inplace=values.get("inplace", ()),
             op_class=values.get("op_class", "loops"),
             public=not values.get("private", False),
-            attrs=getattr(self, "attrs", NO_ATTRS),
+            attrs=attrs,
         )
+
+    def _func_attr(self, nodes: list[ast.stmt]) -> tuple[list[ast.stmt], Attrs]:
+        """The attributes that `T.func_attr({...})` at the beginning gives, and the other nodes."""
+        start = 1 if ast.get_docstring(ast.Module(nodes, [])) is not None else 0
+        match nodes[start : start + 1]:
+            case [ast.Expr(value=ast.Call(args=[values], keywords=[]) as call)]:
+                if self.is_word(call, "T.func_attr"):
+                    rest = nodes[:start] + nodes[start + 1 :]
+                    return rest, self.exprs.attrs(values)
+        return nodes, NO_ATTRS
 
     def _options(self, options: list[ast.keyword]) -> dict[str, Any]:
         values = {}
@@ -92,25 +111,40 @@ class TirParser:
         return a if is_buffer and isinstance(a, ast.Call) else None
 
     def _buffer(self, call: ast.Call, name: str) -> Buffer:
-        """From `T.Buffer(shape, dtype, scope=, align=)` or `T.alloc_buffer(...)`."""
+        """From `T.Buffer(shape, dtype, scope=, align=, strides=)` or `T.alloc_buffer(...)`."""
         if not 1 <= len(call.args) <= 2:
             raise self.fail(call, "expected a shape and a dtype", 'as T.Buffer((4,), "float32")')
         shape = self.exprs.shape(call.args[0])
         dtype = self.exprs.dtype(call.args[1]) if len(call.args) == 2 else DType("float32")
-        scope, align = "global", 64
-        for k in call.keywords:
+        return self._buffer_of(name, shape, dtype, "global", call.keywords)
+
+    def _buffer_of(
+        self,
+        name: str,
+        shape: tuple[Expr, ...],
+        dtype: DType,
+        scope: str,
+        options: list[ast.keyword],
+    ) -> Buffer:
+        align, strides = 64, None
+        for k in options:
             if k.arg == "scope":
                 scope = str(self.exprs.literal(k.value))
                 if scope not in SCOPES:
                     raise self.fail(k.value, f"unknown scope {scope!r}", f"one of {SCOPES}")
             elif k.arg == "align":
                 align = self.exprs.integer(k.value)
+            elif k.arg == "strides":
+                strides = self.exprs.shape(k.value)
+                if len(strides) != len(shape):
+                    message = f"{len(strides)} strides for {len(shape)} dimensions"
+                    raise self.fail(k.value, message, "one per dimension, in elements")
             elif k.arg == "dtype":
                 dtype = self.exprs.dtype(k.value)
             else:
-                hint = nearest(k.arg or "", ["scope", "align", "dtype"])
+                hint = nearest(k.arg or "", ["scope", "align", "strides", "dtype"])
                 raise self.fail(k.value, f"unknown option {k.arg!r} of a buffer", hint)
-        return Buffer(name, dtype, shape, scope, align)
+        return Buffer(name, dtype, shape, scope, align, strides)
 
     # ---- blocks ------------------------------------------------------------------------------
 
@@ -123,142 +157,209 @@ class TirParser:
         """The block's statements; a binder takes everything after it as its body."""
         groups: list[list[Stmt]] = [[]]
         wraps: list[Wrap] = []
+        todo = nodes[::-1]
         with self.scope.inner():
-            for node in nodes:
-                wrap = self._binder(node)
-                if wrap is not None:
-                    wraps.append(wrap)
+            while todo:
+                node = todo.pop()
+                if isinstance(node, ast.If):
+                    branch = self._decided(node)
+                    if branch is not None:
+                        todo += branch[::-1]
+                        continue
+                found = self._binder(node)
+                if isinstance(found, list):
+                    groups[-1] += found
+                else:
+                    wraps.append(found)
                     groups.append([])
-                    continue
-                s = self._stmt(node)
-                if s is not None:
-                    groups[-1].append(s)
         while wraps:
             rest = groups.pop()
             body = rest[0] if len(rest) == 1 else Seq(tuple(rest))
             groups[-1].append(wraps.pop()(body))
         return groups[0]
 
-    def _binder(self, node: ast.stmt) -> Wrap | None:
-        """`x = ...`, `x: T.int64 = ...` or `b = T.alloc_buffer(...)`, and the name bound."""
+    def _decided(self, node: ast.If) -> list[ast.stmt] | None:
+        """The branch that Python values choose; its statements stand in place of the `if`."""
+        test = self.exprs.any(node.test)
+        if not is_python(test):
+            return None
+        return node.body if unwrap(test) else node.orelse
+
+    def _binder(self, node: ast.stmt) -> Wrap | list[Stmt]:
+        """What binds a name for the rest of the block, else the statements a node is.
+
+        `x = ...`, `x: T.int64 = ...`, `b = T.alloc_buffer(...)`, `v = T.match_buffer(...)`; a
+        Python value is bound while parsing and leaves no statement.
+        """
         match node:
-            case ast.Assign(targets=[ast.Name() as target], value=value):
-                if isinstance(value, ast.Call) and self._is(value, "T.alloc_buffer"):
-                    return self._alloc(target, value)
-                return self._let(target, value, None)
+            case ast.Assign(targets=[ast.Name() as target], value=ast.Call() as call) if (
+                self.is_word(call, "T.alloc_buffer") or self.is_word(call, "T.match_buffer")
+            ):
+                return self._made(target, call)
+            case ast.Assign(targets=[ast.Name() | ast.Tuple() as target], value=value):
+                found = self.exprs.any(value)
+                if isinstance(found, Python) or is_python(found):
+                    self.unpack(target, unwrap(found), value)
+                    return []
+                if not isinstance(target, ast.Name):
+                    raise self.fail(target, "one value for several names")
+                if isinstance(found, Number):
+                    found = self.exprs.number(value, found, None)
+                return self._let(target, value, found)
             case ast.AnnAssign(target=ast.Name() as target, value=ast.expr() as value):
-                return self._let(target, value, self.exprs.dtype(node.annotation))
-        return None
+                dtype = self.exprs.dtype(node.annotation)
+                return self._let(target, value, self.exprs.expr(value, dtype), dtype)
+        return self._stmts(node)
 
-    def _is(self, call: ast.Call, path: str) -> bool:
-        return self.scope.dialect(call.func) == path
+    def unpack(self, target: ast.expr, value: object, node: ast.expr) -> None:
+        """Bind names to a Python value, or to its items."""
+        if isinstance(target, ast.Name):
+            found = wrap(value)
+            self.scope.bind(target, target.id, found)
+            return
+        if not isinstance(target, ast.Tuple | ast.List):
+            raise self.fail(target, "expected a name")
+        with self.exprs.in_python(node):
+            items = steps(value)
+        if len(items) != len(target.elts):
+            raise self.fail(node, f"{len(target.elts)} names for {len(items)} values")
+        for name, item in zip(target.elts, items, strict=True):
+            self.unpack(name, item, node)
 
-    def _alloc(self, target: ast.Name, call: ast.Call) -> Wrap:
+    def is_word(self, node: ast.AST, path: str) -> bool:
+        """Whether a node is a call of `path`, as "T.block"."""
+        if not isinstance(node, ast.Call):
+            return False
+        return self.scope.dialect(node.func) == path
+
+    def _made(self, target: ast.Name, call: ast.Call) -> Wrap:
+        if self.is_word(call, "T.match_buffer"):
+            return self._match(target, call)
         buf = self._buffer(call, target.id)
         self.scope.bind(target, target.id, buf)
         return lambda body: Alloc(buf, body)
 
-    def _let(self, target: ast.Name, node: ast.expr, dtype: DType | None) -> Wrap:
-        value = self.exprs.expr(node, dtype)
+    def _match(self, target: ast.Name, call: ast.Call) -> Wrap:
+        """`V = T.match_buffer(A[i, 0:8], shape, dtype, strides=, align=)`."""
+        if not 2 <= len(call.args) <= 3 or not isinstance(call.args[0], ast.Subscript):
+            hint = 'as T.match_buffer(A[i, 0:8], (8,), "float32")'
+            raise self.fail(call, "expected a part of a buffer, a shape and a dtype", hint)
+        place = call.args[0]
+        source = self.exprs.buffer(place.value)
+        ranges = self.exprs.ranges(place.slice, source)
+        shape = self.exprs.shape(call.args[1])
+        dtype = self.exprs.dtype(call.args[2]) if len(call.args) == 3 else source.dtype
+        buf = self._buffer_of(target.id, shape, dtype, source.scope, call.keywords)
+        if buf.dtype != source.dtype:
+            raise self.fail(call, f"a view of {source.dtype} as {buf.dtype}")
+        if buf.strides_given is None:
+            buf = replace(buf, strides_given=self._inherited(place, ranges, buf, source))
+        self.scope.bind(target, target.id, buf)
+        starts = tuple(lo for lo, _ in ranges)
+        return lambda body: MatchBuffer(buf, source, starts, body)
+
+    def _inherited(
+        self, node: ast.Subscript, ranges: list[Range], view: Buffer, source: Buffer
+    ) -> tuple[Expr, ...] | None:
+        """The strides of the sliced dimensions; None (row-major) when nothing is sliced."""
+        sliced = [(k, n) for k, (_, n) in enumerate(ranges) if n is not None]
+        if not sliced:
+            return None
+        if [n for _, n in sliced] != list(view.shape):
+            if all(
+                n is not None and n == d for (_, n), d in zip(ranges, source.shape, strict=True)
+            ):
+                return None  # the whole buffer in another shape
+            raise self.fail(node, "the slices and the shape differ", "give strides=(...)")
+        strides = tuple(source.strides[k] for k, _ in sliced)
+        return None if strides == view.strides else strides
+
+    def _let(
+        self, target: ast.Name, node: ast.expr, value: Expr, dtype: DType | None = None
+    ) -> Wrap:
         if dtype is not None and value.dtype != dtype:
             raise self.fail(node, f"{target.id!r} is {dtype}, but the value is {value.dtype}")
+        if value.dtype == VOID:
+            raise self.fail(node, "the call returns nothing", "write it as a statement")
         var = Var(target.id, value.dtype)
         self.scope.bind(target, target.id, var)
         return lambda body: Let(var, value, body)
 
     # ---- statements --------------------------------------------------------------------------
 
-    def _stmt(self, node: ast.stmt) -> Stmt | None:
+    def _stmts(self, node: ast.stmt) -> list[Stmt]:
+        """The statements a node is: several for a loop over Python values or a macro."""
         match node:
             case ast.Pass() | ast.Expr(value=ast.Constant(value=str())):
-                return None
-            case ast.Expr(value=ast.Call() as call) if self._is(call, "T.func_attr"):
-                self.attrs = Attrs.of(**ast.literal_eval(call.args[0]))
-                return None
+                return []
             case ast.For():
-                return self._for(node)
+                return parse_for(self, node)
             case ast.If():
                 orelse = self.block(node.orelse) if node.orelse else None
-                return If(self.exprs.expr(node.test, BOOL), self.block(node.body), orelse)
+                return [If(self.exprs.expr(node.test, BOOL), self.block(node.body), orelse)]
+            case ast.While(orelse=[]):
+                return [self._while(node)]
+            case ast.Assert():
+                return self._assert(node)
             case ast.Assign(targets=[ast.Subscript(value=name, slice=index)], value=value):
-                return self._store(name, index, value, False)
+                return [self._store(name, index, value, False)]
             case ast.AugAssign(target=ast.Subscript() as target):
-                return self._update(node, target)
+                return [self._update(node, target)]
             case ast.With(items=[item]) if isinstance(item.context_expr, ast.Call):
-                return self._with(node, item, item.context_expr)
-            case ast.Expr(value=ast.Call() as call) if self._is(call, "T.store"):
-                return self._store_call(call)
-            case ast.Expr(value=ast.Call() as call) if self._is(call, "T.call"):
-                return parse_call(self.exprs, call)
-            case ast.Expr(value=ast.Call() as call) if self._is(call, "T.prefetch"):
-                return self._prefetch(call)
-        raise self.fail(
-            node,
-            "not a statement of tensor programs",
-            "there are loops, if, stores A[i] = v, x = v, T.alloc_buffer, T.store, T.prefetch",
-        )
+                return [self._with(node, item, item.context_expr)]
+            case ast.Expr(value=ast.Call() as call):
+                return self._call(call)
+        raise self.fail(node, "not a statement of tensor programs", STATEMENTS)
 
-    def _for(self, node: ast.For) -> Stmt:
-        call = node.iter
-        if not isinstance(call, ast.Call) or node.orelse:
-            raise self.fail(node.iter, "expected a range", "as `for i in T.serial(n):`")
+    def _call(self, call: ast.Call) -> list[Stmt]:
         path = self.scope.dialect(call.func)
-        if path == "T.grid":
-            return self._grid(node, call)
-        plain = isinstance(call.func, ast.Name) and call.func.id == "range"
-        kind = "serial" if plain else LOOPS.get(path.removeprefix("T."))
-        if kind is None:
-            hint = nearest(path.removeprefix("T."), [*LOOPS, "grid"])
-            raise self.fail(call.func, "unknown kind of loop", hint or "T.serial, T.parallel, ...")
-        lo, extent, dtype = self._bounds(call)
-        return self._loop(node, lo, extent, kind, dtype)
+        match path:
+            case "T.store":
+                return [self._store_call(call)]
+            case "T.call":
+                return [parse_call(self.exprs, call)]
+            case "T.prefetch":
+                return [self._prefetch(call)]
+            case "T.evaluate" | "T.call_extern":
+                return [self._evaluate(call, path)]
+        if path in BLOCK_WORDS:
+            raise self.fail(call, f"{path} stands at the beginning of a block")
+        found = None if path else self.exprs.function(call.func)
+        if isinstance(found, Macro):
+            return inline_macro(self, found, call)
+        if not path and callable(found):
+            raise self.fail(call, "a call of a Python function is a value, not a statement",
+                            "decorate it with @T.macro to write statements in it")  # fmt: skip
+        known = ["store", "prefetch", "call", "evaluate", "call_extern", "func_attr"]
+        hint = nearest(path.removeprefix("T."), known) or STATEMENTS
+        raise self.fail(call, "not a statement of tensor programs", hint)
 
-    def _bounds(self, call: ast.Call) -> tuple[Expr, Expr, DType | None]:
-        """`(extent)`, `(lo, hi)` or `(lo, extent=)`, and the loop variable's own dtype."""
-        options = {k.arg: k.value for k in call.keywords}
-        unknown = options.keys() - {"extent", "dtype"}
-        count = len(call.args) + ("extent" in options)
-        if unknown or count not in (1, 2) or not call.args:
-            raise self.fail(call, "expected (extent), (lo, hi) or (lo, extent=n)")
-        dtype = self.exprs.dtype(options["dtype"]) if "dtype" in options else None
-        if count == 1:
-            extent = self.exprs.expr(call.args[0])
-            return IntImm(0, extent.dtype), extent, dtype
-        second = options.get("extent")
-        if second is not None:
-            lo, extent = self.exprs.expr(call.args[0]), self.exprs.expr(second)
+    def _evaluate(self, call: ast.Call, path: str) -> Stmt:
+        if path == "T.evaluate" and len(call.args) == 1 and not call.keywords:
+            value = self.exprs.expr(call.args[0])
         else:
-            lo, hi = self.exprs.same(call.args)
-            extent = binary("sub", hi, lo)
-        return lo, extent, dtype
+            value = self.exprs.expr(call)
+        if not isinstance(value, CallExtern):
+            raise self.fail(call, "only a call of a C function has an effect", "T.call_extern")
+        return Evaluate(value)
 
-    def _loop(self, node: ast.For, lo: Expr, extent: Expr, kind: str, dtype: DType | None) -> Stmt:
-        target = node.target
-        if not isinstance(target, ast.Name):
-            raise self.fail(target, "expected one name")
-        var = Var(target.id, dtype or extent.dtype)
-        with self.scope.inner():
-            self.scope.bind(target, target.id, var)
-            return For(var, lo, extent, kind, self.block(node.body))
+    def _while(self, node: ast.While) -> Stmt:
+        test = self.exprs.any(node.test)
+        if is_python(test):
+            raise self.fail(node.test, "a Python value never changes here", "read it of a buffer")
+        return While(self.exprs.expr(node.test, BOOL), self.block(node.body))
 
-    def _grid(self, node: ast.For, call: ast.Call) -> Stmt:
-        """`for i, j in T.grid(m, n)`: serial loops, outermost first."""
-        names = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]
-        if len(names) != len(call.args):
-            raise self.fail(call, f"{len(names)} names for {len(call.args)} extents")
-        loops: list[tuple[Var, Expr]] = []
-        with self.scope.inner():
-            for name, argument in zip(names, call.args, strict=True):
-                extent = self.exprs.expr(argument)
-                if not isinstance(name, ast.Name):
-                    raise self.fail(name, "expected a name")
-                var = Var(name.id, extent.dtype)
-                self.scope.bind(name, name.id, var)
-                loops.append((var, extent))
-            body = self.block(node.body)
-        for var, extent in reversed(loops):
-            body = For(var, IntImm(0, extent.dtype), extent, "serial", body)
-        return body
+    def _assert(self, node: ast.Assert) -> list[Stmt]:
+        """Checked when the program runs; at once where only Python values decide."""
+        message = f"assertion failed: {ast.unparse(node.test)}"
+        if node.msg is not None:
+            message = str(self.exprs.literal(node.msg))
+        test = self.exprs.any(node.test)
+        if not is_python(test):
+            return [Assert(self.exprs.expr(node.test, BOOL), message)]
+        if not unwrap(test):
+            raise self.fail(node.test, message)
+        return []
 
     def _store(self, name: ast.expr, index: ast.expr, value: ast.expr, nontemporal: bool) -> Stmt:
         buf = self.exprs.buffer(name)
@@ -313,21 +414,25 @@ class TirParser:
         return out
 
     def _with(self, node: ast.With, item: ast.withitem, call: ast.Call) -> Stmt:
-        """`with T.seq():`, `with T.let(v) as x:`, `with T.alloc_buffer(...) as b:`."""
-        if self._is(call, "T.seq"):
+        """`T.block`, `T.seq()`, `T.let(v) as x`, `T.alloc_buffer(...) as b`, `T.match_buffer`."""
+        if self.is_word(call, "T.seq"):
             return Seq(tuple(self.items(node.body)))
+        if self.is_word(call, "T.block"):
+            return parse_block(self, node, call)
+        if self.is_word(call, "T.init"):
+            raise self.fail(call, "T.init stands in a block, before its other statements")
         name = item.optional_vars
         if not isinstance(name, ast.Name):
             raise self.fail(call, "expected `with ... as name:`")
         with self.scope.inner():
-            if self._is(call, "T.let") and len(call.args) in (1, 2):
+            if self.is_word(call, "T.let") and len(call.args) in (1, 2):
                 dtype = self.exprs.dtype(call.args[1]) if len(call.args) == 2 else None
-                wrap = self._let(name, call.args[0], dtype)
-            elif self._is(call, "T.alloc_buffer"):
-                wrap = self._alloc(name, call)
+                wrapped = self._let(name, call.args[0], self.exprs.expr(call.args[0], dtype), dtype)
+            elif self.is_word(call, "T.alloc_buffer") or self.is_word(call, "T.match_buffer"):
+                wrapped = self._made(name, call)
             else:
-                raise self.fail(call, "expected T.seq(), T.let(value) or T.alloc_buffer(...)")
-            return wrap(self.block(node.body))
+                raise self.fail(call, "expected T.block, T.seq, T.let or T.alloc_buffer")
+            return wrapped(self.block(node.body))
 
 
 def plain_arguments(scope: Scope, node: ast.FunctionDef) -> list[ast.arg]:

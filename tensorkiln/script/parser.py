@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import ast
-import linecache
-import sys
-from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from types import FrameType
-from typing import Any
 
 import numpy as np
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.text.printer import CLASS
+from tensorkiln.script.macro import Macro
 from tensorkiln.script.parse_relax import Infer, ModuleContext, RelaxParser, header
 from tensorkiln.script.parse_tir import TirParser
 from tensorkiln.script.scope import Scope
@@ -30,22 +26,27 @@ def from_source(
     constants: Mapping[str, np.ndarray] | None = None,
     *,
     infer: Infer | None = None,
+    namespace: Mapping[str, object] | None = None,
     file: str = "<script>",
 ) -> IRModule:
     """The module a script describes: one `ir_module` class, or bare functions.
 
     `constants` are the arrays that `R.const("key", ...)` refers to. `infer` gives the type of an
-    operator call whose result the script does not annotate. Raises UserError with the line.
+    operator call whose result the script does not annotate. `namespace`: Python values, functions
+    and macros that the script may use by name; without one, no text makes anything run.
+    Raises UserError with the line.
     """
     source = Source(text, file)
     tree = source.parse()
-    captured: dict[str, object] = {}
+    captured: dict[str, object] = dict(namespace or {})
     classes: list[ast.ClassDef] = []
     functions: list[ast.FunctionDef] = []
     for node in tree.body:
         match node:
             case ast.ClassDef():
                 classes.append(node)
+            case ast.FunctionDef() if _is_macro(node):
+                captured[node.name] = Macro(node.name, node, source, captured, trusted=False)
             case ast.FunctionDef():
                 functions.append(node)
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=value)):
@@ -58,14 +59,15 @@ def from_source(
         where = (classes[1:] or functions or [tree])[0]
         raise source.error(where, "expected one ir_module class, or functions")
     context = ModuleContext({CLASS}, None, constants or {}, infer)
-    with _depth_checked(source):
+    with depth_checked(source):
         if classes:
-            return _module(classes[0], source, captured, context)
-        return IRModule(_functions(functions, source, captured, context))
+            return parse_module(classes[0], source, captured, context)
+        return IRModule(parse_functions(functions, source, captured, context))
 
 
 @contextmanager
-def _depth_checked(source: Source) -> Iterator[None]:
+def depth_checked(source: Source) -> Iterator[None]:
+    """Nesting that is too deep for Python is an error of the script."""
     try:
         yield
     except RecursionError:
@@ -75,9 +77,18 @@ def _depth_checked(source: Source) -> Iterator[None]:
 # ---- modules and functions --------------------------------------------------------------------
 
 
-def _module(
-    node: ast.ClassDef, source: Source, captured: Mapping[str, object], context: ModuleContext
+def _is_macro(node: ast.FunctionDef) -> bool:
+    return [_last_word(d) for d in node.decorator_list] == ["macro"]
+
+
+def parse_module(
+    node: ast.ClassDef,
+    source: Source,
+    captured: Mapping[str, object],
+    context: ModuleContext,
+    trusted: bool = False,
 ) -> IRModule:
+    """The module of an `ir_module` class."""
     name = "model"
     call = _decorator(node, "ir_module", source)
     for k in call.keywords if call is not None else []:
@@ -93,7 +104,9 @@ def _module(
         elif not _is_nothing(item):
             raise source.error(item, "a module holds functions only")
     context.words |= {node.name, "cls"}
-    return IRModule(_functions(functions, source, captured, context, whole=True), name)
+    return IRModule(
+        parse_functions(functions, source, captured, context, trusted, whole=True), name
+    )
 
 
 def _is_nothing(node: ast.stmt) -> bool:
@@ -102,11 +115,12 @@ def _is_nothing(node: ast.stmt) -> bool:
     )
 
 
-def _functions(
+def parse_functions(
     nodes: list[ast.FunctionDef],
     source: Source,
     captured: Mapping[str, object],
     context: ModuleContext,
+    trusted: bool = False,
     whole: bool = False,
 ) -> tuple[AnyFunction, ...]:
     """Parse tensor programs first: graphs ask for the types of their outputs."""
@@ -121,7 +135,7 @@ def _functions(
         for i, (node, (is_graph, call)) in enumerate(zip(nodes, kinds, strict=True)):
             if is_graph is graphs:
                 options = call.keywords if call is not None else []
-                scope = Scope(source, captured, {}, context.words, context.names)
+                scope = Scope(source, captured, {}, context.words, context.names, trusted)
                 f: AnyFunction
                 if is_graph:
                     f = RelaxParser(scope, context).function(node, options)
@@ -157,92 +171,3 @@ def _decorator(node: Definition, word: str, source: Source) -> ast.Call | None:
         if _last_word(d) == word:
             return d if isinstance(d, ast.Call) else None
     raise source.error(node, f"{node.name!r} is not decorated with {word}")
-
-
-# ---- decorators -------------------------------------------------------------------------------
-
-
-def ir_module(cls: type | None = None, *, infer: Infer | None = None, **options: object) -> Any:
-    """Decorator: the IRModule that a class of `T.prim_func`s and `R.function`s describes.
-
-    Numbers, strings, tuples and arrays of the surrounding scope may be used by name. `infer`
-    gives the types of operator calls that the script does not annotate.
-    """
-    frame = _caller()
-
-    def convert(c: type) -> IRModule:
-        return _from_class(c, frame, infer)
-
-    return convert if cls is None else convert(cls)
-
-
-def prim_func(f: Callable[..., Any] | None = None, **options: object) -> Any:
-    """Decorator: the PrimFunc a Python function describes (inside an `ir_module`, a mark)."""
-    frame = _caller()
-
-    def convert(g: Callable[..., Any]) -> Any:
-        return _from_function(g, frame, None)
-
-    return convert if f is None else convert(f)
-
-
-def function(
-    f: Callable[..., Any] | None = None, *, infer: Infer | None = None, **options: object
-) -> Any:
-    """Decorator: the graph Function a Python function describes (in an `ir_module`, a mark)."""
-    frame = _caller()
-
-    def convert(g: Callable[..., Any]) -> Any:
-        return _from_function(g, frame, infer)
-
-    return convert if f is None else convert(f)
-
-
-def _caller() -> FrameType:
-    """The frame that applies the decorator."""
-    return sys._getframe(2)
-
-
-def _captured(frame: FrameType) -> Mapping[str, object]:
-    return ChainMap(frame.f_locals, frame.f_globals)
-
-
-def _file_of(frame: FrameType) -> Source:
-    file = frame.f_code.co_filename
-    lines = linecache.getlines(file, frame.f_globals)
-    if not lines:
-        message = "the source text is not available"
-        raise UserError(message, code="script", where=file, hint="use from_source(text)")
-    return Source("".join(lines), file)
-
-
-def _first_line(node: Definition) -> int:
-    return min([node.lineno, *(d.lineno for d in node.decorator_list)])
-
-
-def _from_class(cls: type, frame: FrameType, infer: Infer | None) -> IRModule:
-    source, line = _file_of(frame), frame.f_lineno
-    for node in ast.walk(source.parse()):
-        if not isinstance(node, ast.ClassDef) or node.name != cls.__name__:
-            continue
-        if _first_line(node) <= line <= (node.end_lineno or node.lineno):
-            context = ModuleContext({CLASS}, None, {}, infer)
-            with _depth_checked(source):
-                return _module(node, source, _captured(frame), context)
-    raise UserError(f"class {cls.__name__} is not in its file", where=f"{source.file}:{line}")
-
-
-def _from_function(f: Callable[..., Any], frame: FrameType, infer: Infer | None) -> Any:
-    outer = f.__qualname__.split(".")[:-1]
-    if outer and outer[-1] != "<locals>":
-        return f
-    source, line = _file_of(frame), f.__code__.co_firstlineno
-    for node in ast.walk(source.parse()):
-        if isinstance(node, ast.FunctionDef) and _first_line(node) == line:
-            context = ModuleContext({CLASS}, None, {}, infer)
-            with _depth_checked(source):
-                return _functions([node], source, _captured(frame), context)[0]
-    raise UserError(f"{f.__name__} is not in its file", where=f"{source.file}:{line}")
-
-
-__all__ = ["from_source", "function", "ir_module", "prim_func"]

@@ -11,12 +11,10 @@ import numpy as np
 
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import Var
+from tensorkiln.ir.expr import Expr
 from tensorkiln.ir.relax import RVar
 from tensorkiln.script.dialect import Dialect
 from tensorkiln.script.source import Source
-
-Bound = Var | Buffer | RVar | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +25,31 @@ class Number:
     captured: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Python:
+    """Any other Python value that is known while parsing; a Buffer, where one is named."""
+
+    value: object
+    captured: bool = True
+
+
+Bound = Expr | Buffer | RVar | str | Number | Python
+
+
 @dataclass(slots=True)
 class Scope:
     """What names mean inside one function. `captured` are Python values around the script,
-    `words` stand for the module, `functions` are its own (None: not all are known)."""
+    `words` stand for the module, `functions` are its own (None: not all are known).
+
+    `trusted`: the script is the user's own code (a decorated function), not a text from elsewhere.
+    """
 
     source: Source
     captured: Mapping[str, object] = field(default_factory=dict)
     bound: dict[str, Bound] = field(default_factory=dict)
     words: Collection[str] = ()
     functions: Sequence[str] | None = None
+    trusted: bool = False
 
     @contextmanager
     def inner(self) -> Iterator[None]:
@@ -69,15 +82,17 @@ class Scope:
 
     def unknown(self, node: ast.Name) -> UserError:
         """The error for a name that nothing binds."""
-        if node.id in self.captured:
-            kind = type(self.captured[node.id]).__name__
+        found = self.bound.get(node.id, self.captured.get(node.id))
+        if found is not None or node.id in self.captured:
+            value = found.value if isinstance(found, Number | Python) else found
+            kind = type(value).__name__
             return self.source.error(node, f"{node.id!r} is a Python {kind}, of no use here")
         names = [*self.bound, *self.captured]
         return self.source.error(node, f"unknown name {node.id!r}", nearest(node.id, names))
 
 
 def plain(value: object) -> int | float | bool | str | tuple[object, ...] | None:
-    """A captured Python value the script can use, or None."""
+    """A captured Python value the script can use as a literal, or None."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, (bool, int, float, str)):

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from tensorkiln.base.errors import UserError
 
+_SHOWN = 5  # lines of a long node that an error shows
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -21,28 +23,53 @@ class Source:
         try:
             return ast.parse(self.text)
         except SyntaxError as e:
-            column = (e.offset or 1) - 1
-            raise self._error(e.lineno or 1, column, column + 1, f"not Python: {e.msg}") from None
+            line, column = e.lineno or 1, (e.offset or 1) - 1
+            raise self._error([(line, column, column + 1)], f"not Python: {e.msg}") from None
         except (ValueError, RecursionError, MemoryError) as e:
             raise UserError(f"not Python: {e}", code="script", where=self.file) from None
 
-    def error(self, node: ast.AST, message: str, hint: str = "") -> UserError:
-        """`message`, with the node's first line and what of it is wrong underlined."""
-        line = getattr(node, "lineno", 1)
-        text = self._line(line).encode()
-        start, end = getattr(node, "col_offset", 0), getattr(node, "end_col_offset", 0)
-        if getattr(node, "end_lineno", line) != line:
-            end = len(text)
-        # The tree counts bytes, the reader columns.
-        first, last = (len(text[:n].decode(errors="replace")) for n in (start, end))
-        return self._error(line, first, last, message, hint)
+    def place(self, node: ast.AST) -> str:
+        """`file:line:column` where a node begins, counted from 1."""
+        line, first, _ = self._spans(node)[0]
+        return f"{self.file}:{line}:{first + 1}"
 
-    def _error(self, line: int, start: int, end: int, message: str, hint: str = "") -> UserError:
-        text = self._line(line)
-        before = "".join(c if c == "\t" else " " * _width(c) for c in text[:start])
-        mark = "^" * max(1, sum(map(_width, text[start:end])))
-        shown = f"{message}\n    {text}\n    {before}{mark}"
-        return UserError(shown, code="script", where=f"{self.file}:{line}", hint=hint)
+    def error(self, node: ast.AST, message: str, hint: str = "") -> UserError:
+        """`message`, with the node's lines underlined: of a statement with a body, its head."""
+        return self._error(self._spans(node), message, hint)
+
+    def _spans(self, node: ast.AST) -> list[tuple[int, int, int]]:
+        """(line, first column, end column) of each line of a node; columns are characters."""
+        line = getattr(node, "lineno", 1)
+        last = getattr(node, "end_lineno", None) or line
+        start, end = getattr(node, "col_offset", 0), getattr(node, "end_col_offset", None) or 0
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and last > line:
+            last, end = max(line, body[0].lineno - 1), 1 << 30
+        spans = []
+        for n in range(line, last + 1):
+            text = self._line(n)
+            # The tree counts bytes, the reader columns.
+            data = text.encode()
+            first = len(data[:start].decode(errors="replace")) if n == line else 0
+            stop = len(data[:end].decode(errors="replace")) if n == last else len(text)
+            stop = max(first, len(text[:stop].rstrip()))
+            first += len(text[first:stop]) - len(text[first:stop].lstrip())
+            if n == line or text[first:stop]:
+                spans.append((n, first, stop))
+        return spans
+
+    def _error(self, spans: list[tuple[int, int, int]], message: str, hint: str = "") -> UserError:
+        shown = [message]
+        for line, start, end in spans[:_SHOWN]:
+            text = self._line(line)
+            before = "".join(c if c == "\t" else " " * _width(c) for c in text[:start])
+            mark = "^" * max(1, sum(map(_width, text[start:end])))
+            shown += [f"    {text}", f"    {before}{mark}"]
+        if len(spans) > _SHOWN:
+            shown.append("    ...")
+        line, start, _ = spans[0]
+        where = f"{self.file}:{line}:{start + 1}"
+        return UserError("\n".join(shown), code="script", where=where, hint=hint)
 
     def _line(self, line: int) -> str:
         lines = self.text.split("\n")

@@ -143,7 +143,7 @@ def test_errors_name_the_line_of_the_file() -> None:
             X[0] = Z[0]  # noqa: F821
 
     assert "test_script_dsl.py:" in info.value.where
-    line = int(info.value.where.rpartition(":")[2])
+    line = int(info.value.where.split(":")[-2])
     assert "Z[0]  # noqa" in Path(__file__).read_text(encoding="utf-8").split("\n")[line - 1]
 
 

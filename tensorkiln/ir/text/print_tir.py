@@ -163,9 +163,8 @@ class TirPrinter(ExprPrinter):
     def _block(self, s: Block, pad: str) -> None:
         self.lines.append(f"{pad}with T.block({string(s.name)}):")
         inner = pad + "    "
-        # All values first: a variable may have the name of one that a later value mentions.
-        heads = [f"T.axis.{i.kind}({self.exprs((i.extent, i.value))})" for i in s.iters]
-        for i, head in zip(s.iters, heads, strict=True):
+        for i in s.iters:
+            head = f"T.axis.{i.kind}({self.exprs((i.extent, i.value))})"
             self.lines.append(f"{inner}{self.names.bind(i.var, i.var.name)} = {head}")
         self.lines.append(f"{inner}T.reads({self._regions(s.reads)})")
         self.lines.append(f"{inner}T.writes({self._regions(s.writes)})")

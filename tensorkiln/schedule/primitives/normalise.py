@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tensorkiln.arith import Bounds, bound, prove, simplify
+from tensorkiln.arith.regions import regions_of
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import (
     Binary,
@@ -53,7 +54,6 @@ from tensorkiln.ir.visit import (
     walk_stmt,
 )
 from tensorkiln.schedule.primitives.names import fresh, scalar_names
-from tensorkiln.schedule.primitives.regions import regions_of
 from tensorkiln.schedule.primitives.surgery import substitute_loops
 
 _UPDATES = ("add", "mul", "min", "max")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tensorkiln.arith import affine, simplify
+from tensorkiln.arith.simplify import affine, simplify
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import AddressOf, Expr, Load, Ramp, Var, const, int_value
 from tensorkiln.ir.stmt import (

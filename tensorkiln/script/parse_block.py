@@ -1,0 +1,169 @@
+"""Blocks from Python syntax trees: `with T.block("C"):` and the words at its beginning."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tensorkiln.arith.regions import regions_of
+from tensorkiln.base.errors import nearest
+from tensorkiln.ir.attrs import NO_ATTRS, Attrs
+from tensorkiln.ir.dtype import BOOL
+from tensorkiln.ir.expr import Expr, IntImm, Var
+from tensorkiln.ir.stmt import ITER_KINDS, Block, BlockIter, If, Region, Stmt, seq
+from tensorkiln.ir.visit import substitute
+
+if TYPE_CHECKING:
+    from tensorkiln.script.parse_tir import TirParser
+
+_KINDS = {"S": "spatial", "R": "reduce", "O": "opaque"}
+BLOCK_WORDS = frozenset({"T.reads", "T.writes", "T.where", "T.block_attr"})
+
+
+@dataclass(slots=True)
+class _Head:
+    """What the first statements of a block say."""
+
+    iters: list[BlockIter] = field(default_factory=list)
+    reads: tuple[Region, ...] | None = None
+    writes: tuple[Region, ...] | None = None
+    where: list[Expr] = field(default_factory=list)
+    attrs: Attrs = NO_ATTRS
+    init: Stmt | None = None
+
+
+def parse_block(p: TirParser, node: ast.With, call: ast.Call) -> Stmt:
+    """The block; inside an `If` when it has a `T.where`."""
+    if len(call.args) != 1 or call.keywords or node.items[0].optional_vars is not None:
+        raise p.fail(call, "expected one name", 'as `with T.block("C"):`')
+    name = p.exprs.literal(call.args[0])
+    if not isinstance(name, str) or not name:
+        raise p.fail(call.args[0], "the name of a block is a string")
+    head = _Head()
+    with p.scope.inner():
+        rest = node.body
+        while rest and _take(p, head, rest[0]):
+            rest = rest[1:]
+        body = p.block(rest)
+    reads, writes = regions_of(seq(head.init, body))
+    block: Stmt = Block(
+        name,
+        tuple(head.iters),
+        reads if head.reads is None else head.reads,
+        writes if head.writes is None else head.writes,
+        body,
+        head.init,
+        head.attrs,
+    )
+    for cond in reversed(head.where):
+        block = If(cond, block)
+    return block
+
+
+def _take(p: TirParser, head: _Head, node: ast.stmt) -> bool:
+    """Whether `node` belongs to the head of the block; if so it is in `head` now."""
+    match node:
+        case ast.Expr(value=ast.Constant(value=str())):
+            return True
+        case ast.Assign(targets=[target], value=ast.Call() as call):
+            path = p.scope.dialect(call.func)
+            if path.startswith("T.axis."):
+                head.iters += _axes(p, target, call, path.removeprefix("T.axis."))
+                return True
+        case ast.Expr(value=ast.Call() as call) if p.scope.dialect(call.func) in BLOCK_WORDS:
+            _word(p, head, call, p.scope.dialect(call.func))
+            return True
+        case ast.With(items=[ast.withitem(context_expr=call)]) if p.is_word(call, "T.init"):
+            if head.init is not None:
+                raise p.fail(call, "a second T.init in one block")
+            head.init = p.block(node.body)
+            return True
+    return False
+
+
+def _word(p: TirParser, head: _Head, call: ast.Call, path: str) -> None:
+    if path in ("T.reads", "T.writes"):
+        before = head.reads if path == "T.reads" else head.writes
+        if before is not None:
+            raise p.fail(call, f"a second {path} in one block")
+        regions = tuple(_region(p, a) for a in _listed(call))
+        if path == "T.reads":
+            head.reads = regions
+        else:
+            head.writes = regions
+        return
+    if len(call.args) != 1 or call.keywords:
+        raise p.fail(call, f"{path} takes one argument")
+    if path == "T.block_attr":
+        head.attrs = Attrs.of(**{**head.attrs, **p.exprs.attrs(call.args[0])})
+        return
+    values = {i.var: i.value for i in head.iters}
+    head.where.append(substitute(p.exprs.expr(call.args[0], BOOL), values))
+
+
+def _listed(call: ast.Call) -> list[ast.expr]:
+    """The arguments; a single list of them counts as they do."""
+    if len(call.args) == 1 and isinstance(call.args[0], ast.List | ast.Tuple):
+        return call.args[0].elts
+    return call.args
+
+
+def _region(p: TirParser, node: ast.expr) -> Region:
+    if not isinstance(node, ast.Subscript):
+        raise p.fail(node, "expected a part of a buffer", "as A[i, 0:4]")
+    buf = p.exprs.buffer(node.value)
+    ranges = []
+    for lo, extent in p.exprs.ranges(node.slice, buf):
+        ranges.append((lo, IntImm(1, lo.dtype) if extent is None else extent))
+    return Region(buf, tuple(ranges))
+
+
+# ---- iteration variables ----------------------------------------------------------------------
+
+
+def _axes(p: TirParser, target: ast.expr, call: ast.Call, word: str) -> list[BlockIter]:
+    """`vi = T.axis.spatial(extent, value)` or `vi, vk = T.axis.remap("SR", [i, k])`."""
+    if word == "remap":
+        return _remap(p, target, call)
+    kind = _KINDS.get(word, word)
+    if kind not in ITER_KINDS:
+        hint = nearest(word, [*ITER_KINDS, "remap"])
+        raise p.fail(call.func, f"unknown kind of axis {word!r}", hint or f"{ITER_KINDS}")
+    if len(call.args) != 2 or call.keywords:
+        raise p.fail(call, f"expected T.axis.{word}(extent, value)")
+    extent, value = p.exprs.same(call.args)
+    return [_iter(p, target, kind, extent, value, call)]
+
+
+def _remap(p: TirParser, target: ast.expr, call: ast.Call) -> list[BlockIter]:
+    if len(call.args) != 2 or not isinstance(call.args[1], ast.List | ast.Tuple):
+        raise p.fail(call, "expected kinds and loops", 'as T.axis.remap("SR", [i, k])')
+    kinds, values = p.exprs.literal(call.args[0]), call.args[1].elts
+    names = target.elts if isinstance(target, ast.Tuple) else [target]
+    if not isinstance(kinds, str) or not all(k in _KINDS for k in kinds):
+        raise p.fail(call.args[0], f"kinds {kinds!r}", "S spatial, R reduce, O opaque")
+    if not len(kinds) == len(values) == len(names):
+        message = f"{len(names)} names, {len(kinds)} kinds and {len(values)} loops"
+        raise p.fail(call, message)
+    out = []
+    for name, letter, node in zip(names, kinds, values, strict=True):
+        value = p.exprs.expr(node)
+        extent = p.ends.get(value) if isinstance(value, Var) else None
+        if extent is None:
+            hint = f"T.axis.{_KINDS[letter]}(extent, value) takes any value"
+            raise p.fail(node, "T.axis.remap takes loop variables", hint)
+        out.append(_iter(p, name, _KINDS[letter], extent, value, node))
+    return out
+
+
+def _iter(
+    p: TirParser, name: ast.expr, kind: str, extent: Expr, value: Expr, node: ast.expr
+) -> BlockIter:
+    if not isinstance(name, ast.Name):
+        raise p.fail(name, "expected one name")
+    if not value.dtype.is_int or value.dtype != extent.dtype or value.dtype.lanes != 1:
+        raise p.fail(node, f"an axis of {value.dtype} with an extent of {extent.dtype}")
+    var = Var(name.id, value.dtype)
+    p.scope.bind(name, name.id, var)
+    return BlockIter(var, extent, kind, value)

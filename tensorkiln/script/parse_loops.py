@@ -1,0 +1,129 @@
+"""Loops from Python syntax trees: over ranges, and over Python values while parsing."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from tensorkiln.base.errors import nearest
+from tensorkiln.ir.attrs import NO_ATTRS, Attrs
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.expr import Expr, IntImm, Var, binary
+from tensorkiln.ir.stmt import For, Stmt
+from tensorkiln.ir.text.syntax import KIND_WORDS
+from tensorkiln.script.parse_plain import NAMES
+from tensorkiln.script.python_values import steps
+from tensorkiln.script.scope import Python
+
+if TYPE_CHECKING:
+    from tensorkiln.script.parse_tir import TirParser
+
+LOOPS = {
+    **{word: kind for kind, word in KIND_WORDS.items()},
+    **{kind: kind for kind in KIND_WORDS},
+}
+
+
+def parse_for(p: TirParser, node: ast.For) -> list[Stmt]:
+    """A loop; one over Python values is its body for each of them."""
+    call = node.iter
+    if node.orelse:
+        raise p.fail(node, "a loop has no else")
+    path = p.scope.dialect(call.func) if isinstance(call, ast.Call) else ""
+    if path == "T.meta.unroll" or not (path or _is_range(call)):
+        return _unrolled(p, node)
+    assert isinstance(call, ast.Call)
+    if path == "T.grid":
+        return [_grid(p, node, call)]
+    kind = "serial" if not path else LOOPS.get(path.removeprefix("T."))
+    if kind is None:
+        hint = nearest(path.removeprefix("T."), [*LOOPS, "grid"])
+        raise p.fail(call.func, "unknown kind of loop", hint or "T.serial, T.parallel, ...")
+    lo, extent, dtype = _bounds(p, call)
+    attrs, target = _hints(p, call, kind), node.target
+    if not isinstance(target, ast.Name):
+        raise p.fail(target, "expected one name")
+    var = Var(target.id, dtype or extent.dtype)
+    with p.scope.inner():
+        p.scope.bind(target, target.id, var)
+        p.ends[var] = binary("add", lo, extent)
+        return [For(var, lo, extent, kind, p.block(node.body), attrs)]
+
+
+def _is_range(node: ast.expr) -> bool:
+    return (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range"
+    )
+
+
+def _unrolled(p: TirParser, node: ast.For) -> list[Stmt]:
+    """`for x in items:` over captured Python values, or over `T.meta.unroll(...)`."""
+    known = isinstance(node.iter, (*NAMES, ast.BinOp))
+    found = p.exprs.any(node.iter) if known else None
+    if not isinstance(found, Python) or not found.captured or isinstance(found.value, Buffer):
+        hint = "as `for i in T.serial(n):`, or T.meta.unroll(items) over Python values"
+        raise p.fail(node.iter, "expected a range", hint)
+    with p.exprs.in_python(node.iter):
+        items = steps(found.value)
+    out: list[Stmt] = []
+    for item in items:
+        with p.scope.inner():
+            p.unpack(node.target, item, node.iter)
+            out += p.items(node.body)
+    return out
+
+
+def _hints(p: TirParser, call: ast.Call, kind: str) -> Attrs:
+    """The attributes of a loop: `annotations={...}` and, of a thread loop, `thread="..."`."""
+    attrs: Attrs = NO_ATTRS
+    for k in call.keywords:
+        if k.arg == "annotations":
+            attrs = Attrs.of(**{**attrs, **p.exprs.attrs(k.value)})
+        elif k.arg == "thread":
+            attrs = Attrs.of(**{**attrs, "thread": str(p.exprs.literal(k.value))})
+    if (kind == "thread") != any(k.arg == "thread" for k in call.keywords):
+        hint = 'as T.thread_binding(n, thread="blockIdx.x")'
+        raise p.fail(call, "a thread loop, and no other, names its thread", hint)
+    return attrs
+
+
+def _bounds(p: TirParser, call: ast.Call) -> tuple[Expr, Expr, DType | None]:
+    """`(extent)`, `(lo, hi)` or `(lo, extent=)`, and the loop variable's own dtype."""
+    options = {k.arg: k.value for k in call.keywords}
+    unknown = options.keys() - {"extent", "dtype", "annotations", "thread"}
+    count = len(call.args) + ("extent" in options)
+    if unknown or count not in (1, 2) or not call.args:
+        raise p.fail(call, "expected (extent), (lo, hi) or (lo, extent=n)")
+    dtype = p.exprs.dtype(options["dtype"]) if "dtype" in options else None
+    if count == 1:
+        extent = p.exprs.expr(call.args[0])
+        return IntImm(0, extent.dtype), extent, dtype
+    second = options.get("extent")
+    if second is not None:
+        lo, extent = p.exprs.expr(call.args[0]), p.exprs.expr(second)
+    else:
+        lo, hi = p.exprs.same(call.args)
+        extent = binary("sub", hi, lo)
+    return lo, extent, dtype
+
+
+def _grid(p: TirParser, node: ast.For, call: ast.Call) -> Stmt:
+    """`for i, j in T.grid(m, n)`: serial loops, outermost first."""
+    names = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]
+    if len(names) != len(call.args):
+        raise p.fail(call, f"{len(names)} names for {len(call.args)} extents")
+    loops: list[tuple[Var, Expr]] = []
+    with p.scope.inner():
+        for name, argument in zip(names, call.args, strict=True):
+            extent = p.exprs.expr(argument)
+            if not isinstance(name, ast.Name):
+                raise p.fail(name, "expected a name")
+            var = Var(name.id, extent.dtype)
+            p.scope.bind(name, name.id, var)
+            p.ends[var] = extent
+            loops.append((var, extent))
+        body = p.block(node.body)
+    for var, extent in reversed(loops):
+        body = For(var, IntImm(0, extent.dtype), extent, "serial", body)
+    return body

@@ -1,0 +1,91 @@
+"""A macro's statements, with its parameters bound to what the call gives."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from tensorkiln.base.errors import UserError
+from tensorkiln.ir.expr import Expr, IntImm, Var
+from tensorkiln.ir.stmt import Let, Seq, Stmt
+from tensorkiln.ir.visit import has_load
+from tensorkiln.script.macro import Macro
+from tensorkiln.script.python_values import Value
+from tensorkiln.script.scope import Scope
+
+if TYPE_CHECKING:
+    from tensorkiln.script.parse_tir import TirParser
+
+
+def inline_macro(p: TirParser, macro: Macro, call: ast.Call) -> list[Stmt]:
+    """The macro's statements. An argument that reads memory is read once, where it is called."""
+    given = _arguments(p, macro, call)
+    outer = p.scope
+    scope = Scope(
+        macro.source, macro.captured, {}, outer.words, outer.functions, trusted=macro.trusted
+    )
+    inner = type(p)(scope, p.ends)
+    lets: list[tuple[Var, Expr]] = []
+    with _named(p, macro, call):
+        for arg in _names(macro):
+            value = given[arg.arg] if arg.arg in given else _default(inner, macro, arg)
+            if isinstance(value, Expr) and not isinstance(value, Var | IntImm) and has_load(value):
+                lets.append((Var(arg.arg, value.dtype), value))
+                value = lets[-1][0]
+            scope.bind(arg, arg.arg, value)
+        body = inner.items(macro.node.body)
+    for var, value in reversed(lets):
+        body = [Let(var, value, body[0] if len(body) == 1 else Seq(tuple(body)))]
+    return body
+
+
+def _names(macro: Macro) -> list[ast.arg]:
+    a = macro.node.args
+    if a.vararg or a.kwarg or a.posonlyargs:
+        raise macro.source.error(macro.node, "the parameters of a macro are plain names")
+    return [*a.args, *a.kwonlyargs]
+
+
+def _arguments(p: TirParser, macro: Macro, call: ast.Call) -> dict[str, Value]:
+    names = [a.arg for a in _names(macro)]
+    places = len(macro.node.args.args)
+    if len(call.args) > places:
+        raise p.fail(call, f"{macro.name} takes {places} arguments, got {len(call.args)}")
+    out = {name: p.exprs.argument(a) for name, a in zip(names, call.args, strict=False)}
+    for k in call.keywords:
+        if k.arg is None or k.arg not in names or k.arg in out:
+            hint = f"its parameters: {', '.join(names)}"
+            raise p.fail(k.value, f"{macro.name} takes no {k.arg!r} here", hint)
+        out[k.arg] = p.exprs.argument(k.value)
+    has_default = {a.arg for a in _names(macro) if _default_node(macro, a) is not None}
+    missing = [n for n in names if n not in out and n not in has_default]
+    if missing:
+        raise p.fail(call, f"{macro.name} needs {', '.join(missing)}")
+    return out
+
+
+def _default_node(macro: Macro, arg: ast.arg) -> ast.expr | None:
+    a = macro.node.args
+    if arg in a.kwonlyargs:
+        return a.kw_defaults[a.kwonlyargs.index(arg)]
+    index = a.args.index(arg) - (len(a.args) - len(a.defaults))
+    return a.defaults[index] if index >= 0 else None
+
+
+def _default(inner: TirParser, macro: Macro, arg: ast.arg) -> Value:
+    node = _default_node(macro, arg)
+    assert node is not None, arg.arg
+    return inner.exprs.argument(node)
+
+
+@contextmanager
+def _named(p: TirParser, macro: Macro, call: ast.Call) -> Iterator[None]:
+    """An error inside says where the macro was called."""
+    try:
+        yield
+    except UserError as e:
+        place = f"in macro {macro.name!r}, called at {p.scope.source.place(call)}"
+        message = f"{e.message}\n    {place}"
+        raise UserError(message, code=e.code, where=e.where, hint=e.hint) from e.__cause__
