@@ -68,7 +68,8 @@ def make_runner(
     """A runner with the caller's instruments, and those that the environment's knobs ask for;
     `passes` are all that are going to run."""
     for i, instrument in enumerate(instruments):
-        if not all(callable(getattr(instrument, m, None)) for m in ("before", "after")):
+        methods = all(callable(getattr(instrument, m, None)) for m in ("before", "after"))
+        if not methods or isinstance(instrument, type):
             raise UserError(
                 f"instruments[{i}] is {instrument!r}, expected an object with the methods before "
                 "and after",
