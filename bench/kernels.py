@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     freeze = {name: int(n) for name, n in (d.split("=") for d in options.dims)}
     exe = tk.compile(tk.frontend.from_onnx(options.model, freeze=freeze or None))
-    rows = time_kernels(exe.module, options.seconds, options.threads)
+    rows = time_kernels(exe, options.seconds, options.threads)
     print(table(rows, options.top))
 
 

@@ -104,12 +104,14 @@ class Executable:
         fcompile: Fcompile | str | None = None,
         workspace_dir: str | Path | None = None,
         addons: Sequence[Path | bytes] = (),
+        exports: Sequence[str] = (),
     ) -> Path:
         """Link everything into one shared library `file_name` and return its path.
 
         `fcompile` is a compiler command or a callable (output, files, options); `addons` are
-        further object files; `workspace_dir` keeps every intermediate file. The library appears
-        whole or not at all. Raises UserError for a suffix other than .so.
+        further object files; `workspace_dir` keeps every intermediate file; `exports` are further
+        symbols to show, such as those of kernels. The library appears whole or not at all. Raises
+        UserError for a suffix other than .so.
         """
         path = Path(file_name)
         if path.suffix != ".so":
@@ -126,7 +128,10 @@ class Executable:
             _weights_of(self.artifacts),
             path,
             triple=cpu_target(self.target).mtriple,
-            exports=exported_symbols(self.functions, prefix=self.name, outer=self.outer),
+            exports=[
+                *exported_symbols(self.functions, prefix=self.name, outer=self.outer),
+                *exports,
+            ],
             libraries=self.libraries,
             fcompile=fcompile or self.linker,
             workspace_dir=workspace_dir,

@@ -102,12 +102,14 @@ def minimal_relax_passes(target: Target, externals: Sequence[External] = ()) -> 
     cpu, externals = cpu_target(target), all_externals(target, externals)
     return [
         infer_types,
+        outline_dataflow,
         forward_values,
         PartitionExternals(target, externals),
         DecomposeAttention(cpu),
         FuseOps(default=False),
         LowerGroups(cpu),
         plan_memory,
+        partial_graph_aot,
     ]
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tensorkiln.base.files import atomic_path
 from tensorkiln.executable import Executable
+from tensorkiln.external import External
 from tensorkiln.ir.module import IRModule
 from tensorkiln.passes import Pipeline
 from tensorkiln.report.page import page
@@ -41,6 +42,7 @@ def explain(
     *,
     relax_pipeline: Pipeline = "auto",
     tir_pipeline: Pipeline = "auto",
+    externals: Sequence[External] = (),
     sizes: Mapping[str, int] | None = None,
     seconds: float = 0.02,
 ) -> Report:
@@ -49,7 +51,9 @@ def explain(
     `seconds` is spent on timing each kernel, 0 times nothing. Raises what `compile` raises.
     """
     asked = Target("native") if target is None else Target(target)
-    story, executable = tell(mod, asked, sizes or {}, relax_pipeline, tir_pipeline, seconds)
+    story, executable = tell(
+        mod, asked, sizes or {}, relax_pipeline, tir_pipeline, externals, seconds
+    )
     return Report(story, executable)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tensorkiln.ir.module import IRModule
@@ -103,7 +103,9 @@ def _reads(b: Binding) -> list[RVar]:
     return list(found)
 
 
-def kernels_of_spans(steps: Sequence[Step], lowered: IRModule) -> dict[str, str]:
+def kernels_of_spans(
+    steps: Sequence[Step], lowered: IRModule, kernels: Collection[str]
+) -> dict[str, str]:
     """The kernel that computes a node of the model, by the node's name.
 
     A fused group lists the nodes it was made of; its variable in the graph leads on to the kernel
@@ -117,7 +119,8 @@ def kernels_of_spans(steps: Sequence[Step], lowered: IRModule) -> dict[str, str]
             for b in f.bindings:
                 if not isinstance(b.value, Call) or not isinstance(b.value.callee, GlobalRef):
                     continue
-                kernel[b.var] = b.value.callee.name
+                if b.value.callee.name in kernels:
+                    kernel[b.var] = b.value.callee.name
                 callee = mod.get(b.value.callee.name)
                 own = spans.setdefault(b.var, [])
                 if b.value.span:
@@ -127,7 +130,8 @@ def kernels_of_spans(steps: Sequence[Step], lowered: IRModule) -> dict[str, str]
     out: dict[str, str] = {}
     for var, names in spans.items():
         for name in filter(None, names):
-            out.setdefault(name, kernel[var])
+            if var in kernel:
+                out.setdefault(name, kernel[var])
     return out
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tensorkiln.artifact import ArtifactSet
 from tensorkiln.base.errors import TensorkilnError
 from tensorkiln.codegen.llvm.compile import kernel_texts
 from tensorkiln.executable import Executable
+from tensorkiln.external import External
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.text.printer import print_function
@@ -79,6 +80,7 @@ def tell(
     sizes: Mapping[str, int],
     relax_pipeline: Pipeline = "auto",
     tir_pipeline: Pipeline = "auto",
+    externals: Sequence[External] = (),
     seconds: float = 0.02,
 ) -> tuple[Story, Executable]:
     """Compile a module and gather all there is to see; `seconds` per kernel, 0 times nothing."""
@@ -88,11 +90,12 @@ def tell(
         target,
         relax_pipeline=relax_pipeline,
         tir_pipeline=tir_pipeline,
+        externals=externals,
         instruments=[timing],
     )
     times, notes = _times(exe, sizes, seconds)
-    spans = kernels_of_spans(timing.steps, exe.module)
-    kernels = _kernel_rows(exe, timing.steps, times, spans)
+    spans = kernels_of_spans(timing.steps, exe.module, [k.symbol for k in exe.kernels])
+    kernels = _kernel_rows(exe, timing.steps, times, spans, sizes)
     story = Story(
         exe.name,
         str(exe.target),
@@ -114,13 +117,13 @@ def _times(
     if seconds <= 0:
         return {}, ["Kernels were not timed."]
     try:
-        rows = time_kernels(exe.module, seconds, 1, sizes, exe.target)
+        rows = time_kernels(exe, seconds, 1, sizes)
     except (TensorkilnError, OSError) as error:
         return {}, [f"Kernels were not timed: {error}"]
     notes = ["Times of kernels: one thread, warm operands, the least of many calls."]
     left = [r.name for r in rows if math.isnan(r.micros)]
     if left:
-        notes.append(f"Not timed, as their sizes are not known: {', '.join(left)}.")
+        notes.append(f"Not timed, being hidden or of unknown size: {', '.join(left)}.")
     return {r.name: r for r in rows}, notes
 
 
@@ -138,6 +141,7 @@ def _kernel_rows(
     steps: list[Step],
     times: Mapping[str, KernelTime],
     spans: Mapping[str, str],
+    sizes: Mapping[str, int],
 ) -> list[KernelRow]:
     """Costliest first; in the order of the module where nothing was timed."""
     cpu = cpu_target(exe.target)
@@ -162,7 +166,7 @@ def _kernel_rows(
                 tuple(n for n, kernel in spans.items() if kernel == k.symbol) or tuple(k.nodes),
                 counts[k.symbol],
                 time.micros if time else math.nan,
-                flops(f.body) if isinstance(f, PrimFunc) else 0.0,
+                flops(f.body, sizes) if isinstance(f, PrimFunc) else 0.0,
                 files.get(f"{k.symbol}.o", 0),
                 print_function(first) if first is not None else tir,
                 tir,

@@ -1,31 +1,37 @@
-"""Each kernel of a lowered module, timed alone.
+"""Each kernel of an executable, timed alone.
 
-Kernels are called through the public library interface on warm operands, so a number below some
-microseconds is mostly the call. Arithmetic and bytes are counted in the scheduled program and in
+Kernels are called by their C symbols on warm operands, so a number below a microsecond or two is
+mostly the call from Python. Arithmetic and bytes are counted in the scheduled program and in
 its parameters: padded channels count, caches do not.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
 from tensorkiln.arith import simplify
+from tensorkiln.executable import Executable
+from tensorkiln.external import symbols
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Binary, Expr, IntImm, Intrin, Unary, Var, int_value
-from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.planned import planned_graph
+from tensorkiln.ir.relax import RVar
 from tensorkiln.ir.stmt import Alloc, Block, For, If, Let, PrimFunc, Seq, Stmt, Store
 from tensorkiln.ir.visit import free_vars, substitute, walk
-from tensorkiln.pipeline import compile as compile_module
+from tensorkiln.runtime import load_module
 from tensorkiln.runtime.tensor import Array, aligned_empty, dtype_named
-from tensorkiln.target import Target
 
 Sizes = Mapping[str, int]
 
@@ -57,23 +63,22 @@ def size_of(e: Expr, sizes: Sizes) -> int | None:
     return int_value(simplify(substitute(e, by)))
 
 
-def flops(s: Stmt | None) -> float:
-    """Floating point operations a statement executes; both branches of a condition count,
-    and so does one round of a loop whose extent is known only at run time."""
+def flops(s: Stmt | None, sizes: Sizes) -> float:
+    """Floating point operations a statement executes; both branches of a condition count, and so
+    does one round of a loop whose extent depends on another loop."""
     match s:
         case For(extent=extent, body=body):
-            n = int_value(extent)
-            return (1 if n is None else n) * flops(body)
+            return (size_of(extent, sizes) or 0) * flops(body, sizes)
         case Seq(stmts):
-            return sum(map(flops, stmts))
+            return sum(flops(x, sizes) for x in stmts)
         case Store(value=value):
             return _operations(value)
         case Let(_, value, body):
-            return _operations(value) + flops(body)
+            return _operations(value) + flops(body, sizes)
         case If(_, then, orelse):
-            return flops(then) + flops(orelse)
+            return flops(then, sizes) + flops(orelse, sizes)
         case Alloc(body=body) | Block(body=body):
-            return flops(body)
+            return flops(body, sizes)
     return 0.0
 
 
@@ -94,21 +99,36 @@ def call_counts(mod: IRModule) -> Counter[str]:
     return counts
 
 
-def arguments(f: PrimFunc, sizes: Sizes) -> list[Array | int] | None:
-    """Something for every parameter, or None when a size cannot be told."""
+def operands(f: AnyFunction, sizes: Sizes) -> list[Array | int] | None:
+    """Something for every operand of a kernel, in the order of its C parameters; None when a size
+    cannot be told."""
+    if isinstance(f, PrimFunc):
+        params: tuple[Buffer | Var, ...] = f.params
+        scalars = [sizes.get(p.name, 1) for p in params if not isinstance(p, Buffer)]
+        tensors = [(p.dtype, p.shape) for p in params if isinstance(p, Buffer)]
+    else:
+        assert isinstance(f.result, RVar)
+        values = (*f.params, f.result)
+        scalars = [sizes.get(v.name, 1) for v in symbols(f)]
+        tensors = [(v.tensor.dtype, v.tensor.physical_shape) for v in values]
     rng = np.random.default_rng(0)
     made: list[Array | int] = []
-    for p in f.params:
-        if not isinstance(p, Buffer):
-            made.append(sizes.get(p.name, 1))
-            continue
-        shape = [size_of(d, sizes) for d in p.shape]
+    for dtype, dims in tensors:
+        shape = [size_of(d, sizes) for d in dims]
         if any(n is None or n < 0 for n in shape):
             return None
-        array = aligned_empty(shape, dtype_named(p.dtype.name))  # type: ignore[arg-type]
-        array[...] = rng.random(shape) if p.dtype.is_float else 1  # type: ignore[arg-type]
+        array = aligned_empty(shape, dtype_named(dtype.name))  # type: ignore[arg-type]
+        array[...] = rng.random(shape) if dtype.is_float else 1  # type: ignore[arg-type]
         made.append(array)
-    return made
+    return made + scalars
+
+
+def _call(kernel: Callable[..., object], given: Sequence[Array | int]) -> Callable[[], object]:
+    """The kernel on these operands; the caller keeps them alive."""
+    values = [
+        ctypes.c_int64(x) if isinstance(x, int) else ctypes.c_void_p(x.ctypes.data) for x in given
+    ]
+    return partial(kernel, *values)
 
 
 def least_time(call: Callable[[], object], seconds: float) -> float:
@@ -123,26 +143,29 @@ def least_time(call: Callable[[], object], seconds: float) -> float:
 
 
 def time_kernels(
-    lowered: IRModule,
-    seconds: float = 0.05,
-    threads: int = 1,
-    sizes: Sizes | None = None,
-    target: Target | None = None,
+    exe: Executable, seconds: float = 0.05, threads: int = 1, sizes: Sizes = MappingProxyType({})
 ) -> list[KernelTime]:
-    """Rows of all kernels of a lowered module, costliest first; `sizes` of symbolic dimensions."""
-    counts = call_counts(lowered)
-    kernels = tuple(replace(f, public=True) for f in lowered.prim_funcs)
-    if not kernels:
-        return []
-    only = IRModule(kernels, lowered.name)
-    lib = compile_module(only, target, relax_pipeline=None, tir_pipeline=None).jit()
-    lib.set_num_threads(threads)
+    """Rows of all kernels of an executable, costliest first; `sizes` of symbolic dimensions.
+
+    The kernels are those that are exported, called by their C symbols. Raises what loading the
+    library raises, such as UserError for a processor that this machine is not.
+    """
+    counts = call_counts(exe.module)
+    names = [k.symbol for k in exe.kernels if counts[k.symbol]]
     rows = []
-    for f in kernels:
-        given = arguments(f, sizes or {})
-        micros = math.nan
-        if given is not None:
-            micros = least_time(partial(lib[f.name], *given), seconds) * 1e6
-        moved = float(sum(a.nbytes for a in given or () if isinstance(a, np.ndarray)))
-        rows.append(KernelTime(f.name, f.op_class, counts[f.name], micros, flops(f.body), moved))
+    with tempfile.TemporaryDirectory(prefix="kiln-kernels-") as folder:
+        path = exe.export_library(Path(folder) / "kernels.so", exports=names)
+        lib = load_module(path)
+        lib.set_num_threads(threads)
+        for k in exe.kernels:
+            f = exe.module[k.symbol]
+            given = operands(f, sizes) if k.symbol in names else None
+            micros, moved = math.nan, 0.0
+            # C sources of externals are compiled with hidden symbols: those are not found.
+            kernel = getattr(lib.library.dll, k.symbol, None)
+            if given is not None and kernel is not None:
+                micros = least_time(_call(kernel, given), seconds) * 1e6
+                moved = float(sum(a.nbytes for a in given if not isinstance(a, int)))
+            work = flops(f.body, sizes) if isinstance(f, PrimFunc) else 0.0
+            rows.append(KernelTime(k.symbol, k.kernel_class, counts[k.symbol], micros, work, moved))
     return sorted(rows, key=lambda r: -np.nan_to_num(r.total))
