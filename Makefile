@@ -6,7 +6,7 @@ PIP_ARGS ?=
 BIN := .venv/bin
 SETUP := Makefile pyproject.toml
 
-.PHONY: demo test lint bench conformance clean help
+.PHONY: demo test lint bench conformance report-test clean help
 
 help:
 	@echo "make demo         compile ResNet-18, run it, compare with ONNX Runtime"
@@ -14,6 +14,7 @@ help:
 	@echo "make lint         ruff and mypy"
 	@echo "make bench        speed beside ONNX Runtime, OpenVINO and torch.compile"
 	@echo "make conformance  the model zoo against ONNX Runtime and float64"
+	@echo "make report-test  the page of kiln explain in headless Chromium, which must be there"
 	@echo "make clean        remove .venv and caches of tools"
 
 # A stamp per set of packages, made again when pyproject.toml changes.
@@ -42,6 +43,10 @@ bench: .venv/has-bench
 
 conformance: .venv/has-dev
 	$(BIN)/python -m pytest -q -m "conformance or not conformance" tests/models
+
+# Where there is no Chromium, `make test` says so and leaves these out; here that is an error.
+report-test: .venv/has-dev
+	REQUIRE_CHROMIUM=1 $(BIN)/python -m pytest -q tests/report
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info

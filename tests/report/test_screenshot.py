@@ -21,7 +21,7 @@ from tests.report.pixels import Picture, read_png
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
-WIDTH, HEIGHT = 1500, 5200
+WIDTH, HEIGHT = 1500, 6400
 PARTS = {
     "graph": "#graph svg",
     "node": "#graph g.op rect",
