@@ -132,13 +132,14 @@ def _call(kernel: Callable[..., object], given: Sequence[Array | int]) -> Callab
 
 
 def least_time(call: Callable[[], object], seconds: float) -> float:
-    """Seconds of the fastest of many calls."""
+    """Seconds of the fastest of many calls, three at least."""
     call()
-    best, end = math.inf, time.perf_counter() + seconds
-    while time.perf_counter() < end:
+    best, end, calls = math.inf, time.perf_counter() + seconds, 0
+    while calls < 3 or time.perf_counter() < end:
         start = time.perf_counter()
         call()
         best = min(best, time.perf_counter() - start)
+        calls += 1
     return best
 
 
