@@ -1,7 +1,11 @@
 """Schedule primitives: pure functions from one tensor program to an equal, faster one."""
 
+from tensorkiln.schedule.primitives.caches import cache_read, cache_write
+from tensorkiln.schedule.primitives.compact import compact
+from tensorkiln.schedule.primitives.compute_at import compute_at, reverse_compute_at
 from tensorkiln.schedule.primitives.distribute import fission
 from tensorkiln.schedule.primitives.errors import ScheduleError
+from tensorkiln.schedule.primitives.inline import compute_inline, reverse_compute_inline
 from tensorkiln.schedule.primitives.legality import require_order
 from tensorkiln.schedule.primitives.loops import (
     fuse,
@@ -23,12 +27,16 @@ from tensorkiln.schedule.primitives.navigate import (
     parent,
 )
 from tensorkiln.schedule.primitives.normalise import normal
+from tensorkiln.schedule.primitives.rfactor import rfactor
+from tensorkiln.schedule.primitives.sums import compose_reduction, decompose_reduction
 from tensorkiln.schedule.primitives.table import PRIMITIVES
 from tensorkiln.schedule.primitives.trace import Schedule, Step, Trace, replay
 
 __all__ = [
     "PRIMITIVES", "Schedule", "ScheduleError", "Step", "Trace", "annotate", "bind", "block",
-    "blocks", "children", "fission", "fuse", "loop", "loops", "loops_of", "normal", "parallel",
-    "parent", "partition", "peel", "reorder", "replay", "require_order", "split", "split_even",
-    "tile", "unroll", "vectorize",
+    "blocks", "cache_read", "cache_write", "children", "compact", "compose_reduction",
+    "compute_at", "compute_inline", "decompose_reduction", "fission", "fuse", "loop", "loops",
+    "loops_of", "normal", "parallel", "parent", "partition", "peel", "reorder", "replay",
+    "require_order", "reverse_compute_at", "reverse_compute_inline", "rfactor", "split",
+    "split_even", "tile", "unroll", "vectorize",
 ]  # fmt: skip

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.schedule.primitives.caches import cache_read, cache_write
+from tensorkiln.schedule.primitives.compact import compact
+from tensorkiln.schedule.primitives.compute_at import compute_at, reverse_compute_at
 from tensorkiln.schedule.primitives.distribute import fission
+from tensorkiln.schedule.primitives.inline import compute_inline, reverse_compute_inline
 from tensorkiln.schedule.primitives.loops import (
     fuse,
     partition,
@@ -16,6 +20,8 @@ from tensorkiln.schedule.primitives.loops import (
     tile,
 )
 from tensorkiln.schedule.primitives.marks import annotate, bind, parallel, unroll, vectorize
+from tensorkiln.schedule.primitives.rfactor import rfactor
+from tensorkiln.schedule.primitives.sums import compose_reduction, decompose_reduction
 
 PRIMITIVES: dict[str, Callable[..., PrimFunc]] = {
     "split": split,
@@ -31,4 +37,14 @@ PRIMITIVES: dict[str, Callable[..., PrimFunc]] = {
     "parallel": parallel,
     "bind": bind,
     "annotate": annotate,
+    "compute_at": compute_at,
+    "reverse_compute_at": reverse_compute_at,
+    "compute_inline": compute_inline,
+    "reverse_compute_inline": reverse_compute_inline,
+    "cache_read": cache_read,
+    "cache_write": cache_write,
+    "compact": compact,
+    "decompose_reduction": decompose_reduction,
+    "compose_reduction": compose_reduction,
+    "rfactor": rfactor,
 }

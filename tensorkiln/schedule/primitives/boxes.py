@@ -1,0 +1,427 @@
+"""Which box of a buffer a statement touches while the loops around it stand still.
+
+    for ii, k in T.grid(6, 256):                   reads  A[io*6 : io*6 + 6, 0 : 256]
+        C[io*6 + ii] += A[io*6 + ii, k]     ->     writes C[io*6 : io*6 + 6]
+
+Boxes are never too small. Conditions are not looked into, so that a box may reach beyond the
+buffer where a guard keeps the program from going there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from tensorkiln.arith import Bounds, affine, bound, prove, simplify
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.expr import (
+    AddressOf,
+    Binary,
+    Broadcast,
+    Expr,
+    IntImm,
+    Load,
+    Ramp,
+    Unary,
+    Var,
+    binary,
+    const,
+    int_value,
+    maximum,
+    minimum,
+    unary,
+)
+from tensorkiln.ir.stmt import (
+    Alloc,
+    Block,
+    For,
+    If,
+    Let,
+    MatchBuffer,
+    PrimFunc,
+    Seq,
+    Stmt,
+    Store,
+    While,
+)
+from tensorkiln.ir.visit import free_vars, has_load, stmt_exprs, substitute, walk
+
+Ends: TypeAlias = "tuple[Expr, Expr]"  # first and last, both included
+Ranges: TypeAlias = "tuple[tuple[Expr, Expr], ...]"  # (first, extent) per dimension
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What surrounds a place: loops and conditions in terms of loops, what variables stand for."""
+
+    loops: tuple[For, ...] = ()
+    conds: tuple[Expr, ...] = ()
+    values: Mapping[Var, Expr] = field(default_factory=dict)
+    blocks: tuple[Block, ...] = ()
+    branches: tuple[If, ...] = ()
+    opaque: tuple[Var, ...] = ()  # variables bound here that nothing is known of
+    known: Bounds = field(default_factory=Bounds)  # of what is bound outside
+
+    def expr(self, e: Expr) -> Expr:
+        """`e` with iteration variables and lets replaced by what they stand for."""
+        return substitute(e, self.values) if self.values else e
+
+    def enter(self, s: Stmt, child: Stmt) -> Around:
+        """What surrounds `child`, a direct part of `s`."""
+        match s:
+            case For():
+                new = replace(s, lo=self.expr(s.lo), extent=self.expr(s.extent))
+                return replace(self, loops=(*self.loops, new))
+            case If(cond, then, _):
+                cond = self.expr(cond)
+                held = cond if child is then else unary("not", cond)
+                branches = (*self.branches, s)
+                return replace(self, conds=(*self.conds, held), branches=branches)
+            case While(cond, _):
+                return replace(self, conds=(*self.conds, self.expr(cond)))
+            case Let(var, value, _):
+                return self.bind(((var, value),))
+            case Block():
+                inner = self.bind(tuple((i.var, i.value) for i in s.iters))
+                inner = replace(inner, blocks=(*self.blocks, s))
+                if child is not s.init:
+                    return inner
+                return replace(inner, conds=(*self.conds, *first_terms(s, inner)))
+        return self
+
+    def bind(self, pairs: tuple[tuple[Var, Expr], ...]) -> Around:
+        """The same with variables that stand for values; one that is read from memory stays."""
+        values, opaque = dict(self.values), list(self.opaque)
+        for var, value in pairs:
+            if has_load(value):
+                opaque.append(var)
+            else:
+                values[var] = self.expr(value)
+        return replace(self, values=values, opaque=tuple(opaque))
+
+    @property
+    def bounds(self) -> Bounds:
+        """Ranges of the loops."""
+        return loop_bounds(self.loops, self.known)
+
+
+def first_terms(b: Block, inside: Around) -> list[Expr]:
+    """When a block's init runs: every reduce variable is 0."""
+    reduce = [i for i in b.iters if i.kind == "reduce"]
+    return [binary("eq", inside.expr(i.var), const(0, i.var.dtype)) for i in reduce]
+
+
+def loop_bounds(loops: Sequence[For], known: Bounds) -> Bounds:
+    """Ranges of loop variables, outermost first."""
+    for loop in loops:
+        known = known.with_loop(loop.var, loop.lo, loop.extent)
+    return known
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One load or store; `indices` and what is around are in terms of loops, not of blocks."""
+
+    buffer: Buffer
+    indices: tuple[Expr, ...] | None  # None: anywhere in the buffer
+    write: bool
+    around: Around
+
+    @property
+    def block(self) -> str:
+        """The name of the innermost block, or nothing."""
+        return self.around.blocks[-1].name if self.around.blocks else ""
+
+
+def parts(s: Stmt) -> tuple[Stmt, ...]:
+    """Direct parts of a statement in the order in which they run."""
+    match s:
+        case For(body=body) | While(body=body) | Let(body=body) | Alloc(body=body):
+            return (body,)
+        case MatchBuffer(body=body):
+            return (body,)
+        case Block(body=body, init=init):
+            return (body,) if init is None else (init, body)
+        case Seq(stmts):
+            return stmts
+        case If(_, then, orelse):
+            return (then,) if orelse is None else (then, orelse)
+    return ()
+
+
+NOWHERE = Around()
+
+
+def walk_around(s: Stmt, around: Around = NOWHERE) -> Iterator[tuple[Stmt, Around]]:
+    """Every statement with what surrounds it, parents first."""
+    yield s, around
+    for child in parts(s):
+        yield from walk_around(child, around.enter(s, child))
+
+
+def accesses(s: Stmt, around: Around = NOWHERE) -> list[Access]:
+    """Every access of memory in the order of the text, reads of a statement before its write.
+
+    A view counts as its source, anywhere.
+    """
+    views: dict[Buffer, Buffer] = {}
+    out: list[Access] = []
+    for t, here in walk_around(s, around):
+        if isinstance(t, MatchBuffer):
+            views[t.buffer] = views.get(t.source, t.source)
+        if isinstance(t, Block):
+            exprs: tuple[Expr, ...] = tuple(i.value for i in t.iters)
+        else:
+            exprs = stmt_exprs(t)
+        for e in exprs:
+            out += _reads(e, here, views)
+        if isinstance(t, Store):
+            out.append(_access(t.buffer, t.indices, True, here, views))
+    return out
+
+
+def _reads(e: Expr, here: Around, views: Mapping[Buffer, Buffer]) -> Iterator[Access]:
+    for x in walk(e):
+        if isinstance(x, Load):
+            yield _access(x.buffer, x.indices, False, here, views)
+        elif isinstance(x, AddressOf):
+            source = views.get(x.buffer, x.buffer)
+            yield Access(source, None, False, here)
+            yield Access(source, None, True, here)
+
+
+def _access(
+    buf: Buffer, indices: tuple[Expr, ...], write: bool, here: Around,
+    views: Mapping[Buffer, Buffer],
+) -> Access:  # fmt: skip
+    if buf in views:
+        return Access(views[buf], None, write, here)
+    return Access(buf, tuple(map(here.expr, indices)), write, here)
+
+
+# ---- boxes -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """`exact`: every element of the box is touched, whatever the conditions around decide."""
+
+    buffer: Buffer
+    ranges: Ranges
+    exact: bool
+
+    @property
+    def shape(self) -> tuple[Expr, ...]:
+        """Extents, one per dimension."""
+        return tuple(extent for _, extent in self.ranges)
+
+
+def box_of(access: Access, fixed: int = 0, held: int = 0) -> Box:
+    """The box of one access while its outermost `fixed` loops stand still and the others run.
+
+    The outermost `held` conditions around it are known to hold.
+    """
+    buf, around = access.buffer, access.around
+    if access.indices is None:
+        return whole(buf)
+    bounds = around.bounds
+    moving = around.loops[fixed:]
+    ends: dict[Var, Ends | None] = {}
+    for v in around.opaque:
+        ends[v] = None
+    for loop in moving:
+        first = _ends(loop.lo, ends, bounds)
+        last = _ends(simplify(loop.lo + loop.extent - 1, bounds), ends, bounds)
+        if first is None or last is None:
+            return whole(buf)
+        ends[loop.var] = (first[0], last[1])
+    ranges = tuple(
+        _range(e, extent, ends, bounds, around.loops[:fixed])
+        for e, extent in zip(access.indices, buf.shape, strict=True)
+    )
+    exact = len(around.conds) <= held and _is_exact(access, moving, bounds)
+    return Box(buf, ranges, exact)
+
+
+def whole(buf: Buffer) -> Box:
+    """All of a buffer, not necessarily touched."""
+    return Box(buf, tuple((const(0), extent) for extent in buf.shape), False)
+
+
+def _range(
+    e: Expr, size: Expr, ends: Mapping[Var, Ends | None], bounds: Bounds, fixed: Sequence[For]
+) -> tuple[Expr, Expr]:
+    everything = (const(0), size)
+    found = _ends(e if e.dtype.lanes > 1 else simplify(e, bounds), ends, bounds)
+    if found is None:
+        return everything
+    lo, hi = simplify(found[0], bounds), simplify(found[1], bounds)
+    extent = simplify(hi - lo + 1, bounds)
+    outer = {loop.var for loop in fixed}
+    if any(v in outer for v in free_vars(extent)) or has_load(extent):
+        most = bound(extent, bounds)[1]
+        if most is None:
+            return everything
+        extent = const(most)
+    if has_load(lo) or prove(binary("ge", extent, size), bounds):
+        return everything
+    return lo, extent
+
+
+def _ends(e: Expr, ends: Mapping[Var, Ends | None], bounds: Bounds) -> Ends | None:
+    """The first and last value of `e`, in terms of what does not move; None when unknown."""
+    match e:
+        case IntImm():
+            return e, e
+        case Var():
+            return ends.get(e, (e, e))
+        case Ramp(base, stride, lanes):
+            step, found = int_value(stride), _ends(simplify(base, bounds), ends, bounds)
+            if step is None or found is None:
+                return None
+            reach = step * (lanes - 1)
+            return found[0] + min(reach, 0), found[1] + max(reach, 0)
+        case Broadcast(a, _):
+            return _ends(simplify(a, bounds), ends, bounds)
+        case Unary("neg", a):
+            found = _ends(a, ends, bounds)
+            return None if found is None else (-found[1], -found[0])
+        case Binary(op, a, b) if e.dtype.lanes == 1:
+            x, y = _ends(a, ends, bounds), _ends(b, ends, bounds)
+            return None if x is None or y is None else _combine(op, x, y, bounds)
+    return None if any(v in ends for v in free_vars(e)) or has_load(e) else (e, e)
+
+
+def _combine(op: str, x: Ends, y: Ends, bounds: Bounds) -> Ends | None:
+    fixed = y[0] is y[1] or y[0] == y[1]
+    match op:
+        case "add":
+            return x[0] + y[0], x[1] + y[1]
+        case "sub":
+            return x[0] - y[1], x[1] - y[0]
+        case "mul":
+            if not fixed and (x[0] is x[1] or x[0] == x[1]):
+                x, y, fixed = y, x, True
+            if not fixed:
+                return None
+            if prove(binary("ge", y[0], 0), bounds):
+                return x[0] * y[0], x[1] * y[0]
+            negative = prove(binary("le", y[0], 0), bounds)
+            return (x[1] * y[0], x[0] * y[0]) if negative else None
+        case "floordiv" if fixed:
+            return x[0] // y[0], x[1] // y[0]
+        case "floormod" if fixed:
+            same = simplify(x[0] // y[0], bounds) == simplify(x[1] // y[0], bounds)
+            return (x[0] % y[0], x[1] % y[0]) if same else (const(0), y[0] - 1)
+        case "min":
+            return minimum(x[0], y[0]), minimum(x[1], y[1])
+        case "max":
+            return maximum(x[0], y[0]), maximum(x[1], y[1])
+    return None
+
+
+def _is_exact(access: Access, moving: Sequence[For], bounds: Bounds) -> bool:
+    """Whether the indices run through every element of their box: each loop in one index at
+    most, and in an index each coefficient within what the smaller ones span."""
+    names = [loop.var for loop in moving]
+    extents = {loop.var: int_value(loop.extent) for loop in moving}
+    used: list[Var] = []
+    assert access.indices is not None
+    for e in access.indices:
+        lanes = e.lanes if isinstance(e, Ramp) else 1
+        if isinstance(e, Ramp):
+            if int_value(e.stride) != 1:
+                return False
+            e = e.base
+        linear = None if e.dtype.lanes > 1 else affine(simplify(e, bounds), names, bounds)
+        if linear is None:
+            return False
+        steps = []
+        for v, c in linear[0].items():
+            if not isinstance(c, int):
+                return False
+            if c:
+                used.append(v)
+                steps.append((abs(c), v))
+        reach = lanes
+        for step, v in sorted(steps, key=lambda x: x[0]):
+            extent = extents[v]
+            if step > reach or (extent is None and len(steps) > 1):
+                return False
+            reach += step * ((extent or 1) - 1)
+    if len(set(used)) != len(used):
+        return False
+    # A loop whose range depends on another makes a triangle, not a box.
+    return not any(v in names for x in moving for e in (x.lo, x.extent) for v in free_vars(e))
+
+
+def union(boxes: Sequence[Box], bounds: Bounds) -> Box:
+    """The smallest box that can be shown to hold all of them."""
+    total = boxes[0]
+    for b in boxes[1:]:
+        ranges = tuple(
+            _join(x, y, size, bounds)
+            for x, y, size in zip(total.ranges, b.ranges, total.buffer.shape, strict=True)
+        )
+        exact = (total.exact and ranges == total.ranges) or (b.exact and ranges == b.ranges)
+        total = Box(total.buffer, ranges, exact)
+    return total
+
+
+def _join(
+    a: tuple[Expr, Expr], b: tuple[Expr, Expr], size: Expr, bounds: Bounds
+) -> tuple[Expr, Expr]:
+    if a == b:
+        return a
+    firsts, ends = (a[0], b[0]), (a[0] + a[1], b[0] + b[1])
+    first = _known(firsts, "le", bounds)
+    end = _known(ends, "ge", bounds)
+    if first is None or end is None:
+        return const(0), size
+    extent = simplify(end - first, bounds)
+    if any(v in bounds for v in free_vars(extent)):
+        most = bound(extent, bounds)[1]
+        if most is None:
+            return const(0), size
+        extent = const(most)
+    return first, extent
+
+
+def _known(pair: tuple[Expr, Expr], op: str, bounds: Bounds) -> Expr | None:
+    """The one of two that comes first in the order `op`, where that is certain."""
+    a, b = pair
+    if prove(binary(op, a, b), bounds):
+        return a
+    return b if prove(binary(op, b, a), bounds) else None
+
+
+def inside(small: Box, large: Box, bounds: Bounds) -> bool:
+    """Whether every element of `small` is certainly in `large`."""
+    for (lo, extent), (first, size) in zip(small.ranges, large.ranges, strict=True):
+        if not prove(binary("ge", lo, first), bounds):
+            return False
+        if not prove(binary("le", lo + extent, first + size), bounds):
+            return False
+    return True
+
+
+def region(
+    s: Stmt, around: Around, buf: Buffer, *, reads: bool = True, writes: bool = True
+) -> Box | None:
+    """The box of `buf` that `s` touches while everything around it stands still; None: nothing."""
+    found = [
+        box_of(a, len(around.loops), len(around.conds))
+        for a in accesses(s, around)
+        if a.buffer is buf and ((reads and not a.write) or (writes and a.write))
+    ]
+    return union(found, around.bounds) if found else None
+
+
+def same_memory(f: PrimFunc, a: Buffer, b: Buffer) -> bool:
+    """Whether two buffers may be the same memory: the output may be that of an operand listed in
+    `inplace`."""
+    if a is b:
+        return True
+    shared = {f.params[i] for i in f.inplace} | set(f.buffers[-1:] if f.inplace else ())
+    return a in shared and b in shared

@@ -1,0 +1,228 @@
+"""Copies of buffers nearer to the computation, made before it or written back after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tensorkiln.base.errors import nearest
+from tensorkiln.ir.buffer import SCOPES, Buffer
+from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.stmt import Alloc, Block, For, PrimFunc, Stmt, seq
+from tensorkiln.schedule.primitives.boxes import Around, Box, accesses, region, same_memory
+from tensorkiln.schedule.primitives.compact import stale
+from tensorkiln.schedule.primitives.errors import ScheduleError
+from tensorkiln.schedule.primitives.names import fresh, taken
+from tensorkiln.schedule.primitives.places import (
+    Touch,
+    around_of,
+    below,
+    buffer_name,
+    copy_block,
+    find_buffer,
+    nest_over,
+    written_buffers,
+)
+from tensorkiln.schedule.primitives.program import Place, bounds_of, dims_of, open_block, open_loop
+from tensorkiln.schedule.primitives.reindex import less, reindex, require_visible
+from tensorkiln.schedule.primitives.surgery import put
+
+
+def cache_read(
+    f: PrimFunc, block: str, buffer: str, scope: str = "local", at: str | None = None
+) -> PrimFunc:
+    """Copy what a block reads into a new buffer, and read it there.
+
+        for i in range(4):                      for i in range(4):
+            for j in range(8):                      A_local = T.alloc_buffer((8,), scope="local")
+                B[i, j] = A[i, j] + 1   ->          for ax1 in range(8):
+                                                        A_local[ax1] = A[i, ax1]
+                                                    for j in range(8):
+                                                        B[i, j] = A_local[j] + 1
+
+    The copy, a block named after the new buffer, stands at the start of loop `at` (before all
+    loops when None) and holds what the block reads from there on. Nothing may write the buffer
+    in between.
+    """
+    place, b = open_block(f, block, "cache_read")
+    f = place.func
+    buf = _cached(place, buffer, scope)
+    step, root = _cut_at(place, at, buf)
+    for a in accesses(root, around_of(f, place.path[: step + 1])):
+        if a.write and same_memory(f, a.buffer, buf):
+            raise place.fail(
+                f"block {a.block!r} writes {a.buffer.name!r} after the copy",
+                "cache_write copies both ways; or choose `at` further in",
+            )
+    here = around_of(f, place.path[: step + 1])
+    inner = around_of(f, place.path)
+    box = region(b, inner, buf, writes=False)
+    if box is None:
+        names = ", ".join(sorted({x.buffer.name for x in accesses(b) if not x.write}))
+        raise place.fail(f"block {block!r} does not read {buffer!r}", f"it reads {names}")
+    box = _box(root, here, buf, b, writes=False)
+    new = _like(f, buf, box, scope)
+    name = _namer(f)
+    copy = _copy(new, buf, name, place, step)
+    return _cache(place, step, buf, new, box, [copy], [], [b])
+
+
+def cache_write(
+    f: PrimFunc, block: str, buffer: str, scope: str = "local", at: str | None = None
+) -> PrimFunc:
+    """Work on a copy of what a block writes, and write it back at the end.
+
+        for i in range(4):                      for i in range(4):
+            for j in range(8):                      B_local = T.alloc_buffer((8,), scope="local")
+                B[i, j] = A[i, j] + 1   ->          for j in range(8):
+                                                        B_local[j] = A[i, j] + 1
+                                                    for ax1 in range(8):
+                                                        B[i, ax1] = B_local[ax1]
+
+    Every block in loop `at` (in the whole nest when None) that uses the buffer uses the copy. What
+    is read before it is written, as by sums begun elsewhere, is copied in first by the block
+    `<buffer>_<scope>_load`; `<buffer>_<scope>_store` writes back.
+    """
+    place, b = open_block(f, block, "cache_write")
+    f = place.func
+    buf = _cached(place, buffer, scope)
+    if buf not in written_buffers(b):
+        names = ", ".join(x.name for x in written_buffers(b))
+        raise place.fail(f"block {block!r} does not write {buffer!r}", f"it writes {names}")
+    step, root = _cut_at(place, at, buf)
+    here = around_of(f, place.path[: step + 1])
+    require_visible(root, buf, place.what)
+    found = accesses(root, here)
+    for a in found:
+        if a.buffer is not buf and same_memory(f, a.buffer, buf):
+            raise place.fail(f"{a.buffer.name!r} may be the same memory as {buffer!r}",
+                             "cache a function without inplace parameters")  # fmt: skip
+    box = _box(root, here, buf, None)
+    wrote = region(root, here, buf, reads=False)
+    assert wrote is not None
+    uses = [Touch(n, a) for n, a in enumerate(found) if a.buffer is buf]
+    partial = not wrote.exact or wrote.ranges != box.ranges
+    load = partial or stale(uses, len(here.loops)) is not None
+    new = _like(f, buf, box, scope)
+    name = _namer(f)
+    before = [_copy(new, buf, name, place, step, "_load")] if load else []
+    after = [_copy(new, buf, name, place, step, "_store", back=True)]
+    return _cache(place, step, buf, new, box, before, after, None)
+
+
+# ---- parts -----------------------------------------------------------------------------------
+
+
+def _cached(place: Place, buffer: str, scope: str) -> Buffer:
+    if scope not in SCOPES:
+        hint = nearest(str(scope), SCOPES) or f"one of {', '.join(SCOPES)}"
+        raise place.fail(f"scope {scope!r}", hint)
+    buf = find_buffer(place.func, buffer, place.what)
+    require_visible(place.func.body, buf, place.what)
+    return buf
+
+
+def _cut_at(place: Place, at: str | None, buf: Buffer) -> tuple[int, Stmt]:
+    """Where the copy goes: the step of the path before which it stands, and the statement there."""
+    path = place.path
+    if at is not None:
+        open_loop(place.func, at, "cache")
+        around = [s.var.name for s in path if isinstance(s, For)]
+        if at not in around:
+            listed = ", ".join(around) or "none"
+            raise place.fail(f"loop {at!r} is not around the block", f"loops around it: {listed}")
+    step = below(path, at)
+    allocs = [n for n, s in enumerate(path) if isinstance(s, Alloc) and s.buffer is buf]
+    if allocs and allocs[0] > step:
+        if at is not None:
+            inner = [s.var.name for s in path[: allocs[0]] if isinstance(s, For)]
+            raise place.fail(f"{buf.name!r} is allocated inside loop {at!r}",
+                             f"its allocation is in loop {inner[-1]!r}")  # fmt: skip
+        step = below(path, None, buf)
+    return step, path[step]
+
+
+def _box(root: Stmt, here: Around, buf: Buffer, only: Block | None, writes: bool = True) -> Box:
+    from tensorkiln.schedule.primitives.boxes import box_of, union
+
+    found = [
+        box_of(a, len(here.loops), len(here.conds))
+        for a in accesses(root, here)
+        if a.buffer is buf and (writes or not a.write) and (only is None or only in a.around.blocks)
+    ]
+    return union(found, here.bounds)
+
+
+def _like(f: PrimFunc, buf: Buffer, box: Box, scope: str) -> Buffer:
+    name = buffer_name(f, f"{buf.name}_{scope}")
+    if scope == "register" and any(int_value(e) is None for e in box.shape):
+        raise ScheduleError("registers need a constant size", where=f"cache of {buf.name!r}",
+                            hint="split by constants, and name a loop `at` inside")  # fmt: skip
+    return Buffer(name, buf.dtype, box.shape, scope)
+
+
+def _namer(f: PrimFunc) -> Callable[[str], str]:
+    used = taken(f)
+
+    def name(base: str) -> str:
+        found = fresh(base, used)
+        used.add(found)
+        return found
+
+    return name
+
+
+Copy = tuple[Block, Callable[[str], str]]
+
+
+def _copy(
+    new: Buffer, buf: Buffer, name: Callable[[str], str], place: Place, step: int,
+    suffix: str = "", back: bool = False,
+) -> Copy:  # fmt: skip
+    """A block that copies whole buffers of the shape of `buf`; `_cache` moves its indices."""
+    stand_in = replace(new, shape=buf.shape)
+    into, source = (buf, stand_in) if back else (stand_in, buf)
+    return copy_block(name(new.name + suffix), into, source), name
+
+
+def _cache(
+    place: Place, step: int, buf: Buffer, new: Buffer, box: Box,
+    before: list[Copy], after: list[Copy], only: list[Block] | None,
+) -> PrimFunc:  # fmt: skip
+    """Put copies around a step of the path and let it use `new`, less the first of `box`."""
+    from tensorkiln.schedule.primitives.surgery import replace_buffers
+
+    f, path = place.func, place.path
+    root = path[step]
+    middle = replace(buf, name=new.name)  # `new` with the shape of `buf`, until indices move
+    known = bounds_of(f, path[: step + 1])
+
+    def nest(copy: Copy) -> Stmt:
+        block, name = copy
+        stand_in = next(b for b in _buffers(block) if b is not buf)
+        ranges = list(box.ranges)
+        s = nest_over(block, ranges, known, name)  # type: ignore[arg-type]
+        return replace_buffers(s, {stand_in: middle})
+
+    if only is None:
+        used = replace_buffers(root, {buf: middle})
+    else:
+        used = _swap_blocks(root, {b: replace_buffers(b, {buf: middle}) for b in only})
+    body = Alloc(new, seq(*map(nest, before), used, *map(nest, after)))
+    lows = {d: lo for d, (lo, _) in enumerate(box.ranges)}
+    here = Around(known=place.bounds.dims(dims_of(f)))
+    whole = put(path[: step + 1], body)
+    return replace(f, body=reindex(whole, here, middle, new, less(lows)))
+
+
+def _buffers(b: Block) -> list[Buffer]:
+    return list(dict.fromkeys(a.buffer for a in accesses(b)))
+
+
+def _swap_blocks(s: Stmt, new: dict[Block, Stmt]) -> Stmt:
+    from tensorkiln.ir.visit import map_stmt
+
+    for old, other in new.items():
+        if s is old:
+            return other
+    return map_stmt(s, lambda e: e, lambda t: _swap_blocks(t, new))

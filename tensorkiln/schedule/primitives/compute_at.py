@@ -1,0 +1,262 @@
+"""Move a producer to where its result is used, or a consumer to where its operand is made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.expr import Expr, Load, Var
+from tensorkiln.ir.stmt import Alloc, Block, For, PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
+from tensorkiln.schedule.primitives.boxes import Box, region
+from tensorkiln.schedule.primitives.compact import allocated_in, compact_at, is_fresh
+from tensorkiln.schedule.primitives.errors import ScheduleError
+from tensorkiln.schedule.primitives.legality import require_order
+from tensorkiln.schedule.primitives.names import fresh, taken
+from tensorkiln.schedule.primitives.places import (
+    around_of,
+    find_local,
+    nest_over,
+    read_buffers,
+    remove,
+    require_inputs_kept,
+    require_only_domain,
+    touches,
+    written_buffers,
+)
+from tensorkiln.schedule.primitives.program import Place, open_block, open_loop
+from tensorkiln.schedule.primitives.reindex import require_visible
+from tensorkiln.schedule.primitives.surgery import with_child
+
+Ranges = list[tuple[Expr, Expr] | None]
+
+
+def compute_at(f: PrimFunc, block: str, loop: str) -> PrimFunc:
+    """Move a block under a loop of those that read what it writes.
+
+        T_ = T.alloc_buffer((64,))              for i0 in range(4):
+        for i in range(64):                         T_ = T.alloc_buffer((16,))
+            T_[i] = A[i] * 2                        for i in range(16):
+        for i0 in range(4):                 ->          T_[i] = A[i0*16 + i] * 2
+            for i1 in range(16):                    for i1 in range(16):
+                B[...] = T_[i0*16 + i1]                 B[...] = T_[i1]
+
+    It gets new loops over what one iteration reads, spatial ones outside, and its buffer
+    shrinks to that. All readers must be inside the loop; the block's operands must not change
+    between its old place and the new one. What several iterations read is computed several times.
+    """
+    at, b = open_block(f, block, "compute_at")
+    f, where = at.func, f"compute_at({block!r}, {loop!r})"
+    at.what = where
+    target, s = open_loop(f, loop, "compute_at")
+    buf = _one_written(at, b)
+    find_local(f, buf.name, where, "move the block that reads it instead: reverse_compute_at")
+    require_visible(f.body, buf, where)
+    dims = _plain_dims(at, b, buf)
+    _require_whole(at, b, buf)
+    _require_readers_inside(at, target, buf)
+    require_only_domain(f, at.path, where)
+    names = tuple(x.var.name for x in target.path if isinstance(x, For))
+    inputs = [x for x in read_buffers(b) if x is not buf]
+    require_inputs_kept(f, at.path, inputs, names, where, "compute it before that block")
+    here = around_of(f, (*target.path, s.body))
+    box = region(s.body, here, buf, writes=False)
+    assert box is not None
+    ranges: Ranges = [None] * len(b.iters)
+    for d, n in enumerate(dims):
+        ranges[n] = box.ranges[d]
+    out = replace(f, body=remove(at.path))
+    target, s = open_loop(out, loop, "compute_at")
+    nest = _nest(f, b, ranges, target)
+    out = target.close(replace(s, body=_before_users(s.body, nest, buf)))
+    return compact_at(out, buf, loop)
+
+
+def reverse_compute_at(f: PrimFunc, block: str, loop: str, check: bool = True) -> PrimFunc:
+    """Move a block under a loop of the one that makes its operand, after it.
+
+        for i0 in range(4):                     for i0 in range(4):
+            for i1 in range(16):                    for i1 in range(16):
+                T_[i0*16 + i1] = A[...]     ->          T_[i1] = A[...]
+        for i in range(64):                         for i in range(16):
+            B[i] = T_[i] + 1                            B[i0*16 + i] = T_[i] + 1
+
+    It gets new loops over what one iteration writes. What it reads must be complete at the end of
+    the iteration. An allocated operand that nothing else uses shrinks to one iteration.
+    """
+    at, b = open_block(f, block, "reverse_compute_at")
+    f, where = at.func, f"reverse_compute_at({block!r}, {loop!r})"
+    at.what = where
+    target, s = open_loop(f, loop, "reverse_compute_at")
+    if b in walk_stmt(s):
+        raise at.fail(f"the block is inside {loop!r} already", "name a loop of its producer")
+    buf = _operand(at, b, target)
+    require_visible(f.body, buf, where)
+    require_only_domain(f, at.path, where)
+    box = region(s.body, around_of(f, (*target.path, s.body)), buf, reads=False)
+    assert box is not None
+    ranges = _consumer_ranges(at, b, box)
+    out = replace(f, body=remove(at.path))
+    target, s = open_loop(out, loop, "reverse_compute_at")
+    out = target.close(replace(s, body=seq(s.body, _nest(f, b, ranges, target))))
+    if check:
+        require_order(f, out, where)
+    if allocated_in(out, buf) and is_fresh(out, buf, loop):
+        return compact_at(out, buf, loop)
+    return out
+
+
+# ---- parts -----------------------------------------------------------------------------------
+
+
+def _nest(f: PrimFunc, b: Block, ranges: Ranges, target: Place) -> Stmt:
+    used = taken(f)
+
+    def name(base: str) -> str:
+        found = fresh(base, used)
+        used.add(found)
+        return found
+
+    s = target.stmt
+    assert isinstance(s, For)
+    return nest_over(b, ranges, target.bounds.with_loop(s.var, s.lo, s.extent), name)
+
+
+def _one_written(at: Place, b: Block) -> Buffer:
+    found = written_buffers(b)
+    if len(found) != 1:
+        names = ", ".join(repr(x.name) for x in found) or "nothing"
+        raise at.fail(f"block {b.name!r} writes {names}", "a block that writes one buffer can move")
+    return found[0]
+
+
+def _plain_dims(at: Place, b: Block, buf: Buffer) -> list[int]:
+    """For each dimension of `buf`, the number of the iteration variable that runs along it."""
+    found: list[int] | None = None
+    numbers: dict[Expr, int] = {i.var: n for n, i in enumerate(b.iters) if i.kind == "spatial"}
+    for t in walk_stmt(b):
+        if not isinstance(t, Store):
+            continue
+        dims = [numbers.get(e, -1) for e in t.indices]
+        if -1 in dims or len(set(dims)) != len(dims) or found not in (None, dims):
+            hint = "it must write the element that its spatial variables name, as T[vi, vj]"
+            raise at.fail(f"block {b.name!r} writes {buf.name!r} at other indices", hint)
+        found = dims
+    if found is None or set(numbers.values()) != set(found):
+        hint = "it must write the element that its spatial variables name, as T[vi, vj]"
+        raise at.fail(f"not every spatial variable of {b.name!r} is an index of its write", hint)
+    return found
+
+
+def _require_whole(at: Place, b: Block, buf: Buffer) -> None:
+    """The block alone makes its buffer, from nothing."""
+    for t in touches(at.func):
+        if t.access.buffer is buf and t.access.write and b not in t.access.around.blocks:
+            hint = "compose_reduction makes one block of a sum and its start"
+            raise at.fail(f"block {t.access.block!r} writes {buf.name!r} too", hint)
+    updates = any(a is buf for a in read_buffers(b))
+    if updates and b.init is None:
+        hint = "a sum needs its init: compose_reduction"
+        raise at.fail(f"block {b.name!r} reads {buf.name!r} before it writes it", hint)
+    if updates and any(i.kind == "opaque" for i in b.iters):
+        raise at.fail(f"block {b.name!r} has opaque iterations", "only sums can be recomputed")
+
+
+def _require_readers_inside(at: Place, target: Place, buf: Buffer) -> None:
+    s = target.stmt
+    inside = False
+    assert isinstance(s, For) and isinstance(at.stmt, Block)
+    if at.stmt in walk_stmt(s):
+        raise at.fail(f"the block is inside {s.var.name!r} already", "name a loop of its reader")
+    for t in touches(at.func):
+        a = t.access
+        if a.buffer is not buf or a.write or at.stmt in a.around.blocks:
+            continue
+        if all(x.var is not s.var for x in a.around.loops):
+            loops = ", ".join(x.var.name for x in a.around.loops)
+            raise at.fail(
+                f"block {a.block!r} reads {buf.name!r} outside loop {s.var.name!r}",
+                f"choose a loop around all readers; around {a.block!r}: {loops or 'none'}",
+            )
+        inside = True
+    if not inside:
+        raise at.fail(f"nothing in loop {s.var.name!r} reads {buf.name!r}", "name a reader's loop")
+
+
+def _before_users(body: Stmt, nest: Stmt, buf: Buffer) -> Stmt:
+    """`body` with `nest` before the first part that uses `buf`; allocations stay around both."""
+    from tensorkiln.ir.stmt import Seq
+
+    if isinstance(body, Alloc):
+        return replace(body, body=_before_users(body.body, nest, buf))
+    if isinstance(body, Seq):
+        for part in body.stmts:
+            if _uses(part, buf):
+                if isinstance(part, Alloc):
+                    return with_child(body, part, _before_users(part, nest, buf))
+                return with_child(body, part, seq(nest, part))
+    return seq(nest, body)
+
+
+def _uses(s: Stmt, buf: Buffer) -> bool:
+    for t in walk_stmt(s):
+        if isinstance(t, Store) and t.buffer is buf:
+            return True
+        if any(isinstance(x, Load) and x.buffer is buf for e in stmt_exprs(t) for x in walk(e)):
+            return True
+    return False
+
+
+def _operand(at: Place, b: Block, target: Place) -> Buffer:
+    """The one buffer that the block reads and the loop makes."""
+    s = target.stmt
+    made = [
+        t.access.buffer
+        for t in touches(at.func)
+        if t.access.write and any(x.var is s.var for x in t.access.around.loops)  # type: ignore
+    ]
+    found = [x for x in read_buffers(b) if x in made and x not in written_buffers(b)]
+    if len(found) != 1:
+        names = ", ".join(repr(x.name) for x in found) or "none"
+        raise at.fail(
+            f"of what block {b.name!r} reads, the loop makes {names}",
+            "name a loop that makes exactly one of its operands",
+        )
+    return found[0]
+
+
+def _consumer_ranges(at: Place, b: Block, box: Box) -> Ranges:
+    """What part of each iteration variable belongs to one iteration of the producer."""
+    numbers: dict[Expr, int] = {i.var: n for n, i in enumerate(b.iters)}
+    ranges: Ranges = [None] * len(b.iters)
+    seen: tuple[Expr, ...] | None = None
+    for t in walk_stmt(b):
+        for e in stmt_exprs(t):
+            for x in walk(e):
+                if not isinstance(x, Load) or x.buffer is not box.buffer:
+                    continue
+                if seen is not None and x.indices != seen:
+                    raise _irregular(at, b, box.buffer)
+                seen = x.indices
+    assert seen is not None
+    variables = [e for e in seen if isinstance(e, Var)]
+    if len(set(variables)) != len(variables):
+        raise _irregular(at, b, box.buffer)
+    for e, r, size in zip(seen, box.ranges, box.buffer.shape, strict=True):
+        n = numbers.get(e)
+        if n is not None:
+            ranges[n] = r
+        elif r != (_zero(), size):
+            raise _irregular(at, b, box.buffer)
+    return ranges
+
+
+def _zero() -> Expr:
+    from tensorkiln.ir.expr import const
+
+    return const(0)
+
+
+def _irregular(at: Place, b: Block, buf: Buffer) -> ScheduleError:
+    hint = "it must read one element per instance, at its own variables, as T[vi, vj]"
+    return at.fail(f"block {b.name!r} reads {buf.name!r} at other indices", hint)

@@ -1,0 +1,161 @@
+"""Maps of indices, as Python functions or text: `"i, j -> j // 16, i, j % 16"`."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tensorkiln.arith import Bounds, bound, prove, simplify
+from tensorkiln.ir.expr import Expr, Var, as_expr, binary, const, int_value
+from tensorkiln.ir.visit import free_vars, substitute
+from tensorkiln.schedule.primitives.errors import ScheduleError
+from tensorkiln.ir.text.print_tir import TirPrinter
+
+IndexMapLike = str | Callable[..., object]
+_OPERATORS: dict[type, str] = {
+    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.FloorDiv: "floordiv", ast.Mod: "floormod",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class IndexMap:
+    """`outputs` in terms of `inputs`."""
+
+    inputs: tuple[Var, ...]
+    outputs: tuple[Expr, ...]
+
+    def __str__(self) -> str:
+        printer = TirPrinter()
+        names = ", ".join(v.name for v in self.inputs)
+        return f"{names} -> {', '.join(printer.expr(e) for e in self.outputs)}"
+
+    def at(self, indices: Sequence[Expr], known: Bounds) -> tuple[Expr, ...]:
+        """The new indices of an element."""
+        values = dict(zip(self.inputs, indices, strict=True))
+        return tuple(simplify(substitute(e, values), known) for e in self.outputs)
+
+    def bounds(self, shape: Sequence[Expr]) -> Bounds:
+        """Ranges of the inputs."""
+        known = Bounds()
+        for v, extent in zip(self.inputs, shape, strict=True):
+            known = known.with_loop(v, 0, extent)
+        return known
+
+    def shape(self, shape: Sequence[Expr], where: str) -> tuple[Expr, ...]:
+        """Extents that hold every new index."""
+        known = self.bounds(shape)
+        return tuple(_extent(e, known, where) for e in self.outputs)
+
+
+def index_map(given: IndexMapLike, rank: int, where: str) -> IndexMap:
+    """The map that a function or a text says."""
+    found = _parse(given, where) if isinstance(given, str) else _call(given, where)
+    if len(found.inputs) != rank:
+        raise ScheduleError(
+            f"the map takes {len(found.inputs)} indices, the buffer has {rank}",
+            where=where,
+            hint="one name per dimension: 'i, j -> j, i'",
+        )
+    return found
+
+
+def map_text(given: IndexMapLike) -> str:
+    """The text of a map, for traces."""
+    return given if isinstance(given, str) else str(_call(given, "index map"))
+
+
+def _call(function: Callable[..., object], where: str) -> IndexMap:
+    if not callable(function):
+        raise _malformed(where, f"{type(function).__name__} is not a map of indices")
+    names = list(inspect.signature(function).parameters)
+    inputs = tuple(Var(n) for n in names)
+    result = function(*inputs)
+    items = result if isinstance(result, tuple | list) else (result,)
+    for x in items:
+        if not isinstance(x, Expr | int):
+            raise _malformed(where, f"the map gives {type(x).__name__}, expected indices")
+    return IndexMap(inputs, tuple(as_expr(x) for x in items))
+
+
+def _parse(text: str, where: str) -> IndexMap:
+    left, arrow, right = text.partition("->")
+    names = [n.strip() for n in left.strip().strip("()").split(",") if n.strip()]
+    if not arrow or not names or not all(n.isidentifier() for n in names):
+        raise _malformed(where, f"{text!r} is not a map of indices")
+    inputs = tuple(Var(n) for n in names)
+    try:
+        tree = ast.parse(right.strip(), mode="eval").body
+    except SyntaxError:
+        raise _malformed(where, f"{right.strip()!r} is not Python") from None
+    items = tree.elts if isinstance(tree, ast.Tuple) else [tree]
+    scope = {v.name: v for v in inputs}
+    return IndexMap(inputs, tuple(_expr(x, scope, where) for x in items))
+
+
+def _expr(node: ast.expr, scope: dict[str, Var], where: str) -> Expr:
+    match node:
+        case ast.Constant(int() as value) if not isinstance(value, bool):
+            return const(value)
+        case ast.Name(name) if name in scope:
+            return scope[name]
+        case ast.BinOp(a, op, b) if type(op) in _OPERATORS:
+            return binary(_OPERATORS[type(op)], _expr(a, scope, where), _expr(b, scope, where))
+    raise _malformed(where, f"{ast.unparse(node)!r} in a map of indices")
+
+
+def _malformed(where: str, message: str) -> ScheduleError:
+    hint = "as 'i, j -> j // 16, i, j % 16', with + - * // % of names and numbers"
+    return ScheduleError(message, where=where, hint=hint)
+
+
+def _extent(e: Expr, known: Bounds, where: str) -> Expr:
+    lo, hi = bound(e, known)
+    if lo is not None and lo < 0:
+        raise ScheduleError("an index may be negative", where=where, hint="add an offset")
+    if lo is not None and hi is not None:
+        return const(hi + 1)
+    # symbolic: the index where every input is last
+    last = simplify(substitute(e, {v: known[v][1] for v in free_vars(e) if v in known}) + 1)  # type: ignore
+    if lo is None or not prove(binary("lt", e, last), known):
+        raise ScheduleError(
+            "cannot bound an index of the new layout",
+            where=where,
+            hint="symbolic extents only as i // n and i % n",
+        )
+    return last
+
+
+def is_injective(m: IndexMap, shape: Sequence[Expr]) -> bool:
+    """Whether different elements get different places. Symbolic extents count as any number."""
+    import islpy as isl
+
+    names = {v: f"x{n}" for n, v in enumerate(m.inputs)}
+    outputs = ", ".join(_isl(e, names) for e in m.outputs)
+    limits = [f"0 <= {names[v]}" for v in m.inputs]
+    for v, extent in zip(m.inputs, shape, strict=True):
+        size = int_value(extent)
+        if size is not None:
+            limits.append(f"{names[v]} < {size}")
+    head = ", ".join(names.values())
+    return bool(isl.Map(f"{{ [{head}] -> [{outputs}] : {' and '.join(limits)} }}").is_injective())
+
+
+def _isl(e: Expr, names: dict[Var, str]) -> str:
+    from tensorkiln.ir.expr import Binary, IntImm
+
+    match e:
+        case Var():
+            return names[e]
+        case IntImm(value):
+            return str(value)
+        case Binary("floordiv", a, b):
+            return f"floor(({_isl(a, names)})/{_isl(b, names)})"
+        case Binary("floormod", a, b):
+            return f"(({_isl(a, names)}) mod {_isl(b, names)})"
+        case Binary("add" | "sub" | "mul" as op, a, b):
+            sign = {"add": "+", "sub": "-", "mul": "*"}[op]
+            return f"({_isl(a, names)} {sign} {_isl(b, names)})"
+    raise ScheduleError("not an affine index", where="transform_layout",
+                        hint="use + - * // % of names and numbers")  # fmt: skip

@@ -1,0 +1,243 @@
+"""How a buffer lies in memory: its scope, its strides, the order of its elements, its size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tensorkiln.arith import Bounds, prove_equal, simplify
+from tensorkiln.base.errors import nearest
+from tensorkiln.ir.buffer import SCOPES, Buffer
+from tensorkiln.ir.expr import Expr, IntImm, Ramp, Var, const, int_value
+from tensorkiln.ir.stmt import Alloc, Block, BlockIter, PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.visit import free_vars, map_stmt
+from tensorkiln.schedule.primitives.errors import ScheduleError
+from tensorkiln.schedule.primitives.index_map import (
+    IndexMap,
+    IndexMapLike,
+    index_map,
+    is_injective,
+)
+from tensorkiln.schedule.primitives.names import fresh, taken
+from tensorkiln.schedule.primitives.places import (
+    axis_names,
+    find_buffer,
+    find_local,
+    nest_over,
+    replace_alloc,
+    touches,
+)
+from tensorkiln.schedule.primitives.program import normal
+from tensorkiln.schedule.primitives.reindex import Indices, map_accesses, refreshed, require_visible
+from tensorkiln.schedule.primitives.surgery import replace_buffers
+
+
+def set_scope(f: PrimFunc, buffer: str, scope: str) -> PrimFunc:
+    """Let an allocated buffer live elsewhere: in "local" memory or in "register"s.
+
+        T_ = T.alloc_buffer((4, 16), scope="local")
+        ->  T_ = T.alloc_buffer((4, 16), scope="register")
+
+    Every index of a register buffer but the last must be a number once loops are unrolled, and the
+    last runs over one vector.
+    """
+    f = normal(f)
+    where = f"set_scope({buffer!r})"
+    if scope not in SCOPES:
+        hint = nearest(str(scope), SCOPES) or f"one of {', '.join(SCOPES)}"
+        raise ScheduleError(f"scope {scope!r}", where=where, hint=hint)
+    buf = find_local(f, buffer, where, "cache_read or cache_write makes a buffer of another scope")
+    if scope == "register":
+        require_visible(f.body, buf, where)
+        if any(int_value(d) is None for d in buf.shape) or buf.strides_given is not None:
+            raise ScheduleError(f"{buffer!r} has no constant size", where=where,
+                                hint="compact it inside loops of constant extent")  # fmt: skip
+    return replace(f, body=replace_buffers(f.body, {buf: replace(buf, scope=scope)}))
+
+
+def storage_align(f: PrimFunc, buffer: str, axis: int, factor: int, offset: int = 0) -> PrimFunc:
+    """Let a step along an axis of an allocated buffer be `factor * n + offset` elements.
+
+        T_ = T.alloc_buffer((8, 64))   ->   T_ = T.alloc_buffer((8, 64), strides=(65, 1))
+
+    That is `storage_align(f, "T_", 0, 64, 1)`: rows apart by 65 do not share sets of a cache.
+    """
+    f = normal(f)
+    where = f"storage_align({buffer!r})"
+    buf = find_local(f, buffer, where, "parameters keep the layout of the caller")
+    rank = len(buf.shape)
+    if not isinstance(axis, int) or not 0 <= axis < rank:
+        raise ScheduleError(f"axis={axis!r}", where=where, hint=f"a number from 0 to {rank - 1}")
+    if not isinstance(factor, int) or factor < 1 or not 0 <= offset < factor:
+        raise ScheduleError(f"factor={factor!r}, offset={offset!r}", where=where,
+                            hint="factor >= 1 and 0 <= offset < factor")  # fmt: skip
+    if buf.scope == "register":
+        raise ScheduleError(f"{buffer!r} is in registers, which have no strides", where=where,
+                            hint="align buffers in memory")  # fmt: skip
+    strides: list[Expr] = []
+    step: Expr = const(1)
+    for d in reversed(range(rank)):
+        if d == axis:
+            pad = (offset - step) % factor
+            step = simplify(step + pad)
+        strides.append(step)
+        step = simplify(step * buf.shape[d])
+    new = replace(buf, strides_given=tuple(reversed(strides)))
+    return replace(f, body=replace_buffers(f.body, {buf: new}))
+
+
+def transform_layout(
+    f: PrimFunc, buffer: str, index_map: IndexMapLike, pad: float | None = None,
+    params: bool = False,
+) -> PrimFunc:  # fmt: skip
+    """Store the elements of a buffer in another order: element i at `index_map(i)`.
+
+        T_ = T.alloc_buffer((8, 64))            T_ = T.alloc_buffer((4, 8, 16))
+        T_[i, j] = 0                     ->     T_[j // 16, i, j % 16] = 0
+
+    The map is a function, `lambda i, j: (j // 16, i, j % 16)`, or text,
+    `"i, j -> j // 16, i, j % 16"`. Where the new shape has more elements, `pad` is what the others
+    are set to. Parameters change their type, and so need `params=True`.
+    """
+    f = normal(f)
+    where = f"transform_layout({buffer!r})"
+    buf = find_buffer(f, buffer, where)
+    require_visible(f.body, buf, where)
+    m = _map(index_map, len(buf.shape), where)
+    if buf in f.params and not params:
+        raise ScheduleError(f"{buffer!r} is a parameter of {f.name}", where=where,
+                            hint="cache it first, or params=True: callers then pass it so")  # fmt: skip
+    if buf.strides_given is not None:
+        raise ScheduleError(f"{buffer!r} has strides of its own", where=where,
+                            hint="storage_align after it")  # fmt: skip
+    if not is_injective(m, buf.shape):
+        raise ScheduleError(f"{m} puts different elements in one place", where=where,
+                            hint="as 'i -> i // 16, i % 16'")  # fmt: skip
+    new = replace(buf, shape=m.shape(buf.shape, where))
+    more = not prove_equal(_size(new), _size(buf))
+    if more and pad is None:
+        raise ScheduleError(
+            f"the new layout has {_text(new)} elements, {buffer!r} has {_text(buf)}",
+            where=where,
+            hint="pad=0 sets the others to 0",
+        )
+    if more and buf in f.params:
+        raise ScheduleError("a parameter cannot be padded here", where=where,
+                            hint="choose a map that keeps the number of elements")  # fmt: skip
+
+    def move(indices: Indices, known: Bounds) -> Indices:
+        return _moved(m, indices, known, where)
+
+    body = map_accesses(f, f.body, buf, new, move)
+    changed = replace(f, body=replace_alloc(body, buf, new))
+    if buf in f.params:
+        return replace(changed, params=tuple(new if p is buf else p for p in f.params))
+    return filled(changed, new, pad) if more and pad is not None else changed
+
+
+def _map(given: IndexMapLike, rank: int, where: str) -> IndexMap:
+    return index_map(given, rank, where)
+
+
+def _moved(m: IndexMap, indices: Indices, known: Bounds, where: str) -> Indices:
+    wide = [n for n, e in enumerate(indices) if e.dtype.lanes > 1]
+    if not wide:
+        return m.at(indices, known)
+    e = indices[wide[0]]
+    if len(wide) > 1 or not isinstance(e, Ramp):
+        raise ScheduleError("an access of several lanes", where=where,
+                            hint="change the layout before loops are vectorized")  # fmt: skip
+    lane = Var("lane")
+    scalar = [x if n != wide[0] else x.base + lane * e.stride for n, x in enumerate(indices)]  # type: ignore
+    found = m.at(scalar, known.with_loop(lane, 0, e.lanes))
+    out: list[Expr] = []
+    for x in found:
+        if lane not in free_vars(x):
+            out.append(x)
+            continue
+        from tensorkiln.arith import affine
+
+        linear = affine(x, (lane,))
+        if linear is None or sum(lane in free_vars(y) for y in found) > 1:
+            raise ScheduleError("lanes of one access are torn apart", where=where,
+                                hint="change the layout before loops are vectorized")  # fmt: skip
+        step = linear[0][lane]
+        stride = const(step) if isinstance(step, int) else step
+        out.append(Ramp(linear[1], stride, e.lanes))
+    return tuple(out)
+
+
+def _size(b: Buffer) -> Expr:
+    total: Expr = const(1)
+    for d in b.shape:
+        total = total * d
+    return simplify(total)
+
+
+def _text(b: Buffer) -> str:
+    from tensorkiln.ir.text.print_tir import TirPrinter
+
+    return TirPrinter().expr(_size(b))
+
+
+# ---- padding ---------------------------------------------------------------------------------
+
+
+def filled(f: PrimFunc, buf: Buffer, value: float) -> PrimFunc:
+    """Set every element of an allocated buffer first, in a block `<buffer>_pad`."""
+    used = taken(f)
+
+    def name(base: str) -> str:
+        found = fresh(base, used)
+        used.add(found)
+        return found
+
+    variables = tuple(Var(f"v{n}") for n in axis_names(len(buf.shape)))
+    iters = tuple(
+        BlockIter(v, extent, "spatial", v) for v, extent in zip(variables, buf.shape, strict=True)
+    )
+    store = Store(buf, variables, const(value, buf.dtype))
+    block = refreshed(Block(name(f"{buf.name}_pad"), iters, (), (), store))
+    ranges: list[tuple[Expr, Expr] | None] = [None] * len(iters)
+    nest = nest_over(block, ranges, Bounds(), name)
+
+    def put(s: Stmt) -> Stmt:
+        if isinstance(s, Alloc) and s.buffer is buf:
+            return Alloc(buf, seq(nest, s.body))
+        return map_stmt(s, lambda e: e, put)
+
+    return replace(f, body=put(f.body))
+
+
+def pad(f: PrimFunc, buffer: str, factors: Sequence[int], value: float = 0) -> PrimFunc:
+    """Round the extents of an allocated buffer up to multiples, and fill what is new.
+
+        T_ = T.alloc_buffer((10,))              T_ = T.alloc_buffer((16,))
+        for i in range(10):                     for ax0 in range(16):
+            T_[i] = A[i]                 ->         T_[ax0] = 0
+                                                for i in range(10):
+                                                    T_[i] = A[i]
+
+    That is `pad(f, "T_", (16,))`. Loops over it may then be padded too: `pad_loop`.
+    """
+    f = normal(f)
+    where = f"pad({buffer!r})"
+    buf = find_local(f, buffer, where, "cache_read it first and pad the copy")
+    require_visible(f.body, buf, where)
+    rank = len(buf.shape)
+    factors = (factors,) if isinstance(factors, int) else tuple(factors)
+    if len(factors) != rank or any(not isinstance(n, int) or n < 1 for n in factors):
+        raise ScheduleError(f"factors={factors!r}", where=where,
+                            hint=f"one positive number per dimension: {rank}")  # fmt: skip
+    if buf.strides_given is not None:
+        raise ScheduleError(f"{buffer!r} has strides of its own", where=where,
+                            hint="storage_align after it")  # fmt: skip
+    shape = tuple(simplify((d + (n - 1)) // n * n) for d, n in zip(buf.shape, factors, strict=True))
+    if all(prove_equal(a, b) for a, b in zip(shape, buf.shape, strict=True)):
+        return f
+    new = replace(buf, shape=shape)
+    f = replace(f, body=replace_buffers(f.body, {buf: new}))
+    return filled(f, new, value)
+
+
+__all__ = ["IntImm", "filled", "pad", "set_scope", "storage_align", "touches", "transform_layout"]

@@ -1,0 +1,323 @@
+"""Where blocks and buffers are, and cutting both out of a tree or putting them in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from tensorkiln.arith import Bounds, prove, prove_equal, simplify
+from tensorkiln.base.errors import nearest
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.expr import Binary, Expr, Var, binary, const, int_value, logical_and
+from tensorkiln.ir.stmt import (
+    Alloc,
+    Block,
+    BlockIter,
+    For,
+    If,
+    PrimFunc,
+    Seq,
+    Stmt,
+    seq,
+)
+from tensorkiln.ir.visit import map_stmt, walk_stmt
+from tensorkiln.schedule.primitives.boxes import Access, Around, accesses, same_memory
+from tensorkiln.schedule.primitives.errors import ScheduleError
+from tensorkiln.schedule.primitives.names import fresh
+from tensorkiln.schedule.primitives.program import dims_of
+from tensorkiln.schedule.primitives.reindex import refreshed
+from tensorkiln.schedule.primitives.surgery import put
+
+Path = tuple[Stmt, ...]
+
+
+# ---- buffers ---------------------------------------------------------------------------------
+
+
+def made(s: Stmt) -> list[Buffer]:
+    """Buffers allocated in a statement, in order."""
+    return [t.buffer for t in walk_stmt(s) if isinstance(t, Alloc)]
+
+
+def find_buffer(f: PrimFunc, name: str, where: str) -> Buffer:
+    """The buffer of this name: a parameter or one that is allocated."""
+    found = [b for b in (*f.buffers, *made(f.body)) if b.name == name]
+    if len(found) == 1:
+        return found[0]
+    known = list(dict.fromkeys(b.name for b in (*f.buffers, *made(f.body))))
+    if found:
+        raise ScheduleError(f"{len(found)} buffers are called {name!r}", where=where,
+                            hint="give them different names in the program")  # fmt: skip
+    listed = ", ".join(known)
+    hint = nearest(str(name), known) or f"buffers: {listed}"
+    raise ScheduleError(f"no buffer {name!r}; {f.name} has {listed}", where=where, hint=hint)
+
+
+def find_local(f: PrimFunc, name: str, where: str, hint: str) -> Buffer:
+    """The allocated buffer of this name; parameters are refused with `hint`."""
+    buf = find_buffer(f, name, where)
+    if buf in f.params:
+        raise ScheduleError(f"{name!r} is a parameter of {f.name}", where=where, hint=hint)
+    return buf
+
+
+def buffer_name(f: PrimFunc, base: str) -> str:
+    """A name that no buffer of the function has."""
+    return fresh(base, {b.name for b in (*f.buffers, *made(f.body))})
+
+
+def without_alloc(s: Stmt, buf: Buffer) -> Stmt:
+    """`s` without the allocation of a buffer; its body stays."""
+    if isinstance(s, Alloc) and s.buffer is buf:
+        return s.body
+    return map_stmt(s, lambda e: e, lambda t: without_alloc(t, buf))
+
+
+def replace_alloc(s: Stmt, old: Buffer, new: Buffer) -> Stmt:
+    """`s` with `new` allocated where `old` was."""
+    if isinstance(s, Alloc) and s.buffer is old:
+        return Alloc(new, s.body)
+    return map_stmt(s, lambda e: e, lambda t: replace_alloc(t, old, new))
+
+
+# ---- paths -----------------------------------------------------------------------------------
+
+
+def around_of(f: PrimFunc, path: Path) -> Around:
+    """What surrounds the end of a path."""
+    here = Around(known=Bounds.dims(dims_of(f)))
+    for s, inner in pairwise(path):
+        here = here.enter(s, inner)
+    return here
+
+
+def path_of(root: Stmt, found: Stmt) -> Path:
+    """Statements from `root` to the one that is `found`."""
+    path = _path(root, found)
+    assert path is not None
+    return path
+
+
+def _path(s: Stmt, found: Stmt) -> Path | None:
+    if s is found:
+        return (s,)
+    from tensorkiln.ir.visit import substmts
+
+    for t in substmts(s):
+        rest = _path(t, found)
+        if rest is not None:
+            return (s, *rest)
+    return None
+
+
+def below(path: Path, loop: str | None, after: Buffer | None = None) -> int:
+    """Index in `path` of the first step, inside `loop` and the allocation of `after`, that runs
+    something: a loop, a branch or a block. With None, of the first of all."""
+    start = 0
+    for n, s in enumerate(path):
+        inside = isinstance(s, For) and s.var.name == loop
+        if inside or (isinstance(s, Alloc) and s.buffer is after):
+            start = n + 1
+    return next(n for n in range(start, len(path)) if isinstance(path[n], For | If | Block))
+
+
+def pruned(s: Stmt) -> Stmt:
+    """`s` without loops, branches and allocations that hold nothing."""
+    s = map_stmt(s, lambda e: e, pruned)
+    match s:
+        case For(body=Seq(())) | Alloc(body=Seq(())) | If(_, Seq(()), None):
+            return Seq(())
+        case Seq(stmts):
+            return seq(*stmts)
+    return s
+
+
+def remove(path: Path) -> Stmt:
+    """The root of a path without the statement at its end, and what that leaves empty."""
+    end = len(path) - 1
+    while end > 0:
+        outer = path[end - 1]
+        alone = isinstance(outer, For | Alloc) or (isinstance(outer, If) and outer.orelse is None)
+        if not alone:
+            break
+        end -= 1
+    if end == 0:
+        return Seq(())
+    return put(path[: end + 1], Seq(()))
+
+
+# ---- what blocks do --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """An access with its number in the order of the text and the loops shared with another."""
+
+    order: int
+    access: Access
+
+
+def touches(f: PrimFunc) -> list[Touch]:
+    """Every access of a function, numbered."""
+    here = Around(known=Bounds.dims(dims_of(f)))
+    return [Touch(n, a) for n, a in enumerate(accesses(f.body, here))]
+
+
+def read_buffers(b: Block) -> list[Buffer]:
+    """Buffers a block reads, in order."""
+    found = accesses(b)
+    return list(dict.fromkeys(a.buffer for a in found if not a.write))
+
+
+def written_buffers(b: Block) -> list[Buffer]:
+    """Buffers a block writes, in order."""
+    return list(dict.fromkeys(a.buffer for a in accesses(b) if a.write))
+
+
+def require_inputs_kept(
+    f: PrimFunc, path: Path, inputs: list[Buffer], target: tuple[str, ...], where: str, hint: str
+) -> None:
+    """Refuse when an input of the block at the end of `path` may change before its new place.
+
+    `target`: names of the loops around that place. Who writes an input must come before the
+    block, and the loops that enclose both must enclose the new place too.
+    """
+    block = path[-1]
+    assert isinstance(block, Block)
+    mine = [s.var.name for s in path if isinstance(s, For)]
+    all_touches = touches(f)
+    first = min(t.order for t in all_touches if block in t.access.around.blocks)
+    for t in all_touches:
+        a = t.access
+        if not a.write or block in a.around.blocks:
+            continue
+        if not any(same_memory(f, a.buffer, b) for b in inputs):
+            continue
+        shared = [x.var.name for x in a.around.loops if x.var.name in mine]
+        if t.order < first and all(n in target for n in shared):
+            continue
+        raise ScheduleError(
+            f"block {block.name!r} reads {a.buffer.name!r}, which block {a.block!r} writes "
+            f"before the place where it would be read",
+            where=where,
+            hint=hint,
+        )
+
+
+def shared_loops(a: Around, b: Around) -> int:
+    """How many loops, from the outermost, surround both."""
+    count = 0
+    for x, y in zip(a.loops, b.loops, strict=False):
+        if x.var is not y.var:
+            break
+        count += 1
+    return count
+
+
+def require_only_domain(f: PrimFunc, path: Path, where: str) -> None:
+    """Refuse a block under a condition that is not just the extent of an iteration variable."""
+    block = path[-1]
+    assert isinstance(block, Block)
+    here = around_of(f, path)
+    values = [(here.expr(i.value), i.extent) for i in block.iters]
+    for cond in here.conds:
+        for part in conjuncts(cond):
+            if not _within(part, values, here.bounds):
+                raise ScheduleError(
+                    f"block {block.name!r} runs only where a condition holds",
+                    where=where,
+                    hint="split its loops exactly, or move it before they are split",
+                )
+
+
+def conjuncts(cond: Expr) -> Iterator[Expr]:
+    """The conditions that `and` joins."""
+    if isinstance(cond, Binary) and cond.op == "and":
+        yield from conjuncts(cond.a)
+        yield from conjuncts(cond.b)
+    else:
+        yield cond
+
+
+def _within(cond: Expr, values: list[tuple[Expr, Expr]], known: Bounds) -> bool:
+    """Whether `cond` follows from value < extent of some pair."""
+    if not isinstance(cond, Binary) or cond.op not in ("lt", "le"):
+        return False
+    last = cond.b - 1 if cond.op == "lt" else cond.b
+    for value, extent in values:
+        # value <= extent - 1 says value - a <= ..., the same distance from both sides
+        if prove_equal(simplify(cond.a - value), simplify(last - (extent - 1))) or (
+            prove_equal(cond.a, value) and prove(binary("ge", last, extent - 1), known)
+        ):
+            return True
+    return False
+
+
+# ---- nests -----------------------------------------------------------------------------------
+
+
+def nest_over(
+    block: Block,
+    ranges: list[tuple[Expr, Expr] | None],
+    known: Bounds,
+    name: Callable[[str], str],
+    limits: list[Expr] | None = None,
+) -> Stmt:
+    """A loop per iteration variable around a block, over (first, extent) or all of its extent.
+
+    Where a range may reach past the variable's extent (or `limits`), a condition guards it.
+    """
+    loops: list[For] = []
+    iters: list[BlockIter] = []
+    guards: list[Expr] = []
+    # spatial loops outside, sums inside; otherwise the order of the variables
+    order = sorted(range(len(ranges)), key=lambda n: block.iters[n].kind == "reduce")
+    values: dict[int, Expr] = {}
+    for n in order:
+        i, given = block.iters[n], ranges[n]
+        lo, extent = given if given is not None else (const(0, i.var.dtype), i.extent)
+        limit = i.extent if limits is None else limits[n]
+        if int_value(extent) == 1:
+            value = lo
+        else:
+            base = i.var.name.removeprefix("v") or i.var.name
+            var = Var(name(base), i.var.dtype)
+            zero = const(0, var.dtype)
+            loops.append(For(var, zero, extent, "serial", Seq(())))
+            known = known.with_loop(var, zero, extent)
+            value = simplify(lo + var, known)
+        values[n] = value
+        if given is not None:
+            for cond in (binary("ge", value, 0), binary("lt", value, limit)):
+                if not prove(cond, known):
+                    guards.append(cond)
+    for n, i in enumerate(block.iters):
+        iters.append(replace(i, value=values[n]))
+    body: Stmt = replace(block, iters=tuple(iters))
+    if guards:
+        body = If(logical_and(*guards), body)
+    for s in reversed(loops):
+        body = replace(s, body=body)
+    return body
+
+
+def copy_block(
+    name: str, into: Buffer, source: Buffer, value: Callable[[tuple[Var, ...]], Expr] | None = None
+) -> Block:
+    """`into[v] = source[v]` for every element of `source`; values of the variables are unset."""
+    from tensorkiln.ir.expr import Load
+    from tensorkiln.ir.stmt import Store
+
+    variables = tuple(Var(f"v{n}") for n in axis_names(len(source.shape)))
+    iters = tuple(
+        BlockIter(v, extent, "spatial", v)
+        for v, extent in zip(variables, source.shape, strict=True)
+    )
+    e = Load(source, variables) if value is None else value(variables)
+    return refreshed(Block(name, iters, (), (), Store(into, variables, e)))
+
+
+def axis_names(rank: int) -> list[str]:
+    """Names of loops over the dimensions of a buffer."""
+    return [f"ax{d}" for d in range(rank)]

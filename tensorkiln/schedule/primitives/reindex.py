@@ -1,0 +1,232 @@
+"""Let accesses of one buffer go to another, at other indices.
+
+    with T.block("C"):                          with T.block("C"):
+        vi = T.axis.spatial(64, i0*16 + i1)         vi = T.axis.spatial(64, i0*16 + i1)
+        T_[vi] = A[vi]                   ->         vi1 = T.axis.spatial(16, i1)
+                                                    U[vi1] = A[vi]
+
+Bodies of blocks name iteration variables only: a loop that a new index needs gets one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from tensorkiln.arith import Bounds, bound, simplify
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.expr import AddressOf, Expr, Load, Ramp, Var, const, int_value
+from tensorkiln.ir.stmt import (
+    Block,
+    BlockIter,
+    For,
+    Let,
+    MatchBuffer,
+    Prefetch,
+    PrimFunc,
+    Seq,
+    Stmt,
+    Store,
+)
+from tensorkiln.ir.visit import free_vars, map_children, map_stmt, substitute, walk, walk_stmt
+from tensorkiln.schedule.primitives.boxes import Around
+from tensorkiln.schedule.primitives.errors import ScheduleError
+from tensorkiln.schedule.primitives.program import bounds_of
+from tensorkiln.schedule.primitives.regions import regions_of
+
+Indices = tuple[Expr, ...]
+Move = Callable[[Indices, Bounds], Indices]
+
+
+def require_visible(s: Stmt, buf: Buffer, where: str) -> None:
+    """Refuse where a buffer is seen through a pointer or a view: its accesses are not all known."""
+    for t in walk_stmt(s):
+        if isinstance(t, MatchBuffer) and t.source is buf:
+            hint = "use the buffer itself instead of the view"
+            raise ScheduleError(
+                f"{buf.name!r} is seen as {t.buffer.name!r}", where=where, hint=hint
+            )
+    for e in _expressions(s):
+        if isinstance(e, AddressOf) and e.buffer is buf:
+            hint = "C functions take buffers as they are"
+            raise ScheduleError(f"a pointer to {buf.name!r} is given away", where=where, hint=hint)
+
+
+def _expressions(s: Stmt) -> list[Expr]:
+    from tensorkiln.ir.visit import stmt_exprs
+
+    return [x for t in walk_stmt(s) for e in stmt_exprs(t) for x in walk(e)]
+
+
+def map_accesses(f: PrimFunc, s: Stmt, old: Buffer, new: Buffer, move: Move) -> Stmt:
+    """`s` with each access old[i] at new[move(i)]; `move` sees indices as they are written."""
+    return _Raw(old, new, move, f).stmt(s, bounds_of(f, (s,)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Raw:
+    old: Buffer
+    new: Buffer
+    move: Move
+    func: PrimFunc
+
+    def stmt(self, s: Stmt, known: Bounds) -> Stmt:
+        inner = known
+        if isinstance(s, For):
+            inner = known.with_loop(s.var, s.lo, s.extent)
+        elif isinstance(s, Block):
+            for i in s.iters:
+                inner = inner.with_loop(i.var, 0, i.extent)
+
+        def ex(e: Expr) -> Expr:
+            e = map_children(e, ex)
+            if isinstance(e, Load) and e.buffer is self.old:
+                return Load(self.new, self.move(e.indices, inner))
+            return e
+
+        t = map_stmt(s, ex, lambda x: self.stmt(x, inner))
+        if isinstance(t, Store | Prefetch) and t.buffer is self.old:
+            return replace(t, buffer=self.new, indices=self.move(t.indices, inner))
+        return refreshed(t) if isinstance(t, Block) and t is not s else t
+
+
+def refreshed(b: Block) -> Block:
+    """A block whose body changed, with its regions taken anew."""
+    parts = b.body if b.init is None else Seq((b.init, b.body))
+    reads, writes = regions_of(parts)
+    if b.init is not None:
+        # what init starts and the body updates is not an input
+        reads = tuple(r for r in reads if all(r.buffer is not w.buffer for w in writes))
+    return replace(b, reads=reads, writes=writes)
+
+
+# ---- in terms of loops -----------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Frame:
+    """An open block: what is bound inside it, and iteration variables it gets."""
+
+    block: Block
+    inner: set[Var]
+    new: list[BlockIter] = field(default_factory=list)
+
+
+def reindex(s: Stmt, around: Around, old: Buffer, new: Buffer, move: Move) -> Stmt:
+    """`s`, a whole body, with each access old[i] at new[move(i)]; `move` sees and gives indices
+    in terms of loops."""
+    return _Reindex(old, new, move).stmt(s, around)
+
+
+class _Reindex:
+    def __init__(self, old: Buffer, new: Buffer, move: Move):
+        self.old, self.new, self.move = old, new, move
+        self.frames: list[_Frame] = []
+        self.loops: dict[Var, For] = {}
+
+    def stmt(self, s: Stmt, around: Around) -> Stmt:
+        match s:
+            case Block():
+                return self.block(s, around)
+            case For(var):
+                self.loops[var] = s
+                self.bind(var)
+            case Let(var):
+                self.bind(var)
+        t = map_stmt(s, lambda e: self.expr(e, around), lambda x: self.stmt(x, around.enter(s, x)))
+        if isinstance(t, Store | Prefetch) and t.buffer is self.old:
+            assert isinstance(s, Store | Prefetch)
+            return replace(t, buffer=self.new, indices=self.indices(s.indices, around))
+        return t
+
+    def bind(self, var: Var) -> None:
+        if self.frames:
+            self.frames[-1].inner.add(var)
+
+    def block(self, s: Block, around: Around) -> Block:
+        """The body first, which may ask for iteration variables; values stand outside."""
+        frame = _Frame(s, {i.var for i in s.iters})
+        self.frames.append(frame)
+        init = None if s.init is None else self.stmt(s.init, around.enter(s, s.init))
+        body = self.stmt(s.body, around.enter(s, s.body))
+        self.frames.pop()
+        iters = tuple(replace(i, value=self.expr(i.value, around)) for i in s.iters)
+        same = body is s.body and init is s.init
+        if same and all(a.value is b.value for a, b in zip(iters, s.iters, strict=True)):
+            return s
+        t = replace(s, iters=(*iters, *frame.new), body=body, init=init)
+        return t if same else refreshed(t)
+
+    def expr(self, e: Expr, around: Around) -> Expr:
+        if isinstance(e, Load) and e.buffer is self.old:
+            return Load(self.new, self.indices(e.indices, around))
+        return map_children(e, lambda c: self.expr(c, around))
+
+    def indices(self, indices: Indices, around: Around) -> Indices:
+        outer = tuple(around.expr(self.expr(i, around)) for i in indices)
+        return tuple(self.close(e) for e in self.move(outer, around.bounds))
+
+    def close(self, e: Expr) -> Expr:
+        """An index in terms of loops, said with what is bound where the walk is."""
+        if self.frames:
+            block = self.frames[-1].block
+            for i in block.iters:
+                if i.value == e and len(self.frames) == 1:
+                    return i.var
+        return substitute(e, {v: self.bring(v, len(self.frames)) for v in free_vars(e)})
+
+    def bring(self, var: Var, depth: int) -> Expr:
+        """What `var` is called inside the outermost `depth` open blocks."""
+        if depth == 0 or not self.is_bound(var):
+            return var
+        frame = self.frames[depth - 1]
+        if any(var in f.inner for f in self.frames[depth - 1 :]):
+            return var
+        outer = self.bring(var, depth - 1)
+        for i in (*frame.block.iters, *frame.new):
+            if i.value == outer:
+                return i.var
+        return self.iteration(frame, var, outer)
+
+    def is_bound(self, var: Var) -> bool:
+        return var in self.loops or any(var in f.inner for f in self.frames)
+
+    def iteration(self, frame: _Frame, var: Var, outer: Expr) -> Expr:
+        """A new iteration variable of an open block, for a loop outside it."""
+        loop = self.loops.get(var)
+        if loop is None:
+            raise ScheduleError(
+                f"block {frame.block.name!r} cannot name {var.name!r}, which is no loop",
+                hint="replace lets by their values first",
+            )
+        users = [i.kind for i in frame.block.iters if var in free_vars(i.value)]
+        kind = "reduce" if users and all(k == "reduce" for k in users) else "spatial"
+        mine = Var(f"v{var.name}", var.dtype)
+        zero = int_value(loop.lo) == 0
+        extent = loop.extent if zero else simplify(loop.lo + loop.extent)
+        if any(v in self.loops for v in free_vars(extent)):
+            known = Bounds()
+            for x in self.loops.values():
+                known = known.with_loop(x.var, x.lo, x.extent)
+            most = bound(extent, known)[1]
+            if most is not None:
+                extent = const(most, var.dtype)
+        frame.new.append(BlockIter(mine, extent, kind, outer))
+        return mine
+
+
+def less(lows: Mapping[int, Expr]) -> Move:
+    """Indices less the first element of a box, dimension by dimension."""
+
+    def move(indices: Indices, known: Bounds) -> Indices:
+        return tuple(_less(e, lows.get(d, const(0)), known) for d, e in enumerate(indices))
+
+    return move
+
+
+def _less(e: Expr, low: Expr, known: Bounds) -> Expr:
+    if int_value(low) == 0:
+        return e if isinstance(e, Ramp) else simplify(e, known)
+    if isinstance(e, Ramp):
+        return replace(e, base=simplify(e.base - low, known))
+    return simplify(e - low, known)

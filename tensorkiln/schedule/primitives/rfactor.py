@@ -1,0 +1,206 @@
+"""Cut a sum into partial sums, one per iteration of a loop, and add these up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tensorkiln.arith import prove, simplify
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.expr import (
+    Binary,
+    Expr,
+    Intrin,
+    Load,
+    Var,
+    binary,
+    const,
+    int_value,
+    reduce_identity,
+)
+from tensorkiln.ir.stmt import Alloc, Block, BlockIter, For, If, PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.visit import free_vars, substitute, substitute_stmt, walk_stmt
+from tensorkiln.schedule.primitives.normalise import update_term
+from tensorkiln.schedule.primitives.places import around_of, buffer_name, conjuncts
+from tensorkiln.schedule.primitives.program import Place, bounds_of, open_block, open_loop
+from tensorkiln.schedule.primitives.reindex import refreshed
+from tensorkiln.schedule.primitives.sums import rename_loops
+from tensorkiln.schedule.primitives.surgery import put
+
+_REDUCE = {"add": "sum", "mul": "prod", "min": "min", "max": "max"}
+
+
+def rfactor(f: PrimFunc, block: str, loop: str, axis: int = 0) -> PrimFunc:
+    """Sum the terms of each iteration of a loop apart, then sum the partial sums.
+
+        for i in range(4):                      C_rf = T.alloc_buffer((2, 4))
+            for k0 in range(2):                 for i in range(4):
+                for k1 in range(8):                 for k0 in range(2):
+                    C[i] += A[i, k0*8 + k1] ->          for k1 in range(8):
+                                                            C_rf[k0, i] += A[i, k0*8 + k1]
+                                                for i_1 in range(4):
+                                                    for k0_1 in range(2):
+                                                        C[i_1] += C_rf[k0_1, i_1]
+
+    The partial sums are made by block `<block>_rf`, which starts from the neutral element; the
+    block itself adds them up. `axis`: which dimension of the new buffer the loop becomes.
+    """
+    at, b = open_block(f, block, "rfactor")
+    f, where = at.func, f"rfactor({block!r}, {loop!r})"
+    at.what = where
+    _, s = open_loop(f, loop, "rfactor")
+    if s not in at.path:
+        around = ", ".join(x.var.name for x in at.path if isinstance(x, For))
+        raise at.fail(f"loop {loop!r} is not around the block", f"loops around it: {around}")
+    store = b.body
+    found = update_term(store) if isinstance(store, Store) else None
+    if found is None or not isinstance(store, Store):
+        raise at.fail(f"block {block!r} is not a sum", "as C[vi] = C[vi] + A[vi, vk]")
+    op, _ = found
+    if not store.buffer.dtype.is_float and not store.buffer.dtype.is_int:
+        raise at.fail(f"a sum of {store.buffer.dtype}")
+    reduce = [i for i in b.iters if i.kind == "reduce"]
+    if not any(s.var in free_vars(i.value) for i in reduce):
+        names = sorted({v.name for i in reduce for v in free_vars(i.value)})
+        raise at.fail(f"loop {loop!r} does not run over terms of the sum",
+                      f"loops that do: {', '.join(names) or 'none'}")  # fmt: skip
+    for i in b.iters:
+        if i.kind != "reduce" and s.var in free_vars(i.value):
+            raise at.fail(f"loop {loop!r} runs over elements and terms at once",
+                          "fuse only loops of one kind")  # fmt: skip
+        if i.kind == "opaque":
+            raise at.fail(f"block {block!r} has opaque iterations", "only plain sums can be cut")
+    if int_value(s.lo) != 0:
+        raise at.fail(f"loop {loop!r} does not begin at 0", "let it begin at 0")
+    rank = len(store.indices)
+    if not isinstance(axis, int) or not 0 <= axis <= rank:
+        raise at.fail(f"axis={axis!r}", f"a number from 0 to {rank}")
+    top = _private(at, store.buffer)
+    partial = Buffer(buffer_name(f, f"{store.buffer.name}_rf"), store.buffer.dtype,
+                     _inserted(store.buffer.shape, axis, s.extent), "local")  # fmt: skip
+    _require_first_terms(at, b, s)
+    first = _partial_block(at, b, store, s, partial, axis, op)
+    nest = put(at.path[top:], first)
+    second = _combine(at, b, store, s, partial, axis, op, top)
+    return at_path_close(at, top, Alloc(partial, seq(nest, second)))
+
+
+def at_path_close(at: Place, top: int, new: Stmt) -> PrimFunc:
+    """The function with the statement at step `top` of a place's path replaced."""
+    return replace(at.func, body=put(at.path[: top + 1], new))
+
+
+def _private(at: Place, buf: Buffer) -> int:
+    """The outermost step of the path in which nothing but the block runs."""
+    b = at.stmt
+    top = len(at.path) - 1
+    for n in reversed(range(len(at.path))):
+        s = at.path[n]
+        others = [t for t in walk_stmt(s) if isinstance(t, Block) and t is not b]
+        if others or isinstance(s, Alloc) or (isinstance(s, If) and s.orelse is not None):
+            break
+        if isinstance(s, For | If | Block):
+            top = n
+    reduce = {v for i in b.iters if i.kind == "reduce" for v in free_vars(i.value)}  # type: ignore
+    for s in at.path[:top]:
+        if isinstance(s, For) and s.var in reduce:
+            raise at.fail(f"loop {s.var.name!r} of the sum has other blocks inside",
+                          "decompose_reduction or compose_reduction, then try again")  # fmt: skip
+    return top
+
+
+def _inserted(items: tuple[Expr, ...], axis: int, e: Expr) -> tuple[Expr, ...]:
+    return (*items[:axis], e, *items[axis:])
+
+
+def _require_first_terms(at: Place, b: Block, s: For) -> None:
+    """Every partial sum has a first term, so that it is begun."""
+    here = around_of(at.func, at.path)
+    reduce = {v for i in b.iters if i.kind == "reduce" for v in free_vars(i.value)} - {s.var}
+    firsts = {v: const(0, v.dtype) for v in reduce}
+    known = bounds_of(at.func, ())
+    for x in here.loops:
+        known = known.with_loop(x.var, x.lo, x.extent)
+        if x.var in reduce and int_value(x.lo) != 0:
+            raise at.fail(f"loop {x.var.name!r} does not begin at 0", "let it begin at 0")
+    for c in (c for cond in here.conds for c in conjuncts(cond)):
+        if reduce & set(free_vars(c)) and not prove(substitute(c, firsts), known):
+            raise at.fail("a partial sum may have no term: a condition holds its terms back",
+                          "split the sum exactly")  # fmt: skip
+
+
+def _partial_block(
+    at: Place, b: Block, store: Store, s: For, partial: Buffer, axis: int, op: str
+) -> Block:
+    """The sum of the terms of one iteration: the loop is an index now."""
+    mine = Var(f"v{s.var.name}", s.var.dtype)
+    iters = [i for i in b.iters if i.kind != "reduce"]
+    iters.append(BlockIter(mine, s.extent, "spatial", s.var))
+    names: dict[Var, Expr] = {s.var: mine}
+    values: dict[Var, Expr] = {}
+    loops = {x.var: x for x in at.path if isinstance(x, For)}
+    for i in (i for i in b.iters if i.kind == "reduce"):
+        if s.var not in free_vars(i.value):
+            iters.append(i)
+            continue
+        for v in free_vars(i.value):
+            if v in loops and v not in names:
+                var = Var(f"v{v.name}", v.dtype)
+                extent = simplify(loops[v].lo + loops[v].extent)
+                names[v] = var
+                iters.append(BlockIter(var, extent, "reduce", v))
+        values[i.var] = simplify(substitute(i.value, names))
+    indices = _inserted(store.indices, axis, mine)
+    old = Load(partial, indices)
+    value = substitute(_replaced_self(store, old), values)
+    identity = reduce_identity(_REDUCE[op], partial.dtype)
+    name = at.name(f"{b.name}_rf")
+    body = Store(partial, indices, value)
+    made = Block(name, tuple(iters), (), (), body, Store(partial, indices, identity), b.attrs)
+    return refreshed(made)
+
+
+def _replaced_self(store: Store, new: Expr) -> Expr:
+    """The value of an update with the old total replaced."""
+    old = Load(store.buffer, store.indices)
+    match store.value:
+        case Binary(op, a, b) if a == old:
+            return Binary(op, new, b)
+        case Binary(op, a, b):
+            return Binary(op, a, new)
+        case Intrin(name, (a, b, _)):
+            return Intrin(name, (a, b, new))
+    raise AssertionError(store)
+
+
+def _combine(
+    at: Place, b: Block, store: Store, s: For, partial: Buffer, axis: int, op: str, top: int
+) -> Stmt:
+    """A nest over the elements of the block that adds up the partial sums."""
+    names: dict[Var, Expr] = {}
+    iters = []
+    for i in (i for i in b.iters if i.kind != "reduce"):
+        var = Var(i.var.name, i.var.dtype)
+        names[i.var] = var
+        iters.append(replace(i, var=var))
+    mine = Var(f"v{s.var.name}", s.var.dtype)
+    iters.append(BlockIter(mine, s.extent, "reduce", s.var))
+    indices = tuple(substitute(e, names) for e in store.indices)
+    value = binary(op, Load(store.buffer, indices), Load(partial, _inserted(indices, axis, mine)))
+    init = None if b.init is None else substitute_stmt(b.init, names)
+    block = Block(b.name, tuple(iters), (), (), Store(store.buffer, indices, value), init, b.attrs)
+    body: Stmt = refreshed(block)
+    used = {v for i in iters for v in free_vars(i.value)}
+    renamed: dict[Var, Expr] = {}
+    reduce = {v for i in b.iters if i.kind == "reduce" for v in free_vars(i.value)}
+    # the loop of the partial sums goes innermost
+    chain = [x for x in at.path[top:-1] if isinstance(x, For | If)]
+    order = [x for x in chain if x is not s] + [s]
+    for x in reversed(order):
+        if isinstance(x, If):
+            for c in conjuncts(x.cond):
+                if not (reduce - {s.var}) & set(free_vars(c)):
+                    body = If(c, body)
+        elif x.var in used:
+            renamed[x.var] = Var(at.name(x.var.name), x.var.dtype)
+            body = For(x.var, x.lo, x.extent, "serial", body)
+    return rename_loops(body, renamed)

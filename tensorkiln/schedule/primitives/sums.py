@@ -1,0 +1,234 @@
+"""Take the start of a sum from its terms, and put it back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tensorkiln.arith import simplify
+from tensorkiln.ir.attrs import NO_ATTRS
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.expr import (
+    Expr,
+    Var,
+    const,
+    int_value,
+)
+from tensorkiln.ir.stmt import Block, For, If, PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.visit import (
+    free_vars,
+    map_stmt,
+    stmt_exprs,
+    substitute,
+    substitute_stmt,
+    walk_stmt,
+)
+from tensorkiln.schedule.primitives.normalise import update_term
+from tensorkiln.schedule.primitives.places import (
+    around_of,
+    conjuncts,
+    path_of,
+    remove,
+    require_only_domain,
+    touches,
+)
+from tensorkiln.schedule.primitives.program import Place, open_block, open_loop
+from tensorkiln.schedule.primitives.reindex import refreshed
+from tensorkiln.schedule.primitives.surgery import put
+
+
+def decompose_reduction(f: PrimFunc, block: str, loop: str) -> PrimFunc:
+    """Make the start of a sum a block of its own, before a loop.
+
+        for i in range(4):                      for i in range(4):
+            for k in range(8):                      C[i] = 0
+                with T.block("C"):      ->          for k in range(8):
+                    with T.init(): C[vi] = 0            C[vi] = C[vi] + A[vi, vk]
+                    C[vi] = C[vi] + A[vi, vk]
+
+    The new block is `<block>_init`. No loop of the sum may be outside `loop`, and nothing else
+    in the loop may use what it writes.
+    """
+    at, b = open_block(f, block, "decompose_reduction")
+    f, where = at.func, f"decompose_reduction({block!r}, {loop!r})"
+    at.what = where
+    if b.init is None:
+        raise at.fail(f"block {block!r} has no init", "its start is a block of its own already")
+    target, s = open_loop(f, loop, "decompose_reduction")
+    if s not in at.path:
+        around = ", ".join(x.var.name for x in at.path if isinstance(x, For))
+        raise at.fail(f"loop {loop!r} is not around the block", f"loops around it: {around}")
+    cut = at.path.index(s)
+    reduce = {v for i in b.iters if i.kind == "reduce" for v in free_vars(i.value)}
+    spatial = {v for i in b.iters if i.kind != "reduce" for v in free_vars(i.value)}
+    for x in at.path[:cut]:
+        if isinstance(x, For) and x.var in reduce:
+            raise at.fail(f"loop {x.var.name!r} of the sum is outside {loop!r}",
+                          f"name {x.var.name!r} or a loop further out")  # fmt: skip
+    for x in at.path[cut:]:
+        if isinstance(x, For) and x.var in reduce & spatial:
+            raise at.fail(f"loop {x.var.name!r} runs over elements and terms at once",
+                          "fuse only loops of one kind")  # fmt: skip
+    _require_alone(at, s, b)
+    init = _init_nest(at, b, cut, reduce)
+    rest = put(at.path[cut:], replace(b, init=None))
+    return target.close(seq(init, rest))
+
+
+def _require_alone(at: Place, s: For, b: Block) -> None:
+    written = {t.access.buffer for t in touches(at.func)
+               if t.access.write and b in t.access.around.blocks}  # fmt: skip
+    for t in touches(at.func):
+        a = t.access
+        if a.buffer in written and b not in a.around.blocks and _in(a.around.loops, s):
+            raise at.fail(f"block {a.block!r} in the loop uses {a.buffer.name!r} as well",
+                          "name a loop further in, around the sum alone")  # fmt: skip
+
+
+def _in(loops: tuple[For, ...], s: For) -> bool:
+    return any(x.var is s.var for x in loops)
+
+
+def _init_nest(at: Place, b: Block, cut: int, reduce: set[Var]) -> Stmt:
+    """The loops inside the cut that do not belong to the sum, around its start."""
+    values: dict[Var, Expr] = {}
+    iters = tuple(i for i in b.iters if i.kind != "reduce")
+    fresh_iters = []
+    for i in iters:
+        var = Var(i.var.name, i.var.dtype)
+        values[i.var] = var
+        fresh_iters.append(replace(i, var=var))
+    assert b.init is not None
+    start = Block(at.name(f"{b.name}_init"), tuple(fresh_iters), (), (),
+                  substitute_stmt(b.init, values))  # fmt: skip
+    body: Stmt = refreshed(start)
+    renamed: dict[Var, Expr] = {}
+    for x in reversed(at.path[cut:-1]):
+        if isinstance(x, If):
+            left = [c for c in conjuncts(x.cond) if not reduce & set(free_vars(c))]
+            for c in conjuncts(x.cond):
+                mixed = reduce & set(free_vars(c)) and set(free_vars(c)) - reduce
+                inner = {y.var for y in at.path[cut:] if isinstance(y, For)} - reduce
+                if mixed and inner & set(free_vars(c)):
+                    raise at.fail("a condition mixes elements and terms of the sum",
+                                  "split the loops exactly")  # fmt: skip
+            for c in reversed(left):
+                body = If(c, body)
+        elif isinstance(x, For) and x.var not in reduce and _needs(body, x.var):
+            var = Var(at.name(x.var.name), x.var.dtype)
+            renamed[x.var] = var
+            kind = x.kind if x.kind != "thread" else "serial"
+            attrs = x.attrs if x.kind != "thread" else NO_ATTRS
+            body = For(x.var, x.lo, x.extent, kind, body, attrs)
+    return rename_loops(body, renamed)
+
+
+def rename_loops(s: Stmt, names: dict[Var, Expr]) -> Stmt:
+    """`s` with loops, binders and uses, renamed."""
+    new = map_stmt(s, lambda e: substitute(e, names), lambda t: rename_loops(t, names))
+    if isinstance(new, For) and new.var in names:
+        var = names[new.var]
+        assert isinstance(var, Var)
+        return replace(new, var=var)
+    return new
+
+
+def _needs(s: Stmt, var: Var) -> bool:
+    return any(var in free_vars(e) for t in walk_stmt(s) for e in stmt_exprs(t))
+
+
+def compose_reduction(f: PrimFunc, init: str, block: str) -> PrimFunc:
+    """Make the block that starts a sum the init of the block that adds its terms.
+
+        for i in range(4):                      for i in range(4):
+            C[i] = 0                                for k in range(8):
+            for k in range(8):          ->              with T.block("C"):
+                C[i] = C[i] + A[i, k]                       with T.init(): C[vi] = 0
+                                                            C[vi] = C[vi] + A[vi, vk]
+
+    The inverse of decompose_reduction. Both must run over all the same elements, and nothing may
+    use them in between.
+    """
+    at, start = open_block(f, init, "compose_reduction")
+    f, where = at.func, f"compose_reduction({init!r}, {block!r})"
+    at.what = where
+    place, b = open_block(f, block, "compose_reduction")
+    store, first = b.body, start.body
+    if b.init is not None or not isinstance(store, Store) or update_term(store) is None:
+        raise at.fail(f"block {block!r} is not a sum without a start",
+                      "as C[vi] = C[vi] + A[vi, vk]")  # fmt: skip
+    if not isinstance(first, Store) or first.buffer is not store.buffer or start.init is not None:
+        raise at.fail(f"block {init!r} does not set {store.buffer.name!r}", "as C[vi] = 0")
+    values = _same_elements(at, start, first, b, store)
+    _require_between(at, place, store.buffer)
+    new_init = substitute_stmt(first, values)
+    body = remove(at.path)
+    path = path_of(body, b)
+    return replace(f, body=put(path, refreshed(replace(b, init=new_init))))
+
+
+def _same_elements(
+    at: Place, start: Block, first: Store, b: Block, store: Store
+) -> dict[Var, Expr]:
+    """Variables of the start in terms of the sum's; both index by plain variables of one extent."""
+    mine = {i.var: i for i in start.iters}
+    theirs = {i.var: i for i in b.iters if i.kind == "spatial"}
+    values: dict[Var, Expr] = {}
+    hint = "both must write the element that their variables name, as C[vi, vj]"
+    for x, y in zip(first.indices, store.indices, strict=True):
+        if not isinstance(x, Var) or not isinstance(y, Var) or x not in mine or y not in theirs:
+            if x == y and not free_vars(x):
+                continue
+            raise at.fail("they write at other indices", hint)
+        if mine[x].extent != theirs[y].extent:
+            raise at.fail(f"they run over different elements along {y.name!r}", hint)
+        if x in values:
+            raise at.fail("they write at other indices", hint)
+        values[x] = y
+    unused = [v for v in mine if v not in values and v in _value_vars(first)]
+    if unused:
+        raise at.fail(f"the start depends on {unused[0].name!r}, which is no index", hint)
+    if any(v not in values.values() for v in theirs):
+        raise at.fail("an element is summed in several places", hint)
+    return values
+
+
+def _value_vars(s: Store) -> set[Var]:
+    return set(free_vars(s.value))
+
+
+def _require_between(at: Place, place: Place, buf: Buffer) -> None:
+    """The start directly precedes the sum in every iteration of the loops around both."""
+    start, b = at.stmt, place.stmt
+    assert isinstance(start, Block) and isinstance(b, Block)
+    require_only_domain(at.func, at.path, at.what)
+    found = touches(at.func)
+    order = {t.access.block: t.order for t in found}
+    if order[start.name] > order[b.name]:
+        raise at.fail(f"{start.name!r} comes after {b.name!r}", "name the start first")
+    shared = [x for x, y in zip(at.path, place.path, strict=False) if x is y]
+    reduce = {v for i in b.iters if i.kind == "reduce" for v in free_vars(i.value)}
+    spatial = {v for i in b.iters if i.kind != "reduce" for v in free_vars(i.value)}
+    own = {v for i in start.iters for v in free_vars(i.value)}
+    for x in shared:
+        if isinstance(x, For) and (x.var in reduce or x.var not in spatial or x.var not in own):
+            raise at.fail(f"loop {x.var.name!r} starts the same sum more than once",
+                          "move the start out of it")  # fmt: skip
+    inner = [v.var for v in around_of(at.func, place.path).loops]
+    firsts = {v: const(0, v.dtype) for v in inner if v in reduce}
+    for i in b.iters:
+        if i.kind == "reduce" and int_value(simplify(substitute(i.value, firsts))) != 0:
+            raise at.fail(f"the first term of {b.name!r} is not at 0", "let its loops begin at 0")
+    for t in found:
+        a = t.access
+        if a.buffer is buf and a.block not in (start.name, b.name) and (
+            order[start.name] < t.order < order[b.name] or (len(shared) > 1
+            and any(a.around.loops and a.around.loops[0] is s for s in shared))
+        ):  # fmt: skip
+            raise at.fail(f"block {a.block!r} uses {buf.name!r} in between", "move it first")
+    read = {
+        t.access.buffer for t in found if start in t.access.around.blocks and not t.access.write
+    }
+    for t in found:
+        if t.access.write and t.access.buffer in read:
+            raise at.fail(f"the start reads {t.access.buffer.name!r}, which changes",
+                          "start from constants and parameters")  # fmt: skip
