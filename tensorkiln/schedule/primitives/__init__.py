@@ -6,6 +6,7 @@ from tensorkiln.schedule.primitives.compute_at import compute_at, reverse_comput
 from tensorkiln.schedule.primitives.distribute import fission
 from tensorkiln.schedule.primitives.errors import ScheduleError
 from tensorkiln.schedule.primitives.inline import compute_inline, reverse_compute_inline
+from tensorkiln.schedule.primitives.layout import pad, set_scope, storage_align, transform_layout
 from tensorkiln.schedule.primitives.legality import require_order
 from tensorkiln.schedule.primitives.loops import (
     fuse,
@@ -36,7 +37,7 @@ __all__ = [
     "PRIMITIVES", "Schedule", "ScheduleError", "Step", "Trace", "annotate", "bind", "block",
     "blocks", "cache_read", "cache_write", "children", "compact", "compose_reduction",
     "compute_at", "compute_inline", "decompose_reduction", "fission", "fuse", "loop", "loops",
-    "loops_of", "normal", "parallel", "parent", "partition", "peel", "reorder", "replay",
-    "require_order", "reverse_compute_at", "reverse_compute_inline", "rfactor", "split",
-    "split_even", "tile", "unroll", "vectorize",
+    "loops_of", "normal", "pad", "parallel", "parent", "partition", "peel", "reorder", "replay",
+    "require_order", "reverse_compute_at", "reverse_compute_inline", "rfactor", "set_scope",
+    "split", "split_even", "storage_align", "tile", "transform_layout", "unroll", "vectorize",
 ]  # fmt: skip

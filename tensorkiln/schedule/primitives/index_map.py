@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from tensorkiln.arith import Bounds, bound, prove, simplify
 from tensorkiln.ir.expr import Expr, Var, as_expr, binary, const, int_value
+from tensorkiln.ir.text.print_tir import TirPrinter
 from tensorkiln.ir.visit import free_vars, substitute
 from tensorkiln.schedule.primitives.errors import ScheduleError
-from tensorkiln.ir.text.print_tir import TirPrinter
 
 IndexMapLike = str | Callable[..., object]
 _OPERATORS: dict[type, str] = {

@@ -10,6 +10,7 @@ from tensorkiln.schedule.primitives.compact import compact
 from tensorkiln.schedule.primitives.compute_at import compute_at, reverse_compute_at
 from tensorkiln.schedule.primitives.distribute import fission
 from tensorkiln.schedule.primitives.inline import compute_inline, reverse_compute_inline
+from tensorkiln.schedule.primitives.layout import pad, set_scope, storage_align, transform_layout
 from tensorkiln.schedule.primitives.loops import (
     fuse,
     partition,
@@ -47,4 +48,8 @@ PRIMITIVES: dict[str, Callable[..., PrimFunc]] = {
     "decompose_reduction": decompose_reduction,
     "compose_reduction": compose_reduction,
     "rfactor": rfactor,
+    "set_scope": set_scope,
+    "storage_align": storage_align,
+    "transform_layout": transform_layout,
+    "pad": pad,
 }
