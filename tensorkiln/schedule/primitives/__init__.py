@@ -1,5 +1,6 @@
 """Schedule primitives: pure functions from one tensor program to an equal, faster one."""
 
+from tensorkiln.schedule.primitives.pad_loop import pad_loop
 from tensorkiln.schedule.primitives.caches import cache_read, cache_write
 from tensorkiln.schedule.primitives.compact import compact
 from tensorkiln.schedule.primitives.compute_at import compute_at, reverse_compute_at
@@ -31,13 +32,15 @@ from tensorkiln.schedule.primitives.normalise import normal
 from tensorkiln.schedule.primitives.rfactor import rfactor
 from tensorkiln.schedule.primitives.sums import compose_reduction, decompose_reduction
 from tensorkiln.schedule.primitives.table import PRIMITIVES
+from tensorkiln.schedule.primitives.tensorize import Instruction, blockize, tensorize
 from tensorkiln.schedule.primitives.trace import Schedule, Step, Trace, replay
 
 __all__ = [
-    "PRIMITIVES", "Schedule", "ScheduleError", "Step", "Trace", "annotate", "bind", "block",
-    "blocks", "cache_read", "cache_write", "children", "compact", "compose_reduction",
-    "compute_at", "compute_inline", "decompose_reduction", "fission", "fuse", "loop", "loops",
-    "loops_of", "normal", "pad", "parallel", "parent", "partition", "peel", "reorder", "replay",
-    "require_order", "reverse_compute_at", "reverse_compute_inline", "rfactor", "set_scope",
-    "split", "split_even", "storage_align", "tile", "transform_layout", "unroll", "vectorize",
+    "PRIMITIVES", "Instruction", "Schedule", "ScheduleError", "Step", "Trace", "annotate",
+    "bind", "block", "blockize", "blocks", "cache_read", "cache_write", "children", "compact",
+    "compose_reduction", "compute_at", "compute_inline", "decompose_reduction", "fission",
+    "fuse", "loop", "loops", "loops_of", "normal", "pad", "pad_loop", "parallel", "parent",
+    "partition", "peel", "reorder", "replay", "require_order", "reverse_compute_at",
+    "reverse_compute_inline", "rfactor", "set_scope", "split", "split_even", "storage_align",
+    "tensorize", "tile", "transform_layout", "unroll", "vectorize",
 ]  # fmt: skip

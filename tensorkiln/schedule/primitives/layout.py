@@ -106,7 +106,7 @@ def transform_layout(
     m = _map(index_map, len(buf.shape), where)
     if buf in f.params and not params:
         raise ScheduleError(f"{buffer!r} is a parameter of {f.name}", where=where,
-                            hint="cache it first, or params=True: callers then pass it so")  # fmt: skip
+                            hint="cache it first; params=True changes what callers pass")  # fmt: skip
     if buf.strides_given is not None:
         raise ScheduleError(f"{buffer!r} has strides of its own", where=where,
                             hint="storage_align after it")  # fmt: skip
@@ -238,6 +238,3 @@ def pad(f: PrimFunc, buffer: str, factors: Sequence[int], value: float = 0) -> P
     new = replace(buf, shape=shape)
     f = replace(f, body=replace_buffers(f.body, {buf: new}))
     return filled(f, new, value)
-
-
-__all__ = ["IntImm", "filled", "pad", "set_scope", "storage_align", "touches", "transform_layout"]

@@ -70,7 +70,7 @@ def decompose_reduction(f: PrimFunc, block: str, loop: str) -> PrimFunc:
                           "fuse only loops of one kind")  # fmt: skip
     _require_alone(at, s, b)
     init = _init_nest(at, b, cut, reduce)
-    rest = put(at.path[cut:], replace(b, init=None))
+    rest = put(at.path[cut:], refreshed(replace(b, init=None)))
     return target.close(seq(init, rest))
 
 

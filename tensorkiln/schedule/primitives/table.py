@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.schedule.primitives.pad_loop import pad_loop
 from tensorkiln.schedule.primitives.caches import cache_read, cache_write
 from tensorkiln.schedule.primitives.compact import compact
 from tensorkiln.schedule.primitives.compute_at import compute_at, reverse_compute_at
@@ -23,6 +24,7 @@ from tensorkiln.schedule.primitives.loops import (
 from tensorkiln.schedule.primitives.marks import annotate, bind, parallel, unroll, vectorize
 from tensorkiln.schedule.primitives.rfactor import rfactor
 from tensorkiln.schedule.primitives.sums import compose_reduction, decompose_reduction
+from tensorkiln.schedule.primitives.tensorize import blockize, tensorize
 
 PRIMITIVES: dict[str, Callable[..., PrimFunc]] = {
     "split": split,
@@ -52,4 +54,7 @@ PRIMITIVES: dict[str, Callable[..., PrimFunc]] = {
     "storage_align": storage_align,
     "transform_layout": transform_layout,
     "pad": pad,
+    "blockize": blockize,
+    "tensorize": tensorize,
+    "pad_loop": pad_loop,
 }

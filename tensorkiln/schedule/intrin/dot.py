@@ -1,0 +1,69 @@
+"""Sums of four products of bytes, in 32 bits."""
+
+from __future__ import annotations
+
+from tensorkiln.ir.buffer import buffer
+from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.expr import (
+    Broadcast,
+    Expr,
+    IntImm,
+    Load,
+    Ramp,
+    Var,
+    VectorReduce,
+    binary,
+    cast,
+    const,
+)
+from tensorkiln.ir.stmt import For, PrimFunc, Store, seq
+from tensorkiln.schedule.primitives.tensorize import Instruction
+
+_INT32 = DType("int32")
+ROW = 16
+
+
+def _wide(e: Expr) -> Expr:
+    return cast(e, _INT32)
+
+
+def dot4(name: str = "dot4_i8", dtype: str = "int8") -> Instruction:
+    """c[0] += a[k] * b[k] for k < 4, at once."""
+    a, b, c = buffer("a", (4,), dtype), buffer("b", (4,), dtype), buffer("c", (1,), "int32")
+    k, zero = Var("k"), (IntImm(0),)
+    product = _wide(Load(a, (k,))) * _wide(Load(b, (k,)))
+    step = Store(c, zero, Load(c, zero) + product)
+    four = (Ramp(IntImm(0), IntImm(1), 4),)
+    products = binary("mul", _wide(Load(a, four)), _wide(Load(b, four)))
+    total = Load(c, zero) + VectorReduce("add", products)
+    params = (a, b, c)
+    return Instruction(
+        name,
+        PrimFunc(name, params, For(k, IntImm(0), const(4), "serial", step)),
+        PrimFunc(name, params, Store(c, zero, total)),
+    )
+
+
+def dot4_row(name: str = "dot4_16_i8", dtype: str = "int8") -> Instruction:
+    """acc[l] += a[k] * b[l, k] for k < 4 in each of 16 lanes l."""
+    a, b = buffer("a", (4,), dtype), buffer("b", (ROW, 4), dtype)
+    acc = buffer("acc", (ROW,), "int32")
+    lane, k = Var("l"), Var("k")
+    product = _wide(Load(a, (k,))) * _wide(Load(b, (lane, k)))
+    step = Store(acc, (lane,), Load(acc, (lane,)) + product)
+    nest = For(lane, IntImm(0), const(ROW), "serial", For(k, IntImm(0), const(4), "serial", step))
+    lanes = (Ramp(IntImm(0), IntImm(1), ROW),)
+
+    def add(n: int) -> Store:
+        x = Broadcast(_wide(Load(a, (const(n),))), ROW)
+        y = _wide(Load(b, (lanes[0], const(n))))
+        return Store(acc, lanes, Load(acc, lanes) + binary("mul", x, y))
+
+    params = (a, b, acc)
+    return Instruction(
+        name, PrimFunc(name, params, nest), PrimFunc(name, params, seq(*map(add, range(4))))
+    )
+
+
+DOT4_I8 = dot4()
+DOT4_ROW_I8 = dot4_row()

@@ -1,0 +1,253 @@
+"""Does a piece of a program compute what the template of an instruction does?
+
+    for l in range(16):                 for l in range(16):
+        acc[l] += a[0] * b[l]     =         C[i, j0*16 + l] += A[i, k] * B[k, j0*16 + l]
+
+with acc = C at [i, j0*16], a = A at [i, k], b = B at [k, j0*16]. Loops pair with loops, products
+and sums may be the other way round, `fma(a, b, c)` is `a * b + c`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from tensorkiln.arith import Bounds, simplify
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.expr import (
+    Binary,
+    Expr,
+    FloatImm,
+    IntImm,
+    Intrin,
+    Load,
+    Unary,
+    Var,
+    binary,
+    int_value,
+)
+from tensorkiln.ir.stmt import Block, For, If, Let, Seq, Stmt, Store
+from tensorkiln.ir.text.print_tir import TirPrinter
+from tensorkiln.ir.visit import children, free_vars, map_stmt, substitute, substitute_stmt, walk
+
+_SWAP = ("add", "mul", "min", "max")
+
+
+class Mismatch(Exception):
+    """Where template and program differ, and how."""
+
+    def __init__(self, at: str, wanted: str, found: str):
+        self.at, self.wanted, self.found = at, wanted, found
+        super().__init__(f"at {at}: the template has {wanted}, the program {found}")
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A parameter of the template is `buffer`, its dimension d at `dims[d]`, from `base` on."""
+
+    buffer: Buffer
+    dims: tuple[int, ...]
+    base: tuple[Expr, ...]
+
+
+@dataclass(slots=True)
+class Match:
+    """What pairs with what; `loops` maps variables of the template to the program's."""
+
+    known: Bounds
+    loops: dict[Var, Expr] = field(default_factory=dict)
+    buffers: dict[Buffer, Bound] = field(default_factory=dict)
+    scalars: dict[Var, Expr] = field(default_factory=dict)
+    outer: tuple[Var, ...] = ()  # scalar parameters of the template
+
+    def copy(self) -> Match:
+        """The same pairs, to go on from."""
+        return Match(self.known, dict(self.loops), dict(self.buffers), dict(self.scalars),
+                     self.outer)  # fmt: skip
+
+    def take(self, other: Match) -> None:
+        """Become `other`."""
+        self.loops, self.buffers, self.scalars = other.loops, other.buffers, other.scalars
+
+    # ---- statements --------------------------------------------------------------------------
+
+    def stmt(self, t: Stmt, s: Stmt, at: str) -> None:
+        """Raise Mismatch unless `s` is `t`."""
+        if type(t) is not type(s):
+            raise Mismatch(at, _kind(t), _kind(s))
+        match t, s:
+            case For(), For():
+                self.loop(t, s, at)
+            case Seq(a), Seq(b):
+                if len(a) != len(b):
+                    raise Mismatch(at, f"{len(a)} statements", str(len(b)))
+                for n, (x, y) in enumerate(zip(a, b, strict=True)):
+                    self.stmt(x, y, f"{at}[{n}]")
+            case Store(), Store():
+                here = f"{at}.store({s.buffer.name})"
+                self.access(t.buffer, t.indices, s.buffer, s.indices, here)
+                self.expr(t.value, s.value, f"{here}.value")
+            case If(cond, then, None), If(other, body, None):
+                self.expr(cond, other, f"{at}.cond")
+                self.stmt(then, body, f"{at}.then")
+            case Let(var, value, body), Let(var2, value2, body2):
+                self.expr(value, value2, f"{at}.let({var2.name})")
+                self.loops[var] = var2
+                self.stmt(body, body2, at)
+            case _:
+                raise Mismatch(at, "no such statement", _kind(s))
+
+    def loop(self, t: For, s: For, at: str) -> None:
+        """Pair two loops of as many iterations."""
+        here = f"{at}.for({s.var.name})"
+        if int_value(t.extent) != int_value(simplify(s.extent, self.known)):
+            raise Mismatch(here, f"{_text(t.extent)} iterations", _text(s.extent))
+        if s.kind not in ("serial", "unrolled", t.kind):
+            raise Mismatch(here, f"a {t.kind} loop", f"a {s.kind} one")
+        self.known = self.known.with_loop(s.var, s.lo, s.extent)
+        # the template counts from its own first number
+        self.loops[t.var] = simplify(s.var - s.lo + t.lo)
+        self.stmt(t.body, s.body, here)
+
+    # ---- expressions -------------------------------------------------------------------------
+
+    def expr(self, t: Expr, s: Expr, at: str) -> None:
+        """Raise Mismatch unless `s` is `t`."""
+        t, s = _plain(t), _plain(s)
+        if isinstance(t, Var) and t in self.outer:
+            self.scalar(t, s, at)
+            return
+        if t.dtype.is_int and not any(isinstance(x, Load) for e in (t, s) for x in walk(e)):
+            mine = simplify(substitute(t, self.loops), self.known)
+            if t.dtype == s.dtype and mine == simplify(s, self.known):
+                return
+        if isinstance(t, Load) and isinstance(s, Load):
+            self.access(t.buffer, t.indices, s.buffer, s.indices, f"{at}.load({s.buffer.name})")
+            return
+        if isinstance(t, Binary) and isinstance(s, Binary) and t.op == s.op and t.op in _SWAP:
+            self.either_way(t, s, at)
+            return
+        if _head(t) != _head(s):
+            raise Mismatch(at, _text(t), _text(s))
+        for n, (a, b) in enumerate(zip(children(t), children(s), strict=True)):
+            self.expr(a, b, f"{at}.{_field(t, n)}")
+
+    def either_way(self, t: Binary, s: Binary, at: str) -> None:
+        """Pair operands in order, or exchanged."""
+        saved = self.copy()
+        try:
+            self.expr(t.a, s.a, f"{at}.a")
+            self.expr(t.b, s.b, f"{at}.b")
+            return
+        except Mismatch as straight:
+            first = straight
+        self.take(saved)
+        try:
+            self.expr(t.a, s.b, f"{at}.a")
+            self.expr(t.b, s.a, f"{at}.b")
+        except Mismatch as other:
+            # what went further is the better explanation
+            raise max(first, other, key=lambda m: len(m.at)) from None
+
+    def scalar(self, t: Var, s: Expr, at: str) -> None:
+        """Pair a scalar parameter with a value that no matched loop changes."""
+        if t.dtype != s.dtype:
+            raise Mismatch(at, f"a {t.dtype}", f"a {s.dtype}")
+        self._free(s, at)
+        if self.scalars.setdefault(t, s) != s:
+            raise Mismatch(at, f"{t.name}, which is {_text(self.scalars[t])}", _text(s))
+
+    def _free(self, e: Expr, at: str) -> None:
+        mine = {v for x in self.loops.values() for v in free_vars(x)}
+        moving = [v for v in free_vars(e) if v in mine]
+        if moving:
+            raise Mismatch(at, "the same in every iteration", f"{_text(e)}, with {moving[0].name}")
+
+    def access(
+        self, t: Buffer, want: tuple[Expr, ...], s: Buffer, have: tuple[Expr, ...], at: str
+    ) -> None:
+        """Pair buffers: the indices differ by what no matched loop changes."""
+        if t.dtype != s.dtype:
+            raise Mismatch(at, f"elements of {t.dtype}", str(s.dtype))
+        bound = self.buffers.get(t)
+        if bound is not None and bound.buffer is not s:
+            raise Mismatch(at, f"{t.name}, which is {bound.buffer.name}", s.name)
+        choices = [bound.dims] if bound else list(combinations(range(len(have)), len(want)))[::-1]
+        if not choices:
+            raise Mismatch(at, f"{len(want)} dimensions", str(len(have)))
+        failure: Mismatch | None = None
+        for dims in choices:
+            try:
+                base = self._base(want, have, dims, at)
+            except Mismatch as e:
+                failure = failure or e
+                continue
+            if bound is not None and bound.base != base:
+                raise Mismatch(at, f"{t.name} at {_texts(bound.base)}", _texts(base))
+            self.buffers[t] = Bound(s, dims, base)
+            return
+        assert failure is not None
+        raise failure
+
+    def _base(
+        self, want: tuple[Expr, ...], have: tuple[Expr, ...], dims: tuple[int, ...], at: str
+    ) -> tuple[Expr, ...]:
+        base = []
+        place = dict(zip(dims, want, strict=True))
+        for d, e in enumerate(have):
+            if e.dtype.lanes > 1:
+                raise Mismatch(at, "one element", "a vector")
+            if d in place:
+                e = e - substitute(place[d], self.loops)
+            e = simplify(e, self.known)
+            self._free(e, f"{at}.index[{d}]")
+            base.append(e)
+        return tuple(base)
+
+
+def plain(s: Stmt) -> Stmt:
+    """`s` with blocks replaced by what they do; those with an init raise ValueError."""
+    if isinstance(s, Block):
+        if s.init is not None:
+            raise ValueError(s.name)
+        return plain(substitute_stmt(s.body, {i.var: i.value for i in s.iters}))
+    return map_stmt(s, lambda e: e, plain)
+
+
+def _plain(e: Expr) -> Expr:
+    if isinstance(e, Intrin) and e.name == "fma":
+        a, b, c = e.args
+        return binary("add", c, binary("mul", a, b))
+    return e
+
+
+def _head(e: Expr) -> object:
+    """A node without its children."""
+    match e:
+        case Binary(op) | Unary(op):
+            return type(e), op
+        case IntImm() | FloatImm() | Var():
+            return e
+        case Intrin(name):
+            return type(e), name
+    return type(e), e.dtype, len(children(e))
+
+
+def _field(e: Expr, n: int) -> str:
+    return "ab"[n] if isinstance(e, Binary | Unary) else f"arg{n}"
+
+
+def _kind(s: Stmt) -> str:
+    if isinstance(s, Store):
+        return f"a store to {s.buffer.name}"
+    return {For: "a loop", If: "a condition", Seq: "a sequence"}.get(
+        type(s), type(s).__name__.lower()
+    )
+
+
+def _text(e: Expr) -> str:
+    return TirPrinter().expr(e)
+
+
+def _texts(items: tuple[Expr, ...]) -> str:
+    return f"[{', '.join(map(_text, items))}]"

@@ -1,0 +1,201 @@
+"""Blocks of whole loops, and instructions in place of what they compute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tensorkiln.arith import prove, simplify
+from tensorkiln.base.errors import nearest
+from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.expr import AddressOf, Expr, Load, Ramp, Var, binary
+from tensorkiln.ir.stmt import Alloc, Block, BlockIter, For, Prefetch, PrimFunc, Stmt, Store
+from tensorkiln.ir.visit import free_vars, map_children, map_stmt, stmt_exprs, substitute, walk_stmt
+from tensorkiln.schedule.primitives.boxes import same_memory
+from tensorkiln.schedule.primitives.errors import ScheduleError
+from tensorkiln.schedule.primitives.match import Bound, Match, Mismatch, plain
+from tensorkiln.schedule.primitives.program import Place, open_at, open_loop
+from tensorkiln.schedule.primitives.reindex import refreshed
+from tensorkiln.schedule.primitives.surgery import renewed, substitute_loops
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """A name for a small computation: `template` says what it computes, in plain loops;
+    `implementation`, with the same parameters, how it is done."""
+
+    name: str
+    template: PrimFunc
+    implementation: PrimFunc
+
+    def __post_init__(self) -> None:
+        mine = [(b.dtype, b.shape) for b in self.template.buffers]
+        other = [(b.dtype, b.shape) for b in self.implementation.buffers]
+        scalars = len(self.template.scalars) == len(self.implementation.scalars)
+        if mine != other or not scalars:
+            raise ScheduleError(
+                f"template and implementation of {self.name!r} have other parameters",
+                where=f"Instruction({self.name!r})",
+                hint="the same buffers, of the same shapes, in the same order",
+            )
+
+
+def blockize(f: PrimFunc, loop: str) -> PrimFunc:
+    """Make one block of a loop with all that is in it.
+
+        for i0 in range(4):                     for i0 in range(4):
+            for i1 in range(16):                    with T.block("C_o"):
+                with T.block("C"):         ->           vi0 = T.axis.spatial(4, i0)
+                    vi = ...(64, i0*16 + i1)            for i1 in range(16):
+                    C[vi] = A[vi]                           with T.block("C"):
+                                                                vi = ...(64, vi0*16 + i1)
+                                                                C[vi] = A[vi]
+
+    The new block is named after the first one in it.
+    """
+    at, s = open_loop(f, loop, "blockize")
+    if s.kind in ("vectorized", "thread", "parallel"):
+        raise at.fail(f"the loop is {s.kind}", "blockize first, and mark loops outside the block")
+    inner = [t for t in walk_stmt(s) if isinstance(t, Block)]
+    if not inner:
+        raise at.fail("nothing happens in the loop", "name a loop around a block")
+    block = wrapped(at, s, f"{inner[0].name}_o", Attrs())
+    return at.close(block)
+
+
+def wrapped(at: Place, s: Stmt, name: str, attrs: Attrs) -> Block:
+    """A block of `s`, with an iteration variable for each variable around that it names."""
+    used = {v for t in walk_stmt(s) for e in stmt_exprs(t) for v in free_vars(e)}
+    iters: list[BlockIter] = []
+    values: dict[Var, Expr] = {}
+    for x in at.path[:-1]:
+        if isinstance(x, For) and x.var in used:
+            mine, kind = Var(f"v{x.var.name}", x.var.dtype), _kind(at.stmt, x.var)
+            if prove(binary("ge", x.lo, 0), at.bounds):
+                extent = simplify(x.lo + x.extent, at.bounds)
+                iters.append(BlockIter(mine, extent, kind, x.var))
+                values[x.var] = mine
+            else:
+                iters.append(BlockIter(mine, x.extent, kind, simplify(x.var - x.lo)))
+                values[x.var] = mine + x.lo
+        elif isinstance(x, Block):
+            for i in (i for i in x.iters if i.var in used):
+                mine = Var(i.var.name, i.var.dtype)
+                iters.append(BlockIter(mine, i.extent, i.kind, i.var))
+                values[i.var] = mine
+    body = substitute_loops(s, values)
+    return refreshed(Block(at.name(name), tuple(iters), (), (), body, None, attrs))
+
+
+def _kind(s: Stmt, var: Var) -> str:
+    """reduce where only reduce iterations use a loop."""
+    kinds = {i.kind for t in walk_stmt(s) if isinstance(t, Block) for i in t.iters
+             if var in free_vars(i.value)}  # fmt: skip
+    if "opaque" in kinds:
+        return "opaque"
+    return "reduce" if kinds == {"reduce"} else "spatial"
+
+
+def tensorize(f: PrimFunc, name: str, instruction: str | Instruction) -> PrimFunc:
+    """Replace a loop or a block by an instruction that computes the same.
+
+        for l in range(16):                     with T.block("fma_16"):
+            C[i, l] += A[i, k] * B[k, l]   ->       C[i, T.Ramp(0, 1, 16)] = T.fma(
+                                                        T.Broadcast(A[i, k], 16), ...)
+
+    `instruction` is one of `schedule.intrin.INSTRUCTIONS` by name, or an Instruction. Its template
+    must be what stands there, up to names and to where in their buffers the operands lie.
+    """
+    at = open_at(f, name, "tensorize")
+    found = _instruction(instruction, at)
+    at.what = f"tensorize({name!r}, {found.name!r})"
+    try:
+        here, template = plain(at.stmt), plain(found.template.body)
+    except ValueError as e:
+        raise at.fail(f"block {e.args[0]!r} has an init", "decompose_reduction first") from None
+    match = Match(at.bounds, outer=found.template.scalars)
+    try:
+        match.stmt(template, here, found.template.name)
+    except Mismatch as e:
+        hint = "split and reorder the loops until they are those of the template"
+        raise at.fail(str(e), hint) from None
+    _require_apart(at, found, match)
+    body = _instantiate(at, found, match)
+    return at.close(wrapped(at, body, found.name, Attrs.of(instruction=found.name)))
+
+
+def _instruction(given: str | Instruction, at: Place) -> Instruction:
+    from tensorkiln.schedule.intrin import INSTRUCTIONS
+
+    if isinstance(given, Instruction):
+        return given
+    if given not in INSTRUCTIONS:
+        hint = nearest(str(given), INSTRUCTIONS) or f"there are {', '.join(INSTRUCTIONS)}"
+        raise at.fail(f"no instruction {given!r}", hint)
+    return INSTRUCTIONS[given]
+
+
+def _require_apart(at: Place, found: Instruction, match: Match) -> None:
+    """What the instruction writes is not read or written through another parameter."""
+    written = {t.buffer for t in walk_stmt(found.template.body) if isinstance(t, Store)}
+    for p in written:
+        for q, other in match.buffers.items():
+            if p is not q and same_memory(at.func, match.buffers[p].buffer, other.buffer):
+                raise at.fail(
+                    f"{p.name!r} and {q.name!r} of {found.name!r} are one buffer, "
+                    f"{other.buffer.name!r}",
+                    "an instruction needs its result apart from its operands: cache_write",
+                )
+
+
+def _instantiate(at: Place, found: Instruction, match: Match) -> Stmt:
+    """The implementation on the buffers that were matched."""
+    buffers: dict[Buffer, Bound] = {}
+    for p, q in zip(found.template.buffers, found.implementation.buffers, strict=True):
+        if p in match.buffers:
+            buffers[q] = match.buffers[p]
+    scalars = {
+        q: match.scalars[p]
+        for p, q in zip(found.template.scalars, found.implementation.scalars, strict=True)
+        if p in match.scalars
+    }
+    body = renewed(plain(found.implementation.body), at.name)
+    inner = {t.buffer for t in walk_stmt(body) if isinstance(t, Alloc)}
+
+    def place(buf: Buffer, indices: tuple[Expr, ...]) -> tuple[Buffer, tuple[Expr, ...]]:
+        if buf in inner:
+            return buf, indices
+        if buf not in buffers:
+            raise at.fail(
+                f"the template of {found.name!r} does not use {buf.name!r}",
+                "every parameter of the implementation must be in the template",
+            )
+        bound = buffers[buf]
+        out = list(bound.base)
+        for d, e in zip(bound.dims, indices, strict=True):
+            out[d] = _plus(out[d], e)
+        return bound.buffer, tuple(out)
+
+    def expr(e: Expr) -> Expr:
+        e = map_children(e, expr)
+        match e:
+            case Load(buf, indices):
+                return Load(*place(buf, indices))
+            case AddressOf(buf, indices):
+                return AddressOf(*place(buf, indices))
+        return substitute(e, scalars) if isinstance(e, Var) else e
+
+    def stmt(s: Stmt) -> Stmt:
+        t = map_stmt(s, expr, stmt)
+        if isinstance(t, Store | Prefetch):
+            buf, indices = place(t.buffer, t.indices)
+            return replace(t, buffer=buf, indices=indices)
+        return t
+
+    return stmt(body)
+
+
+def _plus(base: Expr, e: Expr) -> Expr:
+    if isinstance(e, Ramp):
+        return replace(e, base=simplify(binary("add", base, e.base)))
+    return simplify(binary("add", base, e)) if e.dtype.lanes == 1 else binary("add", e, base)
