@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.schedule.primitives import compose_reduction
 from tensorkiln.script import T
 
 
@@ -415,7 +416,62 @@ def three_stages(A: T.Buffer((5, 6)), C: T.Buffer((5, 6))) -> None:
         C[i, j] = t[i, j] - s[i, j]
 
 
+# ---- blocks, stages, instructions --------------------------------------------------------------
+
+
+@T.prim_func
+def matmul_relu(
+    A: T.Buffer((4, 6)), B: T.Buffer((6, 8)), b: T.Buffer((8,)), C: T.Buffer((4, 8))
+) -> None:
+    s = T.alloc_buffer((4, 8), "float32")
+    t = T.alloc_buffer((4, 8), "float32")
+    for i, j in T.grid(4, 8):
+        s[i, j] = b[j]
+        for k in range(6):
+            s[i, j] = s[i, j] + A[i, k] * B[k, j]
+    for i, j in T.grid(4, 8):
+        t[i, j] = s[i, j] * T.float32(2)
+    for i, j in T.grid(4, 8):
+        C[i, j] = T.max(t[i, j], T.float32(0))
+
+
+@T.prim_func
+def rows_times(A: T.Buffer((3, 4)), B: T.Buffer((4, 8)), C: T.Buffer((3, 8))) -> None:
+    for i, j in T.grid(3, 8):
+        C[i, j] = T.float32(0)
+    for i, k, j in T.grid(3, 4, 8):
+        C[i, j] = A[i, k] * B[k, j] + C[i, j]
+
+
+@T.prim_func
+def bytes_dot(
+    A: T.Buffer((3, 8), "int8"), B: T.Buffer((5, 8), "int8"), C: T.Buffer((3, 5), "int32")
+) -> None:
+    for i, j in T.grid(3, 5):
+        C[i, j] = T.int32(0)
+    for i, j, k, q in T.grid(3, 5, 2, 4):
+        C[i, j] = C[i, j] + T.Cast("int32", A[i, k * 4 + q]) * T.Cast("int32", B[j, k * 4 + q])
+
+
+@T.prim_func
+def stencil_chain(A: T.Buffer((20,)), C: T.Buffer((14,))) -> None:
+    s = T.alloc_buffer((18,), "float32")
+    t = T.alloc_buffer((16,), "float32")
+    for i in range(18):
+        s[i] = A[i] + A[i + 2]
+    for i in range(16):
+        t[i] = s[i] - s[i + 1] + s[i + 2]
+    for i in range(14):
+        C[i] = t[i] + t[i + 2] * T.float32(2)
+
+
 CASES = (
+    Case(replace(compose_reduction(matmul_relu, "s", "s_1"), name="matmul_relu_block")),
+    Case(replace(compose_reduction(matmul, "C", "C_1"), name="matmul_block")),
+    Case(matmul_relu),
+    Case(rows_times),
+    Case(bytes_dot),
+    Case(stencil_chain),
     Case(add),
     Case(scale_symbolic, {"n": 7}),
     Case(bias),

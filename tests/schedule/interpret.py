@@ -6,6 +6,7 @@ buffers begin with values that spoil every result; an index outside its buffer i
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -202,6 +203,7 @@ UNARY: dict[str, Callable[[Value], Value]] = {
     "abs": abs,
     "sqrt": lambda a: a**0.5,
 }
+_OF = {op: op for op in BINARY} | E.REDUCE_BINARY
 EXPRS: dict[type, Callable[[Machine, Any], Value]] = {
     E.Var: lambda m, e: m.vars[e],
     E.IntImm: lambda m, e: e.value,
@@ -216,6 +218,7 @@ EXPRS: dict[type, Callable[[Machine, Any], Value]] = {
     E.AddressOf: Machine._address,
     E.CallExtern: Machine._extern,
     E.Intrin: Machine._intrin,
+    E.VectorReduce: lambda m, e: functools.reduce(BINARY[_OF[e.op]], list(m.eval(e.a))),
 }
 STMTS: dict[type, Callable[[Machine, Any], None]] = {
     S.For: Machine._for,

@@ -7,14 +7,20 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.stmt import Alloc, PrimFunc
+from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.schedule.primitives import (
     PRIMITIVES,
     ScheduleError,
     Step,
+    block,
     blocks,
     children,
+    loop,
     loops,
+    loops_of,
 )
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -99,6 +105,142 @@ def _annotate(rng: Random, f: PrimFunc) -> Arguments | None:
     return (rng.choice(names), rng.choice(("hint", "depth")), rng.choice((1, "x", None))), {}
 
 
+def a_block(rng: Random, f: PrimFunc) -> str | None:
+    names = blocks(f)
+    return rng.choice(names) if names else None
+
+
+def accessed(f: PrimFunc, name: str, writes: bool) -> list[str]:
+    """Names of buffers a block reads or writes."""
+    b = block(f, name)
+    return sorted({r.buffer.name for r in (b.writes if writes else b.reads)})
+
+
+def on_block(*more: Callable[[Random], Any]) -> Choose:
+    """A primitive that takes a block and then what `more` gives."""
+
+    def choose(rng: Random, f: PrimFunc) -> Arguments | None:
+        name = a_block(rng, f)
+        return None if name is None else ((name, *(m(rng) for m in more)), {})
+
+    return choose
+
+
+def on_block_and_loop(own: bool) -> Choose:
+    """A primitive that takes a block and a loop, around the block (`own`) or around another."""
+
+    def choose(rng: Random, f: PrimFunc) -> Arguments | None:
+        name = a_block(rng, f)
+        if name is None:
+            return None
+        near = name if own else rng.choice(blocks(f))
+        around = loops_of(f, near) or loops(f)
+        return ((name, rng.choice(around)), {}) if around else None
+
+    return choose
+
+
+def near_user(reverse: bool) -> Choose:
+    """A block that makes or reads an allocated buffer, and a loop of who is on the other side."""
+
+    def choose(rng: Random, f: PrimFunc) -> Arguments | None:
+        made = {b.name for b in allocated(f)} | ({b.name for b in f.buffers} if reverse else set())
+        pairs = [
+            (p, q)
+            for p in blocks(f)
+            for q in blocks(f)
+            if p != q and made & {*accessed(f, p, True)} & {*accessed(f, q, False)}
+        ]
+        if not pairs:
+            return None
+        maker, reader = rng.choice(pairs)
+        block, other = (reader, maker) if reverse else (maker, reader)
+        around = loops_of(f, other)
+        return ((block, rng.choice(around)), {}) if around else None
+
+    return choose
+
+
+def _started(rng: Random, f: PrimFunc) -> Arguments | None:
+    """A block with an init, mostly, and a loop around it."""
+    found = [n for n in blocks(f) if block(f, n).init is not None]
+    if not found or rng.random() < 0.05:
+        return on_block_and_loop(True)(rng, f)
+    name = rng.choice(found)
+    around = loops_of(f, name)
+    return ((name, rng.choice(around)), {}) if around else None
+
+
+def cached(writes: bool) -> Choose:
+    """cache_read or cache_write of a buffer the block uses."""
+
+    def choose(rng: Random, f: PrimFunc) -> Arguments | None:
+        name = a_block(rng, f)
+        if name is None:
+            return None
+        names = accessed(f, name, writes) or ["nothing"]
+        at = rng.choice((*loops_of(f, name), None))
+        return (name, rng.choice(names), "local"), {"at": at}
+
+    return choose
+
+
+def allocated(f: PrimFunc) -> list[Buffer]:
+    return [t.buffer for t in walk_stmt(f.body) if isinstance(t, Alloc)]
+
+
+def on_buffer(*more: Callable[[Random, Buffer], Any]) -> Choose:
+    """A primitive that takes an allocated buffer and then what `more` gives."""
+
+    def choose(rng: Random, f: PrimFunc) -> Arguments | None:
+        found = [*allocated(f), *(f.buffers[:1] if rng.random() < 0.1 else ())]
+        if not found:
+            return None
+        buf = rng.choice(found)
+        return (buf.name, *(m(rng, buf) for m in more)), {}
+
+    return choose
+
+
+def _layout(rng: Random, buf: Buffer) -> str:
+    names = [f"i{d}" for d in range(len(buf.shape))]
+    d = rng.randrange(len(names))
+    n = rng.choice((2, 3, 4))
+    new = [*names[:d], f"{names[d]} // {n}", *names[d + 1 :], f"{names[d]} % {n}"]
+    rng.shuffle(new)
+    return f"{', '.join(names)} -> {', '.join(new)}"
+
+
+def _transform(rng: Random, f: PrimFunc) -> Arguments | None:
+    chosen = on_buffer(_layout)(rng, f)
+    return None if chosen is None else (chosen[0], {"pad": rng.choice((None, 0, 1))})
+
+
+def _rfactor(rng: Random, f: PrimFunc) -> Arguments | None:
+    chosen = on_block_and_loop(True)(rng, f)
+    return None if chosen is None else (chosen[0], {"axis": rng.choice((0, 0, 1))})
+
+
+def _tensorize(rng: Random, f: PrimFunc) -> Arguments | None:
+    """An innermost loop, mostly, and the instruction of its length."""
+    inner = [n for n in loops(f) if not set(children(f, n)) & set(loops(f))]
+    if not inner or rng.random() < 0.3:
+        return on_loop(one_of("fma_4", "fma_8", "fma_16", "dot4_i8"))(rng, f)
+    name = rng.choice(inner)
+    size = int_value(loop(f, name).extent)
+    if size not in (4, 8):
+        return None
+    return (name, rng.choice((f"fma_{size}", "dot4_i8"))), {}
+
+
+def _compose(rng: Random, f: PrimFunc) -> Arguments | None:
+    names = blocks(f)
+    if len(names) < 2:
+        return None
+    k = rng.randrange(len(names) - 1)
+    return (names[k], names[k + 1]), {}
+
+
 def one_of(*values: Any) -> Callable[[Random], Any]:
     return lambda rng: rng.choice(values)
 
@@ -119,6 +261,25 @@ ACTIONS: list[tuple[str, Choose]] = [
     ("bind", on_loop(one_of("blockIdx.x", "threadIdx.x", "threadIdx.y"))),
     ("annotate", _annotate),
     ("fission", on_loop()),
+    ("compute_at", near_user(False)),
+    ("compute_at", near_user(False)),
+    ("reverse_compute_at", near_user(True)),
+    ("reverse_compute_at", near_user(True)),
+    ("compute_inline", on_block()),
+    ("reverse_compute_inline", on_block()),
+    ("cache_read", cached(False)),
+    ("cache_write", cached(True)),
+    ("compact", on_buffer()),
+    ("set_scope", on_buffer(lambda rng, b: rng.choice(("local", "global")))),
+    ("storage_align", on_buffer(lambda rng, b: 0, lambda rng, b: 8, lambda rng, b: 1)),
+    ("transform_layout", _transform),
+    ("pad", on_buffer(lambda rng, b: tuple(rng.choice((1, 2, 4)) for _ in b.shape))),
+    ("pad_loop", on_loop(one_of(2, 4))),
+    ("decompose_reduction", _started),
+    ("compose_reduction", _compose),
+    ("rfactor", _rfactor),
+    ("blockize", on_loop()),
+    ("tensorize", _tensorize),
 ]
 
 

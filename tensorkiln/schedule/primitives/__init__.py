@@ -1,6 +1,5 @@
 """Schedule primitives: pure functions from one tensor program to an equal, faster one."""
 
-from tensorkiln.schedule.primitives.pad_loop import pad_loop
 from tensorkiln.schedule.primitives.caches import cache_read, cache_write
 from tensorkiln.schedule.primitives.compact import compact
 from tensorkiln.schedule.primitives.compute_at import compute_at, reverse_compute_at
@@ -29,6 +28,7 @@ from tensorkiln.schedule.primitives.navigate import (
     parent,
 )
 from tensorkiln.schedule.primitives.normalise import normal
+from tensorkiln.schedule.primitives.pad_loop import pad_loop
 from tensorkiln.schedule.primitives.rfactor import rfactor
 from tensorkiln.schedule.primitives.sums import compose_reduction, decompose_reduction
 from tensorkiln.schedule.primitives.table import PRIMITIVES

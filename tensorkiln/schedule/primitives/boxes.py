@@ -236,11 +236,13 @@ def box_of(access: Access, fixed: int = 0, held: int = 0) -> Box:
         if first is None or last is None:
             return whole(buf)
         ends[loop.var] = (first[0], last[1])
-    ranges = tuple(
+    found = [
         _range(e, extent, ends, bounds, around.loops[:fixed])
         for e, extent in zip(access.indices, buf.shape, strict=True)
-    )
-    exact = len(around.conds) <= held and _is_exact(access, moving, bounds)
+    ]
+    ranges = tuple((lo, extent) for lo, extent, _ in found)
+    exact = len(around.conds) <= held and all(sharp for _, _, sharp in found)
+    exact = exact and _is_exact(access, moving, bounds)
     return Box(buf, ranges, exact)
 
 
@@ -251,22 +253,25 @@ def whole(buf: Buffer) -> Box:
 
 def _range(
     e: Expr, size: Expr, ends: Mapping[Var, Ends | None], bounds: Bounds, fixed: Sequence[For]
-) -> tuple[Expr, Expr]:
-    everything = (const(0), size)
+) -> tuple[Expr, Expr, bool]:
+    """(first, extent, whether the extent is what was found and not a larger one)."""
+    everything = (const(0), size, False)
     found = _ends(e if e.dtype.lanes > 1 else simplify(e, bounds), ends, bounds)
     if found is None:
         return everything
     lo, hi = simplify(found[0], bounds), simplify(found[1], bounds)
-    extent = simplify(hi - lo + 1, bounds)
+    extent, sharp = simplify(hi - lo + 1, bounds), True
     outer = {loop.var for loop in fixed}
     if any(v in outer for v in free_vars(extent)) or has_load(extent):
         most = bound(extent, bounds)[1]
         if most is None:
             return everything
-        extent = const(most)
-    if has_load(lo) or prove(binary("ge", extent, size), bounds):
+        extent, sharp = const(most), False
+    if has_load(lo):
         return everything
-    return lo, extent
+    if prove(binary("ge", extent, size), bounds):
+        return const(0), size, sharp
+    return lo, extent, sharp
 
 
 def _ends(e: Expr, ends: Mapping[Var, Ends | None], bounds: Bounds) -> Ends | None:

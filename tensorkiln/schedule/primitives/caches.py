@@ -11,7 +11,6 @@ from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.stmt import Alloc, Block, For, PrimFunc, Stmt, seq
 from tensorkiln.schedule.primitives.boxes import Around, Box, accesses, region, same_memory
 from tensorkiln.schedule.primitives.compact import stale
-from tensorkiln.schedule.primitives.errors import ScheduleError
 from tensorkiln.schedule.primitives.names import fresh, taken
 from tensorkiln.schedule.primitives.places import (
     Touch,
@@ -61,7 +60,7 @@ def cache_read(
         names = ", ".join(sorted({x.buffer.name for x in accesses(b) if not x.write}))
         raise place.fail(f"block {block!r} does not read {buffer!r}", f"it reads {names}")
     box = _box(root, here, buf, b, writes=False)
-    new = _like(f, buf, box, scope)
+    new = _like(place, buf, box, scope)
     name = _namer(f)
     copy = _copy(new, buf, name, place, step)
     return _cache(place, step, buf, new, box, [copy], [], [b])
@@ -103,7 +102,7 @@ def cache_write(
     uses = [Touch(n, a) for n, a in enumerate(found) if a.buffer is buf]
     partial = not wrote.exact or wrote.ranges != box.ranges
     load = partial or stale(uses, len(here.loops)) is not None
-    new = _like(f, buf, box, scope)
+    new = _like(place, buf, box, scope)
     name = _namer(f)
     before = [_copy(new, buf, name, place, step, "_load")] if load else []
     after = [_copy(new, buf, name, place, step, "_store", back=True)]
@@ -126,7 +125,7 @@ def _cut_at(place: Place, at: str | None, buf: Buffer) -> tuple[int, Stmt]:
     """Where the copy goes: the step of the path before which it stands, and the statement there."""
     path = place.path
     if at is not None:
-        open_loop(place.func, at, "cache")
+        open_loop(place.func, at, place.what.partition("(")[0])
         around = [s.var.name for s in path if isinstance(s, For)]
         if at not in around:
             listed = ", ".join(around) or "none"
@@ -153,11 +152,11 @@ def _box(root: Stmt, here: Around, buf: Buffer, only: Block | None, writes: bool
     return union(found, here.bounds)
 
 
-def _like(f: PrimFunc, buf: Buffer, box: Box, scope: str) -> Buffer:
-    name = buffer_name(f, f"{buf.name}_{scope}")
+def _like(place: Place, buf: Buffer, box: Box, scope: str) -> Buffer:
+    name = buffer_name(place.func, f"{buf.name}_{scope}")
     if scope == "register" and any(int_value(e) is None for e in box.shape):
-        raise ScheduleError("registers need a constant size", where=f"cache of {buf.name!r}",
-                            hint="split by constants, and name a loop `at` inside")  # fmt: skip
+        text = f"registers need a constant size, and this is of {buf.name!r} not one"
+        raise place.fail(text, "split by constants, and name a loop `at` inside")
     return Buffer(name, buf.dtype, box.shape, scope)
 
 
@@ -212,7 +211,7 @@ def _cache(
     lows = {d: lo for d, (lo, _) in enumerate(box.ranges)}
     here = Around(known=place.bounds.dims(dims_of(f)))
     whole = put(path[: step + 1], body)
-    return replace(f, body=reindex(whole, here, middle, new, less(lows)))
+    return replace(f, body=reindex(whole, here, middle, new, less(lows), place.what))
 
 
 def _buffers(b: Block) -> list[Buffer]:

@@ -56,10 +56,10 @@ def compact(f: PrimFunc, buffer: str, loop: str | None = None, check: bool = Tru
             )
         if check:
             require_fresh(uses, around.index(loop) + 1, where)
-        return compact_at(f, buf, loop)
+        return compact_at(f, buf, loop, where)
     for n in reversed(range(depth)):
         if not check or not stale(uses, n + 1):
-            return compact_at(f, buf, around[n])
+            return compact_at(f, buf, around[n], where)
     if around:
         require_fresh(uses, depth, where)
     raise ScheduleError(f"no loop surrounds all uses of {buffer!r}", where=where,
@@ -70,18 +70,18 @@ def _loop_names(a: Access) -> list[str]:
     return [x.var.name for x in a.around.loops]
 
 
-def compact_at(f: PrimFunc, buf: Buffer, loop: str) -> PrimFunc:
+def compact_at(f: PrimFunc, buf: Buffer, loop: str, where: str) -> PrimFunc:
     """`f` with `buf` shrunk to one iteration of `loop` and allocated in it; nothing is checked."""
     at, s = open_loop(f, loop, "compact")
     box = region(s.body, around_of(f, (*at.path, s.body)), buf)
     assert box is not None
     lows = {d: lo for d, (lo, _) in enumerate(box.ranges)}
     if buf.strides_given is not None and box.shape != buf.shape:
-        raise ScheduleError(f"{buf.name!r} has strides of its own", where=at.what,
+        raise ScheduleError(f"{buf.name!r} has strides of its own", where=where,
                             hint="use storage_align after its size is final")  # fmt: skip
     new = replace(buf, shape=box.shape)
     here = Around(known=at.bounds.dims(dims_of(f)))
-    body = reindex(without_alloc(f.body, buf), here, buf, new, less(lows))
+    body = reindex(without_alloc(f.body, buf), here, buf, new, less(lows), where)
     f = replace(f, body=body)
     at, s = open_loop(f, loop, "compact")
     return at.close(replace(s, body=Alloc(new, s.body)))

@@ -19,6 +19,8 @@ from tensorkiln.schedule.primitives.places import (
     nest_over,
     read_buffers,
     remove,
+    require_flat,
+    require_in_scope,
     require_inputs_kept,
     require_only_domain,
     touches,
@@ -49,6 +51,7 @@ def compute_at(f: PrimFunc, block: str, loop: str) -> PrimFunc:
     f, where = at.func, f"compute_at({block!r}, {loop!r})"
     at.what = where
     target, s = open_loop(f, loop, "compute_at")
+    _require_movable(at, b, target)
     buf = _one_written(at, b)
     find_local(f, buf.name, where, "move the block that reads it instead: reverse_compute_at")
     require_visible(f.body, buf, where)
@@ -69,7 +72,7 @@ def compute_at(f: PrimFunc, block: str, loop: str) -> PrimFunc:
     target, s = open_loop(out, loop, "compute_at")
     nest = _nest(f, b, ranges, target)
     out = target.close(replace(s, body=_before_users(s.body, nest, buf)))
-    return compact_at(out, buf, loop)
+    return compact_at(out, buf, loop, where)
 
 
 def reverse_compute_at(f: PrimFunc, block: str, loop: str, check: bool = True) -> PrimFunc:
@@ -90,6 +93,7 @@ def reverse_compute_at(f: PrimFunc, block: str, loop: str, check: bool = True) -
     target, s = open_loop(f, loop, "reverse_compute_at")
     if b in walk_stmt(s):
         raise at.fail(f"the block is inside {loop!r} already", "name a loop of its producer")
+    _require_movable(at, b, target)
     buf = _operand(at, b, target)
     require_visible(f.body, buf, where)
     require_only_domain(f, at.path, where)
@@ -102,8 +106,15 @@ def reverse_compute_at(f: PrimFunc, block: str, loop: str, check: bool = True) -
     if check:
         require_order(f, out, where)
     if allocated_in(out, buf) and is_fresh(out, buf, loop):
-        return compact_at(out, buf, loop)
+        return compact_at(out, buf, loop, where)
     return out
+
+
+def _require_movable(at: Place, b: Block, target: Place) -> None:
+    """The block may go inside the loop: neither is in a block, and its buffers are there."""
+    require_flat(at.path, at.what)
+    require_flat(target.path, at.what)
+    require_in_scope(b, at.path, target.path, at.what)
 
 
 # ---- parts -----------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from tensorkiln.schedule.primitives.places import (
     path_of,
     read_buffers,
     remove,
+    require_flat,
+    require_in_scope,
     require_inputs_kept,
     require_only_domain,
     touches,
@@ -39,6 +41,7 @@ def compute_inline(f: PrimFunc, block: str) -> PrimFunc:
     require_visible(f.body, buf, at.what)
     _only_writer(at, b, buf)
     require_only_domain(f, at.path, at.what)
+    require_flat(at.path, at.what)
     inputs = read_buffers(b)
     for t in touches(f):
         a = t.access
@@ -47,6 +50,9 @@ def compute_inline(f: PrimFunc, block: str) -> PrimFunc:
         assert a.indices is not None
         if any(e.dtype.lanes > 1 for e in a.indices):
             raise at.fail(f"block {a.block!r} reads {buf.name!r} as vectors", "inline it first")
+        reader = path_of(f.body, a.around.blocks[-1])
+        require_flat(reader, at.what)
+        require_in_scope(b, at.path, reader, at.what)
         loops = tuple(x.var.name for x in a.around.loops)
         hint = f"cache_read the operand, or keep {block!r}"
         require_inputs_kept(f, at.path, inputs, loops, at.what, hint)
@@ -91,6 +97,9 @@ def reverse_compute_inline(f: PrimFunc, block: str) -> PrimFunc:
         if i.extent != extent:
             raise at.fail(f"block {block!r} does not run over all of {buf.name!r}",
                           "reverse_compute_at moves any block")  # fmt: skip
+    require_flat(at.path, at.what)
+    require_flat(path, at.what)
+    require_in_scope(b, at.path, path, at.what)
     _require_early(at, b, producer, path, buf)
     store = producer.body
     assert isinstance(store, Store)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tensorkiln.arith import Bounds, prove_equal, simplify
 from tensorkiln.base.errors import nearest
 from tensorkiln.ir.buffer import SCOPES, Buffer
-from tensorkiln.ir.expr import Expr, IntImm, Ramp, Var, const, int_value
+from tensorkiln.ir.expr import Expr, Ramp, Var, const, int_value
 from tensorkiln.ir.stmt import Alloc, Block, BlockIter, PrimFunc, Stmt, Store, seq
 from tensorkiln.ir.visit import free_vars, map_stmt
 from tensorkiln.schedule.primitives.errors import ScheduleError
@@ -25,7 +25,6 @@ from tensorkiln.schedule.primitives.places import (
     find_local,
     nest_over,
     replace_alloc,
-    touches,
 )
 from tensorkiln.schedule.primitives.program import normal
 from tensorkiln.schedule.primitives.reindex import Indices, map_accesses, refreshed, require_visible
@@ -105,8 +104,8 @@ def transform_layout(
     require_visible(f.body, buf, where)
     m = _map(index_map, len(buf.shape), where)
     if buf in f.params and not params:
-        raise ScheduleError(f"{buffer!r} is a parameter of {f.name}", where=where,
-                            hint="cache it first; params=True changes what callers pass")  # fmt: skip
+        hint = "cache it first; params=True changes what callers pass"
+        raise ScheduleError(f"{buffer!r} is a parameter of {f.name}", where=where, hint=hint)
     if buf.strides_given is not None:
         raise ScheduleError(f"{buffer!r} has strides of its own", where=where,
                             hint="storage_align after it")  # fmt: skip

@@ -108,4 +108,3 @@ def _within(e: Expr, size: Expr, known: Bounds) -> bool:
     if e.dtype.lanes > 1:
         return False
     return prove(binary("ge", e, 0), known) and prove(binary("lt", e, size), known)
-

@@ -205,6 +205,30 @@ def require_inputs_kept(
         )
 
 
+def require_flat(path: Path, where: str) -> None:
+    """Refuse a place inside a block of several: what is outside it is not known there."""
+    outer = [s.name for s in path[:-1] if isinstance(s, Block)]
+    if outer:
+        raise ScheduleError(
+            f"it is inside block {outer[-1]!r}",
+            where=where,
+            hint="move blocks before they are made one: blockize comes last",
+        )
+
+
+def require_in_scope(s: Stmt, old: Path, new: Path, where: str) -> None:
+    """Refuse to move `s` from the end of `old` out of the allocation of a buffer it uses."""
+    used = dict.fromkeys(a.buffer for a in accesses(s))
+    there = {x.buffer for x in new if isinstance(x, Alloc)}
+    for x in old:
+        if isinstance(x, Alloc) and x.buffer in used and x.buffer not in there:
+            raise ScheduleError(
+                f"{x.buffer.name!r}, which it uses, is allocated only where it is now",
+                where=where,
+                hint="choose a loop inside the allocation, or compact that buffer later",
+            )
+
+
 def shared_loops(a: Around, b: Around) -> int:
     """How many loops, from the outermost, surround both."""
     count = 0
@@ -220,15 +244,20 @@ def require_only_domain(f: PrimFunc, path: Path, where: str) -> None:
     block = path[-1]
     assert isinstance(block, Block)
     here = around_of(f, path)
-    values = [(here.expr(i.value), i.extent) for i in block.iters]
     for cond in here.conds:
         for part in conjuncts(cond):
-            if not _within(part, values, here.bounds):
+            if not guards_domain(part, here, block):
                 raise ScheduleError(
                     f"block {block.name!r} runs only where a condition holds",
                     where=where,
                     hint="split its loops exactly, or move it before they are split",
                 )
+
+
+def guards_domain(cond: Expr, here: Around, block: Block) -> bool:
+    """Whether a condition around a block only keeps an iteration variable in its extent."""
+    values = [(here.expr(i.value), i.extent) for i in block.iters]
+    return _within(cond, values, here.bounds)
 
 
 def conjuncts(cond: Expr) -> Iterator[Expr]:

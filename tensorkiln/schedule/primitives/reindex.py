@@ -112,15 +112,15 @@ class _Frame:
     new: list[BlockIter] = field(default_factory=list)
 
 
-def reindex(s: Stmt, around: Around, old: Buffer, new: Buffer, move: Move) -> Stmt:
+def reindex(s: Stmt, around: Around, old: Buffer, new: Buffer, move: Move, where: str) -> Stmt:
     """`s`, a whole body, with each access old[i] at new[move(i)]; `move` sees and gives indices
     in terms of loops."""
-    return _Reindex(old, new, move).stmt(s, around)
+    return _Reindex(old, new, move, where).stmt(s, around)
 
 
 class _Reindex:
-    def __init__(self, old: Buffer, new: Buffer, move: Move):
-        self.old, self.new, self.move = old, new, move
+    def __init__(self, old: Buffer, new: Buffer, move: Move, where: str):
+        self.old, self.new, self.move, self.where = old, new, move, where
         self.frames: list[_Frame] = []
         self.loops: dict[Var, For] = {}
 
@@ -197,6 +197,7 @@ class _Reindex:
         if loop is None:
             raise ScheduleError(
                 f"block {frame.block.name!r} cannot name {var.name!r}, which is no loop",
+                where=self.where,
                 hint="replace lets by their values first",
             )
         users = [i.kind for i in frame.block.iters if var in free_vars(i.value)]

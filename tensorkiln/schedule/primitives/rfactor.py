@@ -192,15 +192,14 @@ def _combine(
     used = {v for i in iters for v in free_vars(i.value)}
     renamed: dict[Var, Expr] = {}
     reduce = {v for i in b.iters if i.kind == "reduce" for v in free_vars(i.value)}
-    # the loop of the partial sums goes innermost
-    chain = [x for x in at.path[top:-1] if isinstance(x, For | If)]
-    order = [x for x in chain if x is not s] + [s]
-    for x in reversed(order):
-        if isinstance(x, If):
-            for c in conjuncts(x.cond):
-                if not (reduce - {s.var}) & set(free_vars(c)):
-                    body = If(c, body)
-        elif x.var in used:
+    # the loop of the partial sums goes innermost, with the conditions that name it
+    chain = [x for x in at.path[top:-1] if isinstance(x, For)]
+    conds = [c for x in at.path[top:-1] if isinstance(x, If) for c in conjuncts(x.cond)]
+    kept = [c for c in conds if not (reduce - {s.var}) & set(free_vars(c))]
+    for c in reversed(kept):
+        body = If(c, body)
+    for x in reversed([*(x for x in chain if x is not s), s]):
+        if x.var in used:
             renamed[x.var] = Var(at.name(x.var.name), x.var.dtype)
             body = For(x.var, x.lo, x.extent, "serial", body)
     return rename_loops(body, renamed)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensorkiln.arith import simplify
+from tensorkiln.arith import prove, simplify
 from tensorkiln.ir.attrs import NO_ATTRS
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import (
     Expr,
     Var,
-    const,
+    binary,
     int_value,
 )
 from tensorkiln.ir.stmt import Block, For, If, PrimFunc, Stmt, Store, seq
@@ -26,8 +26,11 @@ from tensorkiln.schedule.primitives.normalise import update_term
 from tensorkiln.schedule.primitives.places import (
     around_of,
     conjuncts,
+    guards_domain,
     path_of,
     remove,
+    require_flat,
+    require_in_scope,
     require_only_domain,
     touches,
 )
@@ -69,6 +72,7 @@ def decompose_reduction(f: PrimFunc, block: str, loop: str) -> PrimFunc:
             raise at.fail(f"loop {x.var.name!r} runs over elements and terms at once",
                           "fuse only loops of one kind")  # fmt: skip
     _require_alone(at, s, b)
+    require_in_scope(b.init, at.path, target.path, where)
     init = _init_nest(at, b, cut, reduce)
     rest = put(at.path[cut:], refreshed(replace(b, init=None)))
     return target.close(seq(init, rest))
@@ -152,6 +156,8 @@ def compose_reduction(f: PrimFunc, init: str, block: str) -> PrimFunc:
     f, where = at.func, f"compose_reduction({init!r}, {block!r})"
     at.what = where
     place, b = open_block(f, block, "compose_reduction")
+    require_flat(at.path, where)
+    require_flat(place.path, where)
     store, first = b.body, start.body
     if b.init is not None or not isinstance(store, Store) or update_term(store) is None:
         raise at.fail(f"block {block!r} is not a sum without a start",
@@ -213,11 +219,7 @@ def _require_between(at: Place, place: Place, buf: Buffer) -> None:
         if isinstance(x, For) and (x.var in reduce or x.var not in spatial or x.var not in own):
             raise at.fail(f"loop {x.var.name!r} starts the same sum more than once",
                           "move the start out of it")  # fmt: skip
-    inner = [v.var for v in around_of(at.func, place.path).loops]
-    firsts = {v: const(0, v.dtype) for v in inner if v in reduce}
-    for i in b.iters:
-        if i.kind == "reduce" and int_value(simplify(substitute(i.value, firsts))) != 0:
-            raise at.fail(f"the first term of {b.name!r} is not at 0", "let its loops begin at 0")
+    _require_first_term(at, place, b, reduce)
     for t in found:
         a = t.access
         if a.buffer is buf and a.block not in (start.name, b.name) and (
@@ -232,3 +234,25 @@ def _require_between(at: Place, place: Place, buf: Buffer) -> None:
         if t.access.write and t.access.buffer in read:
             raise at.fail(f"the start reads {t.access.buffer.name!r}, which changes",
                           "start from constants and parameters")  # fmt: skip
+
+
+def _require_first_term(at: Place, place: Place, b: Block, reduce: set[Var]) -> None:
+    """Every sum has a term where all its variables are 0, which then starts it."""
+    here = around_of(at.func, place.path)
+    loops = [x for x in here.loops if x.var in reduce]
+    firsts = {x.var: x.lo for x in loops}
+    for x in loops:
+        if not prove(binary("ge", x.extent, 1), here.bounds):
+            raise at.fail(f"the sum over {x.var.name!r} may have no term, and then no start",
+                          "leave the start a block of its own")  # fmt: skip
+    for i in b.iters:
+        first = simplify(substitute(here.expr(i.value), firsts))
+        if i.kind == "reduce" and int_value(first) != 0:
+            raise at.fail(f"the first term of {b.name!r} is not at 0", "let its loops begin at 0")
+    for c in (c for cond in here.conds for c in conjuncts(cond)):
+        if reduce & set(free_vars(c)):
+            if not prove(substitute(c, firsts), here.bounds):
+                raise at.fail("a condition may hold the first term back", "split the sum exactly")
+        elif not guards_domain(c, here, b):
+            raise at.fail(f"block {b.name!r} runs only where a condition holds",
+                          "split its loops exactly")  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tensorkiln.ir.stmt import PrimFunc
-from tensorkiln.schedule.primitives.pad_loop import pad_loop
 from tensorkiln.schedule.primitives.caches import cache_read, cache_write
 from tensorkiln.schedule.primitives.compact import compact
 from tensorkiln.schedule.primitives.compute_at import compute_at, reverse_compute_at
@@ -22,6 +21,7 @@ from tensorkiln.schedule.primitives.loops import (
     tile,
 )
 from tensorkiln.schedule.primitives.marks import annotate, bind, parallel, unroll, vectorize
+from tensorkiln.schedule.primitives.pad_loop import pad_loop
 from tensorkiln.schedule.primitives.rfactor import rfactor
 from tensorkiln.schedule.primitives.sums import compose_reduction, decompose_reduction
 from tensorkiln.schedule.primitives.tensorize import blockize, tensorize

@@ -13,9 +13,11 @@ from tensorkiln.base.errors import nearest
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.schedule.primitives import navigate
 from tensorkiln.schedule.primitives.errors import ScheduleError
+from tensorkiln.schedule.primitives.index_map import map_text
 from tensorkiln.schedule.primitives.names import names
 from tensorkiln.schedule.primitives.program import normal
 from tensorkiln.schedule.primitives.table import PRIMITIVES
+from tensorkiln.schedule.primitives.tensorize import Instruction
 
 Literal = Any  # int, float, str, bool, None, or tuples of them
 
@@ -85,6 +87,8 @@ class Schedule:
         function = PRIMITIVES[name]
 
         def method(*args: Literal, **options: Literal) -> str | tuple[str, ...]:
+            args = tuple(map(_said, args))
+            options = {k: _said(v) for k, v in options.items()}
             for value in (*args, *options.values()):
                 _text(value)
             return self.apply(Step(name, _frozen(args), _frozen(tuple(options.items()))))
@@ -139,6 +143,13 @@ def _literal(node: ast.stmt, value: ast.expr) -> Literal:
 
 def _malformed(node: ast.stmt, message: str, hint: str = "") -> ScheduleError:
     return ScheduleError(message, where=f"trace, line {node.lineno}", hint=hint)
+
+
+def _said(value: Any) -> Any:
+    """A function that maps indices as text, an instruction of the table as its name."""
+    if isinstance(value, Instruction):
+        return value.name
+    return map_text(value) if callable(value) else value
 
 
 def _frozen(value: Any) -> Any:
