@@ -140,6 +140,18 @@ def on_block_and_loop(own: bool) -> Choose:
     return choose
 
 
+def _inline(writes: bool) -> Choose:
+    """A block that writes, or reads, an allocated buffer."""
+
+    def choose(rng: Random, f: PrimFunc) -> Arguments | None:
+        made = {b.name for b in allocated(f)}
+        found = [n for n in blocks(f) if made & set(accessed(f, n, writes))]
+        name = rng.choice(found) if found and rng.random() < 0.9 else a_block(rng, f)
+        return None if name is None else ((name,), {})
+
+    return choose
+
+
 def near_user(reverse: bool) -> Choose:
     """A block that makes or reads an allocated buffer, and a loop of who is on the other side."""
 
@@ -265,8 +277,8 @@ ACTIONS: list[tuple[str, Choose]] = [
     ("compute_at", near_user(False)),
     ("reverse_compute_at", near_user(True)),
     ("reverse_compute_at", near_user(True)),
-    ("compute_inline", on_block()),
-    ("reverse_compute_inline", on_block()),
+    ("compute_inline", _inline(True)),
+    ("reverse_compute_inline", _inline(False)),
     ("cache_read", cached(False)),
     ("cache_write", cached(True)),
     ("compact", on_buffer()),

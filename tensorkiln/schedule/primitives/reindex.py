@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tensorkiln.arith import Bounds, bound, simplify
+from tensorkiln.arith.regions import regions_of
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import AddressOf, Expr, Load, Ramp, Var, const, int_value
 from tensorkiln.ir.stmt import (
@@ -32,7 +33,6 @@ from tensorkiln.ir.visit import free_vars, map_children, map_stmt, substitute, w
 from tensorkiln.schedule.primitives.boxes import Around
 from tensorkiln.schedule.primitives.errors import ScheduleError
 from tensorkiln.schedule.primitives.program import bounds_of
-from tensorkiln.schedule.primitives.regions import regions_of
 
 Indices = tuple[Expr, ...]
 Move = Callable[[Indices, Bounds], Indices]
