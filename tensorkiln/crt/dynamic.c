@@ -122,6 +122,7 @@ int kiln_compress(const kiln_value *x, const kiln_value *condition, int axis, in
 static int read_integers(const kiln_value *value, const char *what, int64_t *to, int *count)
 {
     const int64_t *sizes = kiln_shape_of(value, count);
+    const kiln_value *items = kiln_items_of(value, count);
     const kiln_tensor *t;
     kiln_value packed;
     if (value->kind == KILN_NONE) {
@@ -131,6 +132,15 @@ static int read_integers(const kiln_value *value, const char *what, int64_t *to,
     if (sizes != NULL && *count <= KILN_MAX_RANK) {
         for (int i = 0; i < *count; i++)
             to[i] = sizes[i];
+        return KILN_OK;
+    }
+    if (items != NULL && *count <= KILN_MAX_RANK) {
+        for (int i = 0; i < *count; i++) {
+            if (items[i].kind != KILN_INT)
+                return kiln_fail(KILN_ERROR_ARGUMENT, "slice: %s must be integers, received %s",
+                                 what, kiln_kind_name(&items[i]));
+            to[i] = items[i].as.integer;
+        }
         return KILN_OK;
     }
     int code = kiln_packed(value, &t, &packed);

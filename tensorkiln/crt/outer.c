@@ -77,12 +77,12 @@ static int new_outputs(kiln_binding *b, kiln_value *outputs)
     return KILN_OK;
 }
 
-static int run_into_outputs(kiln_binding *b, int as_tuple, kiln_value *result)
+static int run_into_outputs(kiln_binding *b, int empty, int as_tuple, kiln_value *result)
 {
     const int count = b->function->n_params - b->function->n_inputs;
     kiln_value outputs[KILN_MAX_PARAMS] = {{0, 0, {0}}};
     int code = new_outputs(b, outputs);
-    if (code == KILN_OK)
+    if (code == KILN_OK && !empty)
         code = kiln_run_in_current(b);
     if (code == KILN_OK)
         code = as_tuple || count != 1 ? kiln_make_tuple(outputs, count, result)
@@ -92,11 +92,44 @@ static int run_into_outputs(kiln_binding *b, int as_tuple, kiln_value *result)
     return code;
 }
 
+/* Kernels are made for sizes from 1 on, but the data may leave nothing. Where that means that
+ * nothing is written, there is nothing to run. */
+static int nothing_to_write(const kiln_binding *b, const int64_t *least)
+{
+    int below = 0;
+    for (int s = 0; s < b->function->n_symbols; s++)
+        below |= b->symbol[s] < least[s];
+    for (int p = 0; below && p < b->function->n_params; p++)
+        if ((b->function->params[p].role & KILN_OUT) && kiln_param_bytes(b, p) != 0)
+            return 0;
+    return below;
+}
+
+static const int64_t no_least[KILN_MAX_SYMBOLS];
+
+static int bind_and_run(const kiln_function *function, const kiln_value *values, int count,
+                        int as_tuple, kiln_value *result)
+{
+    kiln_binding b;
+    kiln_function any_size = *function;
+    const int plain_sizes = function->computed == NULL && function->requires == NULL;
+    any_size.symbol_min = no_least;
+    int empty = 0;
+    int code = kiln_bind(&b, function, values, count);
+    if (code == KILN_ERROR_SHAPE && plain_sizes && function->n_symbols > 0)
+        empty = kiln_bind(&b, &any_size, values, count) == KILN_OK &&
+                nothing_to_write(&b, function->symbol_min);
+    if (code != KILN_OK && !empty)
+        return code;
+    if (count < function->n_params)
+        return run_into_outputs(&b, empty, as_tuple, result);
+    return empty ? KILN_OK : kiln_run_in_current(&b);
+}
+
 int kiln_run_function(const kiln_function *function, const kiln_value *args, int count,
                       int as_tuple, kiln_value *result)
 {
     kiln_value values[KILN_MAX_PARAMS];
-    kiln_binding b;
     for (int p = 0; p < count && p < KILN_MAX_PARAMS; p++) {
         const kiln_tensor *tensor = kiln_tensor_of(&args[p]);
         values[p] = args[p];
@@ -105,12 +138,7 @@ int kiln_run_function(const kiln_function *function, const kiln_value *args, int
             values[p].as.pointer = (void *)(uintptr_t)tensor;
         }
     }
-    const int code = kiln_bind(&b, function, values, count);
-    if (code != KILN_OK)
-        return code;
-    if (count < function->n_params)
-        return run_into_outputs(&b, as_tuple, result);
-    return kiln_run_in_current(&b);
+    return bind_and_run(function, values, count, as_tuple, result);
 }
 
 /* ---- hosts -------------------------------------------------------------------------------- */
