@@ -257,7 +257,7 @@ def _divides(at: Place, extent: Expr, step: Expr) -> bool:
 
 def _names(at: Place, names: Sequence[str] | None, loop: str, count: int) -> list[str]:
     if names is not None and len(names) != count:
-        raise at.fail(f"{len(names)} names for {count} loops")
+        raise at.fail(f"{len(names)} names for {count} loops", "one name for each")
     return [at.name(n) for n in names or [f"{loop}_{k}" for k in range(count)]]
 
 
@@ -295,7 +295,7 @@ def _split_kinds(kind: str, count: int) -> list[str]:
 def _cut(at: Place, s: For, first: Expr, names: Sequence[str]) -> PrimFunc:
     """Two loops in a row, the second with copies of the blocks."""
     if len(names) != 2:
-        raise at.fail(f"{len(names)} names for 2 loops")
+        raise at.fail(f"{len(names)} names for 2 loops", "one name for each")
     own = names[0] if names[0] == s.var.name else at.name(names[0])
     head_var = s.var if own == s.var.name else Var(own, s.var.dtype)
     known = with_loops(at.bounds, (head_var, s.lo, first))

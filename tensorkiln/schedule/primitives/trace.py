@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,25 @@ class Step:
 
     def apply(self, f: PrimFunc, **more: Any) -> PrimFunc:
         """The function after this step."""
-        return PRIMITIVES[self.primitive](f, *self.args, **{**dict(self.options), **more})
+        options = {**dict(self.options), **more}
+        self._bind(options)
+        return PRIMITIVES[self.primitive](f, *self.args, **options)
+
+    def _bind(self, options: Mapping[str, Literal]) -> None:
+        """Raise ScheduleError for arguments that the primitive does not take."""
+        signature = inspect.signature(PRIMITIVES[self.primitive])
+        try:
+            signature.bind(None, *self.args, **options)
+        except TypeError as e:
+            names = [n for n in signature.parameters if n != "f"]
+            text = f"{self.primitive}: {e}"
+            near = ""
+            for name in options:
+                if name not in names:
+                    text = f"{self.primitive} has no argument {name!r}"
+                    near = nearest(name, names)
+            hint = near or f"{self.primitive}(f, {', '.join(names)})"
+            raise ScheduleError(text, where=self.primitive, hint=hint) from None
 
 
 class Trace(list[Step]):
