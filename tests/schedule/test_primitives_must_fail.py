@@ -63,7 +63,7 @@ ROWS: list[tuple[PrimFunc, str, tuple[Any, ...], dict[str, Any], str, str]] = [
     (c.lower, "fuse", ("i_1", "j_1"), {}, "the range of 'j_1' depends on 'i_1'", "a condition"),
     (mixed, "fuse", ("i", "j"), {}, "'i' is parallel and 'j' is serial", "fuse first"),
     (c.matmul, "reorder", ("i", "i"), {}, "two different loops", "reorder(f, 'j', 'i')"),
-    (c.matmul, "reorder", ("k", "j"), {}, "'k' is not directly inside 'j': a seq", "split the nest"),
+    (c.matmul, "reorder", ("k", "j"), {}, "'k' is not directly inside 'j': a", "split the nest"),
     (c.lower, "reorder", ("j_1", "i_1"), {}, "the range of 'j_1' depends on 'i_1'", "keep 'i_1'"),
     (c.skewed, "reorder", ("j_1", "i_1"), {}, "the other way", "loop 'i_1' carries"),
     (c.matmul, "tile", ("i", "j", 2, 2), {"tail": "peel"}, "four nests", "split each loop"),

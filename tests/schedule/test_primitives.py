@@ -1,0 +1,297 @@
+"""What primitives make: names, kinds, normal form, copies, traces."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tensorkiln.ir.buffer import buffer
+from tensorkiln.ir.equal import structural_equal
+from tensorkiln.ir.expr import Var, const
+from tensorkiln.ir.stmt import Alloc, Block, For, If, Let, PrimFunc, Seq, Stmt, Store
+from tensorkiln.ir.visit import walk_stmt
+from tensorkiln.schedule.primitives import (
+    PRIMITIVES,
+    Schedule,
+    annotate,
+    bind,
+    block,
+    blocks,
+    children,
+    fuse,
+    loop,
+    loops,
+    loops_of,
+    normal,
+    parallel,
+    parent,
+    partition,
+    reorder,
+    replay,
+    split,
+    tile,
+    unroll,
+    vectorize,
+)
+from tensorkiln.script import T
+from tests.schedule import corpus as c
+from tests.schedule.interpret import run
+
+
+def kinds(f: PrimFunc, name: str) -> list[str]:
+    return [i.kind for i in block(f, name).iters]
+
+
+# ---- normal form -------------------------------------------------------------------------------
+
+
+def test_effects_become_blocks() -> None:
+    f = normal(c.matmul_apart)
+    assert normal(f) is f
+    assert loops(f) == ("i", "j", "i_1", "j_1", "k") and blocks(f) == ("C", "C_1")
+    assert kinds(f, "C_1") == ["spatial", "spatial", "reduce"]
+    step = block(f, "C_1")
+    assert [r.buffer.name for r in step.reads] == ["C", "A", "B"]
+    assert [r.buffer.name for r in step.writes] == ["C"]
+    assert [i.var.name for i in step.iters] == ["vi_1", "vj_1", "vk"]
+
+
+def test_kinds_of_iterations() -> None:
+    assert kinds(normal(c.last_row_wins), "C") == ["opaque", "spatial"]
+    assert kinds(normal(c.prefix_sum), "C_1") == ["spatial"]
+    assert kinds(normal(c.running_total), "s") == ["spatial"]  # each i has its own s
+    assert kinds(normal(c.running_total), "s_1") == ["spatial", "reduce"]
+    assert kinds(normal(c.least), "C_1") == ["reduce", "reduce"]
+
+
+def test_straight_line_code_is_one_block() -> None:
+    f = normal(c.reverse_pairs)
+    assert blocks(f) == ("C", "C_1")
+    assert isinstance(block(f, "C_1").body, Let)
+
+
+def test_control_flow_on_memory_is_a_block_of_blocks() -> None:
+    f = normal(c.where)
+    assert blocks(f) == ("if", "C", "C_1") and children(f, "if") == ("j", "j_1")
+    assert isinstance(block(f, "if").body, If)
+    assert parent(f, "j") == "if" and parent(f, "i") is None
+    # a guard of loop variables stays outside
+    assert blocks(normal(c.padded)) == ("C", "C_1")
+    assert parent(normal(c.padded), "C") == "j"
+
+
+def test_numbers_known_from_loops_are_put_in_place() -> None:
+    i, j, first = Var("i"), Var("j"), Var("first")
+    out = buffer("C", (16,))
+    inner = For(j, const(0), const(4), "serial", Store(out, (first + j,), const(1, out.dtype)))
+    f = normal(PrimFunc("f", (out,), For(i, const(0), const(4), "serial",
+                                         Let(first, i * 4, inner))))  # fmt: skip
+    assert not any(isinstance(s, Let) for s in walk_stmt(f.body))
+    parallel(f, "i")
+
+
+def test_loops_that_begin_below_zero() -> None:
+    i = Var("i")
+    out = buffer("C", (8,))
+    f = normal(PrimFunc("f", (out,), For(i, const(-2), const(8), "serial",
+                                         Store(out, (i + 2,), const(1, out.dtype)))))  # fmt: skip
+    got = np.zeros(8, np.float32)
+    run(split(f, "i", 3, tail="guard"), {"C": got})
+    assert (got == 1).all()
+
+
+def test_variables_bound_twice_get_names_of_their_own() -> None:
+    i = Var("i")
+    out = buffer("C", (8,))
+    part = For(i, const(0), const(8), "serial", Store(out, (i,), const(1, out.dtype)))
+    f = normal(PrimFunc("f", (out,), Seq((part, part))))
+    assert loops(f) == ("i", "i_1") and blocks(f) == ("C", "C_1")
+    assert loop(f, "i").var is not loop(f, "i_1").var
+
+
+def test_loops_do_not_take_names_of_sizes() -> None:
+    n, i = Var("n"), Var("n")
+    out = buffer("C", (n,))
+    f = PrimFunc("f", (out,), For(i, const(0), n, "serial", Store(out, (i,), const(0, out.dtype))))
+    assert loops(f) == ("n_1",)
+
+
+# ---- loops -------------------------------------------------------------------------------------
+
+
+def test_even_pieces() -> None:
+    @T.prim_func
+    def rows(A: T.Buffer((27,)), C: T.Buffer((27,))) -> None:
+        for i in range(27):
+            C[i] = A[i]
+
+    s = Schedule(rows)
+    made = s.split_even("i", 14)
+    assert made == ("i_0", "i_1", "i_tail_0", "i_tail_1", "C_1")
+    sizes = [loop(s.func, n).extent.value for n in made[:4]]  # type: ignore[attr-defined]
+    assert sizes == [1, 14, 1, 13]
+    assert block(s.func, "C_1").attrs["origin"] == "C"
+    again = Schedule(rows)
+    assert again.split_even("i", 9) == ("i_0", "i_1")
+
+
+def test_symbolic_extents() -> None:
+    f = split(c.row_sum, "i", 4, tail="peel")
+    assert {"i_0", "i_1", "i_tail"} <= set(loops(f))
+    for n in (0, 3, 4, 9):
+        a = np.arange(n * 8, dtype=np.float32).reshape(n, 8)
+        got = np.full(n, -1, np.float32)
+        run(split(f, "j", 2), {"A": a, "C": got})
+        np.testing.assert_array_equal(got, a.sum(1))
+
+
+def test_triangles_are_cut_without_going_below_zero() -> None:
+    """An extent that may be negative runs no iteration, before and after."""
+
+    @T.prim_func
+    def beyond(A: T.Buffer(("n",)), C: T.Buffer(("n",))) -> None:
+        for i in range(n):
+            C[i] = T.float32(0)
+        for i in range(n - 5):
+            C[i] = A[i]
+
+    for f in (
+        split(beyond, "i_1", 4, tail="peel"),
+        split(beyond, "i_1", 4, tail="guard"),
+    ):
+        for n in (0, 2, 5, 6, 13):
+            a, got = np.ones(n, np.float32), np.ones(n, np.float32)
+            run(f, {"A": a, "C": got})
+            assert got.sum() == max(n - 5, 0)
+
+
+def test_kinds_of_the_parts() -> None:
+    f = split(vectorize(c.bias, "j"), "j", 4)
+    assert [loop(f, n).kind for n in ("j_0", "j_1")] == ["serial", "vectorized"]
+    f = split(parallel(c.flat, "i"), "i", 2)
+    assert [loop(f, n).kind for n in ("i_0", "i_1")] == ["parallel", "serial"]
+    f = split(unroll(c.flat, "j"), "j", 2)
+    assert [loop(f, n).kind for n in ("j_0", "j_1")] == ["unrolled", "unrolled"]
+    assert loop(fuse(unroll(unroll(c.flat, "i"), "j"), "i", "j"), "i_j").kind == "unrolled"
+
+
+def test_conditions_move_in_when_loops_change_places() -> None:
+    @T.prim_func
+    def cut(A: T.Buffer((4, 6)), C: T.Buffer((4, 6))) -> None:
+        for i in range(8):
+            if i < 4:
+                for j in range(6):
+                    C[i, j] = A[i, j]
+
+    f = reorder(cut, "j", "i")
+    assert children(f, "j") == ("i",)
+    assert isinstance(loop(f, "i").body, If)
+
+
+def test_loops_not_listed_keep_their_place() -> None:
+    f = reorder(c.conv2d, "s", "c")
+    assert loops_of(f, "C_1") == ("o_1", "y_1", "x_1", "s", "r", "c")
+
+
+def test_tile_is_splits_and_a_reorder() -> None:
+    f = tile(c.matmul_apart, "i_1", "j_1", 3, 2)
+    assert loops_of(f, "C_1") == ("i_1_0", "j_1_0", "i_1_1", "j_1_1", "k")
+
+
+def test_names_are_as_asked() -> None:
+    f = split(c.matmul, "i", (None, 3), names=("outer", "inner"))
+    assert loops(f)[:2] == ("outer", "inner")
+    assert "both" in loops(fuse(f, "outer", "inner", name="both"))
+    f = partition(c.matmul, "i", 2, names=("head", "rest"))
+    assert {"head", "rest"} <= set(loops(f))
+
+
+def test_each_copy_has_its_own_scratch() -> None:
+    f = partition(c.rows_of_scratch, "i", 2)
+    made = [s.buffer for s in walk_stmt(f.body) if isinstance(s, Alloc)]
+    assert len(made) == 2 and made[0] is not made[1]
+    bound = [s.var for s in walk_stmt(f.body) if isinstance(s, For)]
+    bound += [i.var for s in walk_stmt(f.body) if isinstance(s, Block) for i in s.iters]
+    assert len(set(bound)) == len(bound)
+
+
+def test_hints_and_threads_are_attributes() -> None:
+    f = annotate(annotate(c.matmul, "i", "depth", 2), "C_1", "tag", "inner")
+    assert loop(f, "i").attrs["depth"] == 2 and block(f, "C_1").attrs["tag"] == "inner"
+    assert not loop(annotate(f, "i", "depth"), "i").attrs
+    assert loop(bind(f, "i", "threadIdx.y"), "i").attrs["thread"] == "threadIdx.y"
+
+
+# ---- traces ------------------------------------------------------------------------------------
+
+
+def scheduled() -> Schedule:
+    s = Schedule(c.matmul_apart)
+    s.split("i_1", 4, tail="peel", names=["io", "ii"])
+    s.reorder("j_1", "ii")
+    s.annotate("io", "note", 'a "quoted" name, é')
+    s.vectorize(s.split("j", (None, 2))[1])
+    s.parallel("i")
+    return s
+
+
+def test_traces_print_and_replay() -> None:
+    s = scheduled()
+    text = str(s.trace)
+    assert text.splitlines()[0] == 'f = split(f, "i_1", 4, tail="peel", names=("io", "ii"))'
+    assert text.splitlines()[-1] == 'f = parallel(f, "i")'
+    again = replay(text, c.matmul_apart)
+    assert structural_equal(again, s.func)
+    assert again.script() == s.func.script() == scheduled().func.script()
+
+
+def test_a_schedule_shows_what_it_takes() -> None:
+    s = Schedule(c.matmul)
+    assert {"split", "fuse", "loops", "trace"} <= set(dir(s))
+    assert str(s.split.__signature__).startswith("(loop: 'str', factor: ")
+    assert "Cut a loop" in (s.split.__doc__ or "")
+    assert s.split("i", 2) == ("i_0", "i_1") and s.fuse("i_0", "i_1") == "i_0_i_1"
+    assert s.parallel("j") == ()
+
+
+def test_proofs_can_be_left_out() -> None:
+    s = Schedule(c.prefix_sum, check=False)
+    s.parallel("i")
+    assert loop(s.func, "i").kind == "parallel"
+
+
+# ---- the set -----------------------------------------------------------------------------------
+
+
+def test_primitives_are_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "schedules.md").read_text(encoding="utf-8")
+    for name, function in PRIMITIVES.items():
+        assert f"`{name}`" in page, name
+        assert "->" in (function.__doc__ or "") or function is PRIMITIVES["tile"], name
+
+
+@pytest.mark.parametrize("name", ["split", "fuse", "unroll", "reorder"])
+def test_a_step_takes_less_than_a_millisecond(name: str) -> None:
+    i = [Var(f"i{k}") for k in range(10)]
+    out = buffer("C", (2,) * 10)
+    body: Stmt = Store(out, tuple(i), const(0, out.dtype))
+    for v in reversed(i):
+        body = For(v, const(0), const(2), "serial", body)
+    f = normal(PrimFunc("f", (out,), body))
+    calls = {
+        "split": lambda: split(f, "i4", 2),
+        "fuse": lambda: fuse(f, "i4", "i5"),
+        "unroll": lambda: unroll(f, "i9"),
+        "reorder": lambda: reorder(f, "i9", "i0", check=False),
+    }
+    best = min(_seconds(calls[name]) for _ in range(20))
+    assert best < 1e-3
+
+
+def _seconds(call: object) -> float:
+    start = time.perf_counter()
+    call()  # type: ignore[operator]
+    return time.perf_counter() - start
