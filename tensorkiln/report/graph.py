@@ -9,12 +9,16 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
     Binding,
     Call,
-    Constant,
     Function,
     GlobalRef,
+    If,
+    Lambda,
+    MatchCast,
     RVar,
     TensorType,
     Tuple,
+    TupleItem,
+    Value,
 )
 from tensorkiln.ir.text.printer import print_expr
 from tensorkiln.passes import Step
@@ -48,58 +52,92 @@ class GraphPicture:
 
 def graph_picture(mod: IRModule, kernels: Mapping[str, str]) -> GraphPicture:
     """The picture of an imported module; `kernels` by the names of the model's nodes."""
-    nodes: list[Node] = []
-    edges: list[Edge] = []
-    for f in mod.graphs:
-        _graph(f, kernels, nodes, edges)
+    drawing = _Drawing(kernels)
+    for f in mod.functions:
+        if isinstance(f, Function) and not f.is_primitive:
+            drawing.function(f, f.name)
+    nodes, edges = tuple(drawing.nodes), tuple(drawing.edges)
     placed = None
     if len(nodes) <= MOST_NODES:
         widths = [24 + _LETTER * max(len(n.label), len(n.note) * 0.85) for n in nodes]
         placed = place(widths, edges)
-    return GraphPicture(tuple(nodes), tuple(edges), placed)
+    return GraphPicture(nodes, edges, placed)
 
 
-def _graph(f: Function, kernels: Mapping[str, str], nodes: list[Node], edges: list[Edge]) -> None:
-    made: dict[RVar, int] = {}
-    for p in f.params:
-        made[p] = len(nodes)
-        nodes.append(Node("input", p.name, type_text(p.type), p.name))
-    for b in f.bindings:
-        if isinstance(b.value, Call):
-            call = b.value
-            callee = call.callee
-            label = call.op or (callee.name if isinstance(callee, GlobalRef) else str(callee))
-            kernel = kernels.get(call.span, "") if call.op else label
-            nodes.append(Node("op", label, type_text(b.var.type), call.span, kernel))
-        else:
-            label = type(b.value).__name__
-            nodes.append(Node("op", label, type_text(b.var.type), b.var.name))
-        number = len(nodes) - 1
-        edges += [(made[v], number) for v in _reads(b) if v in made]
-        made[b.var] = number
-    fields = f.result.fields if isinstance(f.result, Tuple) else (f.result,)
-    for i, v in enumerate(fields):
-        nodes.append(Node("result", f"result {i}" if len(fields) > 1 else "result", "", f.name))
-        if isinstance(v, RVar) and v in made:
-            edges.append((made[v], len(nodes) - 1))
+class _Drawing:
+    """Nodes and edges of one module in the making."""
+
+    def __init__(self, kernels: Mapping[str, str]):
+        self.kernels = kernels
+        self.nodes: list[Node] = []
+        self.edges: list[Edge] = []
+        self.made: dict[RVar, int] = {}
+
+    def function(self, f: Function, span: str) -> None:
+        """Parameters, body and results; `span` says where the function stands."""
+        for p in f.params:
+            self._add(p, Node("input", p.name, type_text(p.type), span))
+        self._body(f.bindings)
+        fields = f.result.fields if isinstance(f.result, Tuple) else (f.result,)
+        for i, v in enumerate(fields):
+            label = f"result {i}" if len(fields) > 1 else "result"
+            self._result(v, Node("result", label, "", span))
+
+    def _body(self, bindings: Sequence[Binding]) -> None:
+        for b in bindings:
+            match b.value:
+                case Call() as call:
+                    self._add(b.var, self._call_node(b, call), [*call.args, call.callee])
+                case If(cond, then, orelse):
+                    self._body((*then.bindings, *orelse.bindings))
+                    reads = [cond, then.result, orelse.result]
+                    self._add(b.var, Node("op", "if", type_text(b.var.type), b.var.name), reads)
+                case Lambda(function):
+                    self.function(function, b.var.name)
+                    self._add(b.var, Node("op", "closure", "", b.var.name))
+                case MatchCast(value):
+                    note = type_text(b.var.type)
+                    self._add(b.var, Node("op", "match_cast", note, b.var.name), [value])
+                case TupleItem(value, index):
+                    note = type_text(b.var.type)
+                    self._add(b.var, Node("op", f"item {index}", note, b.var.name), [value])
+                case value:
+                    self._add(
+                        b.var, Node("op", "value", type_text(b.var.type), b.var.name), [value]
+                    )
+
+    def _call_node(self, b: Binding, call: Call) -> Node:
+        callee = call.callee
+        label = call.op or (callee.name if isinstance(callee, GlobalRef) else str(callee))
+        key = call.span or unnamed(b.var)
+        kernel = self.kernels.get(key, "") if call.op else label
+        return Node("op", label, type_text(b.var.type), call.span or b.var.name, kernel)
+
+    def _add(self, var: RVar, node: Node, reads: Sequence[object] = ()) -> None:
+        number = len(self.nodes)
+        self.nodes.append(node)
+        self.edges += [(self.made[v], number) for v in _variables(reads) if v in self.made]
+        self.made[var] = number
+
+    def _result(self, value: Value, node: Node) -> None:
+        self.nodes.append(node)
+        number = len(self.nodes) - 1
+        self.edges += [(self.made[v], number) for v in _variables([value]) if v in self.made]
 
 
-def _reads(b: Binding) -> list[RVar]:
-    """The variables that a binding mentions, once each; those inside of branches as well."""
+def unnamed(var: RVar) -> str:
+    """The key of an operator that the model gives no name."""
+    return f"%{var.name}"
+
+
+def _variables(values: Sequence[object]) -> list[RVar]:
+    """The variables among values and in their tuples, once each."""
     found: dict[RVar, None] = {}
-    stack: list[object] = [b.value]
-    while stack:
-        x = stack.pop()
-        if isinstance(x, RVar):
-            found[x] = None
-        elif isinstance(x, Call):
-            stack += [*x.args, x.callee]
-        elif isinstance(x, tuple | list):
-            stack += x
-        elif isinstance(x, Binding):
-            stack.append(x.value)
-        elif hasattr(x, "__dataclass_fields__") and not isinstance(x, Constant):
-            stack += [getattr(x, name) for name in x.__dataclass_fields__ if name != "type"]
+    for v in values:
+        if isinstance(v, RVar):
+            found[v] = None
+        elif isinstance(v, Tuple):
+            found |= dict.fromkeys(_variables(v.fields))
     return list(found)
 
 
@@ -125,14 +163,19 @@ def kernels_of_spans(
                 own = spans.setdefault(b.var, [])
                 if b.value.span:
                     own.append(b.value.span)
-                if isinstance(callee, Function):
-                    own += [c.value.span for c in callee.bindings if isinstance(c.value, Call)]
+                if isinstance(callee, Function) and callee.is_primitive:
+                    own += [
+                        c.value.span or unnamed(c.var)
+                        for c in callee.bindings
+                        if isinstance(c.value, Call)
+                    ]
     out: dict[str, str] = {}
+    unsure: list[str] = []
     for var, names in spans.items():
-        for name in filter(None, names):
-            if var in kernel:
-                out.setdefault(name, kernel[var])
-    return out
+        for name in names if var in kernel else ():
+            if out.setdefault(name, kernel[var]) != kernel[var] and name.startswith("%"):
+                unsure.append(name)  # two variables of one name
+    return {name: k for name, k in out.items() if name not in unsure}
 
 
 def type_text(t: object) -> str:

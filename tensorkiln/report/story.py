@@ -163,7 +163,7 @@ def _kernel_rows(
             KernelRow(
                 k.symbol,
                 k.kernel_class,
-                tuple(n for n, kernel in spans.items() if kernel == k.symbol) or tuple(k.nodes),
+                _nodes(k.symbol, spans) or tuple(k.nodes),
                 counts[k.symbol],
                 time.micros if time else math.nan,
                 flops(f.body, sizes) if isinstance(f, PrimFunc) else 0.0,
@@ -175,6 +175,11 @@ def _kernel_rows(
             )
         )
     return sorted(rows, key=lambda r: -r.total if r.total == r.total else 0.0)
+
+
+def _nodes(kernel: str, spans: Mapping[str, str]) -> tuple[str, ...]:
+    """The model's nodes of a kernel, without operators that have no name there."""
+    return tuple(n for n, k in spans.items() if k == kernel and not n.startswith("%"))
 
 
 def _files(artifacts: ArtifactSet) -> dict[str, int]:

@@ -57,7 +57,7 @@ def _node(
     plain = "#eef1f6" if node.kind == "op" else "#fff"
     fill = colours.get(node.kernel, plain)
     radius = 5 if node.kind == "op" else 16
-    where = f"kernel {node.kernel}" if node.kernel else "folded into others"
+    where = f"kernel {node.kernel}" if node.kernel else "no kernel of its own"
     told = [node.span, node.label, node.note, where if node.kind == "op" else node.kind]
     lift = 4 if node.note else -4
     shape = (

@@ -23,7 +23,7 @@ from tensorkiln.passes import Timing, pass_name
 from tensorkiln.pipeline import relax_passes, tir_passes
 from tensorkiln.report import Report, graph
 from tensorkiln.report.memory import memory_pictures
-from tensorkiln.script import print_function
+from tensorkiln.script import R, print_function
 from tests.report.reading import Element, read
 from tests.transform.graphs import graph as make
 from tests.transform.graphs import rand
@@ -120,6 +120,34 @@ def test_nodes_lead_to_the_kernel_that_computes_them(root: Element, report: Repo
     assert len(fills) >= 3
     add = next(b for b in operators if b.all("text")[0].text == "add")
     assert "kernel conv2d_add_relu" in add.one("title").text
+
+
+@tk.script.ir_module
+class Branches:
+    @R.function
+    def main(x: R.Tensor((4,), "float32"), c: R.Tensor((), "bool")) -> R.Tensor((4,), "float32"):
+        if c:
+            y: R.Tensor((4,), "float32") = R.exp(x)
+            z: R.Tensor((4,), "float32") = R.neg(y)
+        else:
+            z: R.Tensor((4,), "float32") = R.tanh(x)
+        w: R.Tensor((4,), "float32") = R.softmax(z, axis=-1)
+        return w
+
+
+def test_branches_are_drawn_and_their_parts_have_kernels() -> None:
+    """Variables of one name in two branches: neither is given the other's kernel."""
+    told = tk.explain(Branches, seconds=0.001).story
+    nodes = [(n.label, n.kernel) for n in told.graph.nodes]
+    assert nodes == [
+        ("x", ""), ("c", ""), ("exp", "exp_neg"), ("neg", ""), ("tanh", ""), ("if", ""),
+        ("softmax", "softmax"), ("result", ""),
+    ]  # fmt: skip
+    by = {n.label: i for i, n in enumerate(told.graph.nodes)}
+    for a, b in (("c", "if"), ("neg", "if"), ("tanh", "if"), ("if", "softmax"), ("x", "exp")):
+        assert (by[a], by[b]) in told.graph.edges
+    assert {k.name: k.calls for k in told.kernels} == {"tanh": 1, "exp_neg": 1, "softmax": 1}
+    assert [m.function for m in told.memory] == ["main_part0", "main_part1", "main_part2"]
 
 
 def test_times_are_measured(report: Report) -> None:
