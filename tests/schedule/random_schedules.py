@@ -9,7 +9,7 @@ from typing import Any
 
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import int_value
-from tensorkiln.ir.stmt import Alloc, PrimFunc
+from tensorkiln.ir.stmt import Alloc, Block, PrimFunc, Store
 from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.schedule.primitives import (
     PRIMITIVES,
@@ -140,12 +140,17 @@ def on_block_and_loop(own: bool) -> Choose:
     return choose
 
 
+def plain(b: Block) -> bool:
+    """One store, and no sum."""
+    return isinstance(b.body, Store) and all(i.kind == "spatial" for i in b.iters)
+
+
 def _inline(writes: bool) -> Choose:
     """A block that writes, or reads, an allocated buffer."""
 
     def choose(rng: Random, f: PrimFunc) -> Arguments | None:
         made = {b.name for b in allocated(f)}
-        found = [n for n in blocks(f) if made & set(accessed(f, n, writes))]
+        found = [n for n in blocks(f) if made & set(accessed(f, n, writes)) and plain(block(f, n))]
         name = rng.choice(found) if found and rng.random() < 0.9 else a_block(rng, f)
         return None if name is None else ((name,), {})
 
@@ -176,8 +181,8 @@ def near_user(reverse: bool) -> Choose:
 def _started(rng: Random, f: PrimFunc) -> Arguments | None:
     """A block with an init, mostly, and a loop around it."""
     found = [n for n in blocks(f) if block(f, n).init is not None]
-    if not found or rng.random() < 0.05:
-        return on_block_and_loop(True)(rng, f)
+    if not found:
+        return on_block_and_loop(True)(rng, f) if rng.random() < 0.1 else None
     name = rng.choice(found)
     around = loops_of(f, name)
     return ((name, rng.choice(around)), {}) if around else None
@@ -229,8 +234,12 @@ def _transform(rng: Random, f: PrimFunc) -> Arguments | None:
 
 
 def _rfactor(rng: Random, f: PrimFunc) -> Arguments | None:
-    chosen = on_block_and_loop(True)(rng, f)
-    return None if chosen is None else (chosen[0], {"axis": rng.choice((0, 0, 1))})
+    sums = [n for n in blocks(f) if any(i.kind == "reduce" for i in block(f, n).iters)]
+    name = rng.choice(sums) if sums and rng.random() < 0.9 else a_block(rng, f)
+    around = () if name is None else loops_of(f, name)
+    if not around:
+        return None
+    return (name, rng.choice(around[-2:])), {"axis": rng.choice((0, 0, 1))}
 
 
 def _tensorize(rng: Random, f: PrimFunc) -> Arguments | None:
