@@ -23,6 +23,7 @@ from tensorkiln.schedule.primitives.places import (
     require_in_scope,
     require_inputs_kept,
     require_only_domain,
+    require_whole_domain,
     touches,
     written_buffers,
 )
@@ -58,7 +59,7 @@ def compute_at(f: PrimFunc, block: str, loop: str) -> PrimFunc:
     dims = _plain_dims(at, b, buf)
     _require_whole(at, b, buf)
     _require_readers_inside(at, target, buf)
-    require_only_domain(f, at.path, where)
+    require_whole_domain(f, at.path, where)
     names = tuple(x.var.name for x in target.path if isinstance(x, For))
     inputs = [x for x in read_buffers(b) if x is not buf]
     require_inputs_kept(f, at.path, inputs, names, where, "compute it before that block")

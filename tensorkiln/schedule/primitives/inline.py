@@ -17,6 +17,7 @@ from tensorkiln.schedule.primitives.places import (
     require_in_scope,
     require_inputs_kept,
     require_only_domain,
+    require_whole_domain,
     touches,
     without_alloc,
 )
@@ -89,10 +90,10 @@ def reverse_compute_inline(f: PrimFunc, block: str) -> PrimFunc:
         raise at.fail(f"block {block!r} is not one store", "reverse_compute_at moves any block")
     buf, variables = _operand(at, b)
     require_visible(f.body, buf, at.what)
-    require_only_domain(f, at.path, at.what)
+    require_whole_domain(f, at.path, at.what)
     producer = _producer(at, b, buf)
     path = path_of(f.body, producer)
-    require_only_domain(f, path, at.what)
+    require_whole_domain(f, path, at.what)
     for i, extent in zip(b.iters, _extents(b, variables, buf), strict=True):
         if i.extent != extent:
             raise at.fail(f"block {block!r} does not run over all of {buf.name!r}",

@@ -9,6 +9,7 @@ from itertools import pairwise
 from tensorkiln.arith import Bounds, prove, prove_equal, simplify
 from tensorkiln.base.errors import nearest
 from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.dtype import BOOL
 from tensorkiln.ir.expr import Binary, Expr, Var, binary, const, int_value, logical_and
 from tensorkiln.ir.stmt import (
     Alloc,
@@ -22,7 +23,13 @@ from tensorkiln.ir.stmt import (
     seq,
 )
 from tensorkiln.ir.visit import map_stmt, walk_stmt
-from tensorkiln.schedule.primitives.boxes import Access, Around, accesses, same_memory
+from tensorkiln.schedule.primitives.boxes import (
+    Access,
+    Around,
+    accesses,
+    box_of,
+    same_memory,
+)
 from tensorkiln.schedule.primitives.errors import ScheduleError
 from tensorkiln.schedule.primitives.names import fresh
 from tensorkiln.schedule.primitives.program import dims_of
@@ -252,6 +259,28 @@ def require_only_domain(f: PrimFunc, path: Path, where: str) -> None:
                     where=where,
                     hint="split its loops exactly, or move it before they are split",
                 )
+
+
+def require_whole_domain(f: PrimFunc, path: Path, where: str) -> None:
+    """Refuse a block whose loops do not reach every value of its iteration variables, or that runs
+    under a condition besides."""
+    require_only_domain(f, path, where)
+    block = path[-1]
+    assert isinstance(block, Block)
+    here = around_of(f, path)
+    extents = tuple(i.extent for i in block.iters)
+    domain = Buffer(block.name, BOOL, extents)
+    values = tuple(here.expr(i.value) for i in block.iters)
+    box = box_of(Access(domain, values, True, here), 0, len(here.conds))
+    if not box.exact or any(
+        int_value(lo) != 0 or not prove_equal(extent, size)
+        for (lo, extent), size in zip(box.ranges, extents, strict=True)
+    ):
+        raise ScheduleError(
+            f"the loops of block {block.name!r} may not reach all of its iterations",
+            where=where,
+            hint="apply it before loops are cut in parts or begin later than 0",
+        )
 
 
 def guards_domain(cond: Expr, here: Around, block: Block) -> bool:

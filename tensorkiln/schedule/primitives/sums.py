@@ -26,12 +26,11 @@ from tensorkiln.schedule.primitives.normalise import update_term
 from tensorkiln.schedule.primitives.places import (
     around_of,
     conjuncts,
-    guards_domain,
     path_of,
     remove,
     require_flat,
     require_in_scope,
-    require_only_domain,
+    require_whole_domain,
     touches,
 )
 from tensorkiln.schedule.primitives.program import Place, open_block, open_loop
@@ -72,6 +71,7 @@ def decompose_reduction(f: PrimFunc, block: str, loop: str) -> PrimFunc:
             raise at.fail(f"loop {x.var.name!r} runs over elements and terms at once",
                           "fuse only loops of one kind")  # fmt: skip
     _require_alone(at, s, b)
+    require_flat(at.path[cut:], where)
     require_in_scope(b.init, at.path, target.path, where)
     init = _init_nest(at, b, cut, reduce)
     rest = put(at.path[cut:], refreshed(replace(b, init=None)))
@@ -206,7 +206,7 @@ def _require_between(at: Place, place: Place, buf: Buffer) -> None:
     """The start directly precedes the sum in every iteration of the loops around both."""
     start, b = at.stmt, place.stmt
     assert isinstance(start, Block) and isinstance(b, Block)
-    require_only_domain(at.func, at.path, at.what)
+    require_whole_domain(at.func, at.path, at.what)
     found = touches(at.func)
     order = {t.access.block: t.order for t in found}
     if order[start.name] > order[b.name]:
@@ -220,6 +220,7 @@ def _require_between(at: Place, place: Place, buf: Buffer) -> None:
             raise at.fail(f"loop {x.var.name!r} starts the same sum more than once",
                           "move the start out of it")  # fmt: skip
     _require_first_term(at, place, b, reduce)
+    require_whole_domain(at.func, place.path, at.what)
     for t in found:
         a = t.access
         if a.buffer is buf and a.block not in (start.name, b.name) and (
@@ -250,9 +251,5 @@ def _require_first_term(at: Place, place: Place, b: Block, reduce: set[Var]) -> 
         if i.kind == "reduce" and int_value(first) != 0:
             raise at.fail(f"the first term of {b.name!r} is not at 0", "let its loops begin at 0")
     for c in (c for cond in here.conds for c in conjuncts(cond)):
-        if reduce & set(free_vars(c)):
-            if not prove(substitute(c, firsts), here.bounds):
-                raise at.fail("a condition may hold the first term back", "split the sum exactly")
-        elif not guards_domain(c, here, b):
-            raise at.fail(f"block {b.name!r} runs only where a condition holds",
-                          "split its loops exactly")  # fmt: skip
+        if reduce & set(free_vars(c)) and not prove(substitute(c, firsts), here.bounds):
+            raise at.fail("a condition may hold the first term back", "split the sum exactly")
