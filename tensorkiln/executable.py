@@ -13,7 +13,7 @@ import numpy as np
 
 from tensorkiln.artifact import Artifact, ArtifactSet, FileContent
 from tensorkiln.artifact.metadata import KernelInfo
-from tensorkiln.base.errors import UserError
+from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.codegen.call_plan import ALIGN, WeightArena
 from tensorkiln.codegen.host_c import exported_symbols, required_features
 from tensorkiln.codegen.host_function import HostFunction
@@ -142,8 +142,15 @@ class Executable:
         intermediate results themselves, and return the folder.
 
         Nothing in them allocates, checks tensors or starts threads (docs/howto/manage-storage.md).
-        The folder appears whole or not at all. Raises UserError where there is no graph function.
+        The folder appears whole or not at all. Raises UserError where there is no graph function,
+        UnsupportedError where functions run as host steps, which allocate.
         """
+        if self.module.outers:
+            names = ", ".join(f.name for f in self.module.outers)
+            raise UnsupportedError(
+                f"{names}: host steps (branches, loops, values other than tensors) allocate",
+                hint="export_library(), or only the functions without them",
+            )
         graphs = [f for f in self.functions if f.kind == "graph"]
         if not graphs:
             raise UserError(

@@ -45,6 +45,7 @@ DTYPES: Mapping[str, DType] = {
     "bfloat16": DType(4, 16, "uint16_t"),
     "float32": DType(2, 32, "float"),
     "float64": DType(2, 64, "double"),
+    "handle": DType(3, 64, "void *const"),  # a set of addresses
 }
 
 

@@ -9,8 +9,10 @@ from tensorkiln.codegen.call_plan import implied_sizes
 from tensorkiln.codegen.host_function import c_name
 from tensorkiln.codegen.host_header import quote
 from tensorkiln.codegen.outer_function import OuterWriter, called_name
-from tensorkiln.ir.dtype import BOOL, INT64
-from tensorkiln.ir.expr import FloatImm, IntImm
+from tensorkiln.codegen.outer_text import c_dtype
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.dtype import BOOL, HANDLE, INT64, DType
+from tensorkiln.ir.expr import Expr, FloatImm, IntImm
 from tensorkiln.ir.relax import (
     Call,
     Constant,
@@ -72,9 +74,28 @@ def _prim_func(w: OuterWriter, t: Type, f: PrimFunc, args: Sequence[Value], out:
     tensors = [a for a in args if not isinstance(a, ShapeValue | PrimValue)]
     types = t.fields if isinstance(t, TupleType) else (t,)
     outputs = _new_outputs(w, types, out, isinstance(t, TupleType))
-    _run_prim_func(w, f, [w.operand(a) for a in tensors] + outputs, _scalars(w, args))
+    reads = f.buffers[: len(tensors)]
+    operands = [_operand(w, b, a) for b, a in zip(reads, tensors, strict=True)]
+    _run_prim_func(w, f, operands + outputs, _scalars(w, args))
     if isinstance(t, TupleType):
         _tuple_of(w, outputs, out)
+
+
+def _operand(w: OuterWriter, b: Buffer, a: Value) -> str:
+    """An operand as a buffer wants it: a set of handles is made of a tuple."""
+    if b.dtype != HANDLE:
+        return w.operand(a)
+    slot = w.slot(f"{b.name}_set")
+    w.step(f"kiln_make_set({w.pointer(a)}, &{slot})")
+    return slot
+
+
+def _alloc_storage(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
+    """A storage is a tensor of bytes."""
+    size = call.attrs["size"]
+    text = w.size(size) if isinstance(size, Expr) else str(size)
+    dtype = f"(kiln_dtype){c_dtype(DType('uint8'))}"
+    w.step(f"kiln_make_tensor((const int64_t[]){{{text}}}, 1, {dtype}, &{out})")
 
 
 def _scalars(w: OuterWriter, args: Sequence[Value]) -> list[str]:
@@ -88,6 +109,12 @@ def _scalars(w: OuterWriter, args: Sequence[Value]) -> list[str]:
 
 
 def _run_prim_func(w: OuterWriter, f: PrimFunc, buffers: list[str], scalars: list[str]) -> None:
+    if f.is_host:
+        raise UserError(
+            f"{w.f.name} calls {f.name}, which has the attribute `host`: no code is made for it",
+            code="host-function",
+            hint=f"mark {w.f.name} `planned`, or leave out `host`",
+        )
     w.library.prim_funcs[f.name] = f
     if len(buffers) != len(f.buffers) or len(scalars) != len(f.scalars):
         raise InternalError(
@@ -250,6 +277,7 @@ def _dynamic(function: str, slots: int, *attrs: str) -> Callable[..., None]:
 
 
 _OPERATORS: dict[str, Callable[[OuterWriter, RVar, Call, str], None]] = {
+    "alloc_storage": _alloc_storage,
     "call_packed": _call_packed,
     "call_dps_packed": _call_dps_packed,
     "call_tir_inplace": _call_tir_inplace,

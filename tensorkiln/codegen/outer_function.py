@@ -29,6 +29,7 @@ from tensorkiln.ir.relax import (
     ObjectType,
     PrimValue,
     RVar,
+    ShapeType,
     ShapeValue,
     StringValue,
     TensorType,
@@ -272,6 +273,22 @@ class OuterWriter:
         self._match_round(slot, t, what)
         self._check_sizes(slot, t, what)
 
+    def _name_sizes(self, slot: str, names: tuple[Expr, ...], what: str) -> None:
+        """Numbers of a shape that have names give them their values, or have them already."""
+        with self.block(""):
+            self.line("int count = 0;")
+            self.line(f"const int64_t *d = kiln_shape_of(&{slot}, &count);")
+            for i, v in enumerate(names):
+                assert isinstance(v, Var), v
+                if v not in self._known:
+                    self.line(f"s_{self._symbol(v)} = d[{i}];")
+                    self._known.add(v)
+                    continue
+                text = f"{self.f.name}: {what} has %lld for {self.shown(v)}, expected %lld"
+                values = f"(long long)d[{i}], (long long)s_{self._symbol(v)}"
+                fail = f"kiln_fail(KILN_ERROR_SHAPE, {quote(text)}, {values})"
+                self.step(f"d[{i}] == s_{self._symbol(v)} ? KILN_OK : {fail}")
+
     def _match_round(self, slot: str, t: Type, what: str) -> None:
         dims = type_dims(t)
         for v in {v: None for d in dims if not is_unknown(d) for v in free_vars(d)}:
@@ -282,6 +299,8 @@ class OuterWriter:
         tail = f"{quote(self.f.name)}, {quote(what)})"
         if not dims:
             self.step(f"kiln_match(&{slot}, &{table}, NULL, {tail}")
+            if isinstance(t, ShapeType) and t.values:
+                self._name_sizes(slot, t.values, what)
             return
         with self.block(""):
             sizes = ", ".join(self._known_size(d) for d in dims)

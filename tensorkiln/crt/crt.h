@@ -175,6 +175,11 @@ typedef struct kiln_current {
 void kiln_set_current(struct kiln_executor *executor, kiln_current *before);
 void kiln_restore_current(const kiln_current *before);
 int kiln_run_in_current(kiln_binding *binding);
+/* The storage sets of the current executor; NULL without one. */
+typedef struct kiln_storage_set kiln_storage_set;
+kiln_storage_set **kiln_current_sets(void);
+/* storage.c */
+void kiln_release_sets(kiln_storage_set *sets);
 /* The body of every plain C entry. */
 int kiln_call_plain(const kiln_function *function, const int64_t *symbols, void *const *data,
                     const kiln_scalar *scalars);

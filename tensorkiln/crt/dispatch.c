@@ -6,6 +6,7 @@ struct kiln_executor {
     kiln_workspace workspace;
     int threads;
     int busy; /* a thread runs in `workspace`; others borrow one */
+    kiln_storage_set *sets;
 };
 
 #define ALIGNED(n) (((n) + 63) & ~(int64_t)63)
@@ -160,6 +161,7 @@ KILN_API void kiln_executor_destroy(kiln_executor *executor)
     if (executor == NULL)
         return;
     kiln_workspace_release(&executor->workspace);
+    kiln_release_sets(executor->sets);
     free(executor);
 }
 
@@ -203,6 +205,11 @@ void kiln_restore_current(const kiln_current *before)
 {
     current = before->executor;
     kiln_limit_threads(before->threads);
+}
+
+kiln_storage_set **kiln_current_sets(void)
+{
+    return current != NULL ? &current->sets : NULL;
 }
 
 int kiln_run_in_current(kiln_binding *b)

@@ -179,6 +179,13 @@ int kiln_make_native(const kiln_function *function, int as_tuple, kiln_value *ma
 /* ---- registry.c: functions by name --------------------------------------------------------- */
 int kiln_call_packed(const char *name, const kiln_value *args, int count, kiln_value *result);
 
+/* ---- storage.c: storages that executors keep ------------------------------------------------ */
+/* call_packed's "alloc_cached_storage_set": a function that makes a tuple of storages, its shape if
+ * it takes one, and a key; the set is the executor's own, and idle when it is given out. */
+int kiln_cached_storage_set(const kiln_value *args, int count, kiln_value *result);
+/* A tuple of storages as a tensor of their addresses. */
+int kiln_make_set(const kiln_value *tuple, kiln_value *set);
+
 /* ---- foreign.c: what tvm-ffi raised -------------------------------------------------------- */
 /* The failure of a function that is not ours: its words become our sentence. */
 int kiln_foreign_failure(void);

@@ -86,6 +86,8 @@ int kiln_call_packed(const char *name, const kiln_value *args, int count, kiln_v
 {
     kiln_value function = {KILN_NONE, 0, {0}};
     int code = KILN_OK;
+    if (strcmp(name, "alloc_cached_storage_set") == 0)
+        return kiln_cached_storage_set(args, count, result);
     find_registered(name, &function);
     if (function.kind == KILN_NONE)
         kiln_find_foreign(name, &function);

@@ -11,12 +11,13 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.artifact.elf import elf_of
-from tensorkiln.base.errors import UserError
+from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.external.c_reference import C_REFERENCE
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import RVar, Value
 from tensorkiln.link.rename import rename_symbols
+from tensorkiln.script import from_source
 from tests.audit.process import ROOT, python
 from tests.transform.graphs import Graph, graph, rand
 
@@ -167,6 +168,17 @@ def test_a_module_without_graphs_has_nothing_to_strip(tmp_path: Path) -> None:
         exe.export_stripped(tmp_path / "out")
     assert caught.value.code == "nothing-to-export"
     assert not (tmp_path / "out").exists()
+
+
+def test_host_steps_cannot_be_stripped(tmp_path: Path) -> None:
+    text = """
+@R.function
+def main(x: R.Tensor((4,), "float32")) -> R.Object:
+    y: R.Object = R.call_packed("f", x)
+    return y
+"""
+    with pytest.raises(UnsupportedError, match="main: host steps .* allocate"):
+        tk.compile(from_source(text)).export_stripped(tmp_path / "out")
 
 
 def test_symbols_get_other_names() -> None:

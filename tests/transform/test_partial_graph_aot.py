@@ -208,6 +208,14 @@ def test_must_fail(old: str, new: str, where: str, says: str) -> None:
     assert where in str(caught.value.where)
 
 
+def test_the_form_needs_its_mark() -> None:
+    """Without `planned` the graph runs as host steps, which need code for the run function."""
+    text = PROGRAM.replace('(attrs={"planned": True})', "")
+    with pytest.raises(UserError, match="main calls run, which has the attribute `host`") as caught:
+        tk.compile(from_source(text), TARGET)
+    assert "mark main `planned`" in caught.value.hint
+
+
 def test_an_unknown_kernel_is_underlined() -> None:
     with pytest.raises(UserError, match="no function 'ad' in this module") as caught:
         from_source(PROGRAM.replace("T.call(Module.add, x", "T.call(Module.ad, x"))

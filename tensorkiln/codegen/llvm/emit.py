@@ -14,11 +14,13 @@ from tensorkiln.codegen.llvm.values import Values
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import INT64, DType
 from tensorkiln.ir.expr import (
+    AddressOf,
+    Expr,
     Load,
     Var,
     int_value,
 )  # fmt: skip
-from tensorkiln.ir.stmt import Alloc, For, If, Let, Prefetch, PrimFunc, Seq, Stmt, Store
+from tensorkiln.ir.stmt import Alloc, CallKernel, For, If, Let, Prefetch, PrimFunc, Seq, Stmt, Store
 from tensorkiln.ir.visit import has_load, stmt_exprs, walk, walk_stmt
 from tensorkiln.target import Target
 
@@ -136,8 +138,17 @@ class Emitter(Values):
                     f"  call void @llvm.prefetch.p0(ptr {ptr}, i32 {int(write)}, "
                     f"i32 {locality}, i32 1)"
                 )
+            case CallKernel(name, args):
+                self._call_kernel(name, args)
             case _:
                 raise InternalError(f"{self.func.name}: cannot emit {type(s).__name__}")
+
+    def _call_kernel(self, name: str, args: tuple[Expr, ...]) -> None:
+        types = [llvm_type(a.dtype) for a in args]
+        values = [f"{t} {self.value(a)}" for t, a in zip(types, args, strict=True)]
+        self._state.written(None)
+        self.declares.add(f"declare void @{name}({', '.join(types)})")
+        self._emit(f"  call void @{name}({', '.join(values)})")
 
     def _if(self, cond: str, then: Stmt, orelse: Stmt | None) -> None:
         st = self._state
@@ -247,7 +258,7 @@ def _used(s: Stmt) -> set[Buffer | Var]:
             for x in walk(e):
                 if isinstance(x, Var):
                     used.add(x)
-                elif isinstance(x, Load):
+                elif isinstance(x, Load | AddressOf):
                     used.add(x.buffer)
                     for d in x.buffer.shape:
                         used.update(y for y in walk(d) if isinstance(y, Var))

@@ -9,7 +9,7 @@ from tensorkiln.ir.dtype import DType
 ELEMENT = {
     "bool": "i1", "int8": "i8", "uint8": "i8", "int16": "i16", "uint16": "i16", "int32": "i32",
     "uint32": "i32", "int64": "i64", "uint64": "i64", "float16": "half", "bfloat16": "bfloat",
-    "float32": "float", "float64": "double",
+    "float32": "float", "float64": "double", "handle": "ptr",
 }  # fmt: skip
 
 

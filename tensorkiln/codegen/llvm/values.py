@@ -6,9 +6,10 @@ from tensorkiln.base.errors import InternalError
 from tensorkiln.codegen.llvm.addresses import Addresses
 from tensorkiln.codegen.llvm.math import expand
 from tensorkiln.codegen.llvm.types import float_literal, llvm_type, memory_type
-from tensorkiln.ir.dtype import INT64, DType
+from tensorkiln.ir.dtype import HANDLE, INT64, DType
 from tensorkiln.ir.expr import (
     BITCASTS,
+    AddressOf,
     Binary,
     Broadcast,
     Cast,
@@ -51,6 +52,11 @@ class Values(Addresses):
                 return float_literal(value, dtype)
             case Var():
                 return self._state.vars[e]
+            case AddressOf(buf, indices):
+                return self._address(buf, indices)[0]
+            case Binary("add", a, b) if dtype == HANDLE:
+                start, offset = self._value(a, cache), self._value(b, cache)
+                return self._line(f"getelementptr i8, ptr {start}, i64 {offset}")
             case Binary(op, a, b):
                 if dtype == INT64 and not has_load(e):
                     return self.index(e)

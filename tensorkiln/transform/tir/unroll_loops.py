@@ -16,6 +16,7 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import (
     Alloc,
     Assert,
+    CallKernel,
     Evaluate,
     For,
     If,
@@ -93,6 +94,6 @@ def _stmt(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
             return s if new is body else Alloc(buf, new)
         case Prefetch(buf, indices, locality, write):
             return s if not values else Prefetch(buf, tuple(map(ex, indices)), locality, write)
-        case While() | MatchBuffer() | Evaluate() | Assert():
+        case While() | MatchBuffer() | Evaluate() | Assert() | CallKernel():
             return map_stmt(s, ex, lambda t: _stmt(t, values))
     raise InternalError(f"unroll_loops: unknown statement {type(s).__name__}")

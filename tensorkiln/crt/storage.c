@@ -1,0 +1,164 @@
+/* Sets of storages that an executor makes once and keeps: call_packed's "alloc_cached_storage_set",
+ * and sets as arrays of addresses, which is what kernels take. */
+#include "outer.h"
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct kiln_storage_set {
+    kiln_storage_set *next;
+    kiln_value tuple;  /* of tensors of bytes */
+    kiln_value sizes;  /* the dimensions it was made for; KILN_NONE without any */
+    int64_t length;
+    char key[];
+};
+
+static pthread_mutex_t sets_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void kiln_release_sets(kiln_storage_set *sets)
+{
+    while (sets != NULL) {
+        kiln_storage_set *next = sets->next;
+        kiln_release(&sets->tuple);
+        kiln_release(&sets->sizes);
+        free(sets);
+        sets = next;
+    }
+}
+
+static int same_sizes(const kiln_value *a, const kiln_value *b)
+{
+    int n = 0, m = 0;
+    const int64_t *x = kiln_shape_of(a, &n), *y = kiln_shape_of(b, &m);
+    if (x == NULL || y == NULL)
+        return x == y;
+    for (int i = 0; i < n && n == m; i++)
+        if (x[i] != y[i])
+            return 0;
+    return n == m;
+}
+
+/* Whether the cache alone holds a set: no call, in this thread or another, works in it. */
+static int is_idle(const kiln_value *tuple)
+{
+    int count = 0, idle = 1;
+    const kiln_value *items = kiln_items_of(tuple, &count);
+    for (int i = -1; i < count; i++) {
+        const kiln_object *object = (i < 0 ? tuple : &items[i])->as.pointer;
+        idle &= (uint32_t)__atomic_load_n(&object->counts, __ATOMIC_ACQUIRE) == 1;
+    }
+    return idle;
+}
+
+static kiln_storage_set *find_set(kiln_storage_set *sets, const char *key, int64_t length)
+{
+    while (sets != NULL && (sets->length != length || memcmp(sets->key, key, (size_t)length) != 0))
+        sets = sets->next;
+    return sets;
+}
+
+/* An idle set of that key and those sizes, with a reference of the caller's, or nothing. */
+static void take_set(kiln_storage_set **sets, const char *key, int64_t length,
+                     const kiln_value *sizes, kiln_value *found)
+{
+    pthread_mutex_lock(&sets_lock);
+    kiln_storage_set *set = find_set(*sets, key, length);
+    if (set != NULL && same_sizes(&set->sizes, sizes) && is_idle(&set->tuple)) {
+        kiln_retain(&set->tuple);
+        *found = set->tuple;
+    }
+    pthread_mutex_unlock(&sets_lock);
+}
+
+/* Keeps a new set in place of one of other sizes; one in use stays, and the new one is not kept. */
+static int keep_set(kiln_storage_set **sets, const char *key, int64_t length,
+                    const kiln_value *sizes, const kiln_value *made)
+{
+    kiln_value old_tuple = kiln_nothing, old_sizes = kiln_nothing;
+    int code = KILN_OK;
+    pthread_mutex_lock(&sets_lock);
+    kiln_storage_set *set = find_set(*sets, key, length);
+    if (set == NULL) {
+        set = malloc(sizeof *set + (size_t)length);
+        if (set != NULL) {
+            *set = (kiln_storage_set){*sets, kiln_nothing, kiln_nothing, length};
+            memcpy(set->key, key, (size_t)length);
+            *sets = set;
+        } else {
+            code = kiln_fail(KILN_ERROR_MEMORY, "out of memory");
+        }
+    }
+    if (set != NULL && (set->tuple.kind == KILN_NONE || is_idle(&set->tuple))) {
+        old_tuple = set->tuple;
+        old_sizes = set->sizes;
+        set->tuple = *made;
+        set->sizes = *sizes;
+        kiln_retain(made);
+        kiln_retain(sizes);
+    }
+    pthread_mutex_unlock(&sets_lock);
+    kiln_release(&old_tuple);
+    kiln_release(&old_sizes);
+    return code;
+}
+
+static int require_storages(const kiln_value *tuple)
+{
+    int count = 0;
+    const kiln_value *items = kiln_items_of(tuple, &count);
+    if (tuple->kind != KILN_TUPLE)
+        return kiln_fail(KILN_ERROR_ARGUMENT,
+                         "alloc_cached_storage_set: the function gave %s, expected a tuple of storages",
+                         kiln_kind_name(tuple));
+    for (int i = 0; i < count; i++)
+        if (items[i].kind != KILN_TENSOR_OBJECT)
+            return kiln_fail(KILN_ERROR_ARGUMENT,
+                             "alloc_cached_storage_set: item %d of the tuple is %s, expected a storage",
+                             i, kiln_kind_name(&items[i]));
+    return KILN_OK;
+}
+
+int kiln_cached_storage_set(const kiln_value *args, int count, kiln_value *result)
+{
+    int64_t length = 0;
+    const char *key = count > 1 ? kiln_string_of(&args[count - 1], &length) : NULL;
+    if (key == NULL || count > 3 || args[0].kind != KILN_FUNCTION ||
+        (count == 3 && args[1].kind != KILN_SHAPE))
+        return kiln_fail(KILN_ERROR_ARGUMENT,
+                         "alloc_cached_storage_set takes a function that makes storages, its shape "
+                         "if it needs one, and key=");
+    const kiln_value *sizes = count == 3 ? &args[1] : &kiln_nothing;
+    kiln_storage_set **sets = kiln_current_sets();
+    if (sets != NULL) {
+        take_set(sets, key, length, sizes, result);
+        if (result->kind != KILN_NONE)
+            return KILN_OK;
+    }
+    int code = kiln_call_value(&args[0], &args[1], count - 2, result);
+    if (code == KILN_OK)
+        code = require_storages(result);
+    if (code != KILN_OK)
+        return code;
+    return sets == NULL ? KILN_OK : keep_set(sets, key, length, sizes, result);
+}
+
+int kiln_make_set(const kiln_value *tuple, kiln_value *set)
+{
+    int count = 0;
+    const kiln_value *items = kiln_items_of(tuple, &count);
+    if (items == NULL)
+        return kiln_fail(KILN_ERROR_ARGUMENT, "expected a tuple of storages, received %s",
+                         kiln_kind_name(tuple));
+    const int64_t shape[] = {count};
+    const kiln_dtype handle = {3, 64, 1};
+    const int code = kiln_make_tensor(shape, 1, handle, set);
+    for (int i = 0; i < count && code == KILN_OK; i++) {
+        const kiln_tensor *item = kiln_tensor_of(&items[i]);
+        if (item == NULL || item->device_type != 1 || !kiln_is_contiguous(item))
+            return kiln_fail(KILN_ERROR_ARGUMENT,
+                             "item %d of a set must be a storage or a tensor without gaps, "
+                             "received %s", i, kiln_kind_name(&items[i]));
+        ((void **)kiln_tensor_of(set)->data)[i] = kiln_data(item);
+    }
+    return code;
+}

@@ -1,0 +1,176 @@
+"""A graph split by hand: storages are made once per executor and key, and kept."""
+
+# ruff: noqa: ANN201, F821 - the types of scripts are not Python's
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import tensorkiln as tk
+from tensorkiln.script import R, T
+
+
+@tk.script.ir_module
+class After:
+    """Three kernels over two storages: the run is one tensor program that indexes the set."""
+
+    @T.prim_func(private=True)
+    def fn1(x: T.Buffer((4,), "float32", align=4), y: T.Buffer((4,), "float32", align=4)):
+        for i in range(4):
+            y[i] = x[i] + T.float32(1)
+
+    @T.prim_func(private=True)
+    def fn2(x: T.Buffer((4,), "float32", align=4), y: T.Buffer((4,), "float32", align=4)):
+        for i in range(4):
+            y[i] = x[i] * T.float32(2)
+
+    @T.prim_func(private=True, outputs=1)
+    def fn3(
+        x: T.Buffer((4,), "float32", align=4),
+        k: T.int64,
+        y: T.Buffer((4,), "float32", align=4),
+    ):
+        for i in range(4):
+            y[i] = x[i] * x[i] + T.Cast("float32", k)
+
+    @R.function
+    def graph_init():
+        v0 = R.alloc_storage(16)
+        v1 = R.alloc_storage(size=64)
+        return (v0, v1)
+
+    @T.prim_func(private=True, outputs=1)
+    def fn1_fn2_fn3(
+        x: T.Buffer((4,), "float32", align=4),
+        storage_set: T.Buffer((2,), "handle", align=8),
+        y: T.Buffer((4,), "float32", align=4),
+    ):
+        T.call(After.fn1, x, storage_set[0])
+        for k in range(3):
+            T.call(After.fn2, storage_set[0], storage_set[1] + k * 16)
+        T.call(After.fn3, storage_set[1] + 32, 5, y)
+
+    @R.function
+    def main(x: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):
+        cls = After
+        storage_set: R.Tuple(R.Object, R.Object) = R.call_packed(
+            "alloc_cached_storage_set", cls.graph_init, key="mymod"
+        )
+        R.call_packed("look", storage_set)
+        y: R.Tensor((4,), "float32") = cls.fn1_fn2_fn3(x, storage_set)
+        return y
+
+
+@tk.script.ir_module
+class Symbolic:
+    """Sizes come as a shape; a row of n numbers twice, through a storage of n numbers."""
+
+    @T.prim_func(private=True)
+    def double(
+        x: T.Buffer(("n",), "float32", align=4), y: T.Buffer(("n",), "float32", align=4), n: T.int64
+    ):
+        for i in range(n):
+            y[i] = x[i] + x[i]
+
+    @R.function
+    def graph_init(sizes: R.Shape(("n",))):
+        v0 = R.alloc_storage(size=n * 4)
+        return (v0,)
+
+    @T.prim_func(private=True, outputs=1)
+    def run(
+        x: T.Buffer(("n",), "float32", align=4),
+        storages: T.Buffer((1,), "handle", align=8),
+        y: T.Buffer(("n",), "float32", align=4),
+        n: T.int64,
+    ):
+        T.call(Symbolic.double, x, storages[0], n)
+        T.call(Symbolic.double, storages[0], y, n)
+
+    @R.function
+    def main(x: R.Tensor(("n",), "float32")) -> R.Tensor(("n",), "float32"):
+        storages: R.Tuple(R.Object) = R.call_packed(
+            "alloc_cached_storage_set",
+            Symbolic.graph_init,
+            R.shape([n]),
+            key="rows",
+        )
+        R.call_packed("look", storages)
+        y: R.Tensor(("n",), "float32") = Symbolic.run(x, storages, R.shape([n]))
+        return y
+
+
+seen: list[tuple[tuple[int, int], ...]] = []
+
+
+@pytest.fixture(scope="module")
+def lib() -> tk.runtime.Module:
+    return tk.compile(After).jit()
+
+
+@pytest.fixture(scope="module")
+def symbolic() -> tk.runtime.Module:
+    return tk.compile(Symbolic).jit()
+
+
+@pytest.fixture(autouse=True)
+def look() -> Iterator[None]:
+    """Addresses and sizes of the storages of each call."""
+
+    def look(storages: tuple[tk.runtime.Tensor, ...]) -> None:
+        arrays = [s.numpy() for s in storages]
+        seen.append(tuple((a.ctypes.data, a.nbytes) for a in arrays))
+
+    tk.runtime.register_function("look", look)
+    seen.clear()
+    yield
+
+
+X = np.arange(4, dtype="float32")
+Y = ((X + 1) * 2) ** 2 + 5
+
+
+def test_the_numbers(lib: tk.runtime.Module) -> None:
+    vm = tk.runtime.Executor(lib, tk.cpu())
+    assert vm["main"](X).numpy().tolist() == Y.tolist()
+
+
+def test_storages_are_kept(lib: tk.runtime.Module) -> None:
+    vm, other = (tk.runtime.Executor(lib, tk.cpu()) for _ in range(2))
+    for _ in range(3):
+        vm["main"](X)
+    other["main"](X)
+    assert seen[0] == seen[1] == seen[2]
+    assert [size for _, size in seen[0]] == [16, 64]
+    assert all(at % 64 == 0 for at, _ in seen[0])
+    assert not {at for at, _ in seen[0]} & {at for at, _ in seen[3]}  # one set per executor
+
+
+def test_sizes_follow_the_shape(symbolic: tk.runtime.Module) -> None:
+    vm = tk.runtime.Executor(symbolic, tk.cpu())
+    for n in (4, 4, 1000, 1000, 3):
+        x = np.arange(n, dtype="float32")
+        assert vm["main"](x).numpy().tolist() == (4 * x).tolist()
+    assert [size for ((_, size),) in seen] == [16, 16, 4000, 4000, 12]
+    assert seen[0] == seen[1] and seen[2] == seen[3]
+
+
+def test_threads_do_not_share_a_set(symbolic: tk.runtime.Module) -> None:
+    vm = tk.runtime.Executor(symbolic, tk.cpu())
+    wrong: list[int] = []
+
+    def work(k: int) -> None:
+        x = np.full(5000, k, dtype="float32")
+        for _ in range(200):
+            if (vm["main"](x).numpy() != 4 * k).any():
+                wrong.append(k)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert wrong == []
