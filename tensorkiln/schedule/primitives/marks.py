@@ -90,7 +90,7 @@ def annotate(f: PrimFunc, name: str, key: str, value: AttrValue = None) -> PrimF
     assert isinstance(s, For | Block)
     if not isinstance(key, str) or not key.isidentifier():
         raise at.fail(f"the key {key!r} is not a name", 'as annotate(f, "i", "unroll", 4)')
-    if key in ("origin", "thread"):
+    if key in ("origin", "thread", "instruction"):
         raise at.fail(f"{key!r} is set by other primitives", "bind sets the thread")
     kept = {k: v for k, v in s.attrs.items() if k != key}
     if value is not None:

@@ -258,8 +258,8 @@ class Collector:
     def leaf(self, s: Block, time: tuple[int | Loop, ...]) -> None:
         """A straight-line block is one step."""
         step = self.step(_origin(s), s.name, time, s)
-        if s.attrs.get("tensorize") is not None:
-            # an instruction does what its regions say
+        if s.attrs.get("instruction") is not None and _calls(s.body):
+            # what an instruction calls does what the block's regions say
             for regions, write in ((s.reads, False), (s.writes, True)):
                 for r in regions:
                     step.accesses.append(self.region(r, write))
@@ -445,6 +445,11 @@ class _Touched:
         made = self.outer.access(b, write, index, (*self.conds, *conds), exists, update)
         if made not in self.into.accesses:
             self.into.accesses.append(made)
+
+
+def _calls(s: Stmt) -> bool:
+    exprs = (e for t in walk_stmt(s) for e in stmt_exprs(t))
+    return any(isinstance(x, CallExtern) for e in exprs for x in walk(e))
 
 
 def _origin(s: Block) -> str:
