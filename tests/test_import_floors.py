@@ -21,6 +21,7 @@ FLOORS: tuple[frozenset[str], ...] = (
         {"passes", "frontend", "transform", "schedule", "codegen", "external", "link", "runtime"}
     ),
     frozenset({"executable"}),
+    frozenset({"assemble"}),
     frozenset({"pipeline"}),
     frozenset({"tune"}),
     frozenset({"report"}),

@@ -1,0 +1,86 @@
+"""From the code of kernels to an Executable: entry file, header, weights, metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from tensorkiln.artifact import Artifact, ArtifactSet
+from tensorkiln.artifact.dependency import merge_dependencies
+from tensorkiln.artifact.metadata import KernelInfo, added_json, artifact_infos
+from tensorkiln.base.debug import SOURCES, say
+from tensorkiln.base.errors import UserError
+from tensorkiln.base.version import VERSION
+from tensorkiln.codegen.call_plan import WeightArena, graph_host_function, tensor_host_function
+from tensorkiln.codegen.host_c import entry_c, header_h
+from tensorkiln.codegen.host_function import HostFunction, c_name
+from tensorkiln.codegen.outer_c import outer_code
+from tensorkiln.executable import Executable, weights_content
+from tensorkiln.external import External
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.planned import planned_graph
+from tensorkiln.ir.text.printer import print_module
+from tensorkiln.link.shared import Fcompile
+from tensorkiln.target import Target
+
+
+def assemble(
+    mod: IRModule,
+    target: Target,
+    cpu: Target,
+    externals: Sequence[External],
+    code: Sequence[Artifact],
+    linker: Fcompile | str | None,
+) -> Executable:
+    """Code of the kernels, entry file, header and weights become one Executable."""
+    arena = WeightArena()
+    functions: list[HostFunction] = [
+        graph_host_function(f, mod, arena) for f in mod.graphs if not f.is_private
+    ]
+    functions += [tensor_host_function(f, f.name) for f in mod.prim_funcs if f.public]
+    outer = outer_code(mod, arena)
+    if not functions and outer is None:
+        raise UserError("the module has no public function", code="nothing-to-compile")
+    name = c_name(mod.name)
+    artifacts = list(code)
+    if arena.size:
+        artifacts.append(Artifact("host", "native", "weights.bin", weights_content(arena)))
+    infos = _kernel_infos(mod)
+    used = [e for e in externals if any(f.external == e.name for f in mod.externals)]
+    needs = merge_dependencies((f"external {e.name!r}", d) for e in used for d in e.dependencies)
+    with ThreadPoolExecutor(2) as pool:  # both hash every weight, which runs outside Python's lock
+        text = pool.submit(print_module, mod)
+        metadata = added_json(VERSION, target.to_json(), infos, artifact_infos(artifacts), needs)
+    entry = entry_c(
+        functions,
+        library_name=name,
+        weights_size=arena.size,
+        metadata_json=metadata,
+        cpu_features=cpu.required_features,
+        prefix=name,
+        outer=outer,
+    )
+    say(SOURCES, f"entry.c\n{entry}")
+    header = header_h(functions, library_name=name, prefix=name)
+    artifacts += [
+        Artifact("host", "native", "entry.c", entry.encode()),
+        Artifact("host", "header", f"{name}.h", header.encode()),
+        Artifact("ir", "text", "module.py", text.result().encode()),
+    ]
+    libraries = tuple(dict.fromkeys(x for e in used for x in e.libraries))
+    made = ArtifactSet(tuple(artifacts))
+    return Executable(made, target, tuple(functions), name, mod, infos, libraries, linker, outer)
+
+
+def _kernel_infos(mod: IRModule) -> tuple[KernelInfo, ...]:
+    """What each kernel computes: the model's nodes, and the class of its schedule."""
+    spans: dict[str, list[str]] = {}
+    for f in mod.graphs:
+        for call in planned_graph(f, mod).calls:
+            spans.setdefault(call.name, []).append(call.span)
+    classes = {k.name: k.op_class for k in mod.prim_funcs}
+    classes |= {f.name: f"external:{f.external}" for f in mod.externals}
+    return tuple(
+        KernelInfo(name, tuple(filter(None, spans.get(name, ()))), kernel_class)
+        for name, kernel_class in classes.items()
+    )
