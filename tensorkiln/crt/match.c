@@ -56,20 +56,36 @@ static int match_tensor(matching *m, const kiln_type *type, const kiln_value *va
     return KILN_OK;
 }
 
-/* Hosts without a shape type pass a tuple of integers. */
-static int tuple_to_shape(kiln_value *value)
+/* Integers of a tuple, or of a vector in packed memory; their number, or -1. */
+static int read_sizes(const kiln_value *value, int64_t *sizes)
 {
     int count = 0;
-    int64_t sizes[KILN_MAX_RANK];
     const kiln_value *items = kiln_items_of(value, &count);
-    kiln_value made;
-    if (items == NULL || count > KILN_MAX_RANK)
-        return KILN_OK; /* match_shape has the words */
-    for (int i = 0; i < count; i++) {
-        if (items[i].kind != KILN_INT)
-            return KILN_OK;
-        sizes[i] = items[i].as.integer;
+    const kiln_tensor *t = kiln_tensor_of(value);
+    if (items != NULL && count <= KILN_MAX_RANK) {
+        for (int i = 0; i < count; i++) {
+            if (items[i].kind != KILN_INT)
+                return -1;
+            sizes[i] = items[i].as.integer;
+        }
+        return count;
     }
+    if (t == NULL || t->ndim != 1 || t->shape[0] > KILN_MAX_RANK || t->device_type != 1 ||
+        t->dtype.code != KILN_CODE_INT || !kiln_is_contiguous(t))
+        return -1;
+    for (int64_t i = 0; i < t->shape[0]; i++)
+        sizes[i] = kiln_load_int(t->dtype, kiln_data(t) + i * kiln_element_bytes(t->dtype));
+    return (int)t->shape[0];
+}
+
+/* Hosts without a shape type pass a tuple or a vector of integers. */
+static int make_shape_of(kiln_value *value)
+{
+    int64_t sizes[KILN_MAX_RANK];
+    kiln_value made;
+    const int count = read_sizes(value, sizes);
+    if (count < 0)
+        return KILN_OK; /* match_shape has the words */
     const int code = kiln_make_shape(sizes, count, &made);
     if (code == KILN_OK) {
         kiln_release(value);
@@ -81,7 +97,7 @@ static int tuple_to_shape(kiln_value *value)
 static int match_shape(const matching *m, const kiln_type *type, kiln_value *value)
 {
     int count = 0;
-    const int code = tuple_to_shape(value);
+    const int code = make_shape_of(value);
     if (code != KILN_OK)
         return code;
     if (kiln_shape_of(value, &count) == NULL)
@@ -134,18 +150,18 @@ static int match_fields(matching *m, const kiln_type *type, kiln_value *value)
     if (count != type->count)
         return kiln_fail(KILN_ERROR_COUNT, "%s: %s must be %s, received a tuple of %d", m->function,
                          m->what, type->text, count);
-    for (int i = 0; i < count; i++) {
-        /* What a field becomes here (a shape, a number with a fraction) is not written back: the
-         * tuple may be shared. */
-        kiln_value item;
-        if ((code = kiln_take(&items[i], &item)) != KILN_OK)
-            return code;
-        code = match_value(m, type->fields[i], &item);
-        kiln_release(&item);
-        if (code != KILN_OK)
-            return code;
-    }
-    return KILN_OK;
+    /* Fields may become something else (a shape, a number with a fraction): in a tuple of our own,
+     * for the given one may be shared. */
+    kiln_value own;
+    if ((code = kiln_make_tuple(items, count, &own)) != KILN_OK)
+        return code;
+    kiln_value *fields = ((kiln_tuple_object *)own.as.pointer)->data;
+    for (int i = 0; i < count && code == KILN_OK; i++)
+        code = match_value(m, type->fields[i], &fields[i]);
+    kiln_release(code == KILN_OK ? value : &own);
+    if (code == KILN_OK)
+        *value = own;
+    return code;
 }
 
 static int match_value(matching *m, const kiln_type *type, kiln_value *value)
