@@ -11,7 +11,7 @@ from tensorkiln.base.errors import InternalError, UnsupportedError
 from tensorkiln.codegen.call_plan import WeightArena, implied_sizes
 from tensorkiln.codegen.host_function import c_name
 from tensorkiln.codegen.host_header import comment, quote
-from tensorkiln.codegen.outer_scope import captured_symbols, captured_values
+from tensorkiln.codegen.outer_scope import captured_symbols, captured_values, last_uses
 from tensorkiln.codegen.outer_text import Tables, c_dtype, is_unknown, type_dims
 from tensorkiln.codegen.size_text import c_expression
 from tensorkiln.ir.expr import Expr, FloatImm, Var
@@ -27,10 +27,12 @@ from tensorkiln.ir.relax import (
     Lambda,
     MatchCast,
     ObjectType,
+    PrimType,
     PrimValue,
     RVar,
     ShapeType,
     ShapeValue,
+    StringType,
     StringValue,
     TensorType,
     Tuple,
@@ -40,6 +42,9 @@ from tensorkiln.ir.relax import (
 )
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.visit import free_vars
+
+
+_SMALL = PrimType | ShapeType | StringType  # types of values that are not worth giving back early
 
 
 @dataclass(slots=True)
@@ -358,14 +363,25 @@ class OuterWriter:
         for i, p in enumerate(f.params):
             self.where = p.name
             self._check_sizes(slots[i], p.type, f"argument '{names[i]}'")
-        for b in f.bindings:
+        for b, dead in zip(f.bindings, last_uses(f), strict=True):
             self.line("")
             self.line(f"/* {comment(_summary(b.var, b.value))} */")
+            before = len(self._slots)
             self.binding(b.var, b.value)
+            if b is not f.bindings[-1]:
+                self._release(before, dead)
         self.line("")
         self.where = "its result"
         self.step(f"kiln_take({self.pointer(f.result)}, result)")
         self._finish(len(f.params))
+
+    def _release(self, before: int, dead: Sequence[RVar]) -> None:
+        """Give back early what holds memory and is not used again: variables, and what the last
+        binding made for itself (slots from number `before` on, its own variable's first)."""
+        slots = [self._values[v] for v in dead if not isinstance(v.type, _SMALL)]
+        slots += [f"v.{s}" for s in list(self._slots)[before + 1 :] if not self._slot_sizes[s]]
+        for slot in dict.fromkeys(slots):
+            self.line(f"kiln_release(&{slot});")
 
     def _finish(self, n_params: int) -> None:
         name = quote(self.f.name)

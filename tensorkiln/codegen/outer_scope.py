@@ -53,6 +53,21 @@ def captured_symbols(f: Function, known: set[Var]) -> tuple[Var, ...]:
     return tuple(v for v in found if v in known)
 
 
+def last_uses(f: Function) -> list[list[RVar]]:
+    """For each binding, the variables of the function that nothing after it uses, the result
+    included; branches and functions made in a binding count as that binding."""
+    last: dict[RVar, int] = dict.fromkeys(f.params, 0)
+    for i, b in enumerate(f.bindings):
+        last[b.var] = i
+        for inner in bindings_in((b,)):
+            for v in _operands(inner.value):
+                last.update((x, i) for x in _flat(v) if isinstance(x, RVar) and x in last)
+    for v in _flat(f.result):
+        if isinstance(v, RVar):
+            last.pop(v, None)
+    return [[v for v, at in last.items() if at == i] for i in range(len(f.bindings))]
+
+
 def _values_of(f: Function) -> Iterator[Value]:
     for b in bindings_in(f.bindings):
         for v in _operands(b.value):
@@ -109,4 +124,4 @@ def type_sizes(t: Type) -> Iterator[Expr]:
             yield from type_sizes(x)
 
 
-__all__ = ["bindings_in", "captured_symbols", "captured_values", "type_sizes"]
+__all__ = ["bindings_in", "captured_symbols", "captured_values", "last_uses", "type_sizes"]

@@ -115,6 +115,15 @@ def _wrong_result() -> Any:
     return f.outer(f.packed("y", tensor((2,), "float32"), "tests.outer.wrong"))
 
 
+def _chain() -> Any:
+    """Ten calls in a row, of which each needs the result before only."""
+    f = F("chain", x=SCALAR)
+    x = f["x"]
+    for k in range(10):
+        x = hooked(f, f"x{k}", x)
+    return f.outer(x)
+
+
 def _unknown() -> Any:
     f = F("unknown")
     return f.outer(f.packed("y", OBJECT, "tests.outer.nobody"))
@@ -135,6 +144,7 @@ def run() -> Any:
         _by_library(),
         _wrong_result(),
         _unknown(),
+        _chain(),
     )
 
 
@@ -193,6 +203,18 @@ def test_the_exception_after_some_rounds_of_a_loop(run: Any) -> None:
     with pytest.raises(KeyboardInterrupt):
         run["loop"](f32(10))
     assert seen == [9, 8, 7]
+
+
+def test_values_are_given_back_after_their_last_use(run: Any) -> None:
+    counts: list[int] = []
+
+    def hook(t: Any) -> Any:
+        counts.append(run.module.library.dll.kiln_live_objects())
+        return t.numpy() + 1
+
+    tk.runtime.register_function(HOOK, hook)
+    assert run["chain"](f32(0)).numpy() == 10
+    assert max(counts[1:]) == min(counts[1:])
 
 
 def test_the_callback_may_call_the_same_executor(run: Any) -> None:
