@@ -43,7 +43,6 @@ from tensorkiln.ir.relax import (
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.visit import free_vars
 
-
 _SMALL = PrimType | ShapeType | StringType  # types of values that are not worth giving back early
 
 
