@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,18 +15,43 @@ import numpy as np
 
 from tensorkiln.artifact import Artifact, ArtifactSet, FileContent
 from tensorkiln.artifact.metadata import KernelInfo
-from tensorkiln.base.errors import UnsupportedError, UserError
+from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
 from tensorkiln.codegen.call_plan import ALIGN, WeightArena
 from tensorkiln.codegen.host_c import exported_symbols, required_features
 from tensorkiln.codegen.host_function import HostFunction
 from tensorkiln.codegen.outer_c import OuterCode
 from tensorkiln.codegen.stripped_c import kernel_prefix, stripped_c, stripped_h
+from tensorkiln.ir.expr import CallExtern
 from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
 from tensorkiln.link.shared import Fcompile, link_shared
 from tensorkiln.link.stripped import write_stripped
 from tensorkiln.runtime import Module, load_module
 from tensorkiln.runtime.module import TensorFunction
 from tensorkiln.target import Target, cpu_target
+
+
+@contextmanager
+def _externs_named(mod: IRModule) -> Iterator[None]:
+    """A C function that a tensor program calls and no library has is its author's mistake."""
+    try:
+        yield
+    except InternalError as error:
+        lacking = [
+            f"{f.name} calls {e.name}"
+            for f in mod.prim_funcs
+            for s in walk_stmt(f.body)
+            for root in stmt_exprs(s)
+            for e in walk(root)
+            if isinstance(e, CallExtern) and re.search(rf"\b{e.name}\b", error.message)
+        ]
+        if error.code != "undefined-symbol" or not lacking:
+            raise
+        raise UserError(
+            f"no library has it: {', '.join(dict.fromkeys(lacking))}",
+            code="undefined-symbol",
+            hint="C functions come from libc, libm, or the `addons` of export_library",
+        ) from error
 
 
 class _TemporaryFile(FileContent):
@@ -122,20 +149,21 @@ class Executable:
             )
         objects = [a.view for a in self.artifacts if a.file_name.endswith(".o")]
         sources = {_source_name(a): a.text() for a in self.artifacts if a.file_name.endswith(".c")}
-        return link_shared(
-            [*objects, *addons],
-            sources,
-            _weights_of(self.artifacts),
-            path,
-            triple=cpu_target(self.target).mtriple,
-            exports=[
-                *exported_symbols(self.functions, prefix=self.name, outer=self.outer),
-                *exports,
-            ],
-            libraries=self.libraries,
-            fcompile=fcompile or self.linker,
-            workspace_dir=workspace_dir,
-        )
+        with _externs_named(self.module):
+            return link_shared(
+                [*objects, *addons],
+                sources,
+                _weights_of(self.artifacts),
+                path,
+                triple=cpu_target(self.target).mtriple,
+                exports=[
+                    *exported_symbols(self.functions, prefix=self.name, outer=self.outer),
+                    *exports,
+                ],
+                libraries=self.libraries,
+                fcompile=fcompile or self.linker,
+                workspace_dir=workspace_dir,
+            )
 
     def export_stripped(self, folder: str | Path) -> Path:
         """Write objects, one C file and its header for programs that provide the storages of

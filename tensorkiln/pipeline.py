@@ -19,7 +19,7 @@ from tensorkiln.base.config import Config, read_config
 from tensorkiln.base.errors import Issue, UnsupportedError, UserError
 from tensorkiln.base.progress import Progress
 from tensorkiln.codegen.llvm.compile import compile_kernels
-from tensorkiln.codegen.lowered import require_lowered
+from tensorkiln.codegen.lowered import require_cpu_programs, require_lowered
 from tensorkiln.executable import Executable
 from tensorkiln.external import (
     External,
@@ -250,6 +250,7 @@ def _kernels(mod: IRModule, plan: Plan, config: Config, progress: Progress) -> l
     if own is not None and mod.prim_funcs:
         where = f"tir_codegen of kind {plan.target.kind!r}"
         return checked_artifacts(own(plan.target, mod.prim_funcs), where)
+    require_cpu_programs(mod.prim_funcs)
     kernels = compile_kernels(
         mod.prim_funcs,
         plan.cpu,

@@ -26,11 +26,11 @@ from tensorkiln.codegen.size_text import c_expression, expression_text
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import HANDLE
 from tensorkiln.ir.expr import AddressOf, Expr, IntImm, Var, int_value
-from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.planned import address, planned_graph, result_types
 from tensorkiln.ir.relax import Function, TensorType
-from tensorkiln.ir.stmt import PrimFunc
-from tensorkiln.ir.visit import free_vars, substitute
+from tensorkiln.ir.stmt import Assert, PrimFunc
+from tensorkiln.ir.visit import free_vars, substitute, walk_stmt
 
 ALIGN = 64
 
@@ -118,7 +118,10 @@ def graph_host_function(f: Function, mod: IRModule, arena: WeightArena) -> HostF
             )
         return Ptr("workspace", index, symbols.size(offset))
 
-    calls = tuple(KernelCall(c.name, tuple(map(argument, c.args)), c.span) for c in plan.calls)
+    calls = tuple(
+        KernelCall(c.name, tuple(map(argument, c.args)), c.span, has_assertions(mod[c.name]))
+        for c in plan.calls
+    )
     # The model's own names: they need not be identifiers.
     input_names = f.attrs.get("input_names") or [p.name for p in f.params]
     inputs = tuple(
@@ -181,6 +184,11 @@ def implied_sizes(f: PrimFunc) -> tuple[Var, ...]:
     return tuple(v for v in f.scalars if any(d is v for d in dims))
 
 
+def has_assertions(f: AnyFunction) -> bool:
+    """Whether a call of this kernel may fail."""
+    return isinstance(f, PrimFunc) and any(isinstance(s, Assert) for s in walk_stmt(f.body))
+
+
 def tensor_host_function(f: PrimFunc, name: str, implied: tuple[Var, ...] = ()) -> HostFunction:
     """A tensor program whose parameters the caller passes: all but those `implied`."""
     names: dict[Var, str] = {v: c_name(v.name) for v in f.scalars}
@@ -206,8 +214,7 @@ def tensor_host_function(f: PrimFunc, name: str, implied: tuple[Var, ...] = ()) 
         else:
             inputs.append(ScalarInfo(names[p], p.dtype.name))
             args.append(ScalarExpr(f"s_{names[p]}"))
+    call = KernelCall(f.name, tuple(args), may_fail=has_assertions(f))
     declared = {names[v] for v in f.scalars if v not in implied}
     symbols = tuple(n for n in names.values() if n not in declared)
-    return HostFunction(
-        name, "tensor", tuple(inputs), (), symbols, {}, 0, (KernelCall(f.name, tuple(args)),)
-    )
+    return HostFunction(name, "tensor", tuple(inputs), (), symbols, {}, 0, (call,))

@@ -94,11 +94,13 @@ class ScalarExpr:
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """One call of a compiled kernel. `span` names the model's node, for the comment."""
+    """One call of a compiled kernel. `span` names the model's node, for the comment; a kernel
+    that `may_fail` has assertions, which are looked at after the call."""
 
     symbol: str
     args: tuple[Ptr | ScalarExpr, ...]
     span: str = ""
+    may_fail: bool = False
 
 
 @dataclass(frozen=True, slots=True)

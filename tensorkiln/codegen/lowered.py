@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from tensorkiln.base.errors import UserError
+from tensorkiln.base.errors import Issue, UnsupportedError, UserError
 from tensorkiln.codegen.outer_calls import HOST_STEPS
 from tensorkiln.codegen.outer_scope import bindings_in
+from tensorkiln.ir.expr import CallExtern
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Function
 from tensorkiln.ir.stmt import Block, For, PrimFunc
-from tensorkiln.ir.visit import walk_stmt
+from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
 
 _SHOWN = 8
 _LOOPS = {"vectorized": "vectorize_loops", "unrolled": "unroll_loops"}
@@ -62,6 +63,34 @@ def _faults(f: Function | PrimFunc) -> Iterator[str]:
         yield f"{before}no run function calls its kernels: run partial_graph_aot"
 
 
+def require_cpu_programs(funcs: Iterable[PrimFunc]) -> None:
+    """UnsupportedError that lists what a CPU cannot run: loops over a device's grid, parameters
+    with strides of their own, C functions of half-precision numbers."""
+    issues = [issue for f in funcs for issue in _cpu_issues(f)]
+    if issues:
+        raise UnsupportedError(issues)
+
+
+def _cpu_issues(f: PrimFunc) -> Iterator[Issue]:
+    def issue(message: str, hint: str) -> Issue:
+        return Issue("tensor-program", f.name, "", message, hint)
+
+    for b in f.buffers:
+        if b.strides_given is not None:
+            hint = f"T.match_buffer gives a strided view of {b.name} inside the program"
+            yield issue(f"parameter {b.name} has strides of its own", hint)
+    for s in walk_stmt(f.body):
+        if isinstance(s, For) and s.kind == "thread":
+            hint = "T.serial or T.parallel run on a CPU"
+            yield issue(f"loop {s.var.name} is bound to {s.attrs['thread']}", hint)
+        calls = (x for e in stmt_exprs(s) for x in walk(e) if isinstance(x, CallExtern))
+        for call in calls:
+            types = (call.dtype, *(a.dtype for a in call.args))
+            if any(t.is_float and t.bits == 16 for t in types):
+                message = f"C function {call.name} takes or returns 16-bit floats"
+                yield issue(message, 'convert to float32 with T.Cast("float32", x)')
+
+
 def _outer_faults(f: Function) -> Iterator[str]:
     for b in bindings_in(f.bindings):
         if isinstance(b.value, Call) and b.value.op and b.value.op not in HOST_STEPS:
@@ -69,4 +98,4 @@ def _outer_faults(f: Function) -> Iterator[str]:
             yield f"{f.name}: {what} is an operator in an outer function: run outline_dataflow"
 
 
-__all__ = ["require_lowered"]
+__all__ = ["require_cpu_programs", "require_lowered"]

@@ -130,6 +130,8 @@ def call_lines(function: HostFunction, names: list[str], prefix: str = "") -> li
         args = [_arg(a, names) for a in call.args]
         tail = f"); /* {comment(call.span)} */" if call.span else ");"
         lines.append(wrap(f"    {prefix}{call.symbol}(", args, tail))
+        if call.may_fail:
+            lines.append("    if (kiln_assertion() != NULL)\n        return;")
     return lines
 
 

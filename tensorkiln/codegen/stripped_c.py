@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.codegen.host_function import HostFunction, Size, symbols_in
 from tensorkiln.codegen.host_header import (
     EntryParameter,
@@ -46,6 +47,14 @@ def kernel_prefix(prefix: str) -> str:
 
 def stripped_c(functions: Sequence[HostFunction], *, prefix: str, weights_size: int) -> str:
     """The C file: sizes of storages, runs, weights, and a loop that may be replaced."""
+    for function in functions:
+        for call in function.calls:
+            if call.may_fail:
+                raise UnsupportedError(
+                    f"kernel {call.symbol} has assertions, which the stripped form cannot report",
+                    where=function.name,
+                    hint="check what they check before the call, or export the whole library",
+                )
     texts = [t for f in functions for t in (*texts_of(f), *_size_texts(f))]
     texts += [c.text for f in functions for c in f.requires]
     parts = [

@@ -111,6 +111,12 @@ static inline int64_t kiln_max(int64_t a, int64_t b)
 /* ---- error.c: the last failure of each thread -------------------------------------------- */
 int kiln_fail(int code, const char *format, ...) KILN_PRINTF(2, 3);
 void kiln_clear_error(void);
+/* What a kernel calls, in the thread of its caller, before it leaves at a failed assertion. */
+void kiln_assertion_failed(const char *message);
+/* The assertion that failed since the last run ended, or NULL: call plans stop there. */
+const char *kiln_assertion(void);
+/* The end of a run: KILN_OK, or the failure of its assertion, which is forgotten. */
+int kiln_end_assertions(const char *function);
 /* Adds to the sentence in which function and step it happened, unless it says so already: then
  * nothing is added, as when `function` is NULL. */
 void kiln_locate(const char *function, const char *step);

@@ -93,6 +93,9 @@ int kiln_run(kiln_workspace *workspace, kiln_binding *b)
     }
     const kiln_frame frame = {arg, workspace->base, b->symbol, b->scalar};
     f->run(&frame);
+    code = kiln_end_assertions(f->name);
+    if (code != KILN_OK)
+        return code;
     for (int c = 0; c < copies; c++)
         if (f->params[copied[c]].role & KILN_OUT)
             move(b, copied[c], arg[copied[c]], 0);

@@ -29,6 +29,27 @@ void kiln_locate(const char *function, const char *step)
              *step == 0 ? "" : ", at ", step);
 }
 
+static __thread const char *assertion;
+
+void kiln_assertion_failed(const char *message)
+{
+    if (assertion == NULL)
+        assertion = message;
+}
+
+const char *kiln_assertion(void)
+{
+    return assertion;
+}
+
+int kiln_end_assertions(const char *function)
+{
+    const char *message = assertion;
+    assertion = NULL;
+    return message == NULL ? KILN_OK
+                           : kiln_fail(KILN_ERROR_ASSERTION, "%s: %s", function, message);
+}
+
 void kiln_clear_error(void)
 {
     sentence[0] = 0;

@@ -52,6 +52,8 @@ static const char *error_kind(int code)
         return "RuntimeError";
     case KILN_ERROR_DEPTH:
         return "RecursionError";
+    case KILN_ERROR_ASSERTION:
+        return "AssertionError";
     default:
         return "ValueError";
     }

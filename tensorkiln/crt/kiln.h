@@ -35,7 +35,8 @@ enum kiln_code {
     KILN_ERROR_HOST = 11,    /* the host program lacks a service, e.g. tvm-ffi is not loaded */
     KILN_ERROR_CONDITION = 12, /* sizes that the model cannot take: a table is too short for them */
     KILN_ERROR_CALLBACK = 13,  /* a function of the host failed */
-    KILN_ERROR_DEPTH = 14      /* calls within calls, too many or too deep for the stack */
+    KILN_ERROR_DEPTH = 14,     /* calls within calls, too many or too deep for the stack */
+    KILN_ERROR_ASSERTION = 15  /* an assertion of a tensor program does not hold */
 };
 
 /* ---- values ---------------------------------------------------------------------------- */

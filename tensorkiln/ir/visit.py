@@ -284,8 +284,8 @@ def free_vars(e: Expr) -> list[Var]:
 
 
 def has_load(e: Expr) -> bool:
-    """Whether an expression reads memory."""
-    return any(isinstance(x, Load) for x in walk(e))
+    """Whether an expression reads memory, or calls what may."""
+    return any(isinstance(x, Load | CallExtern) for x in walk(e))
 
 
 def loads(e: Expr) -> list[Load]:
@@ -294,5 +294,10 @@ def loads(e: Expr) -> list[Load]:
 
 
 def stored_buffers(s: Stmt) -> set[Buffer]:
-    """Buffers a statement writes."""
-    return {t.buffer for t in walk_stmt(s) if isinstance(t, Store)}
+    """Buffers a statement writes, through views of them as well."""
+    stored = {t.buffer for t in walk_stmt(s) if isinstance(t, Store)}
+    views = [t for t in walk_stmt(s) if isinstance(t, MatchBuffer)]
+    for view in reversed(views):  # inner views first
+        if view.buffer in stored:
+            stored.add(view.source)
+    return stored

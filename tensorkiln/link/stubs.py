@@ -1,7 +1,8 @@
 """Stand-ins for the C library at link time.
 
 A linker needs a libc.so.6 only to learn which library defines a symbol, and in which version. A
-stand-in of a few hundred bytes says just that for the symbols that the runtime uses: the output
+stand-in of a few kilobytes says just that for the symbols that the runtime uses, and for those
+that tensor programs may call: the output
 asks for the right libraries and for nothing newer than glibc 2.17, no C library has to be built
 or installed, and a symbol that is not in the table fails the link instead of a customer's start.
 """
@@ -13,14 +14,27 @@ from pathlib import Path
 
 from tensorkiln.base.cache import Cache, key_of
 
+# For T.call_extern: of double, and with an f behind it of float.
+_MATHEMATICS = (
+    "acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 "
+    "fabs fdim floor fma fmax fmin fmod frexp hypot ilogb ldexp lgamma log log10 log1p log2 logb "
+    "lrint lround modf nearbyint nextafter pow remainder rint round scalbn sin sinh sqrt tan tanh "
+    "tgamma trunc"
+)
+
 # soname -> names; on x86-64 in version 2.2.5 except as said below, on aarch64 in 2.17.
 STUB_LIBRARIES: Mapping[str, str] = {
     "libc.so.6": (
         "__register_atfork abort calloc clock_gettime close dl_iterate_phdr free getauxval getenv "
         "madvise malloc mmap munmap open posix_memalign pthread_attr_destroy pthread_self read "
         "realloc sched_getaffinity sigfillset "
-        "snprintf strchr strcmp strlen strncmp strrchr strtol syscall sysconf vsnprintf"
+        "snprintf strchr strcmp strlen strncmp strrchr strtol syscall sysconf vsnprintf "
+        # for T.call_extern
+        "abs atof atoi bsearch clock fflush isalnum isalpha isdigit islower isspace isupper labs "
+        "llabs memchr memcmp memmove printf putchar puts qsort rand srand strcat strcpy strncpy "
+        "strtod strtoll time tolower toupper"
     ),
+    "libm.so.6": " ".join(f"{name} {name}f" for name in _MATHEMATICS.split()),
     "libpthread.so.0": (
         "pthread_attr_getstack pthread_create pthread_detach pthread_getattr_np "
         "pthread_mutex_lock pthread_mutex_unlock pthread_sigmask"

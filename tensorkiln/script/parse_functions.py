@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tensorkiln.base.errors import nearest
-from tensorkiln.ir.dtype import BOOL, DTYPES, INT64, DType
+from tensorkiln.ir.dtype import BOOL, DTYPES, HANDLE, INT64, DType
 from tensorkiln.ir.expr import (
     BINARY,
     INTRINSICS,
@@ -163,7 +163,11 @@ def _call_extern(p: ExprParser, node: ast.Call) -> Expr:
 
 def _result_type(p: ExprParser, node: ast.expr) -> DType:
     void = isinstance(node, ast.Constant) and node.value == "void"
-    return DType("void") if void else p.dtype(node)
+    dtype = DType("void") if void else p.dtype(node)
+    if dtype == HANDLE or dtype.lanes != 1:
+        hint = '"void" where a pointer is returned and not used'
+        raise p.fail(node, f"a C function that returns {dtype}", hint)
+    return dtype
 
 
 def _unrolled(p: ExprParser, node: ast.Call) -> Python:

@@ -125,8 +125,9 @@ class TirParser:
         dtype: DType,
         scope: str,
         options: list[ast.keyword],
+        align: int = 64,
     ) -> Buffer:
-        align, strides = 64, None
+        strides = None
         for k in options:
             if k.arg == "scope":
                 scope = str(self.exprs.literal(k.value))
@@ -249,7 +250,7 @@ class TirParser:
         ranges = self.exprs.ranges(place.slice, source)
         shape = self.exprs.shape(call.args[1])
         dtype = self.exprs.dtype(call.args[2]) if len(call.args) == 3 else source.dtype
-        buf = self._buffer_of(target.id, shape, dtype, source.scope, call.keywords)
+        buf = self._buffer_of(target.id, shape, dtype, source.scope, call.keywords, dtype.bytes)
         if buf.dtype != source.dtype:
             raise self.fail(call, f"a view of {source.dtype} as {buf.dtype}")
         if buf.strides_given is None:

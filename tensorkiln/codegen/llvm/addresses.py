@@ -113,7 +113,8 @@ class Addresses(Arithmetic, ABC):
         size = 1 if buf.dtype.is_bool else buf.dtype.bytes
         by_depth: dict[int, list[tuple[int, Expr]]] = {}
         for scale, e in flat.terms:
-            by_depth.setdefault(self._scope_of(e).depth, []).append((scale, e))
+            depth = max(self._scope_of(e).depth, st.views.get(buf, 0))
+            by_depth.setdefault(depth, []).append((scale, e))
         ptr = st.buffers[buf]
         for depth in sorted(by_depth):
             scope = st.scopes[depth]

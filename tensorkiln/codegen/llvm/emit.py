@@ -7,7 +7,7 @@ so no mid-level optimisation pass is needed but SROA (register buffers are one a
 
 from __future__ import annotations
 
-from tensorkiln.base.errors import InternalError
+from tensorkiln.base.errors import InternalError, UnsupportedError
 from tensorkiln.codegen.llvm.lines import FunctionState
 from tensorkiln.codegen.llvm.types import llvm_type, memory_type
 from tensorkiln.codegen.llvm.values import Values
@@ -20,7 +20,22 @@ from tensorkiln.ir.expr import (
     Var,
     int_value,
 )  # fmt: skip
-from tensorkiln.ir.stmt import Alloc, CallKernel, For, If, Let, Prefetch, PrimFunc, Seq, Stmt, Store
+from tensorkiln.ir.stmt import (
+    Alloc,
+    Assert,
+    CallKernel,
+    Evaluate,
+    For,
+    If,
+    Let,
+    MatchBuffer,
+    Prefetch,
+    PrimFunc,
+    Seq,
+    Stmt,
+    Store,
+    While,
+)
 from tensorkiln.ir.visit import has_load, stmt_exprs, walk, walk_stmt
 from tensorkiln.target import Target
 
@@ -31,6 +46,10 @@ class Emitter(Values):
     def __init__(self, func: PrimFunc, target: Target):
         super().__init__(func, target)
         self.body_count = 0
+        self.messages: list[str] = []
+        # Two names of one piece of memory: an operand's place taken over, or a view.
+        views = any(isinstance(s, MatchBuffer) for s in walk_stmt(func.body))
+        self.aliases = bool(func.inplace) or views
 
     def module(self) -> str:
         """The whole text of the kernel's LLVM module."""
@@ -38,19 +57,27 @@ class Emitter(Values):
         for i, p in enumerate(self.func.params):
             params[p] = f"%p{i}"
         self._function(f"@{self.func.name}", params, self.func.body, extra="")
-        text = "\n\n".join(reversed(self.done))
+        text = "\n\n".join([*self.messages, *reversed(self.done)])
         return text + "\n\n" + "\n".join(sorted(self.declares)) + "\n\n!0 = !{i32 1}\n"
 
     def _function(
-        self, name: str, params: dict[Buffer | Var, str], body: Stmt, *, extra: str
+        self,
+        name: str,
+        params: dict[Buffer | Var, str],
+        body: Stmt,
+        *,
+        extra: str,
+        failure: str | None = None,
     ) -> None:
         """Emit `define void name(params extra)`. Parallel bodies get i64 %begin, %end in extra."""
         saved = self._state
-        self._state = FunctionState(params)
+        self._state = FunctionState(params, failure=failure)
         linkage = "internal " if extra else ""
-        alias = "" if self.func.inplace else " noalias"
+        alias = "" if self.aliases else " noalias"
         args = [
-            f"ptr{alias} {v}" if isinstance(p, Buffer) else f"{llvm_type(p.dtype)} {v}"
+            f"ptr{alias if v != failure else ''} {v}"
+            if isinstance(p, Buffer)
+            else f"{llvm_type(p.dtype)} {v}"
             for p, v in params.items()
         ]
         root = self._open_scope()
@@ -78,11 +105,16 @@ class Emitter(Values):
         captured: dict[Buffer | Var, str] = {
             p: v for p, v in (*st.buffers.items(), *st.vars.items()) if p in used
         }
+        cell = Buffer("failure", INT64, ())
+        fails = any(isinstance(t, Assert) for t in walk_stmt(loop))
+        if fails:
+            captured[cell] = st.failure or self._failure_cell()
         name = f"@{self.func.name}.body{k}"
         inner: dict[Buffer | Var, str] = {p: f"%c{i}" for i, p in enumerate(captured)}
         types = ["ptr" if isinstance(p, Buffer) else llvm_type(p.dtype) for p in captured]
         struct_type = "{" + ", ".join(types) + "}"
-        self._function(name, inner, loop, extra=(", " if inner else "") + "i64 %begin, i64 %end")
+        extra = (", " if inner else "") + "i64 %begin, i64 %end"
+        self._function(name, inner, loop, extra=extra, failure=inner.get(cell))
         thunk = [f"define internal void {name}.entry(ptr %closure, i64 %begin, i64 %end) #0 {{"]
         args = []
         for i, t in enumerate(types):
@@ -101,6 +133,37 @@ class Emitter(Values):
         self.declares.add("declare void @kiln_parallel_for(ptr, ptr, i64)")
         st.written(None)
         self._emit(f"  call void @kiln_parallel_for(ptr {name}.entry, ptr {closure}, i64 {extent})")
+        if fails:
+            self._leave_if_failed(captured[cell])
+
+    def _failure_cell(self) -> str:
+        """Where the bodies of a parallel loop put the message of an assertion that fails."""
+        cell = self._fresh()
+        self._state.allocas.append(f"  {cell} = alloca ptr, align 8")
+        self._emit(f"  store ptr null, ptr {cell}, align 8")
+        return cell
+
+    def _leave_if_failed(self, cell: str) -> None:
+        message = self._line(f"load atomic ptr, ptr {cell} monotonic, align 8")
+        good, bad = self._label(), self._label()
+        failed = self._line(f"icmp ne ptr {message}, null")
+        self._emit(f"  br i1 {failed}, label %{bad}, label %{good}")
+        self._fail(bad, message)
+        self._emit(f"{good}:")
+        self._state.enter(good)
+
+    def _fail(self, label: str, message: str) -> None:
+        """A block that records the message and leaves the function; in the body of a parallel
+        loop the function around it does the recording, in the thread of the caller."""
+        self._emit(f"{label}:")
+        if self._state.failure is None:
+            self.declares.add("declare void @kiln_assertion_failed(ptr)")
+            self._emit(f"  call void @kiln_assertion_failed(ptr {message})")
+        else:
+            self._emit(
+                f"  store atomic ptr {message}, ptr {self._state.failure} monotonic, align 8"
+            )
+        self._emit("  ret void")
 
     def _stmt(self, s: Stmt) -> None:
         match s:
@@ -130,6 +193,16 @@ class Emitter(Values):
                 self._if(self.value(cond), then, orelse)
             case Alloc(buf, body):
                 self._alloc(buf)
+                self._stmt(body)
+            case While(cond, body):
+                self._while(cond, body)
+            case Assert(cond, message):
+                self._assert(cond, message)
+            case Evaluate(value):
+                self.value(value)
+            case MatchBuffer(buf, source, indices, body):
+                self._state.buffers[buf] = self._address(source, indices)[0]
+                self._state.views[buf] = len(self._state.scopes) - 1
                 self._stmt(body)
             case Prefetch(buf, indices, locality, write):
                 ptr, _ = self._address(buf, indices)
@@ -205,6 +278,43 @@ class Emitter(Values):
         self._emit(f"{end}:")
         st.enter(end)
 
+    def _while(self, cond: Expr, body: Stmt) -> None:
+        """A loop that is tested at its top."""
+        st = self._state
+        head, inside, end = self._label(), self._label(), self._label()
+        whole = self._open_scope()
+        self._emit(f"  br label %{head}")
+        self._emit(f"{head}:")
+        st.enter(head)
+        test = self._open_scope()  # its values hold in the body as well
+        holds = self.value(cond)
+        self._emit(f"  br i1 {holds}, label %{inside}, label %{end}")
+        self._emit(f"{inside}:")
+        st.enter(inside)
+        self._stmt(body)
+        self._emit(f"  br label %{head}")
+        self._close_scope()
+        st.scopes[-1].lines.extend(test.lines)
+        self._close_scope()
+        st.scopes[-1].lines.extend(whole.lines)
+        self._emit(f"{end}:")
+        st.enter(end)
+
+    def _assert(self, cond: Expr, message: str) -> None:
+        """Go on where the condition holds."""
+        st = self._state
+        text = message.encode() + b"\0"
+        name = f"@{self.func.name}.message{len(self.messages)}"
+        escaped = "".join(map(_escaped, text))
+        self.messages.append(
+            f'{name} = private unnamed_addr constant [{len(text)} x i8] c"{escaped}"'
+        )
+        good, bad = self._label(), self._label()
+        self._emit(f"  br i1 {self.value(cond)}, label %{good}, label %{bad}")
+        self._fail(bad, name)
+        self._emit(f"{good}:")
+        st.enter(good)
+
     def _alloc(self, buf: Buffer) -> None:
         st = self._state
         if buf.scope == "register":
@@ -217,11 +327,21 @@ class Emitter(Values):
                 where = f"{self.func.name}: local buffer {buf.name}"
                 raise InternalError(f"{where} has a symbolic size")
             size *= n
+        if buf.strides_given is not None and size:
+            size = 1 + sum(self._last(buf, k) for k in range(len(buf.shape)))
         name = self._fresh()
         st.allocas.append(
             f"  {name} = alloca [{size} x {memory_type(buf.dtype)}], align {buf.align}"
         )
         st.buffers[buf] = name
+
+    def _last(self, buf: Buffer, k: int) -> int:
+        """How far the last element along dimension `k` lies behind the first."""
+        stride, extent = int_value(buf.strides[k]), int_value(buf.shape[k])
+        if stride is None or extent is None or stride < 0:
+            where = f"{self.func.name}: local buffer {buf.name}"
+            raise UnsupportedError(f"{where} has strides that are not constant numbers >= 0")
+        return stride * (extent - 1)
 
     def _store(self, s: Store) -> None:
         value = self.value(s.value)
@@ -231,7 +351,7 @@ class Emitter(Values):
             self._emit(f"  store {llvm_type(dtype)} {value}, ptr {slot}")
             return
         ptr, stride = self._address(s.buffer, s.indices)
-        self._state.written(None if self.func.inplace else s.buffer)
+        self._state.written(None if self.aliases else s.buffer)
         if dtype.is_bool:
             value = self._line(
                 f"zext {llvm_type(dtype)} {value} to {llvm_type(DType('uint8', dtype.lanes))}"
@@ -251,18 +371,27 @@ def _used(s: Stmt) -> set[Buffer | Var]:
     used: set[Buffer | Var] = set()
     for t in walk_stmt(s):
         if isinstance(t, (Store, Prefetch)):
-            used.add(t.buffer)
-            for d in t.buffer.shape:
-                used.update(x for x in walk(d) if isinstance(x, Var))
+            used |= _of_buffer(t.buffer)
+        elif isinstance(t, MatchBuffer):
+            used |= _of_buffer(t.buffer) | _of_buffer(t.source)
         for e in stmt_exprs(t):
             for x in walk(e):
                 if isinstance(x, Var):
                     used.add(x)
                 elif isinstance(x, Load | AddressOf):
-                    used.add(x.buffer)
-                    for d in x.buffer.shape:
-                        used.update(y for y in walk(d) if isinstance(y, Var))
+                    used |= _of_buffer(x.buffer)
     return used
+
+
+def _of_buffer(b: Buffer) -> set[Buffer | Var]:
+    """A buffer and the variables of its type."""
+    sizes = (*b.shape, *(b.strides_given or ()))
+    return {b, *(x for d in sizes for x in walk(d) if isinstance(x, Var))}
+
+
+def _escaped(byte: int) -> str:
+    """One byte of an LLVM string."""
+    return chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\' else f"\\{byte:02X}"
 
 
 def emit_llvm(func: PrimFunc, target: Target) -> str:

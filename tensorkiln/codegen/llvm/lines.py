@@ -8,6 +8,7 @@ from tensorkiln.codegen.llvm.types import llvm_type, suffix
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import (
+    CallExtern,
     Expr,
     Load,
     Var,
@@ -37,6 +38,10 @@ class FunctionState:
     depths: dict[Var, int] = field(default_factory=dict)
     buffers: dict[Buffer, str] = field(default_factory=dict)
     registers: dict[Buffer, dict[tuple[tuple[int, ...], int], str]] = field(default_factory=dict)
+    # The depth of the scope in which the pointer of a view is made.
+    views: dict[Buffer, int] = field(default_factory=dict)
+    # In the body of a parallel loop: where the message of a failed assertion goes.
+    failure: str | None = None
     block: str = "entry"
     in_parallel: bool = False
     # Loads of this basic block that no store has made stale: (buffer, pointer, offset, type).
@@ -106,7 +111,7 @@ class Lines:
         for x in walk(e):
             if isinstance(x, Var):
                 depth = max(depth, st.depths[x])
-            elif isinstance(x, Load):
+            elif isinstance(x, Load | CallExtern):
                 return st.scopes[-1]
         return st.scopes[depth]
 

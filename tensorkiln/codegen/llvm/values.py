@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from tensorkiln.base.errors import InternalError
+from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.codegen.llvm.addresses import Addresses
 from tensorkiln.codegen.llvm.math import expand
 from tensorkiln.codegen.llvm.types import float_literal, llvm_type, memory_type
-from tensorkiln.ir.dtype import HANDLE, INT64, DType
+from tensorkiln.ir.dtype import HANDLE, INT64, VOID, DType
 from tensorkiln.ir.expr import (
     BITCASTS,
     AddressOf,
     Binary,
     Broadcast,
+    CallExtern,
     Cast,
     Expr,
     FloatImm,
@@ -44,6 +45,8 @@ class Values(Addresses):
 
     def _emit_value(self, e: Expr, cache: dict[int, tuple[Expr, str]]) -> str:
         dtype = e.dtype
+        if isinstance(e, CallExtern):
+            return self._extern(e, cache)
         t = llvm_type(dtype)
         match e:
             case IntImm(value):
@@ -128,6 +131,33 @@ class Values(Addresses):
             v = self._line(f"icmp ne {t} {v}, {'0' if dtype.lanes == 1 else 'zeroinitializer'}")
         return v
 
+    def _extern(self, e: CallExtern, cache: dict[int, tuple[Expr, str]]) -> str:
+        """A call of a C function; narrow integers are extended, as C compilers expect."""
+        args, types = [], []
+        for a in e.args:
+            if isinstance(a, AddressOf):
+                value, t = self._address(a.buffer, a.indices)[0], "ptr"
+            else:
+                value, t = self._value(a, cache), _c_type(a.dtype)
+            types.append(t)
+            args.append(f"{t} {value}")
+        result = " ".join(reversed(_c_type(e.dtype).split()))
+        declared = f"declare {result} @{e.name}({', '.join(types)})"
+        if any(f" @{e.name}(" in d and d != declared for d in self.declares):
+            raise UserError(
+                f"C function {e.name} is called with two signatures",
+                code="extern-signature",
+                where=self.func.name,
+                hint="give all calls the same types, with T.Cast",
+            )
+        self.declares.add(declared)
+        self._state.written(None)
+        call = f"call {result} @{e.name}({', '.join(args)})"
+        if e.dtype == VOID:
+            self._emit(f"  {call}")
+            return ""
+        return self._line(call)
+
     def _intrin(self, name: str, args: list[str], dtype: DType) -> str:
         t = llvm_type(dtype)
         if name in ("fma", "isnan") and dtype.bits == 16:
@@ -148,3 +178,14 @@ class Values(Addresses):
         for var, e in lets:
             st.vars[var], st.depths[var] = self.value(e), len(st.scopes) - 1
         return self.value(answer)
+
+
+def _c_type(dtype: DType) -> str:
+    """How C passes or returns a value of this type."""
+    if dtype == VOID:
+        return "void"
+    if dtype == HANDLE:
+        return "ptr"
+    extended = dtype.bits < 32 and not dtype.is_float
+    attribute = " zeroext" if dtype.is_unsigned else " signext"
+    return llvm_type(dtype) + (attribute if extended else "")

@@ -180,11 +180,11 @@ class ExprPrinter:
         inner = ", ".join([self.dim(d, quoted) for d in shape])
         return f"({inner},)" if len(shape) == 1 else f"({inner})"
 
-    def buffer_args(self, b: Buffer, quoted: bool) -> str:
+    def buffer_args(self, b: Buffer, quoted: bool, align: int = 64) -> str:
         """What stands between the parentheses of `T.Buffer(...)`."""
         text = f'{self.dims(b.shape, quoted)}, "{b.dtype}"'
         text += "" if b.scope == "global" else f', scope="{b.scope}"'
-        text += "" if b.align == 64 else f", align={b.align}"
+        text += "" if b.align == align else f", align={b.align}"
         if b.strides_given is not None:
             text += f", strides={self.dims(b.strides_given, quoted)}"
         return text

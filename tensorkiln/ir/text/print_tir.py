@@ -118,9 +118,9 @@ class TirPrinter(ExprPrinter):
 
     def _made(self, s: Alloc | MatchBuffer) -> tuple[str, str]:
         """The new buffer's name, and the call that makes it."""
-        args = self.buffer_args(s.buffer, quoted=False)
-        call = f"T.alloc_buffer({args})"
+        call = f"T.alloc_buffer({self.buffer_args(s.buffer, quoted=False)})"
         if isinstance(s, MatchBuffer):
+            args = self.buffer_args(s.buffer, False, s.buffer.dtype.bytes)
             call = f"T.match_buffer({self.buffer(s.source)}[{self.index(s.indices)}], {args})"
         return self.names.bind(s.buffer, s.buffer.name, "b"), call
 
