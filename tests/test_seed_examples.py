@@ -209,6 +209,10 @@ def test_no_tir_pipeline_rejects_loops_that_are_not_lowered() -> None:
 def test_no_pipelines_on_a_lowered_module(lib: tvm.Executable) -> None:
     again = tvm.compile(lib.module, "llvm", relax_pipeline=None, tir_pipeline=None)
     assert again.artifacts == lib.artifacts
+    (text,) = (a.text() for a in lib.artifacts if a.file_name == "module.py")
+    parsed = tvm.script.from_source(text)
+    again = tvm.compile(parsed, "llvm", relax_pipeline=None, tir_pipeline=None)
+    assert again.artifacts == lib.artifacts
 
 
 @pytest.mark.parametrize("name", ["auot", "defautl", "fuse_ops"])

@@ -103,6 +103,47 @@ class Symbolic:
         return y
 
 
+@tk.script.ir_module
+class Parallel:
+    """Calls in a parallel loop, at addresses computed from its variable; a row per storage."""
+
+    @T.prim_func(private=True)
+    def fill(a: T.Buffer((8,), "float32", align=4), k: T.int64):
+        T.func_attr({"note": "outputs are inferred"})
+        for i in range(8):
+            a[i] = T.Cast("float32", k * 8 + i)
+
+    @T.prim_func(private=True)
+    def total(a: T.Buffer((8,), "float32", align=4), y: T.Buffer((1,), "float32", align=4)):
+        y[0] = T.float32(0)
+        for i in range(8):
+            y[0] = y[0] + a[i]
+
+    @R.function
+    def init():
+        v0 = R.alloc_storage(32 * 16)
+        v1 = R.alloc_storage(4 * 16)
+        return (v0, v1)
+
+    @T.prim_func(private=True, outputs=1)
+    def run(
+        x: T.Buffer((16,), "float32", align=4),
+        storages: T.Buffer((2,), "handle", align=8),
+        y: T.Buffer((16,), "float32", align=4),
+    ):
+        for k in T.parallel(16):
+            T.call(Parallel.fill, storages[0] + k * 32, k)
+            T.call(Parallel.total, storages[0] + k * 32, T.address_of(y[k]))
+
+    @R.function
+    def main(x: R.Tensor((16,), "float32")) -> R.Tensor((16,), "float32"):
+        storages: R.Tuple(R.Object, R.Object) = R.call_packed(
+            "alloc_cached_storage_set", Parallel.init, key="rows"
+        )
+        y: R.Tensor((16,), "float32") = Parallel.run(x, storages)
+        return y
+
+
 seen: list[tuple[tuple[int, int], ...]] = []
 
 
@@ -136,6 +177,63 @@ Y = ((X + 1) * 2) ** 2 + 5
 def test_the_numbers(lib: tk.runtime.Module) -> None:
     vm = tk.runtime.Executor(lib, tk.cpu())
     assert vm["main"](X).numpy().tolist() == Y.tolist()
+
+
+def test_calls_in_a_parallel_loop() -> None:
+    vm = tk.runtime.Executor(tk.compile(Parallel), tk.cpu())
+    expected = np.arange(128, dtype="float32").reshape(16, 8).sum(axis=1)
+    assert vm["main"](np.zeros(16, "float32")).numpy().tolist() == expected.tolist()
+
+
+def test_the_text_comes_back() -> None:
+    for mod in (After, Symbolic, Parallel):
+        exe = tk.compile(mod)
+        (text,) = (a.text() for a in exe.artifacts if a.file_name == "module.py")
+        again = tk.compile(tk.script.from_source(text), relax_pipeline=None, tir_pipeline=None)
+        assert again.artifacts == exe.artifacts
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("(v0, v1)", "(v0, x)", "item 1 of the tuple is an integer, expected a storage"),
+        ("return (v0, v1)", "return v1", "gave a tensor, expected a tuple of storages"),
+        ('cls.graph_init, key="k"', 'x, key="k"', "takes a function that makes storages"),
+        ("x, storage_set)", "x, (storage_set,))", "item 0 of a set must be a storage"),
+        ("(v0, v1)", "(v0,)", r"must have shape \[2\], received \[1\]"),
+    ],
+)
+def test_sets_that_are_none(old: str, new: str, says: str) -> None:
+    text = """
+@tk.script.ir_module
+class After:
+    @R.function
+    def graph_init() -> R.Object:
+        x = R.prim_value(3)
+        v0 = R.alloc_storage(16)
+        v1 = R.alloc_storage(16)
+        return (v0, v1)
+
+    @T.prim_func(private=True, outputs=1)
+    def run(
+        x: T.Buffer((4,), "float32", align=4),
+        s: T.Buffer((2,), "handle", align=8),
+        y: T.Buffer((4,), "float32", align=4),
+    ):
+        y[0] = x[0]
+
+    @R.function
+    def main(x: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):
+        cls = After
+        storage_set: R.Object = R.call_packed("alloc_cached_storage_set", cls.graph_init, key="k")
+        y: R.Tensor((4,), "float32") = cls.run(x, storage_set)
+        return y
+"""
+    assert old in text
+    text = text.replace(old, new)
+    vm = tk.runtime.Executor(tk.compile(tk.script.from_source(text)), tk.cpu())
+    with pytest.raises(Exception, match=says):
+        vm["main"](X)
 
 
 def test_storages_are_kept(lib: tk.runtime.Module) -> None:

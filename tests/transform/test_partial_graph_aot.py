@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
 
 import tensorkiln as tk
 from tensorkiln.base.errors import InternalError, UserError
@@ -22,6 +23,7 @@ from tensorkiln.script import constant_table, from_source, print_function, print
 from tensorkiln.target import Target
 from tensorkiln.transform.relax.partial_graph_aot import partial_graph_aot
 from tests.transform.graphs import Graph, graph, rand
+from tests.transform.test_random_graphs import modules
 
 TARGET = Target({"kind": "llvm", "mcpu": "haswell"})
 GOLDEN = Path(__file__).parent / "golden"
@@ -74,6 +76,19 @@ def test_the_text_is_all_there_is(rows: object) -> None:
     assert second.artifacts == exe.artifacts
     third = tk.compile(again, TARGET)  # the passes leave alone what is planned
     assert third.artifacts == exe.artifacts
+
+
+@settings(max_examples=25, deadline=None)
+@given(modules())
+def test_any_graph_comes_back_from_its_text(mod: IRModule) -> None:
+    planned = lowered(mod)
+    again = from_source(print_module(planned), constant_table(planned))  # type: ignore[arg-type]
+    verify(again)
+    assert first_difference(planned, again) is None
+    (f,), (g,) = planned.graphs, again.graphs
+    one, two = planned_graph(f, planned), planned_graph(g, again)
+    assert [c.name for c in one.calls] == [c.name for c in two.calls]
+    assert [c.span for c in one.calls] == [c.span for c in two.calls]
 
 
 def test_what_is_planned_stays() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import keyword
 import math
 import weakref
 from collections.abc import Callable
@@ -37,7 +36,7 @@ from tensorkiln.ir.relax import (
     TupleType,
     Type,
 )
-from tensorkiln.ir.text.names import Names, identifier, string
+from tensorkiln.ir.text.names import Names, identifier, is_word, string
 from tensorkiln.ir.text.print_tir import TirPrinter
 from tensorkiln.ir.text.syntax import GRAPH_WORDS, INLINE_ELEMENTS
 
@@ -213,8 +212,7 @@ class RelaxPrinter:
 
     def _ref(self, name: str) -> str:
         """A function of the module."""
-        plain = name.isidentifier() and not keyword.iskeyword(name)
-        return f"{self._module}.{name}" if plain else f"{self._module}[{string(name)}]"
+        return f"{self._module}.{name}" if is_word(name) else f"{self._module}[{string(name)}]"
 
     def _call(self, c: Call) -> str:
         args = [self.value(a) for a in c.args]
@@ -230,7 +228,7 @@ class RelaxPrinter:
             options.remove(f"name={string(c.attrs['name'])}")
         elif c.callee == "call_tir_inplace" and _is_inplace(c):
             head, args = f"R.{c.callee}", [args[0], f"[{', '.join(args[1:])}]"]
-        elif all(map(_is_word, c.callee.split("."))) and c.callee not in GRAPH_WORDS:
+        elif all(map(is_word, c.callee.split("."))) and c.callee not in GRAPH_WORDS:
             head = f"R.{c.callee}"
         else:
             head, args = "R.op", [string(c.callee), *args]
@@ -238,8 +236,8 @@ class RelaxPrinter:
 
     def _keywords(self, attrs: Attrs) -> list[str]:
         """Attributes as keyword arguments, through ** where a name is no keyword."""
-        plain = [(k, v) for k, v in attrs.items_ if _is_word(k) and k != "span"]
-        other = [(k, v) for k, v in attrs.items_ if not _is_word(k) or k == "span"]
+        plain = [(k, v) for k, v in attrs.items_ if is_word(k) and k != "span"]
+        other = [(k, v) for k, v in attrs.items_ if not is_word(k) or k == "span"]
         out = [f"{k}={self.attr(v)}" for k, v in plain]
         if other:
             out.append(f"**{{{', '.join(f'{string(k)}: {self.attr(v)}' for k, v in other)}}}")
@@ -276,10 +274,6 @@ _NAMED: dict[str, Callable[[list[str]], list[str]]] = {
     "call_packed": lambda args: args,
     "call_dps_packed": lambda args: [f"[{', '.join(args)}]"],
 }
-
-
-def _is_word(text: str) -> bool:
-    return text.isidentifier() and not keyword.iskeyword(text)
 
 
 def _inline(c: Constant) -> list[str] | None:
