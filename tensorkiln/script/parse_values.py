@@ -15,6 +15,7 @@ from tensorkiln.ir.dtype import BOOL, DType
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import AnyFunction
 from tensorkiln.ir.relax import (
+    IMPURE_OPS,
     Binding,
     Bound,
     Call,
@@ -193,7 +194,7 @@ class ValueParser:
         """What the caller's `infer` says, its error underlining the call."""
         if call.op == "call_packed":
             return ObjectType()
-        if self.module.infer is None:
+        if self.module.infer is None or call.op in IMPURE_OPS:
             return None
         try:
             return self.module.infer(call)

@@ -40,8 +40,9 @@ def same(have: list[Any], want: list[Any]) -> None:
 
 def run(mod: IRModule, program: Program) -> list[Any]:
     def copied(v: Any) -> Any:
-        return tuple(map(copied, v)) if isinstance(v, tuple) else np.array(v) if (
-            isinstance(v, np.ndarray)) else v  # fmt: skip
+        if isinstance(v, tuple):
+            return tuple(map(copied, v))
+        return v.copy() if isinstance(v, np.ndarray) else v
 
     inputs = {k: copied(v) for k, v in program.inputs.items()}
     return evaluate(mod, inputs, packed=program.packed)

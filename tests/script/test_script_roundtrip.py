@@ -17,6 +17,7 @@ from tensorkiln.ir.verify import verify
 from tensorkiln.script import constant_table, from_source, print_function, print_module
 
 from .generate import graphs, modules, prim_funcs
+from .generate_outer import outers
 
 FAST = settings(
     deadline=None, max_examples=150, suppress_health_check=list(HealthCheck), derandomize=True
@@ -53,6 +54,13 @@ def test_tensor_programs_come_back(f: PrimFunc) -> None:
 def test_graphs_come_back(f: Function) -> None:
     verify(IRModule((f,)))
     check(IRModule((f,)))
+
+
+@FAST
+@given(outers())
+def test_outer_functions_come_back(mod: IRModule) -> None:
+    verify(mod)
+    check(mod)
 
 
 @settings(FAST, max_examples=60)

@@ -85,6 +85,7 @@ class RelaxPrinter:
     def __init__(self, constants: Constants, module: str, *, canonical: bool = False):
         self.names = Names(canonical=canonical)
         self.names.reserve(module)
+        self.names.reserve("_")  # in scripts, what nothing reads
         self.lines: list[str] = []
         self._tir = TirPrinter(self.names)
         self._constants, self._module, self._canonical = constants, module, canonical
