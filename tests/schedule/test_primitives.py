@@ -6,6 +6,7 @@ import inspect
 import time
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import indent
 
 import numpy as np
 import pytest
@@ -281,13 +282,21 @@ def test_every_primitive_is_documented(golden: Callable[[Path, str], None]) -> N
     """docs/primitives.md is the docstrings."""
     parts = [HEAD]
     for name, function in PRIMITIVES.items():
-        text = "\n".join(line.removeprefix("    ") for line in (function.__doc__ or "").split("\n"))
+        text = _with_example(inspect.getdoc(function) or "")
         if function.__name__ != name:
             text = f"Another name of `{function.__name__}`."
         assert text and ("->" in text or "Another" in text), name
         shown = [str(p) for k, p in _parameters(function) if k not in ("f", "check")]
         parts.append(f"\n## {name}\n\n`{name}(f, {', '.join(shown)})`\n\n{text.strip()}\n")
     golden(Path(__file__).parents[2] / "docs" / "primitives.md", "".join(parts))
+
+
+def _with_example(doc: str) -> str:
+    """A docstring whose second paragraph, the example, is indented as code."""
+    first, example, *rest = doc.split("\n\n")
+    if not example.startswith("    "):
+        example = indent(example, "    ")
+    return "\n\n".join([first, example, *rest])
 
 
 def _parameters(function: object) -> list[tuple[str, inspect.Parameter]]:
