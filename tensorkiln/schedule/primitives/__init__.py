@@ -8,15 +8,7 @@ from tensorkiln.schedule.primitives.errors import ScheduleError
 from tensorkiln.schedule.primitives.inline import compute_inline, reverse_compute_inline
 from tensorkiln.schedule.primitives.layout import pad, set_scope, storage_align, transform_layout
 from tensorkiln.schedule.primitives.legality import require_order
-from tensorkiln.schedule.primitives.loops import (
-    fuse,
-    partition,
-    peel,
-    reorder,
-    split,
-    split_even,
-    tile,
-)
+from tensorkiln.schedule.primitives.loops import partition, peel, split, split_even
 from tensorkiln.schedule.primitives.marks import annotate, bind, parallel, unroll, vectorize
 from tensorkiln.schedule.primitives.navigate import (
     block,
@@ -27,6 +19,7 @@ from tensorkiln.schedule.primitives.navigate import (
     loops_of,
     parent,
 )
+from tensorkiln.schedule.primitives.nests import fuse, reorder, tile
 from tensorkiln.schedule.primitives.normalise import normal
 from tensorkiln.schedule.primitives.pad_loop import pad_loop
 from tensorkiln.schedule.primitives.rfactor import rfactor

@@ -17,6 +17,7 @@ from tensorkiln.ir.expr import Var
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.schedule.primitives.affine_text import TRUE, AffineText
 from tensorkiln.schedule.primitives.change import change
+from tensorkiln.schedule.primitives.collect import Collector
 from tensorkiln.schedule.primitives.errors import ScheduleError
 from tensorkiln.schedule.primitives.instances import Family, families
 from tensorkiln.schedule.primitives.order import (
@@ -35,7 +36,7 @@ from tensorkiln.schedule.primitives.order import (
     turned,
 )
 from tensorkiln.schedule.primitives.program import dims_of
-from tensorkiln.schedule.primitives.steps import BARRIER, Access, Collector, Step
+from tensorkiln.schedule.primitives.steps import BARRIER, Access, Step
 from tensorkiln.schedule.primitives.witness import describe
 
 
@@ -52,7 +53,7 @@ def require_order(before: PrimFunc, after: PrimFunc, what: str) -> None:
     old = Collector(text, alias)  # type: ignore[arg-type]
     old.enter(paths[0])
     new = Collector(text, alias)  # type: ignore[arg-type]
-    new.views, new.whiles = dict(old.views), old.whiles
+    new.memory.views, new.whiles = dict(old.memory.views), old.whiles
     old.walk(paths[0][-1])
     new.walk(paths[1][-1])
     check = _Check(what, text, old.steps, new.steps)

@@ -10,10 +10,21 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from tensorkiln.arith import Bounds, simplify
+from tensorkiln.arith import Bounds, prove, simplify
 from tensorkiln.base.errors import nearest
-from tensorkiln.ir.expr import Expr, Unary, Var
+from tensorkiln.ir.expr import (
+    Expr,
+    ExprLike,
+    IntImm,
+    Unary,
+    Var,
+    as_expr,
+    binary,
+    const,
+    maximum,
+)
 from tensorkiln.ir.stmt import Block, For, If, PrimFunc, Stmt
+from tensorkiln.ir.text.print_tir import TirPrinter
 from tensorkiln.ir.visit import free_vars, has_load, walk_stmt
 from tensorkiln.schedule.primitives.errors import ScheduleError
 from tensorkiln.schedule.primitives.names import fresh, name_of, names, taken
@@ -132,7 +143,25 @@ def with_loops(known: Bounds, *loops: tuple[Var, Expr | int, Expr | int]) -> Bou
     return known
 
 
+def count_of(at: Place, s: For) -> Expr:
+    """How often a loop runs: never less than 0 times, whatever its extent says."""
+    if prove(binary("ge", s.extent, 0), at.bounds):
+        return s.extent
+    return maximum(s.extent, const(0, s.extent.dtype))
+
+
+def new_names(before: PrimFunc, after: PrimFunc) -> list[str]:
+    """Loops and blocks of `after` that `before` has not, in order."""
+    old = set(names(before.body))
+    return [n for n in names(after.body) if n not in old]
+
+
+def show(e: ExprLike) -> str:
+    """An expression in an error message."""
+    return str(e.value) if isinstance(e, IntImm) else TirPrinter().expr(as_expr(e))
+
+
 __all__ = [
-    "Place", "bounds_of", "dims_of", "normal", "open_at", "open_block", "open_loop", "path_to",
-    "put", "unknown", "with_loops",
+    "Place", "bounds_of", "count_of", "dims_of", "new_names", "normal", "open_at",
+    "open_block", "open_loop", "path_to", "put", "show", "unknown", "with_loops",
 ]  # fmt: skip

@@ -11,16 +11,9 @@ from tensorkiln.schedule.primitives.compute_at import compute_at, reverse_comput
 from tensorkiln.schedule.primitives.distribute import fission
 from tensorkiln.schedule.primitives.inline import compute_inline, reverse_compute_inline
 from tensorkiln.schedule.primitives.layout import pad, set_scope, storage_align, transform_layout
-from tensorkiln.schedule.primitives.loops import (
-    fuse,
-    partition,
-    peel,
-    reorder,
-    split,
-    split_even,
-    tile,
-)
+from tensorkiln.schedule.primitives.loops import partition, peel, split, split_even
 from tensorkiln.schedule.primitives.marks import annotate, bind, parallel, unroll, vectorize
+from tensorkiln.schedule.primitives.nests import fuse, reorder, tile
 from tensorkiln.schedule.primitives.pad_loop import pad_loop
 from tensorkiln.schedule.primitives.rfactor import rfactor
 from tensorkiln.schedule.primitives.sums import compose_reduction, decompose_reduction

@@ -1,0 +1,176 @@
+"""Primitives that join and exchange loops inside one another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tensorkiln.arith import simplify
+from tensorkiln.ir.attrs import NO_ATTRS
+from tensorkiln.ir.expr import (
+    Expr,
+    Var,
+    const,
+)
+from tensorkiln.ir.stmt import For, If, PrimFunc, Stmt
+from tensorkiln.ir.visit import free_vars
+from tensorkiln.schedule.primitives.errors import ScheduleError
+from tensorkiln.schedule.primitives.legality import require_order
+from tensorkiln.schedule.primitives.loops import split
+from tensorkiln.schedule.primitives.program import (
+    Place,
+    count_of,
+    new_names,
+    normal,
+    open_loop,
+    path_to,
+    unknown,
+)
+from tensorkiln.schedule.primitives.rewrite import rewrite
+
+
+def fuse(f: PrimFunc, *loops: str, name: str | None = None) -> PrimFunc:
+    """Make one loop of loops directly inside one another, given outermost first.
+
+    for i in range(4):                  for i_j in range(32):
+        for j in range(8):     ->           C[i_j // 8, i_j % 8] = 0
+            C[i, j] = 0
+    """
+    f = normal(f)
+    if len(loops) < 2:
+        raise ScheduleError(
+            "fuse takes two loops or more", where="fuse()", hint="fuse(f, 'i', 'j')"
+        )
+    done = loops[0]
+    for k, inner in enumerate(loops[1:], 2):
+        last = k == len(loops)
+        wanted = name if last and name is not None else f"{done}_{inner}"
+        before = f
+        f = _fuse(f, done, inner, wanted)
+        done = next(n for n in new_names(before, f))
+    return f
+
+
+def reorder(f: PrimFunc, *loops: str, check: bool = True) -> PrimFunc:
+    """Exchange loops that are directly inside one another: outermost first as listed.
+
+        for i in range(4):                  for j in range(8):
+            for j in range(8):     ->           for i in range(4):
+                C[i, j] = 0                         C[i, j] = 0
+
+    Loops between them that are not listed keep their place; conditions between them move in.
+    """
+    f = normal(f)
+    where = f"reorder({', '.join(map(repr, loops))})"
+    if len(loops) < 2 or len(set(loops)) != len(loops):
+        raise ScheduleError("reorder takes two different loops or more", where=where,
+                            hint="reorder(f, 'j', 'i')")  # fmt: skip
+    at, chain, guards, inner = _chain(f, loops, where)
+    order = iter(loops)
+    by_name = {s.var.name: s for s in chain}
+    new = [by_name[next(order)] if s.var.name in loops else s for s in chain]
+    if all(a is b for a, b in zip(new, chain, strict=True)):
+        return f
+    _bounds_in_order(at, new)
+    body = inner
+    for cond in reversed(guards):
+        body = If(cond, body)
+    for s in reversed(new):
+        body = replace(s, body=body)
+    after = at.close(body)
+    if check:
+        require_order(f, after, where)
+    return after
+
+
+def tile(
+    f: PrimFunc, outer: str, inner: str, outer_factor: int, inner_factor: int,
+    tail: str = "exact", check: bool = True,
+) -> PrimFunc:  # fmt: skip
+    """Cut two loops, directly inside one another, into rectangles.
+
+    for i in range(8):                  for i_0 in range(2):
+        for j in range(8):     ->           for j_0 in range(2):
+            C[i, j] = 0                         for i_1 in range(4):
+                                                    for j_1 in range(4):
+                                                        C[i_0 * 4 + i_1, ...] = 0
+    """
+    if tail == "peel":
+        hint = 'split each loop with tail="peel" and reorder the parts'
+        raise ScheduleError('tail="peel" would make four nests', where="tile", hint=hint)
+    before = normal(f)
+    f = split(before, outer, outer_factor, tail=tail)
+    o0, o1 = new_names(before, f)
+    middle = f
+    f = split(f, inner, inner_factor, tail=tail)
+    i0, i1 = new_names(middle, f)
+    return reorder(f, o0, i0, o1, i1, check=check)
+
+
+def _fuse(f: PrimFunc, outer: str, inner: str, name: str) -> PrimFunc:
+    at, s = open_loop(f, outer, "fuse")
+    at.what = f"fuse({outer!r}, {inner!r})"
+    t = s.body
+    if not isinstance(t, For) or t.var.name != inner:
+        if path_to(f.body, inner) is None:
+            raise unknown(f, inner, at.what)
+        text = f"{inner!r} is not directly inside {outer!r}"
+        raise at.fail(text, "reorder or split so that nothing stands between them")
+    if t.kind != s.kind:
+        hint = "fuse first, then mark the loop that comes out"
+        raise at.fail(f"{outer!r} is {s.kind} and {inner!r} is {t.kind}", hint)
+    if s.kind == "thread":
+        raise at.fail("loops bound to thread indices", "fuse first, then bind")
+    if s.var in (*free_vars(t.lo), *free_vars(t.extent)):
+        text = f"the range of {inner!r} depends on {outer!r}"
+        raise at.fail(text, "give it the largest range and a condition")
+    if s.var.dtype != t.var.dtype:
+        raise at.fail(f"{outer!r} is {s.var.dtype} and {inner!r} is {t.var.dtype}")
+    var = Var(at.name(name), s.var.dtype)
+    zero, width = const(0, s.var.dtype), count_of(at, t)
+    extent = simplify(count_of(at, s) * width, at.bounds)
+    known = at.bounds.with_loop(var, zero, extent)
+    values = {
+        s.var: simplify(s.lo + var // width, known),
+        t.var: simplify(t.lo + var % width, known),
+    }
+    attrs = type(s.attrs).of(**{**t.attrs, **s.attrs}) if t.attrs or s.attrs else NO_ATTRS
+    return at.close(For(var, zero, extent, s.kind, rewrite(t.body, values, known), attrs))
+
+
+def _chain(
+    f: PrimFunc, loops: Sequence[str], where: str
+) -> tuple[Place, list[For], list[Expr], Stmt]:
+    """(place of the outermost, all loops to the innermost, conditions between, what is inside)."""
+    places = {name: open_loop(f, name, "reorder")[0] for name in loops}
+    at = min(places.values(), key=lambda p: len(p.path))
+    at.what = where
+    left = set(loops)
+    chain: list[For] = []
+    guards: list[Expr] = []
+    s: Stmt = at.stmt
+    while left:
+        if isinstance(s, For):
+            chain.append(s)
+            left.discard(s.var.name)
+            s = s.body
+        elif isinstance(s, If) and s.orelse is None:
+            guards.append(s.cond)
+            s = s.then
+        else:
+            name = next(n for n in loops if n in left)
+            text = f"{name!r} is not directly inside {chain[-1].var.name!r}"
+            stands = type(s).__name__.lower()
+            raise at.fail(f"{text}: a {stands} stands between", "split the nest around it first")
+    return at, chain, guards, s
+
+
+def _bounds_in_order(at: Place, chain: list[For]) -> None:
+    """Refuse loops whose range needs a variable of a loop that is now inside."""
+    later = {s.var for s in chain}
+    for s in chain:
+        needed = [v for e in (s.lo, s.extent) for v in free_vars(e) if v in later]
+        if needed:
+            text = f"the range of {s.var.name!r} depends on {needed[0].name!r}"
+            raise at.fail(text, f"keep {needed[0].name!r} outside {s.var.name!r}")
+        later.discard(s.var)

@@ -1,0 +1,162 @@
+"""What straight-line code reads and writes, as accesses of a step."""
+
+from __future__ import annotations
+
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.expr import AddressOf, CallExtern, Expr, Load, Ramp, int_value
+from tensorkiln.ir.stmt import Alloc, Assert, If, Let, MatchBuffer, Prefetch, Region, Stmt, Store
+from tensorkiln.ir.visit import children, stmt_exprs, substmts
+from tensorkiln.schedule.primitives.affine_text import AffineText
+from tensorkiln.schedule.primitives.normalise import update_term
+from tensorkiln.schedule.primitives.steps import BARRIER, Access, Loop, Step
+
+
+class Memory:
+    """Which buffer a name means: `views` of others, `alias` for one that takes another's place,
+    and for those `made` inside loops, the loops."""
+
+    def __init__(self, text: AffineText, alias: dict[Buffer, Buffer]):
+        self.text, self.alias = text, alias
+        self.views: dict[Buffer, Buffer] = {}
+        self.made: dict[Buffer, tuple[Loop, ...]] = {}
+
+    def source(self, b: Buffer) -> tuple[Buffer, bool]:
+        """(the buffer a view is of, whether its own indices mean nothing there)."""
+        viewed = False
+        while b in self.views:
+            b, viewed = self.views[b], True
+        target = self.alias.get(b)
+        if target is not None:
+            return target, viewed or len(target.shape) != len(b.shape) or target.shape != b.shape
+        return b, viewed
+
+    def region(self, r: Region, write: bool) -> Access:
+        """A box as one access."""
+        index: list[str | None] = []
+        conds, exists = [], []
+        for lo, extent in r.ranges:
+            first, count = self.text.maybe(lo), self.text.maybe(extent)
+            if first is None or count is None:
+                index.append(None)
+                continue
+            e = self.text.fresh()
+            exists.append(e)
+            conds.append(f"0 <= {e} < {count}")
+            index.append(f"({first} + {e})")
+        return self.access(r.buffer, write, tuple(index), tuple(conds), tuple(exists), "")
+
+    def access(
+        self, b: Buffer, write: bool, index: tuple[str | None, ...], conds: tuple[str, ...],
+        exists: tuple[str, ...], update: str,
+    ) -> Access:  # fmt: skip
+        """An access, to what a view is of."""
+        target, anywhere = self.source(b)
+        if anywhere:
+            index = (None,) * len(target.shape)
+        own = self.made.get(target, ())
+        return Access(target, write, index, conds, exists, update, own, target)
+
+
+class Touched:
+    """Collects what straight-line code reads and writes into a step."""
+
+    def __init__(self, memory: Memory, into: Step):
+        self.memory, self.into = memory, into
+        self.conds: tuple[str, ...] = ()
+        self.local: set[Buffer] = set()
+        self.barrier = False
+
+    def stmt(self, s: Stmt) -> None:
+        """Take in a statement."""
+        text = self.memory.text
+        match s:
+            case Store(buf, indices, value):
+                for e in indices:
+                    self.expr(e)
+                found = update_term(s)
+                if found is None:
+                    self.expr(value)
+                else:
+                    self.expr(found[1])
+                self.touch(buf, True, indices, "" if found is None else found[0])
+                return
+            case Alloc(buffer):
+                self.local.add(buffer)
+            case MatchBuffer(buffer, source):
+                if source in self.local:
+                    self.local.add(buffer)
+                self.memory.views[buffer] = source
+            case Let(var, value, body):
+                self.expr(value)
+                text.env[var] = text.maybe(value) if var.dtype.is_int else None
+                self.stmt(body)
+                return
+            case If(cond, then, orelse):
+                self.expr(cond)
+                self.guarded(cond, True, then)
+                if orelse is not None:
+                    self.guarded(cond, False, orelse)
+                return
+            case Prefetch():
+                return
+            case Assert():
+                self.everything()
+        for e in stmt_exprs(s):
+            self.expr(e)
+        for t in substmts(s):
+            self.stmt(t)
+
+    def guarded(self, cond: Expr, truth: bool, s: Stmt) -> None:
+        """Take in a statement that runs where `cond` is `truth`."""
+        conds = self.conds
+        self.conds = (*conds, *self.memory.text.known_part(cond, truth)[0])
+        self.stmt(s)
+        self.conds = conds
+
+    def expr(self, e: Expr) -> None:
+        """Take in what an expression reads."""
+        for c in children(e):
+            self.expr(c)
+        match e:
+            case Load(buf, indices):
+                self.touch(buf, False, indices, "")
+            case AddressOf(buf, indices):
+                for write in (False, True):
+                    self.put(buf, write, (None,) * len(buf.shape), (), "")
+            case CallExtern():
+                self.everything()
+
+    def everything(self) -> None:
+        """Nothing may move past this step."""
+        if not self.barrier:
+            self.into.accesses.append(Access(BARRIER, True, ()))
+        self.barrier = True
+
+    def touch(self, b: Buffer, write: bool, indices: tuple[Expr, ...], update: str) -> None:
+        """An access at `indices`; vectors are a range of elements."""
+        texts: list[str | None] = []
+        conds, exists = [], []
+        for e in indices:
+            if isinstance(e, Ramp):
+                base, stride = self.memory.text.maybe(e.base), int_value(e.stride)
+                if base is None or stride is None:
+                    texts.append(None)
+                    continue
+                lane = self.memory.text.fresh()
+                exists.append(lane)
+                conds.append(f"0 <= {lane} < {e.lanes}")
+                texts.append(f"({base} + {stride} * {lane})")
+            else:
+                texts.append(self.memory.text.maybe(e) if e.dtype.lanes == 1 else None)
+        self.put(b, write, tuple(texts), (*conds,), update, tuple(exists))
+
+    def put(
+        self, b: Buffer, write: bool, index: tuple[str | None, ...], conds: tuple[str, ...],
+        update: str, exists: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
+        """List an access once, unless the buffer is the code's own."""
+        if b in self.local:
+            return
+        made = self.memory.access(b, write, index, (*self.conds, *conds), exists, update)
+        if made not in self.into.accesses:
+            self.into.accesses.append(made)
