@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,32 @@ Array = npt.NDArray[Any]
 def graph_function(path: Path, name: str = "main") -> FunctionInfo:
     """What the library says about its graph function `name`; nothing is loaded."""
     functions = inspect_library(path).metadata.functions
-    graphs = [function for function in functions if function.kind == "graph"]
+    graphs = [function for function in functions if function.kind != "tensor"]
     for function in graphs:
         if function.name == name:
-            return function
+            return _of_tensors(function)
     names = [function.name for function in graphs]
     hint = nearest(name, names) or f"it has: {', '.join(names) or 'none'}"
     raise UserError(f"{str(path)!r} has no graph function {name!r}", hint=hint)
+
+
+def _of_tensors(function: FunctionInfo) -> FunctionInfo:
+    """The function, when all that it takes are tensors of known rank."""
+    for tensor in function.inputs:
+        if tensor.dims is None:
+            raise UserError(
+                f"{function.name} takes {tensor.name!r}, {tensor.dtype}; from here only tensors "
+                "can be passed",
+                code="argument-kind",
+                hint=f'tk.runtime.Executor(lib, tk.cpu())["{function.name}"](...) in Python',
+            )
+    return function
+
+
+def output_names(function: FunctionInfo, count: int) -> list[str]:
+    """A name for each tensor that a call gave: those of a tuple are numbered."""
+    names = [tensor.name for tensor in function.outputs]
+    return names if len(names) == count else [f"{names[0]}{i}" for i in range(count)]
 
 
 def open_function(path: Path, name: str = "main") -> Callable[..., list[Array]]:
@@ -35,11 +54,20 @@ def open_function(path: Path, name: str = "main") -> Callable[..., list[Array]]:
     function = tk.runtime.Executor(tk.runtime.load_module(path), tk.cpu())[name]
 
     def call(*arrays: Array) -> list[Array]:
-        result = function(*arrays)
-        outputs = result if isinstance(result, tuple | list) else (result,)
-        return [output.numpy() for output in outputs]
+        return list(_arrays(function(*arrays)))
 
     return call
+
+
+def _arrays(result: object) -> Iterator[Array]:
+    """All tensors and numbers in a result, in order."""
+    if isinstance(result, tuple | list):
+        for part in result:
+            yield from _arrays(part)
+    elif hasattr(result, "numpy"):
+        yield result.numpy()
+    elif isinstance(result, bool | int | float):
+        yield np.asarray(result)
 
 
 def numpy_type(name: str) -> np.dtype[Any]:

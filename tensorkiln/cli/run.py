@@ -17,6 +17,7 @@ from tensorkiln.cli.library import (
     graph_function,
     load_inputs,
     open_function,
+    output_names,
     random_inputs,
 )
 from tensorkiln.cli.options import model_file, read_dims
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     started = time.perf_counter()
     outputs = call(*(given[tensor.name] for tensor in function.inputs))
     seconds = time.perf_counter() - started
-    names = [tensor.name for tensor in function.outputs]
+    names = output_names(function, len(outputs))
     print(_summary(dict(zip(names, outputs, strict=True))))
     print(f"first call {time_text(seconds)}")
     if args.output_dir is not None:

@@ -22,8 +22,8 @@ def time_text(seconds: float) -> str:
 
 
 def dims_text(dims: Sequence[int | str] | None) -> str:
-    """`[1, 3, "h"]` as `1 x 3 x h`; a scalar has none."""
-    return " x ".join(map(str, dims or ())) or "scalar"
+    """`[1, 3, "h"]` as `1 x 3 x h`; a scalar has none. None is for what is no tensor."""
+    return "" if dims is None else " x ".join(map(str, dims)) or "scalar"
 
 
 def columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
