@@ -101,9 +101,10 @@ def _graph(story: Story, colours: Mapping[str, str], anchors: Mapping[str, str])
 def _passes(rows: tuple[PassRow, ...]) -> str:
     most = max((p.seconds for p in rows if not math.isnan(p.seconds)), default=0.0) or 1.0
     return (
-        '<div class="card"><table><tr><th class="n">#</th><th>pass</th><th class="n">time</th>'
+        '<div class="card"><table class="passes"><tr><th class="n">#</th><th>pass</th>'
+        '<th class="n">time</th>'
         '<th></th><th class="n">functions</th><th class="n">lines after</th>'
-        '<th class="change">change</th></tr>'
+        "<th>change</th></tr>"
         f"{''.join(_pass(p, most) for p in rows)}</table></div>"
     )
 
