@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tensorkiln.arith import simplify, simplify_stmt
+from tensorkiln.arith import simplify
 from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.buffer import Buffer, buffer
 from tensorkiln.ir.expr import (
@@ -20,14 +20,13 @@ from tensorkiln.ir.expr import (
     Load,
     Var,
     as_expr,
-    binary,
     const,
     int_value,
     intrin,
     select,
 )
 from tensorkiln.ir.relax import Call, RVar, TensorType
-from tensorkiln.ir.stmt import Alloc, If, Let, PrimFunc, Seq, Stmt, Store, seq
+from tensorkiln.ir.stmt import Alloc, For, PrimFunc, Stmt, Store, seq
 from tensorkiln.ops.channel_window import ChannelWindow
 from tensorkiln.schedule.access import simplify_value
 from tensorkiln.schedule.accumulate import pieces_of
@@ -113,12 +112,8 @@ class Conv:
         return seq(*(zero_border(self.group.out, self.ot, (n, block)) for block in blocks))
 
 
-def conv2d_program(c: Conv, border_with_first_row: bool = False) -> PrimFunc:
-    """for image, panel of channels, row, column: bias + sum over the window, epilogue.
-
-    `border_with_first_row` puts the zeros around a plane into the task of its first row, for
-    schedules that make tasks of rows.
-    """
+def conv2d_program(c: Conv) -> PrimFunc:
+    """for image, panel of channels, row, column: bias + sum over the window, epilogue."""
 
     def pixel(n: Expr, panel: Expr, h: Expr, w: Expr) -> Stmt:
         total = buffer("total", (c.vectors, c.lanes), c.ot.dtype, "local")
@@ -136,28 +131,18 @@ def conv2d_program(c: Conv, border_with_first_row: bool = False) -> PrimFunc:
         sums = _Sums(c, n, panel, h, w).stmt(total)
         return Alloc(total, seq(over(start, "start"), sums, over(finish, "end")))
 
-    def rows(n: Expr, panel: Expr) -> Stmt:
-        def row(h: Expr) -> Stmt:
-            columns = loop("w", c.width, lambda w: pixel(n, panel, h, w))
-            if not border_with_first_row:
-                return columns
-            return seq(_when_first(h, c.border(n, panel)), columns)
+    def image(n: Expr, panel: Expr) -> Stmt:
+        h, w = Var("h"), Var("w")
+        columns = For(w, IntImm(0), IntImm(c.width), "serial", pixel(n, panel, h, w))
+        rows = For(h, IntImm(0), IntImm(c.height), "serial", columns)
+        return seq(c.border(n, panel), rows)
 
-        border = None if border_with_first_row else c.border(n, panel)
-        return seq(border, loop("h", c.height, row))
-
-    body = nest(["n", "panel"], [c.ot.shape[0], c.panels], rows)
+    body = nest(["n", "panel"], [c.ot.shape[0], c.panels], image)
     op_class = "conv2d_depthwise" if c.depthwise else "conv2d_direct"
     return PrimFunc(
-        c.group.name, c.group.params, simplify_stmt(body, {}),
+        c.group.name, c.group.params, body,
         inplace=inplace_params(c.group), op_class=op_class,
     )  # fmt: skip
-
-
-def _when_first(i: Expr, s: Stmt) -> Stmt | None:
-    if isinstance(s, Seq) and not s.stmts:
-        return None
-    return If(binary("eq", i, 0), s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +158,9 @@ class _Sums:
     def stmt(self, total: Buffer) -> Stmt:
         """Add every term to `total`: at once, or piece by piece."""
         c = self.c
-        if c.window is not None:
-            return self._grouped(total)
+        if c.window is not None:  # a grouped convolution reads a range of the input's channels
+            first, count = c.window.start(self.panel), c.window.count(self.panel)
+            return self._taps(total, IntImm(0), simplify(count), simplify(first))
         if c.depthwise:
             return self._taps(total, IntImm(0), 1, IntImm(0))
         granules = -(-_size(c.wt.shape[1]) // c.step)
@@ -197,15 +183,6 @@ class _Sums:
 
         pieces = loop("piece", whole, lambda i: piece(i, size))
         return seq(pieces, piece(as_expr(whole), rest) if rest else None)
-
-    def _grouped(self, total: Buffer) -> Stmt:
-        """A grouped convolution reads a window of the input's channels."""
-        assert self.c.window is not None
-        first, count = Var("first"), Var("count")
-        body = Let(
-            count, self.c.window.count(self.panel), self._taps(total, IntImm(0), count, first)
-        )
-        return Let(first, self.c.window.start(self.panel), body)
 
     def _taps(self, acc: Buffer, lo: Expr, count: ExprLike, first: Expr) -> Stmt:
         """The terms of `count` granules of input channels from `lo`."""

@@ -11,12 +11,8 @@ from tensorkiln.ir.relax import Binding, Call, Function, GlobalRef, ShapeValue, 
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.text.printer import print_function
 from tensorkiln.schedule.attention import schedule_attention, supports_attention
-from tensorkiln.schedule.conv2d import (
-    is_depthwise,
-    schedule_conv2d,
-    schedule_depthwise,
-    supports_conv2d,
-)  # fmt: skip
+from tensorkiln.schedule.conv2d import schedule_conv2d, schedule_depthwise, supports_conv2d
+from tensorkiln.schedule.conv2d_program import is_depthwise
 from tensorkiln.schedule.global_pool import schedule_global_pool, supports_global_pool
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.linear import schedule_linear, supports_linear

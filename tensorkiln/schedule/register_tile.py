@@ -1,0 +1,78 @@
+"""The steps most schedules share: a tile of results that stays in registers over a whole sum.
+
+    for r, q:                                  for r, q: acc[r, q, :] = start
+        acc[:] = start                         for k:
+        for k:                       ->            for r, q: acc[r, q, :] += x[r, q, k] * w[k, :]
+            acc[:] += x[r, q, k] * w[k, :]     for r, q: out[r, q, :] = acc[r, q, :]
+        out[r, q, :] = acc[:]
+
+Plain programs name the loops over vectors `o...` and over the lanes of one `l...`; every other
+loop is one of a sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tensorkiln.arith import simplify_stmt
+from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.schedule.primitives import Schedule
+
+
+def made(names: str | tuple[str, ...]) -> tuple[str, ...]:
+    """What a primitive made, always as a tuple."""
+    return (names,) if isinstance(names, str) else names
+
+
+def is_role(loop: str, role: str) -> bool:
+    """Whether a loop, or the one it is a copy or part of, is called `role`."""
+    return loop.split("_")[0] == role
+
+
+def sink(s: Schedule, *tile: str) -> None:
+    """Move the loops of a tile inwards, past the loops of its sums, and unroll them; vectors
+    become lanes. The tile's loops are directly inside one another, outermost first."""
+    inside = s.children(tile[-1])
+    if len(inside) > 1:
+        copies = [(t, *made(s.fission(t))) for t in reversed(tile)]
+        loops = set(s.loops())
+        rows = [[t for t in names if t in loops] for names in reversed(copies)]
+        for column in zip(*rows, strict=True):
+            sink(s, *column)
+        return
+    sums = _sums(s, inside[0])
+    if sums:
+        s.reorder(*sums, *tile)
+        if len(s.children(tile[-1])) > 1:
+            sink(s, *tile)
+            return
+    for t in tile:
+        s.unroll(t)
+    lanes(s, tile[-1])
+
+
+def _sums(s: Schedule, loop: str) -> list[str]:
+    """The loops of a sum from `loop` inwards, as long as they hold nothing else."""
+    found = []
+    while loop in s.loops() and not is_role(loop, "o") and not is_role(loop, "l"):
+        found.append(loop)
+        inside = s.children(loop)
+        if len(inside) > 1:
+            break
+        loop = inside[0]
+    return found
+
+
+def lanes(s: Schedule, parent: str) -> None:
+    """Unroll the loops over vectors below `parent`, and make those over lanes vectors."""
+    for inside in s.children(parent):
+        if is_role(inside, "o") and inside in s.loops():
+            s.unroll(inside)
+            lanes(s, inside)
+        elif is_role(inside, "l") and inside in s.loops():
+            s.vectorize(inside)
+
+
+def finished(s: Schedule) -> PrimFunc:
+    """What was scheduled, without the loops that run once."""
+    return replace(s.func, body=simplify_stmt(s.func.body, {}))
