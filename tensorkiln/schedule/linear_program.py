@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tensorkiln.arith import simplify, simplify_stmt
+from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer, buffer
-from tensorkiln.ir.expr import Expr, IntImm, Load, as_expr, const, int_value, intrin
+from tensorkiln.ir.expr import Expr, IntImm, Load, Var, as_expr, const, int_value, intrin
 from tensorkiln.ir.relax import RVar
-from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.stmt import Alloc, For, PrimFunc, Stmt, Store, seq
 from tensorkiln.schedule.access import simplify_value
 from tensorkiln.schedule.accumulate import pieces_of
 from tensorkiln.schedule.build import loop, nest
@@ -72,14 +72,16 @@ def linear_program(c: Linear) -> PrimFunc:
     whole, rest = divmod(c.n, c.nr)
 
     def panel(p: Expr, columns: int) -> Stmt:
-        return loop("row", c.m, lambda row: _row(c, p, row, columns))
+        row = Var("row")
+        return For(row, IntImm(0), c.m, "serial", _row(c, p, row, columns))
 
+    p = Var("panel")
     body = seq(
-        loop("panel", whole, lambda p: panel(p, c.nr)),
+        For(p, IntImm(0), as_expr(whole), "serial", panel(p, c.nr)) if whole else None,
         panel(as_expr(whole), rest) if rest else None,
     )
     return PrimFunc(
-        c.group.name, c.group.params, simplify_stmt(body, {}),
+        c.group.name, c.group.params, body,
         inplace=inplace_params(c.group), op_class="linear_packed",
     )  # fmt: skip
 
