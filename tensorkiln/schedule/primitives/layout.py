@@ -19,14 +19,15 @@ from tensorkiln.schedule.primitives.index_map import (
     is_injective,
 )
 from tensorkiln.schedule.primitives.names import fresh, taken
+from tensorkiln.schedule.primitives.normalise import keep_normal, normal
 from tensorkiln.schedule.primitives.places import (
     axis_names,
+    copies_of,
     find_buffer,
     find_local,
     nest_over,
     replace_alloc,
 )
-from tensorkiln.schedule.primitives.program import normal
 from tensorkiln.schedule.primitives.reindex import Indices, map_accesses, refreshed, require_visible
 from tensorkiln.schedule.primitives.surgery import replace_buffers
 
@@ -37,21 +38,23 @@ def set_scope(f: PrimFunc, buffer: str, scope: str) -> PrimFunc:
         T_ = T.alloc_buffer((4, 16), scope="local")
         ->  T_ = T.alloc_buffer((4, 16), scope="register")
 
-    Every index of a register buffer but the last must be a number once loops are unrolled, and the
-    last runs over one vector.
+    Copies of a nest have buffers of one name: all of them move. Every index of a register buffer
+    but the last must be a number once loops are unrolled, and the last runs over one vector.
     """
     f = normal(f)
     where = f"set_scope({buffer!r})"
     if scope not in SCOPES:
         hint = nearest(str(scope), SCOPES) or f"one of {', '.join(SCOPES)}"
         raise ScheduleError(f"scope {scope!r}", where=where, hint=hint)
-    buf = find_local(f, buffer, where, "cache_read or cache_write makes a buffer of another scope")
-    if scope == "register":
+    found = copies_of(f, buffer, where, "cache_read or cache_write makes a buffer of another scope")
+    for buf in found if scope == "register" else ():
         require_visible(f.body, buf, where)
         if any(int_value(d) is None for d in buf.shape) or buf.strides_given is not None:
             raise ScheduleError(f"{buffer!r} has no constant size", where=where,
                                 hint="compact it inside loops of constant extent")  # fmt: skip
-    return replace(f, body=replace_buffers(f.body, {buf: replace(buf, scope=scope)}))
+    body = replace_buffers(f.body, {buf: replace(buf, scope=scope) for buf in found})
+    keep_normal(body)
+    return replace(f, body=body)
 
 
 def storage_align(f: PrimFunc, buffer: str, axis: int, factor: int, offset: int = 0) -> PrimFunc:

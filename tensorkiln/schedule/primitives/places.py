@@ -61,6 +61,12 @@ def find_buffer(f: PrimFunc, name: str, where: str) -> Buffer:
     raise ScheduleError(f"no buffer {name!r}; {f.name} has {listed}", where=where, hint=hint)
 
 
+def copies_of(f: PrimFunc, name: str, where: str, hint: str) -> list[Buffer]:
+    """Every allocated buffer of this name; parameters are refused with `hint`."""
+    found = [b for b in made(f.body) if b.name == name]
+    return found or [find_local(f, name, where, hint)]
+
+
 def find_local(f: PrimFunc, name: str, where: str, hint: str) -> Buffer:
     """The allocated buffer of this name; parameters are refused with `hint`."""
     buf = find_buffer(f, name, where)
