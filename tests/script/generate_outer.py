@@ -37,7 +37,8 @@ from tensorkiln.ir.relax import (
     Value,
 )
 
-from .generate import FLOAT_VALUES, NAMES, GraphGen, TirGen
+from .generate import GraphGen
+from .generate_tir import FLOAT_VALUES, NAMES, TirGen
 
 
 class OuterGen(GraphGen):

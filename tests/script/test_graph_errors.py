@@ -101,7 +101,7 @@ WRONG = [
     ("y = R.add(x, 3)", "R.add(x, 3)", "expected a tensor, received PrimType", ""),
     ("y = R.add(x, any)", "R.add(x, any)", "expected a tensor, received AnyTensorType", ""),
     # calls of what is registered by name, and in place
-    ("y = R.call_packed(x)", "x", "expected a literal value", ""),
+    ("y = R.call_packed(x)", "x", "graph value, not a number", ""),
     ("y = R.call_packed()", "R.call_packed()", 'expected R.call_packed("name", args...)', ""),
     ('y = R.call_packed("f", x, name="g")', '"g"', "'name' is given by position", ""),
     ('y = R.call_dps_packed("f", [x])', "R.call_dps_packed", "type of this result is not", "write"),
@@ -123,7 +123,7 @@ def test_wrong_graphs(body: str, place: str, message: str, hint: str) -> None:
     assert info.value.where.startswith("net.py:")
     assert message in info.value.message
     assert underlined(info.value.message).startswith(place)
-    line = int(info.value.where.removeprefix("net.py:"))
+    line = int(info.value.where.split(":")[1])
     assert line > HEAD.count("\n"), "the place is in the body"
     assert hint in info.value.hint
 
@@ -135,5 +135,5 @@ def main(x: R.Tensor((4,), "float32")) -> R.Tensor((5,), "float32"):
 """
     with pytest.raises(UserError, match="the result has another type") as info:
         from_source(text)
-    assert info.value.where == "<script>:2"
+    assert info.value.where.startswith("<script>:2")
     assert "it is float32[4], not float32[5]" in info.value.hint

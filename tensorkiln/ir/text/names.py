@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import keyword
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 RESERVED = frozenset({"T", "R", "tk", "range", "float", "True", "False", "None"})
 _NOT_WORD = re.compile(r"[^A-Za-z0-9_]")
@@ -78,6 +80,16 @@ class Names:
             self._next[base] = int(digits)
         elif self._next.get(text) == 1:
             self._next[text] = 0
+
+    @contextmanager
+    def scope(self, kind: type) -> Iterator[None]:
+        """Variables of a class that enter scope inside leave it at the end."""
+        count = len(self.of)
+        yield
+        for var in reversed(list(self.of)[count:]):
+            if isinstance(var, kind):
+                self.release(var)
+                del self.of[var]
 
     def get(self, var: object, name: str, prefix: str = "v") -> str:
         """The variable's name, binding it when it was never seen (a free variable)."""

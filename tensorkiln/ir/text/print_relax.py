@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tensorkiln.ir.attrs import Attrs
-from tensorkiln.ir.expr import Expr, FloatImm
+from tensorkiln.ir.expr import Expr, FloatImm, Var
 from tensorkiln.ir.relax import (
     AnyTensorType,
     Binding,
@@ -138,13 +138,17 @@ class RelaxPrinter:
             case PrimType(dtype):
                 return f'R.Prim("{dtype}")'
             case FuncType(params, result):
-                # Quoted: symbols that only this type uses are its own.
-                given = "None"
-                if params is not None:
-                    inner = ", ".join(self.type(p, quoted=True) for p in params)
-                    given = f"({inner},)" if len(params) == 1 else f"({inner})"
-                return f"R.Callable({given}, {self.type(result, quoted=True)})"
+                return self._function_type(params, result)
         return "R.String" if isinstance(t, StringType) else "R.Object"
+
+    def _function_type(self, params: tuple[Type, ...] | None, result: Type) -> str:
+        """Quoted: symbols that only this type uses are its own."""
+        with self.names.scope(Var):
+            given = "None"
+            if params is not None:
+                inner = ", ".join(self.type(p, quoted=True) for p in params)
+                given = f"({inner},)" if len(params) == 1 else f"({inner})"
+            return f"R.Callable({given}, {self.type(result, quoted=True)})"
 
     # ---- bindings ----------------------------------------------------------------------------
 
@@ -155,7 +159,9 @@ class RelaxPrinter:
                 case If():
                     self._if(b.var, b.value, pad)
                 case Lambda(function):
-                    self._function(function, self._new(b.var), pad)
+                    name = self._new(b.var)
+                    with self.names.scope(Var):
+                        self._function(function, name, pad)
                 case MatchCast(value, kind):
                     text = f"R.match_cast({self.value(value)}, {self.type(kind, quoted=True)})"
                     self.lines.append(f"{pad}{self._new(b.var)} = {text}")
@@ -169,8 +175,9 @@ class RelaxPrinter:
         kind = self.type(var.type)
         for head, body in ((f"if {cond}:", value.then), ("else:", value.orelse)):
             self.lines.append(pad + head)
-            self.bindings(body.bindings, f"{pad}    ")
-            self.lines.append(f"{pad}    {name}: {kind} = {self.value(body.result)}")
+            with self.names.scope(Var):
+                self.bindings(body.bindings, f"{pad}    ")
+                self.lines.append(f"{pad}    {name}: {kind} = {self.value(body.result)}")
 
     def _new(self, var: RVar) -> str:
         return self.names.bind(var, var.name)
