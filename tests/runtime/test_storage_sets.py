@@ -3,6 +3,7 @@
 # ruff: noqa: ANN201, F821 - the types of scripts are not Python's
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator
 
@@ -254,6 +255,20 @@ def test_sizes_follow_the_shape(symbolic: tk.runtime.Module) -> None:
         assert vm["main"](x).numpy().tolist() == (4 * x).tolist()
     assert [size for ((_, size),) in seen] == [16, 16, 4000, 4000, 12]
     assert seen[0] == seen[1] and seen[2] == seen[3]
+
+
+def test_an_executor_gives_its_sets_back(symbolic: tk.runtime.Module) -> None:
+    dll = symbolic.library.dll
+    gc.collect()
+    live = dll.kiln_live_objects()
+    vm = tk.runtime.Executor(symbolic, tk.cpu())
+    for n in (4, 8, 4):
+        vm["main"](np.zeros(n, "float32"))
+    gc.collect()
+    assert dll.kiln_live_objects() > live
+    del vm
+    gc.collect()
+    assert dll.kiln_live_objects() == live
 
 
 def test_threads_do_not_share_a_set(symbolic: tk.runtime.Module) -> None:
