@@ -26,7 +26,9 @@ void kiln_dtype_text(char *text, size_t size, kiln_dtype t)
 {
     const char *name = t.code == 0 ? "int" : t.code == 1 ? "uint" : t.code == 2 ? "float"
                      : t.code == 4 ? "bfloat" : t.code == 6 ? "bool" : NULL;
-    if (name == NULL)
+    if (t.code == 3 && t.bits == 64)
+        snprintf(text, size, "a set of addresses");
+    else if (name == NULL)
         snprintf(text, size, "element type %d with %d bits", t.code, t.bits);
     else if (t.code == 6 && t.bits == 8)
         snprintf(text, size, "bool");

@@ -12,7 +12,7 @@ from tensorkiln.base.errors import nearest
 from tensorkiln.runtime.callbacks import add_library
 from tensorkiln.runtime.failures import ArgumentTypeError, FunctionLookupError
 from tensorkiln.runtime.native import FunctionInfo, NativeLibrary, ParamInfo, Value
-from tensorkiln.runtime.tensor import view_of
+from tensorkiln.runtime.tensor import view_of, view_of_set
 
 _INT, _FLOAT, _TENSOR = 1, 3, 7  # enum kiln_kind
 _KINDS = {"graph": "a graph function", "outer": "an outer function"}
@@ -52,7 +52,11 @@ class TensorFunction:
                 code="argument-kind",
             )
         writes = param is not None and param.role in ("out", "inout")
-        address, kept = view_of(argument, f"{self.name}: argument {name!r}", writable=writes)
+        what = f"{self.name}: argument {name!r}"
+        if param is not None and param.dtype == "handle" and isinstance(argument, tuple | list):
+            address, kept = view_of_set(argument, what)
+        else:
+            address, kept = view_of(argument, what, writable=writes)
         value.kind, value.payload.pointer = _TENSOR, address
         return kept
 

@@ -198,3 +198,22 @@ def make_tensor(
     out = aligned_empty(array.shape, array.dtype)
     np.copyto(out, array)
     return Tensor(out, device)
+
+
+def view_of_set(items: Sequence[object], what: str) -> tuple[int, object]:
+    """As `view_of`, of the addresses of several tensors, which are written to."""
+    addresses: list[int] = []
+    kept: list[object] = []
+    for i, item in enumerate(items):
+        at, keeps = view_of(item, f"{what}, item {i},", writable=True)
+        t = DLTensor.from_address(at)
+        step = 1
+        for d in reversed(range(t.ndim)):
+            if t.strides and t.shape[d] != 1 and t.strides[d] != step:
+                raise ArgumentValueError(f"{what}, item {i}, has gaps", code="strides")
+            step *= t.shape[d]
+        addresses.append((t.data or 0) + t.byte_offset)
+        kept.append(keeps)
+    view, array = describe_array(np.array(addresses, np.uint64))
+    view.code = 3  # an opaque handle
+    return ctypes.addressof(view), (view, array, kept)

@@ -257,6 +257,37 @@ def test_sizes_follow_the_shape(symbolic: tk.runtime.Module) -> None:
     assert seen[0] == seen[1] and seen[2] == seen[3]
 
 
+@tk.script.ir_module
+class Direct:
+    @T.prim_func(outputs=1)
+    def sum_of(storages: T.Buffer((2,), "handle", align=8), y: T.Buffer((4,), "float32")):
+        T.call(Direct.add, storages[0], storages[1], y)
+
+    @T.prim_func(private=True)
+    def add(
+        a: T.Buffer((4,), "float32", align=4),
+        b: T.Buffer((4,), "float32", align=4),
+        c: T.Buffer((4,), "float32", align=4),
+    ):
+        for i in range(4):
+            c[i] = a[i] + b[i]
+
+
+def test_a_tensor_program_takes_a_tuple() -> None:
+    """Without an executor too: the program indexes the elements itself."""
+    lib, y = tk.compile(Direct).jit(), np.zeros(4, "float32")
+    lib["sum_of"]((X, X[::-1].copy()), y)
+    assert y.tolist() == [3, 3, 3, 3]
+    with pytest.raises(ValueError, match="argument 'storages', item 1, has gaps"):
+        lib["sum_of"]((X, np.zeros(8, "float32")[::2]), y)
+    with pytest.raises(ValueError, match=r"must have shape \[2\], received \[1\]"):
+        lib["sum_of"]((X,), y)
+    with pytest.raises(TypeError, match="must be a set of addresses, received float32"):
+        lib["sum_of"](X, y)
+    with pytest.raises(TypeError, match="item 0, must be a tensor"):
+        lib["sum_of"]((None, X), y)
+
+
 def test_an_executor_gives_its_sets_back(symbolic: tk.runtime.Module) -> None:
     dll = symbolic.library.dll
     gc.collect()
