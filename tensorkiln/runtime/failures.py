@@ -29,6 +29,10 @@ class CallDepthError(UserError, RecursionError):
     """Calls within calls, too many or too deep for the thread's stack."""
 
 
+class ProgramAssertionError(UserError, AssertionError):
+    """An assertion of a tensor program does not hold; the message is the program's."""
+
+
 CALLBACK_FAILED = 13  # the exception that a Python function raised is the one to raise
 # enum kiln_code of kiln.h: exception and stable code
 _CODES: dict[int, tuple[type[TensorkilnError], str]] = {
@@ -45,6 +49,7 @@ _CODES: dict[int, tuple[type[TensorkilnError], str]] = {
     11: (UserError, "host"),
     12: (ArgumentValueError, "unmet-condition"),
     14: (CallDepthError, "call-depth"),
+    15: (ProgramAssertionError, "assertion"),
 }
 
 

@@ -225,13 +225,14 @@ def test_assertions_fail_the_call(kind: str) -> None:
     for at in (5, 63):
         bad = x.copy()
         bad[at] = 13
-        with pytest.raises(Exception, match=r"checked: assertion failed: X\[i\] != 13"):
+        with pytest.raises(AssertionError, match=r"checked: assertion failed: X\[i\] != 13"):
             run(bad, y)
     bad = x.copy()
     bad[0] = 0
     y[:] = -1
-    with pytest.raises(Exception, match='checked: the "first" is 100% positive'):
+    with pytest.raises(UserError, match='checked: the "first" is 100% positive') as info:
         run(bad, y)
+    assert info.value.code == "assertion"
     assert (y == -1).all()
     run(x, y)  # nothing of the failure is left
     assert np.array_equal(y, x + 1)
@@ -256,7 +257,7 @@ def test_an_assertion_stops_the_graph() -> None:
     run = tk.runtime.Executor(tk.compile(Net).jit(), tk.cpu())["main"]
     x = np.array([1, 2, 3, 4], "float32")
     assert np.array_equal(run(x).numpy(), x * 4)
-    with pytest.raises(Exception, match="main: too large"):
+    with pytest.raises(AssertionError, match="main: too large"):
         run(x + 4)
     assert np.array_equal(run(x).numpy(), x * 4)
 
