@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from tensorkiln.base.errors import Issue, UnsupportedError, UserError
 from tensorkiln.codegen.outer_calls import HOST_STEPS
 from tensorkiln.codegen.outer_scope import bindings_in
+from tensorkiln.codegen.stack import require_stack
 from tensorkiln.ir.expr import CallExtern
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Function
@@ -22,6 +23,7 @@ def require_lowered(mod: IRModule) -> None:
     would do it."""
     found = [sentence for f in mod.functions for sentence in _faults(f)]
     if not found:
+        require_stack(mod)
         return
     more = [f"... and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
     lines = "\n  ".join([*found[:_SHOWN], *more])

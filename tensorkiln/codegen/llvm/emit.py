@@ -7,10 +7,11 @@ so no mid-level optimisation pass is needed but SROA (register buffers are one a
 
 from __future__ import annotations
 
-from tensorkiln.base.errors import InternalError, UnsupportedError
+from tensorkiln.base.errors import InternalError
 from tensorkiln.codegen.llvm.lines import FunctionState
 from tensorkiln.codegen.llvm.types import llvm_type, memory_type
 from tensorkiln.codegen.llvm.values import Values
+from tensorkiln.codegen.stack import elements
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import INT64, DType
 from tensorkiln.ir.expr import (
@@ -320,28 +321,14 @@ class Emitter(Values):
         if buf.scope == "register":
             st.registers[buf] = {}
             return
-        size = 1
-        for d in buf.shape:
-            n = int_value(d)
-            if n is None:
-                where = f"{self.func.name}: local buffer {buf.name}"
-                raise InternalError(f"{where} has a symbolic size")
-            size *= n
-        if buf.strides_given is not None and size:
-            size = 1 + sum(self._last(buf, k) for k in range(len(buf.shape)))
+        size = elements(buf)
+        if size is None:
+            raise InternalError(f"{self.func.name}: local buffer {buf.name} has a symbolic size")
         name = self._fresh()
         st.allocas.append(
             f"  {name} = alloca [{size} x {memory_type(buf.dtype)}], align {buf.align}"
         )
         st.buffers[buf] = name
-
-    def _last(self, buf: Buffer, k: int) -> int:
-        """How far the last element along dimension `k` lies behind the first."""
-        stride, extent = int_value(buf.strides[k]), int_value(buf.shape[k])
-        if stride is None or extent is None or stride < 0:
-            where = f"{self.func.name}: local buffer {buf.name}"
-            raise UnsupportedError(f"{where} has strides that are not constant numbers >= 0")
-        return stride * (extent - 1)
 
     def _store(self, s: Store) -> None:
         value = self.value(s.value)
