@@ -1,0 +1,286 @@
+"""Primitives on blocks and buffers: what they make, and that it computes the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from textwrap import dedent
+
+import numpy as np
+import pytest
+
+from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.stmt import Alloc, PrimFunc
+from tensorkiln.ir.verify import verify
+from tensorkiln.ir.visit import walk_stmt
+from tensorkiln.schedule.primitives import (
+    Schedule,
+    blockize,
+    cache_read,
+    cache_write,
+    compact,
+    compose_reduction,
+    compute_at,
+    compute_inline,
+    decompose_reduction,
+    pad,
+    pad_loop,
+    reorder,
+    replay,
+    reverse_compute_at,
+    reverse_compute_inline,
+    rfactor,
+    set_scope,
+    split,
+    storage_align,
+    tensorize,
+    transform_layout,
+)
+from tensorkiln.script import T
+from tensorkiln.transform.tir.lower_blocks import lower_function
+from tests.schedule import corpus as c
+from tests.schedule.interpret import run
+
+
+def same(f: PrimFunc, g: PrimFunc, seed: int = 0, **sizes: int) -> None:
+    """Both compute the same from whole numbers, which sum exactly in any order."""
+    case = c.Case(f, sizes)
+    a, b = case.arrays(seed), case.arrays(seed)
+    run(f, a, seed)
+    run(g, b, seed)
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=g.script())
+
+
+def becomes(f: PrimFunc, text: str) -> None:
+    """The body without blocks."""
+    body = "\n".join(lower_function(f).script().splitlines()[2:])
+    assert dedent(body) == dedent(text).strip(), body
+
+
+@T.prim_func
+def twice(A: T.Buffer((64,)), B: T.Buffer((64,))) -> None:
+    t = T.alloc_buffer((64,), "float32")
+    for i in range(64):
+        t[i] = A[i] * T.float32(2)
+    for i in range(64):
+        B[i] = t[i] + T.float32(1)
+
+
+@T.prim_func
+def sums(A: T.Buffer((4, 16)), C: T.Buffer((4,))) -> None:
+    for i in range(4):
+        C[i] = T.float32(0)
+        for k in range(16):
+            C[i] = C[i] + A[i, k]
+
+
+def test_compute_at() -> None:
+    f = split(twice, "i_1", 16)
+    g = compute_at(f, "t", "i_1_0")
+    becomes(g, """
+        for i_1_0 in T.serial(4):
+            t = T.alloc_buffer((16,), "float32")
+            for i_1 in T.serial(16):
+                t[i_1] = A[i_1_0 * 16 + i_1] * T.float32(2.0)
+            for i_1_1 in T.serial(16):
+                B[i_1_0 * 16 + i_1_1] = t[i_1_1] + T.float32(1.0)
+    """)  # fmt: skip
+    same(twice, g)
+
+
+def test_compute_at_recomputes_what_neighbours_share() -> None:
+    f = split(c.stencil_chain, "i_2", 4, tail="guard")
+    f = compute_at(f, "t", "i_2_0")
+    assert "(6,)" in f.script()  # four elements, and two of the next
+    same(c.stencil_chain, f)
+    inner = next(n for n in Schedule(f).loops_of("t") if n != "i_2_0")
+    f = compute_at(f, "s", inner)
+    assert "(3,)" in f.script()
+    same(c.stencil_chain, f)
+
+
+def test_compute_at_of_a_sum() -> None:
+    f = compose_reduction(c.matmul_relu, "s", "s_1")
+    f = compute_inline(f, "t")
+    f = split(f, "j_2", 4)
+    f = compute_at(f, "s_1", "j_2_0")
+    assert "s = T.alloc_buffer((1, 4)" in f.script()
+    same(c.matmul_relu, f)
+
+
+def test_reverse_compute_at() -> None:
+    f = split(twice, "i", 16)
+    g = reverse_compute_at(f, "B", "i_0")
+    becomes(g, """
+        for i_0 in T.serial(4):
+            t = T.alloc_buffer((16,), "float32")
+            for i_1_1 in T.serial(16):
+                t[i_1_1] = A[i_0 * 16 + i_1_1] * T.float32(2.0)
+            for i_1_2 in T.serial(16):
+                B[i_0 * 16 + i_1_2] = t[i_1_2] + T.float32(1.0)
+    """)  # fmt: skip
+    same(twice, g)
+
+
+def test_inlining() -> None:
+    text = """
+        for {} in T.serial(64):
+            B[{}] = A[{}] * T.float32(2.0) + T.float32(1.0)
+    """
+    f = compute_inline(twice, "t")
+    becomes(f, text.format(*["i_1"] * 3))
+    same(twice, f)
+    g = reverse_compute_inline(twice, "B")
+    becomes(g, text.format(*["i"] * 3))
+    same(twice, g)
+    same(c.three_stages, compute_inline(compute_inline(c.three_stages, "t"), "s"))
+    same(c.blur_twice, compute_inline(c.blur_twice, "t"))
+
+
+def test_cache_read() -> None:
+    f = cache_read(c.matmul, "C_1", "A", "local", at="i")
+    assert 'A_local = T.alloc_buffer((1, 5), "float32", scope="local")' in f.script()
+    same(c.matmul, f)
+    whole = cache_read(c.matmul, "C_1", "B")
+    assert "B_local = T.alloc_buffer((5, 8)" in whole.script()
+    same(c.matmul, whole)
+    same(c.matmul_symbolic, cache_read(c.matmul_symbolic, "C_1", "B"), m=5, q=3)
+
+
+def test_cache_write_copies_in_only_what_is_needed() -> None:
+    f = cache_write(c.matmul_apart, "C_1", "C", at="j_1")
+    names = Schedule(f).blocks()
+    assert "C_local_load" in names and "C_local_store" in names
+    same(c.matmul_apart, f)
+    g = compose_reduction(c.matmul_apart, "C", "C_1")
+    g = cache_write(g, "C_1", "C", at="j_1")
+    assert Schedule(g).blocks() == ("C_1", "C_local_store")
+    same(c.matmul_apart, g)
+
+
+def test_compact() -> None:
+    f = split(twice, "i", 16)
+    g = reverse_compute_at(f, "B", "i_0")
+    wide = cache_read(g, "B", "t", at="i_0")
+    same(twice, compact(wide, "t_local"))
+
+
+def test_layouts() -> None:
+    f = cache_read(c.matmul, "C_1", "B")
+    g = transform_layout(f, "B_local", "k, j -> j // 4, k, j % 4")
+    assert "B_local = T.alloc_buffer((2, 5, 4)" in g.script()
+    same(c.matmul, g)
+    h = transform_layout(f, "B_local", lambda k, j: (j // 3, k, j % 3), pad=0)
+    assert "B_local = T.alloc_buffer((3, 5, 3)" in h.script() and "B_local_pad" in h.script()
+    same(c.matmul, h)
+    p = transform_layout(c.transpose, "A", "i, j -> j, i", params=True)
+    assert 'A: T.Buffer((8, 6), "float32")' in p.script()
+    same(c.matmul, set_scope(storage_align(f, "B_local", 0, 8, 1), "B_local", "global"))
+
+
+def test_padding() -> None:
+    f = cache_read(c.matvec, "y_1", "x")
+    f = pad(f, "x_local", (4,), value=7)
+    assert "x_local = T.alloc_buffer((8,)" in f.script()
+    same(c.matvec, f)
+    g = split(pad_loop(c.matvec, "i", 4), "i", 4)
+    assert "if i_0 * 4 + i_1 < 7" in g.script()
+    same(c.matvec, g)
+
+
+def test_padded_loops_need_no_condition_where_memory_is_there() -> None:
+    f = cache_write(cache_read(c.smooth, "C", "A"), "C", "C")
+    f = pad(pad(f, "A_local", (18,)), "C_local", (16,))
+    f = pad_loop(f, "i", 16)
+    assert "if" not in f.script()
+    same(c.smooth, f)
+
+
+def test_decompose_and_compose() -> None:
+    f = compose_reduction(sums, "C", "C_1")
+    g = decompose_reduction(f, "C_1", "k")
+    becomes(g, """
+        for i in T.serial(4):
+            C[i] = T.float32(0.0)
+            for k in T.serial(16):
+                C[i] = C[i] + A[i, k]
+    """)  # fmt: skip
+    becomes(decompose_reduction(f, "C_1", "i"), """
+        for i_1 in T.serial(4):
+            C[i_1] = T.float32(0.0)
+        for i in T.serial(4):
+            for k in T.serial(16):
+                C[i] = C[i] + A[i, k]
+    """)  # fmt: skip
+    for h in (f, g):
+        same(sums, h)
+
+
+def test_rfactor() -> None:
+    f = rfactor(split(sums, "k", 4), "C_1", "k_0")
+    same(sums, f)
+    text = lower_function(f).script()
+    assert 'C_rf = T.alloc_buffer((4, 4), "float32", scope="local")' in text
+    f = compute_at(f, "C_1_rf", Schedule(f).loops_of("C_1")[-1])
+    assert "C_rf = T.alloc_buffer((1, 1)" in f.script()
+    same(sums, f)
+    for axis in (0, 1):
+        same(c.least, rfactor(c.least, "C_1", "j", axis))
+
+
+def test_a_long_sum_in_pieces() -> None:
+    s = Schedule(sums)
+    s.compose_reduction("C", "C_1")
+    piece, _ = s.split("k", 4)
+    s.rfactor("C_1", piece)
+    outer, pieces = s.loops_of("C_1")
+    s.cache_write("C_1", "C", "local", at=outer)
+    s.compute_at("C_1_rf", pieces)
+    s.set_scope("C_rf", "register")
+    made = dict(_buffers(s.func))
+    assert made == {"C_local": ("local", (1,)), "C_rf": ("register", (1, 1))}
+    same(sums, s.func)
+    assert replay(str(s.trace), sums).script() == s.func.script()
+
+
+def _buffers(f: PrimFunc) -> list[tuple[str, tuple[str, tuple[int, ...]]]]:
+    found = [t.buffer for t in walk_stmt(f.body) if isinstance(t, Alloc)]
+    return [(b.name, (b.scope, tuple(int_value(d) or 0 for d in b.shape))) for b in found]
+
+
+def test_blockize_and_tensorize() -> None:
+    f = reorder(c.rows_times, "k", "i_1")
+    g = blockize(f, "j_1")
+    assert Schedule(g).parent("j_1") == "C_1_o"
+    same(c.rows_times, g)
+    h = tensorize(f, "j_1", "fma_8")
+    assert "T.fma(T.Broadcast(A[" in h.script()
+    same(c.rows_times, h)
+    same(c.bytes_dot, tensorize(c.bytes_dot, "q", "dot4_i8"))
+
+
+def test_maps_of_indices_are_text_in_traces() -> None:
+    s = Schedule(c.matmul)
+    s.cache_read("C_1", "B")
+    s.transform_layout("B_local", lambda k, j: (j // 4, k, j % 4))
+    assert 'transform_layout(f, "B_local", "k, j -> j // 4, k, j % 4")' in str(s.trace)
+    assert replay(str(s.trace), c.matmul).script() == s.func.script()
+
+
+STEPS: list[Callable[[PrimFunc], PrimFunc]] = [
+    lambda f: cache_read(f, "C_1", "A", at="i"),
+    lambda f: cache_read(f, "C_1", "B", at="j"),
+    lambda f: cache_write(f, "C_1", "C", at="i"),
+    lambda f: rfactor(split(f, "k", (None, 5)), "C_1", "k_1"),
+    lambda f: decompose_reduction(compose_reduction(f, "C", "C_1"), "C_1", "j"),
+]
+
+
+@pytest.mark.parametrize("step", range(len(STEPS)))
+def test_inputs_stay_as_they_were(step: int) -> None:
+    text = c.matmul.script()
+    g = STEPS[step](c.matmul)
+    assert c.matmul.script() == text
+    same(c.matmul, g)
+    verify(IRModule((g,)))
