@@ -15,11 +15,15 @@ STACK_LIMIT = 1 << 20
 
 
 def elements(buf: Buffer) -> int | None:
-    """How many elements a buffer takes, gaps of its strides included; None when symbolic."""
+    """How many elements a buffer takes, gaps of its strides included; None when that is not a
+    number, or a stride is below 0."""
     total: Expr = const(1)
+    if any(int_value(extent) == 0 for extent in buf.shape):
+        return 0
     for extent, stride in zip(buf.shape, buf.strides, strict=True):
-        if int_value(extent) == 0:
-            return 0
+        step = int_value(stride)
+        if step is not None and step < 0:
+            return None
         total = total + (extent - 1) * stride
     return int_value(simplify(total))
 
@@ -39,7 +43,7 @@ def _require(f: PrimFunc) -> None:
         count = elements(s.buffer)
         if count is None:
             raise UserError(
-                f"the size of local buffer {s.buffer.name!r} is symbolic",
+                f"local buffer {s.buffer.name!r} has no constant size with strides >= 0",
                 code="stack",
                 where=f.name,
                 hint="split the loops around it by constants and `compact` it inside them",
