@@ -1,7 +1,8 @@
 """A small interpreter of tensor programs, independent of the compiler: the judge of schedules.
 
-It is strict where hardware is lenient. Loops whose iterations have no order run in a random one;
-buffers begin with values that spoil every result; an index outside its buffer is an error.
+It is strict where hardware is lenient. Loops whose iterations have no order run in a random one,
+and it is an error when one iteration touches what another writes; buffers begin with values that
+spoil every result; an index outside its buffer is an error.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from tensorkiln.ir.buffer import Buffer
 Value = Any
 UNORDERED = ("parallel", "vectorized", "thread")
 LONGEST_WHILE = 10_000
+
+
+Cell = tuple[int, Any]
 
 
 class Pointer:
@@ -45,6 +49,10 @@ class Machine:
         self.externs = externs
         self.vars: dict[E.Var, Value] = {}
         self.memory: dict[Buffer, np.ndarray] = {}
+        self.copy: dict[Buffer, int] = {}  # which allocation a buffer is
+        self.copies = 0
+        # for each unordered loop around: what the iteration read, and wrote
+        self.watch: list[tuple[set[Cell], set[Cell]]] = []
 
     def function(self, f: S.PrimFunc, arrays: Mapping[str, Any]) -> None:
         for v in f.scalars:
@@ -67,9 +75,27 @@ class Machine:
     def _for(self, s: S.For) -> None:
         lo, extent = self.eval(s.lo), self.eval(s.extent)
         steps = range(lo, lo + max(extent, 0))
-        for i in self.rng.permutation(steps).tolist() if s.kind in UNORDERED else steps:
+        if s.kind in UNORDERED:
+            self.unordered(s, self.rng.permutation(steps).tolist())
+            return
+        for i in steps:
             self.vars[s.var] = i
             self.stmt(s.body)
+
+    def unordered(self, s: S.For, steps: list[int]) -> None:
+        read: dict[Cell, int] = {}
+        written: dict[Cell, int] = {}
+        for i in steps:
+            self.watch.append((set(), set()))
+            self.vars[s.var] = i
+            self.stmt(s.body)
+            reads, writes = self.watch.pop()
+            for cell in writes:
+                assert read.get(cell, i) == i and written.get(cell, i) == i, f"race in {s.var}"
+            for cell in reads:
+                assert written.get(cell, i) == i, f"race in {s.var}"
+            read.update(dict.fromkeys(reads, i))
+            written.update(dict.fromkeys(writes, i))
 
     def _while(self, s: S.While) -> None:
         for _ in range(LONGEST_WHILE):
@@ -84,7 +110,7 @@ class Machine:
 
     def _store(self, s: S.Store) -> None:
         value = self.eval(s.value)
-        array, index = self.place(s.buffer, s.indices)
+        array, index = self.place(s.buffer, s.indices, write=True)
         array[index] = value
 
     def _let(self, s: S.Let) -> None:
@@ -101,6 +127,8 @@ class Machine:
         shape = tuple(self.eval(d) for d in s.buffer.shape)
         poison = math.nan if s.buffer.dtype.is_float else 99
         self.memory[s.buffer] = np.full(shape, poison, s.buffer.dtype.name)
+        self.copies += 1
+        self.copy[s.buffer] = self.copies
         self.stmt(s.body)
 
     def _match(self, s: S.MatchBuffer) -> None:
@@ -132,13 +160,21 @@ class Machine:
     def eval(self, e: E.Expr) -> Value:
         return EXPRS[type(e)](self, e)
 
-    def place(self, b: Buffer, indices: tuple[E.Expr, ...]) -> tuple[np.ndarray, Any]:
+    def place(
+        self, b: Buffer, indices: tuple[E.Expr, ...], write: bool = False
+    ) -> tuple[np.ndarray, Any]:
         array = self.memory[b]
         index = tuple(self.eval(i) for i in indices)
         for i, size in zip(index, array.shape, strict=True):
             assert np.all(np.asarray(i) >= 0) and np.all(np.asarray(i) < size), (
                 f"{b.name}{index} outside {array.shape}"
             )
+        if self.watch:
+            copy = self.copy.get(b, id(array))
+            lanes = np.broadcast_arrays(*index) if index else [np.zeros(1)]
+            cells = {(copy, c) for c in zip(*map(np.ravel, lanes), strict=True)}
+            for seen in self.watch:
+                seen[write].update(cells)
         return array, index
 
     def _load(self, e: E.Load) -> Value:

@@ -33,6 +33,7 @@ class Tally:
 
     legal: dict[str, int] = field(default_factory=dict)
     illegal: dict[str, int] = field(default_factory=dict)
+    given_up: int = 0  # proofs that were too hard
 
     def count(self, name: str, legal: bool) -> None:
         into = self.legal if legal else self.illegal
@@ -323,6 +324,7 @@ def random_schedule(
             assert e.where.startswith(name) or name in ("tile", "split_even"), (e.where, name)
             assert f.script() == text
             tally.count(name, False)
+            tally.given_up += "takes too long" in e.message
             continue
         assert f.script() == text, f"{step} changed its input"
         tally.count(name, True)

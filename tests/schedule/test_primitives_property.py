@@ -11,7 +11,14 @@ import tensorkiln as tk
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.verify import verify
-from tensorkiln.schedule.primitives import PRIMITIVES, Step, normal
+from tensorkiln.schedule.primitives import (
+    PRIMITIVES,
+    ScheduleError,
+    Step,
+    children,
+    loops,
+    normal,
+)
 from tests.schedule.corpus import CASES, Case
 from tests.schedule.interpret import run
 from tests.schedule.random_schedules import ACTIONS, Tally, random_schedule
@@ -68,10 +75,44 @@ def run_many(count: int, first: int) -> Tally:
 def healthy(tally: Tally) -> None:
     """Most tries are legal, many are not, and every primitive was seen on both sides."""
     assert 0.5 < tally.share < 0.95, tally
+    assert tally.given_up <= 0.01 * sum(tally.illegal.values()), tally
     for name in {name for name, _ in ACTIONS}:
         assert tally.legal.get(name, 0) > 0, f"{name} was never legal"
     for name in ("split", "reorder", "vectorize", "parallel", "fuse", "bind"):
         assert tally.illegal.get(name, 0) > 0, f"{name} was never refused"
+
+
+@pytest.mark.slow
+def test_refusals_are_right_and_so_are_proofs() -> None:
+    """Every change of order that one step can make: proved where it is right, and only there."""
+    proved = refused = 0
+    for case in CASES:
+        f = normal(case.func)
+        names = loops(f)
+        steps = [(p, (n,)) for n in names for p in ("parallel", "vectorize")]
+        steps += [("reorder", (m, n)) for n in names for m in children(f, n) if m in names]
+        want = [outputs(case, f, seed) for seed in range(3)]
+        for primitive, args in steps:
+            try:
+                after = PRIMITIVES[primitive](f, *args, check=False)
+            except ScheduleError:
+                continue  # refused for its form
+            right = all(_right(case, after, seed, w) for seed, w in enumerate(want))
+            try:
+                PRIMITIVES[primitive](f, *args)
+                proved += 1
+                assert right, f"{case.name}: {primitive}{args} was proved"
+            except ScheduleError as e:
+                refused += 1
+                assert not right, f"{case.name}: {e}"
+    assert proved > 100 and refused > 50
+
+
+def _right(case: Case, f: PrimFunc, seed: int, want: list[np.ndarray]) -> bool:
+    try:
+        return same(case, outputs(case, f, seed), want)
+    except AssertionError:
+        return False  # a race, or an index outside its buffer
 
 
 def test_random_schedules() -> None:
