@@ -116,7 +116,7 @@ class Executable:
 
     def jit(self, fcompile: Fcompile | str | None = None) -> Module:
         """Link into a temporary library and load it: the very road an exported one takes."""
-        if self._loaded is None:
+        if self._loaded is None or self._loaded.library.closed:
             self._folder = tempfile.TemporaryDirectory(prefix="kiln-jit-")
             path = Path(self._folder.name) / f"{self.name}.so"
             self._loaded = load_module(self.export_library(path, fcompile=fcompile))

@@ -54,6 +54,14 @@ def add_library(library: NativeLibrary) -> None:
             _tell(library, name, function)
 
 
+def remove_library(library: NativeLibrary) -> None:
+    """Take all names back, so that nothing of ours is left in a library."""
+    with _lock:
+        _libraries.discard(library)
+        for name in _names:
+            library.check(library.dll.kiln_register_function(name.encode(), None))
+
+
 def _tell(library: NativeLibrary, name: str, function: Callable[..., Any]) -> None:
     value = Value()
     make_function(library, function, value)

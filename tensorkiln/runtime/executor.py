@@ -9,8 +9,8 @@ from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.runtime.device import Device, cpu
 from tensorkiln.runtime.failures import ArgumentTypeError
 from tensorkiln.runtime.graph import GraphFunction
-from tensorkiln.runtime.memory import ExecutorMemory
 from tensorkiln.runtime.module import Module, TensorFunction
+from tensorkiln.runtime.native import ExecutorMemory
 from tensorkiln.runtime.outer import OuterFunction
 from tensorkiln.runtime.state import FunctionState
 

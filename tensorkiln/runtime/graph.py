@@ -10,8 +10,7 @@ import numpy as np
 
 from tensorkiln.runtime.arguments import in_order, show, wrong_count
 from tensorkiln.runtime.failures import ArgumentTypeError
-from tensorkiln.runtime.memory import ExecutorMemory
-from tensorkiln.runtime.native import FunctionInfo
+from tensorkiln.runtime.native import ExecutorMemory, FunctionInfo
 from tensorkiln.runtime.tensor import (
     Array,
     Tensor,
@@ -37,7 +36,6 @@ class GraphFunction:
         self._library = library
         self._handle = memory.handle
         self._index = library.index(info.name)
-        self._run: Callable[..., int] = library.dll.kiln_executor_run
         self._count = len(info.inputs) + len(info.outputs)
         self._pointers: Callable[..., object] = ctypes.c_void_p * self._count
         self._dtypes = [dtype_named(p.dtype) for p in info.outputs]
@@ -85,7 +83,7 @@ class GraphFunction:
                 address, capsule = view_of(array, "output")
             capsules.append(capsule)
             addresses.append(address)
-        code = self._run(self._handle, self._index, self._pointers(*addresses), self._count)
+        code = self._library.run(self._handle, self._index, self._pointers(*addresses), self._count)
         if code:
             self._library.check(code)
         if len(arrays) == 1:
@@ -119,7 +117,7 @@ class GraphFunction:
                 address, owner = view_of(value, what, writable=True)
                 addresses.append(address)
                 kept.append(owner)
-        code = self._run(self._handle, self._index, self._pointers(*addresses), self._count)
+        code = self._library.run(self._handle, self._index, self._pointers(*addresses), self._count)
         self._library.check(code)
         return out
 

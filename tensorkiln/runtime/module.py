@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tensorkiln.base.errors import nearest
-from tensorkiln.runtime.callbacks import add_library
+from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.runtime.callbacks import add_library, remove_library
 from tensorkiln.runtime.failures import ArgumentTypeError, FunctionLookupError
 from tensorkiln.runtime.native import FunctionInfo, NativeLibrary, ParamInfo, Value
 from tensorkiln.runtime.tensor import view_of, view_of_set
@@ -136,6 +136,19 @@ class Module:
     def num_threads(self) -> int:
         """Threads that calls use."""
         return int(self.library.dll.kiln_get_num_threads())
+
+    def close(self) -> None:
+        """Unload the library. Executors and functions of it raise UserErrors from then on; a value
+        that it returned and that is still alive makes this an error, as its memory would go."""
+        library = self.library
+        if not library.closed and library.has_values:
+            remove_library(library)
+            try:
+                library.close()
+            except UserError:
+                add_library(library)
+                raise
+        library.close()
 
     def __repr__(self) -> str:
         """File and function names."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
 import os
 import platform
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,8 +102,45 @@ def _function(entry: dict[str, Any]) -> FunctionInfo:
     return FunctionInfo(entry["name"], entry["kind"], inputs, outputs)
 
 
+class _Closed:
+    """Stands where the functions of an unloaded library were."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def __getattr__(self, name: str) -> Any:
+        """There is none."""
+        raise UserError(
+            f"library {str(self._path)!r} is closed",
+            code="closed",
+            hint="load_module loads it again",
+        )
+
+
+class ExecutorMemory:
+    """The C executor: memory for intermediate results. It is freed when neither the Executor nor a
+    function of it is left, or when its library is closed."""
+
+    def __init__(self, library: NativeLibrary):
+        self.library = library
+        self.handle = ctypes.c_void_p()
+        self.create()
+        library.executors.add(self)
+
+    def create(self) -> None:
+        """Make the C executor; functions keep `handle`, which stays the same object."""
+        dll = self.library.dll
+        self.library.check(dll.kiln_executor_create(ctypes.byref(self.handle)))
+        self._free = weakref.finalize(self, dll.kiln_executor_destroy, self.handle)
+
+    def destroy(self) -> None:
+        """Free it before its time."""
+        self._free()
+
+
 class NativeLibrary:
-    """A library in this process. Stays loaded: tensors and threads may outlive the object."""
+    """A library in this process. Stays loaded until `close`: values and threads may outlive the
+    object."""
 
     def __init__(self, path: str | Path):
         file = read_library_file(path)
@@ -115,7 +155,10 @@ class NativeLibrary:
             ) from error
         # Whether it takes and gives values: an ordinary library has no functions for them.
         self.has_values = any(f.kind == "outer" for f in self.functions.values())
-        self.dll = _load(file.path, _VALUE_PROTOTYPES if self.has_values else {})
+        self.closed = False
+        self.executors: weakref.WeakSet[ExecutorMemory] = weakref.WeakSet()
+        self.dll: Any = _load(file.path, _VALUE_PROTOTYPES if self.has_values else {})
+        self.run: Callable[..., int] = self.dll.kiln_executor_run
         self._check_version()
         self.check(self.dll.kiln_open())
 
@@ -127,6 +170,26 @@ class NativeLibrary:
                 f"{ABI_VERSION}",
                 code="library-version",
             )
+
+    def close(self) -> None:
+        """Unload it; every later use is an error. UserError while values of it are alive."""
+        if self.closed:
+            return
+        executors = list(self.executors)
+        for executor in executors:
+            executor.destroy()
+        live = self.dll.kiln_live_objects() if self.has_values else 0
+        if live:
+            for executor in executors:
+                executor.create()
+            raise UserError(
+                f"library {str(self.path)!r} cannot be closed: {live} of its values are in use",
+                code="in-use",
+                hint="drop the tensors and functions that it returned",
+            )
+        handle, self.dll, self.closed = self.dll._handle, _Closed(self.path), True
+        self.run = lambda *_: self.dll.kiln_executor_run  # raises
+        _ctypes.dlclose(handle)
 
     def check(self, code: int) -> None:
         """Raise the exception for a result code other than 0."""

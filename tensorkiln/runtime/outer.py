@@ -8,8 +8,7 @@ import numpy as np
 
 from tensorkiln.runtime.arguments import in_order, show, wrong_count
 from tensorkiln.runtime.failures import ArgumentTypeError
-from tensorkiln.runtime.memory import ExecutorMemory
-from tensorkiln.runtime.native import FunctionInfo
+from tensorkiln.runtime.native import ExecutorMemory, FunctionInfo
 from tensorkiln.runtime.tensor import Tensor
 from tensorkiln.runtime.values import call_with_values
 
