@@ -185,17 +185,18 @@ class GraphVerifier:
             self._if(value, b.var.type)
         elif isinstance(value, Lambda):
             self._lambda(value)
-            self._equal(b.var.type, value.type)
+            self._equal(b.var.type, value.type, exact=True)
         elif isinstance(value, MatchCast):
             self._match_cast(value)
-            self._equal(b.var.type, value.type)
+            self._equal(b.var.type, value.type, exact=True)
         else:
             self._value(value)
             self._equal(b.var.type, self._type_of(value))
         self._define(b.var, brings=isinstance(value, MatchCast))
 
-    def _equal(self, declared: Type, found: Type) -> None:
-        if declared == found or (self._strict and accepts(declared, found)):
+    def _equal(self, declared: Type, found: Type, exact: bool = False) -> None:
+        """The variable's type is its value's; beside a plain value it may be wider."""
+        if declared == found or (self._strict and not exact and accepts(declared, found)):
             return
         raise Malformed(f"the variable is {show(declared)}, its value {show(found)}")
 

@@ -90,6 +90,7 @@ class _Outline:
         self.parts: list[Function] = []
         self._scope: list[RVar] = []  # parameters, and what operators do not bind
         self._by: dict[RVar, Value] = {}
+        self._tuples: dict[Value, Tuple] = {}
 
     def run(self) -> Function:
         """The function without its operators; the very one when it holds none and is marked."""
@@ -107,7 +108,7 @@ class _Outline:
         runs: list[_Run] = []
         current: _Run | None = None
         for b in body.bindings:
-            bound = substitute(b.value, self._by)
+            bound = self._forwarded(b)
             if isinstance(bound, RVar | Constant) and bound.type == b.var.type:
                 self._by[b.var] = bound
                 continue
@@ -129,6 +130,15 @@ class _Outline:
             places[run.at] = self._part(run, _read_outside(run, runs, body))
         del self._scope[before:]
         return Body(tuple(b for p in places for b in p), body.result)
+
+    def _forwarded(self, b: Binding) -> Bound:
+        """What a binding holds, by the first name of it; an item of a tuple made here is known."""
+        bound = substitute(b.value, self._by)
+        if isinstance(bound, Tuple):
+            self._tuples[b.var] = bound
+        elif isinstance(bound, TupleItem) and bound.value in self._tuples:
+            return self._tuples[bound.value].fields[bound.index]
+        return bound
 
     def _brought(self, b: Binding) -> set[Var]:
         """The symbolic dimensions that a cast binds."""
