@@ -7,7 +7,7 @@ from dataclasses import replace
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Expr, Var, int_value
-from tensorkiln.ir.stmt import Alloc, Block, For, PrimFunc, Store
+from tensorkiln.ir.stmt import Alloc, PrimFunc, Store
 from tensorkiln.ir.visit import free_vars, substitute, walk_stmt
 from tensorkiln.schedule.primitives.boxes import Access, Around, box_of, inside, region
 from tensorkiln.schedule.primitives.errors import ScheduleError
@@ -159,13 +159,3 @@ def is_fresh(f: PrimFunc, buf: Buffer, loop: str) -> bool:
 def allocated_in(f: PrimFunc, buf: Buffer) -> bool:
     """Whether the function allocates the buffer itself."""
     return any(isinstance(t, Alloc) and t.buffer is buf for t in walk_stmt(f.body))
-
-
-def blocks_around(f: PrimFunc, buf: Buffer) -> list[str]:
-    """Names of blocks that use a buffer, in order."""
-    return list(dict.fromkeys(t.access.block for t in touches(f) if t.access.buffer is buf))
-
-
-def whole_loop(s: For | Block) -> str:
-    """The name of a loop or block."""
-    return s.var.name if isinstance(s, For) else s.name
