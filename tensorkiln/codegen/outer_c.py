@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tensorkiln.codegen.call_plan import (
@@ -17,7 +18,8 @@ from tensorkiln.codegen.outer_scope import type_sizes
 from tensorkiln.codegen.outer_text import type_text
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import AnyTensorType, Function, PrimType, TensorType, Type
+from tensorkiln.ir.relax import AnyTensorType, Function, PrimType, RVar, TensorType, Type
+from tensorkiln.ir.text.printer import printed_names
 from tensorkiln.ir.visit import free_vars
 
 # What kiln.h offers for values: exported by libraries that have an outer function.
@@ -66,6 +68,7 @@ def outer_code(mod: IRModule, arena: WeightArena) -> OuterCode | None:
     library = OuterLibrary(mod, arena, emit_call)
     library.names.update(c_name(f.name) for f in outers)
     for f in outers:
+        library.spelled.update(printed_names(f))
         OuterWriter(library, f, c_name(f.name)).function()
     helpers = [graph_host_function(f, mod, arena) for f in mod.graphs if f.is_private]
     helpers += [
@@ -88,7 +91,13 @@ def outer_code(mod: IRModule, arena: WeightArena) -> OuterCode | None:
         ]
     )
     names = tuple(f.name for f in shown)
-    return OuterCode(text, names, tuple(map(_metadata, shown)), tuple(helpers), len(outers))
+    return OuterCode(
+        text,
+        names,
+        tuple(_metadata(f, library.spelled) for f in shown),
+        tuple(helpers),
+        len(outers),
+    )
 
 
 def _declaration(descriptor: str) -> str:
@@ -115,8 +124,8 @@ def _table(outers: tuple[Function, ...]) -> str:
     return f"static const struct kiln_outer *const outers[] = {{\n{rows}\n}};\n"
 
 
-def _metadata(f: Function) -> dict[str, object]:
-    names = [str(n) for n in f.attrs.get("input_names") or [p.name for p in f.params]]
+def _metadata(f: Function, spelled: Mapping[RVar, str]) -> dict[str, object]:
+    names = [str(n) for n in f.attrs.get("input_names") or [spelled[p] for p in f.params]]
     shown = dict(f.attrs.get("dim_names", ()))
     symbols: dict[Var, str] = {}
     inputs = [_param(n, p.type, symbols, shown) for n, p in zip(names, f.params, strict=True)]

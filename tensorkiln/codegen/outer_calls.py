@@ -48,7 +48,8 @@ def emit_call(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
         return
     w.step(_invoke(w, callee, w.array(call.args), len(call.args), out))
     if f is None or w.unknown(var.type):
-        w.match(out, var.type, f"the result of {callee.name}")
+        name = w.name(callee) if isinstance(callee, RVar) else callee.name
+        w.match(out, var.type, f"the result of {name}")
 
 
 def _invoke(w: OuterWriter, callee: GlobalRef | RVar, args: str, count: int, out: str) -> str:
@@ -219,7 +220,7 @@ def _while_loop(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
         if not isinstance(f, GlobalRef | RVar):
             raise InternalError(f"{w.f.name}: {w.where}: while_loop of what is no function")
     assert isinstance(cond, GlobalRef | RVar) and isinstance(body, GlobalRef | RVar)
-    count, name = len(state), var.name
+    count, name = len(state), w.name(var)
     held = w.slot(f"{name}_state", max(1, count))
     for i, s in enumerate(state):
         w.step(f"kiln_take({w.pointer(s)}, &{held}[{i}])")

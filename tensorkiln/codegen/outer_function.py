@@ -58,6 +58,7 @@ class OuterLibrary:
     texts: list[str] = field(default_factory=list)
     descriptors: list[str] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
+    spelled: dict[RVar, str] = field(default_factory=dict)  # names as they are printed
 
     def fresh(self, name: str) -> str:
         """A C name for a function, not taken yet."""
@@ -95,8 +96,8 @@ class OuterWriter:
 
     def slot(self, name: str, count: int = 0) -> str:
         """A new owned value in the frame (or an array of them); its C text."""
-        base, k = c_name(name), 1
-        unique = base
+        unique = base = c_name(name)
+        k = 0
         while unique in self._slots:
             k += 1
             unique = f"{base}_{k}"
@@ -106,8 +107,8 @@ class OuterWriter:
 
     def _symbol(self, v: Var) -> str:
         if v not in self.symbols:
-            base, k = c_name(v.name), 1
-            name = base
+            name = base = c_name(v.name)
+            k = 0  # counted as the printer does: C made from the text again is the same
             while name in self.symbols.values():
                 k += 1
                 name = f"{base}_{k}"
@@ -123,6 +124,10 @@ class OuterWriter:
                     code="unbound-dimension",
                 )
         return c_expression(e, self.symbols)
+
+    def name(self, var: RVar) -> str:
+        """What a value is called in the text of its function."""
+        return self.library.spelled.get(var, var.name)
 
     # ---- lines -------------------------------------------------------------------------------
 
@@ -223,8 +228,8 @@ class OuterWriter:
 
     def binding(self, var: RVar, value: Bound) -> None:
         """The steps that give a variable its value."""
-        self.where = var.name
-        out = self.slot(var.name)
+        self.where = self.name(var)
+        out = self.slot(self.where)
         match value:
             case Call():
                 self.library.emit_call(self, var, value, out)
@@ -236,7 +241,7 @@ class OuterWriter:
                 self.step(f"kiln_item({self.pointer(v)}, {index}, &{out})")
             case MatchCast(v, t):
                 self.step(f"kiln_take({self.pointer(v)}, &{out})")
-                self.match(out, t, f"the value of {var.name}")
+                self.match(out, t, f"the value of {self.where}")
             case _:
                 self.step(f"kiln_take({self.pointer(value)}, &{out})")
         self._values[var] = out
@@ -258,7 +263,7 @@ class OuterWriter:
 
     def _lambda(self, var: RVar, f: Function, out: str) -> None:
         values, symbols = captured_values(f), captured_symbols(f, self._known)
-        c = self.library.fresh(f"{self.c}__{f.name or var.name}")
+        c = self.library.fresh(f"{self.c}__{f.name or self.where}")
         OuterWriter(self.library, f, c).function(values, symbols)
         texts = [self.operand(v) for v in values]
         texts += [f"kiln_int(s_{self.symbols[s]})" for s in symbols]
@@ -332,7 +337,7 @@ class OuterWriter:
 
     def shown(self, v: Var) -> str:
         """What the model calls a dimension."""
-        return str(self.dim_names.get(v.name, v.name))
+        return str(self.dim_names.get(v.name, self.symbols.get(v, v.name)))
 
     def new_tensor(self, t: TensorType, out: str) -> None:
         """Memory for a tensor of a known type."""
@@ -340,6 +345,32 @@ class OuterWriter:
         array = f"(const int64_t[]){{{', '.join(shape)}}}" if shape else "NULL"
         dtype = f"(kiln_dtype){c_dtype(t.dtype)}"
         self.step(f"kiln_make_tensor({array}, {len(shape)}, {dtype}, &{out})")
+
+    def _summary(self, var: RVar, value: Bound) -> str:
+        """One line on a binding, for its comment."""
+        name, short = self.name(var), self._short
+        match value:
+            case Call(callee, args, _, span):
+                what = callee if isinstance(callee, str) else short(callee)
+                tail = f"    {span}" if span else ""
+                return f"{name} = {what}({', '.join(map(short, args))}){tail}"
+            case If(cond):
+                return f"{name} = ... if {short(cond)} else ..."
+            case Lambda(function):
+                return f"{name} = a function ({', '.join(map(short, function.params))})"
+            case TupleItem(v, index):
+                return f"{name} = {short(v)}[{index}]"
+            case MatchCast(v, _):
+                return f"{name} = {short(v)}, checked"
+            case _:
+                return f"{name} = {short(value)}"
+
+    def _short(self, v: Value) -> str:
+        if isinstance(v, Tuple):
+            return f"({', '.join(map(self._short, v.fields))})"
+        if isinstance(v, RVar):
+            return self.name(v)
+        return v.name if isinstance(v, GlobalRef) else type(v).__name__
 
     # ---- the function ------------------------------------------------------------------------
 
@@ -351,20 +382,20 @@ class OuterWriter:
         for i, s in enumerate(symbols):
             self.line(f"s_{self._symbol(s)} = captured[{len(values) + i}].as.integer;")
             self._known.add(s)
-        names = f.attrs.get("input_names") or [p.name for p in f.params]
+        names = f.attrs.get("input_names") or list(map(self.name, f.params))
         slots = []
         for i, p in enumerate(f.params):
-            self.where = p.name
-            slots.append(self.slot(p.name))
+            self.where = self.name(p)
+            slots.append(self.slot(self.where))
             self._values[p] = slots[i]
             self.step(f"kiln_take(&args[{i}], &{slots[i]})")
             self._match_round(slots[i], p.type, f"argument '{names[i]}'")
         for i, p in enumerate(f.params):
-            self.where = p.name
+            self.where = self.name(p)
             self._check_sizes(slots[i], p.type, f"argument '{names[i]}'")
         for b, dead in zip(f.bindings, last_uses(f), strict=True):
             self.line("")
-            self.line(f"/* {comment(_summary(b.var, b.value))} */")
+            self.line(f"/* {comment(self._summary(b.var, b.value))} */")
             before = len(self._slots)
             self.binding(b.var, b.value)
             if b is not f.bindings[-1]:
@@ -414,31 +445,6 @@ class OuterWriter:
         self.library.descriptors.append(
             f"static const kiln_outer outer_{self.c} = {{{name}, {n_params}, body_{self.c}}};"
         )
-
-
-def _summary(var: RVar, value: Bound) -> str:
-    """One line on a binding, for its comment."""
-    match value:
-        case Call(callee, args, _, span):
-            name = callee if isinstance(callee, str) else callee.name
-            tail = f"    {span}" if span else ""
-            return f"{var.name} = {name}({', '.join(map(_short, args))}){tail}"
-        case If(cond):
-            return f"{var.name} = ... if {_short(cond)} else ..."
-        case Lambda(function):
-            return f"{var.name} = a function ({', '.join(p.name for p in function.params)})"
-        case TupleItem(v, index):
-            return f"{var.name} = {_short(v)}[{index}]"
-        case MatchCast(v, _):
-            return f"{var.name} = {_short(v)}, checked"
-        case _:
-            return f"{var.name} = {_short(value)}"
-
-
-def _short(v: Value) -> str:
-    if isinstance(v, RVar | GlobalRef):
-        return v.name
-    return f"({', '.join(map(_short, v.fields))})" if isinstance(v, Tuple) else type(v).__name__
 
 
 __all__ = ["OuterLibrary", "OuterWriter"]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tensorkiln as tk
+from tensorkiln.script import constant_table, from_source
 from tests.script.language import PROGRAMS
 
 
@@ -50,3 +51,14 @@ def test_compiled(name: str) -> None:
     got = tk.runtime.Executor(lib, tk.cpu())["main"](**inputs)
     _same(_flat(got), program.expected(**program.inputs))
     del got
+
+
+@pytest.mark.parametrize("name", list(PROGRAMS))
+def test_the_text_of_what_was_compiled_compiles_to_the_same(name: str) -> None:
+    exe = tk.compile(PROGRAMS[name].module(), "llvm")
+    (text,) = (a.text() for a in exe.artifacts if a.file_name == "module.py")
+    again = from_source(text, constant_table(exe.module))
+    other = tk.compile(again, "llvm", relax_pipeline=None, tir_pipeline=None)
+    assert [a.file_name for a in other.artifacts] == [a.file_name for a in exe.artifacts]
+    for a, b in zip(exe.artifacts, other.artifacts, strict=True):
+        assert a == b, a.file_name

@@ -10,7 +10,7 @@ import numpy as np
 
 from tensorkiln.ir.expr import Expr
 from tensorkiln.ir.module import AnyFunction, IRModule
-from tensorkiln.ir.relax import Function
+from tensorkiln.ir.relax import Function, RVar
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.text.names import identifier, string
 from tensorkiln.ir.text.print_relax import Constants, RelaxPrinter
@@ -74,4 +74,18 @@ def _function_lines(f: AnyFunction, constants: Constants, pad: str, canonical: b
     return graph.lines
 
 
-__all__ = ["constant_table", "identifier", "print_expr", "print_function", "print_module"]
+def printed_names(f: Function) -> dict[RVar, str]:
+    """What the values of a function, and of those inside it, are called in its text."""
+    graph = RelaxPrinter(Constants(), CLASS)
+    graph.function(f)
+    return {v: name for v, name in graph.names.of.items() if isinstance(v, RVar)}
+
+
+__all__ = [
+    "constant_table",
+    "identifier",
+    "print_expr",
+    "print_function",
+    "print_module",
+    "printed_names",
+]
