@@ -1,0 +1,217 @@
+"""The frame of one outer function: its values, its dimensions, the lines of its C."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tensorkiln.base.errors import InternalError
+from tensorkiln.codegen.call_plan import WeightArena
+from tensorkiln.codegen.host_function import c_name
+from tensorkiln.codegen.host_header import comment, quote
+from tensorkiln.codegen.outer_text import Tables
+from tensorkiln.codegen.size_text import c_expression
+from tensorkiln.ir.expr import Expr, Var
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import (
+    Bound,
+    Call,
+    Function,
+    GlobalRef,
+    If,
+    Lambda,
+    MatchCast,
+    RVar,
+    Tuple,
+    TupleItem,
+    Value,
+)
+from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.visit import free_vars
+
+_WIDTH = 100
+_PLACES = re.compile(r'"(?:[^"\\]|\\.)*"|, ')  # string literals, and where a line may be broken
+
+
+@dataclass(slots=True)
+class OuterLibrary:
+    """What the outer functions of one module share. `prim_funcs` are those that they call."""
+
+    mod: IRModule
+    arena: WeightArena
+    emit_call: Callable[[Any, RVar, Call, str], None]  # of outer_calls.py
+    tables: Tables = field(default_factory=Tables)
+    prim_funcs: dict[str, PrimFunc] = field(default_factory=dict)
+    texts: list[str] = field(default_factory=list)
+    descriptors: list[str] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+    spelled: dict[RVar, str] = field(default_factory=dict)  # names as they are printed
+
+    def fresh(self, name: str) -> str:
+        """A C name for a function, not taken yet."""
+        base, k = c_name(name), 1
+        name = base
+        while name in self.names:
+            k += 1
+            name = f"{base}_{k}"
+        self.names.add(name)
+        return name
+
+
+class Frame:
+    """The part of a writer that knows names and lines."""
+
+    def __init__(self, library: OuterLibrary, f: Function, c: str):
+        self.library, self.f, self.c = library, f, c
+        self.lines: list[str] = []
+        self.slots: dict[str, None] = {}
+        self.slot_sizes: dict[str, int] = {}
+        self.symbols: dict[Var, str] = {}
+        self.known: set[Var] = set()
+        self._indent = "    "
+        self.where = ""  # the binding that steps are for
+        self.dim_names = dict(f.attrs.get("dim_names", ()))
+
+    # ---- names -------------------------------------------------------------------------------
+
+    def slot(self, name: str, count: int = 0) -> str:
+        """A new owned value in the frame (or an array of them); its C text."""
+        unique = base = c_name(name)
+        k = 0
+        while unique in self.slots:
+            k += 1
+            unique = f"{base}_{k}"
+        self.slots[unique] = None
+        self.slot_sizes[unique] = count
+        return f"v.{unique}"
+
+    def symbol(self, v: Var) -> str:
+        """The name of a dimension, made when it is new."""
+        if v not in self.symbols:
+            name = base = c_name(v.name)
+            k = 0  # counted as the printer does: C made from the text again is the same
+            while name in self.symbols.values():
+                k += 1
+                name = f"{base}_{k}"
+            self.symbols[v] = name
+        return self.symbols[v]
+
+    def size(self, e: Expr) -> str:
+        """C text of a size or number over dimensions that have values here."""
+        for v in free_vars(e):
+            if v not in self.known:
+                raise InternalError(
+                    f"{self.f.name}: {self.where}: dimension {v.name} has no value here",
+                    code="unbound-dimension",
+                )
+        return c_expression(e, self.symbols)
+
+    def name(self, var: RVar) -> str:
+        """What a value is called in the text of its function."""
+        return self.library.spelled.get(var, var.name)
+
+    # ---- lines -------------------------------------------------------------------------------
+
+    def line(self, text: str) -> None:
+        """A line at the present depth."""
+        self.lines += _folded(self._indent + text) if text else [""]
+
+    def step(self, call: str) -> None:
+        """A call that may fail."""
+        self.line(f"KILN_TRY({quote(self.where)}, {call});")
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """Lines between braces."""
+        self.line(f"{head} {{".lstrip())
+        self._indent += "    "
+        yield
+        self._indent = self._indent[4:]
+        self.line("}")
+
+    # ---- text ----------------------------------------------------------------------------------
+
+    def shown(self, v: Var) -> str:
+        """What the model calls a dimension."""
+        return str(self.dim_names.get(v.name, self.symbols.get(v, v.name)))
+
+    def summary(self, var: RVar, value: Bound) -> str:
+        """One line on a binding, for its comment."""
+        name, short = self.name(var), self._short
+        match value:
+            case Call(callee, args, _, span):
+                what = callee if isinstance(callee, str) else short(callee)
+                tail = f"    {span}" if span else ""
+                return f"{name} = {what}({', '.join(map(short, args))}){tail}"
+            case If(cond):
+                return f"{name} = ... if {short(cond)} else ..."
+            case Lambda(function):
+                return f"{name} = a function ({', '.join(map(short, function.params))})"
+            case TupleItem(v, index):
+                return f"{name} = {short(v)}[{index}]"
+            case MatchCast(v, _):
+                return f"{name} = {short(v)}, checked"
+            case _:
+                return f"{name} = {short(value)}"
+
+    def _short(self, v: Value) -> str:
+        if isinstance(v, Tuple):
+            return f"({', '.join(map(self._short, v.fields))})"
+        if isinstance(v, RVar):
+            return self.name(v)
+        return v.name if isinstance(v, GlobalRef) else type(v).__name__
+
+    def finish(self, n_params: int) -> None:
+        """Hand the C of the function to the library."""
+        name = quote(self.f.name)
+        frame = "".join(
+            f"        kiln_value {s}{f'[{n}]' if (n := self.slot_sizes[s]) else ''};\n"
+            for s in self.slots
+        )
+        text = "\n".join(self.lines)
+        declared = [
+            f"    int64_t s_{s} = -1;\n"
+            for s in self.symbols.values()
+            if re.search(rf"\bs_{s}\b(?! = )", text)
+        ]
+        dropped = [s for s in self.symbols.values() if f"    int64_t s_{s} = -1;\n" not in declared]
+        for s in dropped:
+            text = re.sub(rf"^ *s_{s} = .*;\n?", "", text, flags=re.M)
+        title = f"/* ---- {comment(self.f.name)} "
+        self.library.texts.append(
+            f"{title}{'-' * max(4, 94 - len(title))} */\n\n"
+            f"static int body_{self.c}(const kiln_value *captured, const kiln_value *args,\n"
+            f"{' ' * (len(self.c) + 17)}kiln_value *result)\n{{\n"
+            f"    struct {{\n{frame or '        kiln_value none;' + chr(10)}    }} v;\n"
+            f"{''.join(declared)}"
+            f'    const char *at = "";\n'
+            f"    int code = kiln_enter({name}, (kiln_value *)&v, sizeof v);\n"
+            f"    (void)captured;\n    (void)args;\n"
+            f"    if (code != KILN_OK)\n        goto end;\n{text}\n"
+            f"end:\n"
+            f"    return kiln_leave({name}, at, code, (kiln_value *)&v, sizeof v);\n}}\n"
+        )
+        self.library.descriptors.append(
+            f"static const kiln_outer outer_{self.c} = {{{name}, {n_params}, body_{self.c}}};"
+        )
+
+
+def _folded(line: str) -> list[str]:
+    """A line of C, continued where it is too long."""
+    lead = len(line) - len(line.lstrip())
+    out = []
+    while len(line) > _WIDTH:
+        places = [m.end() for m in _PLACES.finditer(line) if m[0] == ", " and m.end() > lead + 12]
+        fit = [p for p in places if p <= _WIDTH]
+        if not places or places[0] >= len(line):
+            break
+        at = fit[-1] if fit else places[0]
+        out.append(line[:at].rstrip())
+        line = " " * (lead + 8) + line[at:]
+    return [*out, line]
+
+
+__all__ = ["Frame", "OuterLibrary"]
