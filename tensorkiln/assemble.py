@@ -61,7 +61,8 @@ def assemble(
         outer=outer,
     )
     say(SOURCES, f"entry.c\n{entry}")
-    header = header_h(functions, library_name=name, prefix=name)
+    outers = outer.names if outer else ()
+    header = header_h(functions, library_name=name, prefix=name, outers=outers)
     artifacts += [
         Artifact("host", "native", "entry.c", entry.encode()),
         Artifact("host", "header", f"{name}.h", header.encode()),

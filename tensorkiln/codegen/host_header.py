@@ -115,9 +115,29 @@ def _entry(function: HostFunction, prefix: str) -> str:
     return "\n".join([*lines, f"{head}{joined});"])
 
 
-def header_h(functions: Sequence[HostFunction], *, library_name: str, prefix: str = "") -> str:
+def _outer(names: Sequence[str]) -> str:
+    """How to call functions that take and give values: they have no entry here."""
+    if not names:
+        return ""
+    calls = "".join(
+        f' *   kiln_executor_invoke(executor, kiln_function_index("{name}"), ..., &result)\n'
+        for name in names
+    )
+    return (
+        "\n/* Functions of values (tuples, strings, functions, tensors of any size) are called by\n"
+        f" * number, with what kiln.h declares:\n{calls} */\n"
+    )
+
+
+def header_h(
+    functions: Sequence[HostFunction],
+    *,
+    library_name: str,
+    prefix: str = "",
+    outers: Sequence[str] = (),
+) -> str:
     """The text of the header. Tensors are row-major without gaps; any address that suits the
-    element type will do (the caller's buffers stay the caller's)."""
+    element type will do (the caller's buffers stay the caller's). `outers` are named only."""
     prefix = prefix or c_name(library_name)
     guard = f"{prefix.upper()}_H"
     entries = "\n\n".join(_entry(function, prefix) for function in functions)
@@ -137,7 +157,7 @@ extern "C" {{
 #endif
 
 {entries}
-
+{_outer(outers)}
 /* What went wrong in this thread; "" when nothing did. */
 const char *{prefix}_last_error(void);
 

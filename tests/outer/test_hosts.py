@@ -358,6 +358,10 @@ def test_the_generated_c_compiles_without_a_warning(exe: Any, tmp_path: Path) ->
     )
 
 
+def test_the_header_says_how_to_call_them(exe: Any) -> None:
+    assert 'kiln_executor_invoke(executor, kiln_function_index("main"), ...' in exe.header()
+
+
 def test_a_python_process_ends_quietly(library: Path) -> None:
     """Functions that Python registered and values that it still holds are no trouble at exit."""
     script = (
