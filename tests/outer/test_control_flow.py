@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -188,6 +189,25 @@ def test_endless_recursion_is_an_error_and_the_executor_goes_on(run: Any) -> Non
         with pytest.raises(RecursionError, match=r"power: calls are \d+ deep.*while_loop"):
             run["power"](f32(1), f32(1e9))
         assert run["power"](f32(2), f32(3)).numpy() == 8
+
+
+def test_endless_recursion_on_a_small_stack(run: Any) -> None:
+    caught: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            run["power"](f32(1), f32(1e9))
+        except RecursionError as error:
+            caught.append(error)
+
+    before = threading.stack_size(256 << 10)
+    try:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    finally:
+        threading.stack_size(before)
+    assert "the stack is used up" in str(caught[0])
 
 
 def test_a_loop_with_a_captured_limit(run: Any) -> None:
