@@ -11,7 +11,12 @@ from tensorkiln.artifact.metadata import KernelInfo, added_json, artifact_infos
 from tensorkiln.base.debug import SOURCES, say
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.version import VERSION
-from tensorkiln.codegen.call_plan import WeightArena, graph_host_function, tensor_host_function
+from tensorkiln.codegen.call_plan import (
+    WeightArena,
+    graph_host_function,
+    sizes_read,
+    tensor_host_function,
+)
 from tensorkiln.codegen.host_c import entry_c, header_h
 from tensorkiln.codegen.host_function import HostFunction, c_name
 from tensorkiln.codegen.outer_c import outer_code
@@ -37,7 +42,9 @@ def assemble(
     functions: list[HostFunction] = [
         graph_host_function(f, mod, arena) for f in mod.graphs if not f.is_private
     ]
-    functions += [tensor_host_function(f, f.name) for f in mod.prim_funcs if f.public]
+    functions += [
+        tensor_host_function(f, f.name, sizes_read(f)) for f in mod.prim_funcs if f.public
+    ]
     outer = outer_code(mod, arena)
     if not functions and outer is None:
         raise UserError("the module has no public function", code="nothing-to-compile")

@@ -50,6 +50,7 @@ from tensorkiln.transform.relax.match_layer_norm import match_layer_norm
 from tensorkiln.transform.relax.match_linear import match_linear
 from tensorkiln.transform.relax.outline_dataflow import outline_dataflow
 from tensorkiln.transform.relax.partial_graph_aot import partial_graph_aot
+from tensorkiln.transform.relax.pass_sizes import pass_sizes
 from tensorkiln.transform.relax.plan_memory import plan_memory
 from tensorkiln.transform.tir.lower_blocks import lower_blocks
 from tensorkiln.transform.tir.unroll_loops import unroll_loops
@@ -65,6 +66,7 @@ def relax_passes(target: Target, externals: Sequence[External] = ()) -> list[Pas
     return [
         infer_types,
         outline_dataflow,  # no later pass sees outer functions
+        pass_sizes,
         fold_constants,
         canonicalize,
         match_activations,
@@ -93,6 +95,7 @@ def minimal_relax_passes(target: Target, externals: Sequence[External] = ()) -> 
     return [
         infer_types,
         outline_dataflow,
+        pass_sizes,
         forward_values,
         PartitionExternals(target, externals),
         DecomposeAttention(cpu),
@@ -106,6 +109,7 @@ def minimal_relax_passes(target: Target, externals: Sequence[External] = ()) -> 
 def tir_passes(target: Target, externals: Sequence[External] = ()) -> list[Pass]:
     """Blocks and scheduled loops -> explicit vectors, straight-line bodies: ready for codegen."""
     return [
+        pass_sizes,  # of modules that no relax pipeline saw
         lower_blocks,
         vectorize_loops,
         unroll_loops,  # after vectorizing, which keeps the repeated bodies small

@@ -15,8 +15,8 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"base"}),
     frozenset({"ir"}),
     frozenset({"target", "artifact", "arith"}),
-    frozenset({"script"}),
     frozenset({"ops"}),
+    frozenset({"script"}),
     frozenset(
         {"passes", "frontend", "transform", "schedule", "codegen", "external", "link", "runtime"}
     ),

@@ -184,6 +184,12 @@ def implied_sizes(f: PrimFunc) -> tuple[Var, ...]:
     return tuple(v for v in f.scalars if any(d is v for d in dims))
 
 
+def sizes_read(f: PrimFunc) -> tuple[Var, ...]:
+    """Scalar parameters that callers from outside do not pass: `pass_sizes` added them."""
+    count = int(f.attrs.get("sizes", 0))
+    return f.scalars[len(f.scalars) - count :]
+
+
 def has_assertions(f: AnyFunction) -> bool:
     """Whether a call of this kernel may fail."""
     return isinstance(f, PrimFunc) and any(isinstance(s, Assert) for s in walk_stmt(f.body))

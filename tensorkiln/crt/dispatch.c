@@ -88,7 +88,8 @@ int kiln_run(kiln_workspace *workspace, kiln_binding *b)
         const int p = copied[c];
         arg[p] = at;
         at += ALIGNED(kiln_param_bytes(b, p));
-        if (f->params[p].role & KILN_IN)
+        /* A tensor function may write a part of its output, or read it first. */
+        if ((f->params[p].role & KILN_IN) || f->kind == KILN_TENSOR_FUNCTION)
             move(b, p, arg[p], 1);
     }
     const kiln_frame frame = {arg, workspace->base, b->symbol, b->scalar};

@@ -14,6 +14,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
+from tensorkiln import ops
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.text.printer import CLASS
@@ -110,7 +111,7 @@ def _from_class(cls: type, frame: FrameType, infer: Infer | None) -> IRModule:
         if not isinstance(node, ast.ClassDef) or node.name != cls.__name__:
             continue
         if _first_line(node) <= line <= (node.end_lineno or node.lineno):
-            context = ModuleContext({CLASS}, None, {}, infer)
+            context = ModuleContext({CLASS}, None, {}, infer or ops.infer)
             with depth_checked(source):
                 return parse_module(node, source, _captured(frame), context, trusted=True)
     raise UserError(f"class {cls.__name__} is not in its file", where=f"{source.file}:{line}")
@@ -123,7 +124,7 @@ def _from_function(f: Callable[..., Any], frame: FrameType, infer: Infer | None)
     source, line = _file_of(frame), f.__code__.co_firstlineno
     for node in ast.walk(source.parse()):
         if isinstance(node, ast.FunctionDef) and _first_line(node) == line:
-            context = ModuleContext({CLASS}, None, {}, infer)
+            context = ModuleContext({CLASS}, None, {}, infer or ops.infer)
             with depth_checked(source):
                 return parse_functions([node], source, _captured(frame, f), context, True)[0]
     raise UserError(f"{f.__name__} is not in its file", where=f"{source.file}:{line}")

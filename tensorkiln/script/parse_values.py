@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from tensorkiln import ops
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.dtype import BOOL, DType
@@ -60,7 +61,7 @@ class ModuleContext:
     words: set[str]
     names: list[str] | None
     constants: Mapping[str, np.ndarray]
-    infer: Infer | None = None
+    infer: Infer = ops.infer
     functions: dict[str, AnyFunction] = field(default_factory=dict)
     literals: dict[str, Constant] = field(default_factory=dict)
     headers: dict[str, Callable[[], tuple[tuple[Type, ...], Type | None]]] = field(
@@ -191,10 +192,10 @@ class ValueParser:
         return found
 
     def _operator_type(self, node: ast.expr, call: Call) -> Type | None:
-        """What the caller's `infer` says, its error underlining the call."""
+        """What the operator's type rule says, its error underlining the call."""
         if call.op == "call_packed":
             return ObjectType()
-        if self.module.infer is None or call.op in IMPURE_OPS:
+        if call.op in IMPURE_OPS:
             return None
         try:
             return self.module.infer(call)

@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from tensorkiln import ops
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.text.printer import CLASS
@@ -32,9 +33,9 @@ def from_source(
     """The module a script describes: one `ir_module` class, or bare functions.
 
     `constants` are the arrays that `R.const("key", ...)` refers to. `infer` gives the type of an
-    operator call whose result the script does not annotate. `namespace`: Python values, functions
-    and macros that the script may use by name; without one, no text makes anything run.
-    Raises UserError with the line.
+    operator call whose result the script does not annotate; None: its type rule. `namespace`:
+    Python values, functions and macros that the script may use by name; without one, no text makes
+    anything run. Raises UserError with the line.
     """
     source = Source(text, file)
     tree = source.parse()
@@ -58,7 +59,7 @@ def from_source(
     if len(classes) + bool(functions) != 1:
         where = (classes[1:] or functions or [tree])[0]
         raise source.error(where, "expected one ir_module class, or functions")
-    context = ModuleContext({CLASS}, None, constants or {}, infer)
+    context = ModuleContext({CLASS}, None, constants or {}, infer or ops.infer)
     with depth_checked(source):
         if classes:
             return parse_module(classes[0], source, captured, context)

@@ -142,7 +142,7 @@ WRONG_BLOCKS = [
     ),
 ]
 WRONG_GRAPH = [
-    ("y = R.relu(x)\n    return y", "R.relu(x)", "type of this result is not known", "write it"),
+    ("y = R.rleu(x)\n    return y", "R.rleu(x)", "no operator 'rleu'", "relu"),
     ("return y", "y", "unknown name 'y'", ""),
     ("y = x\n    y = x\n    return y", "y", "'y' is already bound", ""),
     ("pass", "@R.function", "", ""),
