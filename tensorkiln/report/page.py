@@ -187,7 +187,11 @@ def _kernel(k: KernelRow, colours: Mapping[str, str], anchors: Mapping[str, str]
         ("assembly", k.assembly or "made by another code generator"),
     )
     texts = "".join(f"<div><h3>{name}</h3><pre>{_text(text)}</pre></div>" for name, text in sides)
-    final = ""
+    steps = final = ""
+    if k.trace:
+        steps = (
+            f"<details><summary class=about>schedule</summary><pre>{_text(k.trace)}</pre></details>"
+        )
     if k.tir != k.scheduled:
         final = (
             "<details><summary class=about>the tensor program that the LLVM IR was made from"
@@ -200,7 +204,7 @@ def _kernel(k: KernelRow, colours: Mapping[str, str], anchors: Mapping[str, str]
         f'<span class="dot" style="background:{colours[k.name]}"></span><b>{escape(k.name)}</b> '
         f'<span class="note">{escape(k.op_class)}, {calls}, {time_text(k.micros / 1e6)}, '
         f'{bytes_text(k.size)}</span></summary><div class="about">nodes of the model: {nodes}</div>'
-        f'<div class="sides">{texts}</div>{final}</details>'
+        f'{steps}<div class="sides">{texts}</div>{final}</details>'
     )
 
 

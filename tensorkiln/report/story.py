@@ -12,12 +12,15 @@ from tensorkiln.codegen.llvm.compile import kernel_texts
 from tensorkiln.executable import Executable
 from tensorkiln.external import External
 from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import Function
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.text.printer import print_function
 from tensorkiln.passes import Pipeline, Step, Timing, module_diff
 from tensorkiln.pipeline import compile as compile_module
 from tensorkiln.report.graph import GraphPicture, graph_picture, kernels_of_spans
 from tensorkiln.report.memory import MemoryPicture, memory_pictures
+from tensorkiln.schedule.group import Group
+from tensorkiln.schedule.lower import trace_of
 from tensorkiln.target import Target, cpu_target
 from tensorkiln.tune.kernels import KernelTime, call_counts, flops, time_kernels
 
@@ -39,7 +42,8 @@ class PassRow:
 @dataclass(frozen=True, slots=True)
 class KernelRow:
     """One kernel: what it computes, what it costs, and its text at every stage. `micros` is NaN
-    when it was not timed; the texts are empty for kernels of other code generators."""
+    when it was not timed; the texts are empty for kernels of other code generators. `trace` are
+    the steps of its schedule, empty where the loops were written directly."""
 
     name: str
     op_class: str
@@ -48,6 +52,7 @@ class KernelRow:
     micros: float
     flops: float
     size: int
+    trace: str
     scheduled: str
     tir: str
     llvm: str
@@ -150,7 +155,7 @@ def _kernel_rows(
         dict(zip((f.name for f in ours), kernel_texts(ours, cpu, "llvm"), strict=True)),
         dict(zip((f.name for f in ours), kernel_texts(ours, cpu), strict=True)),
     )
-    scheduled = _first_forms(steps)
+    scheduled, traces = _first_forms(steps), _traces(steps, exe.target)
     counts = call_counts(exe.module)
     files = _files(exe.artifacts)
     rows = []
@@ -168,6 +173,7 @@ def _kernel_rows(
                 time.micros if time else math.nan,
                 flops(f.body, sizes) if isinstance(f, PrimFunc) else 0.0,
                 files.get(f"{k.symbol}.o", 0),
+                traces.get(k.symbol, ""),
                 print_function(first) if first is not None else tir,
                 tir,
                 texts[0].get(k.symbol, ""),
@@ -192,4 +198,15 @@ def _first_forms(steps: list[Step]) -> dict[str, PrimFunc]:
     for s in steps:
         for f in s.after.prim_funcs if s.after is not None else ():
             found.setdefault(f.name, f)
+    return found
+
+
+def _traces(steps: list[Step], target: Target) -> dict[str, str]:
+    """The steps that scheduled each kernel that was a fused group."""
+    found: dict[str, str] = {}
+    for s in steps:
+        for f in s.before.functions if s.after is not None else ():
+            lowered = s.after.get(f.name) if s.after is not None else None
+            if isinstance(f, Function) and f.is_primitive and isinstance(lowered, PrimFunc):
+                found[f.name] = trace_of(Group(f, f.name), target)
     return found

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import Call, TensorType
-from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.schedule.build import PARALLEL_WORK, tiles
 from tensorkiln.schedule.conv2d_program import Conv, conv2d_program
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.primitives import Schedule
-from tensorkiln.schedule.register_tile import finished, is_role, made, sink
+from tensorkiln.schedule.register_tile import is_role, made, sink
 from tensorkiln.schedule.tile import spatial_tile
 from tensorkiln.target import Target
 
@@ -29,10 +28,10 @@ def supports_conv2d(call: Call, out: TensorType) -> bool:
     return w.layout is not None and out.layout is not None and sized
 
 
-def schedule_conv2d(group: Group, target: Target) -> PrimFunc:
+def schedule_conv2d(group: Group, target: Target, check: bool = False) -> Schedule:
     """conv2d and its elementwise epilogue."""
     c = Conv(group)
-    s = Schedule(conv2d_program(c), check=False)
+    s = Schedule(conv2d_program(c), check=check)
     for loop in s.loops():
         # Four steps a basic block: more and LLVM's scheduler hoists loads until it spills.
         if is_role(loop, "c"):
@@ -41,13 +40,13 @@ def schedule_conv2d(group: Group, target: Target) -> PrimFunc:
     _register_tiles(s, rows, cols)
     s.set_scope("part" if "part" in s.blocks() else "total", "register")
     _tasks(s, c, rows_are_tasks=len(tiles(c.height, rows)) == 1)
-    return finished(s)
+    return s
 
 
-def schedule_depthwise(group: Group, target: Target) -> PrimFunc:
+def schedule_depthwise(group: Group, target: Target, check: bool = False) -> Schedule:
     """One filter per channel: its weights stay in registers over a tile of pixels."""
     c = Conv(group)
-    s = Schedule(conv2d_program(c), check=False)
+    s = Schedule(conv2d_program(c), check=check)
     taps = c.kernel[0] * c.kernel[1]
     # Unrolled taps let neighbouring outputs share their loads; large filters keep a loop.
     for loop in s.loops():
@@ -58,7 +57,7 @@ def schedule_depthwise(group: Group, target: Target) -> PrimFunc:
     _register_tiles(s, max(1, min(c.height, budget // cols)), cols)
     s.set_scope("total", "register")
     _tasks(s, c, rows_are_tasks=False)
-    return finished(s)
+    return s
 
 
 def _register_tiles(s: Schedule, rows: int, cols: int) -> None:

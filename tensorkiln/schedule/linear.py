@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import Call, TensorType
-from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.linear_program import Linear, linear_program
 from tensorkiln.schedule.primitives import Schedule
-from tensorkiln.schedule.register_tile import finished, is_role, made, sink
+from tensorkiln.schedule.register_tile import is_role, made, sink
 from tensorkiln.schedule.tile import max_rows
 from tensorkiln.target import Target
 
@@ -26,10 +25,10 @@ def supports_linear(call: Call, out: TensorType) -> bool:
     return w.layout is not None and out.layout is None
 
 
-def schedule_linear(group: Group, target: Target) -> PrimFunc:
+def schedule_linear(group: Group, target: Target, check: bool = False) -> Schedule:
     """linear with its elementwise epilogue."""
     c = Linear(group, target)
-    s = Schedule(linear_program(c), check=False)
+    s = Schedule(linear_program(c), check=check)
     for loop in [name for name in s.loops() if is_role(name, "k")]:
         _steps_of_four(s, loop)
     for rows in [name for name in s.loops() if is_role(name, "row")]:
@@ -40,7 +39,7 @@ def schedule_linear(group: Group, target: Target) -> PrimFunc:
     s.set_scope("part" if "part" in s.blocks() else "total", "register")
     if c.work > PARALLEL_WORK and "panel" in s.loops():
         s.parallel("panel")
-    return finished(s)
+    return s
 
 
 def _steps_of_four(s: Schedule, k: str) -> None:

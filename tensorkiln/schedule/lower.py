@@ -20,10 +20,13 @@ from tensorkiln.schedule.loops import schedule_loops
 from tensorkiln.schedule.lrn import schedule_lrn, supports_lrn
 from tensorkiln.schedule.movement import plan_movement, schedule_movement
 from tensorkiln.schedule.pool import schedule_pool, supports_pool
+from tensorkiln.schedule.primitives import Schedule
+from tensorkiln.schedule.register_tile import finished
 from tensorkiln.schedule.rows import schedule_layer_norm, schedule_softmax, supports_rows
 from tensorkiln.target import Target
 
-Schedule = Callable[[Group, Target], PrimFunc]
+# What schedules a group: (group, target, whether each step is proved).
+Policy = Callable[[Group, Target, bool], Schedule | PrimFunc]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +65,29 @@ class LowerGroups:
         return mod.with_functions((*graphs, *kernels.values()))
 
 
-def schedule_group(group: Group, target: Target) -> PrimFunc:
-    """The most specific schedule whose conditions hold; plain loops otherwise."""
-    return choose_schedule(group, target)(group, target)
+def schedule_group(group: Group, target: Target, check: bool = False) -> PrimFunc:
+    """The most specific schedule whose conditions hold; plain loops otherwise.
+
+    `check` proves every step of the schedules that are written with primitives.
+    """
+    made = choose_schedule(group, target)(group, target, check)
+    return finished(made) if isinstance(made, Schedule) else made
 
 
-def choose_schedule(group: Group, target: Target) -> Schedule:
+def trace_of(group: Group, target: Target) -> str:
+    """The steps that schedule a group, as `replay` reads them; empty for loops written directly."""
+    made = choose_schedule(group, target)(group, target, False)
+    return str(made.trace) if isinstance(made, Schedule) else ""
+
+
+def choose_schedule(group: Group, target: Target) -> Policy:
     """The schedule for a group: a table in code, most specific first."""
     call, var = group.anchor, group.anchor_var
+    # The others know the shapes of groups that fusion makes by itself.
     if group.function.attrs.get("by_rule", False):
-        return schedule_loops  # the others know the shapes of groups that fusion makes by itself
+        return _direct(schedule_loops)
     if call is None or var is None:
-        return schedule_loops if plan_movement(group) is None else schedule_movement
+        return _direct(schedule_loops if plan_movement(group) is None else schedule_movement)
     out = group.out_type
     x = call.args[0].type
     assert isinstance(x, TensorType)
@@ -82,18 +96,23 @@ def choose_schedule(group: Group, target: Target) -> Schedule:
     if call.op == "linear" and supports_linear(call, out):
         return schedule_linear
     if call.op in ("max_pool2d", "avg_pool2d") and supports_pool(group):
-        return schedule_pool
+        return _direct(schedule_pool)
     if supports_global_pool(group, target):
-        return schedule_global_pool
+        return _direct(schedule_global_pool)
     if call.op == "lrn" and supports_lrn(group):
-        return schedule_lrn
+        return _direct(schedule_lrn)
     if call.op == "attention" and supports_attention(call, target):
-        return schedule_attention
+        return _direct(schedule_attention)
     if call.op in ("softmax", "log_softmax") and supports_rows(call, out):
-        return schedule_softmax
+        return _direct(schedule_softmax)
     if call.op == "layer_norm" and supports_rows(call, out):
-        return schedule_layer_norm
-    return schedule_loops
+        return _direct(schedule_layer_norm)
+    return _direct(schedule_loops)
+
+
+def _direct(build: Callable[[Group, Target], PrimFunc]) -> Policy:
+    """A schedule that writes its loops itself has no steps to prove."""
+    return lambda group, target, _: build(group, target)
 
 
 def _call_kernels(

@@ -107,6 +107,15 @@ def test_every_kernel_is_there_with_its_texts(root: Element, report: Report) -> 
         assert anchor == f"#{kernel.attributes['id']}"
 
 
+def test_a_kernel_shows_the_steps_of_its_schedule(root: Element, report: Report) -> None:
+    kernels = {d.attributes["data-kernel"]: d for d in root.all("details", "kernel")}
+    (steps, *_) = kernels["conv2d_add_relu"].all("details")
+    assert steps.one("summary").text == "schedule"
+    assert steps.one("pre").text.startswith("f = split")
+    told = {k.name: k.trace for k in report.story.kernels}
+    assert steps.one("pre").text.rstrip() == told["conv2d_add_relu"].rstrip()
+
+
 def test_nodes_lead_to_the_kernel_that_computes_them(root: Element, report: Report) -> None:
     kernels = {k.name: k for k in report.story.kernels}
     assert "node add" in kernels["conv2d_add_relu"].nodes

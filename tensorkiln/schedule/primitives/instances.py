@@ -20,12 +20,13 @@ class Family:
     new: tuple[Step, ...]
     same: bool
     repeats: bool = False
+    becomes: tuple[tuple[Step, ...], ...] = ()  # for each old step the new ones it shares some with
 
     def after(self, a: Step) -> tuple[Step, ...]:
         """Steps that the instances of `a` may be part of after the change."""
         if self.same:
             return tuple(s for s in self.new if s.title == a.title)
-        return self.new
+        return next(after for s, after in zip(self.old, self.becomes, strict=True) if s is a)
 
     def equal(self, a: Step, x: str, b: Step, y: str) -> list[str]:
         """Conditions for two instances to be one."""
@@ -84,7 +85,14 @@ def _by_value(what: str, sets: Sets, before: tuple[Step, ...], after: tuple[Step
     if repeats and not _repeatable(sets, before):
         text = f"{title!r} would run more than once for the same iteration"
         raise ScheduleError(text, where=what, hint="it updates what it writes")
-    return Family(before, after, False, repeats)
+    becomes = tuple(tuple(b for b in after if _share(sets, a, b)) for a in before)
+    return Family(before, after, False, repeats, becomes)
+
+
+def _share(sets: Sets, a: Step, b: Step) -> bool:
+    """Whether some instance of one is an instance of the other."""
+    conds = domain(a, "x") + domain(b, "u") + _equal(a, "x", b, "u")
+    return not sets.empty(sets.make(dims(a, "x") + dims(b, "u"), conds))
 
 
 def _equal(a: Step, x: str, b: Step, y: str) -> list[str]:

@@ -1,0 +1,75 @@
+"""The compiler's own schedules, each step of them proved."""
+
+from __future__ import annotations
+
+import pytest
+
+from tensorkiln.ir.expr import Var
+from tensorkiln.schedule.conv2d_program import Conv, conv2d_program
+from tensorkiln.schedule.lower import schedule_group, trace_of
+from tensorkiln.schedule.primitives import Schedule, replay
+from tensorkiln.schedule.register_tile import finished
+from tensorkiln.target import Target
+from tests.schedule.groups import groups_of
+from tests.transform.graphs import Build, graph, rand
+
+AVX512 = Target({"kind": "llvm", "mcpu": "x86-64-v4"})
+AVX2 = Target({"kind": "llvm", "mcpu": "x86-64-v3"})
+N = Var("N")
+
+
+def _conv(filters: int, channels: int, size: int = 3, **attrs: object) -> Build:
+    return lambda g, x: g.relu(
+        g.conv2d(x, rand(filters, channels, size, size), rand(filters), **attrs)
+    )
+
+
+def _linear(k: int, n: int) -> Build:
+    return lambda g, x: g.relu(g.linear(x, rand(k, n), rand(n)))
+
+
+# A graph, the shape of its parameter, and the op_class of the group that is meant.
+CASES: dict[str, tuple[Build, tuple[int | Var, ...], str]] = {
+    "conv": (_conv(32, 16, padding=(1, 1, 1, 1)), (1, 16, 9, 9), "conv2d_direct"),
+    "conv_pieces": (_conv(19, 40, padding=(1, 1, 1, 1)), (2, 40, 5, 7), "conv2d_direct"),
+    "conv_planar": (_conv(16, 3, strides=(2, 2)), (1, 3, 13, 13), "conv2d_direct"),
+    "conv_parallel": (_conv(64, 64, padding=(1, 1, 1, 1)), (1, 64, 14, 14), "conv2d_direct"),
+    "conv_batch": (_conv(16, 16), (N, 16, 6, 6), "conv2d_direct"),
+    "conv_grouped": (_conv(32, 8, groups=4), (1, 32, 5, 5), "conv2d_direct"),
+    "depthwise": (_conv(32, 1, padding=(1, 1, 1, 1), groups=32), (1, 32, 7, 7), "conv2d_depthwise"),
+    "depthwise_large": (_conv(19, 1, 5, groups=19), (1, 19, 9, 9), "conv2d_depthwise"),
+    "linear": (_linear(64, 96), (7, 64), "linear_packed"),
+    "linear_odd": (_linear(37, 41), (13, 37), "linear_packed"),
+    "linear_pieces": (_linear(300, 64), (5, 300), "linear_packed"),
+    "linear_rows": (_linear(64, 64), (N, 64), "linear_packed"),
+    "linear_parallel": (_linear(256, 256), (64, 256), "linear_packed"),
+}
+
+
+@pytest.mark.parametrize("target", [AVX512, AVX2], ids=["avx512", "avx2"])
+@pytest.mark.parametrize("name", CASES)
+def test_every_step_is_proved(name: str, target: Target) -> None:
+    build, shape, kind = CASES[name]
+    found = []
+    for group in groups_of(graph(build, x=shape), target):
+        proved = schedule_group(group, target, check=True)
+        assert proved.script() == schedule_group(group, target).script()
+        found.append(proved.op_class)
+    assert kind in found
+
+
+def test_a_trace_replays() -> None:
+    build, shape, _ = CASES["conv_pieces"]
+    groups = groups_of(graph(build, x=shape), AVX2)
+    group = next(g for g in groups if g.anchor is not None)
+    trace = trace_of(group, AVX2)
+    assert 'f = split_even(f, "w", ' in trace and "f = parallel(f, " not in trace
+    s = Schedule(conv2d_program(Conv(group)))
+    s.func = replay(trace, s.func, check=False)
+    assert finished(s).script() == schedule_group(group, AVX2).script()
+
+
+def test_loops_that_are_written_directly_have_no_trace() -> None:
+    mod = graph(lambda g, x: g.attention(x, x, x, scale=0.25), x=(1, 2, 8, 16))
+    traces = {g.anchor.op: trace_of(g, AVX2) for g in groups_of(mod, AVX2) if g.anchor is not None}
+    assert traces == {"attention": ""}
