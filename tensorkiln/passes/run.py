@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tensorkiln.base.config import Config
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
 from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.verify import verify
 from tensorkiln.passes.failure import pass_broke, pass_failed
 from tensorkiln.passes.instruments import DebugLadder, Dump, PrintAfter
@@ -25,6 +26,7 @@ class PassRunner:
     instruments: tuple[Instrument, ...] = ()
     failures: Path | None = None
     number: int = 0
+    verified: dict[int, PrimFunc] = field(default_factory=dict)
 
     def run(self, mod: IRModule, pipeline: str, passes: Sequence[Pass]) -> IRModule:
         """The module after all of them; `pipeline` is what they are called in messages."""
@@ -56,7 +58,7 @@ class PassRunner:
             for i in self.instruments:
                 i.after(done)
             if done.changed:
-                verify(new)
+                verify(new, self.verified)
         except InternalError as error:
             raise pass_broke(p, step, error, self.failures) from error
         return new

@@ -53,8 +53,8 @@ def sink(s: Schedule, *tile: str) -> None:
 
 def _sums(s: Schedule, loop: str) -> list[str]:
     """The loops of a sum from `loop` inwards, as long as they hold nothing else."""
-    found = []
-    while loop in s.loops() and not is_role(loop, "o") and not is_role(loop, "l"):
+    found, loops = [], set(s.loops())
+    while loop in loops and not is_role(loop, "o") and not is_role(loop, "l"):
         found.append(loop)
         inside = s.children(loop)
         if len(inside) > 1:
@@ -66,10 +66,10 @@ def _sums(s: Schedule, loop: str) -> list[str]:
 def lanes(s: Schedule, parent: str) -> None:
     """Unroll the loops over vectors below `parent`, and make those over lanes vectors."""
     for inside in s.children(parent):
-        if is_role(inside, "o") and inside in s.loops():
+        if is_role(inside, "o"):
             s.unroll(inside)
             lanes(s, inside)
-        elif is_role(inside, "l") and inside in s.loops():
+        elif is_role(inside, "l"):
             s.vectorize(inside)
 
 

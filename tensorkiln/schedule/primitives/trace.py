@@ -7,6 +7,7 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from tensorkiln.base.errors import nearest
@@ -78,15 +79,16 @@ class Schedule:
     def __init__(self, func: PrimFunc, check: bool = True):
         self.func, self.check = normal(func), check
         self.trace = Trace()
+        self._names = frozenset(names(self.func.body))
 
     def apply(self, step: Step) -> str | tuple[str, ...]:
         """Do one step, remember it, and return the new names of loops and blocks."""
-        old = self.func
         more = {} if self.check or not _checks(PRIMITIVES[step.primitive]) else {"check": False}
-        self.func = step.apply(old, **more)
+        self.func = step.apply(self.func, **more)
         self.trace.append(step)
-        before = set(names(old.body))
-        made = tuple(n for n in names(self.func.body) if n not in before)
+        found = tuple(names(self.func.body))
+        made = tuple(n for n in found if n not in self._names)
+        self._names = frozenset(found)
         return made[0] if len(made) == 1 else made
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -111,11 +113,7 @@ class Schedule:
                 _text(value)
             return self.apply(Step(name, _frozen(args), _frozen(tuple(options.items()))))
 
-        signature = inspect.signature(function)
-        parameters = [p for k, p in signature.parameters.items() if k != "f"]
-        method.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            parameters=parameters, return_annotation="str | tuple[str, ...]"
-        )
+        method.__signature__ = _method_signature(function)  # type: ignore[attr-defined]
         method.__name__, method.__doc__ = name, function.__doc__
         return method
 
@@ -190,6 +188,15 @@ def _text(value: Literal) -> str:
     )
 
 
+@cache
+def _method_signature(function: Callable[..., PrimFunc]) -> inspect.Signature:
+    """A primitive's signature, as a method that returns names."""
+    signature = inspect.signature(function)
+    parameters = [p for k, p in signature.parameters.items() if k != "f"]
+    return signature.replace(parameters=parameters, return_annotation="str | tuple[str, ...]")
+
+
+@cache
 def _checks(function: Callable[..., PrimFunc]) -> bool:
     return "check" in inspect.signature(function).parameters
 
