@@ -23,7 +23,7 @@ from tensorkiln.schedule.primitives.normalise import update_term
 from tensorkiln.schedule.primitives.places import around_of, buffer_name, conjuncts
 from tensorkiln.schedule.primitives.program import Place, bounds_of, open_block, open_loop
 from tensorkiln.schedule.primitives.reindex import refreshed
-from tensorkiln.schedule.primitives.sums import rename_loops
+from tensorkiln.schedule.primitives.sums import decompose_reduction, rename_loops
 from tensorkiln.schedule.primitives.surgery import put
 
 _REDUCE = {"add": "sum", "mul": "prod", "min": "min", "max": "max"}
@@ -42,7 +42,8 @@ def rfactor(f: PrimFunc, block: str, loop: str, axis: int = 0) -> PrimFunc:
                                                         C[i_1] += C_rf[k0_1, i_1]
 
     The partial sums are made by block `<block>_rf`, which starts from the neutral element; the
-    block itself adds them up. `axis`: which dimension of the new buffer the loop becomes.
+    block itself adds them up. `axis`: which dimension of the new buffer the loop becomes. Where a
+    loop of the sum may not run at all, the partial sums are set before it.
     """
     at, b = open_block(f, block, "rfactor")
     f, where = at.func, f"rfactor({block!r}, {loop!r})"
@@ -81,7 +82,21 @@ def rfactor(f: PrimFunc, block: str, loop: str, axis: int = 0) -> PrimFunc:
     first = _partial_block(at, b, store, s, partial, axis, op)
     nest = put(at.path[top:], first)
     second = _combine(at, b, store, s, partial, axis, op, top)
-    return at_path_close(at, top, Alloc(partial, seq(nest, second)))
+    after = at_path_close(at, top, Alloc(partial, seq(nest, second)))
+    empty = _maybe_empty(at, b, s)
+    return after if empty is None else decompose_reduction(after, first.name, empty)
+
+
+def _maybe_empty(at: Place, b: Block, s: For) -> str | None:
+    """The outermost other loop of the sum, when not all of these surely run."""
+    reduce = {v for i in b.iters if i.kind == "reduce" for v in free_vars(i.value)} - {s.var}
+    known = bounds_of(at.func, ())
+    loops = []
+    for x in (x for x in at.path if isinstance(x, For)):
+        if x.var in reduce:
+            loops.append((x.var.name, prove(binary("ge", x.extent, 1), known)))
+        known = known.with_loop(x.var, x.lo, x.extent)
+    return None if all(runs for _, runs in loops) else loops[0][0]
 
 
 def at_path_close(at: Place, top: int, new: Stmt) -> PrimFunc:

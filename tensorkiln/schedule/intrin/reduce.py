@@ -1,0 +1,40 @@
+"""Add up the lanes of a vector, or find the largest or smallest of them."""
+
+from __future__ import annotations
+
+from tensorkiln.ir.buffer import buffer
+from tensorkiln.ir.expr import REDUCE_BINARY, IntImm, Load, Ramp, Var, VectorReduce, binary, const
+from tensorkiln.ir.stmt import For, PrimFunc, Store
+from tensorkiln.schedule.primitives.tensorize import Instruction
+
+LANES = (2, 4, 8, 16, 32)
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+
+
+def reduce_lanes(op: str, lanes: int, dtype: str = "float32") -> Instruction:
+    """c[0] = op of c[0] and all a[l]; the lanes are joined half to half."""
+    a, c = buffer("a", (lanes,), dtype), buffer("c", (1,), dtype)
+    lane, zero = Var("l"), (IntImm(0),)
+    step = Store(c, zero, binary(REDUCE_BINARY[op], Load(c, zero), Load(a, (lane,))))
+    vector = Load(a, (Ramp(IntImm(0), IntImm(1), lanes),))
+    total = binary(REDUCE_BINARY[op], Load(c, zero), VectorReduce(op, vector))
+    params = (a, c)
+    name = reduce_name(op, lanes, dtype)
+    return Instruction(
+        name,
+        PrimFunc(name, params, For(lane, IntImm(0), const(lanes), "serial", step)),
+        PrimFunc(name, params, Store(c, zero, total)),
+    )
+
+
+def reduce_name(op: str, lanes: int, dtype: str) -> str:
+    """What the instruction is called: `sum_16`, `max_8_float64`."""
+    return f"{op}_{lanes}" if dtype == "float32" else f"{op}_{lanes}_{dtype}"
+
+
+REDUCTIONS = tuple(
+    reduce_lanes(op, lanes, dtype)
+    for op in ("sum", "max", "min")
+    for dtype in DTYPES
+    for lanes in LANES
+)

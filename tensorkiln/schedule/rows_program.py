@@ -1,0 +1,131 @@
+"""What softmax and layer norm compute, row by row: the plain programs that `rows.py` schedules.
+
+Loops over the terms of a sum are called `k...`, those over elements of the result `j...`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tensorkiln.ir.buffer import Buffer, buffer
+from tensorkiln.ir.expr import (
+    REDUCE_BINARY,
+    Expr,
+    IntImm,
+    Load,
+    Unary,
+    binary,
+    cast,
+    const,
+    intrin,
+    reduce_identity,
+)
+from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store, seq
+from tensorkiln.schedule.access import simplify_value
+from tensorkiln.schedule.build import loop, nest
+from tensorkiln.schedule.group import Group
+
+Element = Callable[[Expr], Expr]
+_ZERO = (IntImm(0),)
+
+
+class Row:
+    """One row of a group's anchor: `lead` are the logical indices before the last."""
+
+    def __init__(self, group: Group, lead: tuple[Expr, ...]):
+        assert group.anchor is not None
+        self.group, self.lead, self.call = group, lead, group.anchor
+        self.columns = group.out_type.shape[-1]
+        self.dtype = group.out_type.dtype
+        self.x = group.element(self.call.args[0])
+        self.made: list[Buffer] = []
+
+    def at(self, j: Expr) -> Expr:
+        """The operand in column j."""
+        return simplify_value(self.x(*self.lead, j), {})
+
+    def saved(self, j: Expr) -> Expr:
+        """What the result's column j holds."""
+        return Load(self.group.out, self.group.store_index((*self.lead, j)))
+
+    def write(self, value: Element) -> Stmt:
+        """out[j] = value(j) for all columns."""
+        place = self.group.store_index
+        return loop("j", self.columns, lambda j: Store(
+            self.group.out, place((*self.lead, j)), value(j)))  # fmt: skip
+
+    def number(self, name: str, value: Expr) -> tuple[Stmt, Expr]:
+        """(name = value, name)."""
+        cell = buffer(name, (1,), self.dtype, "local")
+        self.made.append(cell)
+        return Store(cell, _ZERO, value), Load(cell, _ZERO)
+
+    def reduce(self, name: str, op: str, value: Element) -> tuple[Stmt, Expr]:
+        """(name = op over all columns of value(j), name)."""
+        start, total = self.number(name, reduce_identity(op, self.dtype))
+        assert isinstance(start, Store)
+        terms = loop("k", self.columns, lambda j: Store(
+            start.buffer, _ZERO, binary(REDUCE_BINARY[op], total, value(j))))  # fmt: skip
+        return seq(start, terms), total
+
+    def stmt(self, *steps: Stmt) -> Stmt:
+        """The steps, with the numbers they keep."""
+        body = seq(*steps)
+        for cell in reversed(self.made):
+            body = Alloc(cell, body)
+        return body
+
+
+def rows_program(group: Group, row: Callable[[Row], Stmt], op_class: str) -> PrimFunc:
+    """`row` for all rows."""
+    lead = group.out_type.shape[:-1]
+    names = [f"i{d}" for d in range(len(lead))]
+    body = nest(names, lead, lambda *i: row(Row(group, i)))
+    return PrimFunc(group.name, group.params, body, op_class=op_class)
+
+
+def softmax(r: Row) -> Stmt:
+    """top = max x; out = exp(x - top); out = out * (1 / sum out).
+
+    Exponentials are written first and scaled in place: one for each element.
+    """
+    find, top = r.reduce("top", "max", r.at)
+    exponentials = r.write(lambda j: intrin("exp", r.at(j) - top))
+    add, total = r.reduce("total", "sum", r.saved)
+    invert, scale = r.number("scale", const(1, r.dtype) / total)
+    return r.stmt(find, exponentials, add, invert, r.write(lambda j: r.saved(j) * scale))
+
+
+def log_softmax(r: Row) -> Stmt:
+    """top = max x; out = x - top - log(sum exp(x - top))."""
+    find, top = r.reduce("top", "max", r.at)
+    add, total = r.reduce("total", "sum", lambda j: intrin("exp", r.at(j) - top))
+    keep, log = r.number("log", intrin("log", total))
+    return r.stmt(find, add, keep, r.write(lambda j: r.at(j) - top - log))
+
+
+def layer_norm(r: Row) -> Stmt:
+    """(x - mean) / sqrt(var + eps) * gamma + beta, variance from deviations (two passes)."""
+    group, count = r.group, cast(r.columns, r.dtype)
+    scales = [group.element(a) for a in r.call.args[1:]]
+    eps = const(float(r.call.attrs.eps), r.dtype)
+    assert group.anchor_var is not None
+    var = group.anchor_var
+
+    def deviation(j: Expr) -> Expr:
+        return r.at(j) - mean
+
+    def normal(j: Expr) -> Expr:
+        y = deviation(j) * inv
+        y = y * simplify_value(scales[0](j), {}) if scales else y
+        return y + simplify_value(scales[1](j), {}) if len(scales) > 1 else y
+
+    def out(j: Expr) -> Expr:
+        element = group.element(group.out_var, {var: lambda *i: normal(i[-1])})
+        return simplify_value(element(*r.lead, j), {})
+
+    add, total = r.reduce("sum", "sum", r.at)
+    divide, mean = r.number("mean", total / count)
+    squares, square = r.reduce("squares", "sum", lambda j: deviation(j) * deviation(j))
+    invert, inv = r.number("inv", const(1, r.dtype) / Unary("sqrt", square / count + eps))
+    return r.stmt(add, divide, squares, invert, r.write(out))
