@@ -336,6 +336,14 @@ def reduce_identity(op: str, dtype: DType) -> Expr:
     return const(low if op == "max" else -low - 1, dtype)
 
 
+def neutral(op: str, dtype: DType) -> Expr:
+    """The value x for which `x op e` is e: of sums of floats -0, because 0 + -0 is 0.
+
+    The generator leaves such an addition out.
+    """
+    return const(-0.0, dtype) if op == "sum" and dtype.is_float else reduce_identity(op, dtype)
+
+
 def const(value: float, dtype: DType = INT64) -> Expr:
     """A literal of `dtype`; with lanes, its broadcast."""
     element = dtype.element

@@ -104,9 +104,9 @@ def choose_schedule(group: Group, target: Target) -> Policy:
     if call.op == "attention" and supports_attention(call, target):
         return _direct(schedule_attention)
     if call.op in ("softmax", "log_softmax") and supports_rows(call, out):
-        return _direct(schedule_softmax)
+        return schedule_softmax
     if call.op == "layer_norm" and supports_rows(call, out):
-        return _direct(schedule_layer_norm)
+        return schedule_layer_norm
     return _direct(schedule_loops)
 
 

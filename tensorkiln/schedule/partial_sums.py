@@ -7,8 +7,7 @@ Loops over vectors are called `o...` and those over the lanes of one `l...`, as 
 from __future__ import annotations
 
 from tensorkiln.ir.expr import REDUCE_BINARY, Binary, int_value
-from tensorkiln.ir.stmt import Alloc, Store
-from tensorkiln.ir.visit import walk_stmt
+from tensorkiln.ir.stmt import Store
 from tensorkiln.schedule.intrin.reduce import reduce_name
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import is_role, made
@@ -60,11 +59,7 @@ def store_in_lanes(s: Schedule, loop: str, lanes: int) -> None:
 
 
 def in_vectors(s: Schedule) -> None:
-    """Keep every buffer that the program makes in registers; repeat the loops over vectors in the
-    code, and run those over lanes at once."""
-    buffers = [t.buffer.name for t in walk_stmt(s.func.body) if isinstance(t, Alloc)]
-    for name in dict.fromkeys(buffers):
-        s.set_scope(name, "register")
+    """Repeat the loops over vectors in the code, and run those over lanes at once."""
     for loop in s.loops():
         if is_role(loop, "o"):
             s.unroll(loop)
@@ -75,8 +70,8 @@ def in_vectors(s: Schedule) -> None:
 def _factored(s: Schedule, block: str, loop: str, axis: int, steps: str) -> str:
     """The block of partial sums, which are set before the loop `steps`."""
     before = set(s.blocks())
-    s.rfactor(block, loop, axis)
-    part = next(n for n in s.blocks() if n not in before and not n.endswith("_init"))
+    s.rfactor(block, loop, axis, "register")
+    part: str = next(n for n in s.blocks() if n not in before and not n.endswith("_init"))
     if s.block(part).init is not None:
         s.decompose_reduction(part, steps)
     return part

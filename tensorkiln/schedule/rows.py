@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import Call, TensorType
-from tensorkiln.ir.stmt import PrimFunc, Stmt
+from tensorkiln.ir.stmt import Stmt
 from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.group import Group, product
 from tensorkiln.schedule.partial_sums import in_vectors, store_in_lanes, sum_in_lanes
 from tensorkiln.schedule.primitives import Schedule
-from tensorkiln.schedule.register_tile import finished, is_role, made
+from tensorkiln.schedule.register_tile import is_role, made
 from tensorkiln.schedule.rows_program import Row, layer_norm, log_softmax, rows_program, softmax
 from tensorkiln.target import Target
 
@@ -28,21 +28,21 @@ def supports_rows(call: Call, out: TensorType) -> bool:
     return last and x.ndim >= 1 and out.layout is None and x.layout is None
 
 
-def schedule_softmax(group: Group, target: Target, check: bool = False) -> PrimFunc:
+def schedule_softmax(group: Group, target: Target, check: bool = False) -> Schedule:
     """softmax or log_softmax: maximum, exponentials and their sum, scale."""
     assert group.anchor is not None
     row = log_softmax if group.anchor.op == "log_softmax" else softmax
     return _scheduled(group, target, row, "softmax_rows", check)
 
 
-def schedule_layer_norm(group: Group, target: Target, check: bool = False) -> PrimFunc:
+def schedule_layer_norm(group: Group, target: Target, check: bool = False) -> Schedule:
     """layer_norm with its elementwise epilogue."""
     return _scheduled(group, target, layer_norm, "layer_norm_rows", check)
 
 
 def _scheduled(
     group: Group, target: Target, row: Callable[[Row], Stmt], op_class: str, check: bool
-) -> PrimFunc:
+) -> Schedule:
     """Loops over columns in vectors; all rows in parallel when there is work."""
     s = Schedule(rows_program(group, row, op_class), check)
     lanes = target.vector_lanes(group.out_type.dtype.name)
@@ -58,4 +58,4 @@ def _scheduled(
         rows = list(made(s.fuse(*rows)))
     if rows and (size is None or size * 8 > PARALLEL_WORK):
         s.parallel(rows[0])
-    return finished(s)
+    return s

@@ -18,7 +18,7 @@ from tensorkiln.ir.expr import (
     cast,
     const,
     intrin,
-    reduce_identity,
+    neutral,
 )
 from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store, seq
 from tensorkiln.schedule.access import simplify_value
@@ -56,13 +56,13 @@ class Row:
 
     def number(self, name: str, value: Expr) -> tuple[Stmt, Expr]:
         """(name = value, name)."""
-        cell = buffer(name, (1,), self.dtype, "local")
+        cell = buffer(name, (1,), self.dtype, "register")
         self.made.append(cell)
         return Store(cell, _ZERO, value), Load(cell, _ZERO)
 
     def reduce(self, name: str, op: str, value: Element) -> tuple[Stmt, Expr]:
         """(name = op over all columns of value(j), name)."""
-        start, total = self.number(name, reduce_identity(op, self.dtype))
+        start, total = self.number(name, neutral(op, self.dtype))
         assert isinstance(start, Store)
         terms = loop("k", self.columns, lambda j: Store(
             start.buffer, _ZERO, binary(REDUCE_BINARY[op], total, value(j))))  # fmt: skip

@@ -247,12 +247,12 @@ def _tensorize(rng: Random, f: PrimFunc) -> Arguments | None:
     """An innermost loop, mostly, and the instruction of its length."""
     inner = [n for n in loops(f) if not set(children(f, n)) & set(loops(f))]
     if not inner or rng.random() < 0.3:
-        return on_loop(one_of("fma_4", "fma_8", "fma_16", "dot4_i8"))(rng, f)
+        return on_loop(one_of("fma_4", "fma_8", "fma_16", "dot4_i8", "sum_4", "max_8"))(rng, f)
     name = rng.choice(inner)
     size = int_value(loop(f, name).extent)
     if size not in (4, 8):
         return None
-    return (name, rng.choice((f"fma_{size}", "dot4_i8"))), {}
+    return (name, rng.choice((f"fma_{size}", "dot4_i8", f"sum_{size}", f"min_{size}"))), {}
 
 
 def _compose(rng: Random, f: PrimFunc) -> Arguments | None:

@@ -229,6 +229,28 @@ def test_rfactor() -> None:
         same(c.least, rfactor(c.least, "C_1", "j", axis))
 
 
+@pytest.mark.parametrize("size", [3, 4, 11])
+def test_partial_sums_of_what_may_not_run(size: int) -> None:
+    """A row shorter than a vector has no terms in lanes: these begin all the same."""
+
+    @T.prim_func
+    def total(A: T.Buffer(("n",)), C: T.Buffer((1,))) -> None:
+        C[0] = T.float32(0)
+        for k in range(n):  # noqa: F821
+            C[0] = C[0] + A[k]
+
+    s = Schedule(total)
+    s.split("k", 4, tail="peel")
+    s.rfactor("C_1", "k_1", scope="register")
+    assert 'T.alloc_buffer((4, 1), "float32", scope="register") as C_rf' in s.func.script()
+    s.tensorize(s.loops_of("C_1")[-1], "sum_4")
+    assert 'T.vector_reduce("sum", C_rf[' in s.func.script()
+    for f in (lower_function(s.func), s.func):
+        data = {"A": np.arange(size, dtype="f4") + 1, "C": np.full(1, np.nan, "f4")}
+        run(f, data)
+        assert data["C"][0] == size * (size + 1) / 2
+
+
 def test_a_long_sum_in_pieces() -> None:
     s = Schedule(sums)
     s.compose_reduction("C", "C_1")

@@ -15,13 +15,17 @@ from tests.transform.graphs import Build, graph, rand
 
 AVX512 = Target({"kind": "llvm", "mcpu": "x86-64-v4"})
 AVX2 = Target({"kind": "llvm", "mcpu": "x86-64-v3"})
-N = Var("N")
+N, S = Var("N"), Var("S")
 
 
 def _conv(filters: int, channels: int, size: int = 3, **attrs: object) -> Build:
     return lambda g, x: g.relu(
         g.conv2d(x, rand(filters, channels, size, size), rand(filters), **attrs)
     )
+
+
+def _layer_norm(n: int) -> Build:
+    return lambda g, x: g.relu(g.layer_norm(x, rand(n), rand(n)))
 
 
 def _linear(k: int, n: int) -> Build:
@@ -42,6 +46,13 @@ CASES: dict[str, tuple[Build, tuple[int | Var, ...], str]] = {
     "linear_odd": (_linear(37, 41), (13, 37), "linear_packed"),
     "linear_pieces": (_linear(300, 64), (5, 300), "linear_packed"),
     "linear_rows": (_linear(64, 64), (N, 64), "linear_packed"),
+    "softmax": (lambda g, x: g.softmax(x), (3, 2, 37), "softmax_rows"),
+    "softmax_chains": (lambda g, x: g.softmax(x), (150,), "softmax_rows"),
+    "softmax_symbolic": (lambda g, x: g.softmax(x), (N, S), "softmax_rows"),
+    "softmax_parallel": (lambda g, x: g.softmax(x), (4, 16, 128), "softmax_rows"),
+    "log_softmax": (lambda g, x: g.log_softmax(x), (3, 300), "softmax_rows"),
+    "layer_norm": (_layer_norm(40), (2, 3, 40), "layer_norm_rows"),
+    "layer_norm_parallel": (_layer_norm(384), (N, 5, 384), "layer_norm_rows"),
     "linear_parallel": (_linear(256, 256), (64, 256), "linear_packed"),
 }
 

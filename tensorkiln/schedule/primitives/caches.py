@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from tensorkiln.base.errors import nearest
-from tensorkiln.ir.buffer import SCOPES, Buffer
-from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.stmt import Alloc, Block, For, PrimFunc, Stmt, seq
 from tensorkiln.schedule.primitives.boxes import Around, Box, accesses, region, same_memory
 from tensorkiln.schedule.primitives.compact import stale
@@ -16,10 +14,10 @@ from tensorkiln.schedule.primitives.places import (
     Touch,
     around_of,
     below,
-    buffer_name,
     copy_block,
     find_buffer,
     nest_over,
+    new_buffer,
     written_buffers,
 )
 from tensorkiln.schedule.primitives.program import Place, bounds_of, dims_of, open_block, open_loop
@@ -45,7 +43,7 @@ def cache_read(
     """
     place, b = open_block(f, block, "cache_read")
     f = place.func
-    buf = _cached(place, buffer, scope)
+    buf = _cached(place, buffer)
     step, root = _cut_at(place, at, buf)
     for a in accesses(root, around_of(f, place.path[: step + 1])):
         if a.write and same_memory(f, a.buffer, buf):
@@ -84,7 +82,7 @@ def cache_write(
     """
     place, b = open_block(f, block, "cache_write")
     f = place.func
-    buf = _cached(place, buffer, scope)
+    buf = _cached(place, buffer)
     if buf not in written_buffers(b):
         names = ", ".join(x.name for x in written_buffers(b))
         raise place.fail(f"block {block!r} does not write {buffer!r}", f"it writes {names}")
@@ -112,10 +110,7 @@ def cache_write(
 # ---- parts -----------------------------------------------------------------------------------
 
 
-def _cached(place: Place, buffer: str, scope: str) -> Buffer:
-    if scope not in SCOPES:
-        hint = nearest(str(scope), SCOPES) or f"one of {', '.join(SCOPES)}"
-        raise place.fail(f"scope {scope!r}", hint)
+def _cached(place: Place, buffer: str) -> Buffer:
     buf = find_buffer(place.func, buffer, place.what)
     require_visible(place.func.body, buf, place.what)
     return buf
@@ -153,11 +148,7 @@ def _box(root: Stmt, here: Around, buf: Buffer, only: Block | None, writes: bool
 
 
 def _like(place: Place, buf: Buffer, box: Box, scope: str) -> Buffer:
-    name = buffer_name(place.func, f"{buf.name}_{scope}")
-    if scope == "register" and any(int_value(e) is None for e in box.shape):
-        text = f"registers need a constant size, and this is of {buf.name!r} not one"
-        raise place.fail(text, "split by constants, and name a loop `at` inside")
-    return Buffer(name, buf.dtype, box.shape, scope)
+    return new_buffer(place, f"{buf.name}_{scope}", buf, box.shape, scope)
 
 
 def _namer(f: PrimFunc) -> Callable[[str], str]:

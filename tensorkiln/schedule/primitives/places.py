@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from tensorkiln.arith import Bounds, prove, prove_equal, simplify
 from tensorkiln.base.errors import nearest
-from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.buffer import SCOPES, Buffer
 from tensorkiln.ir.dtype import BOOL
 from tensorkiln.ir.expr import Binary, Expr, Var, binary, const, int_value, logical_and
 from tensorkiln.ir.stmt import (
@@ -32,7 +32,7 @@ from tensorkiln.schedule.primitives.boxes import (
 )
 from tensorkiln.schedule.primitives.errors import ScheduleError
 from tensorkiln.schedule.primitives.names import fresh
-from tensorkiln.schedule.primitives.program import dims_of
+from tensorkiln.schedule.primitives.program import Place, dims_of
 from tensorkiln.schedule.primitives.reindex import refreshed
 from tensorkiln.schedule.primitives.surgery import put
 
@@ -78,6 +78,17 @@ def find_local(f: PrimFunc, name: str, where: str, hint: str) -> Buffer:
 def buffer_name(f: PrimFunc, base: str) -> str:
     """A name that no buffer of the function has."""
     return fresh(base, {b.name for b in (*f.buffers, *made(f.body))})
+
+
+def new_buffer(at: Place, name: str, like: Buffer, shape: tuple[Expr, ...], scope: str) -> Buffer:
+    """A buffer in a scope, with the elements of `like`. Raises ScheduleError where it cannot be."""
+    if scope not in SCOPES:
+        hint = nearest(str(scope), SCOPES) or f"one of {', '.join(SCOPES)}"
+        raise at.fail(f"scope {scope!r}", hint)
+    if scope == "register" and any(int_value(e) is None for e in shape):
+        text = f"registers need a constant size, and this is of {like.name!r} not one"
+        raise at.fail(text, "split by constants, and name a loop inside")
+    return Buffer(buffer_name(at.func, name), like.dtype, shape, scope)
 
 
 def without_alloc(s: Stmt, buf: Buffer) -> Stmt:

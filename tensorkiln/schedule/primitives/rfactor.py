@@ -15,12 +15,16 @@ from tensorkiln.ir.expr import (
     binary,
     const,
     int_value,
-    reduce_identity,
+    neutral,
 )
 from tensorkiln.ir.stmt import Alloc, Block, BlockIter, For, If, PrimFunc, Stmt, Store, seq
 from tensorkiln.ir.visit import free_vars, substitute, substitute_stmt, walk_stmt
 from tensorkiln.schedule.primitives.normalise import update_term
-from tensorkiln.schedule.primitives.places import around_of, buffer_name, conjuncts
+from tensorkiln.schedule.primitives.places import (
+    around_of,
+    conjuncts,
+    new_buffer,
+)
 from tensorkiln.schedule.primitives.program import Place, bounds_of, open_block, open_loop
 from tensorkiln.schedule.primitives.reindex import refreshed
 from tensorkiln.schedule.primitives.sums import decompose_reduction, rename_loops
@@ -29,7 +33,7 @@ from tensorkiln.schedule.primitives.surgery import put
 _REDUCE = {"add": "sum", "mul": "prod", "min": "min", "max": "max"}
 
 
-def rfactor(f: PrimFunc, block: str, loop: str, axis: int = 0) -> PrimFunc:
+def rfactor(f: PrimFunc, block: str, loop: str, axis: int = 0, scope: str = "local") -> PrimFunc:
     """Sum the terms of each iteration of a loop apart, then sum the partial sums.
 
         for i in range(4):                      C_rf = T.alloc_buffer((2, 4))
@@ -42,8 +46,8 @@ def rfactor(f: PrimFunc, block: str, loop: str, axis: int = 0) -> PrimFunc:
                                                         C[i_1] += C_rf[k0_1, i_1]
 
     The partial sums are made by block `<block>_rf`, which starts from the neutral element; the
-    block itself adds them up. `axis`: which dimension of the new buffer the loop becomes. Where a
-    loop of the sum may not run at all, the partial sums are set before it.
+    block itself adds them up. `axis`: which dimension of the new buffer the loop becomes; `scope`:
+    where it lives. Where a loop of the sum may not run at all, the partial sums are set before it.
     """
     at, b = open_block(f, block, "rfactor")
     f, where = at.func, f"rfactor({block!r}, {loop!r})"
@@ -76,8 +80,8 @@ def rfactor(f: PrimFunc, block: str, loop: str, axis: int = 0) -> PrimFunc:
     if not isinstance(axis, int) or not 0 <= axis <= rank:
         raise at.fail(f"axis={axis!r}", f"a number from 0 to {rank}")
     top = _private(at, store.buffer)
-    partial = Buffer(buffer_name(f, f"{store.buffer.name}_rf"), store.buffer.dtype,
-                     _inserted(store.buffer.shape, axis, s.extent), "local")  # fmt: skip
+    shape = _inserted(store.buffer.shape, axis, s.extent)
+    partial = new_buffer(at, f"{store.buffer.name}_rf", store.buffer, shape, scope)
     _require_first_terms(at, b, s)
     first = _partial_block(at, b, store, s, partial, axis, op)
     nest = put(at.path[top:], first)
@@ -167,7 +171,7 @@ def _partial_block(
     indices = _inserted(store.indices, axis, mine)
     old = Load(partial, indices)
     value = substitute(_replaced_self(store, old), values)
-    identity = reduce_identity(_REDUCE[op], partial.dtype)
+    identity = neutral(_REDUCE[op], partial.dtype)
     name = at.name(f"{b.name}_rf")
     body = Store(partial, indices, value)
     made = Block(name, tuple(iters), (), (), body, Store(partial, indices, identity), b.attrs)

@@ -79,10 +79,9 @@ def decompose_reduction(f: PrimFunc, block: str, loop: str) -> PrimFunc:
 
 
 def _require_alone(at: Place, s: For, b: Block) -> None:
-    written = {t.access.buffer for t in touches(at.func)
-               if t.access.write and b in t.access.around.blocks}  # fmt: skip
-    for t in touches(at.func):
-        a = t.access
+    found = [t.access for t in touches(at.func)]
+    written = {a.buffer for a in found if a.write and b in a.around.blocks}
+    for a in found:
         if a.buffer in written and b not in a.around.blocks and _in(a.around.loops, s):
             raise at.fail(f"block {a.block!r} in the loop uses {a.buffer.name!r} as well",
                           "name a loop further in, around the sum alone")  # fmt: skip
