@@ -290,3 +290,14 @@ def test_hints_and_attributes_change_nothing() -> None:
     x, y = floats(8), floats(8)
     library(f)["f"](x, y)
     assert np.array_equal(y, x + 1)
+
+
+@T.prim_func
+def double(X: T.Buffer((4,), "float32")) -> None:
+    X[0] = T.float32(1)
+
+
+def test_a_word_of_c_is_no_name_of_a_kernel() -> None:
+    with pytest.raises(UnsupportedError, match="'double' is a word of C") as info:
+        tk.compile(tk.IRModule((double,)), "native")
+    assert "double_" in str(info.value)
