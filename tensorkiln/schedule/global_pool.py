@@ -5,11 +5,10 @@ out[n, c] = mean over h, w of x[n, c, h, w], where x lies in channel blocks and 
 
 from __future__ import annotations
 
-from tensorkiln.arith import simplify, simplify_stmt
-from tensorkiln.ir.buffer import Buffer
+from tensorkiln.arith import simplify
+from tensorkiln.ir.buffer import buffer
 from tensorkiln.ir.expr import (
     REDUCE_BINARY,
-    Broadcast,
     Expr,
     IntImm,
     Load,
@@ -18,18 +17,19 @@ from tensorkiln.ir.expr import (
     binary,
     const,
     int_value,
-    reduce_identity,
-)  # fmt: skip
+    neutral,
+)
 from tensorkiln.ir.relax import TensorType
-from tensorkiln.ir.stmt import Alloc, For, PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store, seq
 from tensorkiln.schedule.access import blocked_loads, simplify_value
-from tensorkiln.schedule.build import PARALLEL_WORK, fused, lane_ramp, loop
-from tensorkiln.schedule.group import Group
+from tensorkiln.schedule.build import PARALLEL_WORK, loop, nest
+from tensorkiln.schedule.group import Group, static
+from tensorkiln.schedule.partial_sums import CHAINS, in_vectors, sum_apart
+from tensorkiln.schedule.primitives import Schedule
+from tensorkiln.schedule.register_tile import is_role, made
 from tensorkiln.target import Target
 
 _OPS = {"mean": "sum", "sum": "sum", "max": "max", "min": "min"}
-# Partial results, so that one sum does not wait for the last.
-_CHAINS = 4
 
 
 def supports_global_pool(group: Group, target: Target) -> bool:
@@ -50,68 +50,109 @@ def supports_global_pool(group: Group, target: Target) -> bool:
     return v > 1 and blocked_loads(value, v, lane) and out.shape[1:2] == x.shape[1:2]
 
 
-def schedule_global_pool(group: Group, target: Target) -> PrimFunc:
-    """The reduction and its elementwise neighbours; a task is one channel block of one image."""
-    call, var, out = group.anchor, group.anchor_var, group.out_type
-    assert call is not None and var is not None
-    x = call.args[0].type
-    assert isinstance(x, TensorType)
-    v = target.vector_lanes("float32")
-    channels, height, width = (int_value(d) or 0 for d in x.shape[1:])
-    element, op = group.element(call.args[0]), REDUCE_BINARY[_OPS[call.op]]
-    vec, wide = lane_ramp(v), out.dtype.with_lanes(v)
-    identity = Broadcast(reduce_identity(_OPS[call.op], out.dtype), v)
-    rest = (IntImm(0),) * (out.ndim - 2)
+class _Planes:
+    """The planes of one group: `lanes` channels are a block."""
 
-    def update(acc: Buffer, n: Expr, block: Expr, h: Expr, w: Expr, chain: Expr) -> Stmt:
-        lane = Var("l")
-        value = simplify_value(element(n, block * v + lane, h, w), {lane: (0, v - 1)})
-        value = binary(op, Load(acc, (chain, lane)), value)
-        return For(lane, IntImm(0), IntImm(v), "vectorized", Store(acc, (chain, lane), value))
+    def __init__(self, group: Group, target: Target):
+        call, var = group.anchor, group.anchor_var
+        assert call is not None and var is not None
+        x = call.args[0].type
+        assert isinstance(x, TensorType)
+        self.group, self.var, self.op = group, var, _OPS[call.op]
+        self.x = group.element(call.args[0])
+        self.lanes = target.vector_lanes("float32")
+        self.images = x.shape[0]
+        self.channels, self.height, self.width = (int_value(d) or 0 for d in x.shape[1:])
+        self.divisor = self.height * self.width if call.op == "mean" else 1
+        self.work = self.channels * self.height * self.width
 
-    def row(acc: Buffer, n: Expr, block: Expr, h: Expr) -> Stmt:
-        main = loop("w", width // _CHAINS, lambda w: loop("u", _CHAINS, lambda u: update(
-            acc, n, block, h, w * _CHAINS + u, u), "unrolled"))  # fmt: skip
-        first = width // _CHAINS * _CHAINS
-        tail = loop("u", width - first, lambda u: update(
-            acc, n, block, h, u + first, u), "unrolled")  # fmt: skip
-        return seq(main, tail)
+    def block(self, n: Expr, block: Expr, valid: int) -> Stmt:
+        """One block, of which `valid` channels are real."""
+        dtype, lanes = self.group.out_type.dtype, self.lanes
+        total = buffer("total", (lanes,), dtype, "register")
 
-    def block_task(n: Expr, block: Expr, valid: int) -> Stmt:
-        acc = Buffer("acc", out.dtype, (as_expr(_CHAINS), as_expr(v)), "register")
-        init = loop("u", _CHAINS, lambda u: Store(acc, (u, vec), identity), "unrolled")
-        rows = loop("h", height, lambda h: row(acc, n, block, h))
-        total: Expr = Load(acc, (IntImm(0), vec))
-        for u in range(1, _CHAINS):
-            total = binary(op, total, Load(acc, (as_expr(u), vec)))
-        if call.op == "mean":
-            total = total / const(height * width, wide)
-        join = Store(acc, (IntImm(0), vec), total)
-        lane = Var("l")
+        def start(lane: Expr) -> Stmt:
+            return Store(total, (lane,), neutral(self.op, dtype))
 
-        def result(source: Buffer, at: tuple[Expr, ...]) -> Stmt:
-            mine = Load(source, at)
-            index = (n, block * v + lane, *rest)
-            value = group.element(group.out_var, {var: lambda *_: mine})(*index)
-            value = simplify_value(value, {lane: (0, v - 1)})
-            return Store(group.out, group.store_index(tuple(map(simplify, index))), value)
+        def term(h: Expr, w: Expr, lane: Expr) -> Stmt:
+            x = simplify_value(self.x(n, block * lanes + lane, h, w), self.bounds(lane))
+            return Store(total, (lane,), binary(REDUCE_BINARY[self.op], Load(total, (lane,)), x))
 
-        if valid == v:
-            last = For(lane, IntImm(0), IntImm(v), "vectorized", result(acc, (IntImm(0), lane)))
-            return Alloc(acc, seq(init, rows, join, last))
+        # rows of one column are a column of rows
+        names = ["h", "w", "l"] if self.width > 1 else ["w", "h", "l"]
+        terms = nest(names, [self.height, self.width, lanes], term)
+        body = seq(loop("l_start", lanes, start), terms)
+        if valid == lanes:
+            end = loop("l_end", lanes, lambda lane: self.finish(
+                Load(total, (lane,)), n, block, lane))  # fmt: skip
+            return Alloc(total, seq(body, end))
         # The last channels of a partial block go through memory, one by one.
-        spill = Buffer("spill", out.dtype, (as_expr(v),), "local")
-        save = Store(spill, (vec,), Load(acc, (IntImm(0), vec)))
-        scalars = For(lane, IntImm(0), IntImm(valid), "serial", result(spill, (lane,)))
-        return Alloc(acc, Alloc(spill, seq(init, rows, join, save, scalars)))
+        spill = buffer("spill", (lanes,), dtype, "local")
+        save = loop("l_spill", lanes, lambda v: Store(spill, (v,), Load(total, (v,))))
+        last = loop("c", valid, lambda v: self.finish(Load(spill, (v,)), n, block, v))
+        return Alloc(total, Alloc(spill, seq(body, save, last)))
 
-    whole, partial = divmod(channels, v)
-    work = channels * height * width
-    kind = "parallel" if int_value(x.shape[0]) is None or work > PARALLEL_WORK else "serial"
-    body = fused([x.shape[0], whole], lambda n, b: block_task(n, b, v), kind) if whole else None
-    if partial:
-        body = seq(body, loop("n", x.shape[0], lambda n: block_task(n, as_expr(whole), partial)))
-    assert body is not None
-    return PrimFunc(
-        group.name, group.params, simplify_stmt(body, {}), op_class="global_pool_blocked"
-    )
+    def finish(self, total: Expr, n: Expr, block: Expr, lane: Expr) -> Stmt:
+        """The epilogue of one channel."""
+        group, bounds = self.group, self.bounds(lane)
+        ones = (IntImm(0),) * (group.out_type.ndim - 2)
+        index = (n, simplify(block * self.lanes + lane, bounds), *ones)
+        if self.divisor > 1:
+            total = total / const(self.divisor, total.dtype)
+        value = group.element(group.out_var, {self.var: lambda *_: total})(*index)
+        return Store(group.out, group.store_index(index), simplify_value(value, bounds))
+
+    def bounds(self, lane: Expr) -> dict[Var, tuple[int, int]]:
+        """What is known of a lane."""
+        return {lane: (0, self.lanes - 1)} if isinstance(lane, Var) else {}
+
+
+def _program(p: _Planes) -> PrimFunc:
+    """for image, block of channels: op over all rows and columns, epilogue."""
+    group, (whole, rest) = p.group, divmod(p.channels, p.lanes)
+    blocks = nest(["n", "block"], [p.images, whole], lambda n, b: p.block(n, b, p.lanes))
+    last = loop("image", p.images, lambda n: p.block(n, as_expr(whole), rest)) if rest else None
+    body = seq(blocks, last)
+    return PrimFunc(group.name, group.params, body, op_class="global_pool_blocked")
+
+
+def schedule_global_pool(group: Group, target: Target, check: bool = False) -> Schedule:
+    """The reduction and its elementwise neighbours; a task is one channel block of one image."""
+    p = _Planes(group, target)
+    s = Schedule(_program(p), check)
+    for columns in [name for name in s.loops() if is_role(name, "w")]:
+        _in_chains(s, columns)
+    in_vectors(s)
+    tasks = [name for name in ("n", "block") if name in s.loops()]
+    if tasks and (int_value(p.images) is None or p.work > PARALLEL_WORK):
+        s.parallel(made(s.fuse(*tasks))[0] if len(tasks) > 1 else tasks[0])
+    return s
+
+
+def _in_chains(s: Schedule, columns: str) -> None:
+    """Sum every fourth column (or fifth, ...) apart, and each of those that are left over."""
+    rows = s.parent(columns)
+    extent = static(s.loop(columns).extent, "columns")
+    count = _chains(extent)
+    names = (f"{columns}_0", "o")
+    steps, chain, *rest = made(s.split(columns, count, names, "peel"))
+    parts = [(steps, chain)]
+    if extent % count > 1:
+        steps, chain, *_ = made(s.split(rest[0], extent % count, names))
+        parts.append((steps, chain))
+    if rest and rows is not None and is_role(rows, "h"):
+        s.fission(rows)
+    for steps, chain in parts:
+        (block,) = s.children(s.children(chain)[0])
+        outer = s.parent(steps)
+        sum_apart(s, block, chain, outer if outer and is_role(outer, "h") else steps)
+
+
+def _chains(columns: int) -> int:
+    """How many sums at once: some that leave no column over, or not a single one. That one would
+    be added to all the others, row by row, which rounds more."""
+    if columns < CHAINS:
+        return columns
+    some = range(CHAINS, 2 * CHAINS + 1)
+    exact = [n for n in some if columns % n == 0]
+    return (exact or [n for n in some if columns % n > 1] or [CHAINS])[0]

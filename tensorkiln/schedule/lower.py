@@ -98,7 +98,7 @@ def choose_schedule(group: Group, target: Target) -> Policy:
     if call.op in ("max_pool2d", "avg_pool2d") and supports_pool(group):
         return _direct(schedule_pool)
     if supports_global_pool(group, target):
-        return _direct(schedule_global_pool)
+        return schedule_global_pool
     if call.op == "lrn" and supports_lrn(group):
         return _direct(schedule_lrn)
     if call.op == "attention" and supports_attention(call, target):

@@ -45,10 +45,16 @@ def sum_in_chains(s: Schedule, loop: str, block: str) -> None:
     if extent is not None and extent < 2 * CHAINS:
         return
     steps, chain, *rest = made(s.split(loop, CHAINS, (f"{loop}_0", "o"), "peel"))
-    _factored(s, block, chain, 0, steps)
-    s.reorder(*reversed(s.loops_of(block)[-2:]))
+    sum_apart(s, block, chain, steps)
     if rest and extent is not None:
         s.unroll(rest[0])
+
+
+def sum_apart(s: Schedule, block: str, loop: str, steps: str) -> None:
+    """Sum the terms of each iteration of a loop in a vector of its own, which begins before the
+    loop `steps`."""
+    _factored(s, block, loop, 0, steps)
+    s.reorder(*reversed(s.loops_of(block)[-2:]))
 
 
 def store_in_lanes(s: Schedule, loop: str, lanes: int) -> None:

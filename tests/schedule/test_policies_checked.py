@@ -28,6 +28,10 @@ def _layer_norm(n: int) -> Build:
     return lambda g, x: g.relu(g.layer_norm(x, rand(n), rand(n)))
 
 
+def _pooled(channels: int, op: str = "mean") -> Build:
+    return lambda g, x: g.relu(g.emit(op, g.conv2d(x, rand(channels, 3, 1, 1)), axes=(2, 3)))
+
+
 def _linear(k: int, n: int) -> Build:
     return lambda g, x: g.relu(g.linear(x, rand(k, n), rand(n)))
 
@@ -53,6 +57,9 @@ CASES: dict[str, tuple[Build, tuple[int | Var, ...], str]] = {
     "log_softmax": (lambda g, x: g.log_softmax(x), (3, 300), "softmax_rows"),
     "layer_norm": (_layer_norm(40), (2, 3, 40), "layer_norm_rows"),
     "layer_norm_parallel": (_layer_norm(384), (N, 5, 384), "layer_norm_rows"),
+    "global_pool": (_pooled(32), (2, 3, 7, 7), "global_pool_blocked"),
+    "global_pool_odd": (_pooled(20, "max"), (1, 3, 5, 9), "global_pool_blocked"),
+    "global_pool_batch": (_pooled(16), (N, 3, 2, 3), "global_pool_blocked"),
     "linear_parallel": (_linear(256, 256), (64, 256), "linear_packed"),
 }
 
