@@ -100,7 +100,7 @@ def choose_schedule(group: Group, target: Target) -> Policy:
     if supports_global_pool(group, target):
         return schedule_global_pool
     if call.op == "lrn" and supports_lrn(group):
-        return _direct(schedule_lrn)
+        return schedule_lrn
     if call.op == "attention" and supports_attention(call, target):
         return _direct(schedule_attention)
     if call.op in ("softmax", "log_softmax") and supports_rows(call, out):

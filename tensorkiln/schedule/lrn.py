@@ -8,27 +8,32 @@ blocks before and after it, whose squares are zero past the first and the last c
 
 from __future__ import annotations
 
-from tensorkiln.arith import simplify, simplify_stmt
-from tensorkiln.ir.buffer import Buffer
+from tensorkiln.arith import simplify
+from tensorkiln.ir.buffer import buffer
 from tensorkiln.ir.expr import (
     Expr,
     IntImm,
     Load,
-    Shuffle,
     Var,
     as_expr,
     const,
     int_value,
+    logical_and,
     maximum,
     minimum,
     select,
-)  # fmt: skip
+)
 from tensorkiln.ir.relax import TensorType
-from tensorkiln.ir.stmt import Alloc, For, Let, PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.visit import substitute
 from tensorkiln.ops.normalise import power
 from tensorkiln.schedule.access import blocked_loads, simplify_value
-from tensorkiln.schedule.build import PARALLEL_WORK, fused, lane_ramp, loop, zero_border
+from tensorkiln.schedule.build import PARALLEL_WORK, loop, nest, zero_border
 from tensorkiln.schedule.group import Group, view_index
+from tensorkiln.schedule.intrin.shift import shift_name
+from tensorkiln.schedule.partial_sums import in_vectors
+from tensorkiln.schedule.primitives import Schedule
+from tensorkiln.schedule.register_tile import is_role, made
 from tensorkiln.target import Target
 
 
@@ -50,66 +55,106 @@ def supports_lrn(group: Group) -> bool:
     return blocked_loads(value, v, lane)
 
 
-def schedule_lrn(group: Group, target: Target) -> PrimFunc:
-    """lrn and its elementwise neighbours; a task is one channel block of one image."""
-    call, var, out = group.anchor, group.anchor_var, group.out_type
-    assert call is not None and var is not None
-    v, a = out.memory.block(1), call.attrs
-    channels = int_value(out.shape[1]) or 0
-    blocks = -(-channels // v)
-    x = group.element(call.args[0])
-    vec, wide = lane_ramp(v), out.dtype.with_lanes(v)
-    before = (a.size - 1) // 2
+class _Pixel:
+    """One block of channels of one pixel of a group."""
 
-    def pixel(n: Expr, block: Expr, h: Expr, w: Expr) -> Stmt:
-        # Squares of the block before, this one, the one after; then the sum of their shifts.
-        near = Buffer("near", out.dtype, (as_expr(4), as_expr(v)), "register")
-        body: list[Stmt] = []
-        for k in range(3):
-            where, lane = block + (k - 1), Var("l")
-            there = Var("there")
-            value = x(n, there * v + lane, h, w)
-            value = simplify_value(value * value, {lane: (0, v - 1)})
-            if k != 1:
-                known = where >= 0 if k == 0 else where < blocks
-                value = select(known, value, const(0, value.dtype))
-            store = For(lane, IntImm(0), IntImm(v), "vectorized",
-                        Store(near, (as_expr(k), lane), value))  # fmt: skip
-            body.append(Let(there, maximum(minimum(where, blocks - 1), 0), store))
-        squares = [Load(near, (as_expr(k), vec)) for k in range(3)]
-        total: Expr = const(0, wide)
-        for d in range(-before, a.size - before):
-            if d == 0:
-                shifted: Expr = squares[1]
-            else:
-                first = v + d if d < 0 else d
-                pair = squares[:2] if d < 0 else squares[1:]
-                shifted = Shuffle(pair[0], pair[1], tuple(range(first, first + v)))
-            total = total + shifted
-        body.append(Store(near, (as_expr(3), vec), total))
-        body.append(result(n, block, h, w, near))
-        return Alloc(near, seq(*body))
+    def __init__(self, group: Group):
+        call, var = group.anchor, group.anchor_var
+        assert call is not None and var is not None
+        self.group, self.var, self.out, self.attrs = group, var, group.out_type, call.attrs
+        self.lanes = self.out.memory.block(1)
+        self.channels = int_value(self.out.shape[1]) or 0
+        self.blocks = -(-self.channels // self.lanes)
+        self.x = group.element(call.args[0])
+        before = (self.attrs.size - 1) // 2
+        # How far the neighbours are whose squares are added.
+        self.offsets = range(-before, self.attrs.size - before)
 
-    def result(n: Expr, block: Expr, h: Expr, w: Expr, near: Buffer) -> Stmt:
-        lane = Var("l")
-        bounds = {lane: (0, v - 1)}
-        c = block * v + lane
-        base = Load(near, (as_expr(3), lane)) * (a.alpha / a.size) + a.bias
-        normal = x(n, c, h, w) / power(base, a.beta)
-        value = group.element(group.out_var, {var: lambda *_: normal})(n, c, h, w)
+    def stmt(self, n: Expr, block: Expr, h: Expr, w: Expr) -> Stmt:
+        """Squares of the block before, this one, the one after; these shifted; their sum."""
+        v, dtype = self.lanes, self.out.dtype
+        near = buffer("near", (3, v), dtype, "register")
+        shifted = buffer("shifted", (len(self.offsets), v), dtype, "register")
+        total = buffer("total", (v,), dtype, "register")
+
+        def squares(k: int) -> Stmt:
+            return loop("l_near", v, lambda lane: Store(
+                near, (as_expr(k), lane), self.square(n, block + (k - 1), lane, h, w)))  # fmt: skip
+
+        def shift(k: int, d: int) -> Stmt:
+            def move(lane: Expr) -> Stmt:
+                there = self.channel(lane + (v + d), lane)
+                return Store(shifted, (as_expr(k), lane), Load(near, there))
+
+            # a whole block away there is nothing to shift
+            return loop(f"{'s' if d % v else 'l'}_shift", v, move)
+
+        def add(lane: Expr) -> Stmt:
+            value: Expr = const(0, dtype)
+            for k in range(len(self.offsets)):
+                value = value + Load(shifted, (as_expr(k), lane))
+            return Store(total, (lane,), value)
+
+        body = seq(
+            *map(squares, range(3)),
+            *(shift(k, d) for k, d in enumerate(self.offsets)),
+            loop("l_sum", v, add),
+            loop("l_end", v, lambda lane: self.finish(Load(total, (lane,)), n, block, lane, h, w)),
+        )
+        return Alloc(near, Alloc(shifted, Alloc(total, body)))
+
+    def square(self, n: Expr, block: Expr, lane: Expr, h: Expr, w: Expr) -> Expr:
+        """The square of a channel, zero past the first and the last block."""
+        there = Var("there")
+        value = simplify_value(self.x(n, there * self.lanes + lane, h, w), self.bounds(lane))
+        value = value * value
+        inside = simplify(maximum(minimum(block, self.blocks - 1), 0))
+        value = substitute(value, {there: inside})
+        return select(logical_and(block >= 0, block < self.blocks), value, const(0, value.dtype))
+
+    def finish(self, total: Expr, n: Expr, block: Expr, lane: Expr, h: Expr, w: Expr) -> Stmt:
+        """The quotient and the epilogue of one channel; channels past the last stay zero."""
+        a, bounds, c = self.attrs, self.bounds(lane), block * self.lanes + lane
+        normal = self.x(n, c, h, w) / power(total * (a.alpha / a.size) + a.bias, a.beta)
+        value = self.group.element(self.group.out_var, {self.var: lambda *_: normal})(n, c, h, w)
         value = simplify_value(value, bounds)
-        if channels % v:
-            value = select(c < channels, value, const(0, value.dtype))
-        at = tuple(simplify(i, bounds) for i in view_index(out, (n, c, h, w)))
-        return For(lane, IntImm(0), IntImm(v), "vectorized", Store(group.out, at, value))
+        if self.channels % self.lanes:
+            value = select(c < self.channels, value, const(0, value.dtype))
+        at = tuple(simplify(i, bounds) for i in view_index(self.out, (n, c, h, w)))
+        return Store(self.group.out, at, value)
+
+    def channel(self, c: Expr, lane: Expr) -> tuple[Expr, ...]:
+        """(block, lane) of channel `c`."""
+        return tuple(simplify(e, self.bounds(lane)) for e in (c // self.lanes, c % self.lanes))
+
+    def bounds(self, lane: Expr) -> dict[Var, tuple[int, int]]:
+        """What is known of a lane."""
+        return {lane: (0, self.lanes - 1)} if isinstance(lane, Var) else {}
+
+
+def _program(p: _Pixel) -> PrimFunc:
+    """for image, block of channels, row, column: the pixel; around them zeros."""
+    group, out = p.group, p.out
 
     def plane(n: Expr, block: Expr) -> Stmt:
-        rows = loop("h", out.shape[2], lambda h: loop(
-            "w", out.shape[3], lambda w: pixel(n, block, h, w)))  # fmt: skip
-        return seq(zero_border(group.out, out, (n, block)), rows)
+        pixels = nest(["h", "w"], out.shape[2:], lambda h, w: p.stmt(n, block, h, w))
+        return seq(zero_border(group.out, out, (n, block)), pixels)
 
-    sizes = [int_value(d) for d in (out.shape[0], *out.shape[2:])]
-    work = channels * (sizes[1] or 64) * (sizes[2] or 64) * 16
-    kind = "parallel" if sizes[0] is None or work > PARALLEL_WORK else "serial"
-    body = fused([out.shape[0], blocks], plane, kind)
-    return PrimFunc(group.name, group.params, simplify_stmt(body, {}), op_class="lrn_blocked")
+    body = nest(["n", "block"], [out.shape[0], p.blocks], plane)
+    return PrimFunc(group.name, group.params, body, op_class="lrn_blocked")
+
+
+def schedule_lrn(group: Group, target: Target, check: bool = False) -> Schedule:
+    """lrn and its elementwise neighbours; a task is one channel block of one image."""
+    p = _Pixel(group)
+    s = Schedule(_program(p), check)
+    shifts = [name for name in s.loops() if is_role(name, "s")]
+    for name, d in zip(shifts, (d for d in p.offsets if d % p.lanes), strict=True):
+        s.tensorize(name, shift_name(d % p.lanes, p.lanes, p.out.dtype.name))
+    in_vectors(s)
+    sizes = [int_value(d) for d in (p.out.shape[0], *p.out.shape[2:])]
+    work = p.channels * (sizes[1] or 64) * (sizes[2] or 64) * 16
+    tasks = [name for name in ("n", "block") if name in s.loops()]
+    if tasks and (sizes[0] is None or work > PARALLEL_WORK):
+        s.parallel(made(s.fuse(*tasks))[0] if len(tasks) > 1 else tasks[0])
+    return s

@@ -254,6 +254,7 @@ EXPRS: dict[type, Callable[[Machine, Any], Value]] = {
     E.AddressOf: Machine._address,
     E.CallExtern: Machine._extern,
     E.Intrin: Machine._intrin,
+    E.Shuffle: lambda m, e: np.concatenate([m.eval(e.a), m.eval(e.b)])[list(e.lanes)],
     E.VectorReduce: lambda m, e: functools.reduce(BINARY[_OF[e.op]], list(m.eval(e.a))),
 }
 STMTS: dict[type, Callable[[Machine, Any], None]] = {

@@ -251,6 +251,18 @@ def test_partial_sums_of_what_may_not_run(size: int) -> None:
         assert data["C"][0] == size * (size + 1) / 2
 
 
+@pytest.mark.parametrize("by", [1, 3, 6])
+def test_a_vector_between_two(by: int) -> None:
+    @T.prim_func
+    def shifted(A: T.Buffer((3, 4)), C: T.Buffer((4,))) -> None:
+        for l in range(4):  # noqa: E741
+            C[l] = A[(l + by) // 4, (l + by) % 4]
+
+    f = tensorize(shifted, "l", f"shift_{by % 4}_4")
+    assert "T.shuffle(A[" in f.script()
+    same(shifted, f)
+
+
 def test_a_long_sum_in_pieces() -> None:
     s = Schedule(sums)
     s.compose_reduction("C", "C_1")

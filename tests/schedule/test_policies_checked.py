@@ -32,6 +32,14 @@ def _pooled(channels: int, op: str = "mean") -> Build:
     return lambda g, x: g.relu(g.emit(op, g.conv2d(x, rand(channels, 3, 1, 1)), axes=(2, 3)))
 
 
+def _lrn(channels: int, **attrs: object) -> Build:
+    def build(g, x):  # noqa: ANN001, ANN202
+        y = g.lrn(g.conv2d(x, rand(channels, 3, 1, 1)), **attrs)
+        return g.conv2d(y, rand(5, channels, 3, 3), padding=(1, 1, 1, 1))
+
+    return build
+
+
 def _linear(k: int, n: int) -> Build:
     return lambda g, x: g.relu(g.linear(x, rand(k, n), rand(n)))
 
@@ -60,6 +68,9 @@ CASES: dict[str, tuple[Build, tuple[int | Var, ...], str]] = {
     "global_pool": (_pooled(32), (2, 3, 7, 7), "global_pool_blocked"),
     "global_pool_odd": (_pooled(20, "max"), (1, 3, 5, 9), "global_pool_blocked"),
     "global_pool_batch": (_pooled(16), (N, 3, 2, 3), "global_pool_blocked"),
+    "lrn": (_lrn(40, size=5), (2, 3, 4, 5), "lrn_blocked"),
+    "lrn_wide": (_lrn(40, size=16), (1, 3, 2, 2), "lrn_blocked"),
+    "lrn_even": (_lrn(7, size=4, beta=0.6), (1, 3, 6, 2), "lrn_blocked"),
     "linear_parallel": (_linear(256, 256), (64, 256), "linear_packed"),
 }
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from tensorkiln.ir.buffer import buffer
 from tensorkiln.ir.expr import REDUCE_BINARY, IntImm, Load, Ramp, Var, VectorReduce, binary, const
 from tensorkiln.ir.stmt import For, PrimFunc, Store
 from tensorkiln.schedule.primitives.tensorize import Instruction
 
-LANES = (2, 4, 8, 16, 32)
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -32,9 +33,13 @@ def reduce_name(op: str, lanes: int, dtype: str) -> str:
     return f"{op}_{lanes}" if dtype == "float32" else f"{op}_{lanes}_{dtype}"
 
 
-REDUCTIONS = tuple(
-    reduce_lanes(op, lanes, dtype)
-    for op in ("sum", "max", "min")
-    for dtype in DTYPES
-    for lanes in LANES
-)
+def reduce_named(name: str) -> Instruction | None:
+    """The instruction of this name: for a power of two of lanes, which halve."""
+    found = re.fullmatch(r"(sum|max|min|prod)_(\d+)(?:_(\w+))?", name)
+    if found is None:
+        return None
+    op, lanes, dtype = found[1], int(found[2]), found[3] or "float32"
+    whole = lanes > 1 and lanes & (lanes - 1) == 0
+    if not whole or dtype not in DTYPES or name != reduce_name(op, lanes, dtype):
+        return None
+    return reduce_lanes(op, lanes, dtype)

@@ -103,8 +103,8 @@ def tensorize(f: PrimFunc, name: str, instruction: str | Instruction) -> PrimFun
             C[i, l] += A[i, k] * B[k, l]   ->       C[i, T.Ramp(0, 1, 16)] = T.fma(
                                                         T.Broadcast(A[i, k], 16), ...)
 
-    `instruction` is one of `schedule.intrin.INSTRUCTIONS` by name, or an Instruction. Its template
-    must be what stands there, up to names and to where in their buffers the operands lie.
+    `instruction` is the name of one in `schedule.intrin`, or an Instruction. Its template must be
+    what stands there, up to names and to where in their buffers the operands lie.
     """
     at = open_at(f, name, "tensorize")
     found = _instruction(instruction, at)
@@ -125,14 +125,16 @@ def tensorize(f: PrimFunc, name: str, instruction: str | Instruction) -> PrimFun
 
 
 def _instruction(given: str | Instruction, at: Place) -> Instruction:
-    from tensorkiln.schedule.intrin import INSTRUCTIONS
+    from tensorkiln.schedule.intrin import EXAMPLES, INSTRUCTIONS, instruction
 
     if isinstance(given, Instruction):
         return given
-    if given not in INSTRUCTIONS:
-        hint = nearest(str(given), INSTRUCTIONS) or f"there are {', '.join(INSTRUCTIONS)}"
+    found = instruction(given) if isinstance(given, str) else None
+    if found is None:
+        known = (*INSTRUCTIONS, *EXAMPLES)
+        hint = nearest(str(given), known) or f"there are {', '.join(known)}"
         raise at.fail(f"no instruction {given!r}", hint)
-    return INSTRUCTIONS[given]
+    return found
 
 
 def _require_apart(at: Place, found: Instruction, match: Match) -> None:

@@ -1,0 +1,42 @@
+"""Neighbours of the lanes of a vector: a vector that begins inside one and ends in the next."""
+
+from __future__ import annotations
+
+import re
+
+from tensorkiln.ir.buffer import buffer
+from tensorkiln.ir.expr import IntImm, Load, Ramp, Shuffle, Var, const
+from tensorkiln.ir.stmt import For, PrimFunc, Store
+from tensorkiln.schedule.intrin.reduce import DTYPES
+from tensorkiln.schedule.primitives.tensorize import Instruction
+
+
+def shift(by: int, lanes: int, dtype: str = "float32") -> Instruction:
+    """c[l] = element l + by of two vectors in a row, a[0] and a[1]."""
+    a, c = buffer("a", (2, lanes), dtype), buffer("c", (lanes,), dtype)
+    lane, all_lanes = Var("l"), Ramp(IntImm(0), IntImm(1), lanes)
+    there = lane + by
+    step = Store(c, (lane,), Load(a, (there // lanes, there % lanes)))
+    first, second = (Load(a, (const(k), all_lanes)) for k in range(2))
+    value = Shuffle(first, second, tuple(range(by, by + lanes)))
+    name, params = shift_name(by, lanes, dtype), (a, c)
+    return Instruction(
+        name,
+        PrimFunc(name, params, For(lane, IntImm(0), const(lanes), "serial", step)),
+        PrimFunc(name, params, Store(c, (all_lanes,), value)),
+    )
+
+
+def shift_name(by: int, lanes: int, dtype: str) -> str:
+    """What the instruction is called: `shift_3_16`, `shift_1_8_float64`."""
+    return f"shift_{by}_{lanes}" if dtype == "float32" else f"shift_{by}_{lanes}_{dtype}"
+
+
+def shift_named(name: str) -> Instruction | None:
+    """The instruction of this name."""
+    found = re.fullmatch(r"shift_(\d+)_(\d+)(?:_(\w+))?", name)
+    if found is None:
+        return None
+    by, lanes, dtype = int(found[1]), int(found[2]), found[3] or "float32"
+    known = dtype in DTYPES and 0 < by < lanes and name == shift_name(by, lanes, dtype)
+    return shift(by, lanes, dtype) if known else None
