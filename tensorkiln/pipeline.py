@@ -53,7 +53,6 @@ from tensorkiln.transform.relax.partial_graph_aot import partial_graph_aot
 from tensorkiln.transform.relax.pass_sizes import pass_sizes
 from tensorkiln.transform.relax.plan_memory import plan_memory
 from tensorkiln.transform.tir.lower_blocks import lower_blocks
-from tensorkiln.transform.tir.unroll_loops import unroll_loops
 from tensorkiln.transform.tir.vectorize_loops import vectorize_loops
 
 
@@ -107,12 +106,11 @@ def minimal_relax_passes(target: Target, externals: Sequence[External] = ()) -> 
 
 
 def tir_passes(target: Target, externals: Sequence[External] = ()) -> list[Pass]:
-    """Blocks and scheduled loops -> explicit vectors, straight-line bodies: ready for codegen."""
+    """Blocks and scheduled loops -> loops of explicit vectors: ready for code generation."""
     return [
         pass_sizes,  # of modules that no relax pipeline saw
         lower_blocks,
         vectorize_loops,
-        unroll_loops,  # after vectorizing, which keeps the repeated bodies small
     ]
 
 

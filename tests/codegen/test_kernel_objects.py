@@ -20,7 +20,6 @@ from tensorkiln.ir.relax import TensorType, tensor
 from tensorkiln.ir.stmt import For, PrimFunc, Store
 from tensorkiln.pipeline import compile as compile_module
 from tensorkiln.target import Target
-from tensorkiln.transform.tir.unroll_loops import unroll_loops
 from tensorkiln.transform.tir.vectorize_loops import vectorize_loops
 from tests.codegen.kernels import elementwise, program
 from tests.transform.graphs import Graph, rand
@@ -32,7 +31,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def _lowered(*funcs: PrimFunc) -> tuple[PrimFunc, ...]:
-    return unroll_loops(vectorize_loops(IRModule(funcs))).prim_funcs
+    return vectorize_loops(IRModule(funcs)).prim_funcs
 
 
 def _fma() -> PrimFunc:

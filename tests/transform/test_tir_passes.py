@@ -1,4 +1,4 @@
-"""vectorize_loops and unroll_loops: text before, text after."""
+"""vectorize_loops: before, after."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from tensorkiln.ir.expr import (
     select,
 )  # fmt: skip
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.stmt import Alloc, For, If, Let, PrimFunc, Stmt, Store, seq
-from tensorkiln.transform.tir.unroll_loops import unroll_loops
+from tensorkiln.ir.stmt import For, If, Let, PrimFunc, Stmt, Store
 from tensorkiln.transform.tir.vectorize_loops import vectorize_loops
 
 X, Y = buffer("x", (8, 64)), buffer("y", (8, 64))
@@ -113,40 +112,6 @@ def test_vectorize_refuses_what_has_no_lanes() -> None:
         vectorize_loops(module(rows(For(L, ZERO, N, "vectorized", Store(Y, (R, L), X[R, L])))))
 
 
-def test_unroll_repeats_with_fresh_lets_and_inner_loops() -> None:
-    tmp = buffer("t", (4,), "float32", "register")
-    body = Alloc(tmp, Let(S, X[R, 0], seq(
-        Store(tmp, (R,), S), For(L, ZERO, R + 1, "serial", Store(Y, (R, L), tmp[R])))))  # fmt: skip
-    before = module(For(R, IntImm(1), IntImm(2), "unrolled", body))
-
-    def step(i: int) -> Stmt:
-        s = Var("s", X.dtype)
-        return Alloc(tmp, Let(s, X[i, 0], seq(
-            Store(tmp, (IntImm(i),), s),
-            For(L, ZERO, IntImm(i + 1), "serial", Store(Y, (IntImm(i), L), tmp[i])))))  # fmt: skip
-
-    result = unroll_loops(before)
-    assert first_difference(result, module(seq(step(1), step(2)))) is None
-    assert unroll_loops(result) is result
-
-
-def test_unroll_nested_and_empty() -> None:
-    inner = For(L, R, IntImm(2), "unrolled", Store(Y, (R, L), X[R, L]))
-    result = unroll_loops(module(For(R, ZERO, IntImm(2), "unrolled", inner)))
-    stores = [(0, 0), (0, 1), (1, 1), (1, 2)]
-    want = seq(*(Store(Y, (IntImm(i), IntImm(j)), X[i, j]) for i, j in stores))
-    assert first_difference(result, module(want)) is None
-    empty = unroll_loops(module(seq(
-        For(R, ZERO, IntImm(0), "unrolled", inner), Store(Y, (ZERO, ZERO), X[0, 0]))))  # fmt: skip
-    assert first_difference(empty, module(Store(Y, (ZERO, ZERO), X[0, 0]))) is None
-
-
-def test_unroll_needs_a_constant_extent() -> None:
-    with pytest.raises(InternalError, match="unrolled loop over i has no constant extent"):
-        unroll_loops(module(For(R, ZERO, N, "unrolled", Store(Y, (R, ZERO), X[R, 0]))))
-
-
 def test_nothing_to_do_is_the_same_module() -> None:
     mod = module(rows(If(binary("eq", R, 2), Store(Y, (R, ZERO), X[R, 0])), "parallel"))
     assert vectorize_loops(mod) is mod
-    assert unroll_loops(mod) is mod

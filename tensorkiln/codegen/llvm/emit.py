@@ -10,6 +10,7 @@ from __future__ import annotations
 from tensorkiln.base.errors import InternalError
 from tensorkiln.codegen.llvm.lines import FunctionState
 from tensorkiln.codegen.llvm.types import llvm_type, memory_type
+from tensorkiln.codegen.llvm.unroll import unroll_function
 from tensorkiln.codegen.llvm.values import Values
 from tensorkiln.codegen.stack import elements
 from tensorkiln.ir.buffer import Buffer
@@ -386,4 +387,4 @@ def emit_llvm(func: PrimFunc, target: Target) -> str:
 
     The text is for `target`: it expands what that processor cannot do itself.
     """
-    return Emitter(func, target).module()
+    return Emitter(unroll_function(func), target).module()

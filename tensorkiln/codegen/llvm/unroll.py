@@ -2,7 +2,8 @@
 
     for i in unrolled(2): A[i] = 0        ->   A[0] = 0; A[1] = 0
 
-Needs: constant extents. Run after `vectorize_loops`, which keeps the bodies small.
+The emitter does this to what it is given and to nothing else: the program that people read, that
+keys the cache and that the verifier walks keeps its loops.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tensorkiln.base.errors import InternalError
+from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.ir.expr import Expr, Var, const, int_value
-from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import (
     Alloc,
     Assert,
@@ -33,13 +33,8 @@ from tensorkiln.ir.stmt import (
 from tensorkiln.ir.visit import map_children, map_stmt
 
 
-def unroll_loops(mod: IRModule) -> IRModule:
-    """Unroll every loop marked `unrolled`."""
-    return mod.map_prim_funcs(unroll_function)
-
-
 def unroll_function(f: PrimFunc) -> PrimFunc:
-    """Unroll one tensor program."""
+    """`f` with every loop marked `unrolled` repeated. Raises UserError for symbolic extents."""
     body = _stmt(f.body, {})
     return f if body is f.body else replace(f, body=body)
 
@@ -62,7 +57,11 @@ def _stmt(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
         case For(var, lo, extent, "unrolled", body):
             first, count = int_value(ex(lo)), int_value(ex(extent))
             if first is None or count is None:
-                raise InternalError(f"unrolled loop over {var} has no constant extent")
+                raise UserError(
+                    f"unrolled loop over {var} has no constant extent",
+                    code="unroll",
+                    hint="T.serial, or split it by a constant first",
+                )
             steps = [_stmt(body, {**values, var: const(first + i)}) for i in range(count)]
             return seq(*steps)
         case For(var, lo, extent, kind, body, attrs):
@@ -96,4 +95,4 @@ def _stmt(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
             return s if not values else Prefetch(buf, tuple(map(ex, indices)), locality, write)
         case While() | MatchBuffer() | Evaluate() | Assert() | CallKernel():
             return map_stmt(s, ex, lambda t: _stmt(t, values))
-    raise InternalError(f"unroll_loops: unknown statement {type(s).__name__}")
+    raise InternalError(f"unroll: unknown statement {type(s).__name__}")
