@@ -31,8 +31,7 @@ from tensorkiln.ops.channel_window import ChannelWindow
 from tensorkiln.schedule.access import simplify_value
 from tensorkiln.schedule.accumulate import pieces_of
 from tensorkiln.schedule.build import loop, nest, zero_border
-from tensorkiln.schedule.group import Group, static, view_index
-from tensorkiln.schedule.loops import inplace_params
+from tensorkiln.schedule.group import Group, inplace_params, static, view_index
 
 
 def is_depthwise(call: Call, out: TensorType) -> bool:

@@ -150,6 +150,25 @@ def _constant_element(value: Constant) -> Callable[..., Expr]:
     return lambda *_: literal
 
 
+def inplace_params(group: Group, skip: int = 0) -> tuple[int, ...]:
+    """Parameters (after the first `skip`) of the output's very type that are only read at the
+    element being written, so that the result may take their place."""
+    if any(
+        group.op(c).pattern not in ("elementwise", "broadcast")
+        for c in group.calls.values()
+        if c is not group.anchor
+    ):
+        return ()  # fmt: skip
+    if group.anchor is not None and group.anchor.op not in ("conv2d", "linear"):
+        return ()
+    anchored = set(group.anchor.args) if group.anchor is not None else set()
+    return tuple(
+        i
+        for i, p in enumerate(group.function.params)
+        if i >= skip and p not in anchored and p.tensor == group.out_type
+    )
+
+
 def static(e: Expr, what: str) -> int:
     """The integer an extent is; schedules that need it call this after checking support."""
     n = int_value(e)

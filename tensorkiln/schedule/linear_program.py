@@ -17,8 +17,7 @@ from tensorkiln.ir.stmt import Alloc, For, PrimFunc, Stmt, Store, seq
 from tensorkiln.schedule.access import simplify_value
 from tensorkiln.schedule.accumulate import pieces_of
 from tensorkiln.schedule.build import loop, nest
-from tensorkiln.schedule.group import Group, product, static
-from tensorkiln.schedule.loops import inplace_params
+from tensorkiln.schedule.group import Group, inplace_params, product, static
 from tensorkiln.target import Target
 
 

@@ -85,9 +85,9 @@ def choose_schedule(group: Group, target: Target) -> Policy:
     call, var = group.anchor, group.anchor_var
     # The others know the shapes of groups that fusion makes by itself.
     if group.function.attrs.get("by_rule", False):
-        return _direct(schedule_loops)
+        return schedule_loops
     if call is None or var is None:
-        return _direct(schedule_loops if plan_movement(group) is None else schedule_movement)
+        return schedule_loops if plan_movement(group) is None else _direct(schedule_movement)
     out = group.out_type
     x = call.args[0].type
     assert isinstance(x, TensorType)
@@ -107,7 +107,7 @@ def choose_schedule(group: Group, target: Target) -> Policy:
         return schedule_softmax
     if call.op == "layer_norm" and supports_rows(call, out):
         return schedule_layer_norm
-    return _direct(schedule_loops)
+    return schedule_loops
 
 
 def _direct(build: Callable[[Group, Target], PrimFunc]) -> Policy:

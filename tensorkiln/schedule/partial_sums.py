@@ -27,14 +27,21 @@ def sum_in_lanes(s: Schedule, loop: str, lanes: int) -> None:
                                          for o, l: sums[l] += part[o, l]
                                          total[0] += sum of the lanes of sums
 
-    What is left over: whole vectors in `sums`, then element by element in `total`.
+    What is left over: whole vectors in `sums`, then element by element in `total`. Loops around
+    that are called r are of the sum, too: it goes through them twice, the second time for what
+    is left over.
     """
     extent = int_value(s.loop(loop).extent)
     if lanes == 1 or (extent is not None and extent < lanes):
         return
-    steps, lane, *_ = made(s.split(loop, lanes, (f"{loop}_0", "l"), "peel"))
+    steps, lane, *rest = made(s.split(loop, lanes, (f"{loop}_0", "l"), "peel"))
+    first = steps
+    while (around := s.parent(first)) is not None and is_role(around, "r"):
+        if rest:
+            s.fission(around)
+        first = around
     (block,) = s.children(lane)
-    sums = _factored(s, block, lane, 1, steps)
+    sums = _factored(s, block, lane, 1, first)
     _join_lanes(s, block)
     sum_in_chains(s, steps, sums)
 

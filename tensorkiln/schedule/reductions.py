@@ -1,125 +1,120 @@
-"""Reductions inside element expressions: accumulators, loops around them, and the final store."""
+"""Reductions inside element expressions as plain loops: an accumulator, its terms, its use."""
 
 from __future__ import annotations
 
-from tensorkiln.arith import simplify
-from tensorkiln.ir.buffer import Buffer
+from collections.abc import Sequence
+from functools import cache
+
+from tensorkiln.ir.buffer import Buffer, buffer
+from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import (
     REDUCE_BINARY,
-    Broadcast,
     Expr,
     IntImm,
     Load,
     Reduce,
     Var,
-    VectorReduce,
-    as_expr,
     binary,
     int_value,
     reduce_identity,
-)  # fmt: skip
+)
 from tensorkiln.ir.stmt import Alloc, For, Stmt, Store, seq
 from tensorkiln.ir.visit import free_vars, map_children, substitute, walk
 from tensorkiln.schedule.access import lanes_ok
-from tensorkiln.schedule.build import lane_ramp, over_lanes
+
+Loops = Sequence[tuple[Var, Expr]]
+_AT = (IntImm(0),)
 
 
-def with_reductions(
-    store: Store, value: Expr, lane: Var | None, lanes: int, reduce_lanes: int = 1
-) -> Stmt:
-    """`store` with each Reduce of `value` computed into an accumulator before it.
+def with_reductions(store: Store, lanes: int, inside: Loops = ()) -> Stmt:
+    """`store` with each Reduce of its value computed before it; `inside` are loops around the
+    store alone.
 
-    With `lane`, the accumulators are vectors over it. Without, reductions over a contiguous last
-    axis use `reduce_lanes` lanes of their own.
+        out[i] = sum(x[i, k] for k) / 8    ->   acc[0] = 0
+                                                for k: acc[0] = x[i, k] + acc[0]
+                                                out[i] = acc[0] / 8
+
+    Loops over a contiguous axis, of `lanes` elements at least, are called k, others r.
     """
-    reduces = [x for x in walk(value) if isinstance(x, Reduce)]
-    if not reduces:
-        return _lane_loop(store, lane, lanes)
-    statements: list[Stmt] = []
-    buffers: list[Buffer] = []
-    done: dict[Reduce, Expr] = {}
-
-    def compute(r: Reduce) -> Expr:
-        """Emit the loops of one reduction (inner ones first) and give the result's load."""
-        if r in done:
-            return done[r]
-        inner = r.value
-        axes = {v for v, _ in r.axes}
-        for x in list(walk(r.value)):
-            if isinstance(x, Reduce) and not axes & set(free_vars(x)):
-                inner = _replace(inner, x, compute(x))
-        acc = Buffer(f"acc{len(buffers)}", r.dtype, (as_expr(lanes),), "register")
-        buffers.append(acc)
-        at: tuple[Expr, ...] = (lane,) if lane is not None else (IntImm(0),)
-        init = Store(acc, at, reduce_identity(r.op, r.dtype))
-        fast = _vector_reduction(Reduce(r.op, r.axes, inner), acc, reduce_lanes)
-        if lane is None and fast is not None:
-            statements.extend([init, fast])
-        else:
-            update = Store(acc, at, binary(REDUCE_BINARY[r.op], inner, Load(acc, at)))
-            nested: Stmt = _lane_loop(update, lane, lanes)
-            if any(isinstance(x, Reduce) for x in walk(inner)):
-                nested = with_reductions(update, inner, lane, lanes)
-            for var, extent in reversed(r.axes):
-                nested = For(var, IntImm(0), extent, "serial", nested)
-            statements.extend([_lane_loop(init, lane, lanes), nested])
-        done[r] = Load(acc, at)
-        return done[r]
-
-    for r in reduces:
-        if any(r is not o and _contains(o, r) for o in reduces):
-            continue
-        value = _replace(value, r, compute(r))
-    final = _lane_loop(Store(store.buffer, store.indices, value), lane, lanes)
-    body: Stmt = seq(*statements, final)
-    for acc in reversed(buffers):
+    found = _Reductions(lanes)
+    value = found.replaced(store.value)
+    final: Stmt = Store(store.buffer, store.indices, value)
+    for var, extent in reversed(inside):
+        final = For(var, IntImm(0), extent, "serial", final)
+    body = seq(*found.statements, final)
+    for acc in reversed(found.buffers):
         body = Alloc(acc, body)
     return body
 
 
-def _vector_reduction(r: Reduce, acc: Buffer, lanes: int) -> Stmt | None:
-    """Reduce a contiguous last axis with vector accumulators and a scalar tail, or None."""
+def reductions_of(value: Expr) -> list[Reduce]:
+    """Every Reduce of a value, outer ones first."""
+    return [x for x in walk(value) if isinstance(x, Reduce)]
+
+
+class _Reductions:
+    """Loops of reductions; equal ones are computed once."""
+
+    def __init__(self, lanes: int):
+        self.lanes = lanes
+        self.statements: list[Stmt] = []
+        self.buffers: list[Buffer] = []
+        self.done: dict[Reduce, Expr] = {}
+
+    def replaced(self, e: Expr, bound: frozenset[Var] = frozenset()) -> Expr:
+        """`e` with the results of its reductions, but for those over variables that are bound."""
+        if isinstance(e, Reduce):
+            if not bound & set(free_vars(e)):
+                return self.compute(e)
+            bound = bound | {v for v, _ in e.axes}
+        return map_children(e, lambda x: self.replaced(x, bound))
+
+    def compute(self, r: Reduce) -> Expr:
+        """Write the loops of one reduction and give its result."""
+        key = _canonical(r)
+        if key not in self.done:
+            term = self.replaced(r.value, frozenset(v for v, _ in r.axes))
+            self.statements.append(self.terms(Reduce(r.op, r.axes, term)))
+            self.done[key] = Load(self.buffers[-1], _AT)
+        return self.done[key]
+
+    def terms(self, r: Reduce) -> Stmt:
+        """acc = start; for all axes: acc = term op acc."""
+        acc = buffer("acc", (1,), r.dtype, "local")
+        self.buffers.append(acc)
+        names = ["r"] * len(r.axes)
+        if _contiguous(r, self.lanes):
+            names[-1] = "k"
+        loops = [(Var(n, v.dtype), e) for n, (v, e) in zip(names, r.axes, strict=True)]
+        renamed: dict[Var, Expr] = {v: w for (v, _), (w, _) in zip(r.axes, loops, strict=True)}
+        term = binary(REDUCE_BINARY[r.op], substitute(r.value, renamed), Load(acc, _AT))
+        body = with_reductions(Store(acc, _AT, term), self.lanes)
+        for var, extent in reversed(loops):
+            body = For(var, IntImm(0), extent, "serial", body)
+        return seq(Store(acc, _AT, reduce_identity(r.op, r.dtype)), body)
+
+
+def _canonical(r: Reduce, depth: int = 0) -> Reduce:
+    """The reduction over variables that equal reductions share."""
+    axes = tuple((_shared(f"axis{depth}_{k}", v.dtype), e) for k, (v, e) in enumerate(r.axes))
+    renamed: dict[Var, Expr] = {v: w for (v, _), (w, _) in zip(r.axes, axes, strict=True)}
+
+    def inner(e: Expr) -> Expr:
+        return _canonical(e, depth + 1) if isinstance(e, Reduce) else map_children(e, inner)
+
+    return Reduce(r.op, axes, inner(substitute(r.value, renamed)))
+
+
+@cache
+def _shared(name: str, dtype: DType) -> Var:
+    return Var(name, dtype)
+
+
+def _contiguous(r: Reduce, lanes: int) -> bool:
+    """Whether neighbours along the last axis may be lanes of one vector."""
     var, extent = r.axes[-1]
     n = int_value(extent)
-    if (
-        lanes == 1
-        or (n is not None and n < lanes)
-        or any(isinstance(x, Reduce) for x in walk(r.value))
-    ):
-        return None
-    step, lane = Var("rv"), Var("l")
-    value = substitute(r.value, {var: step * lanes + lane})
-    if not lanes_ok(value, lane):
-        return None
-    wide = Buffer(acc.name + "v", r.dtype, (as_expr(lanes),), "register")
-    op = REDUCE_BINARY[r.op]
-    ramp = lane_ramp(lanes)
-    init = Store(wide, (ramp,), Broadcast(reduce_identity(r.op, r.dtype), lanes))
-    update = _lane_loop(Store(wide, (lane,), binary(op, value, Load(wide, (lane,)))), lane, lanes)
-    main = For(step, IntImm(0), simplify(extent // lanes), "serial", update)
-    at = (IntImm(0),)
-    tail_update = Store(acc, at, binary(op, r.value, Load(acc, at)))
-    done = simplify(extent // lanes * lanes)
-    tail = For(var, done, simplify(extent % lanes), "serial", tail_update)
-    loops: Stmt = main
-    rest: Stmt = tail
-    for v, e in reversed(r.axes[:-1]):
-        loops = For(v, IntImm(0), e, "serial", loops)
-        rest = For(v, IntImm(0), e, "serial", rest)
-    total = VectorReduce(r.op, Load(wide, (ramp,)))
-    join = Store(acc, at, binary(op, total, Load(acc, at)))
-    return Alloc(wide, seq(init, loops, join, rest))
-
-
-def _lane_loop(s: Stmt, lane: Var | None, lanes: int) -> Stmt:
-    return s if lane is None else over_lanes(lane, lanes, s)
-
-
-def _contains(outer: Expr, inner: Expr) -> bool:
-    return outer is not inner and any(x is inner for x in walk(outer))
-
-
-def _replace(e: Expr, old: Expr, new: Expr) -> Expr:
-    if e is old:
-        return new
-    return map_children(e, lambda c: _replace(c, old, new))
+    if lanes == 1 or (n is not None and n < lanes) or reductions_of(r.value):
+        return False
+    step, lane = Var("step"), Var("l")
+    return lanes_ok(substitute(r.value, {var: step * lanes + lane}), lane)

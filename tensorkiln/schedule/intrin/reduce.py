@@ -9,7 +9,10 @@ from tensorkiln.ir.expr import REDUCE_BINARY, IntImm, Load, Ramp, Var, VectorRed
 from tensorkiln.ir.stmt import For, PrimFunc, Store
 from tensorkiln.schedule.primitives.tensorize import Instruction
 
-DTYPES = ("float16", "bfloat16", "float32", "float64")
+DTYPES = (
+    "float16", "bfloat16", "float32", "float64",
+    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+)  # fmt: skip
 
 
 def reduce_lanes(op: str, lanes: int, dtype: str = "float32") -> Instruction:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import AddressOf, Expr, IntImm, Load, Var
+from tensorkiln.ir.expr import AddressOf, Expr, IntImm, Load, Var, int_value
 from tensorkiln.ir.stmt import Alloc, Block, BlockIter, For, PrimFunc, Region, Seq, Stmt, Store, seq
 from tensorkiln.ir.visit import map_children, map_stmt, stmt_exprs, walk, walk_stmt
 from tensorkiln.schedule.primitives.legality import require_order
 from tensorkiln.schedule.primitives.program import Place, open_loop, put
 from tensorkiln.schedule.primitives.rewrite import rewrite
+
+_D = TypeVar("_D")
 
 
 def fission(f: PrimFunc, loop: str, check: bool = True) -> PrimFunc:
@@ -26,7 +29,8 @@ def fission(f: PrimFunc, loop: str, check: bool = True) -> PrimFunc:
                 C[i] = C[i] + t[k]               for k in range(8):
                                                      C[i] = C[i] + t[i_1, k]
 
-    Buffers made in the body get a leading dimension for the loop.
+    Buffers made in the body get a leading dimension for the loop; for those of one element it is
+    the only one.
     """
     at, s = open_loop(f, loop, "fission")
     made: list[Buffer] = []
@@ -36,7 +40,7 @@ def fission(f: PrimFunc, loop: str, check: bool = True) -> PrimFunc:
         body = body.body
     if not isinstance(body, Seq) or len(body.stmts) < 2:
         raise at.fail("its body is a single statement", "reorder moves a loop into another")
-    wide = {b: replace(b, shape=(s.extent, *b.shape)) for b in made}
+    wide = {b: replace(b, shape=(s.extent, *_kept(b.shape, b))) for b in made}
     if any(b.strides_given is not None for b in made):
         raise at.fail("a buffer made in its body has strides", "make it row-major")
     position = simplify(s.var - s.lo)
@@ -81,6 +85,11 @@ def _expanded(s: Stmt, loop: For, position: Expr, wide: Mapping[Buffer, Buffer],
     return map_stmt(s, lambda e: e, lambda t: _expanded(t, loop, position, wide, at))
 
 
+def _kept(dims: tuple[_D, ...], buffer: Buffer) -> tuple[_D, ...]:
+    """What follows the new dimension: nothing in a buffer of one element."""
+    return () if all(int_value(d) == 1 for d in buffer.shape) else dims
+
+
 def _mentions(s: Stmt, buffers: Mapping[Buffer, Buffer]) -> bool:
     if isinstance(s, Store) and s.buffer in buffers:
         return True
@@ -97,18 +106,20 @@ def _accesses(s: Stmt, position: Expr, wide: Mapping[Buffer, Buffer]) -> Stmt:
     def ex(e: Expr) -> Expr:
         e = map_children(e, ex)
         if isinstance(e, Load | AddressOf) and e.buffer in wide:
-            return replace(e, buffer=wide[e.buffer], indices=(position, *e.indices))
+            indices = (position, *_kept(e.indices, e.buffer))
+            return replace(e, buffer=wide[e.buffer], indices=indices)
         return e
 
     def region(r: Region) -> Region:
         if r.buffer not in wide:
             return r
-        return Region(wide[r.buffer], ((position, IntImm(1)), *r.ranges))
+        return Region(wide[r.buffer], ((position, IntImm(1)), *_kept(r.ranges, r.buffer)))
 
     def st(t: Stmt) -> Stmt:
         t = map_stmt(t, ex, st)
         if isinstance(t, Store) and t.buffer in wide:
-            return replace(t, buffer=wide[t.buffer], indices=(position, *t.indices))
+            indices = (position, *_kept(t.indices, t.buffer))
+            return replace(t, buffer=wide[t.buffer], indices=indices)
         if isinstance(t, Block):
             reads, writes = tuple(map(region, t.reads)), tuple(map(region, t.writes))
             return replace(t, reads=reads, writes=writes)

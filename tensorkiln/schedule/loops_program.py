@@ -1,0 +1,327 @@
+"""What a group without a schedule of its own computes, element by element in the order of memory:
+the plain programs that `loops.py` schedules.
+
+Loops over the axes of the output are called `i`, the one along neighbours in memory `j`, in blocks
+of channels `c`; the others are those of sums (reductions.py). Each region of the output, of which
+a concatenation has several, adds its number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tensorkiln.arith import simplify
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.expr import (
+    Expr,
+    IntImm,
+    Load,
+    Var,
+    binary,
+    const,
+    int_value,
+    logical_and,
+    select,
+)
+from tensorkiln.ir.layout import Layout
+from tensorkiln.ir.relax import TensorType, Value
+from tensorkiln.ir.stmt import For, If, PrimFunc, Seq, Stmt, Store, seq
+from tensorkiln.ir.visit import free_vars
+from tensorkiln.ops.op import Element
+from tensorkiln.schedule.access import blocked_loads, lanes_ok, simplify_value
+from tensorkiln.schedule.build import PARALLEL_WORK, nest, zero_border
+from tensorkiln.schedule.group import Group, inplace_params, product
+from tensorkiln.schedule.reductions import Loops, reductions_of, with_reductions
+from tensorkiln.target import Target
+
+Shape = tuple[Expr, ...]
+
+
+def loops_program(group: Group, regions: Sequence[Region]) -> PrimFunc:
+    """Every region, one after the other."""
+    body = seq(*(r.stmt() for r in regions))
+    return PrimFunc(group.name, group.params, body, inplace=inplace_params(group))
+
+
+def regions_of(group: Group, target: Target) -> list[Region]:
+    """The boxes of the output that are computed alike: one for each operand of a concatenation."""
+    call = group.calls[group.out_var]
+    if call.op != "concat":
+        return [_region(group, target, group.out_type.shape, {}, group.out_var)]
+    found: list[Region] = []
+    axis = call.attrs.axis % group.out_type.ndim
+    offset: Expr = IntImm(0)
+    for a in call.args:
+        t = a.type
+        assert isinstance(t, TensorType)
+        found.append(_region(group, target, t.shape, {axis: offset}, a, str(len(found))))
+        offset = simplify(offset + t.shape[axis])
+    return found
+
+
+def _region(
+    group: Group, target: Target, shape: Shape, offset: dict[int, Expr], value: Value,
+    number: str = "",
+) -> Region:  # fmt: skip
+    t = group.out_type
+    kind: type[Region]
+    if not offset and _is_flat(group):
+        kind = Flat
+    elif t.layout is not None and _is_blocked(t, shape, offset):
+        kind = Blocked
+    else:
+        kind = RowMajor if t.memory.is_plain and not t.memory.pads(t.shape) else Padded
+    return kind(group, target, shape, offset, value, number)
+
+
+def _is_flat(g: Group) -> bool:
+    """Everything elementwise over tensors of one row-major shape: one long loop."""
+    shape = g.out_type.shape
+    return (
+        all(g.op(c).pattern in ("elementwise", "broadcast") for c in g.calls.values())
+        and g.out_type.layout is None
+        and all(p.tensor.layout is None and p.tensor.shape == shape for p in g.function.params)
+    )
+
+
+def _is_blocked(t: TensorType, shape: Shape, offset: dict[int, Expr]) -> bool:
+    """Channels split in blocks, spatial axes whole, box aligned to blocks."""
+    layout = t.memory
+    v = layout.block(1)
+    if v == 1 or layout.with_halo({}) != Layout.parse(f"A B/{v} C D B%{v}"):
+        return False
+    at, size = int_value(offset.get(1, IntImm(0))), int_value(shape[1])
+    if at is None or size is None or at % v:
+        return False
+    return size % v == 0 or not offset
+
+
+@dataclass
+class Region:
+    """A box of the output: `shape` elements from `offset`, as elements of `value`.
+
+    `lanes` of a vector are neighbours along loop `vector`, if there is one.
+    """
+
+    group: Group
+    target: Target
+    shape: Shape
+    offset: dict[int, Expr]
+    value: Value
+    number: str
+
+    def __post_init__(self) -> None:
+        self.t = self.group.out_type
+        self.lanes = _lanes(self.group, self.target)
+        self.vector = ""
+        self.around = True
+        self.reduces = False
+
+    def stmt(self) -> Stmt:
+        """The plain loops. Sets `vector`, `reduces`, and whether loops are `around` sums."""
+        raise NotImplementedError
+
+    def named(self, role: str) -> str:
+        """A loop of this region."""
+        return role + self.number
+
+    @property
+    def parallel(self) -> bool:
+        """Whether there is work for several threads."""
+        work = _cost(self.group)
+        for d in self.shape:
+            work *= int_value(d) or 64
+        return work > PARALLEL_WORK
+
+    def element(self, index: tuple[Expr, ...]) -> Expr:
+        """The value at an index of the box."""
+        return self.group.element(self.value)(*index)
+
+    def place(self, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Where in the output's memory it belongs."""
+        moved = (i + self.offset[d] if d in self.offset else i for d, i in enumerate(index))
+        return self.group.store_index(tuple(map(simplify, moved)))
+
+
+class Flat(Region):
+    """for i: out[i] = value(i), all tensors seen as one row."""
+
+    def stmt(self) -> Stmt:
+        """The plain loop."""
+        group, ndim = self.group, self.t.ndim
+        total = product(self.shape)
+        flat = {p: replace(b, shape=(total,)) for p, b in group.buffers.items()}
+        group.buffers.update(flat)
+        group.out = replace(group.out, shape=(total,))
+        # The flat index travels in one dimension; an extent of 1 would be broadcast from 0.
+        along = next((d for d in reversed(range(ndim)) if int_value(self.shape[d]) != 1), 0)
+        element = group.element(self.value, {p: _flat_element(b, along) for p, b in flat.items()})
+        if int_value(total) == 0:
+            return Seq(())
+        n = int_value(total)
+        if n is None or n >= self.lanes:
+            self.vector = self.named("j")
+        i = Var(self.named("j"))
+        value = element(*(i if d == along else IntImm(0) for d in range(ndim)))
+        return For(i, IntImm(0), total, "serial", Store(group.out, (i,), value))
+
+    @property
+    def parallel(self) -> bool:
+        """Whether there is work for several threads."""
+        n = int_value(product(self.shape))
+        return n is None or n * _cost(self.group) > PARALLEL_WORK
+
+
+class Blocked(Region):
+    """[N][C/v][H][W][v]: for image, block of channels: border, for row, column, channel."""
+
+    def stmt(self) -> Stmt:
+        """The plain loops."""
+        g, layout = self.group, self.t.memory
+        self.lanes = v = layout.block(1)
+        channels = int_value(self.shape[1]) or 0
+        first = (int_value(self.offset.get(1, IntImm(0))) or 0) // v
+        border = [layout.halo(2), layout.halo(3)]
+        lane = Var(self.named("c"))
+
+        def one(n: Expr, cb: Expr, h: Expr, w: Expr) -> Stmt:
+            c = simplify(cb * v + lane)
+            at = (n, simplify(cb + first), h + border[0], w + border[1], lane)
+            value = simplify_value(self.element((n, c, h, w)), {lane: (0, v - 1)})
+            zero = const(0, value.dtype)
+            self.reduces = bool(reductions_of(value))
+            if lanes_ok(value, lane) and (channels % v == 0 or blocked_loads(value, v)):
+                self.vector = lane.name
+                if channels % v:
+                    # Lanes past the last channel exist in every operand; here they stay zero.
+                    value = select(c < channels, value, zero)
+                body = with_reductions(Store(g.out, at, value), 1)
+            else:
+                body = with_reductions(Store(g.out, at, value), 1)
+                if channels % v:
+                    body = If(c < channels, body, Store(g.out, at, zero))
+            return For(lane, IntImm(0), IntImm(v), "serial", body)
+
+        def plane(n: Expr, cb: Expr) -> Stmt:
+            names = [self.named("h"), self.named("w")]
+            pixels = nest(names, self.shape[2:], lambda h, w: one(n, cb, h, w))
+            return seq(zero_border(g.out, self.t, (n, simplify(cb + first))), pixels)
+
+        names = [self.named("i"), self.named("i")]
+        return nest(names, [self.shape[0], -(-channels // v)], plane)
+
+    @property
+    def parallel(self) -> bool:
+        """Whether there is work for several threads."""
+        n, _, height, width = self.shape
+        work = int_value(self.shape[1]) or 0
+        work = -(-work // self.lanes) * self.lanes * (int_value(height * width) or 1000)
+        return int_value(n) is None or work * _cost(self.group) > PARALLEL_WORK
+
+
+class RowMajor(Region):
+    """for each index: out[index] = value(index).
+
+    What a reduction does not depend on goes on inside, around the use of its result alone.
+    """
+
+    def stmt(self) -> Stmt:
+        """The plain loops."""
+        if any(int_value(d) == 0 for d in self.shape):
+            return Seq(())
+        last = len(self.shape) - 1
+        names = [self.named("j" if d == last else "i") for d in range(last + 1)]
+        index = tuple(map(Var, names))
+        value = simplify_value(self.element(index), {})
+        around, inside = self._order(value, index)
+        self.around = bool(around)
+        store = Store(self.group.out, self.place(index), value)
+        body = with_reductions(store, self.lanes, inside)
+        for var, extent in reversed(around):
+            body = For(var, IntImm(0), extent, "serial", body)
+        if index and self._has_lanes(index):
+            self.vector = names[-1]
+        return body
+
+    def _order(self, value: Expr, index: tuple[Var, ...]) -> tuple[Loops, Loops]:
+        """(loops around the reductions, loops inside)."""
+        loops = list(zip(index, self.shape, strict=True))
+        reductions = reductions_of(value)
+        self.reduces = bool(reductions)
+        used = {v for r in reductions for v in free_vars(r)}
+        if not reductions:
+            return loops, []
+        return [x for x in loops if x[0] in used], [x for x in loops if x[0] not in used]
+
+    def _has_lanes(self, index: tuple[Var, ...]) -> bool:
+        """Whether neighbours in the last axis may be the lanes of a vector."""
+        extent = int_value(self.shape[-1])
+        if extent is not None and extent < self.lanes:
+            return False
+        step, lane = Var("step"), Var("lane")
+        value = self.element((*index[:-1], step * self.lanes + lane))
+        return lanes_ok(simplify_value(value, {lane: (0, self.lanes - 1)}), lane)
+
+
+class Padded(Region):
+    """Every element of memory in order; those outside the tensor are zero."""
+
+    def stmt(self) -> Stmt:
+        """The plain loops."""
+        layout = self.t.memory
+        extents = layout.physical_shape(self.t.shape)
+        names = [self.named("i") for _ in extents[:-1]]
+        return nest([*names, self.named("e")], extents, self._at)
+
+    def _at(self, *physical: Expr) -> Stmt:
+        layout, out = self.t.memory, self.group.out
+        index = tuple(map(simplify, layout.logical_index(physical, self.t.ndim)))
+        inside = []
+        for d, i in enumerate(index):
+            lo = self.offset.get(d, IntImm(0))
+            if layout.pads(self.t.shape) or d in self.offset:
+                inside.append(binary("ge", i, lo))
+                inside.append(i < simplify(lo + self.shape[d]))
+        local = tuple(simplify(i - self.offset.get(d, 0)) for d, i in enumerate(index))
+        store = Store(out, physical, simplify_value(self.element(local), {}))
+        body = with_reductions(store, 1)
+        if not inside:
+            return body
+        zero = None if self.offset else Store(out, physical, const(0, out.dtype))
+        return If(simplify(logical_and(*inside)), body, zero)
+
+    @property
+    def parallel(self) -> bool:
+        """Whether there is work for several threads."""
+        work = _cost(self.group)
+        for d in self.t.memory.physical_shape(self.t.shape):
+            work *= int_value(d) or 64
+        return work > PARALLEL_WORK
+
+
+def _flat_element(buf: Buffer, along: int) -> Element:
+    return lambda *index: Load(buf, (index[along] if index else IntImm(0),))
+
+
+def _lanes(group: Group, target: Target) -> int:
+    """Lanes of the widest type the group computes with."""
+    types = [group.out_type.dtype] + [v.tensor.dtype for v in group.calls]
+    widest = max((t for t in types if not t.is_bool), key=lambda t: t.bits, default=types[0])
+    return min(target.vector_lanes(widest.name), target.vector_lanes("float32"))
+
+
+def _cost(group: Group) -> int:
+    """Rough operations per output element."""
+    cost = 1
+    for call in group.calls.values():
+        cost += 8 if call.op in ("exp", "erf", "gelu", "tanh", "sigmoid", "silu") else 1
+    anchor = group.anchor
+    if anchor is not None:
+        t = anchor.args[0].type
+        assert isinstance(t, TensorType)
+        taken = [int_value(d) or 64 for d in t.shape]
+        kept = [int_value(d) or 64 for d in group.out_type.shape]
+        cost *= max(1, math.prod(taken) // max(1, math.prod(kept)))
+    return cost
