@@ -35,13 +35,8 @@ def sum_in_lanes(s: Schedule, loop: str, lanes: int) -> None:
     if lanes == 1 or (extent is not None and extent < lanes):
         return
     steps, lane, *rest = made(s.split(loop, lanes, (f"{loop}_0", "l"), "peel"))
-    first = steps
-    while (around := s.parent(first)) is not None and is_role(around, "r"):
-        if rest:
-            s.fission(around)
-        first = around
     (block,) = s.children(lane)
-    sums = _factored(s, block, lane, 1, first)
+    sums = _factored(s, block, lane, 1, _alone(s, steps, bool(rest)))
     _join_lanes(s, block)
     sum_in_chains(s, steps, sums)
 
@@ -52,7 +47,7 @@ def sum_in_chains(s: Schedule, loop: str, block: str) -> None:
     if extent is not None and extent < 2 * CHAINS:
         return
     steps, chain, *rest = made(s.split(loop, CHAINS, (f"{loop}_0", "o"), "peel"))
-    sum_apart(s, block, chain, steps)
+    sum_apart(s, block, chain, _alone(s, steps, bool(rest)))
     if rest and extent is not None:
         s.unroll(rest[0])
 
@@ -78,6 +73,15 @@ def in_vectors(s: Schedule) -> None:
             s.unroll(loop)
         elif is_role(loop, "l"):
             s.vectorize(loop)
+
+
+def _alone(s: Schedule, loop: str, rest: bool) -> str:
+    """The outermost loop of the sum that `loop` is one of, apart from the `rest` of it."""
+    while (around := s.parent(loop)) is not None and is_role(around, "r"):
+        if rest:
+            s.fission(around)
+        loop = around
+    return loop
 
 
 def _factored(s: Schedule, block: str, loop: str, axis: int, steps: str) -> str:
