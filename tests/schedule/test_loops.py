@@ -222,6 +222,17 @@ def _reductions(b: Battery) -> None:
     b.add("many_results", lambda g, x: Tuple((g.sum(x, axes=(0,)), g.exp(x), x)), (5, 19))
 
 
+def _normalised(b: Battery) -> None:
+    """Reductions whose result is used along the reduced axis, which is not the last."""
+    for op, axis in itertools.product(("softmax", "log_softmax"), (0, 1)):
+        for k, shape in enumerate(((5, 7, 37), (3, 40, 2), (1, 9, 16))):
+            b.add(f"{op}_{axis}_{k}", lambda g, x, op=op, a=axis: g.emit(op, x, axis=a), shape,
+                  tolerance=2e-6)  # fmt: skip
+        b.add(f"{op}_{axis}_symbolic", lambda g, x, op=op, a=axis: g.emit(op, x, axis=a),
+              (N, M, 19), sizes=SYMBOLIC, tolerance=2e-6)  # fmt: skip
+    b.add("less_its_mean", lambda g, x: g.sub(x, g.mean(x, axes=(0,), keepdims=True)), (9, 33))
+
+
 def _views(g, x):  # noqa: ANN001, ANN202
     """Several results in one memory: each must get its own."""
     y = g.relu(x)
@@ -264,7 +275,16 @@ def _pools(b: Battery) -> None:
 
 def build() -> Battery:
     b = Battery()
-    for fill in (_elementwise, _broadcast, _injective, _take, _concat, _reductions, _pools):
+    for fill in (
+        _elementwise,
+        _broadcast,
+        _injective,
+        _take,
+        _concat,
+        _reductions,
+        _normalised,
+        _pools,
+    ):
         fill(b)
     return b
 

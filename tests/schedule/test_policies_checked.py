@@ -44,6 +44,11 @@ def _linear(k: int, n: int) -> Build:
     return lambda g, x: g.relu(g.linear(x, rand(k, n), rand(n)))
 
 
+def _scaled(g, x):  # noqa: ANN001, ANN202
+    y = g.conv2d(x, rand(40, 16, 1, 1))
+    return g.conv2d(g.add(g.mul(y, y), y), rand(8, 40, 3, 3), padding=(1, 1, 1, 1))
+
+
 # A graph, the shape of its parameter, and the op_class of the group that is meant.
 CASES: dict[str, tuple[Build, tuple[int | Var, ...], str]] = {
     "conv": (_conv(32, 16, padding=(1, 1, 1, 1)), (1, 16, 9, 9), "conv2d_direct"),
@@ -72,6 +77,21 @@ CASES: dict[str, tuple[Build, tuple[int | Var, ...], str]] = {
     "lrn_wide": (_lrn(40, size=16), (1, 3, 2, 2), "lrn_blocked"),
     "lrn_even": (_lrn(7, size=4, beta=0.6), (1, 3, 6, 2), "lrn_blocked"),
     "linear_parallel": (_linear(256, 256), (64, 256), "linear_packed"),
+    "flat": (lambda g, x: g.relu(g.mul(x, x)), (5, 37), "loops"),
+    "flat_parallel": (lambda g, x: g.exp(x), (64, 131), "loops"),
+    "flat_symbolic": (lambda g, x: g.exp(x), (N, S), "loops"),
+    "broadcast": (lambda g, x: g.add(x, rand(70)), (3, 4, 70), "loops"),
+    "broadcast_symbolic": (lambda g, x: g.add(x, rand(3, 1)), (N, 3, S), "loops"),
+    "blocked": (_scaled, (1, 16, 5, 7), "loops"),
+    "concat": (lambda g, x: g.concat(g.neg(x), x, axis=1), (3, 37), "loops"),
+    "sum_last": (lambda g, x: g.sum(x, axes=(1,)), (9, 150), "loops"),
+    "sum_first": (lambda g, x: g.sum(x, axes=(0,)), (9, 37), "loops"),
+    "mean_of_two": (lambda g, x: g.mean(x, axes=(1, 2)), (5, 9, 150), "loops"),
+    "max_symbolic": (lambda g, x: g.max(x, axes=(0, 2)), (N, 5, S), "loops"),
+    "sum_of_integers": (lambda g, x: g.sum(g.cast(x, dtype="int32"), axes=(1,)), (3, 40), "loops"),
+    "argmax": (lambda g, x: g.argmax(x, axis=1), (6, 41), "loops"),
+    "softmax_of_columns": (lambda g, x: g.softmax(x, axis=1), (2, 5, 40), "loops"),
+    "softmax_of_columns_parallel": (lambda g, x: g.softmax(x, axis=0), (16, 512), "loops"),
 }
 
 
