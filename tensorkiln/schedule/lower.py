@@ -96,7 +96,7 @@ def choose_schedule(group: Group, target: Target) -> Policy:
     if call.op == "linear" and supports_linear(call, out):
         return schedule_linear
     if call.op in ("max_pool2d", "avg_pool2d") and supports_pool(group):
-        return _direct(schedule_pool)
+        return schedule_pool
     if supports_global_pool(group, target):
         return schedule_global_pool
     if call.op == "lrn" and supports_lrn(group):

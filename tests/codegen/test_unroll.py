@@ -8,9 +8,9 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.codegen.llvm.unroll import unroll_function
 from tensorkiln.ir.buffer import buffer
 from tensorkiln.ir.equal import first_difference
-from tensorkiln.ir.expr import IntImm, Var
+from tensorkiln.ir.expr import IntImm, Var, binary
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.stmt import Alloc, For, Let, PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.stmt import Alloc, For, If, Let, PrimFunc, Stmt, Store, seq
 
 X, Y = buffer("x", (8, 64)), buffer("y", (8, 64))
 R, L, N, S = Var("i"), Var("l"), Var("n"), Var("s", X.dtype)
@@ -51,6 +51,17 @@ def test_unroll_nested_and_empty() -> None:
     empty = unroll_function(program(seq(
         For(R, ZERO, IntImm(0), "unrolled", inner), Store(Y, (ZERO, ZERO), X[0, 0]))))  # fmt: skip
     assert difference(empty, program(Store(Y, (ZERO, ZERO), X[0, 0]))) is None
+
+
+def test_unroll_leaves_one_branch_of_conditions_that_become_known() -> None:
+    one, other = Store(Y, (ZERO, R), X[R, 0]), Store(Y, (R, ZERO), X[0, R])
+    result = unroll_function(program(
+        For(R, ZERO, IntImm(2), "unrolled", If(binary("eq", R, 0), one, other))))  # fmt: skip
+    want = seq(Store(Y, (ZERO, ZERO), X[0, 0]), Store(Y, (IntImm(1), ZERO), X[0, 1]))
+    assert difference(result, program(want)) is None
+    result = unroll_function(program(
+        For(R, ZERO, IntImm(2), "unrolled", If(binary("eq", R, 1), one))))  # fmt: skip
+    assert difference(result, program(Store(Y, (ZERO, IntImm(1)), X[1, 0]))) is None
 
 
 def test_unroll_needs_a_constant_extent() -> None:

@@ -217,6 +217,26 @@ def test_decompose_and_compose() -> None:
         same(sums, h)
 
 
+@T.prim_func
+def some_sums(A: T.Buffer((6, 16)), B: T.Buffer((16,)), C: T.Buffer((6,))) -> None:
+    for i in range(6):
+        C[i] = T.float32(0)
+        for k in range(16):
+            C[i] = T.select(i + k >= 5, C[i] + A[i, k] * B[k], C[i])
+
+
+def test_a_sum_may_choose_its_terms() -> None:
+    f = compose_reduction(some_sums, "C", "C_1")
+    same(some_sums, f)
+    parts = rfactor(split(f, "k", 4), "C_1", "k_0")
+    assert "C_rf" in str(parts)
+    same(some_sums, parts)
+    s = Schedule(some_sums)
+    s.fission("i")
+    s.reorder("k", "i_1")  # its terms may come in any order
+    same(some_sums, s.func)
+
+
 def test_rfactor() -> None:
     f = rfactor(split(sums, "k", 4), "C_1", "k_0")
     same(sums, f)

@@ -40,6 +40,10 @@ def _lrn(channels: int, **attrs: object) -> Build:
     return build
 
 
+def _window(op: str, channels: int, **attrs: object) -> Build:
+    return lambda g, x: g.relu(g.emit(op, g.conv2d(x, rand(channels, 3, 1, 1)), **attrs))
+
+
 def _linear(k: int, n: int) -> Build:
     return lambda g, x: g.relu(g.linear(x, rand(k, n), rand(n)))
 
@@ -92,7 +96,23 @@ CASES: dict[str, tuple[Build, tuple[int | Var, ...], str]] = {
     "argmax": (lambda g, x: g.argmax(x, axis=1), (6, 41), "loops"),
     "softmax_of_columns": (lambda g, x: g.softmax(x, axis=1), (2, 5, 40), "loops"),
     "softmax_of_columns_parallel": (lambda g, x: g.softmax(x, axis=0), (16, 512), "loops"),
-}
+    "max_pool": (
+        _window("max_pool2d", 32, kernel=(3, 3), strides=(2, 2), padding=(1, 1, 1, 1)),
+        (N, 3, 27, 25), "pool_blocked"),
+    "max_pool_ceil": (
+        _window("max_pool2d", 20, kernel=(2, 3), strides=(2, 2), ceil_mode=True),
+        (2, 3, 13, 12), "pool_blocked"),
+    "avg_pool": (
+        _window("avg_pool2d", 16, kernel=(3, 3), padding=(1, 1, 1, 1)),
+        (1, 3, 5, 30), "pool_blocked"),
+    "avg_pool_row": (
+        _window("avg_pool2d", 16, kernel=(1, 3), padding=(0, 2, 0, 2), count_include_pad=True),
+        (1, 3, 4, 3), "pool_blocked"),
+    "pool_one_element": (
+        _window("max_pool2d", 16, kernel=(1, 1), strides=(2, 2)), (1, 3, 5, 1), "pool_blocked"),
+    "pool_parallel": (
+        _window("max_pool2d", 64, kernel=(2, 2), strides=(2, 2)), (1, 3, 48, 48), "pool_blocked"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("target", [AVX512, AVX2], ids=["avx512", "avx2"])
@@ -122,13 +142,3 @@ def test_loops_that_are_written_directly_have_no_trace() -> None:
     mod = graph(lambda g, x: g.attention(x, x, x, scale=0.25), x=(1, 2, 8, 16))
     traces = {g.anchor.op: trace_of(g, AVX2) for g in groups_of(mod, AVX2) if g.anchor is not None}
     assert traces == {"attention": ""}
-
-
-@pytest.mark.parametrize(("features", "lanes"), [([], 2), (["+v", "+zvl2048b"], 64)])
-@pytest.mark.parametrize("name", ["conv", "softmax_chains", "layer_norm", "global_pool"])
-def test_vectors_of_other_lengths(name: str, features: list[str], lanes: int) -> None:
-    target = Target({"kind": "llvm", "mtriple": "riscv64-unknown-linux-gnu", "mattr": features})
-    assert target.vector_lanes("float32") == lanes
-    build, shape, kind = CASES[name]
-    groups = groups_of(graph(build, x=shape), target)
-    assert kind in [schedule_group(g, target, check=True).op_class for g in groups]

@@ -8,6 +8,7 @@ so no mid-level optimisation pass is needed but SROA (register buffers are one a
 from __future__ import annotations
 
 from tensorkiln.base.errors import InternalError
+from tensorkiln.codegen.llvm.drop_starts import drop_starts
 from tensorkiln.codegen.llvm.lines import FunctionState
 from tensorkiln.codegen.llvm.types import llvm_type, memory_type
 from tensorkiln.codegen.llvm.unroll import unroll_function
@@ -387,4 +388,4 @@ def emit_llvm(func: PrimFunc, target: Target) -> str:
 
     The text is for `target`: it expands what that processor cannot do itself.
     """
-    return Emitter(unroll_function(func), target).module()
+    return Emitter(drop_starts(unroll_function(func)), target).module()

@@ -4,6 +4,7 @@
 
 The emitter does this to what it is given and to nothing else: the program that people read, that
 keys the cache and that the verifier walks keeps its loops.
+Conditions that are known then leave one branch.
 """
 
 from __future__ import annotations
@@ -85,7 +86,12 @@ def _stmt(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
             fresh = Var(var.name, var.dtype)
             return Let(fresh, new_value, _stmt(body, {**values, var: fresh}))
         case If(cond, then, orelse):
-            c, t = ex(cond), _stmt(then, values)
+            c = ex(cond)
+            known = int_value(c)
+            if known is not None:
+                branch = then if known else orelse
+                return Seq(()) if branch is None else _stmt(branch, values)
+            t = _stmt(then, values)
             o = None if orelse is None else _stmt(orelse, values)
             return s if c is cond and t is then and o is orelse else If(c, t, o)
         case Alloc(buf, body):

@@ -26,10 +26,13 @@ from tensorkiln.ir.expr import (
     Expr,
     Intrin,
     Load,
+    Select,
     Var,
     binary,
     const,
     int_value,
+    neutral,
+    select,
 )
 from tensorkiln.ir.stmt import (
     Alloc,
@@ -56,7 +59,8 @@ from tensorkiln.ir.visit import (
 from tensorkiln.schedule.primitives.names import fresh, scalar_names
 from tensorkiln.schedule.primitives.surgery import substitute_loops
 
-_UPDATES = ("add", "mul", "min", "max")
+# The operations of updates, and what the reductions are called.
+UPDATES = {"add": "sum", "mul": "prod", "min": "min", "max": "max"}
 
 
 def normal(f: PrimFunc) -> PrimFunc:
@@ -93,13 +97,22 @@ def is_update(s: Store) -> bool:
 
 
 def update_term(s: Store) -> tuple[str, Expr] | None:
-    """(op, e) of `C[i] = C[i] op e`, where neither `e` nor `i` reads C; else None."""
+    """(op, e) of `C[i] = C[i] op e`, where neither `e` nor `i` reads C; else None.
+
+    In `C[i] = select(c, C[i] op e, C[i])` the term is e, or where not c what changes nothing.
+    """
     old = Load(s.buffer, s.indices)
+    if isinstance(s.value, Select) and s.value.b == old:
+        cond, inner = s.value.cond, update_term(replace(s, value=s.value.a))
+        if inner is None or any(isinstance(x, Load) and x.buffer is s.buffer for x in walk(cond)):
+            return None
+        op, term = inner
+        return op, select(cond, term, neutral(UPDATES[op], term.dtype))
     found: tuple[str, tuple[Expr, ...]] | None = None
     match s.value:
-        case Binary(op, a, b) if op in _UPDATES and a == old:
+        case Binary(op, a, b) if op in UPDATES and a == old:
             found = op, (b,)
-        case Binary(op, a, b) if op in _UPDATES and b == old:
+        case Binary(op, a, b) if op in UPDATES and b == old:
             found = op, (a,)
         case Intrin("fma", (a, b, c)) if c == old:
             found = "add", (a, b)

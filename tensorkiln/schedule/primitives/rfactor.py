@@ -11,6 +11,7 @@ from tensorkiln.ir.expr import (
     Expr,
     Intrin,
     Load,
+    Select,
     Var,
     binary,
     const,
@@ -19,7 +20,7 @@ from tensorkiln.ir.expr import (
 )
 from tensorkiln.ir.stmt import Alloc, Block, BlockIter, For, If, PrimFunc, Stmt, Store, seq
 from tensorkiln.ir.visit import free_vars, substitute, substitute_stmt, walk_stmt
-from tensorkiln.schedule.primitives.normalise import update_term
+from tensorkiln.schedule.primitives.normalise import UPDATES, update_term
 from tensorkiln.schedule.primitives.places import (
     around_of,
     conjuncts,
@@ -29,8 +30,6 @@ from tensorkiln.schedule.primitives.program import Place, bounds_of, open_block,
 from tensorkiln.schedule.primitives.reindex import refreshed
 from tensorkiln.schedule.primitives.sums import decompose_reduction, rename_loops
 from tensorkiln.schedule.primitives.surgery import put
-
-_REDUCE = {"add": "sum", "mul": "prod", "min": "min", "max": "max"}
 
 
 def rfactor(f: PrimFunc, block: str, loop: str, axis: int = 0, scope: str = "local") -> PrimFunc:
@@ -171,7 +170,7 @@ def _partial_block(
     indices = _inserted(store.indices, axis, mine)
     old = Load(partial, indices)
     value = substitute(_replaced_self(store, old), values)
-    identity = neutral(_REDUCE[op], partial.dtype)
+    identity = neutral(UPDATES[op], partial.dtype)
     name = at.name(f"{b.name}_rf")
     body = Store(partial, indices, value)
     made = Block(name, tuple(iters), (), (), body, Store(partial, indices, identity), b.attrs)
@@ -182,6 +181,8 @@ def _replaced_self(store: Store, new: Expr) -> Expr:
     """The value of an update with the old total replaced."""
     old = Load(store.buffer, store.indices)
     match store.value:
+        case Select(cond, a, b) if b == old:
+            return Select(cond, _replaced_self(replace(store, value=a), new), new)
         case Binary(op, a, b) if a == old:
             return Binary(op, new, b)
         case Binary(op, a, b):

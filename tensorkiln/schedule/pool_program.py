@@ -1,0 +1,163 @@
+"""What max and average pooling compute, by rows and columns: the program that `pool.py` schedules.
+
+Input and output [N][C/v][H + halo][W + halo][v]. A row of outputs needs what the window's rows make
+of each column, so that comes first, over the columns of the padded image:
+
+    column[z]:  max over the window's rows inside the image of x[., z - padding]
+    output w:   max of column[w * stride], ..., column[w * stride + kernel - 1], those inside
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tensorkiln.arith import simplify
+from tensorkiln.ir.buffer import Buffer, buffer
+from tensorkiln.ir.expr import (
+    REDUCE_BINARY,
+    Expr,
+    ExprLike,
+    IntImm,
+    Load,
+    Var,
+    as_expr,
+    binary,
+    cast,
+    const,
+    logical_and,
+    neutral,
+    select,
+)
+from tensorkiln.ir.relax import TensorType
+from tensorkiln.ir.stmt import Alloc, For, PrimFunc, Stmt, Store, seq
+from tensorkiln.ops.nn import covered, pool_windows
+from tensorkiln.ops.window import Window
+from tensorkiln.schedule.access import simplify_value
+from tensorkiln.schedule.build import zero_border
+from tensorkiln.schedule.group import Group, static, view_index
+
+
+class Pool:
+    """The geometry of one pooling and its operands."""
+
+    def __init__(self, group: Group):
+        call, var = group.anchor, group.anchor_var
+        assert call is not None and var is not None
+        self.group, self.call, self.var, self.out = group, call, var, group.out_type
+        x = call.args[0].type
+        assert isinstance(x, TensorType)
+        self.x, self.image = group.element(call.args[0]), x.shape[2:]
+        self.rows, self.cols = pool_windows(call.op, call.attrs)
+        self.lanes = self.out.memory.block(1)
+        self.channels, self.height, self.width = map(_size, self.out.shape[1:])
+        self.blocks = -(-self.channels // self.lanes)
+        self.mean = call.op == "avg_pool2d"
+        kind = "sum" if self.mean else "max"
+        self.op, self.start = REDUCE_BINARY[kind], neutral(kind, self.out.dtype)
+
+    @property
+    def padded_width(self) -> int:
+        """Columns under the windows of one row."""
+        return (self.width - 1) * self.cols.stride + self.cols.kernel
+
+    def is_inner(self, row: int) -> bool:
+        """Whether the windows of a row of outputs lie inside the image."""
+        return _inside(self.rows, row, self.image[0])
+
+    def are_inner(self, first: int, last: int) -> bool:
+        """Whether there are columns of outputs first .. last, their windows inside the image."""
+        ends = (_inside(self.cols, w, self.image[1]) for w in (first, last))
+        return last < self.width and all(ends)
+
+    def with_row(self, old: Load, block: Expr, y: Expr) -> Expr:
+        """A column and the input at row y, if there is one: the image is padded."""
+        n, _, _, z, lane = old.indices
+        y, in_y = self.rows.place(y - self.rows.before, self.image[0])
+        z, _ = self.cols.place(z - self.cols.before, self.image[1])
+        x = self.x(n, block * self.lanes + lane, y, z)
+        value = select(logical_and(*in_y), binary(self.op, old, x), old)
+        return simplify_value(value, self._bounds(lane))
+
+    def with_column(self, old: Load, column: Load) -> Expr:
+        """An output and a column, if it is one of the image."""
+        z = column.indices[3] - self.cols.before
+        inside = logical_and(*self.cols.place(z, self.image[1])[1])
+        value = select(inside, binary(self.op, old, column), old)
+        return simplify_value(value, {})
+
+    def _bounds(self, lane: Expr) -> dict[Var, tuple[int, int]]:
+        return {lane: (0, self.lanes - 1)} if isinstance(lane, Var) else {}
+
+    def finish(self, total: Expr, n: Expr, block: Expr, lane: Expr, h: Expr, w: Expr) -> Stmt:
+        """Division and epilogue of one output; channels past the last stay zero."""
+        if self.mean:
+            include = bool(self.call.attrs.count_include_pad)
+            rows = covered(self.rows, h, self.image[0], include)
+            cols = covered(self.cols, w, self.image[1], include)
+            total = total / cast(rows * cols, total.dtype)
+        channel = block * self.lanes + lane
+        element = self.group.element(self.group.out_var, {self.var: lambda *_: total})
+        value = simplify_value(element(n, channel, h, w), self._bounds(lane))
+        if self.channels % self.lanes:
+            value = select(channel < self.channels, value, const(0, value.dtype))
+        at = view_index(self.out, (n, channel, h, w))
+        return Store(self.group.out, tuple(simplify(i, self._bounds(lane)) for i in at), value)
+
+
+def pool_program(p: Pool) -> PrimFunc:
+    """All columns, then all outputs."""
+    outer: dict[str, ExprLike] = {"n": p.out.shape[0], "block": p.blocks, "h": p.height}
+    extents = (*outer.values(), p.padded_width, p.lanes)
+    column = buffer("column", extents, p.out.dtype, "local")
+
+    def start(b: Buffer, *index: Expr) -> Stmt:
+        return _loops({"l": p.lanes}, lambda lane: Store(b, (*index, lane), p.start))
+
+    def reduce_rows(n: Expr, block: Expr, h: Expr, z: Expr) -> Stmt:
+        def term(kh: Expr, lane: Expr) -> Stmt:
+            at = (n, block, h, z, lane)
+            old = Load(column, at)
+            return Store(column, at, p.with_row(old, block, h * p.rows.stride + kh))
+
+        rows = _loops({"kh": p.rows.kernel, "l": p.lanes}, term)
+        return seq(start(column, n, block, h, z), rows)
+
+    def reduce_columns(n: Expr, block: Expr, h: Expr, w: Expr) -> Stmt:
+        total = buffer("total", (p.lanes,), p.out.dtype, "local")
+
+        def term(kw: Expr, lane: Expr) -> Stmt:
+            x = Load(column, (n, block, h, w * p.cols.stride + kw, lane))
+            return Store(total, (lane,), p.with_column(Load(total, (lane,)), x))
+
+        def finish(lane: Expr) -> Stmt:
+            return p.finish(Load(total, (lane,)), n, block, lane, h, w)
+
+        columns = _loops({"kw": p.cols.kernel, "l": p.lanes}, term)
+        return Alloc(total, seq(start(total), columns, _loops({"l": p.lanes}, finish)))
+
+    def plane(n: Expr, block: Expr) -> Stmt:
+        pixels = _loops({"h": p.height, "w": p.width}, lambda h, w: reduce_columns(n, block, h, w))
+        return seq(zero_border(p.group.out, p.out, (n, block)), pixels)
+
+    columns = _loops({**outer, "z": p.padded_width}, reduce_rows)
+    outputs = _loops({"n": p.out.shape[0], "block": p.blocks}, plane)
+    body = Alloc(column, seq(columns, outputs))
+    return PrimFunc(p.group.name, p.group.params, body, op_class="pool_blocked")
+
+
+def _loops(extents: Mapping[str, ExprLike], body: Callable[..., Stmt]) -> Stmt:
+    """Loops inside one another, also those that run once: schedules name them."""
+    variables = [Var(name) for name in extents]
+    s = body(*variables)
+    for v, n in reversed([*zip(variables, extents.values(), strict=True)]):
+        s = For(v, IntImm(0), as_expr(n), "serial", s)
+    return s
+
+
+def _inside(w: Window, i: int, extent: Expr) -> bool:
+    first = i * w.stride - w.before
+    return first >= 0 and first + w.kernel <= _size(extent)
+
+
+def _size(e: Expr) -> int:
+    return static(e, "pooling extent")
