@@ -44,7 +44,7 @@ def sum_in_lanes(s: Schedule, loop: str, lanes: int) -> None:
 def sum_in_chains(s: Schedule, loop: str, block: str) -> None:
     """Sum the terms of a loop in several chains, then these."""
     extent = int_value(s.loop(loop).extent)
-    if extent is not None and extent < 2 * CHAINS:
+    if extent is not None and extent < CHAINS:
         return
     steps, chain, *rest = made(s.split(loop, CHAINS, (f"{loop}_0", "o"), "peel"))
     sum_apart(s, block, chain, _alone(s, steps, bool(rest)))

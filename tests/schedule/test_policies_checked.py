@@ -142,3 +142,13 @@ def test_loops_that_are_written_directly_have_no_trace() -> None:
     mod = graph(lambda g, x: g.attention(x, x, x, scale=0.25), x=(1, 2, 8, 16))
     traces = {g.anchor.op: trace_of(g, AVX2) for g in groups_of(mod, AVX2) if g.anchor is not None}
     assert traces == {"attention": ""}
+
+
+@pytest.mark.parametrize(("features", "lanes"), [([], 2), (["+v", "+zvl2048b"], 64)])
+@pytest.mark.parametrize("name", ["conv", "softmax_chains", "layer_norm", "global_pool"])
+def test_vectors_of_other_lengths(name: str, features: list[str], lanes: int) -> None:
+    target = Target({"kind": "llvm", "mtriple": "riscv64-unknown-linux-gnu", "mattr": features})
+    assert target.vector_lanes("float32") == lanes
+    build, shape, kind = CASES[name]
+    groups = groups_of(graph(build, x=shape), target)
+    assert kind in [schedule_group(g, target, check=True).op_class for g in groups]
