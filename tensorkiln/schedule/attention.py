@@ -1,24 +1,24 @@
 """Fused attention: scores never leave the first-level cache.
 
-For a tile of query rows and a block of keys: scores = q k^T into a local buffer, running maximum
-and sum per row (Milakov and Gimelshein, 2018), then scores times v added to the local output.
-Keys come packed by lanes, [B][H][T/v][D][v], so that the product runs over lanes of keys.
+A tile of queries goes through the keys block by block: products and weighted sums keep two vectors
+of every row of the tile in registers, the softmax between them takes row by row. The program is in
+attention_program.py.
 """
 
 from __future__ import annotations
 
-from tensorkiln.arith import simplify, simplify_stmt
-from tensorkiln.ir.expr import (
-    Expr,
-    int_value,
-)
+from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import Call, TensorType
-from tensorkiln.ir.stmt import PrimFunc, Stmt, seq
-from tensorkiln.schedule.attention_tile import Attention, Tile
-from tensorkiln.schedule.build import fused, loop
+from tensorkiln.schedule.attention_program import Attention, attention_program
 from tensorkiln.schedule.group import Group
-from tensorkiln.schedule.tile import row_tiles
+from tensorkiln.schedule.primitives import Schedule
+from tensorkiln.schedule.register_tile import is_role, made, row_tiles, sink
+from tensorkiln.schedule.tile import max_rows
 from tensorkiln.target import Target
+
+# Vectors of keys, and of the head's columns, beside a tile of rows.
+_VECTORS = 2
+_REGISTERS = ("dot", "best", "part", "new", "alpha", "sums", "inv")
 
 
 def supports_attention(call: Call, target: Target) -> bool:
@@ -35,19 +35,46 @@ def supports_attention(call: Call, target: Target) -> bool:
     )
 
 
-def schedule_attention(group: Group, target: Target) -> PrimFunc:
+def schedule_attention(group: Group, target: Target, check: bool = False) -> Schedule:
     """attention with injective prologues (split heads) and epilogues (merge heads)."""
     c = Attention(group, target)
+    s = Schedule(attention_program(c), check=check)
+    s.unroll(made(s.split("d", 2))[1])
+    _cut(s, "j", _VECTORS)
+    s.split_even("column", _VECTORS)
+    for loop in s.loops():
+        if is_role(loop, "l"):
+            s.vectorize(loop)
+    for tile in row_tiles(s, "row", max_rows(target, _VECTORS)):
+        _tile(s, tile)
+    for name in _REGISTERS:
+        s.set_scope(name, "register")
+    heads = [loop for loop in ("b", "h") if loop in s.loops()]
+    if heads:
+        s.parallel(made(s.fuse(*heads))[0] if len(heads) > 1 else heads[0])
+    return s
 
-    def head(b: Expr, h: Expr) -> Stmt:
-        parts = []
-        for start, count, size in row_tiles(c.rows, c.limit):
 
-            def tile(t: Expr, start: Expr = start, size: int = size) -> Stmt:
-                return Tile(c, b, h, simplify(start + t * size), size).stmt()
+def _cut(s: Schedule, loop: str, size: int) -> None:
+    """Pieces of `size`, then what is left one by one: `<loop>_0`, `<loop>_1`, `<loop>_tail_...`."""
+    extent = int_value(s.loop(loop).extent)
+    if extent is not None and extent < size:
+        s.split(loop, 1, names=(f"{loop}_tail_0", f"{loop}_tail_1"))
+        return
+    s.split(loop, size, tail="peel")
+    if f"{loop}_tail" in s.loops():
+        s.split(f"{loop}_tail", 1)
 
-            parts.append(loop("t", count, tile))
-        return seq(*parts)
 
-    body = fused([c.batch, c.heads], head)
-    return PrimFunc(group.name, group.params, simplify_stmt(body, {}), op_class="attention_fused")
+def _tile(s: Schedule, rows: str) -> None:
+    """Keep sums of a tile of rows in registers while keys, then values, go by."""
+    blocks = [rows, *made(s.fission(rows))][3]
+    inside = s.children(blocks)
+    if is_role(inside[0], "block"):
+        s.reorder(inside[0], blocks)
+    for part in (blocks, *made(s.fission(blocks))):
+        outer = s.children(part)[0]
+        if is_role(outer, "j") or is_role(outer, "column"):
+            (inner,) = s.children(outer)
+            s.reorder(outer, part, inner)
+            sink(s, part, inner)

@@ -13,7 +13,7 @@ from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.linear_program import Linear, linear_program
 from tensorkiln.schedule.primitives import Schedule
-from tensorkiln.schedule.register_tile import is_role, made, sink
+from tensorkiln.schedule.register_tile import is_role, made, row_tiles, sink
 from tensorkiln.schedule.tile import max_rows
 from tensorkiln.target import Target
 
@@ -34,7 +34,7 @@ def schedule_linear(group: Group, target: Target, check: bool = False) -> Schedu
     for rows in [name for name in s.loops() if is_role(name, "row")]:
         columns = c.nr if s.parent(rows) == "panel" else c.n % c.nr or c.nr
         vectors = -(-columns // c.lanes)
-        for tile in _row_tiles(s, rows, max_rows(target, vectors)):
+        for tile in row_tiles(s, rows, max_rows(target, vectors)):
             sink(s, tile)
     s.set_scope("part" if "part" in s.blocks() else "total", "register")
     if c.work > PARALLEL_WORK and "panel" in s.loops():
@@ -52,17 +52,3 @@ def _steps_of_four(s: Schedule, k: str) -> None:
     s.unroll(steps)
     if extent % 4:
         s.unroll(rest[0])
-
-
-def _row_tiles(s: Schedule, rows: str, limit: int) -> list[str]:
-    """Cut rows into tiles: a known number evenly, a symbolic one into full tiles, then fours, then
-    single rows. Gives the loop over the rows of each."""
-    if int_value(s.loop(rows).extent) is not None:
-        s.split_even(rows, limit)
-        return [loop for loop in s.loops() if loop in (f"{rows}_1", f"{rows}_tail_1")]
-    tiles = []
-    for size in (limit, 4) if limit > 4 else (limit,):
-        _, tile, rest, *_ = made(s.split(rows, size, tail="peel"))
-        tiles.append(tile)
-        rows = rest
-    return [*tiles, made(s.split(rows, 1))[1]]

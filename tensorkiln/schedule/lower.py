@@ -102,7 +102,7 @@ def choose_schedule(group: Group, target: Target) -> Policy:
     if call.op == "lrn" and supports_lrn(group):
         return schedule_lrn
     if call.op == "attention" and supports_attention(call, target):
-        return _direct(schedule_attention)
+        return schedule_attention
     if call.op in ("softmax", "log_softmax") and supports_rows(call, out):
         return schedule_softmax
     if call.op == "layer_norm" and supports_rows(call, out):

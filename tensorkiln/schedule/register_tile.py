@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensorkiln.arith import simplify_stmt
+from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.schedule.primitives import Schedule
 
@@ -71,6 +72,20 @@ def lanes(s: Schedule, parent: str) -> None:
             lanes(s, inside)
         elif is_role(inside, "l"):
             s.vectorize(inside)
+
+
+def row_tiles(s: Schedule, rows: str, limit: int) -> list[str]:
+    """Cut rows into tiles: a known number evenly, a symbolic one into full tiles, then fours, then
+    single rows. Gives the loop over the rows of each."""
+    if int_value(s.loop(rows).extent) is not None:
+        s.split_even(rows, limit)
+        return [loop for loop in s.loops() if loop in (f"{rows}_1", f"{rows}_tail_1")]
+    tiles = []
+    for size in (limit, 4) if limit > 4 else (limit,):
+        _, tile, rest, *_ = made(s.split(rows, size, tail="peel"))
+        tiles.append(tile)
+        rows = rest
+    return [*tiles, made(s.split(rows, 1))[1]]
 
 
 def finished(s: Schedule) -> PrimFunc:

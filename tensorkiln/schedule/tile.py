@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tensorkiln.arith import simplify
-from tensorkiln.ir.expr import Expr, as_expr, int_value
 from tensorkiln.schedule.build import tiles
 from tensorkiln.target import Target
 
@@ -40,20 +38,3 @@ def spatial_tile(target: Target, vectors: int, height: int, width: int) -> tuple
                 best = key
     assert best is not None
     return best[1], -best[2]
-
-
-def row_tiles(rows: Expr, limit: int) -> list[tuple[Expr, Expr, int]]:
-    """Cut the rows of a matrix into register tiles: (start, count, size) for each size.
-
-    A known number is cut evenly; a symbolic one into full tiles, then fours, then single rows.
-    """
-    n = int_value(rows)
-    if n is not None:
-        return [(as_expr(s), as_expr(count), size) for s, count, size in tiles(n, limit)]
-    out: list[tuple[Expr, Expr, int]] = []
-    done: Expr = as_expr(0)
-    for size in (limit, 4, 1) if limit > 4 else (limit, 1):
-        count = simplify(simplify(rows - done) // size)
-        out.append((done, count, size))
-        done = simplify(done + count * size)
-    return out

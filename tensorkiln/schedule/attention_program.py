@@ -1,0 +1,294 @@
+"""What fused attention computes, query by query: the plain program that `attention.py` schedules.
+
+For a block of keys: scores = q k^T in a local buffer, running maximum and sum of the row (Milakov
+and Gimelshein, 2018), then scores times v added to what the row has so far. Blocks are part of the
+program because they decide the order of the sums. Keys come packed by lanes, [B][H][T/v][D][v].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorkiln.arith import simplify
+from tensorkiln.ir.buffer import Buffer, buffer
+from tensorkiln.ir.expr import (
+    Expr,
+    ExprLike,
+    IntImm,
+    Load,
+    Var,
+    VectorReduce,
+    as_expr,
+    binary,
+    const,
+    int_value,
+    intrin,
+    maximum,
+    minimum,
+    select,
+)
+from tensorkiln.ir.relax import RVar, TensorType
+from tensorkiln.ir.stmt import Alloc, For, Let, PrimFunc, Stmt, Store, seq
+from tensorkiln.schedule.access import simplify_value
+from tensorkiln.schedule.build import lane_ramp, loop, nest
+from tensorkiln.schedule.group import Group, static
+from tensorkiln.target import Target
+
+# Keys per block: all of them when they are few, so that the running rescale happens once.
+SINGLE_BLOCK = 512
+KEY_BLOCK = 128
+# Stands for minus infinity where minus infinity minus itself would give NaN.
+LOWEST = -3.0e38
+
+
+class Attention:
+    """Sizes and operands."""
+
+    def __init__(self, group: Group, target: Target):
+        call, var = group.anchor, group.anchor_var
+        assert call is not None and var is not None
+        self.group, self.call, self.var = group, call, var
+        self.qt = call.args[0].type
+        kt = call.args[1].type
+        assert isinstance(self.qt, TensorType) and isinstance(kt, TensorType)
+        self.batch, self.heads, self.rows = self.qt.shape[0], self.qt.shape[1], self.qt.shape[2]
+        self.depth = static(self.qt.shape[3], "head size")
+        self.keys = kt.shape[2]
+        key = call.args[1]
+        assert isinstance(key, RVar)
+        self.kbuf = group.buffers[key]
+        self.q, self.v = group.element(call.args[0]), group.element(call.args[2])
+        self.mask = group.element(call.args[3]) if len(call.args) > 3 else None
+        self.mask_type = call.args[3].type if len(call.args) > 3 else None
+        self.lanes = target.vector_lanes("float32")
+        self.width = self.depth // self.lanes
+        self.dtype = self.qt.dtype
+        n = int_value(self.keys)
+        whole = n is not None and n <= SINGLE_BLOCK
+        self.block = -(-n // self.lanes) * self.lanes if whole and n else KEY_BLOCK
+        self.blocks = simplify((self.keys + (self.block - 1)) // self.block)
+        self.causal = bool(call.attrs.causal)
+        self.scale = float(call.attrs.scale)
+
+    def score(self, raw: Expr, b: Expr, h: Expr, s: Expr, t: Expr) -> Expr:
+        """scale * raw + mask, or the lowest value where the mask hides it."""
+        value = raw * const(self.scale, self.dtype)
+        if self.mask is not None:
+            assert isinstance(self.mask_type, TensorType)
+            shape = self.mask_type.shape
+            full = (b, h, s, t)[4 - len(shape) :]
+            pairs = zip(full, shape, strict=True)
+            index = [IntImm(0) if int_value(e) == 1 else i for i, e in pairs]
+            m = self.mask(*index)
+            low = const(float("-inf"), self.dtype)
+            value = select(m, value, low) if m.dtype.is_bool else value + m
+        if self.causal:
+            seen = binary("le", t, s + (self.keys - self.rows))
+            value = select(seen, value, const(float("-inf"), self.dtype))
+        return value
+
+    def outer_index(self, b: Expr, h: Expr, s: Expr, d: Expr) -> tuple[Expr, ...]:
+        """Where element (b, h, s, d) of the attention lies in the group's output: epilogues are
+        transposes and reshapes, applied forward."""
+        index: tuple[Expr, ...] = (b, h, s, d)
+        var = self.var
+        while var is not self.group.out_var:
+            consumer, call = next((v, k) for v, k in self.group.calls.items() if var in k.args)
+            if call.op == "transpose":
+                index = tuple(index[a] for a in call.attrs.axes)
+            else:
+                flat: Expr = IntImm(0)
+                for i, e in zip(index, var.tensor.shape, strict=True):
+                    flat = flat * e + i
+                shape = consumer.tensor.shape
+                out: list[Expr] = []
+                for e in reversed(shape[1:]):
+                    out.append(flat % e)
+                    flat = flat // e
+                index = tuple(reversed([*out, flat]))
+            var = consumer
+        return tuple(map(simplify, index))
+
+
+def attention_program(c: Attention) -> PrimFunc:
+    """for image, head, query: blocks of keys, then the epilogue."""
+
+    def head(b: Expr, h: Expr) -> Stmt:
+        row = Var("row")
+        return For(row, IntImm(0), c.rows, "serial", _Row(c, b, h, row).stmt())
+
+    body = nest(["b", "h"], [c.batch, c.heads], head)
+    return PrimFunc(c.group.name, c.group.params, body, op_class="attention_fused")
+
+
+class _Row:
+    """One query of one head, and its local buffers."""
+
+    def __init__(self, c: Attention, b: Expr, h: Expr, s: Expr):
+        self.c, self.b, self.h, self.s = c, b, h, s
+        self.scores = self.local("scores", c.block)
+        self.weighted = self.local("weighted", c.depth)  # the sum of values so far
+        self.top = self.local("top", 1)  # the greatest score so far
+        self.total = self.local("total", 1)  # the sum of exponentials so far
+
+    def local(self, name: str, size: int) -> Buffer:
+        """A buffer of the row."""
+        return buffer(name, (size,), self.c.dtype, "local")
+
+    def number(self, value: float) -> Expr:
+        """A constant."""
+        return const(value, self.c.dtype)
+
+    def stmt(self) -> Stmt:
+        """Clear the sums, take the keys block by block, scale and store."""
+        zero = self.number(0)
+        clear = self.columns("clear", lambda d: Store(self.weighted, (d,), zero))
+        start = [_set(self.top, self.number(LOWEST)), _set(self.total, zero), clear]
+        blocks = loop("block", self.c.blocks, self.block)
+        return _with([self.weighted, self.top, self.total], *start, blocks, self.finish())
+
+    def columns(self, name: str, body) -> Stmt:  # type: ignore[no-untyped-def]
+        """`body` for every column of the head."""
+        lanes = self.c.lanes
+        return nest([f"o_{name}", f"l_{name}"], [self.c.width, lanes],
+                    lambda o, lane: body(o * lanes + lane))  # fmt: skip
+
+    def block(self, index: Expr) -> Stmt:
+        """All that happens with one block of keys."""
+        c = self.c
+        first = simplify(index * c.block)
+        count = simplify(minimum(c.block, c.keys - first))
+        vectors = simplify((count + (c.lanes - 1)) // c.lanes)
+        return _with(
+            [self.scores],
+            self.products(index, vectors),
+            self.softmax(first, count, vectors),
+            self.values(first, count),
+        )
+
+    def products(self, index: Expr, vectors: Expr) -> Stmt:
+        """scores[t] = q . k[t], a vector of keys at a time."""
+        c, j = self.c, Var("j")
+        dot = self.local("dot", c.lanes)
+        group = simplify(index * (c.block // c.lanes) + j)
+
+        def term(d: Expr, lane: Expr) -> Stmt:
+            q = simplify_value(c.q(self.b, self.h, self.s, d), {})
+            k = Load(c.kbuf, (self.b, self.h, group, d, lane))
+            return Store(dot, (lane,), intrin("fma", q, k, Load(dot, (lane,))))
+
+        def save(lane: Expr) -> Stmt:
+            return Store(self.scores, (j * c.lanes + lane,), Load(dot, (lane,)))
+
+        one = _with(
+            [dot],
+            _lanes("zero", dot, lambda _: self.number(0)),
+            nest(["d", "l"], [c.depth, c.lanes], term),
+            loop("l_save", c.lanes, save),
+        )
+        return For(j, IntImm(0), vectors, "serial", one)
+
+    def softmax(self, first: Expr, count: Expr, vectors: Expr) -> Stmt:
+        """Mask the scores, fold them into the running maximum and sum, exponentiate."""
+        c, zero, whole = self.c, IntImm(0), (lane_ramp(self.c.lanes),)
+        best, part = self.local("best", c.lanes), self.local("part", c.lanes)
+        new, alpha = self.local("new", 1), self.local("alpha", 1)
+
+        def mask(t: Expr, most: Buffer, at: Expr) -> Stmt:
+            value, raw = Var("s", c.dtype), Load(self.scores, (t,))
+            score = c.score(raw, self.b, self.h, self.s, simplify(first + t))
+            greater = maximum(Load(most, (at,)), value)
+            keep = seq(Store(self.scores, (t,), value), Store(most, (at,), greater))
+            return Let(value, simplify_value(score, {}), keep)
+
+        def exponential(i: Expr, lane: Expr) -> Stmt:
+            at, value = (i * c.lanes + lane,), Var("p", c.dtype)
+            e = intrin("exp", Load(self.scores, at) - Load(new, (zero,)))
+            add = Store(part, (lane,), Load(part, (lane,)) + value)
+            return Let(value, e, seq(Store(self.scores, at, value), add))
+
+        def rescale(d: Expr) -> Stmt:
+            return Store(self.weighted, (d,), Load(self.weighted, (d,)) * Load(alpha, (zero,)))
+
+        top, greatest = Load(self.top, (zero,)), Load(new, (zero,))
+        rest = simplify(count // c.lanes * c.lanes)
+        total = Load(self.total, (zero,)) * Load(alpha, (zero,))
+        return _with(
+            [best, part, new, alpha],
+            _lanes("best", best, lambda _: self.number(LOWEST)),
+            _set(new, top),
+            nest(["i_mask", "l_mask"], [simplify(count // c.lanes), c.lanes],
+                 lambda i, lane: mask(i * c.lanes + lane, best, lane)),
+            loop("t_rest", simplify(count - rest), lambda t: mask(t, new, zero), lo=rest),
+            loop("t_hidden", simplify(vectors * c.lanes - count),
+                 lambda t: Store(self.scores, (t,), self.number(float("-inf"))), lo=count),
+            _set(new, maximum(VectorReduce("max", Load(best, whole)), greatest)),
+            _set(alpha, intrin("exp", top - greatest)),
+            _set(self.top, greatest),
+            _lanes("part", part, lambda _: self.number(0)),
+            nest(["i_exp", "l_exp"], [vectors, c.lanes], exponential),
+            _set(self.total, total + VectorReduce("sum", Load(part, whole))),
+            None if int_value(c.blocks) == 1 else self.columns("rescale", rescale),
+        )  # fmt: skip
+
+    def values(self, first: Expr, count: Expr) -> Stmt:
+        """weighted += scores . v, a vector of the head's columns at a time."""
+        c, column = self.c, Var("column")
+        sums = self.local("sums", c.lanes)
+
+        def place(lane: Expr) -> Expr:
+            return column * c.lanes + lane
+
+        def term(t: Expr, lane: Expr) -> Stmt:
+            bounds = {column: (0, c.width - 1), lane: (0, c.lanes - 1)}
+            v = c.v(self.b, self.h, simplify(first + t), place(lane))
+            value = intrin(
+                "fma", Load(self.scores, (t,)), simplify_value(v, bounds), Load(sums, (lane,))
+            )
+            return Store(sums, (lane,), value)
+
+        def save(lane: Expr) -> Stmt:
+            return Store(self.weighted, (place(lane),), Load(sums, (lane,)))
+
+        one = _with(
+            [sums],
+            _lanes("so_far", sums, lambda lane: Load(self.weighted, (place(lane),))),
+            nest(["t_sum", "l"], [count, c.lanes], term),
+            loop("l_keep", c.lanes, save),
+        )
+        return For(column, IntImm(0), as_expr(c.width), "serial", one)
+
+    def finish(self) -> Stmt:
+        """weighted / total, through the group's epilogue to where it lies."""
+        c, zero = self.c, (IntImm(0),)
+        inv = self.local("inv", 1)
+
+        def store(d: Expr) -> Stmt:
+            value = Load(self.weighted, (d,)) * Load(inv, zero)
+            element = c.group.element(c.group.out_var, {c.var: lambda *_: value})
+            at = c.group.store_index(c.outer_index(self.b, self.h, self.s, d))
+            result = simplify_value(element(*([IntImm(0)] * c.group.out_type.ndim)), {})
+            return Store(c.group.out, at, result)
+
+        # A row that sees no key has the sum zero, and gives zeros.
+        total, none = Load(self.total, zero), self.number(0)
+        value = select(none < total, self.number(1) / total, none)
+        return _with([inv], _set(inv, value), self.columns("end", store))
+
+
+def _set(b: Buffer, value: Expr) -> Stmt:
+    """The only element of a buffer."""
+    return Store(b, (IntImm(0),), value)
+
+
+def _lanes(name: str, b: Buffer, value) -> Stmt:  # type: ignore[no-untyped-def]
+    """b[l] = value(l) for every lane."""
+    return loop(f"l_{name}", b.shape[0], lambda lane: Store(b, (lane,), value(lane)))
+
+
+def _with(buffers: Sequence[Buffer], *stmts: Stmt | None) -> Stmt:
+    """Statements between which buffers live."""
+    body = seq(*stmts)
+    for b in reversed(buffers):
+        body = Alloc(b, body)
+    return body
