@@ -39,31 +39,31 @@ def schedule_attention(group: Group, target: Target, check: bool = False) -> Sch
     """attention with injective prologues (split heads) and epilogues (merge heads)."""
     c = Attention(group, target)
     s = Schedule(attention_program(c), check=check)
-    s.unroll(made(s.split("d", 2))[1])
-    _cut(s, "j", _VECTORS)
-    s.split_even("column", _VECTORS)
-    for loop in s.loops():
-        if is_role(loop, "l"):
-            s.vectorize(loop)
-    for tile in row_tiles(s, "row", max_rows(target, _VECTORS)):
-        _tile(s, tile)
-    for name in _REGISTERS:
-        s.set_scope(name, "register")
     heads = [loop for loop in ("b", "h") if loop in s.loops()]
     if heads:
         s.parallel(made(s.fuse(*heads))[0] if len(heads) > 1 else heads[0])
+    # What is the same for every tile of rows comes first, while there is one of it.
+    for name in _REGISTERS:
+        s.set_scope(name, "register")
+    for loop in s.loops():
+        if is_role(loop, "l"):
+            s.vectorize(loop)
+    for name in ("j", "column"):
+        for vectors in _pairs(s, name):
+            sink(s, vectors)
+    for rows in row_tiles(s, "row", max_rows(target, _VECTORS)):
+        _tile(s, rows)
     return s
 
 
-def _cut(s: Schedule, loop: str, size: int) -> None:
-    """Pieces of `size`, then what is left one by one: `<loop>_0`, `<loop>_1`, `<loop>_tail_...`."""
-    extent = int_value(s.loop(loop).extent)
-    if extent is not None and extent < size:
-        s.split(loop, 1, names=(f"{loop}_tail_0", f"{loop}_tail_1"))
-        return
-    s.split(loop, size, tail="peel")
-    if f"{loop}_tail" in s.loops():
-        s.split(f"{loop}_tail", 1)
+def _pairs(s: Schedule, loop: str) -> list[str]:
+    """Take vectors two at a time, an odd one alone; gives the loops over the vectors of a time."""
+    extent, names = int_value(s.loop(loop).extent), (f"{loop}_0", f"o_{loop}")
+    s.split(loop, min(_VECTORS, extent or _VECTORS), names, tail="peel")
+    if (rest := f"{loop}_tail") not in s.loops():
+        return [names[1]]
+    s.split(rest, 1, (f"{rest}_0", f"o_{rest}"))
+    return [names[1], f"o_{rest}"]
 
 
 def _tile(s: Schedule, rows: str) -> None:
@@ -75,6 +75,5 @@ def _tile(s: Schedule, rows: str) -> None:
     for part in (blocks, *made(s.fission(blocks))):
         outer = s.children(part)[0]
         if is_role(outer, "j") or is_role(outer, "column"):
-            (inner,) = s.children(outer)
-            s.reorder(outer, part, inner)
-            sink(s, part, inner)
+            s.reorder(outer, part)
+            sink(s, part)

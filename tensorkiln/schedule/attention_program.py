@@ -7,13 +7,12 @@ program because they decide the order of the sums. Keys come packed by lanes, [B
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer, buffer
 from tensorkiln.ir.expr import (
     Expr,
-    ExprLike,
     IntImm,
     Load,
     Var,
@@ -147,7 +146,7 @@ class _Row:
         blocks = loop("block", self.c.blocks, self.block)
         return _with([self.weighted, self.top, self.total], *start, blocks, self.finish())
 
-    def columns(self, name: str, body) -> Stmt:  # type: ignore[no-untyped-def]
+    def columns(self, name: str, body: Callable[[Expr], Stmt]) -> Stmt:
         """`body` for every column of the head."""
         lanes = self.c.lanes
         return nest([f"o_{name}", f"l_{name}"], [self.c.width, lanes],
@@ -175,7 +174,7 @@ class _Row:
         def term(d: Expr, lane: Expr) -> Stmt:
             q = simplify_value(c.q(self.b, self.h, self.s, d), {})
             k = Load(c.kbuf, (self.b, self.h, group, d, lane))
-            return Store(dot, (lane,), intrin("fma", q, k, Load(dot, (lane,))))
+            return Store(dot, (lane,), intrin("fma", k, q, Load(dot, (lane,))))
 
         def save(lane: Expr) -> Stmt:
             return Store(self.scores, (j * c.lanes + lane,), Load(dot, (lane,)))
@@ -240,7 +239,9 @@ class _Row:
             return column * c.lanes + lane
 
         def term(t: Expr, lane: Expr) -> Stmt:
-            bounds = {column: (0, c.width - 1), lane: (0, c.lanes - 1)}
+            bounds = {column: (0, c.width - 1)}
+            if isinstance(lane, Var):
+                bounds[lane] = (0, c.lanes - 1)
             v = c.v(self.b, self.h, simplify(first + t), place(lane))
             value = intrin(
                 "fma", Load(self.scores, (t,)), simplify_value(v, bounds), Load(sums, (lane,))
@@ -281,7 +282,7 @@ def _set(b: Buffer, value: Expr) -> Stmt:
     return Store(b, (IntImm(0),), value)
 
 
-def _lanes(name: str, b: Buffer, value) -> Stmt:  # type: ignore[no-untyped-def]
+def _lanes(name: str, b: Buffer, value: Callable[[Expr], Expr]) -> Stmt:
     """b[l] = value(l) for every lane."""
     return loop(f"l_{name}", b.shape[0], lambda lane: Store(b, (lane,), value(lane)))
 

@@ -67,10 +67,13 @@ def _sums(s: Schedule, loop: str) -> list[str]:
 def lanes(s: Schedule, parent: str) -> None:
     """Unroll the loops over vectors below `parent`, and make those over lanes vectors."""
     for inside in s.children(parent):
+        if inside not in s.loops():
+            continue
         if is_role(inside, "o"):
-            s.unroll(inside)
+            if s.loop(inside).kind == "serial":
+                s.unroll(inside)
             lanes(s, inside)
-        elif is_role(inside, "l"):
+        elif is_role(inside, "l") and s.loop(inside).kind == "serial":
             s.vectorize(inside)
 
 
