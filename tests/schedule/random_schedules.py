@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.expr import Binary, Load, int_value
 from tensorkiln.ir.stmt import Alloc, Block, PrimFunc, Store
 from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.schedule.primitives import (
@@ -247,12 +247,19 @@ def _tensorize(rng: Random, f: PrimFunc) -> Arguments | None:
     """An innermost loop, mostly, and the instruction of its length."""
     inner = [n for n in loops(f) if not set(children(f, n)) & set(loops(f))]
     if not inner or rng.random() < 0.3:
-        return on_loop(one_of("fma_4", "fma_8", "fma_16", "dot4_i8", "sum_4", "max_8"))(rng, f)
+        return on_loop(one_of("fma_4", "fma_8", "fma_16", "dot4_i8"))(rng, f)
     name = rng.choice(inner)
     size = int_value(loop(f, name).extent)
     if size not in (4, 8):
         return None
-    return (name, rng.choice((f"fma_{size}", "dot4_i8", f"sum_{size}", f"min_{size}"))), {}
+    match next(s for s in walk_stmt(loop(f, name)) if isinstance(s, Block)).body:
+        case Store(value=Binary("add", Load(), Load())):
+            wanted = f"sum_{size}"
+        case Store(value=Binary("min" | "max" as op)):
+            wanted = f"{op}_{size}"
+        case _:
+            wanted = rng.choice((f"fma_{size}", "dot4_i8"))
+    return (name, wanted), {}
 
 
 def _compose(rng: Random, f: PrimFunc) -> Arguments | None:
