@@ -6,7 +6,7 @@ PIP_ARGS ?=
 BIN := .venv/bin
 SETUP := Makefile pyproject.toml
 
-.PHONY: demo test lint bench conformance report-test clean help
+.PHONY: demo test lint bench conformance roundtrip fuzz report-test clean help
 
 help:
 	@echo "make demo         compile ResNet-18, run it, compare with ONNX Runtime"
@@ -14,6 +14,8 @@ help:
 	@echo "make lint         ruff and mypy"
 	@echo "make bench        speed beside ONNX Runtime, OpenVINO and torch.compile"
 	@echo "make conformance  the model zoo against ONNX Runtime and float64"
+	@echo "make roundtrip    text and back after every pass: 17 networks, 500 generated modules"
+	@echo "make fuzz         2,100 random schedules, compared by running them"
 	@echo "make report-test  the page of kiln explain in headless Chromium, which must be there"
 	@echo "make clean        remove .venv and caches of tools"
 
@@ -43,6 +45,12 @@ bench: .venv/has-bench
 
 conformance: .venv/has-dev
 	$(BIN)/python -m pytest -q -m "conformance or not conformance" tests/models
+
+roundtrip: .venv/has-dev
+	$(BIN)/python -m pytest -q -s -m roundtrip tests/script
+
+fuzz: .venv/has-dev
+	$(BIN)/python -m pytest -q -s -n $(JOBS) -m fuzz tests/schedule
 
 # Where there is no Chromium, `make test` says so and leaves these out; here that is an error.
 report-test: .venv/has-dev

@@ -7,6 +7,29 @@ from pathlib import Path
 
 import pytest
 
+# Proofs that take minutes to hours: they run when `-m` names them, as the targets of make do.
+FULL = {
+    "conformance": "a full-size network against its oracles",
+    "roundtrip": "text and back, all networks and 500 generated modules",
+    "fuzz": "thousands of random schedules",
+}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for name, what in FULL.items():
+        config.addinivalue_line(
+            "markers", f"{name}: {what}; runs when `-m` names it (`make {name}`)"
+        )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    asked = str(config.getoption("markexpr"))
+    left = [name for name in FULL if name not in asked]
+    out = [item for item in items if any(map(item.get_closest_marker, left))]
+    if out:
+        config.hook.pytest_deselected(items=out)
+        items[:] = [item for item in items if item not in set(out)]
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--bless", action="store_true", help="rewrite golden texts instead of failing")

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from tensorkiln.arith import simplify
+from tensorkiln.base.errors import Issue, UnsupportedError
 from tensorkiln.codegen.host_function import (
     Condition,
     HostFunction,
@@ -195,8 +196,24 @@ def has_assertions(f: AnyFunction) -> bool:
     return isinstance(f, PrimFunc) and any(isinstance(s, Assert) for s in walk_stmt(f.body))
 
 
+def _require_told_sizes(f: PrimFunc, implied: tuple[Var, ...]) -> None:
+    """UnsupportedError where a size of a tensor is a parameter that the caller passes as well."""
+    passed = set(f.scalars) - set(implied)
+    issues = [
+        Issue(
+            "tensor-program", f.name, "", f"parameter {v.name} is a size in the shape of {b.name}",
+            f"leave the parameter out: the tensors tell {v.name} by their shapes",
+        )
+        for b in f.buffers
+        for v in dict.fromkeys(v for d in b.shape for v in free_vars(d) if v in passed)
+    ]  # fmt: skip
+    if issues:
+        raise UnsupportedError(issues)
+
+
 def tensor_host_function(f: PrimFunc, name: str, implied: tuple[Var, ...] = ()) -> HostFunction:
     """A tensor program whose parameters the caller passes: all but those `implied`."""
+    _require_told_sizes(f, implied)
     names: dict[Var, str] = {v: c_name(v.name) for v in f.scalars}
     for buf in f.buffers:
         for d in buf.shape:

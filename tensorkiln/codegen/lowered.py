@@ -8,7 +8,7 @@ from tensorkiln.base.errors import Issue, UnsupportedError, UserError
 from tensorkiln.codegen.outer_calls import HOST_STEPS
 from tensorkiln.codegen.outer_scope import bindings_in
 from tensorkiln.codegen.stack import require_stack
-from tensorkiln.ir.expr import CallExtern
+from tensorkiln.ir.expr import CallExtern, Reduce
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Function
 from tensorkiln.ir.stmt import Block, For, PrimFunc
@@ -93,8 +93,11 @@ def _cpu_issues(f: PrimFunc) -> Iterator[Issue]:
         if isinstance(s, For) and s.kind == "thread":
             hint = "T.serial or T.parallel run on a CPU"
             yield issue(f"loop {s.var.name} is bound to {s.attrs['thread']}", hint)
-        calls = (x for e in stmt_exprs(s) for x in walk(e) if isinstance(x, CallExtern))
-        for call in calls:
+        parts = [x for e in stmt_exprs(s) for x in walk(e)]
+        if any(isinstance(x, Reduce) for x in parts):
+            hint = "write it as a loop, or as a block with T.axis.reduce and T.init"
+            yield issue("T.reduce stands for a sum that has no loops yet", hint)
+        for call in (x for x in parts if isinstance(x, CallExtern)):
             types = (call.dtype, *(a.dtype for a in call.args))
             if any(t.is_float and t.bits == 16 for t in types):
                 message = f"C function {call.name} takes or returns 16-bit floats"

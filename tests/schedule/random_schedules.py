@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -34,10 +35,20 @@ class Tally:
     legal: dict[str, int] = field(default_factory=dict)
     illegal: dict[str, int] = field(default_factory=dict)
     given_up: int = 0  # proofs that were too hard
+    lengths: Counter[int] = field(default_factory=Counter)  # legal steps of a sequence -> how often
 
     def count(self, name: str, legal: bool) -> None:
         into = self.legal if legal else self.illegal
         into[name] = into.get(name, 0) + 1
+
+    def text(self) -> str:
+        """The figures, as `make fuzz` prints them."""
+        legal, illegal = sum(self.legal.values()), sum(self.illegal.values())
+        depths = ", ".join(f"{k}: {n}" for k, n in sorted(self.lengths.items()))
+        return (
+            f"{self.lengths.total()} sequences, {legal} legal steps, {illegal} refused; "
+            f"sequences by their number of legal steps: {depths}"
+        )
 
     @property
     def share(self) -> float:
@@ -315,10 +326,13 @@ ACTIONS: list[tuple[str, Choose]] = [
 def random_schedule(
     f: PrimFunc, rng: Random, depth: int, tally: Tally, leave_out: tuple[str, ...] = ()
 ) -> tuple[PrimFunc, list[Step]]:
-    """Apply `depth` random primitives; refused ones must leave the function as it was."""
+    """A sequence of `depth` legal primitives, or what four tries for each of them gave; refused
+    ones must leave the function as it was."""
     actions = [a for a in ACTIONS if a[0] not in leave_out]
     steps: list[Step] = []
-    for _ in range(depth):
+    for _ in range(4 * depth):
+        if len(steps) == depth:
+            break
         name, choose = rng.choice(actions)
         chosen = choose(rng, f)
         if chosen is None:
@@ -337,4 +351,5 @@ def random_schedule(
         tally.count(name, True)
         steps.append(step)
         f = after
+    tally.lengths[len(steps)] += 1
     return f, steps

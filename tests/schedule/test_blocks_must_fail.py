@@ -17,6 +17,8 @@ from tensorkiln.schedule.primitives import (
     blockize,
     compose_reduction,
     decompose_reduction,
+    parallel,
+    partition,
     reorder,
     split,
     tensorize,
@@ -64,6 +66,9 @@ RELU = compose_reduction(c.matmul_relu, "s", "s_1")
 BLOCKED = blockize(c.blur_twice, "i")
 ROWS_K = reorder(c.rows_times, "k", "i_1")
 
+STRIDED = parallel(reorder(c.flat, "j", "i"), "j")
+LATER = partition(SUM, "k", 2)
+
 # program, primitive, arguments, options; what the message says; what the hint says
 ROWS: list[tuple[PrimFunc, str, tuple[Any, ...], dict[str, Any], str, str]] = [
     (c.blur_twice, "compute_at", ("tt", "i_1"), {}, "no loop or block 'tt'", "mean 't'"),
@@ -90,6 +95,15 @@ ROWS: list[tuple[PrimFunc, str, tuple[Any, ...], dict[str, Any], str, str]] = [
     (c.prefix_sum, "cache_read", ("C_1", "C"), {}, "'C_1' writes 'C' after", "cache_write"),
     (c.matmul, "cache_write", ("C_1", "A"), {}, "does not write 'A'", "it writes C"),
     (c.row_sum, "cache_write", ("C_1", "C", "register"), {}, "constant size", "by constants"),
+    (
+        STRIDED,
+        "cache_write",
+        ("C", "C", "local", "j"),
+        {},
+        "both may run at once",
+        "keep it serial",
+    ),
+    (LATER, "decompose_reduction", ("C_1_1", "k_tail"), {}, "does not begin in", "first term"),
     (c.matmul, "set_scope", ("A", "local"), {}, "'A' is a parameter", "cache_read"),
     (c.blur_twice, "set_scope", ("t", "registers"), {}, "scope 'registers'", "mean 'register'"),
     (c.blur_twice, "storage_align", ("t", 1, 8), {}, "axis=1", "from 0 to 0"),

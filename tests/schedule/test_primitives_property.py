@@ -23,7 +23,7 @@ from tests.schedule.corpus import CASES, Case
 from tests.schedule.interpret import run
 from tests.schedule.random_schedules import ACTIONS, Tally, random_schedule
 
-FAST, ALL, COMPILED = 168, 2100, 42
+FAST, ALL, PARTS, COMPILED = 168, 2100, 4, 42
 
 
 def outputs(case: Case, f: PrimFunc, seed: int) -> list[np.ndarray]:
@@ -74,7 +74,7 @@ def run_many(count: int, first: int) -> Tally:
 
 def healthy(tally: Tally) -> None:
     """Most tries are legal, many are not, and every primitive was seen on both sides."""
-    assert 0.5 < tally.share < 0.95, tally
+    assert 0.4 < tally.share < 0.95, tally
     assert tally.given_up <= 0.01 * sum(tally.illegal.values()), tally
     for name in {name for name, _ in ACTIONS}:
         assert tally.legal.get(name, 0) > 0, f"{name} was never legal"
@@ -119,10 +119,13 @@ def test_random_schedules() -> None:
     healthy(run_many(FAST, 0))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.fuzz
+@pytest.mark.parametrize("part", range(PARTS))
 def test_two_thousand_random_schedules(part: int) -> None:
-    healthy(run_many(ALL // 4, 1000 * (part + 1)))
+    tally = run_many(ALL // PARTS, 1000 * (part + 1))
+    print(f"\npart {part}: {tally.text()}")
+    healthy(tally)
+    assert max(tally.lengths) == 12
 
 
 def test_every_primitive_takes_part() -> None:

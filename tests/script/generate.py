@@ -114,6 +114,10 @@ class GraphGen:
             return TupleItem(t, index), t.type.fields[index]
         if kind == 2 and self.kernels:
             return self.kernel_call()
+        return self.operator()
+
+    def operator(self) -> tuple[Bound, Type]:
+        """Any name, any operands: what the text can say, not what an operator takes."""
         op = self.pick(("add", "nn.conv2d", "const", "lambda", "weird name", "max", "Tensor"))
         keys = self.draw(st.sets(st.sampled_from(("axis", "span", "in", "a b", "shape"))))
         attrs = Attrs.of(**{k: self.attr() for k in keys})

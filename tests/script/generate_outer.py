@@ -38,6 +38,7 @@ from tensorkiln.ir.relax import (
 )
 
 from .generate import GraphGen
+from .generate_runnable import RunnableGen
 from .generate_tir import FLOAT_VALUES, NAMES, TirGen
 
 
@@ -185,3 +186,25 @@ def outers(draw: Any) -> IRModule:
     """An outer function, and a kernel it may name."""
     kernel = TirGen(draw).function("k.1")
     return IRModule((kernel, OuterGen(draw, [kernel]).function("main")))
+
+
+class RealOuterGen(OuterGen):
+    """Operators that exist, on operands they take: these modules pass the compiler's passes."""
+
+    def operator(self) -> tuple[Bound, Type]:
+        floats = [v for v in self.values if isinstance(v.type, TensorType) and v.type.dtype.is_float
+                  and v.type.layout is None]  # fmt: skip
+        if not floats:
+            return self.packed()
+        x = self.pick(floats)
+        same = [v for v in floats if v.type == x.type]
+        op = self.pick(("neg", "tanh", "relu", "add", "mul", "maximum"))
+        args = (x,) if op in ("neg", "tanh", "relu") else (x, self.pick(same))
+        return Call(op, args, span=self.pick(("", "node/1"))), x.type
+
+
+@st.composite
+def real_outers(draw: Any) -> IRModule:
+    """An outer function that calls real operators, and a kernel it may name."""
+    kernel = RunnableGen(draw).function("k.1")
+    return IRModule((kernel, RealOuterGen(draw, [kernel]).function("main")))

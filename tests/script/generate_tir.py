@@ -228,6 +228,10 @@ class TirGen:
         dtype = self.pick((DType("void"), DType("int32"), DType("float64")))
         return Evaluate(self.call_extern(dtype, 1))
 
+    def element(self) -> str:
+        """The type of an argument of a C function."""
+        return self.pick(ELEMENTS)
+
     def call_extern(self, d: DType, depth: int) -> Expr:
         args: list[Expr] = []
         for _ in range(self.draw(st.integers(0, 3))):
@@ -235,7 +239,7 @@ class TirGen:
                 b = self.pick(self.buffers)
                 args.append(AddressOf(b, self.indices(b, 1)))
             else:
-                args.append(self.expr(DType(self.pick(ELEMENTS)), depth))
+                args.append(self.expr(DType(self.element()), depth))
         return CallExtern(self.pick(("f", "hypot", "_x1")), tuple(args), d)
 
     def _match(self, depth: int) -> Stmt:

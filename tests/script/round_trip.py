@@ -1,4 +1,4 @@
-"""What the proof of the round trip does to one module: text and back after each pass, then bytes."""
+"""The proof of the round trip for one module: text and back after each pass, then the bytes."""
 
 from __future__ import annotations
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tensorkiln.base.errors import InternalError
+from tensorkiln.base.errors import InternalError, UnsupportedError
 from tensorkiln.ir.buffer import buffer
 from tensorkiln.ir.equal import first_difference
 from tensorkiln.ir.expr import (
     Broadcast,
+    CallExtern,
     Expr,
     IntImm,
     Load,
@@ -21,7 +22,7 @@ from tensorkiln.ir.expr import (
     select,
 )  # fmt: skip
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.stmt import For, If, Let, PrimFunc, Stmt, Store
+from tensorkiln.ir.stmt import For, If, Let, Prefetch, PrimFunc, Stmt, Store, seq
 from tensorkiln.transform.tir.vectorize_loops import vectorize_loops
 
 X, Y = buffer("x", (8, 64)), buffer("y", (8, 64))
@@ -89,6 +90,11 @@ VECTORIZED: dict[str, tuple[Stmt, Stmt]] = {
         rows(Store(Y, (R, ramp(ZERO)), intrin("fma", Load(X, (R, ramp(ZERO))), Broadcast(
             X[R, 0], 8), Load(X, (R, ramp(ZERO)))))),
     ),
+    "prefetch": (
+        rows(lanes(seq(Prefetch(X, (R, L + 8)), Store(Y, (R, L), X[R, L])), lo=IntImm(16))),
+        rows(seq(Prefetch(X, (R, IntImm(24))),
+                 Store(Y, (R, ramp(IntImm(16))), Load(X, (R, ramp(IntImm(16))))))),
+    ),
     "condition outside": (
         rows(lanes(If(R < 3, Store(Y, (R, L), X[R, L])))),
         rows(If(R < 3, Store(Y, (R, ramp(ZERO)), Load(X, (R, ramp(ZERO)))))),
@@ -105,9 +111,17 @@ def test_vectorize(name: str) -> None:
 
 
 def test_vectorize_refuses_what_has_no_lanes() -> None:
-    for body in (If(L < 3, Store(Y, (R, L), X[R, L])),):
-        with pytest.raises(InternalError, match="cannot vectorize a If over l"):
+    store = Store(Y, (R, L), X[R, L])
+    called = Store(Y, (R, L), CallExtern("f", (L,), X.dtype))
+    for what, body in (
+        ("a statement If", If(L < 3, store)),
+        ("a statement For", For(N, ZERO, L, "serial", store)),
+        ("an expression CallExtern", called),
+        ("an expression Broadcast", Store(Y, (ZERO, ramp(ZERO)), Broadcast(X[R, L], 8))),
+    ):
+        with pytest.raises(UnsupportedError, match=f"{what} cannot be vectorized over l") as caught:
             vectorize_loops(module(rows(lanes(body))))
+        assert "make this loop serial" in caught.value.issues[0].hint
     with pytest.raises(InternalError, match="no constant extent"):
         vectorize_loops(module(rows(For(L, ZERO, N, "vectorized", Store(Y, (R, L), X[R, L])))))
 

@@ -22,6 +22,7 @@ from tensorkiln.ir.expr import (
     Select,
     Unary,
     Var,
+    cast,
     int_value,
 )  # fmt: skip
 from tensorkiln.ir.visit import has_load
@@ -74,7 +75,7 @@ class Addresses(Arithmetic, ABC):
                 i = i.a
             elif i.dtype.lanes > 1:
                 return total, None
-            self._add_linear(total, i * stride, 1)
+            self._add_linear(total, cast(i, INT64) * stride, 1)
         return total, lane_stride
 
     def _add_linear(self, total: Linear, e: Expr, scale: int) -> None:
@@ -156,7 +157,8 @@ class Addresses(Arithmetic, ABC):
         offset = "zeroinitializer"
         vector = f"<{lanes} x i64>"
         for i, s in zip(indices, buf.strides, strict=True):
-            iv = self.value(i if i.dtype.lanes > 1 else Broadcast(i, lanes))
+            wide = i if i.dtype.lanes > 1 else Broadcast(i, lanes)
+            iv = self.value(cast(wide, INT64.with_lanes(lanes)))
             sv = self.value(Broadcast(s, lanes))
             prod = self._line(f"mul nsw {vector} {iv}, {sv}")
             offset = self._line(f"add nsw {vector} {offset}, {prod}")
@@ -171,7 +173,9 @@ class Addresses(Arithmetic, ABC):
             return str(e.value)
         if isinstance(e, Var):
             return self._state.vars[e]
-        if e.dtype != INT64 or has_load(e):
+        if e.dtype != INT64:
+            return self._cast(self.value(e), e.dtype, INT64)
+        if has_load(e):
             return self.value(e)
         scope = self._scope_of(e)
         found = scope.memo.get(e)

@@ -78,6 +78,9 @@ class Lines:
         self.done: list[str] = []
         self.declares: set[str] = set()
         self.counter = 0
+        # Lines of the value that is being emitted -> their names; None between values.
+        self._known: dict[str, str] | None = None
+        self._calls = 0  # of C functions
         self._state = FunctionState({})
 
     def _open_scope(self) -> Scope:
@@ -96,8 +99,13 @@ class Lines:
         (scope or self._state.scopes[-1]).lines.append(line)
 
     def _line(self, text: str, scope: Scope | None = None) -> str:
+        known = self._known if scope is None else None
+        if known is not None and text in known:
+            return known[text]
         name = self._fresh()
         self._emit(f"  {name} = {text}", scope)
+        if known is not None:
+            known[text] = name
         return name
 
     def _label(self) -> str:

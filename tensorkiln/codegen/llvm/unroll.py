@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tensorkiln.base.errors import InternalError, UserError
-from tensorkiln.ir.expr import Expr, Var, const, int_value
+from tensorkiln.ir.expr import Expr, Var, binary, const, int_value
 from tensorkiln.ir.stmt import (
     Alloc,
     Assert,
@@ -56,15 +56,15 @@ def _stmt(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
 
     match s:
         case For(var, lo, extent, "unrolled", body):
-            first, count = int_value(ex(lo)), int_value(ex(extent))
-            if first is None or count is None:
+            start, count = ex(lo), int_value(ex(extent))
+            if count is None:
                 raise UserError(
                     f"unrolled loop over {var} has no constant extent",
                     code="unroll",
                     hint="T.serial, or split it by a constant first",
                 )
-            steps = [_stmt(body, {**values, var: const(first + i)}) for i in range(count)]
-            return seq(*steps)
+            at = [binary("add", start, const(i, var.dtype)) for i in range(count)]
+            return seq(*(_stmt(body, {**values, var: i}) for i in at))
         case For(var, lo, extent, kind, body, attrs):
             new = _stmt(body, values)
             lo2, extent2 = ex(lo), ex(extent)

@@ -33,15 +33,31 @@ class Values(Addresses):
     """Expressions of any dtype and number of lanes."""
 
     def value(self, e: Expr) -> str:
-        """Emit `e` here; identical subexpressions (the same object) are emitted once."""
-        cache: dict[int, tuple[Expr, str]] = {}
-        return self._value(e, cache)
+        """Emit `e` here; equal subexpressions are emitted once, calls of C functions each time.
+
+        Equal ones are told by their lines, so that a program reads the same to the emitter whether
+        its subexpressions are one object or, come from text, many; `cache` only saves time.
+        """
+        outermost = self._known is None
+        if outermost:
+            self._known = {}
+        try:
+            return self._value(e, {})
+        finally:
+            if outermost:
+                self._known = None
 
     def _value(self, e: Expr, cache: dict[int, tuple[Expr, str]]) -> str:
         found = cache.get(id(e))
-        if found is None:
-            found = cache[id(e)] = (e, self._emit_value(e, cache))
-        return found[1]
+        if found is not None:
+            return found[1]
+        calls = self._calls
+        value = self._emit_value(e, cache)
+        if calls == self._calls:
+            cache[id(e)] = e, value
+        else:
+            cache.clear()  # what a C function wrote is loaded again
+        return value
 
     def _emit_value(self, e: Expr, cache: dict[int, tuple[Expr, str]]) -> str:
         dtype = e.dtype
@@ -151,12 +167,13 @@ class Values(Addresses):
                 hint="give all calls the same types, with T.Cast",
             )
         self.declares.add(declared)
+        self._calls += 1
         self._state.written(None)
         call = f"call {result} @{e.name}({', '.join(args)})"
-        if e.dtype == VOID:
-            self._emit(f"  {call}")
-            return ""
-        return self._line(call)
+        name = "" if e.dtype == VOID else self._fresh()
+        self._emit(f"  {name} = {call}" if name else f"  {call}")
+        self._known = {}
+        return name
 
     def _intrin(self, name: str, args: list[str], dtype: DType) -> str:
         t = llvm_type(dtype)

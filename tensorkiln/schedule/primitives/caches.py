@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from tensorkiln.ir.attrs import NO_ATTRS
 from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.expr import Var
 from tensorkiln.ir.stmt import Alloc, Block, For, PrimFunc, Stmt, seq
+from tensorkiln.ir.visit import map_stmt
 from tensorkiln.schedule.primitives.boxes import Around, Box, accesses, region, same_memory
 from tensorkiln.schedule.primitives.compact import stale
+from tensorkiln.schedule.primitives.legality import require_order
 from tensorkiln.schedule.primitives.names import fresh, taken
 from tensorkiln.schedule.primitives.places import (
     Touch,
@@ -22,6 +26,7 @@ from tensorkiln.schedule.primitives.places import (
 )
 from tensorkiln.schedule.primitives.program import Place, bounds_of, dims_of, open_block, open_loop
 from tensorkiln.schedule.primitives.reindex import less, reindex, require_visible
+from tensorkiln.schedule.primitives.steps import UNORDERED
 from tensorkiln.schedule.primitives.surgery import put
 
 
@@ -65,8 +70,9 @@ def cache_read(
 
 
 def cache_write(
-    f: PrimFunc, block: str, buffer: str, scope: str = "local", at: str | None = None
-) -> PrimFunc:
+    f: PrimFunc, block: str, buffer: str, scope: str = "local", at: str | None = None,
+    check: bool = True,
+) -> PrimFunc:  # fmt: skip
     """Work on a copy of what a block writes, and write it back at the end.
 
         for i in range(4):                      for i in range(4):
@@ -78,7 +84,8 @@ def cache_write(
 
     Every block in loop `at` (in the whole nest when None) that uses the buffer uses the copy. What
     is read before it is written, as by sums begun elsewhere, is copied in first by the block
-    `<buffer>_<scope>_load`; `<buffer>_<scope>_store` writes back.
+    `<buffer>_<scope>_load`; `<buffer>_<scope>_store` writes back. Where a loop around is parallel,
+    what one iteration writes back no other may touch.
     """
     place, b = open_block(f, block, "cache_write")
     f = place.func
@@ -104,7 +111,12 @@ def cache_write(
     name = _namer(f)
     before = [_copy(new, buf, name, place, step, "_load")] if load else []
     after = [_copy(new, buf, name, place, step, "_store", back=True)]
-    return _cache(place, step, buf, new, box, before, after, None)
+    made = _cache(place, step, buf, new, box, before, after, None)
+    if check and any(isinstance(s, For) and s.kind in UNORDERED for s in place.path[:step]):
+        # A box may hold more than is written: what other iterations write at the same time.
+        around = tuple(s.var for s in place.path[:step] if isinstance(s, For))
+        require_order(_in_order(made, around), made, place.what)
+    return made
 
 
 # ---- parts -----------------------------------------------------------------------------------
@@ -162,6 +174,18 @@ def _namer(f: PrimFunc) -> Callable[[str], str]:
     return name
 
 
+def _in_order(f: PrimFunc, loops: tuple[Var, ...]) -> PrimFunc:
+    """The same with these loops serial."""
+
+    def go(s: Stmt) -> Stmt:
+        new = map_stmt(s, lambda e: e, go)
+        if isinstance(new, For) and new.var in loops and new.kind in UNORDERED:
+            return replace(new, kind="serial", attrs=NO_ATTRS)
+        return new
+
+    return replace(f, body=go(f.body))
+
+
 Copy = tuple[Block, Callable[[str], str]]
 
 
@@ -210,8 +234,6 @@ def _buffers(b: Block) -> list[Buffer]:
 
 
 def _swap_blocks(s: Stmt, new: dict[Block, Stmt]) -> Stmt:
-    from tensorkiln.ir.visit import map_stmt
-
     for old, other in new.items():
         if s is old:
             return other

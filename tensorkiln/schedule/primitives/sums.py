@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensorkiln.arith import prove, simplify
+from tensorkiln.arith import prove, prove_equal, simplify
 from tensorkiln.ir.attrs import NO_ATTRS
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import (
     Expr,
     Var,
     binary,
+    const,
     int_value,
 )
 from tensorkiln.ir.stmt import Block, For, If, PrimFunc, Stmt, Store, seq
@@ -47,8 +48,8 @@ def decompose_reduction(f: PrimFunc, block: str, loop: str) -> PrimFunc:
                     with T.init(): C[vi] = 0            C[vi] = C[vi] + A[vi, vk]
                     C[vi] = C[vi] + A[vi, vk]
 
-    The new block is `<block>_init`. No loop of the sum may be outside `loop`, and nothing else
-    in the loop may use what it writes.
+    The new block is `<block>_init`. The sum begins in `block`; no loop of it may be outside `loop`,
+    and nothing else in the loop may use what it writes.
     """
     at, b = open_block(f, block, "decompose_reduction")
     f, where = at.func, f"decompose_reduction({block!r}, {loop!r})"
@@ -70,12 +71,25 @@ def decompose_reduction(f: PrimFunc, block: str, loop: str) -> PrimFunc:
         if isinstance(x, For) and x.var in reduce & spatial:
             raise at.fail(f"loop {x.var.name!r} runs over elements and terms at once",
                           "fuse only loops of one kind")  # fmt: skip
+    _require_start(at, b, reduce)
     _require_alone(at, s, b)
     require_flat(at.path[cut:], where)
     require_in_scope(b.init, at.path, target.path, where)
     init = _init_nest(at, b, cut, reduce)
     rest = put(at.path[cut:], refreshed(replace(b, init=None)))
     return target.close(seq(init, rest))
+
+
+def _require_start(at: Place, b: Block, reduce: set[Var]) -> None:
+    """The sum begins in this block, not in another part of a loop that was cut."""
+    first: dict[Var, Expr] = {
+        x.var: x.lo for x in at.path if isinstance(x, For) and x.var in reduce
+    }
+    for i in b.iters:
+        if i.kind == "reduce" and not prove_equal(substitute(i.value, first), const(0)):
+            raise at.fail(f"the sum does not begin in block {b.name!r}: {i.var.name!r} is not 0",
+                          "decompose the block with its first term, or do it before the loop of "
+                          "the sum is cut")  # fmt: skip
 
 
 def _require_alone(at: Place, s: For, b: Block) -> None:

@@ -4,7 +4,7 @@
     ->  B[Ramp(0, 1, 16)] = A[Ramp(0, 1, 16)] + Broadcast(x, 16)
 
 Needs: constant extents; a body of stores, lets and unrolled loops without conditions on the
-vectorized variable.
+vectorized variable. A prefetch stays, for the first lane. UnsupportedError names what has no lanes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensorkiln.arith import affine, simplify
-from tensorkiln.base.errors import InternalError
+from tensorkiln.base.errors import InternalError, UnsupportedError
 from tensorkiln.ir.expr import (
     Binary,
     Broadcast,
@@ -24,8 +24,10 @@ from tensorkiln.ir.expr import (
     Load,
     Ramp,
     Select,
+    Shuffle,
     Unary,
     Var,
+    VectorReduce,
     as_expr,
     binary,
     cast,
@@ -36,7 +38,7 @@ from tensorkiln.ir.expr import (
 )  # fmt: skip
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import Alloc, For, If, Let, Prefetch, PrimFunc, Seq, Stmt, Store, seq
-from tensorkiln.ir.visit import map_stmt, walk
+from tensorkiln.ir.visit import map_stmt, substitute, walk
 
 
 def vectorize_loops(mod: IRModule) -> IRModule:
@@ -84,16 +86,25 @@ class _Vectorizer:
                 return Let(wide, val, self.stmt(body))
             case Seq(stmts):
                 return seq(*map(self.stmt, stmts))
-            case For(var, lo, extent, kind, body, attrs):
+            case For(var, lo, extent, kind, body, attrs) if not self.uses(lo + extent):
                 return For(var, lo, extent, kind, self.stmt(body), attrs)
             case Alloc(buf, body):
                 return Alloc(buf, self.stmt(body))
             case If(cond, then, orelse) if not self.uses(cond):
                 other = None if orelse is None else self.stmt(orelse)
                 return If(cond, self.stmt(then), other)
-            case Prefetch():
-                return s
-        raise InternalError(f"cannot vectorize a {type(s).__name__} over {self.var}")
+            case Prefetch(buf, indices, locality, write):
+                if any(isinstance(x, Var) and x in self.lets for i in indices for x in walk(i)):
+                    return seq()
+                first = {self.var: self.lo}
+                return Prefetch(buf, tuple(substitute(i, first) for i in indices), locality, write)
+        raise self.unsupported(f"a statement {type(s).__name__}")
+
+    def unsupported(self, what: str) -> UnsupportedError:
+        return UnsupportedError(
+            f"{what} cannot be vectorized over {self.var}",
+            hint="make this loop serial, or `fission` it so that what has lanes stands alone",
+        )
 
     def uses(self, e: Expr) -> bool:
         return any(x is self.var or (isinstance(x, Var) and x in self.lets) for x in walk(e))
@@ -150,6 +161,6 @@ class _Vectorizer:
                 lanes = max(a.dtype.lanes for a in new)
                 wide = [Broadcast(a, lanes) if a.dtype.lanes < lanes else a for a in new]
                 return Intrin(name, tuple(wide))
-            case Ramp() | Broadcast():
+            case Ramp() | Broadcast() | Shuffle() | VectorReduce() if not self.uses(e):
                 return e
-        raise InternalError(f"cannot vectorize {type(e).__name__} over {self.var}")
+        raise self.unsupported(f"an expression {type(e).__name__}")

@@ -1,0 +1,35 @@
+"""A program means the same to the emitter however its expressions share objects."""
+
+from __future__ import annotations
+
+import tensorkiln as tk
+from tensorkiln.codegen.llvm.emit import emit_llvm
+from tensorkiln.ir.buffer import buffer
+from tensorkiln.ir.expr import AddressOf, CallExtern, IntImm, intrin
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.stmt import PrimFunc, Store
+from tensorkiln.script import from_source
+
+TARGET = tk.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
+X, Y = buffer("x", (4,)), buffer("y", (4,))
+ZERO = IntImm(0)
+
+
+def test_what_is_one_object_or_many_is_emitted_alike() -> None:
+    """A program made node by node shares subexpressions; read from its text it shares none."""
+    once = intrin("exp", X[0]) + 1.0
+    shared = PrimFunc("f", (X, Y), Store(Y, (ZERO,), once * once + once / X[0]))
+    (read,) = from_source(IRModule((shared,)).script()).prim_funcs
+    text = emit_llvm(shared, TARGET)
+    assert emit_llvm(read, TARGET) == text
+    assert text.count("load float") == 1
+    assert text.count("fdiv") == 1
+
+
+def test_each_call_of_a_c_function_is_made_and_loads_follow_it() -> None:
+    call = CallExtern("next_one", (AddressOf(X, (ZERO,)),), X.dtype)
+    first = X[0]
+    value = first * (call + call) * first
+    text = emit_llvm(PrimFunc("f", (X, Y), Store(Y, (ZERO,), value), 2), TARGET)
+    assert text.count("call float @next_one") == 2
+    assert text.count("load float") == 2

@@ -1,0 +1,134 @@
+"""Every pass of the automatic pipelines leaves a module whose text is the module: read back it is
+equal, and the last one compiles to the same bytes.
+
+`make test` takes a few modules; `make roundtrip` the seventeen networks and 500 generated modules.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+import tensorkiln as tk
+from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
+from tensorkiln.frontend import from_onnx
+from tensorkiln.ir.module import IRModule
+from tensorkiln.passes import pass_name
+from tensorkiln.pipeline import relax_passes, tir_passes
+from tests.script.generate_outer import real_outers
+from tests.script.generate_runnable import runnable_programs
+from tests.script.round_trip import check_round_trip, reread
+from tests.transform.test_random_graphs import modules
+from tests.zoo.light import NAMES as LIGHT
+
+TORCH = ("mlp", "resnet18", "resnet50", "mobilenetv2", "convnext_t", "vit_b16", "bert", "gpt2")
+QUICK = ("mlp", "light_squeezenet")
+ALL_MODELS = (*TORCH, *(f"light_{name}" for name in LIGHT))
+# kind of module -> how it is generated, how many in `make test`, in `make roundtrip`; how many
+# draws it takes at most, since what the compiler refuses does not count.
+GENERATED: dict[str, tuple[Any, int, int]] = {
+    "graphs": (modules(), 10, 200),
+    "tensor programs": (runnable_programs(), 8, 150),
+    "outer functions": (real_outers(), 8, 150),
+}
+DRAWS = 6
+
+
+def load(name: str) -> IRModule:
+    """A network of the zoo."""
+    pytest.importorskip("onnx")
+    if name.startswith("light_"):
+        from tests.zoo.light import light_path
+
+        return from_onnx(light_path(name.removeprefix("light_")))
+    pytest.importorskip("torch")
+    from tests.zoo.export import model_path
+
+    return from_onnx(model_path(name))
+
+
+def test_there_are_seventeen_and_five_hundred() -> None:
+    assert len(set(ALL_MODELS)) == 17
+    assert sum(full for _, _, full in GENERATED.values()) >= 500
+
+
+def check_model(name: str) -> None:
+    changed = check_round_trip(load(name))
+    passes = [*relax_passes(tk.Target("native")), *tir_passes(tk.Target("native"))]
+    assert set(changed) <= set(map(pass_name, passes))
+    assert {"fuse_ops", "lower_groups", "plan_memory", "partial_graph_aot"} <= set(changed)
+    assert {"vectorize_loops", "unroll_loops"} <= set(changed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUICK)
+def test_model(name: str) -> None:
+    check_model(name)
+
+
+@pytest.mark.roundtrip
+@pytest.mark.parametrize("name", ALL_MODELS)
+def test_all_models(name: str) -> None:
+    check_model(name)
+
+
+def refused_alike(mod: IRModule, error: UserError | UnsupportedError) -> None:
+    """What cannot be compiled cannot be compiled from its text, for as many reasons."""
+    with pytest.raises(type(error)) as caught:
+        tk.compile(reread(mod))
+    assert caught.value.code == error.code
+    assert len(getattr(caught.value, "issues", ())) == len(getattr(error, "issues", ()))
+
+
+def check_generated(kind: str, wanted: int) -> None:
+    strategy = GENERATED[kind][0]
+    done = refused = 0
+
+    # Not shrunk: every step would compile. The text of the module is in the message.
+    @settings(max_examples=DRAWS * wanted, deadline=None, database=None, derandomize=True,
+              phases=[Phase.generate], suppress_health_check=list(HealthCheck))  # fmt: skip
+    @given(strategy)
+    def each(mod: IRModule) -> None:
+        nonlocal done, refused
+        if done == wanted:
+            return
+        try:
+            check_round_trip(mod)
+            done += 1
+        except InternalError as error:
+            raise AssertionError(mod.script()) from error
+        except (UserError, UnsupportedError) as error:
+            refused_alike(mod, error)
+            refused += 1
+
+    each()
+    print(f"{kind}: {done} came back, {refused} were refused alike")
+    assert done == wanted
+
+
+@pytest.mark.parametrize("kind", GENERATED)
+def test_generated(kind: str) -> None:
+    check_generated(kind, GENERATED[kind][1])
+
+
+@pytest.mark.roundtrip
+@pytest.mark.parametrize("kind", GENERATED)
+def test_five_hundred_generated(kind: str) -> None:
+    check_generated(kind, GENERATED[kind][2])
+
+
+def test_the_check_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass whose result the text does not tell is found, by its name."""
+    from tests.transform.graphs import graph
+
+    mod = graph(lambda g, x: g.tanh(g.mul(x, 2.0)), x=(4,))
+    real = tk.passes.instruments.from_source
+
+    def forgetful(text: str, *rest: Any, **named: Any) -> IRModule:
+        return real(text.replace("R.tanh", "R.neg"), *rest, **named)
+
+    monkeypatch.setattr(tk.passes.instruments, "from_source", forgetful)
+    with pytest.raises(InternalError, match=r"its text reads back differently: main\.bindings"):
+        check_round_trip(mod)
