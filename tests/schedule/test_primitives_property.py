@@ -46,7 +46,7 @@ def first_wrong(case: Case, steps: list[Step], seed: int) -> str:
         f = step.apply(f)
         try:
             right = same(case, outputs(case, f, seed), want)
-        except AssertionError as e:
+        except (AssertionError, KeyError) as e:
             return "\n".join([*map(str, steps[: k + 1]), str(e), f.script()])
         if not right:
             return "\n".join([*map(str, steps[: k + 1]), f.script()])
@@ -59,7 +59,7 @@ def check(case: Case, seed: int, tally: Tally) -> None:
     want = outputs(case, case.func, seed)
     try:
         right = same(case, outputs(case, f, seed), want)
-    except AssertionError:
+    except (AssertionError, KeyError):
         right = False
     if not right:
         pytest.fail(f"{case.name}:\n{first_wrong(case, steps, seed)}")

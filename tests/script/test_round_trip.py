@@ -33,7 +33,7 @@ GENERATED: dict[str, tuple[Any, int, int]] = {
     "tensor programs": (runnable_programs(), 8, 150),
     "outer functions": (real_outers(), 8, 150),
 }
-DRAWS = 6
+DRAWS = 3
 
 
 def load(name: str) -> IRModule:

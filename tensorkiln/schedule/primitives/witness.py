@@ -22,6 +22,9 @@ def describe(
     if BARRIER in (p.m.buffer, p.n.buffer):
         text = f"block {p.a.title!r} runs{first} before block {p.b.title!r} does{second}"
         reason = ", and nothing may pass a C call or an assertion"
+    elif isinstance(p.m.buffer, str):
+        text = f"block {p.a.title!r} runs{first} before block {p.b.title!r} does{second}"
+        reason = f", and they keep the {p.m.buffer}"
     else:
         cell = _cell(p.m, values)
         text = (
