@@ -59,7 +59,7 @@ def check_model(name: str) -> None:
     passes = [*relax_passes(tk.Target("native")), *tir_passes(tk.Target("native"))]
     assert set(changed) <= set(map(pass_name, passes))
     assert {"fuse_ops", "lower_groups", "plan_memory", "partial_graph_aot"} <= set(changed)
-    assert {"vectorize_loops", "unroll_loops"} <= set(changed)
+    assert "vectorize_loops" in changed
 
 
 @pytest.mark.slow
