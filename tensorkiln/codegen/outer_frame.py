@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorkiln.base.errors import InternalError
+from tensorkiln.base.errors import UserError
 from tensorkiln.codegen.call_plan import WeightArena
 from tensorkiln.codegen.host_function import c_name
 from tensorkiln.codegen.host_header import comment, quote
@@ -103,9 +103,11 @@ class Frame:
         """C text of a size or number over dimensions that have values here."""
         for v in free_vars(e):
             if v not in self.known:
-                raise InternalError(
-                    f"{self.f.name}: {self.where}: dimension {v.name} has no value here",
+                raise UserError(
+                    f"{self.where}: dimension {v.name} has no value here",
                     code="unbound-dimension",
+                    where=self.f.name,
+                    hint=f"a parameter or a match_cast whose type has {v.name} alone as a size",
                 )
         return c_expression(e, self.symbols)
 

@@ -320,6 +320,7 @@ ACTIONS: list[tuple[str, Choose]] = [
     ("rfactor", _rfactor),
     ("blockize", on_loop()),
     ("tensorize", _tensorize),
+    ("tensorize", _tensorize),
 ]
 
 

@@ -8,9 +8,11 @@ from tensorkiln.codegen.llvm.types import llvm_type, suffix
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import (
-    CallExtern,
+    Binary,
     Expr,
-    Load,
+    IntImm,
+    Select,
+    Unary,
     Var,
 )  # fmt: skip
 from tensorkiln.ir.stmt import PrimFunc
@@ -119,8 +121,8 @@ class Lines:
         for x in walk(e):
             if isinstance(x, Var):
                 depth = max(depth, st.depths[x])
-            elif isinstance(x, Load | CallExtern):
-                return st.scopes[-1]
+            elif not isinstance(x, IntImm | Binary | Unary | Select):
+                return st.scopes[-1]  # it is emitted where it is used
         return st.scopes[depth]
 
     def _splat(self, v: str, dtype: DType, lanes: int) -> str:

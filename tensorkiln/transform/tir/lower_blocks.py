@@ -21,12 +21,14 @@ from dataclasses import dataclass, replace
 from tensorkiln.arith import prove_equal, simplify, simplify_stmt
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.dtype import INT64
 from tensorkiln.ir.expr import (
     AddressOf,
     Expr,
     Load,
     Var,
     binary,
+    cast,
     const,
     int_value,
     logical_and,
@@ -59,6 +61,11 @@ def lower_function(f: PrimFunc) -> PrimFunc:
     return replace(f, body=simplify_stmt(_Lowering(f.name, {}, {}).stmt(f.body)))
 
 
+def _wide(index: Expr) -> Expr:
+    """An index of 32 bits as one of 64, which strides are."""
+    return cast(index, INT64.with_lanes(index.dtype.lanes))
+
+
 @dataclass(frozen=True, slots=True)
 class _View:
     """A step of index k moves `steps[k]`, (dimension, count), in `source`, from `start`."""
@@ -71,7 +78,7 @@ class _View:
         """The same element of the source."""
         out = list(self.start)
         for (d, count), index in zip(self.steps, indices, strict=True):
-            out[d] = out[d] + index * count
+            out[d] = _wide(out[d]) + _wide(index) * count
         return tuple(out)
 
 
