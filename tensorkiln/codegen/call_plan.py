@@ -31,6 +31,7 @@ from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.planned import address, planned_graph, result_types
 from tensorkiln.ir.relax import Function, TensorType
 from tensorkiln.ir.stmt import Assert, PrimFunc
+from tensorkiln.ir.text.print_relax import digest
 from tensorkiln.ir.visit import free_vars, substitute, walk_stmt
 
 ALIGN = 64
@@ -44,14 +45,15 @@ class WeightArena:
     """
 
     arrays: list[np.ndarray] = field(default_factory=list)
-    offsets: dict[int, int] = field(default_factory=dict)
+    offsets: dict[str, int] = field(default_factory=dict)
     size: int = 0
 
     def place(self, array: np.ndarray) -> int:
-        """The byte offset of an array; the same array gets the same offset."""
-        found = self.offsets.get(id(array))
+        """The byte offset of an array; arrays of the same bytes are one, as in the text."""
+        key = digest(array)
+        found = self.offsets.get(key)
         if found is None:
-            found = self.offsets[id(array)] = self.size
+            found = self.offsets[key] = self.size
             self.arrays.append(array)
             self.size += -(-array.nbytes // ALIGN) * ALIGN
         return found

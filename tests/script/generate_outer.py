@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -206,5 +207,5 @@ class RealOuterGen(OuterGen):
 @st.composite
 def real_outers(draw: Any) -> IRModule:
     """An outer function that calls real operators, and a kernel it may name."""
-    kernel = RunnableGen(draw).function("k.1")
+    kernel = replace(RunnableGen(draw).function("k.1"), public=False)
     return IRModule((kernel, RealOuterGen(draw, [kernel]).function("main")))
