@@ -47,7 +47,12 @@ def assemble(
     ]
     outer = outer_code(mod, arena)
     if not functions and outer is None:
-        raise UserError("the module has no public function", code="nothing-to-compile")
+        raise UserError(
+            "the module has no public function",
+            code="nothing-to-compile",
+            where="compile",
+            hint="a function without private=True is public",
+        )
     name = c_name(mod.name)
     artifacts = list(code)
     if arena.size:

@@ -38,5 +38,8 @@ def resolve(
             raise UserError(
                 f"{what}: pass {i} is {p!r}, expected a function from IRModule to IRModule",
                 code="bad-pass",
+                hint=f"{what}={p!r}: a name stands alone, not in a list"
+                if isinstance(p, str)
+                else "a pass is a function, or a frozen dataclass with __call__",
             )
     return passes

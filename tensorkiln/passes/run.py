@@ -52,6 +52,7 @@ class PassRunner:
                 f"{step.name} returned {type(new).__name__}, expected an IRModule",
                 code="bad-pass",
                 where=f"{step.pipeline}_pipeline",
+                hint="return the module, the very object it was given when nothing changed",
             )
         done = replace(step, after=new, seconds=seconds)
         try:
