@@ -9,6 +9,7 @@ a concatenation has several, adds its number.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -99,7 +100,7 @@ def _is_blocked(t: TensorType, shape: Shape, offset: dict[int, Expr]) -> bool:
 
 
 @dataclass
-class Region:
+class Region(ABC):
     """A box of the output: `shape` elements from `offset`, as elements of `value`.
 
     `lanes` of a vector are neighbours along loop `vector`, if there is one.
@@ -119,9 +120,9 @@ class Region:
         self.around = True
         self.reduces = False
 
+    @abstractmethod
     def stmt(self) -> Stmt:
         """The plain loops. Sets `vector`, `reduces`, and whether loops are `around` sums."""
-        raise NotImplementedError
 
     def named(self, role: str) -> str:
         """A loop of this region."""
