@@ -14,6 +14,7 @@ from tensorkiln.ops.normalise import NORMALISE
 from tensorkiln.ops.op import PATTERNS, REQUIRED, Element, OpDef, Signature, TensorIn
 from tensorkiln.ops.reduction import REDUCTION
 from tensorkiln.ops.shape import SHAPE
+from tensorkiln.ops.winograd import WINOGRAD
 
 OPS: dict[str, OpDef] = {
     **ELEMENTWISE,
@@ -23,6 +24,7 @@ OPS: dict[str, OpDef] = {
     **NN,
     **NORMALISE,
     **MATMUL,
+    **WINOGRAD,
 }
 
 

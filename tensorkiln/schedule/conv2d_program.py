@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tensorkiln.arith import simplify
-from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.buffer import Buffer, buffer
 from tensorkiln.ir.expr import (
     Expr,
@@ -23,15 +22,14 @@ from tensorkiln.ir.expr import (
     const,
     int_value,
     intrin,
-    select,
 )
 from tensorkiln.ir.relax import Call, RVar, TensorType
 from tensorkiln.ir.stmt import Alloc, For, PrimFunc, Stmt, Store, seq
 from tensorkiln.ops.channel_window import ChannelWindow
-from tensorkiln.schedule.access import simplify_value
 from tensorkiln.schedule.accumulate import pieces_of
-from tensorkiln.schedule.build import loop, nest, zero_border
-from tensorkiln.schedule.group import Group, inplace_params, static, view_index
+from tensorkiln.schedule.build import loop, nest
+from tensorkiln.schedule.channel_blocks import ChannelBlocks, size_of
+from tensorkiln.schedule.group import Group, inplace_params, view_index
 
 
 def is_depthwise(call: Call, out: TensorType) -> bool:
@@ -42,32 +40,26 @@ def is_depthwise(call: Call, out: TensorType) -> bool:
     return bool(groups > 1 and groups == int_value(x.shape[1]) == int_value(out.shape[1]))
 
 
-class Conv:
+class Conv(ChannelBlocks):
     """The geometry of one convolution and its operands."""
 
     def __init__(self, group: Group):
-        call, var = group.anchor, group.anchor_var
-        assert call is not None and var is not None
-        self.group, self.call, self.var = group, call, var
+        super().__init__(group)
+        call = self.call
         x, w = call.args[0], call.args[1]
         assert isinstance(x, RVar) and isinstance(w, RVar)
         self.x, self.w = group.buffers[x], group.buffers[w]
-        self.xt, self.wt, self.ot = x.tensor, w.tensor, group.out_type
-        self.lanes = self.ot.memory.block(1)
+        self.xt, self.wt = x.tensor, w.tensor
         self.stride, self.dilation = call.attrs.strides, call.attrs.dilation
         self.pad = call.attrs.padding[:2]
-        self.kernel = (_size(self.wt.shape[2]), _size(self.wt.shape[3]))
-        self.channels = _size(self.ot.shape[1])
-        self.height, self.width = _size(self.ot.shape[2]), _size(self.ot.shape[3])
-        self.blocks = -(-self.channels // self.lanes)
+        self.kernel = (size_of(self.wt.shape[2]), size_of(self.wt.shape[3]))
         self.depthwise = is_depthwise(call, self.ot)
-        self.vectors = 1 if self.depthwise else self.wt.memory.axes[-1].modulus // self.lanes
-        self.panels = -(-self.blocks // self.vectors)
+        self.set_panels(1 if self.depthwise else self.wt.memory.axes[-1].modulus // self.lanes)
         self.blocked = self.xt.memory.block(1)
         self.step = 1 if self.depthwise else self.wt.memory.axes[-2].modulus or 1
         self.window = self._window()
         # Multiply-adds of one image; eight count as one scalar operation.
-        taps = _size(self.wt.shape[1]) * self.kernel[0] * self.kernel[1]
+        taps = size_of(self.wt.shape[1]) * self.kernel[0] * self.kernel[1]
         self.work = self.channels * self.height * self.width * taps // 8
 
     def _window(self) -> ChannelWindow | None:
@@ -75,7 +67,7 @@ class Conv:
         groups, axes = self.call.attrs.groups, self.wt.memory.axes
         if groups == 1 or self.depthwise:
             return None
-        inputs = _size(self.xt.shape[1]) // groups
+        inputs = size_of(self.xt.shape[1]) // groups
         return ChannelWindow(groups, self.channels, inputs, axes[-1].modulus, axes[-2].modulus)
 
     def input(self, n: Expr, c: Expr, h: Expr, w: Expr, kh: Expr, kw: Expr) -> Load:
@@ -83,32 +75,6 @@ class Conv:
         y = h * self.stride[0] + kh * self.dilation[0] - self.pad[0]
         x = w * self.stride[1] + kw * self.dilation[1] - self.pad[1]
         return Load(self.x, tuple(map(simplify, view_index(self.xt, (n, c, y, x)))))
-
-    def initial(self, block: Expr, lane: Expr) -> Expr:
-        """What a sum starts from: the bias of the channel, or zero."""
-        if len(self.call.args) < 3:
-            return const(0, self.ot.dtype)
-        bias = self.call.args[2]
-        assert isinstance(bias, RVar)
-        if bias.tensor.layout is None:
-            raise InternalError(f"{self.group.name}: the bias is not packed")
-        return Load(self.group.buffers[bias], (block, lane))
-
-    def finish(self, total: Expr, n: Expr, block: Expr, lane: Expr, h: Expr, w: Expr) -> Stmt:
-        """The epilogue of one channel of one pixel; channels past the last stay zero."""
-        bounds = {lane: (0, self.lanes - 1)} if isinstance(lane, Var) else {}
-        element = self.group.element(self.group.out_var, {self.var: lambda *_: total})
-        index = (n, simplify(block * self.lanes + lane, bounds), h, w)
-        value = simplify_value(element(*index), bounds)
-        if self.channels % self.lanes:
-            value = select(index[1] < self.channels, value, const(0, value.dtype))
-        at = tuple(simplify(i, bounds) for i in view_index(self.ot, index))
-        return Store(self.group.out, at, value)
-
-    def border(self, n: Expr, panel: Expr) -> Stmt:
-        """Zeros around the planes of one panel."""
-        blocks = [simplify(panel * self.vectors + o) for o in range(self.vectors)]
-        return seq(*(zero_border(self.group.out, self.ot, (n, block)) for block in blocks))
 
 
 def conv2d_program(c: Conv) -> PrimFunc:
@@ -162,7 +128,7 @@ class _Sums:
             return self._taps(total, IntImm(0), simplify(count), simplify(first))
         if c.depthwise:
             return self._taps(total, IntImm(0), 1, IntImm(0))
-        granules = -(-_size(c.wt.shape[1]) // c.step)
+        granules = -(-size_of(c.wt.shape[1]) // c.step)
         size, whole, rest = pieces_of(granules, c.step * c.kernel[0] * c.kernel[1])
         if whole + bool(rest) == 1:
             return self._taps(total, IntImm(0), granules, IntImm(0))
@@ -204,7 +170,3 @@ class _Sums:
 
         names = ["g", "kh", "kw", "c", "o", "l"]
         return nest(names, [count, *c.kernel, c.step, c.vectors, c.lanes], term)
-
-
-def _size(e: Expr) -> int:
-    return static(e, "convolution extent")

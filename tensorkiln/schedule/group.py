@@ -15,6 +15,9 @@ from tensorkiln.ops.op import Element, OpDef, TensorIn
 
 Bounds = Mapping[Var, tuple[int | None, int | None]]
 
+# Anchors that read an operand of their epilogue only at the element they write.
+_INPLACE = ("conv2d", "winograd_conv2d", "linear")
+
 
 def product(extents: tuple[Expr, ...]) -> Expr:
     """Their product, 1 for none."""
@@ -159,7 +162,7 @@ def inplace_params(group: Group, skip: int = 0) -> tuple[int, ...]:
         if c is not group.anchor
     ):
         return ()  # fmt: skip
-    if group.anchor is not None and group.anchor.op not in ("conv2d", "linear"):
+    if group.anchor is not None and group.anchor.op not in _INPLACE:
         return ()
     anchored = set(group.anchor.args) if group.anchor is not None else set()
     return tuple(

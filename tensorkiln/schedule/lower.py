@@ -23,6 +23,7 @@ from tensorkiln.schedule.pool import schedule_pool, supports_pool
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import finished
 from tensorkiln.schedule.rows import schedule_layer_norm, schedule_softmax, supports_rows
+from tensorkiln.schedule.winograd import schedule_winograd
 from tensorkiln.target import Target
 
 # What schedules a group: (group, target, whether each step is proved).
@@ -93,6 +94,8 @@ def choose_schedule(group: Group, target: Target) -> Policy:
     assert isinstance(x, TensorType)
     if call.op == "conv2d" and supports_conv2d(call, out):
         return schedule_depthwise if is_depthwise(call, out) else schedule_conv2d
+    if call.op == "winograd_conv2d":
+        return schedule_winograd
     if call.op == "linear" and supports_linear(call, out):
         return schedule_linear
     if call.op in ("max_pool2d", "avg_pool2d") and supports_pool(group):

@@ -25,6 +25,7 @@ from tensorkiln.schedule.primitives.places import (
     copies_of,
     find_buffer,
     find_local,
+    made,
     nest_over,
     replace_alloc,
 )
@@ -99,11 +100,22 @@ def transform_layout(
 
     The map is a function, `lambda i, j: (j // 16, i, j % 16)`, or text,
     `"i, j -> j // 16, i, j % 16"`. Where the new shape has more elements, `pad` is what the others
-    are set to. Parameters change their type, and so need `params=True`.
+    are set to. Parameters change their type, and so need `params=True`. Copies of a nest have
+    buffers of one name: all of them change.
     """
     f = normal(f)
     where = f"transform_layout({buffer!r})"
-    buf = find_buffer(f, buffer, where)
+    copies = [b for b in made(f.body) if b.name == buffer and b not in f.params]
+    for buf in copies if len(copies) > 1 else (find_buffer(f, buffer, where),):
+        f = _transformed(f, buf, index_map, pad, params, where)
+    return f
+
+
+def _transformed(
+    f: PrimFunc, buf: Buffer, index_map: IndexMapLike, pad: float | None, params: bool, where: str
+) -> PrimFunc:
+    """`transform_layout` of one buffer."""
+    buffer = buf.name
     require_visible(f.body, buf, where)
     m = _map(index_map, len(buf.shape), where)
     if buf in f.params and not params:

@@ -14,8 +14,9 @@ from typing import Any
 from tensorkiln.schedule.primitives.affine_text import FALSE, TRUE
 from tensorkiln.schedule.primitives.steps import BARRIER, Access, Loop, Step
 
-# The proof for a nest takes thousands of the library's operations; a hopeless one millions.
-MOST_OPERATIONS = 1_000_000
+# The proof for a nest takes thousands of the library's operations, for one of dozens of steps a
+# million or two; a hopeless one takes more than anybody waits for.
+MOST_OPERATIONS = 4_000_000
 
 _local = threading.local()
 

@@ -34,6 +34,7 @@ from tensorkiln.target import Target
 
 # Operators that compute in whatever layout their first operand has.
 _KEEPS = ("max_pool2d", "avg_pool2d", "concat", "lrn")
+_CONVOLUTIONS = ("conv2d", "winograd_conv2d")
 # Columns of a linear panel, in vectors: 8 rows x 3 vectors, or 14 x 2, fill 32 registers.
 _PANEL_VECTORS = (3, 2)
 
@@ -79,15 +80,17 @@ class _Assign:
         halos: dict[RVar, tuple[int, int]] = {}
         for b in self.f.bindings:
             call = b.value
-            if isinstance(call, Call) and call.op == "conv2d" and self._direct(call):
+            if isinstance(call, Call) and self._is_blocked_conv(call):
                 x, (top, left, bottom, right) = call.args[0], call.attrs.padding
                 if isinstance(x, RVar):
                     h, w = halos.get(x, (0, 0))
                     halos[x] = (max(h, top, bottom), max(w, left, right))
         return halos
 
-    def _direct(self, call: Call) -> bool:
-        """Whether the direct schedules fit: float32, weights and image size known."""
+    def _is_blocked_conv(self, call: Call) -> bool:
+        """Whether a convolution's schedules fit: float32, weights and image size known."""
+        if call.op not in _CONVOLUTIONS:
+            return False
         x, w = call.args[0].type, call.args[1]
         if not isinstance(x, TensorType) or not isinstance(w, Constant):
             return False
@@ -99,7 +102,7 @@ class _Assign:
         call = b.value
         if not isinstance(call, Call) or not call.op:
             self._emit_same(b)
-        elif call.op == "conv2d" and self._direct(call):
+        elif self._is_blocked_conv(call):
             self._conv(b.var, call)
         elif call.op == "linear" and isinstance(call.args[1], Constant) and _is_float32(call):
             self._linear(b.var, call)
@@ -141,12 +144,17 @@ class _Assign:
         channels = int_value(x.type.shape[1]) or 0  # type: ignore[union-attr]
         top, left, bottom, right = call.attrs.padding
         halo = {2: max(top, bottom), 3: max(left, right)}
-        if channels < self.lanes // 2 and call.attrs.groups == 1:
+        groups = call.attrs.get("groups", 1)
+        if channels < self.lanes // 2 and groups == 1 and call.op == "conv2d":
             want = Layout.plain(4).with_halo(halo)
         else:
             want = self.blocked.with_halo(halo)
         operands: list[Value] = [self._convert(x, want, at_least=True)]
-        operands.append(self._filter(w, channels, call.attrs.groups))
+        if call.op == "conv2d":
+            operands.append(self._filter(w, channels, groups))
+        else:
+            nr, v = self.lanes * self._filter_vectors(w)[0], self.lanes
+            operands.append(self._pack(w, f"A/{nr} C D B/{v} B%{v} A%{nr}"))
         if len(call.args) > 2:
             by_lanes = Layout.parse(f"A/{self.lanes} A%{self.lanes}")
             operands.append(self._convert(call.args[2], by_lanes))
@@ -158,15 +166,19 @@ class _Assign:
         outputs, inputs = (int_value(d) or 0 for d in w.type.shape[:2])
         if groups > 1 and groups == outputs and inputs == 1:
             return self._pack(w, f"A/{v} C D B A%{v}")
-        blocks = -(-outputs // v)
-        budget = 4 if self.target.num_vector_registers >= 32 else 3
-        widths = [n for n in (2, 3, 4)[: budget - 1] if blocks % n == 0] or [1]
+        widths = self._filter_vectors(w)
         if groups > 1:
             return self._grouped_filter(w, groups, [1, *widths])
         nr = v * widths[0]
         if channels < v // 2:
             return self._pack(w, f"A/{nr} B C D A%{nr}")
         return self._pack(w, f"A/{nr} B/{v} C D B%{v} A%{nr}")
+
+    def _filter_vectors(self, w: Constant) -> list[int]:
+        """How many vectors of output channels a panel may have, the best first."""
+        blocks = -(-(int_value(w.type.shape[0]) or 0) // self.lanes)
+        budget = 4 if self.target.num_vector_registers >= 32 else 3
+        return [n for n in (2, 3, 4)[: budget - 1] if blocks % n == 0] or [1]
 
     def _grouped_filter(self, w: Constant, groups: int, widths: list[int]) -> Constant:
         """Weights over each panel's window of input channels, in the cheapest panel width."""

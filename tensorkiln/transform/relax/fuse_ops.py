@@ -10,7 +10,7 @@ Needs: `assign_layouts`. Every later pass sees calls of primitive functions and 
 
 Rules of a caller's decide before that. `FuseRule("relu(max_pool2d(x))")` puts both operators into
 one kernel, which then has plain loops for a schedule; `FuseRule("relu(conv2d(*_))", fuse=False)`
-keeps them apart.
+keeps them apart. Convolutions that `select_winograd` picked are called `winograd_conv2d` by now.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tensorkiln.ir.relax import (
 from tensorkiln.transform.relax.fuse_rule import FuseRule, decide_edges, parse_rule
 
 # Anchors whose schedules run an elementwise epilogue on each finished element.
-_TAKES_EPILOGUE = ("conv2d", "linear", "layer_norm")
+_TAKES_EPILOGUE = ("conv2d", "winograd_conv2d", "linear", "layer_norm")
 # Operators a many-pass anchor may recompute on every pass over its row.
 _MAX_PROLOGUE = 3
 

@@ -1,0 +1,130 @@
+"""Winograd convolution: the products of a 3x3 convolution taken in a transformed domain.
+
+F(m, 3) makes m outputs of a row from m + 2 inputs with m + 2 products instead of 3 m:
+
+    y = A^T ((G w) * (B^T d))        in two dimensions  Y = A^T ((G w G^T) * (B^T D B)) A
+
+The matrices are Toom and Cook's: polynomials are multiplied by their values at `POINTS` and at
+infinity. G w G^T is computed once, in float64, when a convolution is rewritten. The points are
+chosen for small errors: with +-2/3 and +-3/2, F(4, 3) errs half as much as with +-1 and +-2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.relax import TensorType
+from tensorkiln.ops.op import REQUIRED, OpDef, Operands
+from tensorkiln.ops.rules import (
+    FLOAT,
+    bad_attribute,
+    integers,
+    mismatch,
+    require_dtype,
+    require_ndim,
+    require_same_dtype,
+    require_shape,
+    same_extent,
+    show,
+    show_type,
+)
+
+Matrix = np.ndarray[Any, np.dtype[np.float64]]
+
+# Finite points by the number of outputs: zero, then pairs of opposite ones.
+POINTS: dict[int, tuple[float, ...]] = {
+    2: (0.0, 1.0, -1.0),
+    4: (0.0, 2 / 3, -2 / 3, 3 / 2, -3 / 2),
+}
+TAPS = 3
+
+
+@cache
+def matrices(m: int) -> tuple[Matrix, Matrix, Matrix]:
+    """A^T [m, n], G [n, 3] and B^T [n, n] of F(m, 3), where n = m + 2."""
+    points, n = POINTS[m], m + TAPS - 1
+    at, g, bt = np.zeros((m, n)), np.zeros((n, TAPS)), np.zeros((n, n))
+    for i, p in enumerate(points):
+        others = [q for j, q in enumerate(points) if j != i]
+        bt[i, : n - 1] = np.poly(others)[::-1]
+        g[i] = p ** np.arange(TAPS) / np.prod([p - q for q in others])
+        at[:, i] = p ** np.arange(m)
+    # At infinity a polynomial is its leading coefficient.
+    bt[n - 1] = np.poly(points)[::-1]
+    g[n - 1, TAPS - 1] = at[m - 1, n - 1] = 1
+    return at, g, bt
+
+
+def transformed_filter(w: np.ndarray, tile: Sequence[int]) -> np.ndarray:
+    """Weights [O, I, 3, 3] -> [O, I, m + 2, m' + 2] for output tiles of m x m'."""
+    g, h = (matrices(m)[1] for m in tile)
+    flat = w.astype(np.float64).reshape(-1, TAPS * TAPS) @ np.kron(g, h).T
+    return flat.reshape(*w.shape[:2], len(g), len(h)).astype(w.dtype)
+
+
+def winograd_tile(a: Attrs) -> tuple[int, int]:
+    """Rows and columns of an output tile."""
+    tile = integers("winograd_conv2d", "tile", a.tile, 2, 1)
+    for m in tile:
+        if m not in POINTS:
+            known = " or ".join(map(str, POINTS))
+            raise bad_attribute("winograd_conv2d", "tile", f"{known} each way", repr(tile))
+    return tile[0], tile[1]
+
+
+def _infer(types: Operands, a: Attrs) -> TensorType:
+    op, x, u = "winograd_conv2d", types[0], types[1]
+    require_ndim(op, "x", x, 4, "(NCHW)")
+    require_ndim(op, "u", u, 4, "(filters, channels, transformed rows and columns)")
+    require_dtype(op, "x", x, FLOAT)
+    require_same_dtype(op, ("x", "u", "bias"), types)
+    tile, (top, left, bottom, right) = winograd_tile(a), integers(op, "padding", a.padding, 4, 0)
+    if not same_extent(x.shape[1], u.shape[1]):
+        raise mismatch(op, "x", f"{show(u.shape[1])} channels", show_type(x))
+    if [int_value(d) for d in u.shape[2:]] != [m + TAPS - 1 for m in tile]:
+        expected = f"a filter transformed for tiles of {tile[0]}x{tile[1]}"
+        raise mismatch(op, "u", expected, show_type(u))
+    if len(types) > 2:
+        require_shape(op, "bias", types[2], (u.shape[0],), "one value per output channel")
+    height = x.shape[2] + (top + bottom - TAPS + 1)
+    width = x.shape[3] + (left + right - TAPS + 1)
+    for size, m in zip((height, width), tile, strict=True):
+        n = int_value(size)
+        if n is None or n < 1 or n % m:
+            expected = f"an output of whole tiles of {tile[0]}x{tile[1]}"
+            raise mismatch(op, "x", expected, show_type(x))
+    return TensorType((x.shape[0], u.shape[0], height, width), x.dtype)
+
+
+def _numpy(arrays: Sequence[np.ndarray], a: Attrs) -> np.ndarray:
+    x, u = arrays[:2]
+    (m, k), (top, left, bottom, right) = a.tile, a.padding
+    x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    windows = np.lib.stride_tricks.sliding_window_view(x, (m + 2, k + 2), axis=(2, 3))
+    tiles = windows[:, :, ::m, ::k]  # N I rows columns n n'
+    (at, _, bt), (at2, _, bt2) = matrices(m), matrices(k)
+    v = (bt.astype(x.dtype) @ tiles) @ bt2.T.astype(x.dtype)
+    products = np.einsum("nirsab,oiab->norsab", v, u)
+    y = (at.astype(x.dtype) @ products) @ at2.T.astype(x.dtype)
+    n, o, rows, columns = y.shape[:4]
+    out: np.ndarray = y.transpose(0, 1, 2, 4, 3, 5).reshape(n, o, rows * m, columns * k)
+    return out + arrays[2][:, None, None] if len(arrays) > 2 else out
+
+
+WINOGRAD: dict[str, OpDef] = {
+    # What a pass makes of conv2d; it has a schedule of its own and no element form.
+    "winograd_conv2d": OpDef(
+        "winograd_conv2d",
+        ("x", "u", "bias?"),
+        {"tile": REQUIRED, "padding": (0, 0, 0, 0)},
+        "contraction",
+        _infer,
+        _numpy,
+    ),
+}

@@ -1,0 +1,66 @@
+"""What convolutions share whatever their arithmetic: how finished channels are written.
+
+The output is in blocks of one vector of channels, panels of `vectors` blocks are computed at once;
+an epilogue runs on each finished element, and whoever writes the planes writes their zero halo.
+"""
+
+from __future__ import annotations
+
+from tensorkiln.arith import simplify
+from tensorkiln.base.errors import InternalError
+from tensorkiln.ir.expr import Expr, Load, Var, const, select
+from tensorkiln.ir.relax import RVar
+from tensorkiln.ir.stmt import Stmt, Store, seq
+from tensorkiln.schedule.access import simplify_value
+from tensorkiln.schedule.build import zero_border
+from tensorkiln.schedule.group import Group, static, view_index
+
+
+class ChannelBlocks:
+    """The output of a convolution, its bias and its epilogue."""
+
+    vectors: int
+    panels: int
+
+    def __init__(self, group: Group):
+        call, var = group.anchor, group.anchor_var
+        assert call is not None and var is not None
+        self.group, self.call, self.var, self.ot = group, call, var, group.out_type
+        self.lanes = self.ot.memory.block(1)
+        self.channels, self.height, self.width = map(size_of, self.ot.shape[1:])
+        self.blocks = -(-self.channels // self.lanes)
+
+    def set_panels(self, vectors: int) -> None:
+        """Say how many blocks of channels are computed at once."""
+        self.vectors, self.panels = vectors, -(-self.blocks // vectors)
+
+    def initial(self, block: Expr, lane: Expr) -> Expr:
+        """What a sum starts from: the bias of the channel, or zero."""
+        if len(self.call.args) < 3:
+            return const(0, self.ot.dtype)
+        bias = self.call.args[2]
+        assert isinstance(bias, RVar)
+        if bias.tensor.layout is None:
+            raise InternalError(f"{self.group.name}: the bias is not packed")
+        return Load(self.group.buffers[bias], (block, lane))
+
+    def finish(self, total: Expr, n: Expr, block: Expr, lane: Expr, h: Expr, w: Expr) -> Stmt:
+        """The epilogue of one channel of one pixel; channels past the last stay zero."""
+        bounds = {lane: (0, self.lanes - 1)} if isinstance(lane, Var) else {}
+        element = self.group.element(self.group.out_var, {self.var: lambda *_: total})
+        index = (n, simplify(block * self.lanes + lane, bounds), h, w)
+        value = simplify_value(element(*index), bounds)
+        if self.channels % self.lanes:
+            value = select(index[1] < self.channels, value, const(0, value.dtype))
+        at = tuple(simplify(i, bounds) for i in view_index(self.ot, index))
+        return Store(self.group.out, at, value)
+
+    def border(self, n: Expr, panel: Expr) -> Stmt:
+        """Zeros around the planes of one panel."""
+        blocks = [simplify(panel * self.vectors + o) for o in range(self.vectors)]
+        return seq(*(zero_border(self.group.out, self.ot, (n, block)) for block in blocks))
+
+
+def size_of(e: Expr) -> int:
+    """An extent of a convolution, which must be known."""
+    return static(e, "convolution extent")

@@ -1,0 +1,259 @@
+"""What a Winograd convolution computes, tile by tile: the plain program that `winograd.py`
+schedules.
+
+Input [N][C/v][H + halo][W + halo][v], transformed weights [OC/nr][n][n'][IC/v][v][nr], output like
+the input. Each tile of m x m' outputs is B^T D B of its n x n' inputs, a product over the input
+channels for each of the n n' values, and A^T P A of the products. The zero halo of the input
+stands for the padding.
+
+Sums are taken in shorter pieces than direct ones (accumulate.py), because the last transform
+enlarges their errors; the order depends on shapes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tensorkiln.arith import simplify
+from tensorkiln.ir.buffer import Buffer, buffer
+from tensorkiln.ir.expr import Expr, IntImm, Load, Var, as_expr, const, intrin
+from tensorkiln.ir.relax import RVar
+from tensorkiln.ir.stmt import Alloc, For, PrimFunc, Stmt, Store, seq
+from tensorkiln.ops.winograd import matrices
+from tensorkiln.schedule.build import loop, nest
+from tensorkiln.schedule.channel_blocks import ChannelBlocks, size_of
+from tensorkiln.schedule.group import Group, inplace_params, view_index
+
+# Products that one register sums before they join the total.
+SUM_TERMS = 32
+
+
+class Winograd(ChannelBlocks):
+    """The geometry of one convolution and its operands."""
+
+    def __init__(self, group: Group):
+        super().__init__(group)
+        x, u = self.call.args[:2]
+        assert isinstance(x, RVar) and isinstance(u, RVar)
+        self.x, self.u = group.buffers[x], group.buffers[u]
+        self.xt = x.tensor
+        self.set_panels(u.tensor.memory.axes[-1].modulus // self.lanes)
+        self.pad = self.call.attrs.padding[:2]
+        self.tile: tuple[int, int] = self.call.attrs.tile
+        self.inner = (self.tile[0] + 2, self.tile[1] + 2)
+        self.products = self.inner[0] * self.inner[1]
+        self.columns = self.width // self.tile[1]
+        self.tiles = self.height // self.tile[0] * self.columns
+        self.input_blocks = -(-size_of(self.xt.shape[1]) // self.lanes)
+        # Multiply-adds of one image; eight count as one scalar operation.
+        self.work = self.tiles * self.products * self.channels * self.input_blocks * self.lanes // 8
+
+    def corner(self, t: Expr) -> tuple[Expr, Expr]:
+        """Row and column of the first output of a tile."""
+        return (t // self.columns) * self.tile[0], (t % self.columns) * self.tile[1]
+
+    def input(self, n: Expr, block: Expr, lane: Expr, h: Expr, w: Expr) -> Load:
+        """An input under the first tap of output (h, w)."""
+        channel = simplify(block * self.lanes + lane)
+        index = view_index(self.xt, (n, channel, h - self.pad[0], w - self.pad[1]))
+        bounds = {lane: (0, self.lanes - 1)} if isinstance(lane, Var) else {}
+        return Load(self.x, tuple(simplify(i, bounds) for i in index))
+
+    def summands(self) -> tuple[int, int, int]:
+        """Blocks of input channels per piece, whole pieces, blocks of the last short one."""
+        size = max(1, SUM_TERMS // self.lanes)
+        return size, self.input_blocks // size, self.input_blocks % size
+
+
+def combination(row: Sequence[float], values: Sequence[Expr]) -> Expr | None:
+    """sum(row[k] * values[k]), the terms without a product first; None when there are none."""
+    order = sorted(range(len(row)), key=lambda k: abs(row[k]) != 1)
+    total: Expr | None = None
+    for k in order:
+        factor, x = float(np.float32(row[k])), values[k]
+        if factor == 0:
+            continue
+        if total is None:
+            total = x if factor == 1 else const(factor, x.dtype) * x
+        elif abs(factor) == 1:
+            total = total + x if factor == 1 else total - x
+        else:
+            total = intrin("fma", const(factor, x.dtype), x, total)
+    return total
+
+
+def input_transform(m: int, d: Sequence[Expr]) -> list[Expr]:
+    """B^T d. Rows of opposite points share their even and their odd part."""
+    bt = matrices(m)[2]
+    out = [_some(bt[0], d)]
+    for i in range(1, m + 1, 2):
+        row = bt[i]
+        lead = max(k for k in range(1, m + 2, 2) if row[k])
+        even = _some([0 if k % 2 else c for k, c in enumerate(row)], d)
+        odd = _some([c / row[lead] if k % 2 else 0 for k, c in enumerate(row)], d)
+        out += [_scaled(odd, row[lead], even), _scaled(odd, -row[lead], even)]
+    return [*out, _some(bt[-1], d)]
+
+
+def output_transform(m: int, p: Sequence[Expr]) -> list[Expr]:
+    """A^T p. Products at opposite points enter as their sum or their difference."""
+    at, pairs = matrices(m)[0], range(1, m + 1, 2)
+    sums, differences = ([f(p[i], p[i + 1]) for i in pairs] for f in (_add, _subtract))
+    out = []
+    for k in range(m):
+        row = [at[k, 0], *(at[k, i] for i in pairs), at[k, -1]]
+        out.append(_some(row, [p[0], *(differences if k % 2 else sums), p[-1]]))
+    return out
+
+
+def _some(row: Sequence[float], values: Sequence[Expr]) -> Expr:
+    total = combination(row, values)
+    assert total is not None
+    return total
+
+
+def _scaled(x: Expr, factor: float, rest: Expr) -> Expr:
+    """x * factor + rest."""
+    found = combination([1.0, factor], [rest, x])
+    assert found is not None
+    return found
+
+
+def _add(a: Expr, b: Expr) -> Expr:
+    return a + b
+
+
+def _subtract(a: Expr, b: Expr) -> Expr:
+    return a - b
+
+
+def winograd_program(c: Winograd) -> PrimFunc:
+    """for image, tile: transform inputs; for panel of channels: products, transform, epilogue."""
+
+    def tile(n: Expr, t: Expr) -> Stmt:
+        v = buffer("V", (c.products, c.input_blocks, c.lanes), c.ot.dtype, "local")
+
+        def panel(p: Expr) -> Stmt:
+            made = buffer("P", (c.products, c.vectors, c.lanes), c.ot.dtype, "local")
+            return Alloc(made, seq(_products(c, v, made, p), _outputs(c, made, n, p, t)))
+
+        return Alloc(v, seq(_inputs(c, v, n, t), _loop("panel", c.panels, panel)))
+
+    def image(n: Expr) -> Stmt:
+        border = loop("border", c.panels, lambda p: c.border(n, p))
+        return seq(border, _loop("t", c.tiles, lambda t: tile(n, t)))
+
+    return PrimFunc(
+        c.group.name, c.group.params, loop("n", c.ot.shape[0], image),
+        inplace=inplace_params(c.group), op_class="conv2d_winograd",
+    )  # fmt: skip
+
+
+def _loop(name: str, extent: int, body: Callable[[Expr], Stmt]) -> Stmt:
+    """A loop that schedules find even where it runs once."""
+    var = Var(name)
+    return For(var, IntImm(0), IntImm(extent), "serial", body(var))
+
+
+def _inputs(c: Winograd, v: Buffer, n: Expr, t: Expr) -> Stmt:
+    """V = B^T D B of every block of input channels: columns of D, then rows."""
+    (rows, columns), (h, w) = c.inner, c.corner(t)
+
+    def block(b: Expr) -> Stmt:
+        half = buffer("half", (rows, columns, c.lanes), c.ot.dtype, "local")
+
+        def column(j: Expr, lane: Expr) -> Stmt:
+            d = [c.input(n, b, lane, h + i, w + j) for i in range(rows)]
+            made = input_transform(c.tile[0], d)
+            return seq(*(Store(half, (as_expr(i), j, lane), x) for i, x in enumerate(made)))
+
+        def row(i: Expr, lane: Expr) -> Stmt:
+            d = [Load(half, (i, as_expr(j), lane)) for j in range(columns)]
+            made = input_transform(c.tile[1], d)
+            at = [simplify(i * columns + j) for j in range(columns)]
+            return seq(*(Store(v, (k, b, lane), x) for k, x in zip(at, made, strict=True)))
+
+        return Alloc(
+            half,
+            seq(
+                nest(["column", "l_column"], [columns, c.lanes], column),
+                nest(["row", "l_row"], [rows, c.lanes], row),
+            ),
+        )
+
+    return _loop("block", c.input_blocks, block)
+
+
+def _products(c: Winograd, v: Buffer, made: Buffer, panel: Expr) -> Stmt:
+    """P[x] = sum over the input channels of V[x] * U[x], for each transformed value x."""
+    size, whole, rest = c.summands()
+
+    def value(x: Expr) -> Stmt:
+        def piece(lo: Expr, count: int, first: bool) -> Stmt:
+            part = buffer("part", (c.vectors, c.lanes), c.ot.dtype, "local")
+
+            def term(g: Expr, k: Expr, o: Expr, lane: Expr) -> Stmt:
+                block = simplify(lo + g)
+                at = (panel, x // c.inner[1], x % c.inner[1], block, k, o * c.lanes + lane)
+                weight = Load(c.u, tuple(map(simplify, at)))
+                total = intrin("fma", Load(v, (x, block, k)), weight, Load(part, (o, lane)))
+                return Store(part, (o, lane), total)
+
+            def keep(o: Expr, lane: Expr) -> Stmt:
+                have, at = Load(part, (o, lane)), (x, o, lane)
+                return Store(made, at, have if first else Load(made, at) + have)
+
+            zero = const(0, part.dtype)
+            over: Callable[..., Stmt] = lambda name, body: nest(  # noqa: E731
+                [f"o_{name}", f"l_{name}"], part.shape, body
+            )
+            return Alloc(
+                part,
+                seq(
+                    over("zero", lambda o, lane: Store(part, (o, lane), zero)),
+                    nest(["g", "c", "o", "l"], [count, c.lanes, c.vectors, c.lanes], term),
+                    over("keep", keep),
+                ),
+            )
+
+        if not whole:
+            return piece(IntImm(0), rest, True)
+        others = loop("piece", whole - 1, lambda i: piece(simplify((i + 1) * size), size, False))
+        last = piece(as_expr(whole * size), rest, False) if rest else None
+        return seq(piece(IntImm(0), size, True), others, last)
+
+    return loop("x", c.products, value)
+
+
+def _outputs(c: Winograd, made: Buffer, n: Expr, panel: Expr, t: Expr) -> Stmt:
+    """A^T P A of every channel of a panel, columns first, and the epilogue."""
+    (rows, columns), (m, k), (h, w) = c.inner, c.tile, c.corner(t)
+
+    def vector(o: Expr) -> Stmt:
+        half = buffer("sums", (m, columns, c.lanes), c.ot.dtype, "local")
+        block = simplify(panel * c.vectors + o)
+
+        def column(j: Expr, lane: Expr) -> Stmt:
+            p = [Load(made, (simplify(j + i * columns), o, lane)) for i in range(rows)]
+            sums = output_transform(m, p)
+            return seq(*(Store(half, (as_expr(i), j, lane), x) for i, x in enumerate(sums)))
+
+        def row(i: Expr, lane: Expr) -> Stmt:
+            p = [Load(half, (i, as_expr(j), lane)) for j in range(columns)]
+            y = output_transform(k, p)
+            if len(c.call.args) > 2:
+                y = [c.initial(block, lane) + value for value in y]
+            return seq(*(c.finish(value, n, block, lane, simplify(h + i), simplify(w + j))
+                         for j, value in enumerate(y)))  # fmt: skip
+
+        return Alloc(
+            half,
+            seq(
+                nest(["column_out", "l_column"], [columns, c.lanes], column),
+                nest(["row_out", "l_row"], [m, c.lanes], row),
+            ),
+        )
+
+    return loop("out", c.vectors, vector)
