@@ -15,6 +15,7 @@ from tensorkiln.schedule.primitives import (
     Instruction,
     ScheduleError,
     blockize,
+    cache_write,
     compose_reduction,
     decompose_reduction,
     parallel,
@@ -67,6 +68,7 @@ BLOCKED = blockize(c.blur_twice, "i")
 ROWS_K = reorder(c.rows_times, "k", "i_1")
 
 STRIDED = parallel(reorder(c.flat, "j", "i"), "j")
+INSIDE = cache_write(BLOCKED, "t", "t", "local", at="i")
 LATER = partition(SUM, "k", 2)
 
 # program, primitive, arguments, options; what the message says; what the hint says
@@ -103,6 +105,7 @@ ROWS: list[tuple[PrimFunc, str, tuple[Any, ...], dict[str, Any], str, str]] = [
         "both may run at once",
         "keep it serial",
     ),
+    (INSIDE, "cache_write", ("t_o", "t_local"), {}, "inside block 't_o'", "inside its allocation"),
     (LATER, "decompose_reduction", ("C_1_1", "k_tail"), {}, "does not begin in", "first term"),
     (c.matmul, "set_scope", ("A", "local"), {}, "'A' is a parameter", "cache_read"),
     (c.blur_twice, "set_scope", ("t", "registers"), {}, "scope 'registers'", "mean 'register'"),

@@ -9,7 +9,7 @@ from tensorkiln.ir.attrs import NO_ATTRS
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.stmt import Alloc, Block, For, PrimFunc, Stmt, seq
-from tensorkiln.ir.visit import map_stmt
+from tensorkiln.ir.visit import map_stmt, walk_stmt
 from tensorkiln.schedule.primitives.boxes import Around, Box, accesses, region, same_memory
 from tensorkiln.schedule.primitives.compact import stale
 from tensorkiln.schedule.primitives.legality import require_order
@@ -145,6 +145,10 @@ def _cut_at(place: Place, at: str | None, buf: Buffer) -> tuple[int, Stmt]:
             raise place.fail(f"{buf.name!r} is allocated inside loop {at!r}",
                              f"its allocation is in loop {inner[-1]!r}")  # fmt: skip
         step = below(path, None, buf)
+    if any(isinstance(s, Alloc) and s.buffer is buf for s in walk_stmt(path[step])):
+        block = next(s.name for s in reversed(path) if isinstance(s, Block))
+        raise place.fail(f"{buf.name!r} is allocated inside block {block!r}",
+                         "name a block inside its allocation")  # fmt: skip
     return step, path[step]
 
 
