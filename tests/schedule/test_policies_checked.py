@@ -13,8 +13,8 @@ from tensorkiln.target import Target
 from tests.schedule.groups import groups_of
 from tests.transform.graphs import Build, graph, rand
 
-AVX512 = Target({"kind": "llvm", "mcpu": "x86-64-v4"})
-AVX2 = Target({"kind": "llvm", "mcpu": "x86-64-v3"})
+AVX512 = Target({"kind": "llvm", "mcpu": "x86-64-v4", "winograd": 4})
+AVX2 = Target({"kind": "llvm", "mcpu": "x86-64-v3", "winograd": 4})
 N, S = Var("N"), Var("S")
 
 

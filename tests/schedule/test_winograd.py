@@ -57,7 +57,7 @@ BATTERY = build()
 
 @pytest.fixture(scope="module", params=LEVELS)
 def run(request: pytest.FixtureRequest) -> Executor:
-    return Executor(BATTERY.compile(LEVELS[request.param]).jit())
+    return Executor(BATTERY.compile(LEVELS[request.param].replace(winograd=4)).jit())
 
 
 @pytest.mark.parametrize("name", BATTERY.cases)
@@ -66,11 +66,11 @@ def test_matches_float64(name: str, run: Executor) -> None:
 
 
 def test_kernels_need_no_support_library() -> None:
-    assert BATTERY.undefined(ARM) == set()
+    assert BATTERY.undefined(ARM.replace(winograd=4)) == set()
 
 
 def test_all_of_them_are_winograd_kernels() -> None:
-    kinds = [k.kernel_class for k in BATTERY.compile(Target("native")).kernels]
+    kinds = [k.kernel_class for k in BATTERY.compile(Target("native").replace(winograd=4)).kernels]
     assert "conv2d_direct" not in kinds
     assert kinds.count("conv2d_winograd") >= len(BATTERY.cases)
 
@@ -106,7 +106,5 @@ def test_errors_against_direct_sums(
 def test_a_filter_that_is_not_constant_is_refused() -> None:
     mod = graph(lambda g, x, u: g.winograd_conv2d(x, u, tile=(2, 2), padding=SAME),
                 x=(1, 16, 8, 8), u=(16, 16, 4, 4))  # fmt: skip
-    with pytest.raises(
-        UnsupportedError, match="winograd_conv2d .* needs a constant float32 filter"
-    ):
+    with pytest.raises(UnsupportedError, match="winograd_conv2d needs a constant float32 filter"):
         compile_module(mod, Target("native"))
