@@ -113,7 +113,9 @@ def test_every_part_is_visible(seen: Any) -> None:
     parts = told["parts"]
     assert (picture.width, picture.height) == (WIDTH, HEIGHT)
     assert len(parts["node"]) == 69 and len(parts["block"]) > 5
-    assert len(parts["texts"]) == 4  # three sides, and the folded one
+    assert (
+        len(parts["texts"]) == 5
+    )  # three sides, and the folded ones: the schedule, the source nodes
     for name in ("graph", "diff", "kernel", "memory"):
         ((x, y, w, h),) = parts[name]
         assert w > 300 and h > 150, name

@@ -70,7 +70,7 @@ class Symbolic:
     """Sizes come as a shape; a row of n numbers twice, through a storage of n numbers."""
 
     @T.prim_func(private=True)
-    def double(
+    def twice(
         x: T.Buffer(("n",), "float32", align=4), y: T.Buffer(("n",), "float32", align=4), n: T.int64
     ):
         for i in range(n):
@@ -88,8 +88,8 @@ class Symbolic:
         y: T.Buffer(("n",), "float32", align=4),
         n: T.int64,
     ):
-        T.call(Symbolic.double, x, storages[0], n)
-        T.call(Symbolic.double, storages[0], y, n)
+        T.call(Symbolic.twice, x, storages[0], n)
+        T.call(Symbolic.twice, storages[0], y, n)
 
     @R.function
     def main(x: R.Tensor(("n",), "float32")) -> R.Tensor(("n",), "float32"):

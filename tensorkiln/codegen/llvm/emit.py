@@ -7,6 +7,8 @@ so no mid-level optimisation pass is needed but SROA (register buffers are one a
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tensorkiln.base.errors import InternalError
 from tensorkiln.codegen.llvm.drop_starts import drop_starts
 from tensorkiln.codegen.llvm.lines import FunctionState
@@ -21,6 +23,7 @@ from tensorkiln.ir.expr import (
     Expr,
     Load,
     Var,
+    const,
     int_value,
 )  # fmt: skip
 from tensorkiln.ir.stmt import (
@@ -39,7 +42,7 @@ from tensorkiln.ir.stmt import (
     Store,
     While,
 )
-from tensorkiln.ir.visit import has_load, stmt_exprs, walk, walk_stmt
+from tensorkiln.ir.visit import has_load, stmt_exprs, substitute_stmt, walk, walk_stmt
 from tensorkiln.target import Target
 
 
@@ -101,6 +104,10 @@ class Emitter(Values):
 
     def _parallel(self, loop: For) -> None:
         """Outline a parallel loop and hand it to the pool; captures travel in a struct."""
+        if int_value(loop.lo) != 0:  # tasks count from 0
+            task = Var(loop.var.name, loop.var.dtype)
+            body = substitute_stmt(loop.body, {loop.var: task + loop.lo})
+            loop = replace(loop, var=task, lo=const(0, task.dtype), body=body)
         st = self._state
         k = self.body_count
         self.body_count += 1
