@@ -174,6 +174,16 @@ CASES: list[Case] = [
     ("ConvTranspose", [f(1, 4, 5, 4), f(4, 3, 3, 3)], 11, (1,), {
         "group": 2, "dilations": [2, 1]}),
     ("ConvTranspose", [f(1, 2, 6), f(2, 3, 4)], 11, (1,), {"strides": [3], "pads": [1, 1]}),
+    ("ConvTranspose", [f(2, 4, 5, 4), f(4, 3, 2, 4), f(6)], 11, (1, 2), {
+        "group": 2, "strides": [2, 3], "dilations": [3, 2], "pads": [0, 2, 1, 3]}),
+    ("ConvTranspose", [f(1, 3, 4, 3), f(3, 2, 1, 2)], 11, (1,), {
+        "strides": [3, 4], "output_padding": [2, 3]}),
+    ("ConvTranspose", [f(1, 3, 6, 5), f(3, 2, 4, 4), f(2)], 11, (1, 2), {
+        "strides": [2, 2], "pads": [5, 3, 4, 3]}),
+    *(("ConvTranspose", [f(1, 2, 4, 3), f(2, 3, 3, 4)], 11, (1,), {
+        "strides": [2, 3], "auto_pad": p}) for p in ("SAME_UPPER", "SAME_LOWER", "VALID")),
+    ("ConvTranspose", [f(1, 2, 4, 3), f(2, 3, 3, 4)], 11, (1,), {
+        "strides": [2, 3], "output_shape": [8, 11]}),
     ("MaxPool", [X4], 11, (), {
         "kernel_shape": [3, 2], "strides": [2, 2], "pads": [1, 0, 1, 1], "ceil_mode": 1}),
     ("MaxPool", [X4], 11, (), {"kernel_shape": [2, 2], "dilations": [2, 3]}),

@@ -110,12 +110,16 @@ def conv_transpose(
     output_padding: Ints | None = None, output_shape: Ints | None = None,
     pads: Ints | None = None, strides: Ints | None = None,
 ) -> Val:  # fmt: skip
-    """A convolution of the operand with zeros between its elements, by the mirrored kernel."""
+    """One convolution makes, of each element, the block of stride x stride results around it.
+
+    Result o = stride * q + r sums x[q - u] * w[r + stride * u]: the phases r are output channels
+    of a convolution by every stride-th tap, mirrored, and then take their places in the image.
+    """
     n = _spatial(g, x)
     if g.rank(w) != n + 2:
         raise malformed(f"the weights have {g.rank(w)} dimensions, the operand {n + 2}")
-    image, kernel_w = _image(g, x), _mirrored(g, _image(g, w), group)
-    kernel = tuple(int_value(d) or 1 for d in g.shape(kernel_w)[2:])
+    image, w = _image(g, x), _image(g, w)
+    kernel = tuple(int_value(d) or 1 for d in g.shape(w)[2:])
     step, dilation = _pair(strides, n, "strides"), _pair(dilations, n, "dilations")
     extra = (0, 0) if output_padding is None else _pair(output_padding, n, "output_padding", 0)
     extra = (0, extra[1]) if n == 1 else extra
@@ -125,43 +129,79 @@ def conv_transpose(
     else:
         given = None if auto_pad == "VALID" else pads
         cut = _padding(g, x, "NOTSET", given, (1, 1), (1, 1), (1, 1))
-    # The stuffed image carries (stride - 1) zeros behind each element, the last ones too many.
-    before = [window[i] - 1 - cut[i] for i in (0, 1)]
-    after = [window[i] - 1 - cut[i + 2] + extra[i] - (step[i] - 1) for i in (0, 1)]
-    stuffed = _padded(g, _stuffed(g, image, step), before, after)
-    args = [stuffed, kernel_w] + ([b] if b is not None else [])
-    y = g.emit("conv2d", *args, dilation=dilation, groups=group)
-    return _back(g, y, n)
+    if step != (1, 1) and dilation != (1, 1):
+        w, dilation = _dilated(g, w, dilation, window), (1, 1)
+    last = [window[i] - 1 - cut[i + 2] + extra[i] for i in (0, 1)]  # of the taps, at the far edge
+    near = [-(-window[i] // step[i]) - 1 - cut[i] // step[i] for i in (0, 1)]
+    far = [last[i] // step[i] for i in (0, 1)]
+    image = _cropped(g, image, [min(p, 0) for p in (*near, *far)])
+    args = [image, _phases(g, w, group, step)]
+    if b is not None:
+        args.append(_of_phases(g, b, group, step))
+    y = g.emit(
+        "conv2d", *args, padding=tuple(max(p, 0) for p in (*near, *far)), dilation=dilation,
+        groups=group,
+    )  # fmt: skip
+    y = _interleaved(g, y, group, step)
+    ends = (
+        *(-(cut[i] % step[i]) for i in (0, 1)),
+        *(last[i] % step[i] + 1 - step[i] for i in (0, 1)),
+    )
+    return _back(g, _cropped(g, y, ends), n)
 
 
-def _mirrored(g: Context, w: Val, groups: int) -> Val:
-    """[C, M/g, kh, kw] as the weights [M, C/g, kh, kw] of a plain convolution."""
+def _cropped(g: Context, x: Val, pads: Sequence[int]) -> Val:
+    """The image without -pads elements at the top, left, bottom and right."""
+    return pad(g, x, pads, (2, 3), "constant", 0.0)
+
+
+def _phases(g: Context, w: Val, groups: int, step: tuple[int, int]) -> Val:
+    """[C, M/g, kh, kw] as the weights [g sh sw M/g, C/g, kh/sh, kw/sw] of a plain convolution."""
     c, m, kh, kw = (int_value(d) for d in g.shape(w))
     if c is None or m is None or kh is None or kw is None:
         raise unsupported("the weights have symbolic dimensions")
     if groups < 1 or c % groups:
         raise malformed(f"group={groups} does not divide {c} channels")
+    (sh, sw), (th, tw) = step, (-(-kh // step[0]), -(-kw // step[1]))
+    whole = pad(g, w, (0, 0, th * sh - kh, tw * sw - kw), (2, 3), "constant", 0.0)
+    split = g.reshape(whole, (groups, c // groups, m, th, sh, tw, sw))
     turned = g.emit(
-        "slice", w, begin=(0, 0, kh - 1, kw - 1), strides=(1, 1, -1, -1), shape=(c, m, kh, kw)
-    )
-    split = g.reshape(turned, (groups, c // groups, m, kh, kw))
-    return g.reshape(g.transpose(split, (0, 2, 1, 3, 4)), (groups * m, c // groups, kh, kw))
+        "slice", split, begin=(0, 0, 0, th - 1, 0, tw - 1, 0), strides=(1, 1, 1, -1, 1, -1, 1),
+        shape=(groups, c // groups, m, th, sh, tw, sw),
+    )  # fmt: skip
+    ordered = g.transpose(turned, (0, 4, 6, 2, 1, 3, 5))
+    return g.reshape(ordered, (groups * sh * sw * m, c // groups, th, tw))
 
 
-def _stuffed(g: Context, x: Val, step: tuple[int, int]) -> Val:
-    """[N, C, H*sh, W*sw] with the operand's elements at multiples of the strides, else zero."""
+def _of_phases(g: Context, bias: Val, groups: int, step: tuple[int, int]) -> Val:
+    """[M] as [g sh sw M/g]: once for each phase."""
+    m = int_value(g.shape(bias)[0])
+    if m is None or m % groups:
+        raise malformed(f"group={groups} does not divide the bias")
+    copies = step[0] * step[1]
+    each = g.reshape(bias, (groups, 1, m // groups))
+    wide = g.emit("broadcast_to", each, shape=(groups, copies, m // groups))
+    return g.reshape(wide, (m * copies,))
+
+
+def _interleaved(g: Context, y: Val, groups: int, step: tuple[int, int]) -> Val:
+    """[N, g sh sw M/g, H, W] as [N, M, H sh, W sw]."""
     if step == (1, 1):
-        return x
-    n, c, h, w = g.shape(x)
-    wide = g.reshape(x, (n, c, h, 1, w, 1))
-    after = (0, 0, 0, step[0] - 1, 0, step[1] - 1)
+        return y
+    (n, channels, h, w), (sh, sw) = g.shape(y), step
+    m = (int_value(channels) or 0) // (groups * sh * sw)
+    wide = g.reshape(y, (n, groups, sh, sw, m, h, w))
+    return g.reshape(g.transpose(wide, (0, 1, 4, 5, 2, 6, 3)), (n, groups * m, h * sh, w * sw))
+
+
+def _dilated(g: Context, w: Val, dilation: tuple[int, int], window: Sequence[int]) -> Val:
+    """The weights with zeros between their taps, [C, M/g, *window]."""
+    c, m, kh, kw = g.shape(w)
+    wide = g.reshape(w, (c, m, kh, 1, kw, 1))
+    after = (0, 0, 0, dilation[0] - 1, 0, dilation[1] - 1)
     wide = g.emit("pad", wide, before=(0,) * 6, after=after)
-    return g.reshape(wide, (n, c, h * step[0], w * step[1]))
-
-
-def _padded(g: Context, x: Val, before: Sequence[int], after: Sequence[int]) -> Val:
-    """Zeros around the image; negative numbers cut."""
-    return pad(g, x, (*before, *after), (2, 3), "constant", 0.0)
+    wide = g.reshape(wide, (c, m, kh * dilation[0], kw * dilation[1]))
+    return _cropped(g, wide, (0, 0, 1 - dilation[0], 1 - dilation[1]))
 
 
 def _transposed_same(
