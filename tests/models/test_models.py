@@ -37,6 +37,7 @@ FAST = (
     "bert_2",
     "bert_2-legacy11",
     "gpt2_2",
+    "llama_2",
 )
 BIG = (
     "resnet50",
@@ -44,6 +45,11 @@ BIG = (
     "vit_b16",
     "bert",
     "gpt2",
+    "squeezenet",
+    "densenet121",
+    "efficientnet_b0",
+    "llama_1",
+    "llama_128",
     *(f"light_{name}" for name in light.NAMES if name != "squeezenet"),
     # The same networks as other exporters and opsets write them.
     "mlp-legacy11",

@@ -77,6 +77,13 @@ def _gpt2(name: str, layers: int) -> Network:
     return Network(name, "gpt2", "Gpt2", _GPT2_INPUTS, ("logits",), sizes, {"layers": layers})
 
 
+def _llama(name: str, layers: int, vocabulary: int, sequence: int) -> Network:
+    ids = Input("input_ids", "ids", ("batch", "sequence"), vocabulary)
+    sizes = {"batch": 1, "sequence": sequence}
+    arguments = {"layers": layers, "vocabulary": vocabulary}
+    return Network(name, "llama", "Llama", (ids,), ("logits",), sizes, arguments)
+
+
 _MLP_INPUT = Input("x", "features", ("batch", 784))
 NETWORKS: dict[str, Network] = {
     network.name: network
@@ -94,6 +101,12 @@ NETWORKS: dict[str, Network] = {
         _bert("bert_2_sdpa", 2, sdpa=True),
         _gpt2("gpt2", 12),
         _gpt2("gpt2_2", 2),
+        _image("squeezenet", "squeezenet", "SqueezeNet"),
+        _image("densenet121", "densenet", "DenseNet"),
+        _image("efficientnet_b0", "efficientnet", "EfficientNet"),
+        _llama("llama_1", 8, 32000, sequence=1),
+        _llama("llama_128", 8, 32000, sequence=128),
+        _llama("llama_2", 2, 1000, sequence=24),
     )
 }
 
