@@ -1,8 +1,9 @@
-"""`python -m bench`: ours against ONNX Runtime, OpenVINO and torch.compile, interleaved.
+"""`python -m bench`: ours against other engines, interleaved.
 
 Every (model, thread count) is measured in a fresh process that is pinned to as many CPUs as it may
 use threads; inside it the contenders take turns on the same inputs. Times are of one inference
-from Python, NumPy in and out.
+from Python, NumPy in and out. Results are kept in bench/results.jsonl, from which
+`python -m bench.results` writes bench/RESULTS.md.
 """
 
 from __future__ import annotations
@@ -10,19 +11,33 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from bench.contenders import OURS, PEERS
+from bench.contenders import OURS
+from bench.peers import PEERS
 from bench.report import result_lines, summary_lines
+from bench.store import ROOT, add, machine
 
-ROOT = Path(__file__).resolve().parents[1]
-MODELS = ("resnet18", "resnet50", "mobilenetv2", "bert", "vit_b16", "mlp")
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+MODELS = (
+    "mlp",
+    "resnet18",
+    "resnet50",
+    "mobilenetv2",
+    "bert",
+    "vit_b16",
+    "gpt2",
+    "convnext_t",
+    "squeezenet",
+    "densenet121",
+    "efficientnet_b0",
+    "llama_1",
+    "llama_128",
+)
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TVM_NUM_THREADS")
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -34,7 +49,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--no-ours", action="store_true", help="measure the peers only")
     parser.add_argument("--reps", type=int, default=15, help="least number of turns each")
     parser.add_argument("--seconds", type=float, default=5.0, help="least time per model")
-    parser.add_argument("--json", type=Path, default=Path("bench-result.json"))
+    parser.add_argument("--lock", default="", help="file to lock while timing")
     options = parser.parse_args(arguments)
     from tests.zoo.registry import EXPORTS
 
@@ -67,6 +82,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
         command = [sys.executable, "-m", "bench.measure", str(spec_path), str(result_path)]
         done = subprocess.run(
             command,
+            stdout=sys.stderr,  # peers print a lot
             cwd=ROOT,
             env=environment,
             preexec_fn=lambda: os.sched_setaffinity(0, cpus),
@@ -77,16 +93,8 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
         return json.loads(result_path.read_text(encoding="utf-8"))
 
 
-def cpu_name() -> str:
-    """The processor's name, where the system tells it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    found = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return found[0] if found else platform.processor()
-
-
 def main(arguments: list[str] | None = None) -> None:
-    """Measures everything asked for, prints blocks and a summary, writes JSON."""
+    """Measures everything asked for, keeps it, prints blocks and a summary."""
     from tests.zoo.export import model_path
     from tests.zoo.registry import EXPORTS
 
@@ -103,16 +111,12 @@ def main(arguments: list[str] | None = None) -> None:
                 "contenders": contenders,
                 "reps": options.reps,
                 "seconds": options.seconds,
+                "lock": options.lock,
             }
-            result = measure(spec)
-            results.append(result)
-            print("\n".join(result_lines(result)), flush=True)
-    machine = {"cpu": cpu_name(), "system": platform.platform(), "cpus": os.cpu_count()}
-    report = {"machine": machine, "results": results}
-    options.json.write_text(json.dumps(report, indent=1), encoding="utf-8")
-    print(f"\n{machine['cpu']}, {machine['system']}\n")
+            results.append(add("latency", name, threads, measure(spec)))
+            print("\n".join(result_lines(results[-1])), flush=True)
+    print(f"\n{machine()}\n")
     print("\n".join(summary_lines(results)))
-    print(f"\nAll times: {options.json}")
 
 
 if __name__ == "__main__":

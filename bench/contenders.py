@@ -1,8 +1,4 @@
-"""The engines that are measured. Each one turns a case and a thread count into a callable.
-
-Third parties are imported when a contender is prepared, never before, so that one that is missing
-becomes a row that says so.
-"""
+"""What is measured: a case, and what turns it into a callable. Tensorkiln is here."""
 
 from __future__ import annotations
 
@@ -25,6 +21,7 @@ class Case:
     network: str
     path: Path
     inputs: Mapping[str, Array]
+    folder: Path  # for files of contenders; lives as long as the runners
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +36,11 @@ class Contender:
 
     def missing(self) -> str:
         """Empty when the package can be imported, else the sentence for the table."""
-        return "" if importlib.util.find_spec(self.package) else "not installed"
+        try:
+            found = importlib.util.find_spec(self.package)
+        except ModuleNotFoundError:  # of the package's parent
+            found = None
+        return "" if found else f"not installed (pip install {self.distribution})"
 
     def version(self) -> str:
         """Version of the installed distribution, empty when it has none."""
@@ -51,16 +52,11 @@ class Contender:
 
 def _ours(case: Case, threads: int) -> Runner:
     """Compile, export, load, run: the road a user takes. Threads come from KILN_NUM_THREADS."""
-    import tempfile
-
     import tensorkiln as tk
 
     module = tk.frontend.from_onnx(case.path)
-    executable = tk.compile(module, target=None)
-    with tempfile.TemporaryDirectory() as folder:
-        library_path = Path(folder) / f"{case.network}.so"
-        executable.export_library(library_path)
-        library = tk.runtime.load_module(library_path)
+    path = tk.compile(module).export_library(case.folder / f"{case.network}.so")
+    library = tk.runtime.load_module(path)
     main = tk.runtime.Executor(library, tk.cpu())["main"]
     arrays = tuple(case.inputs.values())
 
@@ -72,71 +68,4 @@ def _ours(case: Case, threads: int) -> Runner:
     return run
 
 
-def _onnxruntime(case: Case, threads: int) -> Runner:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(
-        str(case.path), options, providers=["CPUExecutionProvider"]
-    )
-    feeds = dict(case.inputs)
-    return lambda: tuple(session.run(None, feeds))
-
-
-def _openvino(case: Case, threads: int) -> Runner:
-    import openvino
-
-    core = openvino.Core()
-    options = {
-        "INFERENCE_NUM_THREADS": threads,
-        "NUM_STREAMS": 1,
-        "PERFORMANCE_HINT": "LATENCY",
-        "ENABLE_CPU_PINNING": True,
-        "INFERENCE_PRECISION_HINT": "f32",
-    }
-    compiled = core.compile_model(str(case.path), "CPU", options)
-    request = compiled.create_infer_request()
-    feeds = {compiled.input(name): values for name, values in case.inputs.items()}
-
-    def run() -> tuple[Array, ...]:
-        found = request.infer(feeds, share_inputs=True, share_outputs=True)
-        return tuple(found[port] for port in compiled.outputs)
-
-    return run
-
-
-def _torch(case: Case, threads: int) -> Runner:
-    import torch
-    import torch._dynamo
-    import torch._inductor.config
-
-    from tests.zoo.export import build
-
-    torch.set_num_threads(threads)
-    torch._dynamo.reset()
-    torch._inductor.config.freezing = True
-    compiled = torch.compile(build(case.network))
-    tensors = [torch.from_numpy(values) for values in case.inputs.values()]
-
-    def run() -> tuple[Array, ...]:
-        with torch.no_grad():
-            result = compiled(*tensors)
-        outputs = result if isinstance(result, tuple) else (result,)
-        return tuple(output.numpy() for output in outputs)
-
-    run()  # Compiles here, so that what it raises belongs to preparation.
-    return run
-
-
 OURS = Contender("ours", "Tensorkiln", "tensorkiln", "tensorkiln", _ours)
-PEERS: dict[str, Contender] = {
-    peer.name: peer
-    for peer in (
-        Contender("ort", "ONNX Runtime", "onnxruntime", "onnxruntime", _onnxruntime),
-        Contender("openvino", "OpenVINO", "openvino", "openvino", _openvino),
-        Contender("torch", "torch.compile", "torch", "torch", _torch),
-    )
-}

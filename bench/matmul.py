@@ -10,39 +10,15 @@ from __future__ import annotations
 import re
 import runpy
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import tensorkiln as tk
-from tensorkiln.script import T
+from bench.limits import compiled, fma_peak, least
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "schedules.md"
 SECTION = "## A fast matrix product"
-STEPS, CHAINS = 1_000_000, 16
-
-
-def peak_program(lanes: int, chains: int) -> Any:
-    """`chains` registers of `lanes` numbers, each multiplied and added to STEPS times."""
-
-    @T.prim_func
-    def peak(X: T.Buffer((lanes,), "float32"), Y: T.Buffer((lanes,), "float32")) -> None:
-        acc = T.alloc_buffer((chains, lanes), "float32", scope="register")
-        for r in T.unroll(chains):
-            for v in T.vectorized(lanes):
-                acc[r, v] = X[v]
-        for _step in range(STEPS):
-            for r in T.unroll(chains):
-                for v in T.vectorized(lanes):
-                    acc[r, v] = T.fma(acc[r, v], X[v], X[v])
-        for r in T.unroll(chains):
-            for v in T.vectorized(lanes):
-                Y[v] = Y[v] + acc[r, v]
-
-    return peak
 
 
 def product_of_page() -> Any:
@@ -57,28 +33,13 @@ def product_of_page() -> Any:
         return runpy.run_path(str(file))["s"].func
 
 
-def compiled(func: Any) -> Callable[..., object]:
-    """The function of a library that holds only it."""
-    return tk.compile(tk.IRModule((func,)), "native", relax_pipeline=None).jit()[func.name]
-
-
-def least(run: Callable[[], object]) -> float:
-    """Seconds of one call."""
-    start = time.thread_time()
-    run()
-    return time.thread_time() - start
-
-
 def main() -> None:
     """Print both in GFLOP/s, and the share of the peak."""
-    lanes = tk.Target("native").vector_lanes("float32")
-    chains = CHAINS if tk.Target("native").num_vector_registers >= 32 else 12
-    x, y = np.full(lanes, 0.5, np.float32), np.zeros(lanes, np.float32)
     a, b = np.random.default_rng(0).normal(size=(2, 1024, 1024)).astype(np.float32)
     c = np.zeros_like(a)
-    peak, product = compiled(peak_program(lanes, chains)), compiled(product_of_page())
-    times = [(least(lambda: peak(x, y)), least(lambda: product(a, b, c))) for _ in range(30)]
-    top = 2 * lanes * chains * STEPS / min(t for t, _ in times) / 1e9
+    (peak, operations), product = fma_peak(), compiled(product_of_page())
+    times = [(least(peak), least(lambda: product(a, b, c))) for _ in range(30)]
+    top = operations / min(t for t, _ in times) / 1e9
     reached = 2 * 1024**3 / min(t for _, t in times) / 1e9
     print(f"FMA peak of one core   {top:7.1f} GFLOP/s")
     print(f"1024^3 matrix product  {reached:7.1f} GFLOP/s, {reached / top:.0%} of it")

@@ -7,37 +7,48 @@ anything is imported: `python -m bench.measure SPEC.json RESULT.json`.
 from __future__ import annotations
 
 import json
-import os
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
-from bench.contenders import OURS, PEERS, Array, Case, Contender, Runner
+from bench.contenders import OURS, Array, Case, Contender, Runner
+from bench.peers import PEERS
 from tensorkiln.tune.measure import measure
 
 RTOL, ATOL = 1e-3, 1e-4
+# A contender whose first call takes that many times the fastest one's gets no turns: it would take
+# most of the time and cannot become the best.
+TOO_SLOW = 10.0
 
 
 @dataclass(slots=True)
 class Row:
-    """What became of one contender. `status` is "ok" or the reason why there are no times."""
+    """What became of one contender. `status` is "ok" or the reason why there are no times; a
+    `count` of 1 is that of a contender that was too slow for more."""
 
     name: str
     label: str
     version: str
     status: str = "ok"
     prepare_s: float = 0.0
+    first_ms: float = 0.0
     min_ms: float = 0.0
     median_ms: float = 0.0
     count: int = 0
 
 
-def prepare(contenders: list[Contender], case: Case, threads: int) -> dict[str, tuple[Row, Runner]]:
+Prepared = dict[str, tuple[Row, Runner]]
+
+
+def prepare(contenders: list[Contender], case: Case, threads: int) -> Prepared:
     """Compiles every contender for the case; one that fails keeps a row with the reason."""
-    prepared: dict[str, tuple[Row, Runner]] = {}
+    prepared: Prepared = {}
     for contender in contenders:
         row = Row(contender.name, contender.label, contender.version())
         row.status = contender.missing() or "ok"
@@ -47,24 +58,26 @@ def prepare(contenders: list[Contender], case: Case, threads: int) -> dict[str, 
             try:
                 runner = contender.prepare(case, threads)
             except Exception as error:  # The table reports it, whatever it is.
-                row.status = f"failed: {type(error).__name__}: {str(error).splitlines()[0][:120]}"
+                first = (str(error).splitlines() or [""])[0].replace(str(case.folder), "")
+                row.status = f"failed: {type(error).__name__}: {first[:120]}"
             row.prepare_s = time.perf_counter() - start
         prepared[contender.name] = (row, runner)
     return prepared
 
 
-def check(prepared: dict[str, tuple[Row, Runner]]) -> None:
+def check(prepared: Prepared) -> None:
     """Compares every contender's outputs with the first peer's; wrong ones are not timed."""
-    names = [name for name, (row, _) in prepared.items() if row.status == "ok"]
-    reference_name = next((n for n in ("ort", "openvino", "torch") if n in names), None)
-    if reference_name is None:
-        return
-    reference = [np.array(a) for a in prepared[reference_name][1]()]
-    for name in names:
-        row, runner = prepared[name]
-        difference = mismatch(reference, list(runner()))
+    outputs: dict[str, list[Array]] = {}
+    for name, (row, runner) in prepared.items():
+        if row.status == "ok":
+            start = time.perf_counter()
+            outputs[name] = [np.array(a) for a in runner()]
+            row.first_ms = (time.perf_counter() - start) * 1e3
+    reference = next((outputs[n] for n in PEERS if n in outputs), None)
+    for name, found in outputs.items():
+        difference = mismatch(reference, found) if reference is not None else ""
         if difference:
-            row.status = f"wrong result: {difference}"
+            prepared[name][0].status = f"wrong result: {difference}"
 
 
 def mismatch(expected: list[Array], received: list[Array]) -> str:
@@ -81,32 +94,49 @@ def mismatch(expected: list[Array], received: list[Array]) -> str:
     return ""
 
 
-def interleave(prepared: dict[str, tuple[Row, Runner]], reps: int, seconds: float) -> None:
+def interleave(prepared: Prepared, reps: int, seconds: float) -> None:
     """Round-robin turns until every contender has `reps` calls and `seconds` have passed."""
-    active = {name: run for name, (row, run) in prepared.items() if row.status == "ok"}
+    rows = {name: row for name, (row, _) in prepared.items() if row.status == "ok"}
+    fastest = min((row.first_ms for row in rows.values()), default=0.0)
+    slow = {name for name, row in rows.items() if row.first_ms > max(1e3, TOO_SLOW * fastest)}
+    for name in slow:
+        row = rows[name]
+        row.min_ms, row.median_ms, row.count = row.first_ms, row.first_ms, 1
+    active = {name: prepared[name][1] for name in rows if name not in slow}
     for name, timing in measure(active, reps=reps, seconds=seconds / max(1, len(active))).items():
-        row = prepared[name][0]
+        row = rows[name]
         row.min_ms, row.median_ms, row.count = timing.min_ms, timing.median_ms, timing.count
 
 
+@contextmanager
+def alone(lock: str) -> Iterator[None]:
+    """Hold a lock file while timing, where one is given."""
+    if not lock:
+        yield
+        return
+    import fcntl
+
+    with Path(lock).open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def main(spec_path: str, result_path: str) -> None:
-    """Runs one spec: network, path, threads, contenders, reps, seconds."""
+    """Runs one spec: network, path, threads, contenders, reps, seconds, lock."""
     from tests.zoo.registry import NETWORKS, inputs
 
     spec = json.loads(Path(spec_path).read_text(encoding="utf-8"))
     network = NETWORKS[spec["network"]]
-    case = Case(network.name, Path(spec["path"]), inputs(network, seed=0))
     everyone = {OURS.name: OURS, **PEERS}
-    prepared = prepare([everyone[name] for name in spec["contenders"]], case, spec["threads"])
-    check(prepared)
-    interleave(prepared, spec["reps"], spec["seconds"])
-    result = {
-        "network": network.name,
-        "threads": spec["threads"],
-        "cpus": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
-        "rows": [asdict(row) for row, _ in prepared.values()],
-    }
-    Path(result_path).write_text(json.dumps(result), encoding="utf-8")
+    contenders = [everyone[name] for name in spec["contenders"]]
+    with tempfile.TemporaryDirectory(prefix="kiln-bench-") as folder:
+        case = Case(network.name, Path(spec["path"]), inputs(network, seed=0), Path(folder))
+        prepared = prepare(contenders, case, spec["threads"])
+        with alone(spec["lock"]):
+            check(prepared)
+            interleave(prepared, spec["reps"], spec["seconds"])
+    rows = [asdict(row) for row, _ in prepared.values()]
+    Path(result_path).write_text(json.dumps({"rows": rows}), encoding="utf-8")
 
 
 if __name__ == "__main__":

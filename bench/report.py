@@ -33,10 +33,9 @@ def geometric_mean(values: list[float]) -> float:
 
 def result_lines(result: Result) -> list[str]:
     """The block of one model at one thread count."""
-    cpus = ",".join(map(str, result["cpus"]))
-    lines = [f"{result['network']}, {result['threads']} thread(s), on CPU {cpus}"]
+    lines = [f"{result['model']}, {result['threads']} thread(s)"]
     for row in result["rows"]:
-        head = f"  {row['label']:<14}{row['version']:<12}"
+        head = f"  {row['label']:<14}{row['version']:<13} "
         if row["status"] != "ok":
             lines.append(f"{head}{row['status']}")
         else:
@@ -73,7 +72,7 @@ def summary_lines(results: list[Result]) -> list[str]:
         cells = [cell(rows[label]) if label in rows else "not asked for" for label in labels]
         best, value = best_peer(result, "min_ms"), ratio(result, "min_ms")
         cells += [best[0] if best else "-", f"{value:.3f}" if value is not None else "-"]
-        lines.append(f"| {result['network']} | {result['threads']} | " + " | ".join(cells) + " |")
+        lines.append(f"| {result['model']} | {result['threads']} | " + " | ".join(cells) + " |")
     for threads in sorted({result["threads"] for result in results}):
         group = [result for result in results if result["threads"] == threads]
         ratios = [value for result in group if (value := ratio(result, "min_ms")) is not None]

@@ -1,0 +1,161 @@
+"""C around every kernel call of a model: a clock, or whatever else observes kernels where they run.
+
+A kernel timed alone has its weights in the cache. Here the file that calls the kernels is compiled
+with a clock around each call, so that a kernel finds memory as it does in the real run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tensorkiln.artifact import Artifact, ArtifactSet
+from tensorkiln.base.errors import InternalError, UnsupportedError
+from tensorkiln.codegen.host_function import HostFunction
+from tensorkiln.codegen.run_c import prototypes
+from tensorkiln.executable import Executable
+from tensorkiln.runtime import Executor, load_module
+from tensorkiln.runtime.tensor import Array
+
+_CLOCK = "clock.c"
+_TICKS = "kiln_ticks"
+
+
+@dataclass(frozen=True, slots=True)
+class CallTime:
+    """One call of a kernel in a run: the least and the median microseconds of `runs` runs, and the
+    node of the model it computes."""
+
+    symbol: str
+    node: str
+    micros: float
+    median: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunTime:
+    """Microseconds of the fastest whole run, seen from Python, and of each call in it."""
+
+    micros: float
+    runs: int
+    calls: tuple[CallTime, ...]
+
+
+def around_calls(
+    exe: Executable, before: str, after: str, head: str = "", files: Mapping[str, str] = {}
+) -> Executable:
+    """The executable whose functions execute C `before` and `after` each call of a kernel.
+
+    In both, `SYMBOL` is the kernel's name as a string. `head` is C that stands before, `files` are
+    further C files. UnsupportedError where functions run as host steps.
+    """
+    if exe.outer is not None:
+        raise UnsupportedError("functions of host steps (branches, loops) have no call plan")
+    declared = prototypes(exe.functions)
+    symbols = dict.fromkeys(call.symbol for f in exe.functions for call in f.calls)
+    macros = [_macro(s, before, after) for s in symbols]  # a macro does not expand in itself
+    entry = exe.artifacts["entry.c"]
+    text = entry.text()
+    if text.count(declared) != 1:
+        raise InternalError("entry.c does not declare its kernels as it should")
+    text = text.replace(declared, "\n".join([declared, head, *macros, ""]))
+    changed = dataclasses.replace(entry, content=text.encode())
+    kept = [changed if a is entry else a for a in exe.artifacts]
+    kept += [Artifact("host", "native", name, c.encode()) for name, c in files.items()]
+    return dataclasses.replace(exe, artifacts=ArtifactSet(tuple(kept)), _loaded=None, _folder=None)
+
+
+def _macro(symbol: str, before: str, after: str) -> str:
+    body = f"{before}; {symbol}(__VA_ARGS__); {after};".replace("SYMBOL", f'"{symbol}"')
+    return f"#define {symbol}(...) do {{ {body} }} while (0)"
+
+
+def _clock_c(calls: int, clock: str) -> str:
+    """Nanoseconds of a clock, two for each call; the first number says how many there are."""
+    return f"""#define _POSIX_C_SOURCE 199309L
+#include <stdint.h>
+#include <time.h>
+
+__attribute__((visibility("default"))) int64_t {_TICKS}[{1 + 2 * calls}];
+
+void kiln_tick(void);
+void kiln_tick(void)
+{{
+    struct timespec now;
+    clock_gettime({clock}, &now);
+    {_TICKS}[1 + {_TICKS}[0]++] = now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}}
+"""
+
+
+def graph_function(exe: Executable, name: str) -> HostFunction:
+    """A function whose call plan is known, by name."""
+    return next(f for f in exe.functions if f.name == name)
+
+
+def time_calls(
+    exe: Executable,
+    inputs: Mapping[str, Array],
+    seconds: float = 1.0,
+    threads: int = 1,
+    function: str = "main",
+) -> RunTime:
+    """Run a function on `inputs` for some time and tell what each of its kernel calls took.
+
+    One thread is timed by the processor time it gets, so that other work on the machine counts
+    less; several by the clock on the wall.
+    """
+    plan = graph_function(exe, function)
+    count = len(plan.calls)
+    name, clock = (
+        ("CLOCK_THREAD_CPUTIME_ID", time.thread_time)
+        if threads == 1
+        else ("CLOCK_MONOTONIC", time.perf_counter)
+    )
+    source = _clock_c(count, name)
+    timed = around_calls(
+        exe, "kiln_tick()", "kiln_tick()", "void kiln_tick(void);", {_CLOCK: source}
+    )
+    with tempfile.TemporaryDirectory(prefix="kiln-calls-") as folder:
+        library = load_module(timed.export_library(Path(folder) / "calls.so", exports=[_TICKS]))
+        library.set_num_threads(threads)
+        ticks = (ctypes.c_int64 * (1 + 2 * count)).in_dll(library.library.dll, _TICKS)
+        run = Executor(library)[function]
+        walls, spans = _runs(lambda: run(*inputs.values()), ticks, count, seconds, clock)
+    least, median = spans.min(axis=0), np.median(spans, axis=0)
+    calls = (
+        CallTime(c.symbol, c.span, float(a), float(b))
+        for c, a, b in zip(plan.calls, least, median, strict=True)
+    )
+    return RunTime(min(walls), len(walls), tuple(calls))
+
+
+def _runs(
+    run: Callable[[], object],
+    ticks: ctypes.Array[ctypes.c_int64],
+    count: int,
+    seconds: float,
+    clock: Callable[[], float],
+) -> tuple[list[float], Array]:
+    """Microseconds of each run, and [runs, calls] of each call; three runs at least."""
+    run()
+    walls: list[float] = []
+    spans: list[Array] = []
+    end = time.perf_counter() + seconds
+    while len(walls) < 3 or time.perf_counter() < end:
+        ticks[0] = 0
+        start = clock()
+        run()
+        walls.append((clock() - start) * 1e6)
+        if ticks[0] != 2 * count:
+            raise InternalError(f"{ticks[0]} ticks of {count} calls")
+        taken = np.array(ticks[1:], np.int64).reshape(count, 2)
+        spans.append((taken[:, 1] - taken[:, 0]) / 1e3)
+    return walls, np.array(spans)
