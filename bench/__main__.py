@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.contenders import OURS
+from bench.measure import CLOCKS
 from bench.peers import PEERS
 from bench.report import result_lines, summary_lines
 from bench.store import ROOT, add, machine
@@ -49,6 +50,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--no-ours", action="store_true", help="measure the peers only")
     parser.add_argument("--reps", type=int, default=15, help="least number of turns each")
     parser.add_argument("--seconds", type=float, default=5.0, help="least time per model")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: of one thread only")
     parser.add_argument("--lock", default="", help="file to lock while timing")
     options = parser.parse_args(arguments)
     from tests.zoo.registry import EXPORTS
@@ -59,6 +61,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     available = len(os.sched_getaffinity(0))
     if max(options.threads) > available or min(options.threads) < 1:
         parser.error(f"--threads {options.threads}: this process may use {available} CPUs")
+    if options.clock == "cpu" and options.threads != [1]:
+        parser.error("--clock cpu adds up what all threads take: it needs --threads 1")
     return options
 
 
@@ -111,6 +115,7 @@ def main(arguments: list[str] | None = None) -> None:
                 "contenders": contenders,
                 "reps": options.reps,
                 "seconds": options.seconds,
+                "clock": options.clock,
                 "lock": options.lock,
             }
             results.append(add("latency", name, threads, measure(spec)))

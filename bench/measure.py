@@ -10,7 +10,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -43,7 +43,10 @@ class Row:
     count: int = 0
 
 
+Clock = Callable[[], float]
 Prepared = dict[str, tuple[Row, Runner]]
+# "cpu" is processor time of all threads: for one thread on a machine that does other work as well.
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 def prepare(contenders: list[Contender], case: Case, threads: int) -> Prepared:
@@ -65,14 +68,14 @@ def prepare(contenders: list[Contender], case: Case, threads: int) -> Prepared:
     return prepared
 
 
-def check(prepared: Prepared) -> None:
+def check(prepared: Prepared, clock: Clock = time.perf_counter) -> None:
     """Compares every contender's outputs with the first peer's; wrong ones are not timed."""
     outputs: dict[str, list[Array]] = {}
     for name, (row, runner) in prepared.items():
         if row.status == "ok":
-            start = time.perf_counter()
+            start = clock()
             outputs[name] = [np.array(a) for a in runner()]
-            row.first_ms = (time.perf_counter() - start) * 1e3
+            row.first_ms = (clock() - start) * 1e3
     reference = next((outputs[n] for n in PEERS if n in outputs), None)
     for name, found in outputs.items():
         difference = mismatch(reference, found) if reference is not None else ""
@@ -94,7 +97,9 @@ def mismatch(expected: list[Array], received: list[Array]) -> str:
     return ""
 
 
-def interleave(prepared: Prepared, reps: int, seconds: float) -> None:
+def interleave(
+    prepared: Prepared, reps: int, seconds: float, clock: Clock = time.perf_counter
+) -> None:
     """Round-robin turns until every contender has `reps` calls and `seconds` have passed."""
     rows = {name: row for name, (row, _) in prepared.items() if row.status == "ok"}
     fastest = min((row.first_ms for row in rows.values()), default=0.0)
@@ -103,7 +108,8 @@ def interleave(prepared: Prepared, reps: int, seconds: float) -> None:
         row = rows[name]
         row.min_ms, row.median_ms, row.count = row.first_ms, row.first_ms, 1
     active = {name: prepared[name][1] for name in rows if name not in slow}
-    for name, timing in measure(active, reps=reps, seconds=seconds / max(1, len(active))).items():
+    share = seconds / max(1, len(active))
+    for name, timing in measure(active, reps=reps, seconds=share, clock=clock).items():
         row = rows[name]
         row.min_ms, row.median_ms, row.count = timing.min_ms, timing.median_ms, timing.count
 
@@ -122,7 +128,7 @@ def alone(lock: str) -> Iterator[None]:
 
 
 def main(spec_path: str, result_path: str) -> None:
-    """Runs one spec: network, path, threads, contenders, reps, seconds, lock."""
+    """Runs one spec: network, path, threads, contenders, reps, seconds, clock, lock."""
     from tests.zoo.registry import NETWORKS, inputs
 
     spec = json.loads(Path(spec_path).read_text(encoding="utf-8"))
@@ -133,10 +139,13 @@ def main(spec_path: str, result_path: str) -> None:
         case = Case(network.name, Path(spec["path"]), inputs(network, seed=0), Path(folder))
         prepared = prepare(contenders, case, spec["threads"])
         with alone(spec["lock"]):
-            check(prepared)
-            interleave(prepared, spec["reps"], spec["seconds"])
+            clock = CLOCKS[spec["clock"]]
+            check(prepared, clock)
+            interleave(prepared, spec["reps"], spec["seconds"], clock)
     rows = [asdict(row) for row, _ in prepared.values()]
-    Path(result_path).write_text(json.dumps({"rows": rows}), encoding="utf-8")
+    Path(result_path).write_text(
+        json.dumps({"clock": spec["clock"], "rows": rows}), encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":
