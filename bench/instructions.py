@@ -1,8 +1,8 @@
 """Instructions that each kernel of a model executes, counted by valgrind's callgrind.
 
 The C file that calls the kernels is compiled with callgrind's marks around each call, and run once
-on one thread. Valgrind does not know AVX-512, so x86 code is compiled for x86-64-v3 here: what is
-counted is the work of the schedules, not of this machine's widest instructions.
+on one thread. Valgrind does not know AVX-512 and is ten times slower with FMA, so the code is for
+x86-64-v3 without FMA, on every machine: what is counted is the work of the schedules.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def missing() -> str:
 
 
 def count_instructions(mod: tk.IRModule) -> dict[str, int]:
-    """Compiles a module and counts: kernel -> instructions of one call, the most of all calls.
+    """Compiles a module and counts instructions of one call of each kernel.
+
+    A kernel is called by the first node of the model that it computes, else by its symbol.
 
     Raises UserError where valgrind is missing, or stops the program.
     """
@@ -92,7 +94,8 @@ def count_instructions(mod: tk.IRModule) -> dict[str, int]:
             ],
             folder,
         )
-        return _parse((folder / "counts").read_text(encoding="utf-8"))
+        counts = _parse((folder / "counts").read_text(encoding="utf-8"))
+    return {(*k.nodes, k.symbol)[0]: counts[k.symbol] for k in exe.kernels}
 
 
 def _host_c(exe: Executable) -> str:
@@ -123,7 +126,7 @@ def _run(command: list[str], folder: Path) -> None:
 
 
 def _parse(text: str) -> dict[str, int]:
-    """Dumps of callgrind: what asked for each, and its total."""
+    """Dumps of callgrind: what asked for each, and its total; the most where it is called often."""
     found: dict[str, int] = {}
     pattern = r"^desc: Trigger: Client Request: (\S+)$.*?^(?:totals|summary): (\d+)$"
     for name, total in re.findall(pattern, text, re.M | re.S):

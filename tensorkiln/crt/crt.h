@@ -130,7 +130,8 @@ int kiln_prepare(void);
 /* ---- workspace.c: memory for intermediate results ----------------------------------------- */
 typedef struct kiln_workspace {
     char *base; /* 64-byte aligned */
-    int64_t bytes;
+    int64_t bytes; /* that there is room for: pages are whole */
+    int64_t asked; /* the most that a call needed */
     void *block; /* what to give back: a mapping when mapped != 0, else from the heap */
     size_t mapped;
     struct kiln_workspace *next;

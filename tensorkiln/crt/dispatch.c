@@ -223,7 +223,7 @@ int kiln_run_in_current(kiln_binding *b)
 
 KILN_API int64_t kiln_executor_workspace_bytes(const kiln_executor *executor)
 {
-    return executor->workspace.bytes;
+    return executor->workspace.asked;
 }
 
 KILN_API void kiln_executor_set_num_threads(kiln_executor *executor, int threads)

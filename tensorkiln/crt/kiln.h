@@ -135,7 +135,8 @@ int kiln_output_shape(int function, const kiln_tensor *const *inputs, int count,
 /* Calls a function with tensors and scalars in the order of its parameters, without an executor. */
 int kiln_call(int function, const kiln_value *arguments, int count);
 
-/* Bytes the executor holds now. */
+/* Bytes of intermediate results in the executor: the most that a call has needed so far. What the
+ * system gives for them is rounded up to its pages. */
 int64_t kiln_executor_workspace_bytes(const kiln_executor *executor);
 
 /* ---- outer functions -----------------------------------------------------------------------

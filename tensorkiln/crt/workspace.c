@@ -35,10 +35,8 @@ static int map_block(kiln_workspace *workspace, size_t bytes)
 }
 #endif
 
-int kiln_workspace_reserve(kiln_workspace *workspace, int64_t bytes)
+static int grow(kiln_workspace *workspace, int64_t bytes)
 {
-    if (bytes >= 0 && bytes <= workspace->bytes)
-        return KILN_OK;
     if (bytes < 0 || (uint64_t)bytes > SIZE_MAX - 2 * HUGE_PAGE)
         return out_of_memory(bytes);
     kiln_workspace_release(workspace); /* contents are scratch: no need to keep both */
@@ -52,6 +50,18 @@ int kiln_workspace_reserve(kiln_workspace *workspace, int64_t bytes)
         return out_of_memory(bytes);
     workspace->base = (char *)(((uintptr_t)workspace->block + 63) & ~(uintptr_t)63);
     workspace->bytes = (int64_t)size;
+    return KILN_OK;
+}
+
+int kiln_workspace_reserve(kiln_workspace *workspace, int64_t bytes)
+{
+    if (bytes < 0 || bytes > workspace->bytes) {
+        const int code = grow(workspace, bytes);
+        if (code != KILN_OK)
+            return code;
+    }
+    if (bytes > workspace->asked)
+        workspace->asked = bytes;
     return KILN_OK;
 }
 

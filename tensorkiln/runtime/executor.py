@@ -89,7 +89,7 @@ class Executor:
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes held now for intermediate results."""
+        """Bytes of intermediate results: the most that a call has needed so far, as planned."""
         return int(self.module.library.dll.kiln_executor_workspace_bytes(self._memory.handle))
 
     def __repr__(self) -> str:
