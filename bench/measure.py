@@ -141,9 +141,9 @@ def main(spec_path: str, result_path: str) -> None:
     with tempfile.TemporaryDirectory(prefix="kiln-bench-") as folder:
         case = Case(network.name, Path(spec["path"]), inputs(network, seed=0), Path(folder))
         prepared = prepare(contenders, case, spec["threads"])
+        clock = CLOCKS[spec["clock"]]
+        check(prepared, clock)
         with alone(spec["lock"]):
-            clock = CLOCKS[spec["clock"]]
-            check(prepared, clock)
             interleave(prepared, spec["reps"], spec["seconds"], clock)
     rows = [asdict(row) for row, _ in prepared.values()]
     Path(result_path).write_text(

@@ -14,11 +14,12 @@ from typing import Any
 from bench.contenders import Array, Case, Contender, Runner
 
 
-def onnx_runtime(case: Case, threads: int) -> Runner:
-    """All graph optimisations, which is its default."""
+def onnx_runtime(case: Case, threads: int, arena: bool = True) -> Runner:
+    """All graph optimisations, which is its default. The arena keeps what is given back."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
+    options.enable_cpu_mem_arena = arena
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
