@@ -1,7 +1,9 @@
 /* The tvm-ffi calling convention, by its published C layouts and with no header or library of it.
  *
  * Its functions are looked up at the moment they are needed: the library may have been loaded
- * long before tvm-ffi was, and a weak reference would have stayed null. */
+ * long before tvm-ffi was, and a weak reference would have stayed null. A look-up in a process with
+ * many libraries takes as long as a small call, so the one of every call is remembered once it
+ * succeeds: nobody unloads tvm-ffi. */
 #include "crt.h"
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -101,16 +103,16 @@ static int missing_service(const char *name)
 /* Puts tensor objects into one result: the object itself, or an Array of several. */
 static int pack_result(kiln_value *objects, int count, kiln_value *result)
 {
+    if (count == 1) {
+        *result = objects[0];
+        return KILN_OK;
+    }
     const get_global_fn get_global = (get_global_fn)kiln_host_symbol("TVMFFIFunctionGetGlobal");
     const function_call_fn call = (function_call_fn)kiln_host_symbol("TVMFFIFunctionCall");
     const dec_ref_fn dec_ref = (dec_ref_fn)kiln_host_symbol("TVMFFIObjectDecRef");
     const byte_array name = {"ffi.Array", 9};
     void *make_array = NULL;
     int failed = 0;
-    if (count == 1) {
-        *result = objects[0];
-        return KILN_OK;
-    }
     if (get_global == NULL || call == NULL || dec_ref == NULL ||
         get_global(&name, &make_array) != 0 || make_array == NULL)
         return missing_service("ffi.Array");
@@ -137,9 +139,20 @@ static int run_into_new(kiln_binding *b, managed_tensor **made)
     return kiln_run_anywhere(b);
 }
 
+static from_dlpack_fn find_from_dlpack(void)
+{
+    static from_dlpack_fn found;
+    from_dlpack_fn function = __atomic_load_n(&found, __ATOMIC_RELAXED);
+    if (function == NULL) {
+        function = (from_dlpack_fn)kiln_host_symbol("TVMFFITensorFromDLPack");
+        __atomic_store_n(&found, function, __ATOMIC_RELAXED);
+    }
+    return function;
+}
+
 static int return_new(kiln_binding *b, kiln_value *result)
 {
-    const from_dlpack_fn from_dlpack = (from_dlpack_fn)kiln_host_symbol("TVMFFITensorFromDLPack");
+    const from_dlpack_fn from_dlpack = find_from_dlpack();
     const int outputs = b->function->n_params - b->function->n_inputs;
     managed_tensor *made[KILN_MAX_PARAMS] = {NULL};
     kiln_value objects[KILN_MAX_PARAMS];
