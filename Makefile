@@ -6,13 +6,14 @@ PIP_ARGS ?=
 BIN := .venv/bin
 SETUP := Makefile pyproject.toml
 
-.PHONY: demo test lint bench conformance roundtrip fuzz report-test clean help
+.PHONY: demo test lint bench compare conformance roundtrip fuzz report-test clean help
 
 help:
 	@echo "make demo         compile ResNet-18, run it, compare with ONNX Runtime"
 	@echo "make test         all tests"
 	@echo "make lint         ruff and mypy"
-	@echo "make bench        speed beside ONNX Runtime, OpenVINO and torch.compile"
+	@echo "make bench        speed beside other engines, into bench/RESULTS.md"
+	@echo "make compare      instructions of every kernel against those recorded"
 	@echo "make conformance  the model zoo against ONNX Runtime and float64"
 	@echo "make roundtrip    text and back after every pass: 17 networks, 500 generated modules"
 	@echo "make fuzz         2,100 random schedules, compared by running them"
@@ -40,8 +41,18 @@ lint: .venv/has-dev
 	$(BIN)/ruff format --check tensorkiln tests bench examples
 	$(BIN)/mypy
 
+# IREE and TVM are peers too where they are installed: `pip install -e '.[peers]'`.
 bench: .venv/has-bench
 	$(BIN)/python -m bench
+	$(BIN)/python -m bench.roofline --record
+	$(BIN)/python -m bench.compile_time
+	$(BIN)/python -m bench.memory
+	$(BIN)/python -m bench.overhead
+	$(BIN)/python -m bench.results
+
+# Needs valgrind.
+compare: .venv/has-bench
+	$(BIN)/python -m bench.compare
 
 conformance: .venv/has-dev
 	$(BIN)/python -m pytest -q -m "conformance or not conformance" tests/models

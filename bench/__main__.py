@@ -19,25 +19,11 @@ from typing import Any
 
 from bench.contenders import OURS
 from bench.measure import CLOCKS
+from bench.models import MODELS
 from bench.peers import PEERS
 from bench.report import result_lines, summary_lines
 from bench.store import ROOT, add, machine
 
-MODELS = (
-    "mlp",
-    "resnet18",
-    "resnet50",
-    "mobilenetv2",
-    "bert",
-    "vit_b16",
-    "gpt2",
-    "convnext_t",
-    "squeezenet",
-    "densenet121",
-    "efficientnet_b0",
-    "llama_1",
-    "llama_128",
-)
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TVM_NUM_THREADS")
 
 

@@ -18,7 +18,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from bench.store import ROOT, add
+
 MODELS = ("mlp", "resnet18", "resnet50", "mobilenetv2", "bert")
 SAMPLE_S = 0.02
 
@@ -133,25 +134,23 @@ def row_text(row: Row) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Compiles every model cold, then from the cache; prints a Markdown table, writes JSON."""
+    """Compiles every model cold, then from the cache; prints a Markdown table, keeps the rows."""
     parser = argparse.ArgumentParser(prog="python -m bench.compile_time", description=__doc__)
     parser.add_argument("--models", default=",".join(MODELS))
-    parser.add_argument("--json", type=Path, default=Path("bench-compile.json"))
     options = parser.parse_args(arguments)
     from tests.zoo.export import model_path
     from tests.zoo.registry import EXPORTS
 
-    rows = []
     print("\n".join(HEAD))
     for model in options.models.split(","):
+        rows = []
         if model not in EXPORTS:
             parser.error(f"unknown model {model!r}; known: {', '.join(EXPORTS)}")
         with tempfile.TemporaryDirectory() as folder:
             for kind in ("cold", "cached"):
                 rows.append(compile_once(model, kind, model_path(model), Path(folder)))
                 print(row_text(rows[-1]), flush=True)
-    options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
-    print(f"\nAll figures: {options.json}")
+        add("compile", model, len(os.sched_getaffinity(0)), {"rows": [asdict(r) for r in rows]})
 
 
 if __name__ == "__main__":

@@ -60,18 +60,21 @@ def ratio_line(result: Result) -> str:
     return f"  ours / best peer ({best[0]}): {by_min:.3f} by min, {by_median:.3f} by median"
 
 
-def summary_lines(results: list[Result]) -> list[str]:
-    """A Markdown table of minima (medians in brackets), and geometric means per thread count."""
+def summary_lines(results: list[Result], run: bool = False) -> list[str]:
+    """A Markdown table of minima (medians in brackets), and geometric means per thread count.
+
+    With `run` each row names its clock and run.
+    """
     labels = list(dict.fromkeys(row["label"] for result in results for row in result["rows"]))
-    lines = [
-        "| model | threads | " + " | ".join(labels) + " | best peer | ours / best |",
-        "|---|---|" + "---|" * (len(labels) + 2),
-    ]
+    heads = ["model", "threads", *labels, "best peer", "ours / best"]
+    heads += ["clock", "run"] if run else []
+    lines = ["| " + " | ".join(heads) + " |", "|---|---|" + "---|" * (len(heads) - 2)]
     for result in results:
         rows = {row["label"]: row for row in result["rows"]}
         cells = [cell(rows[label]) if label in rows else "not asked for" for label in labels]
         best, value = best_peer(result, "min_ms"), ratio(result, "min_ms")
         cells += [best[0] if best else "-", f"{value:.3f}" if value is not None else "-"]
+        cells += [result["clock"], result["run"]] if run else []
         lines.append(f"| {result['model']} | {result['threads']} | " + " | ".join(cells) + " |")
     for threads in sorted({result["threads"] for result in results}):
         group = [result for result in results if result["threads"] == threads]
@@ -87,5 +90,7 @@ def summary_lines(results: list[Result]) -> list[str]:
 def cell(row: dict[str, Any]) -> str:
     """`min (median)` in ms, or the reason there is none."""
     if row["status"] != "ok":
-        return str(row["status"])
+        return str(row["status"]).replace("|", "\\|")
+    if row["count"] == 1:
+        return f"{row['min_ms']:.0f} (once)"
     return f"{row['min_ms']:.3f} ({row['median_ms']:.3f})"

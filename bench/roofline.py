@@ -18,8 +18,10 @@ import numpy as np
 
 import tensorkiln as tk
 from bench.limits import Limits, measure_limits
+from bench.models import MODELS
 from bench.store import add
 from bench.work import Groups, Work, work_of
+from tensorkiln.base.errors import UserError
 from tensorkiln.codegen.host_function import KernelCall, Ptr, TensorInfo
 from tensorkiln.executable import Executable
 from tensorkiln.runtime.tensor import Array, dtype_named
@@ -77,7 +79,7 @@ def random_inputs(exe: Executable, function: str = "main") -> dict[str, Array]:
     for p in graph_function(exe, function).inputs:
         assert isinstance(p, TensorInfo)
         if not all(isinstance(d, int) for d in p.dims):
-            raise tk.UserError(f"input {p.name} has symbolic dimensions", hint="NAME=N after MODEL")
+            raise UserError(f"input {p.name} has symbolic dimensions", hint="NAME=N after MODEL")
         shape, dtype = tuple(int(d) for d in p.dims), dtype_named(p.dtype)
         real = dtype.kind not in "iub"
         made[p.name] = rng.standard_normal(shape).astype(dtype) if real else np.ones(shape, dtype)
@@ -188,7 +190,7 @@ def restored(kept: Mapping[str, Any]) -> Roofline:
 def main(arguments: list[str] | None = None) -> None:
     """Compile, measure, print."""
     parser = argparse.ArgumentParser(prog="python -m bench.roofline", description=__doc__)
-    parser.add_argument("models", nargs="+", metavar="MODEL")
+    parser.add_argument("models", nargs="*", metavar="MODEL", default=MODELS)
     parser.add_argument("--seconds", type=float, default=3.0, help="of whole runs, per model")
     parser.add_argument("--top", type=int, default=TOP, help="rows to show")
     parser.add_argument("--record", action="store_true", help="keep them for bench/RESULTS.md")

@@ -35,14 +35,19 @@ def cpu_name() -> str:
     return ", ".join(filter(None, [name, family, " ".join(widest[-2:])]))
 
 
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(ROOT), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
 @cache
 def run_id() -> str:
     """When this process began to measure, and the commit it measures."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
-    try:
-        commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        commit = "no commit"
+    commit = _git("rev-parse", "--short", "HEAD") or "no commit"
+    commit += " changed" if _git("status", "--porcelain", "--", "tensorkiln") else ""
     return f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime())} {commit}"
 
 

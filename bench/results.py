@@ -1,0 +1,148 @@
+"""`python -m bench.results`: bench/RESULTS.md out of bench/results.jsonl and bench/remarks.md.
+
+Everything in it was measured; each row names its machine and run. Nothing is measured here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from bench import compile_time, memory, overhead
+from bench.report import geometric_mean, ratio, summary_lines
+from bench.roofline import limits_line, restored, table
+from bench.store import ROOT, Record, load
+
+RESULTS = ROOT / "bench" / "RESULTS.md"
+REMARKS = ROOT / "bench" / "remarks.md"
+KERNELS_SHOWN = 12
+
+HEAD = """# Results
+
+Written by `python -m bench.results` from what `make bench` measured, which is kept in
+`bench/results.jsonl`; do not edit. Times are milliseconds of one inference from Python, the least
+and (in brackets) the median, all contenders taking turns in one process. The ratio is ours by the
+best peer's, both least: below 1 Tensorkiln is faster. TVM is untuned: tuning takes hours a model.
+"""
+
+
+def page(records: list[Record], remarks: str) -> str:
+    """The whole page."""
+    machines = list(dict.fromkeys(r["machine"] for r in records))
+    parts = [HEAD, *_summary(records), "## Machines and runs\n", *_machines(records, machines)]
+    for machine in machines:
+        here = [r for r in records if r["machine"] == machine]
+        letter = _letter(machines.index(machine))
+        for title, made in (
+            ("Latency", _latency(here)),
+            ("Compile time and memory", _compile(here)),
+            ("Memory of a run", _memory(here)),
+            ("Calls", _overhead(here)),
+            ("Kernels against the limits of the machine", _rooflines(here)),
+        ):
+            if made:
+                parts += [f"## {title}, machine {letter}\n", *made]
+    return "\n".join([*parts, remarks.strip(), ""])
+
+
+def _letter(index: int) -> str:
+    return chr(ord("A") + index)
+
+
+def _kind(records: Iterable[Record], kind: str) -> list[Record]:
+    return [r for r in records if r["kind"] == kind]
+
+
+def _summary(records: list[Record]) -> list[str]:
+    """The geometric means."""
+    lines = ["| machine | threads | models | geometric mean of ours / best peer | above 1 |",
+             "|---|--:|--:|--:|---|"]  # fmt: skip
+    latency = _kind(records, "latency")
+    machines = list(dict.fromkeys(r["machine"] for r in records))
+    for machine, threads in dict.fromkeys((r["machine"], r["threads"]) for r in latency):
+        group = [r for r in latency if (r["machine"], r["threads"]) == (machine, threads)]
+        ratios = {r["model"]: v for r in group if (v := ratio(r, "min_ms")) is not None}
+        if ratios:
+            above = ", ".join(m for m, v in ratios.items() if v > 1) or "none"
+            mean = geometric_mean(list(ratios.values()))
+            letter = _letter(machines.index(machine))
+            lines.append(f"| {letter} | {threads} | {len(ratios)} | {mean:.3f} | {above} |")
+    return [*lines, ""]
+
+
+def _machines(records: list[Record], machines: list[str]) -> list[str]:
+    lines = []
+    for machine in machines:
+        here = [r for r in records if r["machine"] == machine]
+        runs = sorted({r["run"] for r in here})
+        rows = [row for r in _kind(here, "latency") for row in r["rows"] if row["version"]]
+        versions = dict.fromkeys(f"{row['label']} {row['version']}" for row in rows)
+        lines.append(f"- **{_letter(machines.index(machine))}**: {machine}")
+        lines.append(f"  - versions: {', '.join(versions) or 'no peer'}")
+        lines.append(f"  - runs (UTC, commit): {'; '.join(runs)}")
+    return [*lines, ""]
+
+
+def _latency(records: list[Record]) -> list[str]:
+    found = sorted(_kind(records, "latency"), key=lambda r: r["threads"])
+    lines = summary_lines(found, run=True) if found else []
+    if any(r["clock"] == "cpu" for r in found):
+        lines.append(
+            "\nRows of clock `cpu` are processor time: the machine did other work as well."
+        )
+    return [*lines, ""] if lines else []
+
+
+def _compile(records: list[Record]) -> list[str]:
+    rows = [row for r in _kind(records, "compile") for row in r["rows"]]
+    made = [compile_time.row_text(compile_time.Row(**row)) for row in rows]
+    return [*compile_time.HEAD, *made, ""] if made else []
+
+
+def _memory(records: list[Record]) -> list[str]:
+    found = _kind(records, "memory")
+    head = ["Anonymous memory that running takes, besides weights (bench/memory.py).\n",
+            "| model | engine | MiB | |", "|---|---|--:|---|"]  # fmt: skip
+    made = [line for r in found for line in memory.lines(r["model"], r["rows"])]
+    return [*head, *made, ""] if made else []
+
+
+def _overhead(records: list[Record]) -> list[str]:
+    found = _kind(records, "overhead")
+    return [*overhead.lines(found[-1]["rows"]), ""] if found else []
+
+
+def _rooflines(records: list[Record]) -> list[str]:
+    found = _kind(records, "roofline")
+    if not found:
+        return []
+    lines = [
+        "One thread. Work is by definition, so a transformed convolution may exceed the peak;",
+        "`lost` is time above the binding limit (bench/roofline.py). Costliest kernels first.\n",
+        "| model | kernels ms | at the limit ms | of limit | GFLOP/s | most lost |",
+        "|---|--:|--:|--:|--:|---|",
+    ]
+    for r in found:
+        line = restored(r)
+        worst = sorted(line.rows, key=lambda row: -row.lost)[:3]
+        names = ", ".join(f"`{row.kernel}` {row.lost:.0f} µs" for row in worst)
+        rate = sum(row.flops for row in line.rows) / line.micros / 1e3
+        lines.append(
+            f"| {r['model']} | {line.micros / 1e3:.2f} | {line.limit / 1e3:.2f} | "
+            f"{line.limit / line.micros:.0%} | {rate:.1f} | {names} |"
+        )
+    for r in found:
+        line = restored(r)
+        lines += [f"\n### {r['model']}\n", limits_line(line.limits), f"Run: {r['run']}.\n"]
+        lines += table(line, KERNELS_SHOWN)
+    return [*lines, ""]
+
+
+def write(path: Path = RESULTS) -> Path:
+    """Write the page."""
+    path.write_text(page(load(), REMARKS.read_text(encoding="utf-8")), encoding="utf-8")
+    return path
+
+
+if __name__ == "__main__":
+    print(write())

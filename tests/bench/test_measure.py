@@ -1,0 +1,108 @@
+"""The measuring process: which contenders are timed, and how results are judged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench import __main__ as command
+from bench.contenders import Case, Contender
+from bench.measure import Row, alone, check, interleave, mismatch, prepare
+from bench.memory import growth
+
+ONES = np.ones(3, np.float32)
+
+
+def contender(name: str, run: Callable[[], object], package: str = "numpy") -> Contender:
+    return Contender(name, name, package, "numpy", lambda case, threads: run)  # type: ignore[arg-type, return-value]
+
+
+def rows(*contenders: Contender, seconds: float = 0.01) -> dict[str, Row]:
+    case = Case("net", Path("net.onnx"), {}, Path())
+    prepared = prepare(list(contenders), case, 1)
+    check(prepared)
+    interleave(prepared, 2, seconds)
+    return {name: row for name, (row, _) in prepared.items()}
+
+
+def test_all_that_agree_are_timed() -> None:
+    found = rows(contender("ours", lambda: (ONES,)), contender("ort", lambda: (ONES,)))
+    assert all(row.status == "ok" and row.count >= 2 for row in found.values())
+
+
+def test_wrong_results_are_not_timed() -> None:
+    found = rows(contender("ort", lambda: (ONES,)), contender("ours", lambda: (2 * ONES,)))
+    assert "off by 1" in found["ours"].status and found["ours"].count == 0
+    assert found["ort"].count >= 2
+
+
+def test_what_is_missing_or_fails_says_so() -> None:
+    def broken(case: Case, threads: int) -> Callable[[], tuple[np.ndarray, ...]]:
+        raise ValueError("no such operator\nmore")
+
+    failing = Contender("ort", "ort", "numpy", "numpy", broken)
+    found = rows(failing, contender("tvm", lambda: (ONES,), package="no_such.package"))
+    assert found["ort"].status == "failed: ValueError: no such operator"
+    assert found["tvm"].status == "not installed (pip install numpy)"
+
+
+def test_a_hopeless_contender_is_called_once() -> None:
+    calls = []
+
+    def slow() -> tuple[np.ndarray, ...]:
+        calls.append(0)
+        time.sleep(1.05)
+        return (ONES,)
+
+    found = rows(contender("ours", lambda: (ONES,)), contender("tvm", slow))
+    assert len(calls) == found["tvm"].count == 1 and found["tvm"].min_ms > 1000
+
+
+@pytest.mark.parametrize(
+    ("have", "sentence"),
+    [
+        ([ONES], ""),
+        ([ONES + 1e-6], ""),
+        ([ONES, ONES], "2 outputs, expected 1"),
+        ([ONES[:2]], "output 0 has shape"),
+        ([ONES * np.nan], "output 0 is off"),
+    ],
+)
+def test_mismatches(have: list[np.ndarray], sentence: str) -> None:
+    assert mismatch([ONES], have).startswith(sentence) and bool(sentence) == bool(
+        mismatch([ONES], have)
+    )
+
+
+def test_the_lock_is_held(tmp_path: Path) -> None:
+    fcntl = pytest.importorskip("fcntl", reason="no fcntl: files cannot be locked")
+    path = tmp_path / "lock"
+    with alone(str(path)), path.open() as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_memory_that_a_run_touches_is_seen() -> None:
+    size = 64 << 20
+    held = growth(lambda: np.ones(size, np.uint8))
+    assert size * 0.9 < held < size * 1.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--models", "resnet19"], "unknown model 'resnet19'"),
+        (["--peers", "ortt"], "unknown peer 'ortt'"),
+        (["--threads", "0"], "this process may use"),
+        (["--threads", "1,2", "--clock", "cpu"], "--threads"),
+    ],
+)
+def test_bad_arguments(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        command.parse(arguments)
+    assert sentence in capsys.readouterr().err

@@ -1,0 +1,69 @@
+"""The page of results, from made-up records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bench.report import best_peer, ratio, summary_lines
+from bench.results import page
+
+
+def latency(model: str, threads: int, machine: str = "cpu", **ms: float) -> dict[str, Any]:
+    rows = [
+        {"name": n, "label": n, "version": "1", "status": "ok", "count": 1 if v > 1000 else 9,
+         "min_ms": v, "median_ms": 2 * v, "prepare_s": 0.0}
+        for n, v in ms.items()
+    ]  # fmt: skip
+    return {"kind": "latency", "model": model, "threads": threads, "machine": machine,
+            "run": "2026-01-01 00:00 abc", "clock": "wall", "rows": rows}  # fmt: skip
+
+
+RECORDS = [
+    latency("mlp", 1, ours=0.5, ort=1.0, openvino=2.0, tvm=5000.0),
+    latency("bert", 1, ours=8.0, ort=4.0),
+    latency("mlp", 1, "other", ours=1.0, ort=4.0),
+]
+
+
+def test_ratios_are_to_the_best_peer() -> None:
+    assert best_peer(RECORDS[0], "min_ms") == ("ort", 1.0)
+    assert ratio(RECORDS[0], "min_ms") == 0.5 and ratio(latency("x", 1, ort=1.0), "min_ms") is None
+
+
+def test_a_summary_row_per_machine_and_thread_count() -> None:
+    text = page(RECORDS, "## What is left\n\nNothing.")
+    assert "| A | 1 | 2 | 1.000 | bert |" in text and "| B | 1 | 1 | 0.250 | none |" in text
+    assert "## Latency, machine A" in text and "## Latency, machine B" in text
+    assert text.rstrip().endswith("Nothing.")
+
+
+def test_every_row_names_its_run_and_what_was_too_slow() -> None:
+    lines = summary_lines(RECORDS[:2], run=True)
+    assert lines[2].startswith("| mlp | 1 | 0.500 (1.000) | 1.000 (2.000) |")
+    assert "5000 (once)" in lines[2] and lines[2].endswith("| wall | 2026-01-01 00:00 abc |")
+    assert "not asked for" in lines[3]
+    assert lines[-1].endswith("1.000 over 2 of 2 models")
+
+
+@pytest.mark.parametrize("kind", ["memory", "overhead", "compile", "roofline"])
+def test_sections_appear_with_their_records(kind: str) -> None:
+    data: dict[str, Any] = {
+        "memory": {"rows": [{"label": "ours", "status": "ok", "run_bytes": 3 << 20,
+                             "planned_bytes": 7, "workspace_bytes": 7}]},
+        "overhead": {"rows": {"tvm-ffi, empty, no arguments": 0.1, "ours": 0.5}},
+        "compile": {"rows": [{"model": "mlp", "kind": "cold", "status": "ok", "total_s": 1.25}]},
+        "roofline": {"whole": 9.0, "limits": {"gflops": 100.0, "gbytes": [[1024, 50.0]]},
+                     "rows": [{"kernel": "k", "op_class": "loops", "calls": 1, "flops": 1e6,
+                               "bytes": 10.0, "micros": 20.0, "limit": 10.0, "bound": "compute"}]},
+    }  # fmt: skip
+    record = {"kind": kind, "model": "mlp", "threads": 1, "machine": "cpu", "run": "r"}
+    text = page([{**record, **data[kind]}], "")
+    expected = {
+        "memory": "| mlp | ours | 3.0 | planned 7 B, in the executor 7 B |",
+        "overhead": "| ours | 0.50 | 0.40 |",
+        "compile": "| mlp | cold | 1.25 |",
+        "roofline": "| mlp | 0.02 | 0.01 | 50% | 50.0 | `k` 10 µs |",
+    }
+    assert expected[kind] in text
