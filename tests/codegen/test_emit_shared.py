@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import struct
+
 import tensorkiln as tk
 from tensorkiln.codegen.llvm.emit import emit_llvm
 from tensorkiln.ir.buffer import buffer
-from tensorkiln.ir.expr import AddressOf, CallExtern, IntImm, intrin
+from tensorkiln.ir.equal import structural_equal
+from tensorkiln.ir.expr import AddressOf, CallExtern, FloatImm, IntImm, intrin
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import PrimFunc, Store
 from tensorkiln.script import from_source
@@ -33,3 +36,17 @@ def test_each_call_of_a_c_function_is_made_and_loads_follow_it() -> None:
     text = emit_llvm(PrimFunc("f", (X, Y), Store(Y, (ZERO,), value), 2), TARGET)
     assert text.count("call float @next_one") == 2
     assert text.count("load float") == 2
+
+
+def test_a_nan_is_a_sign() -> None:
+    """Text and equality tell NaNs by their sign alone; so does the kernel."""
+    (odd,) = struct.unpack("<d", struct.pack("<Q", 0x7FF8000000000001))
+    for dtype in ("float64", "float32", "float16", "bfloat16"):
+        out = buffer("y", (4,), dtype)
+        made = [
+            PrimFunc("f", (out,), Store(out, (ZERO,), FloatImm(v, out.dtype)))
+            for v in (odd, float("nan"), -odd)
+        ]
+        texts = [emit_llvm(f, TARGET) for f in made]
+        assert structural_equal(made[0], made[1]) and texts[0] == texts[1]
+        assert not structural_equal(made[0], made[2]) and texts[0] != texts[2]

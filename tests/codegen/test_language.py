@@ -47,6 +47,21 @@ def test_while_runs_until_its_condition_fails() -> None:
     assert y.tolist() == [steps(int(v)) for v in x]
 
 
+def test_an_index_is_loaded_again_after_a_store() -> None:
+    @T.prim_func
+    def scatter(X: T.Buffer((2,), "int64"), Y: T.Buffer((8,), "int64")):
+        Y[X[0]] = 1
+        X[0] = 5
+        Y[X[0]] = 2
+        X[1] = Y[X[0]] + 1
+        Y[X[1]] = Y[X[0]] * 10
+
+    x, y = np.zeros(2, "int64"), np.zeros(8, "int64")
+    library(scatter)["scatter"](x, y)
+    assert x.tolist() == [5, 3]
+    assert y.tolist() == [1, 0, 0, 20, 0, 2, 0, 0]
+
+
 def test_blocks_with_init_and_a_reduction() -> None:
     @T.prim_func
     def matmul(

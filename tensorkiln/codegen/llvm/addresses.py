@@ -119,21 +119,22 @@ class Addresses(Arithmetic, ABC):
         ptr = st.buffers[buf]
         for depth in sorted(by_depth):
             scope = st.scopes[depth]
-            key = ("gep", ptr, tuple(by_depth[depth]))
-            found = scope.memo.get(key)
+            # By values, not by expressions: what an index loads may have changed.
+            parts = tuple((self.index(e), scale * size) for scale, e in by_depth[depth])
+            found = scope.memo.get(("gep", ptr, parts))
             if found is None:
-                parts = [self._scaled(e, scale * size, scope) for scale, e in by_depth[depth]]
-                offset = parts[0]
-                for p in parts[1:]:
-                    offset = self._line(f"add nsw i64 {offset}, {p}", scope)
+                offset = ""
+                for value, scale in parts:
+                    term = value
+                    if scale != 1:
+                        term = self._line(f"mul nsw i64 {value}, {scale}", scope)
+                    if offset:
+                        term = self._line(f"add nsw i64 {offset}, {term}", scope)
+                    offset = term
                 found = self._line(f"getelementptr inbounds i8, ptr {ptr}, i64 {offset}", scope)
-                scope.memo[key] = found
+                scope.memo["gep", ptr, parts] = found
             ptr = found
         return ptr, flat.constant * size, lane_stride
-
-    def _scaled(self, e: Expr, scale: int, scope: Scope) -> str:
-        v = self.index(e)
-        return v if scale == 1 else self._line(f"mul nsw i64 {v}, {scale}", scope)
 
     def _alignment(self, buf: Buffer, indices: tuple[Expr, ...]) -> int:
         """Bytes the address is known to be a multiple of, from constant strides alone."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from tensorkiln.ir.expr import Binary, Broadcast, Expr, FloatImm, IntImm, Load
+from tensorkiln.ir.expr import Binary, Broadcast, CallExtern, Expr, FloatImm, IntImm, Load
 from tensorkiln.ir.stmt import PrimFunc, Seq, Stmt, Store, seq
-from tensorkiln.ir.visit import loads, map_stmt
+from tensorkiln.ir.visit import loads, map_stmt, walk
 
 
 def drop_starts(f: PrimFunc) -> PrimFunc:
@@ -47,7 +47,10 @@ def _joined(s: Seq) -> Stmt:
 
 
 def _is_old(s: Store, e: Expr) -> bool:
-    return isinstance(e, Load) and e.buffer is s.buffer and e.indices == s.indices
+    """Whether `e` is what stands where `s` stores; C functions may answer anything."""
+    if not isinstance(e, Load) or e.buffer is not s.buffer or e.indices != s.indices:
+        return False
+    return not any(isinstance(x, CallExtern) for x in walk(e))
 
 
 def _starts(start: Store, s: Store) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 
 from tensorkiln.ir.dtype import DType
@@ -34,6 +35,8 @@ def suffix(dtype: DType) -> str:
 
 def float_literal(value: float, dtype: DType) -> str:
     """The nearest value of `dtype`: the bits of a double, or of a half or bfloat themselves."""
+    if value != value:  # literals tell NaNs by their sign alone
+        value = math.copysign(math.nan, value)
     if dtype.name == "float16":
         return f"0xH{half_bits(value):04X}"
     if dtype.name == "bfloat16":
