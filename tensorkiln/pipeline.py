@@ -29,6 +29,7 @@ from tensorkiln.external import (
 )
 from tensorkiln.ir.module import IRModule
 from tensorkiln.link.shared import Fcompile
+from tensorkiln.link.stubs import RUNTIME_CALLS
 from tensorkiln.passes import Instrument, Pass, Pipeline, make_runner, resolve
 from tensorkiln.schedule.lower import LowerGroups
 from tensorkiln.target import Target, cpu_target, hooks_of, require_codegen, with_host
@@ -254,7 +255,7 @@ def _kernels(mod: IRModule, plan: Plan, config: Config, progress: Progress) -> l
     if own is not None and mod.prim_funcs:
         where = f"tir_codegen of kind {plan.target.kind!r}"
         return checked_artifacts(own(plan.target, mod.prim_funcs), where)
-    require_cpu_programs(mod.prim_funcs)
+    require_cpu_programs(mod, RUNTIME_CALLS)
     kernels = compile_kernels(
         mod.prim_funcs,
         plan.cpu,

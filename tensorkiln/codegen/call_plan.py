@@ -32,6 +32,7 @@ from tensorkiln.ir.planned import address, planned_graph, result_types
 from tensorkiln.ir.relax import Function, TensorType
 from tensorkiln.ir.stmt import Assert, PrimFunc
 from tensorkiln.ir.text.print_relax import digest
+from tensorkiln.ir.text.printer import printed_names
 from tensorkiln.ir.visit import free_vars, substitute, walk_stmt
 
 ALIGN = 64
@@ -60,11 +61,19 @@ class WeightArena:
 
 
 class _Symbols:
-    """C names of symbolic dimensions, unique in one function, and those of the model."""
+    """C names of symbolic dimensions, unique in one function, and those of the model.
 
-    def __init__(self, types: list[TensorType], dim_names: Mapping[str, str]):
+    `spelled` are the names of the function's text, `dim_names` those of the model that differ.
+    """
+
+    def __init__(
+        self,
+        types: list[TensorType],
+        spelled: Mapping[object, str],
+        dim_names: Mapping[Var, str],
+    ):
         self.names: dict[Var, str] = {}
-        self.dim_names = dim_names
+        self._spelled, self._dim_names = spelled, dim_names
         for t in types:
             for d in t.shape:
                 for v in free_vars(d):
@@ -73,7 +82,7 @@ class _Symbols:
     def _name(self, v: Var) -> None:
         if v in self.names:
             return
-        base = c_name(v.name)
+        base = c_name(self._spelled[v])
         name, k = base, 1
         while name in self.names.values():
             k += 1
@@ -87,7 +96,7 @@ class _Symbols:
         return c_expression(e, self.names)
 
     def model_name(self, v: Var) -> str:
-        return self.dim_names.get(v.name, v.name)
+        return self._dim_names.get(v, self._spelled[v])
 
     def condition(self, e: Expr) -> Condition:
         """What callers must keep; its variables are symbols of the function."""
@@ -103,7 +112,8 @@ class _Symbols:
 def graph_host_function(f: Function, mod: IRModule, arena: WeightArena) -> HostFunction:
     """The call plan of a graph function after `partial_graph_aot`."""
     types = (*(p.tensor for p in f.params), *result_types(f))
-    symbols = _Symbols(list(types), dict(f.attrs.get("dim_names", ())))
+    spelled = printed_names(f)
+    symbols = _Symbols(list(types), spelled, dict(f.attrs.get("dim_names", ())))
     plan = planned_graph(f, mod)
     starts, total = _laid_out(plan.sizes)
 
@@ -126,7 +136,7 @@ def graph_host_function(f: Function, mod: IRModule, arena: WeightArena) -> HostF
         for c in plan.calls
     )
     # The model's own names: they need not be identifiers.
-    input_names = f.attrs.get("input_names") or [p.name for p in f.params]
+    input_names = f.attrs.get("input_names") or [spelled[p] for p in f.params]
     inputs = tuple(
         TensorInfo(str(n), p.tensor.dtype.name, symbols.dims(p.tensor))
         for n, p in zip(input_names, f.params, strict=True)
@@ -216,11 +226,11 @@ def _require_told_sizes(f: PrimFunc, implied: tuple[Var, ...]) -> None:
 def tensor_host_function(f: PrimFunc, name: str, implied: tuple[Var, ...] = ()) -> HostFunction:
     """A tensor program whose parameters the caller passes: all but those `implied`."""
     _require_told_sizes(f, implied)
-    names: dict[Var, str] = {v: c_name(v.name) for v in f.scalars}
+    spelled = printed_names(f)
+    names: dict[Var, str] = {v: spelled[v] for v in f.scalars}
     for buf in f.buffers:
         for d in buf.shape:
-            for v in free_vars(d):
-                names.setdefault(v, c_name(v.name))
+            names.update((v, spelled[v]) for v in free_vars(d))
     first_out = len(f.buffers) - f.outputs
     inputs: list[Param] = []
     args: list[Ptr | ScalarExpr] = []
@@ -231,7 +241,7 @@ def tensor_host_function(f: PrimFunc, name: str, implied: tuple[Var, ...] = ()) 
                 n if (n := int_value(d)) is not None else c_expression(d, names) for d in p.shape
             )
             role: Literal["", "out"] = "out" if buffers >= first_out else ""
-            inputs.append(TensorInfo(c_name(p.name), p.dtype.name, dims, p.align, role))
+            inputs.append(TensorInfo(spelled[p], p.dtype.name, dims, p.align, role))
             args.append(Ptr("arg", len(inputs) - 1))
             buffers += 1
         elif p in implied:

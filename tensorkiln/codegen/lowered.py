@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 from tensorkiln.base.errors import Issue, UnsupportedError, UserError
+from tensorkiln.codegen.kernel_names import name_issues
 from tensorkiln.codegen.outer_calls import HOST_STEPS
 from tensorkiln.codegen.outer_scope import bindings_in
 from tensorkiln.codegen.stack import require_stack
@@ -63,18 +64,12 @@ def _faults(f: Function | PrimFunc) -> Iterator[str]:
         yield f"{before}no run function calls its kernels: run partial_graph_aot"
 
 
-C_WORDS = {
-    "auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum",
-    "extern", "float", "for", "goto", "if", "inline", "int", "long", "register", "restrict",
-    "return", "short", "signed", "sizeof", "static", "struct", "switch", "typedef", "union",
-    "unsigned", "void", "volatile", "while",
-}  # fmt: skip
-
-
-def require_cpu_programs(funcs: Iterable[PrimFunc]) -> None:
+def require_cpu_programs(mod: IRModule, runtime_calls: Collection[str]) -> None:
     """UnsupportedError that lists what a CPU cannot run: loops over a device's grid, parameters
-    with strides of their own, words of C for names, C functions of half-precision numbers."""
-    issues = [issue for f in funcs for issue in _cpu_issues(f)]
+    with strides of their own, names that are taken (`runtime_calls`: C functions that the runtime
+    calls), C functions of half-precision numbers."""
+    issues = [*name_issues(mod, runtime_calls)]
+    issues += [issue for f in mod.prim_funcs for issue in _cpu_issues(f)]
     if issues:
         raise UnsupportedError(issues)
 
@@ -83,8 +78,6 @@ def _cpu_issues(f: PrimFunc) -> Iterator[Issue]:
     def issue(message: str, hint: str) -> Issue:
         return Issue("tensor-program", f.name, "", message, hint)
 
-    if f.name in C_WORDS:
-        yield issue(f"{f.name!r} is a word of C, and kernels are C functions", f"{f.name}_")
     for b in f.buffers:
         if b.strides_given is not None:
             hint = f"T.match_buffer gives a strided view of {b.name} inside the program"

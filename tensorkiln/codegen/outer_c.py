@@ -18,7 +18,7 @@ from tensorkiln.codegen.outer_scope import type_sizes
 from tensorkiln.codegen.outer_text import type_text
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import AnyTensorType, Function, PrimType, RVar, TensorType, Type
+from tensorkiln.ir.relax import AnyTensorType, Function, PrimType, TensorType, Type
 from tensorkiln.ir.text.printer import printed_names
 from tensorkiln.ir.visit import free_vars
 
@@ -124,9 +124,9 @@ def _table(outers: tuple[Function, ...]) -> str:
     return f"static const struct kiln_outer *const outers[] = {{\n{rows}\n}};\n"
 
 
-def _metadata(f: Function, spelled: Mapping[RVar, str]) -> dict[str, object]:
+def _metadata(f: Function, spelled: Mapping[object, str]) -> dict[str, object]:
     names = [str(n) for n in f.attrs.get("input_names") or [spelled[p] for p in f.params]]
-    shown = dict(f.attrs.get("dim_names", ()))
+    shown = {**spelled, **dict(f.attrs.get("dim_names", ()))}
     symbols: dict[Var, str] = {}
     inputs = [_param(n, p.type, symbols, shown) for n, p in zip(names, f.params, strict=True)]
     return {
@@ -140,10 +140,12 @@ def _metadata(f: Function, spelled: Mapping[RVar, str]) -> dict[str, object]:
     }
 
 
-def _param(name: str, t: Type, symbols: dict[Var, str], shown: dict[str, str]) -> dict[str, object]:
+def _param(
+    name: str, t: Type, symbols: dict[Var, str], shown: Mapping[object, str]
+) -> dict[str, object]:
     """`dtype` is the element type of a tensor or a number, else the type in words."""
     for d in type_sizes(t):
-        symbols.update((v, shown.get(v.name, v.name)) for v in free_vars(d))
+        symbols.update((v, shown[v]) for v in free_vars(d))
     if isinstance(t, TensorType):
         dims = [type_text(TensorType((d,), t.dtype), symbols) for d in t.shape]
         texts = [d.partition("[")[2][:-1] for d in dims]

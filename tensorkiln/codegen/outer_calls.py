@@ -86,7 +86,7 @@ def _operand(w: OuterWriter, b: Buffer, a: Value) -> str:
     """An operand as a buffer wants it: a set of handles is made of a tuple."""
     if b.dtype != HANDLE:
         return w.operand(a)
-    slot = w.slot(f"{b.name}_set")
+    slot = w.slot("set")
     w.step(f"kiln_make_set({w.pointer(a)}, &{slot})")
     return slot
 
@@ -181,6 +181,10 @@ def _name_and_args(w: OuterWriter, call: Call) -> tuple[str, list[Value]]:
 
 
 def _literal(value: object) -> Value:
+    if isinstance(value, Expr):
+        return PrimValue(value)
+    if isinstance(value, tuple):
+        return Tuple(tuple(map(_literal, value)))
     if isinstance(value, bool | int):
         return PrimValue(IntImm(int(value), BOOL if isinstance(value, bool) else INT64))
     if isinstance(value, float):

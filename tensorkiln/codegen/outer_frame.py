@@ -48,7 +48,7 @@ class OuterLibrary:
     texts: list[str] = field(default_factory=list)
     descriptors: list[str] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
-    spelled: dict[RVar, str] = field(default_factory=dict)  # names as they are printed
+    spelled: dict[object, str] = field(default_factory=dict)  # names as they are printed
 
     def fresh(self, name: str) -> str:
         """A C name for a function, not taken yet."""
@@ -91,8 +91,8 @@ class Frame:
     def symbol(self, v: Var) -> str:
         """The name of a dimension, made when it is new."""
         if v not in self.symbols:
-            name = base = c_name(v.name)
-            k = 0  # counted as the printer does: C made from the text again is the same
+            name = base = c_name(self.library.spelled[v])
+            k = 0
             while name in self.symbols.values():
                 k += 1
                 name = f"{base}_{k}"
@@ -113,7 +113,7 @@ class Frame:
 
     def name(self, var: RVar) -> str:
         """What a value is called in the text of its function."""
-        return self.library.spelled.get(var, var.name)
+        return self.library.spelled[var]
 
     # ---- lines -------------------------------------------------------------------------------
 
@@ -138,7 +138,7 @@ class Frame:
 
     def shown(self, v: Var) -> str:
         """What the model calls a dimension."""
-        return str(self.dim_names.get(v.name, self.symbols.get(v, v.name)))
+        return str(self.dim_names.get(v, self.library.spelled[v]))
 
     def summary(self, var: RVar, value: Bound) -> str:
         """One line on a binding, for its comment."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tensorkiln.arith.ranges import Bounds
 from tensorkiln.arith.simplify import prove
-from tensorkiln.base.errors import InternalError
+from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.codegen.host_function import spelled
 from tensorkiln.ir.expr import Binary, Cast, Expr, IntImm, Select, Unary, Var, binary
 from tensorkiln.ir.text.names import Names
@@ -46,12 +46,19 @@ def c_expression(e: Expr, names: Mapping[Var, str]) -> str:
             return f"({c_expression(a, names)} {_C_OPS[op]} {c_expression(b, names)})"
         case Unary("not", a):
             return f"!{c_expression(a, names)}"
+        case Unary("neg", a):
+            return f"(-{c_expression(a, names)})"
+        case Unary("abs", a):
+            x = c_expression(a, names)
+            return f"({x} < 0 ? -{x} : {x})"
+        case Unary("floor" | "ceil" | "round" | "trunc", a):
+            return c_expression(a, names)
         case Select(c, a, b):
             parts = [c_expression(x, names) for x in (c, a, b)]
             return f"({parts[0]} ? {parts[1]} : {parts[2]})"
         case Cast(a, dtype) if dtype.is_int:
             return c_expression(a, names)
-    raise InternalError(f"no C form for the size {e}")
+    raise UnsupportedError(f"no C form for the size {e}", hint="sizes are + - * // % of sizes")
 
 
 def _never_negative(*sizes: Expr) -> bool:

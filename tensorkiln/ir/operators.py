@@ -26,6 +26,7 @@ BINARY: dict[str, tuple[str | None, bool]] = {
     "and": (None, True),
     "or": (None, True),
 }
+ON_BITS = ("bitand", "bitor", "bitxor", "shl", "shr")  # not of floats
 UNARY = ("neg", "not", "abs", "sqrt", "floor", "ceil", "round", "trunc")
 # Elementary functions and machine operations; arity. Expanded by the code generator's own
 # polynomials (`exp`, `erf`, ...) or mapped to an LLVM intrinsic (`fma`, `rint`).

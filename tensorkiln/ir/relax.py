@@ -24,16 +24,18 @@ the straight-line parts (`transform/relax/outline_dataflow.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.dtype import DType
-from tensorkiln.ir.expr import Expr, ExprLike, as_expr, int_value
+from tensorkiln.ir.expr import Expr, ExprLike, Var, as_expr, int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.text.scripted import Scripted
+from tensorkiln.ir.visit import substitute
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +103,29 @@ class StringType:
     pass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class FuncType:
-    """A function as a value. `params` None: any arguments."""
+    """A function as a value. `params` None: any arguments.
+
+    Symbols that are extents of its parameters are the type's own: two types that differ in which
+    symbols these are, are equal.
+    """
 
     params: tuple[Type, ...] | None
     result: Type
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FuncType) and self._with_numbered() == other._with_numbered()
+
+    def __hash__(self) -> int:
+        return hash((None if self.params is None else len(self.params), type(self.result)))
+
+    def _with_numbered(self) -> tuple[Type | None, ...]:
+        """Parameters and result, with symbols of the type's own by order of appearance."""
+        own = dict.fromkeys(v for p in self.params or () for v in _bare_extents(p))
+        by = {v: _numbered(i) for i, v in enumerate(own)}
+        params = (None,) if self.params is None else tuple(replaced(p, by) for p in self.params)
+        return (*params, replaced(self.result, by))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +143,33 @@ Type = (
     | FuncType
     | ObjectType
 )
+
+
+@functools.cache
+def _numbered(i: int) -> Var:
+    return Var(f"own{i}")
+
+
+def _bare_extents(t: Type) -> Iterator[Var]:
+    """Symbols that a value of type `t` gives by being an extent."""
+    if isinstance(t, TensorType):
+        yield from (d for d in t.shape if isinstance(d, Var))
+    elif isinstance(t, TupleType):
+        for f in t.fields:
+            yield from _bare_extents(f)
+
+
+def replaced(t: Type, by: Mapping[Var, Expr]) -> Type:
+    """`t` with its symbolic extents replaced."""
+    match t:
+        case TensorType(shape, dtype, layout):
+            return TensorType(tuple(substitute(d, by) for d in shape), dtype, layout)
+        case TupleType(fields):
+            return TupleType(tuple(replaced(f, by) for f in fields))
+        case FuncType(params, result):
+            new = None if params is None else tuple(replaced(p, by) for p in params)
+            return FuncType(new, replaced(result, by))
+    return t
 
 
 def tensor(shape: Sequence[ExprLike], dtype: str | DType) -> TensorType:

@@ -19,6 +19,7 @@ from tensorkiln.ir.relax import (
     TensorType,
     TupleType,
     Type,
+    replaced,
 )
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.visit import free_vars, substitute
@@ -99,19 +100,6 @@ def symbols(t: Type) -> dict[Var, None]:
     return {}
 
 
-def replaced(t: Type, by: Extents) -> Type:
-    """`t` with its symbolic extents replaced."""
-    match t:
-        case TensorType(shape, dtype, layout):
-            return TensorType(tuple(substitute(d, by) for d in shape), dtype, layout)
-        case TupleType(fields):
-            return TupleType(tuple(replaced(f, by) for f in fields))
-        case FuncType(params, result):
-            new = None if params is None else tuple(replaced(p, by) for p in params)
-            return FuncType(new, replaced(result, by))
-    return t
-
-
 def erased(t: Type, known: Container[Var]) -> Type:
     """`t` without the extents that use symbols outside `known`."""
     if isinstance(t, TensorType):
@@ -184,5 +172,5 @@ def function_type(f: AnyFunction) -> FuncType:
 
 __all__ = [
     "Extents", "accepts", "called_type", "castable", "erased", "function_type", "is_condition",
-    "loop_type", "replaced", "symbols", "takes",
+    "loop_type", "symbols", "takes",
 ]  # fmt: skip

@@ -32,6 +32,7 @@ from tensorkiln.ir.expr import (
     VectorReduce,
     int_value,
 )
+from tensorkiln.ir.operators import ON_BITS
 from tensorkiln.ir.visit import free_vars, has_load
 
 _FAR = 1 << 63
@@ -120,7 +121,7 @@ class ExprVerifier:
         if e.op == "add" and e.a.dtype == HANDLE:
             return self._further(e)
         found = self._same(e, e.a, e.b, e.op)
-        if e.op in ("and", "or") and not found.is_bool:
+        if (e.op in ("and", "or") and not found.is_bool) or (e.op in ON_BITS and found.is_float):
             raise Malformed(f"{e.op} of {found}", e)
         return BOOL.with_lanes(found.lanes) if BINARY[e.op][1] else found
 

@@ -41,6 +41,7 @@ from tensorkiln.ir.stmt import (
     Let,
     MatchBuffer,
     Prefetch,
+    PrimFunc,
     Region,
     Seq,
     Stmt,
@@ -291,6 +292,12 @@ def has_load(e: Expr) -> bool:
 def loads(e: Expr) -> list[Load]:
     """Every load in an expression."""
     return [x for x in walk(e) if isinstance(x, Load)]
+
+
+def extern_names(f: PrimFunc) -> dict[str, None]:
+    """The C functions that a tensor program calls, in order."""
+    parts = (x for s in walk_stmt(f.body) for e in stmt_exprs(s) for x in walk(e))
+    return {x.name: None for x in parts if isinstance(x, CallExtern)}
 
 
 def stored_buffers(s: Stmt) -> set[Buffer]:

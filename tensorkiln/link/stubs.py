@@ -22,17 +22,20 @@ _MATHEMATICS = (
     "tgamma trunc"
 )
 
+# For T.call_extern as well.
+_PLAIN = (
+    "abs atof atoi bsearch clock fflush isalnum isalpha isdigit islower isspace isupper labs "
+    "llabs memchr memcmp memmove printf putchar puts qsort rand srand strcat strcpy strncpy "
+    "strtod strtoll time tolower toupper"
+)
+
 # soname -> names; on x86-64 in version 2.2.5 except as said below, on aarch64 in 2.17.
 STUB_LIBRARIES: Mapping[str, str] = {
     "libc.so.6": (
         "__register_atfork abort calloc clock_gettime close dl_iterate_phdr free getauxval getenv "
         "madvise malloc mmap munmap open posix_memalign pthread_attr_destroy pthread_self read "
         "realloc sched_getaffinity sigfillset "
-        "snprintf strchr strcmp strlen strncmp strrchr strtol syscall sysconf vsnprintf "
-        # for T.call_extern
-        "abs atof atoi bsearch clock fflush isalnum isalpha isdigit islower isspace isupper labs "
-        "llabs memchr memcmp memmove printf putchar puts qsort rand srand strcat strcpy strncpy "
-        "strtod strtoll time tolower toupper"
+        f"snprintf strchr strcmp strlen strncmp strrchr strtol syscall sysconf vsnprintf {_PLAIN}"
     ),
     "libm.so.6": " ".join(f"{name} {name}f" for name in _MATHEMATICS.split()),
     "libpthread.so.0": (
@@ -41,6 +44,9 @@ STUB_LIBRARIES: Mapping[str, str] = {
     ),
     "libdl.so.2": "dladdr dlclose dlopen dlsym",
 }
+_CALLABLE = frozenset(f"{_PLAIN} {STUB_LIBRARIES['libm.so.6']}".split())
+# What the runtime itself calls: no kernel may stand in its way.
+RUNTIME_CALLS = frozenset(" ".join(STUB_LIBRARIES.values()).split()) - _CALLABLE
 _LOADER: Mapping[str, tuple[str, str]] = {
     "x86_64": ("ld-linux-x86-64.so.2", "__tls_get_addr"),
     "aarch64": ("ld-linux-aarch64.so.1", ""),

@@ -76,13 +76,20 @@ class Verify(Instrument):
         """Verify, print, parse, compare."""
         assert step.after is not None
         verify(step.after)
-        if not self.round_trip:
-            return
-        text = print_module(step.after)
-        again = from_source(text, constant_table(step.after), file=step.name)
-        difference = first_difference(step.after, again)
-        if difference is not None:
-            raise InternalError(f"its text reads back differently: {difference}", code="round-trip")
+        if self.round_trip:
+            require_round_trip(step.after, step.name)
+
+
+def require_round_trip(mod: IRModule, file: str) -> None:
+    """InternalError (code `round-trip`) unless the module's text reads back as the same module;
+    `file` is what the error calls the text."""
+    try:
+        again = from_source(print_module(mod), constant_table(mod), file=file)
+    except UserError as error:
+        raise InternalError(f"its text is not read back: {error}", code="round-trip") from error
+    difference = first_difference(mod, again)
+    if difference is not None:
+        raise InternalError(f"its text reads back differently: {difference}", code="round-trip")
 
 
 class PrintAfter(Instrument):

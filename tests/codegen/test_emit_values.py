@@ -126,6 +126,9 @@ CASES: list[Case] = [
       for d in FLOATS),
     *(Case(f"{op}_{d}", (d,), d, lambda x, op=op: unary(op, x), f)
       for op, f in (("abs", np.abs), ("neg", np.negative)) for d in INTS[:4]),
+    *(Case(f"{op}_{d}", (d,), d, lambda x, op=op: unary(op, x), f)
+      for op, f in (("floor", np.positive), ("round", np.positive)) for d in INTS),
+    *(Case(f"abs_{d}", (d,), d, lambda x: unary("abs", x), np.abs) for d in INTS[4:]),
     *(Case(f"not_{d}", (d,), d, lambda x: unary("not", x), np.invert) for d in ("bool",)),
     *(Case(f"cast_{a}_{b}", (a,), b, lambda x, b=b: cast(x, b), _cast_reference(b))
       for a in EVERY for b in EVERY if a != b),

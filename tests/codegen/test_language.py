@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import tensorkiln as tk
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.link.stubs import RUNTIME_CALLS
 from tensorkiln.script import R, T, from_source, ir_module
 
 RNG = np.random.default_rng(5)
@@ -60,6 +62,26 @@ def test_an_index_is_loaded_again_after_a_store() -> None:
     library(scatter)["scatter"](x, y)
     assert x.tolist() == [5, 3]
     assert y.tolist() == [1, 0, 0, 20, 0, 2, 0, 0]
+
+
+def test_conditions_and_roundings_of_indices() -> None:
+    @T.prim_func
+    def f(X: T.Buffer((8,), "int64"), Y: T.Buffer((8,), "int64"), K: T.int32):
+        for i in range(8):
+            odd: T.bool = X[0] % 2 == 1
+            small: T.bool = T.int32(5) > K
+            for j in range(2):
+                Y[T.select(odd, i, T.floor(i))] = T.select(small, j, T.trunc(-i)) + T.floor(i * 2)
+            Y[i] = Y[T.select(T.select(odd, small, odd), i, 0)] + T.floor(i * 2)
+
+    for first, k in ((1, 2), (1, 9), (2, 2)):
+        x, y, want = np.full(8, first, "int64"), np.zeros(8, "int64"), np.zeros(8, "int64")
+        library(f)["f"](x, y, k)
+        for i in range(8):
+            for j in range(2):
+                want[i] = (j if k < 5 else -i) + 2 * i
+            want[i] = want[i if first % 2 == 1 and k < 5 else 0] + 2 * i
+        assert np.array_equal(y, want)
 
 
 def test_blocks_with_init_and_a_reduction() -> None:
@@ -308,11 +330,71 @@ def test_hints_and_attributes_change_nothing() -> None:
 
 
 @T.prim_func
-def double(X: T.Buffer((4,), "float32")) -> None:
+def plain(X: T.Buffer((4,), "float32")) -> None:
     X[0] = T.float32(1)
 
 
-def test_a_word_of_c_is_no_name_of_a_kernel() -> None:
-    with pytest.raises(UnsupportedError, match="'double' is a word of C") as info:
-        tk.compile(tk.IRModule((double,)), "native")
-    assert "double_" in str(info.value)
+# what a name is that no kernel may have -> such names
+TAKEN = {
+    "a word of C": ("double", "while"),
+    "no name in C": ("k.1", "a b", "é", "9"),
+    "a function of the C library": ("memcpy", "malloc", "strlen", "pthread_create"),
+    "a name that the library gives": (
+        *("main", "metadata", "functions", "kiln_parallel_for", "_Start", "__memcpy"),
+        *("run_net", "dims_net_0", "function_net", "model_net", "model_last_error"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [n for names in TAKEN.values() for n in names])
+def test_names_that_are_taken_are_refused(name: str) -> None:
+    what = next(w for w, names in TAKEN.items() if name in names)
+    assert isinstance(plain, PrimFunc)
+    with pytest.raises(UnsupportedError, match=f"{name!r} is {what}") as info:
+        tk.compile(IRModule((replace(plain, name="net"), replace(plain, name=name))), "native")
+    (issue,) = info.value.issues
+    assert issue.node == name and issue.hint.isidentifier()
+
+
+def test_every_function_that_the_runtime_calls_is_refused() -> None:
+    assert isinstance(plain, PrimFunc)
+    names = sorted(RUNTIME_CALLS)
+    with pytest.raises(UnsupportedError) as info:
+        tk.compile(IRModule(tuple(replace(plain, name=name) for name in names)), "native")
+    assert [i.node for i in info.value.issues] == names
+
+
+def test_a_kernel_does_not_stand_in_the_way_of_a_c_function() -> None:
+    """One of a user's is refused; what the compiler names itself steps aside."""
+
+    @ir_module
+    class Net:
+        @T.prim_func(private=True)
+        def power(X: T.Buffer((4,), "float32"), Y: T.Buffer((4,), "float32")):
+            for i in range(4):
+                Y[i] = T.call_extern("float32", "tanhf", X[i]) + T.call_extern(
+                    "float32", "tanh", X[i]
+                )
+
+        @R.function
+        def main(x: R.Tensor((4,), "float32")):
+            y = R.call_tir(Net.power, [x], R.Tensor((4,), "float32"))
+            z = R.tanh(y)
+            return z
+
+    assert isinstance(Net, IRModule)
+    kernels = tk.compile(Net).module.prim_funcs
+    assert "tanh" not in {f.name for f in kernels}
+    assert isinstance(plain, PrimFunc)
+    with pytest.raises(UnsupportedError, match="'tanh' is a C function that a tensor program"):
+        tk.compile(IRModule((Net["power"], replace(plain, name="tanh"))))
+
+
+def test_names_that_look_like_those_that_are_taken() -> None:
+    names = ("run_away", "puts_", "workspace_of", "models", "k_1", "_x", "exp", "abs")
+    assert isinstance(plain, PrimFunc)
+    lib = library(*(replace(plain, name=name) for name in names))
+    for name in names:
+        x = floats(4)
+        lib[name](x)
+        assert x[0] == 1

@@ -18,12 +18,26 @@ from tensorkiln.ir.relax import (
     Call,
     Constant,
     Function,
+    FuncType,
     RVar,
     TensorType,
     constant,
     tensor,
 )
 from tensorkiln.ir.stmt import For, PrimFunc, Seq, Stmt, Store
+
+
+def test_the_symbols_of_a_function_type_are_its_own() -> None:
+    def mapping(n: Var, result: Var) -> FuncType:
+        return FuncType((tensor((n, 4), "float32"),), tensor((result, 4), "float32"))
+
+    n, m, free = Var("n"), Var("m"), Var("free")
+    assert mapping(n, n) == mapping(m, m) and hash(mapping(n, n)) == hash(mapping(m, m))
+    assert mapping(n, free) == mapping(m, free)
+    assert mapping(n, n) != mapping(n, m)
+    assert mapping(n, free) != mapping(n, Var("free"))
+    assert FuncType((), mapping(n, n)) == FuncType((), mapping(m, m))
+    assert FuncType((), mapping(n, n)) != FuncType(None, mapping(n, n))
 
 
 def copy_kernel(names: str = "XYni", extent: int = 4, kind: str = "serial") -> PrimFunc:

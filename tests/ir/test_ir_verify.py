@@ -90,6 +90,8 @@ EXPRESSIONS: list[tuple[Expr, str]] = [
     (Binary("add", F, Broadcast(F, 4)), "add: float32 against float32x4"),
     (Binary("plus", F, F), "binary operator 'plus'"),
     (Binary("and", F, F), "and of float32"),
+    (Binary("bitand", F, F), "bitand of float32"),
+    (Binary("shl", F, F), "shl of float32"),
     (Unary("not", F), "not of float32"),
     (Unary("cbrt", F), "unary operator 'cbrt'"),
     (Select(F, F, F), "select by float32"),

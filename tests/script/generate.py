@@ -70,7 +70,7 @@ class GraphGen:
         data = self.draw(st.binary(min_size=8 * 35, max_size=8 * 35))
         count = int(np.prod(shape))
         array = np.frombuffer(data, dtype if dtype != "bool" else "uint8")[:count].reshape(shape)
-        array = array != 0 if dtype == "bool" else array
+        array = np.asarray(array != 0) if dtype == "bool" else array
         kind = TensorType(tuple(IntImm(n) for n in shape), DType(dtype))
         if shape == (5, 7) and self.draw(st.booleans()):
             layout = Layout.parse("A/4 B A%4")

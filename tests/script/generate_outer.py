@@ -207,5 +207,5 @@ class RealOuterGen(OuterGen):
 @st.composite
 def real_outers(draw: Any) -> IRModule:
     """An outer function that calls real operators, and a kernel it may name."""
-    kernel = replace(RunnableGen(draw).function("k.1"), public=False)
+    kernel = replace(RunnableGen(draw).function("k_1"), public=False)
     return IRModule((kernel, RealOuterGen(draw, [kernel]).function("main")))

@@ -18,15 +18,7 @@ PASSED = ("int32", "int64", "float32", "float64")  # what a C function takes her
 
 
 class RunnableGen(TirGen):
-    """Names that text keeps, constant sizes, loops of a CPU, C functions of plain numbers."""
-
-    def __init__(self, draw: Any):
-        super().__init__(draw)
-        self.count = 0
-
-    def name(self) -> str:
-        self.count += 1
-        return f"{self.pick(('i', 'x', 'A'))}{self.count}"
+    """Constant sizes, loops of a CPU, C functions of plain numbers."""
 
     def _reduce(self, d: DType, depth: int) -> Expr:
         return self.leaf(d)

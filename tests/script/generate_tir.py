@@ -30,6 +30,7 @@ from tensorkiln.ir.expr import (
     Var,
     VectorReduce,
 )
+from tensorkiln.ir.operators import ON_BITS
 from tensorkiln.ir.stmt import (
     Alloc,
     Assert,
@@ -125,7 +126,8 @@ class TirGen:
         return Unary(self.pick(ops), self.expr(d, depth))
 
     def _arith(self, d: DType, depth: int) -> Expr:
-        return Binary(self.pick(ARITHMETIC), self.expr(d, depth), self.expr(d, depth))
+        ops = [op for op in ARITHMETIC if not (d.is_float and op in ON_BITS)]
+        return Binary(self.pick(ops), self.expr(d, depth), self.expr(d, depth))
 
     def _compare(self, d: DType, depth: int) -> Expr:
         of = DType(self.pick(ELEMENTS), d.lanes)

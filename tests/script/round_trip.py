@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import tensorkiln as tk
-from tensorkiln.base.errors import InternalError
 from tensorkiln.codegen.llvm.emit import emit_llvm
-from tensorkiln.ir.equal import first_difference
 from tensorkiln.ir.module import IRModule
 from tensorkiln.passes import Instrument, Pass, Step, Verify
+from tensorkiln.passes.instruments import require_round_trip
 from tensorkiln.script import constant_table, from_source
 
 
@@ -31,9 +30,7 @@ class RoundTrip(Instrument):
 
     def before(self, step: Step) -> None:
         if step.number == 1:
-            difference = first_difference(step.before, reread(step.before, "input"))
-            if difference is not None:
-                raise InternalError(f"its text reads back differently: {difference}")
+            require_round_trip(step.before, "input")
 
     def after(self, step: Step) -> None:
         if step.changed:

@@ -8,13 +8,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 import tensorkiln as tk
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
+from tensorkiln.codegen.host_function import metadata_of
 from tensorkiln.frontend import from_onnx
+from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.dtype import FLOAT32, DType
+from tensorkiln.ir.expr import IntImm, Load, Var
 from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import Binding, Call, Function, RVar, TensorType
+from tensorkiln.ir.stmt import For, PrimFunc, Store
 from tensorkiln.passes import pass_name
 from tensorkiln.pipeline import relax_passes, tir_passes
 from tests.script.generate_outer import real_outers
@@ -132,3 +140,55 @@ def test_the_check_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tk.passes.instruments, "from_source", forgetful)
     with pytest.raises(InternalError, match="its text reads back differently: .*'tanh' != 'neg'"):
         check_round_trip(mod)
+
+
+def test_text_that_is_not_read_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no module that is refused."""
+
+    def refuses(*args: Any, **named: Any) -> IRModule:
+        raise UserError("not this text")
+
+    monkeypatch.setattr(tk.passes.instruments, "from_source", refuses)
+    with pytest.raises(InternalError, match="its text is not read back: not this text"):
+        check_round_trip(real_module())
+
+
+def real_module() -> IRModule:
+    n, x = Var("n"), Var("x")
+    v = RVar("x", TensorType((n, x), DType("float32")))
+    y = RVar("x", v.type)
+    f = Function("main", (v,), (Binding(y, Call("tanh", (v,))),), y, Attrs.of(outer=True))
+    return IRModule((f,))
+
+
+def test_names_are_those_of_the_text() -> None:
+    """Names that text must tell apart, or spell otherwise: the product has those of the text."""
+    check_round_trip(real_module())
+    entry = next(a for a in tk.compile(real_module()).artifacts if a.file_name == "entry.c")
+    assert "float32 [n, x_1]" in entry.content.decode()
+
+    n, other = Var("n"), Var("n")
+    a, b = Buffer("in", FLOAT32, (n, other)), Buffer("in", FLOAT32, (n, other))
+    i, j = Var("i"), Var("i")
+    copy = Store(b, (i, j), Load(a, (i, j)))
+    rows = For(i, IntImm(0), n, "serial", For(j, IntImm(0), other, "serial", copy))
+    kernel = PrimFunc("copy", (a, b), rows, public=True)
+    check_round_trip(IRModule((kernel,)))
+    header = next(a for a in tk.compile(IRModule((kernel,))).artifacts if a.file_name == "model.h")
+    assert "int64_t n, int64_t n_1" in " ".join(header.content.decode().split())
+
+
+def test_a_model_keeps_its_names_of_sizes() -> None:
+    """An input and a dimension of one name: text tells them apart, callers read the model's."""
+    pytest.importorskip("onnx")
+    from onnx.helper import make_node
+
+    from tests.frontend.onnx_models import model, value
+
+    made = model([make_node("Relu", ["n"], ["y"])], [value("n", np.float32, ["n", 3])], ["y"])
+    mod = from_onnx(made)
+    check_round_trip(mod)
+    for one in (mod, reread(mod)):
+        (f,) = tk.compile(one).functions
+        (given,) = metadata_of(f)["inputs"]  # type: ignore[misc]
+        assert given == {"name": "n", "dtype": "float32", "shape": ["n", 3]}

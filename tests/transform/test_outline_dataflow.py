@@ -106,6 +106,16 @@ return z
     assert part.attrs.private
 
 
+def test_an_operator_that_nothing_reads_goes_even_alone() -> None:
+    out = outlined("""
+R.call_packed("note", x)
+dead = R.exp(x)
+return x
+""")
+    assert parts(out) == {}
+    assert calls(out["main"]) == ["call_packed"]  # type: ignore[arg-type]
+
+
 def test_captured_values_become_parameters() -> None:
     out = outlined("""
 b = R.exp(x)

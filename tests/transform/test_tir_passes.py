@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tensorkiln.base.errors import InternalError, UnsupportedError
+from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.ir.buffer import buffer
 from tensorkiln.ir.equal import first_difference
 from tensorkiln.ir.expr import (
+    AddressOf,
     Broadcast,
     CallExtern,
     Expr,
@@ -22,7 +23,7 @@ from tensorkiln.ir.expr import (
     select,
 )  # fmt: skip
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.stmt import For, If, Let, Prefetch, PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.stmt import CallKernel, For, If, Let, Prefetch, PrimFunc, Stmt, Store, seq
 from tensorkiln.transform.tir.vectorize_loops import vectorize_loops
 
 X, Y = buffer("x", (8, 64)), buffer("y", (8, 64))
@@ -112,17 +113,21 @@ def test_vectorize(name: str) -> None:
 
 def test_vectorize_refuses_what_has_no_lanes() -> None:
     store = Store(Y, (R, L), X[R, L])
+    wide = Broadcast(X[R, L], 8)
     called = Store(Y, (R, L), CallExtern("f", (L,), X.dtype))
     for what, body in (
         ("a statement If", If(L < 3, store)),
         ("a statement For", For(N, ZERO, L, "serial", store)),
         ("an expression CallExtern", called),
-        ("an expression Broadcast", Store(Y, (ZERO, ramp(ZERO)), Broadcast(X[R, L], 8))),
+        ("an expression that is a vector already", Store(Y, (ZERO, ramp(ZERO)), wide)),
+        ("an access with lanes in several indices", Store(Y, (L, L), X[R, L])),
+        ("a store of all lanes to one element of y", Store(Y, (R, ZERO), X[R, L])),
+        ("a statement CallKernel", CallKernel("k", (AddressOf(X, (R, L)),))),
     ):
         with pytest.raises(UnsupportedError, match=f"{what} cannot be vectorized over l") as caught:
             vectorize_loops(module(rows(lanes(body))))
         assert "make this loop serial" in caught.value.issues[0].hint
-    with pytest.raises(InternalError, match="no constant extent"):
+    with pytest.raises(UserError, match="no constant extent"):
         vectorize_loops(module(rows(For(L, ZERO, N, "vectorized", Store(Y, (R, L), X[R, L])))))
 
 

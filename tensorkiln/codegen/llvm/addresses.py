@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tensorkiln.base.errors import InternalError
-from tensorkiln.codegen.llvm.arithmetic import COMPARE, Arithmetic
-from tensorkiln.codegen.llvm.lines import Scope
+from tensorkiln.codegen.llvm.arithmetic import Arithmetic
+from tensorkiln.codegen.llvm.lines import COMPARE, Scope
 from tensorkiln.codegen.llvm.types import llvm_type, memory_type
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import INT64, DType
@@ -202,6 +202,8 @@ class Addresses(Arithmetic, ABC):
                 x = self.index(a)
                 minus = self._line(f"sub i64 0, {x}", scope)
                 return self._call("smax", INT64, [x, minus], scope)
+            case Unary("floor" | "ceil" | "round" | "trunc", a):
+                return self.index(a)
             case Cast(a, _):
                 return self._cast(self.value(a), a.dtype, INT64)
         return self.value(e)
@@ -218,9 +220,12 @@ class Addresses(Arithmetic, ABC):
                 return self._line(f"{op} i1 {x}, {y}", scope)
             case Unary("not", a):
                 return self._line(f"xor i1 {self._cond(a, scope)}, true", scope)
+            case Select(c, a, b):
+                z, x, y = (self._cond(p, scope) for p in (c, a, b))
+                return self._line(f"select i1 {z}, i1 {x}, i1 {y}", scope)
             case IntImm(value):
                 return "true" if value else "false"
-        raise InternalError(f"{self.func.name}: not a condition on indices: {e}")
+        return self.value(e)
 
 
 def _factor(e: Expr) -> int:

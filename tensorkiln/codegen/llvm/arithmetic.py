@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tensorkiln.base.errors import InternalError
 from tensorkiln.codegen.llvm.expansions import Expander, splat
-from tensorkiln.codegen.llvm.lines import Lines, Scope
+from tensorkiln.codegen.llvm.lines import COMPARE, Lines, Scope
 from tensorkiln.codegen.llvm.types import float_literal, llvm_type, suffix
 from tensorkiln.ir.dtype import BOOL, DType
 from tensorkiln.ir.expr import (
@@ -18,7 +18,6 @@ _INT_OPS = {
     "shl": "shl", "and": "and", "or": "or",
 }  # fmt: skip
 _FLOAT_OPS = {"add": "fadd contract", "sub": "fsub contract", "mul": "fmul contract", "div": "fdiv"}
-COMPARE = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "eq": "eq", "ne": "ne"}
 _FLOAT_UNARY = {
     "abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "roundeven",
     "trunc": "trunc",
@@ -112,6 +111,8 @@ class Arithmetic(Lines):
         if op == "not":
             ones = splat("true" if dtype.is_bool else "-1", dtype)
             return self._line(f"xor {t} {x}, {ones}")
+        if op not in ("neg", "abs") or (op == "abs" and dtype.is_unsigned):
+            return x  # integers are round
         zero = "zeroinitializer" if dtype.lanes > 1 else "0"
         minus = self._line(f"sub {t} {zero}, {x}")
         return minus if op == "neg" else self._call("smax", dtype, [x, minus])

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tensorkiln.codegen.llvm.types import llvm_type, suffix
 from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.dtype import INT64, DType
 from tensorkiln.ir.expr import (
     Binary,
     Expr,
@@ -18,6 +18,8 @@ from tensorkiln.ir.expr import (
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.visit import walk
 from tensorkiln.target import Target
+
+COMPARE = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "eq": "eq", "ne": "ne"}
 
 
 @dataclass(slots=True)
@@ -121,7 +123,7 @@ class Lines:
         for x in walk(e):
             if isinstance(x, Var):
                 depth = max(depth, st.depths[x])
-            elif not isinstance(x, IntImm | Binary | Unary | Select):
+            elif not _is_index_arithmetic(x):
                 return st.scopes[-1]  # it is emitted where it is used
         return st.scopes[depth]
 
@@ -144,3 +146,13 @@ class Lines:
         full = f"@llvm.{name}.{suffix(dtype)}"
         self.declares.add(f"declare {t} {full}({', '.join([t] * len(args))})")
         return self._line(f"call {t} {full}({', '.join(f'{t} {a}' for a in args)})", scope)
+
+
+def _is_index_arithmetic(e: Expr) -> bool:
+    """Whether `Addresses.index` computes this node itself, in any scope."""
+    match e:
+        case Binary(op, a, _):
+            return op not in COMPARE or a.dtype == INT64
+        case Unary() | Select() | IntImm():
+            return True
+    return False

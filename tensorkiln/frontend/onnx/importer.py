@@ -29,6 +29,7 @@ from tensorkiln.frontend.onnx.tensors import to_array
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant, Function, RVar, Tuple, constant
+from tensorkiln.ir.subtype import symbols
 
 OLDEST_OPSET, NEWEST_OPSET = 7, 28
 MAX_INLINE_DEPTH = 32
@@ -98,9 +99,10 @@ class Importer:
             "input_names": tuple(v.name for v in inputs),
             "output_names": tuple(o.name for o in graph.output),
         }
-        if self.dims.vars:
-            # Pairs, since attributes hold no mappings: (variable, name in the model).
-            attrs["dim_names"] = tuple((v.name, n) for n, v in self.dims.vars.items())
+        sizes = {v for p in f.params for v in symbols(p.type)}
+        dim_names = tuple((v, n) for n, v in self.dims.vars.items() if v in sizes)
+        if dim_names:  # pairs, since attributes hold no mappings
+            attrs["dim_names"] = dim_names
         if self.dims.assumed:
             attrs["assumes"] = tuple(self.dims.assumed)
         f = replace(f, attrs=Attrs.of(**{**f.attrs, **attrs}))

@@ -39,6 +39,7 @@ class Names:
 
     def __init__(self, *, canonical: bool = False):
         self.of: dict[object, str] = {}
+        self.given: dict[object, str] = {}  # also to what has left its scope since
         self._canonical = canonical
         self._live: dict[str, object] = {}
         self._next: dict[str, int] = {}
@@ -52,7 +53,7 @@ class Names:
         else:
             text = self._distinct(identifier(name, prefix))
             self._live[text] = var
-        self.of[var] = text
+        self.of[var] = self.given[var] = text
         return text
 
     def reserve(self, text: str) -> None:
@@ -60,11 +61,12 @@ class Names:
         self._live[text] = None
 
     def _distinct(self, base: str) -> str:
-        count = self._next.get(base, 0)
-        text = f"{base}_{count}" if count else base
-        while text in self._live:
+        """The name itself where it is free: printed names print as themselves."""
+        if base not in self._live:
+            return base
+        count = self._next.get(base, 1)
+        while (text := f"{base}_{count}") in self._live:
             count += 1
-            text = f"{base}_{count}"
         self._next[base] = count + 1
         return text
 
@@ -76,10 +78,8 @@ class Names:
         if self._live.pop(text, None) is None:
             return
         base, _, digits = text.rpartition("_")
-        if base and digits.isdigit() and self._next.get(base, 0) == int(digits) + 1:
+        if digits.isdigit() and self._next.get(base) == int(digits) + 1:
             self._next[base] = int(digits)
-        elif self._next.get(text) == 1:
-            self._next[text] = 0
 
     @contextmanager
     def scope(self, kind: type) -> Iterator[None]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tensorkiln.ir.expr import Expr
 from tensorkiln.ir.module import AnyFunction, IRModule
-from tensorkiln.ir.relax import Function, RVar
+from tensorkiln.ir.relax import Function
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.text.names import identifier, string
 from tensorkiln.ir.text.print_relax import Constants, RelaxPrinter
@@ -74,11 +74,15 @@ def _function_lines(f: AnyFunction, constants: Constants, pad: str, canonical: b
     return graph.lines
 
 
-def printed_names(f: Function) -> dict[RVar, str]:
-    """What the values of a function, and of those inside it, are called in its text."""
-    graph = RelaxPrinter(Constants(), CLASS)
-    graph.function(f)
-    return {v: name for v, name in graph.names.of.items() if isinstance(v, RVar)}
+def printed_names(f: AnyFunction) -> dict[object, str]:
+    """What everything that a function binds (an RVar, Var or Buffer) is called in its text.
+
+    These are the names that a product shows: what is compiled and what its text compiles to
+    must not differ. They are distinct where both are in scope, and print as themselves.
+    """
+    printer = TirPrinter() if isinstance(f, PrimFunc) else RelaxPrinter(Constants(), CLASS)
+    printer.function(f)  # type: ignore[arg-type]
+    return printer.names.given
 
 
 __all__ = [

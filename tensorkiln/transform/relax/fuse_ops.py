@@ -31,6 +31,7 @@ from tensorkiln.ir.relax import (
     Tuple,
     Value,
 )
+from tensorkiln.ir.visit import extern_names
 from tensorkiln.transform.relax.fuse_rule import FuseRule, decide_edges, parse_rule
 
 # Anchors whose schedules run an elementwise epilogue on each finished element.
@@ -50,7 +51,8 @@ class FuseOps:
         """Run the pass."""
         functions: list[Function] = []
         graphs = {}
-        names = _Names(set(mod))
+        called = {name for f in mod.prim_funcs for name in extern_names(f)}
+        names = _Names({*mod, *called})
         parsed = [(parse_rule(r.pattern), r.fuse) for r in self.rules]
         for f in mod.unplanned:
             fused, groups = _Fuse(f, names, decide_edges(f, parsed), self.default).run()

@@ -91,12 +91,13 @@ class _Outline:
         self._scope: list[RVar] = []  # parameters, and what operators do not bind
         self._by: dict[RVar, Value] = {}
         self._tuples: dict[Value, Tuple] = {}
+        self._found = False  # an operator, be it one whose result nothing reads
 
     def run(self) -> Function:
         """The function without its operators; the very one when it holds none and is marked."""
         f = self._f
         body = self._body(Body(f.bindings, f.result), f.params)
-        if not self.parts and f.attrs.get("outer", False):
+        if not self._found and f.attrs.get("outer", False):
             return f
         attrs = Attrs.of(**(dict(f.attrs) | {"outer": True}))
         return replace(f, bindings=body.bindings, result=body.result, attrs=attrs)
@@ -114,6 +115,7 @@ class _Outline:
                 continue
             b = Binding(b.var, bound)
             if self._is_operator(b):
+                self._found = True
                 if current is None or current.late & _needs(b):
                     current = _Run(len(places), len(self._scope))
                     runs.append(current)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensorkiln.arith import affine, simplify
-from tensorkiln.base.errors import InternalError, UnsupportedError
+from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.ir.expr import (
     Binary,
     Broadcast,
@@ -56,7 +56,11 @@ def _find(s: Stmt) -> Stmt:
     if isinstance(s, For) and s.kind == "vectorized":
         lanes = int_value(s.extent)
         if lanes is None:
-            raise InternalError(f"vectorized loop over {s.var} has no constant extent")
+            raise UserError(
+                f"vectorized loop over {s.var} has no constant extent",
+                code="vectorize",
+                hint="T.serial, or split it by a constant first",
+            )
         return _Vectorizer(s.var, s.lo, lanes).stmt(s.body)
     return map_stmt(s, lambda e: e, _find)
 
@@ -76,6 +80,8 @@ class _Vectorizer:
                 val = self.expr(value)
                 if any(i.dtype.lanes > 1 for i in idx) and val.dtype.lanes == 1:
                     val = Broadcast(val, self.lanes)
+                elif val.dtype.lanes > 1 and all(i.dtype.lanes == 1 for i in idx):
+                    raise self.unsupported(f"a store of all lanes to one element of {buf.name}")
                 return Store(buf, idx, val, nt)
             case Let(var, value, body):
                 val = self.expr(value)
@@ -110,7 +116,10 @@ class _Vectorizer:
         return any(x is self.var or (isinstance(x, Var) and x in self.lets) for x in walk(e))
 
     def indices(self, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        return tuple(map(self.index, indices))
+        new = tuple(map(self.index, indices))
+        if sum(i.dtype.lanes > 1 for i in new) > 1:
+            raise self.unsupported("an access with lanes in several indices")
+        return new
 
     def index(self, e: Expr) -> Expr:
         """An index that walks with the variable becomes a Ramp."""
@@ -135,6 +144,8 @@ class _Vectorizer:
         return found[1]
 
     def rewrite(self, e: Expr) -> Expr:
+        if e.dtype.lanes > 1 and self.uses(e):
+            raise self.unsupported("an expression that is a vector already")
         match e:
             case Var():
                 if e is self.var:

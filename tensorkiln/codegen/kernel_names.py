@@ -1,0 +1,61 @@
+"""Which names kernels may have: each is a C function, linked with the runtime and a C library."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+
+from tensorkiln.base.errors import Issue
+from tensorkiln.codegen.host_function import c_name
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.visit import extern_names
+
+_WORDS = frozenset({
+    "auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum",
+    "extern", "float", "for", "goto", "if", "inline", "int", "long", "register", "restrict",
+    "return", "short", "signed", "sizeof", "static", "struct", "switch", "typedef", "union",
+    "unsigned", "void", "volatile", "while",
+})  # fmt: skip
+_MEMORY = frozenset({"memcpy", "memset", "memmove", "memcmp", "bcmp"})  # crt/mem.c
+_KEPT = re.compile(r"kiln_|_[A-Z_]")  # the runtime's, and what C keeps for compilers
+# What entry.c calls things: on their own, and before the name of a function.
+_ENTRY = frozenset({"metadata", "cpu_features", "functions", "outers", "main"})
+_OF_FUNCTION = re.compile(
+    "(function|params|dims|symbols|symbol_min|computed|requires|workspace|run|body|outer)_(.+)"
+)
+
+
+def name_issues(mod: IRModule, runtime_calls: Collection[str]) -> Iterator[Issue]:
+    """Kernels whose names are taken: by C, the library, the runtime, or a C function called."""
+    called = {name for f in mod.prim_funcs for name in extern_names(f)}
+    for f in mod.prim_funcs:
+        name = f.name
+        if c_name(name) != name:
+            fault = f"{name!r} is no name in C, and kernels are C functions"
+        elif name in _WORDS:
+            fault = f"{name!r} is a word of C, and kernels are C functions"
+        elif name in runtime_calls or name in _MEMORY:
+            fault = f"{name!r} is a function of the C library that the runtime calls"
+        elif name in called:
+            fault = f"{name!r} is a C function that a tensor program of the module calls"
+        elif name in _ENTRY or _KEPT.match(name) or _is_given(name, mod):
+            fault = f"{name!r} is a name that the library gives to something of its own"
+        else:
+            continue
+        yield Issue("tensor-program", name, "", fault, c_name(f"my_{name.lstrip('_')}"))
+
+
+def _is_given(name: str, mod: IRModule) -> bool:
+    """Whether the entry file may call something so that belongs to a function of the module."""
+    prefix = f"{c_name(mod.name)}_"
+    if name.startswith(prefix):
+        rest = name.removeprefix(prefix)
+        return rest in mod or rest in ("last_error", "set_num_threads", "get_num_threads")
+    found = _OF_FUNCTION.fullmatch(name)
+    if found is None:
+        return False
+    owners = (c_name(f) for f in mod)
+    return any(found[2] == f or found[2].startswith(f"{f}_") for f in owners)
+
+
+__all__ = ["name_issues"]
