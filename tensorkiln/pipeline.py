@@ -47,6 +47,7 @@ from tensorkiln.transform.relax.fuse_ops import FuseOps
 from tensorkiln.transform.relax.infer_types import infer_types
 from tensorkiln.transform.relax.match_activations import match_activations
 from tensorkiln.transform.relax.match_attention import match_attention
+from tensorkiln.transform.relax.match_integer import match_integer
 from tensorkiln.transform.relax.match_layer_norm import match_layer_norm
 from tensorkiln.transform.relax.match_linear import match_linear
 from tensorkiln.transform.relax.outline_dataflow import outline_dataflow
@@ -68,6 +69,7 @@ def relax_passes(target: Target, externals: Sequence[External] = ()) -> list[Pas
         infer_types,
         outline_dataflow,  # no later pass sees outer functions
         pass_sizes,
+        match_integer,  # before fold_constants, which would make floats of the weights
         fold_constants,
         canonicalize,
         match_activations,

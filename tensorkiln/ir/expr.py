@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from tensorkiln.ir.dtype import BOOL, FLOAT32, HANDLE, INT64, VOID, DType
-from tensorkiln.ir.operators import BINARY, BITCASTS, INTRINSICS, UNARY
+from tensorkiln.ir.operators import BINARY, BITCASTS, DOTS, INTRINSICS, UNARY
 
 if TYPE_CHECKING:
     from tensorkiln.ir.buffer import Buffer
@@ -445,7 +445,7 @@ def intrin(name: str, *args: Expr) -> Expr:
 
 
 __all__ = [
-    "BINARY", "BITCASTS", "INTRINSICS", "REDUCE_BINARY", "UNARY",
+    "BINARY", "BITCASTS", "DOTS", "INTRINSICS", "REDUCE_BINARY", "UNARY",
     "Binary", "Broadcast", "Cast", "Expr", "ExprLike", "FloatImm", "IntImm", "Intrin", "Load",
     "Ramp", "Reduce", "Select", "Shuffle", "Unary", "Var", "VectorReduce",
     "as_expr", "binary", "cast", "const", "int_value", "intrin", "logical_and",

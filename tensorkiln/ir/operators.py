@@ -30,6 +30,7 @@ ON_BITS = ("bitand", "bitor", "bitxor", "shl", "shr")  # not of floats
 UNARY = ("neg", "not", "abs", "sqrt", "floor", "ceil", "round", "trunc")
 # Elementary functions and machine operations; arity. Expanded by the code generator's own
 # polynomials (`exp`, `erf`, ...) or mapped to an LLVM intrinsic (`fma`, `rint`).
+# `dot4(c, a, b)` adds to each lane of c the products of its four elements of a and of b.
 INTRINSICS: dict[str, int] = {
     "fma": 3,
     "exp": 1,
@@ -43,10 +44,16 @@ INTRINSICS: dict[str, int] = {
     "pow": 2,
     "fmod": 2,
     "isnan": 1,
+    "dot4": 3,
+    "dot2": 3,
     "bitcast_i32": 1,
     "bitcast_f32": 1,
     "bitcast_i64": 1,
     "bitcast_f64": 1,
+}  # What their operands are, and how many of each a lane has.
+DOTS: dict[str, tuple[tuple[str, int], ...]] = {
+    "dot4": (("int32", 1), ("uint8", 4), ("int8", 4)),
+    "dot2": (("int32", 1), ("int16", 2), ("int16", 2)),
 }
 # Same bits, another type: (operand, result).
 BITCASTS: dict[str, tuple[str, str]] = {

@@ -10,6 +10,7 @@ from tensorkiln.ir.dtype import BOOL, HANDLE, INT64, VOID, DType
 from tensorkiln.ir.expr import (
     BINARY,
     BITCASTS,
+    DOTS,
     INTRINSICS,
     REDUCE_BINARY,
     UNARY,
@@ -179,6 +180,11 @@ class ExprVerifier:
         if INTRINSICS.get(e.name) != len(e.args):
             raise Malformed(f"{e.name!r} with {len(e.args)} arguments", e)
         types = [self.expr(a) for a in e.args]
+        if e.name in DOTS:
+            lanes = types[0].lanes
+            if types != [DType(name, lanes * count) for name, count in DOTS[e.name]]:
+                raise Malformed(f"{e.name} of {', '.join(map(str, types))}", e)
+            return e.dtype
         if any(t != types[0] for t in types):
             raise Malformed(f"{e.name} of {', '.join(map(str, types))}", e)
         needed = BITCASTS[e.name][0] if e.name in BITCASTS else types[0].name

@@ -12,6 +12,7 @@ from tensorkiln.ops.matmul import MATMUL
 from tensorkiln.ops.nn import NN
 from tensorkiln.ops.normalise import NORMALISE
 from tensorkiln.ops.op import PATTERNS, REQUIRED, Element, OpDef, Signature, TensorIn
+from tensorkiln.ops.quantise import QUANTISE
 from tensorkiln.ops.reduction import REDUCTION
 from tensorkiln.ops.shape import SHAPE
 from tensorkiln.ops.winograd import WINOGRAD
@@ -25,6 +26,7 @@ OPS: dict[str, OpDef] = {
     **NORMALISE,
     **MATMUL,
     **WINOGRAD,
+    **QUANTISE,
 }
 
 

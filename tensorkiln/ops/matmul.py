@@ -7,15 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from tensorkiln.ir.attrs import Attrs
-from tensorkiln.ir.expr import Expr, Reduce, Var
+from tensorkiln.ir.dtype import INT32
+from tensorkiln.ir.expr import Expr, Reduce, Var, cast
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops.op import REQUIRED, Element, OpDef, Operands, TensorIn
 from tensorkiln.ops.rules import (
     FLOAT,
     NUMERIC,
+    bad_attribute,
     broadcast_index,
     broadcast_shapes,
     mismatch,
+    product_array,
+    product_dtype,
     require_dtype,
     require_ndim,
     require_same_dtype,
@@ -29,6 +33,7 @@ Ins = Sequence[TensorIn]
 Arrays = Sequence[np.ndarray]
 
 # --- matmul: NumPy's rules, with a transpose of the last two dimensions of either side ------------
+# `wide` sums products of int16 in int32.
 
 
 def _matrix(t: TensorType, transposed: bool) -> tuple[Expr, Expr]:
@@ -41,6 +46,10 @@ def _infer_matmul(types: Operands, a: Attrs) -> TensorType:
     left, right = types
     require_dtype("matmul", "a", left, NUMERIC)
     dtype = require_same_dtype("matmul", "ab", types)
+    if a.wide:
+        if dtype.name != "int16":
+            raise bad_attribute("matmul", "wide", f"False for {dtype}", repr(a.wide))
+        dtype = INT32
     for name, t, flip in (("a", left, a.transpose_a), ("b", right, a.transpose_b)):
         if t.ndim == 0 or (flip and t.ndim < 2):
             least = "2 or more dimensions to transpose" if flip else "1 or more dimensions"
@@ -72,14 +81,15 @@ def _program_matmul(ins: Ins, a: Attrs, out: TensorType) -> Element:
         rows = index[len(batch) : len(batch) + 1] if left.type.ndim > 1 else ()
         cols = index[-1:] if right.type.ndim > 1 else ()
         depth = left.type.shape[-2 if a.transpose_a else -1]
-        product = read(left, a.transpose_a, rows, True) * read(right, a.transpose_b, cols, False)
-        return Reduce("sum", ((k, depth),), product)
+        x = cast(read(left, a.transpose_a, rows, True), out.dtype)
+        y = cast(read(right, a.transpose_b, cols, False), out.dtype)
+        return Reduce("sum", ((k, depth),), x * y)
 
     return element
 
 
 def _np_matmul(arrays: Arrays, a: Attrs) -> np.ndarray:
-    left, right = arrays
+    left, right = (x.astype(np.int32) if a.wide else x for x in arrays)
     left = left.swapaxes(-1, -2) if a.transpose_a else left
     right = right.swapaxes(-1, -2) if a.transpose_b else right
     return np.asarray(np.matmul(left, right))
@@ -90,8 +100,7 @@ def _np_matmul(arrays: Arrays, a: Attrs) -> np.ndarray:
 
 def _infer_linear(types: Operands, a: Attrs) -> TensorType:
     x, w = types[:2]
-    require_dtype("linear", "x", x, FLOAT)
-    require_same_dtype("linear", ("x", "w", "bias"), types)
+    dtype = product_dtype("linear", ("x", "w", "bias"), types)
     require_ndim("linear", "w", w, 2, "(K, N)")
     if x.ndim == 0:
         raise mismatch("linear", "x", "1 or more dimensions", show_type(x), code="rank-mismatch")
@@ -100,7 +109,7 @@ def _infer_linear(types: Operands, a: Attrs) -> TensorType:
         raise mismatch("linear", "x", expected, show_type(x))
     if len(types) > 2:
         require_shape("linear", "bias", types[2], w.shape[1:], "one value per column of 'w'")
-    return TensorType((*x.shape[:-1], w.shape[1]), x.dtype)
+    return TensorType((*x.shape[:-1], w.shape[1]), dtype)
 
 
 def _program_linear(ins: Ins, a: Attrs, out: TensorType) -> Element:
@@ -108,7 +117,7 @@ def _program_linear(ins: Ins, a: Attrs, out: TensorType) -> Element:
 
     def element(*index: Expr) -> Expr:
         k = Var("k")
-        value = x(*index[:-1], k) * w(k, index[-1])
+        value = cast(x(*index[:-1], k), out.dtype) * cast(w(k, index[-1]), out.dtype)
         total: Expr = Reduce("sum", ((k, w.type.shape[0]),), value)
         return total + ins[2](index[-1]) if len(ins) > 2 else total
 
@@ -116,7 +125,8 @@ def _program_linear(ins: Ins, a: Attrs, out: TensorType) -> Element:
 
 
 def _np_linear(arrays: Arrays, a: Attrs) -> np.ndarray:
-    out = np.asarray(np.matmul(arrays[0], arrays[1]))
+    x, w = (product_array(array, arrays) for array in arrays[:2])
+    out = np.asarray(np.matmul(x, w))
     return out + arrays[2] if len(arrays) > 2 else out
 
 
@@ -174,7 +184,7 @@ MATMUL: dict[str, OpDef] = {
     "matmul": OpDef(
         "matmul",
         ("a", "b"),
-        {"transpose_a": False, "transpose_b": False},
+        {"transpose_a": False, "transpose_b": False, "wide": False},
         "contraction",
         _infer_matmul,
         _np_matmul,

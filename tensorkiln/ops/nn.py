@@ -29,9 +29,10 @@ from tensorkiln.ops.rules import (
     NUMERIC,
     integers,
     mismatch,
+    product_array,
+    product_dtype,
     require_dtype,
     require_ndim,
-    require_same_dtype,
     require_shape,
     same_extent,
     show,
@@ -73,8 +74,7 @@ def _infer_conv2d(types: Operands, a: Attrs) -> TensorType:
     x, w = types[:2]
     require_ndim("conv2d", "x", x, 4, "(NCHW)")
     require_ndim("conv2d", "w", w, 4, "(OIHW)")
-    require_dtype("conv2d", "x", x, FLOAT)
-    require_same_dtype("conv2d", ("x", "w", "bias"), types)
+    dtype = product_dtype("conv2d", ("x", "w", "bias"), types)
     outputs, (groups,) = w.shape[0], integers("conv2d", "groups", (a.groups,), 1, 1)
     if not same_extent(x.shape[1], w.shape[1] * groups):
         expected = f"{show(w.shape[1] * groups)} channels ({groups} group(s) of 'w' {show_type(w)})"
@@ -85,7 +85,7 @@ def _infer_conv2d(types: Operands, a: Attrs) -> TensorType:
     if len(types) > 2:
         require_shape("conv2d", "bias", types[2], (outputs,), "one value per output channel")
     height, width = output_extents("conv2d", x, conv_windows(w, a))
-    return TensorType((x.shape[0], outputs, height, width), x.dtype)
+    return TensorType((x.shape[0], outputs, height, width), dtype)
 
 
 def _program_conv2d(ins: Ins, a: Attrs, out: TensorType) -> Element:
@@ -99,7 +99,8 @@ def _program_conv2d(ins: Ins, a: Attrs, out: TensorType) -> Element:
         per_group = (int_value(out.shape[1]) or 0) // a.groups
         c = (o // per_group) * channels + ic if a.groups > 1 and per_group else ic
         at = (n, c, pair[0].tap(i, kh[0]), pair[1].tap(j, kw[0]))
-        value = _padded_read(x, pair, at, const(0, out.dtype)) * w(o, ic, kh[0], kw[0])
+        value = _padded_read(x, pair, at, const(0, x.type.dtype))
+        value = cast(value, out.dtype) * cast(w(o, ic, kh[0], kw[0]), out.dtype)
         total: Expr = Reduce("sum", ((ic, channels), kh, kw), value)
         return total + ins[2](o) if len(ins) > 2 else total
 
@@ -108,7 +109,7 @@ def _program_conv2d(ins: Ins, a: Attrs, out: TensorType) -> Element:
 
 def _np_conv2d(arrays: Arrays, a: Attrs) -> np.ndarray:
     """One matrix product per tap: no copy of the input larger than the input."""
-    x, w = arrays[:2]
+    x, w = (product_array(array, arrays) for array in arrays[:2])
     batch, outputs, groups = x.shape[0], w.shape[0], a.groups
     top, left, bottom, right = a.padding
     x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))

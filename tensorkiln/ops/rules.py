@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from tensorkiln.arith import prove_equal, simplify
 from tensorkiln.base.errors import UserError
-from tensorkiln.ir.dtype import DTYPES, DType
+from tensorkiln.ir.dtype import DTYPES, INT32, DType
 from tensorkiln.ir.expr import (
     BINARY,
     Binary,
@@ -111,6 +113,29 @@ def require_same_dtype(op: str, names: Sequence[str], types: Sequence[TensorType
                 op, name, expected, str(t.dtype), code="dtype-mismatch", hint="cast one of them"
             )
     return first
+
+
+def product_dtype(op: str, names: Sequence[str], types: Sequence[TensorType]) -> DType:
+    """The element type of sums of products, and of the bias that may be the third operand.
+
+    Floats give their own type, int32 too; uint8 times int8 gives int32, which wraps around.
+    """
+    left, right = types[0].dtype.name, types[1].dtype.name
+    if (left, right) == ("uint8", "int8"):
+        for name, t in zip(names[2:], types[2:], strict=False):
+            if t.dtype != INT32:
+                raise mismatch(
+                    op, name, "int32, as of the sums", str(t.dtype), code="dtype-mismatch"
+                )
+        return INT32
+    if left != "int32":
+        require_dtype(op, names[0], types[0], FLOAT)
+    return require_same_dtype(op, names, types)
+
+
+def product_array(array: np.ndarray, operands: Sequence[np.ndarray]) -> np.ndarray:
+    """One of the operands in the type of their products."""
+    return array if operands[0].dtype == operands[1].dtype else array.astype(np.int32)
 
 
 def require_ndim(op: str, operand: str, t: TensorType, ndim: int, meaning: str = "") -> None:

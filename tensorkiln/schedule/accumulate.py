@@ -11,15 +11,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import Expr, Load, const, int_value
+from tensorkiln.ir.expr import Expr, Load, cast, const, int_value, intrin
 from tensorkiln.ir.stmt import Alloc, Stmt, Store, seq
 from tensorkiln.schedule.build import lane_ramp, loop, nest
 
 # Products summed in one register before they join the total: one 3x3 block of 16 channels.
 SUM_TERMS = 144
 
+# Element types of right sides whose products are summed a few at once (schedule/intrin/dot.py).
+TOGETHER = {"int8": 4, "int16": 2}
+
 # How often, and what adds piece number i to the accumulators.
 Pieces = Sequence[tuple[int, Callable[[Expr], Stmt]]]
+
+
+def add_product(acc: Buffer, at: tuple[Expr, ...], x: Expr, w: Expr) -> Stmt:
+    """acc[at] += x * w, in the type of the sums."""
+    total = Load(acc, at)
+    if acc.dtype.is_float:
+        return Store(acc, at, intrin("fma", x, w, total))
+    return Store(acc, at, total + cast(x, acc.dtype) * cast(w, acc.dtype))
 
 
 def pieces_of(units: int, terms_per_unit: int) -> tuple[int, int, int]:

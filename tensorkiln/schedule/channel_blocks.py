@@ -26,6 +26,7 @@ class ChannelBlocks:
         call, var = group.anchor, group.anchor_var
         assert call is not None and var is not None
         self.group, self.call, self.var, self.ot = group, call, var, group.out_type
+        self.dtype = var.tensor.dtype  # of the sums
         self.lanes = self.ot.memory.block(1)
         self.channels, self.height, self.width = map(size_of, self.ot.shape[1:])
         self.blocks = -(-self.channels // self.lanes)
@@ -37,7 +38,7 @@ class ChannelBlocks:
     def initial(self, block: Expr, lane: Expr) -> Expr:
         """What a sum starts from: the bias of the channel, or zero."""
         if len(self.call.args) < 3:
-            return const(0, self.ot.dtype)
+            return const(0, self.dtype)
         bias = self.call.args[2]
         assert isinstance(bias, RVar)
         if bias.tensor.layout is None:

@@ -35,7 +35,7 @@ def schedule_conv2d(group: Group, target: Target, check: bool = False) -> Schedu
     for loop in s.loops():
         # Four steps a basic block: more and LLVM's scheduler hoists loads until it spills.
         if is_role(loop, "c"):
-            s.unroll(made(s.split(loop, 4))[1] if c.step > 4 else loop)
+            s.unroll(made(s.split(loop, 4))[1] if c.step // c.together > 4 else loop)
     rows, cols = spatial_tile(target, c.vectors, c.height, c.width)
     _register_tiles(s, rows, cols)
     s.set_scope("part" if "part" in s.blocks() else "total", "register")

@@ -8,7 +8,7 @@ halo is zero. A long sum is taken in pieces (accumulate.py); the order depends o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer, buffer
@@ -21,12 +21,11 @@ from tensorkiln.ir.expr import (
     as_expr,
     const,
     int_value,
-    intrin,
 )
 from tensorkiln.ir.relax import Call, RVar, TensorType
 from tensorkiln.ir.stmt import Alloc, For, PrimFunc, Stmt, Store, seq
 from tensorkiln.ops.channel_window import ChannelWindow
-from tensorkiln.schedule.accumulate import pieces_of
+from tensorkiln.schedule.accumulate import TOGETHER, add_product, pieces_of
 from tensorkiln.schedule.build import loop, nest
 from tensorkiln.schedule.channel_blocks import ChannelBlocks, size_of
 from tensorkiln.schedule.group import Group, inplace_params, view_index
@@ -54,9 +53,16 @@ class Conv(ChannelBlocks):
         self.pad = call.attrs.padding[:2]
         self.kernel = (size_of(self.wt.shape[2]), size_of(self.wt.shape[3]))
         self.depthwise = is_depthwise(call, self.ot)
-        self.set_panels(1 if self.depthwise else self.wt.memory.axes[-1].modulus // self.lanes)
+        # So many numbers of a sum lie together in both operands, for instructions that take them.
+        self.together = 1 if self.depthwise else TOGETHER.get(self.wt.dtype.name, 1)
+        axes = self.wt.memory.axes[:-1] if self.together > 1 else self.wt.memory.axes
+        self.nr = 1 if self.depthwise else axes[-1].modulus
+        self.set_panels(1 if self.depthwise else self.nr // self.lanes)
         self.blocked = self.xt.memory.block(1)
-        self.step = 1 if self.depthwise else self.wt.memory.axes[-2].modulus or 1
+        self.step = 1 if self.depthwise else (axes[-2].modulus or 1) * self.together
+        if self.together > 1:
+            shape = (*self.w.shape[:-2], as_expr(self.nr * self.together))
+            self.w = group.buffers[w] = replace(self.w, shape=shape)
         self.window = self._window()
         # Multiply-adds of one image; eight count as one scalar operation.
         taps = size_of(self.wt.shape[1]) * self.kernel[0] * self.kernel[1]
@@ -64,11 +70,11 @@ class Conv(ChannelBlocks):
 
     def _window(self) -> ChannelWindow | None:
         """What each panel reads of the input channels; None for all of them."""
-        groups, axes = self.call.attrs.groups, self.wt.memory.axes
+        groups = self.call.attrs.groups
         if groups == 1 or self.depthwise:
             return None
         inputs = size_of(self.xt.shape[1]) // groups
-        return ChannelWindow(groups, self.channels, inputs, axes[-1].modulus, axes[-2].modulus)
+        return ChannelWindow(groups, self.channels, inputs, self.nr, self.step)
 
     def input(self, n: Expr, c: Expr, h: Expr, w: Expr, kh: Expr, kw: Expr) -> Load:
         """Input channel c under tap (kh, kw) of output pixel (h, w)."""
@@ -81,7 +87,7 @@ def conv2d_program(c: Conv) -> PrimFunc:
     """for image, panel of channels, row, column: bias + sum over the window, epilogue."""
 
     def pixel(n: Expr, panel: Expr, h: Expr, w: Expr) -> Stmt:
-        total = buffer("total", (c.vectors, c.lanes), c.ot.dtype, "local")
+        total = buffer("total", (c.vectors, c.lanes), c.dtype, "local")
 
         def over(body: Callable[[Expr, Expr], Stmt], name: str) -> Stmt:
             return nest([f"o_{name}", f"l_{name}"], [c.vectors, c.lanes], body)
@@ -130,11 +136,11 @@ class _Sums:
             return self._taps(total, IntImm(0), 1, IntImm(0))
         granules = -(-size_of(c.wt.shape[1]) // c.step)
         size, whole, rest = pieces_of(granules, c.step * c.kernel[0] * c.kernel[1])
-        if whole + bool(rest) == 1:
+        if whole + bool(rest) == 1 or c.dtype.is_int:
             return self._taps(total, IntImm(0), granules, IntImm(0))
 
         def piece(i: Expr, count: int) -> Stmt:
-            part = buffer("part", (c.vectors, c.lanes), c.ot.dtype, "local")
+            part = buffer("part", (c.vectors, c.lanes), c.dtype, "local")
             return Alloc(
                 part,
                 seq(
@@ -153,20 +159,18 @@ class _Sums:
         """The terms of `count` granules of input channels from `lo`."""
         c = self.c
 
-        def term(g: Expr, kh: Expr, kw: Expr, ci: Expr, o: Expr, lane: Expr) -> Stmt:
+        def term(g: Expr, kh: Expr, kw: Expr, ci: Expr, o: Expr, lane: Expr, b: Expr) -> Stmt:
             granule = simplify(lo + g)
-            lanes = o * c.lanes + lane
+            lanes = (o * c.lanes + lane) * c.together + b
             if c.depthwise:
                 channel, weight = self.panel * c.lanes + lane, (self.panel, kh, kw, IntImm(0), lane)
             else:
-                channel = (granule + first) * c.step + ci
+                channel = (granule + first) * c.step + ci * c.together + b
                 tap = (kh, kw, ci) if c.blocked > 1 else (kh, kw)
                 weight = (self.panel, granule, *tap, lanes)
             x = c.input(self.n, simplify(channel), self.h, self.w, kh, kw)
-            at = (o, lane)
-            return Store(
-                acc, at, intrin("fma", x, Load(c.w, tuple(map(simplify, weight))), Load(acc, at))
-            )
+            return add_product(acc, (o, lane), x, Load(c.w, tuple(map(simplify, weight))))
 
-        names = ["g", "kh", "kw", "c", "o", "l"]
-        return nest(names, [count, *c.kernel, c.step, c.vectors, c.lanes], term)
+        names = ["g", "kh", "kw", "c", "o", "l", "b"]
+        extents = [count, *c.kernel, c.step // c.together, c.vectors, c.lanes, c.together]
+        return nest(names, extents, term)

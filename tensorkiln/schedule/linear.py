@@ -32,14 +32,22 @@ def schedule_linear(group: Group, target: Target, check: bool = False) -> Schedu
     for loop in [name for name in s.loops() if is_role(name, "k")]:
         _steps_of_four(s, loop)
     for rows in [name for name in s.loops() if is_role(name, "row")]:
-        columns = c.nr if s.parent(rows) == "panel" else c.n % c.nr or c.nr
+        around = s.parent(rows)
+        columns = c.nr if around and is_role(around, "panel") else c.n % c.nr or c.nr
         vectors = -(-columns // c.lanes)
         for tile in row_tiles(s, rows, max_rows(target, vectors)):
             sink(s, tile)
     s.set_scope("part" if "part" in s.blocks() else "total", "register")
-    if c.work > PARALLEL_WORK and "panel" in s.loops():
-        s.parallel("panel")
+    outer = [loop for loop in s.loops() if is_role(loop, "n") or loop == "panel"]
+    if c.work > PARALLEL_WORK and outer:
+        nest = outer if len(outer) < 2 or not _several(s, outer) else outer[:1]
+        s.parallel(made(s.fuse(*nest))[0] if len(nest) > 1 else nest[0])
     return s
+
+
+def _several(s: Schedule, nest: list[str]) -> bool:
+    """Whether a nest is none: one of its loops holds more than the next."""
+    return any(len(s.children(loop)) > 1 for loop in nest[:-1])
 
 
 def _steps_of_four(s: Schedule, k: str) -> None:

@@ -1,23 +1,25 @@
 """What a product with packed weights computes, row by row: the plain program that `linear.py`
 schedules.
 
-x [M, K] times w [N/nr][K][nr], plus the bias, through the epilogue. A long sum is taken in pieces
+x [M, K] times w [N/nr][K][nr], plus the bias, through the epilogue; in batches when w has some.
+Small integers lie in groups of a sum, w [N/nr][K/4][nr][4]. A long sum of floats is taken in pieces
 (accumulate.py); the order depends on shapes alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer, buffer
-from tensorkiln.ir.expr import Expr, IntImm, Load, Var, as_expr, const, int_value, intrin
+from tensorkiln.ir.expr import Expr, IntImm, Load, Var, as_expr, const, int_value
 from tensorkiln.ir.relax import RVar
 from tensorkiln.ir.stmt import Alloc, For, PrimFunc, Stmt, Store, seq
 from tensorkiln.schedule.access import simplify_value
-from tensorkiln.schedule.accumulate import pieces_of
+from tensorkiln.schedule.accumulate import TOGETHER, add_product, pieces_of
 from tensorkiln.schedule.build import loop, nest
-from tensorkiln.schedule.group import Group, inplace_params, product, static
+from tensorkiln.schedule.group import Group, inplace_params, product, static, view_index
 from tensorkiln.target import Target
 
 
@@ -31,15 +33,25 @@ class Linear:
         assert isinstance(x, RVar) and isinstance(w, RVar)
         self.group, self.call, self.var = group, call, var
         self.x, self.w = group.buffers[x], group.buffers[w]
-        self.lanes = target.vector_lanes(group.out_type.dtype.name)
-        self.nr = w.tensor.memory.axes[-1].modulus
-        self.k = static(w.tensor.shape[0], "reduction extent of linear")
-        self.n = static(w.tensor.shape[1], "columns of linear")
-        # The group's output has the shape of the product.
-        self.lead = group.out_type.shape[:-1]
+        self.lanes = target.vector_lanes("float32")
+        axes = w.tensor.memory.axes
+        # So many numbers of a sum lie together in both operands, for instructions that take them.
+        self.together = TOGETHER.get(w.tensor.dtype.name, 1)
+        self.nr = axes[-2 if self.together > 1 else -1].modulus
+        if self.together > 1:
+            shape = (*self.w.shape[:-2], as_expr(self.nr * self.together))
+            self.w = group.buffers[w] = replace(self.w, shape=shape)
+        self.xt = x.tensor
+        self.k = static(w.tensor.shape[-2], "reduction extent of linear")
+        self.n = static(w.tensor.shape[-1], "columns of linear")
+        # The group's output has the shape of the product: rows of all batches where the right side
+        # has none.
+        self.batch = w.tensor.shape[:-2]
+        self.lead = group.out_type.shape[len(self.batch) : -1]
         self.m = product(self.lead)
-        self.dtype = group.out_type.dtype
-        self.work = (int_value(self.m) or 64) * self.n * self.k // 8
+        self.dtype = var.tensor.dtype  # of the sums
+        rows = product((*self.batch, self.m))
+        self.work = (int_value(rows) or 64) * self.n * self.k // 8
 
     def lead_index(self, m: Expr) -> tuple[Expr, ...]:
         """Logical leading indices of flattened row m."""
@@ -57,10 +69,18 @@ class Linear:
         assert isinstance(bias, RVar)
         return Load(self.group.buffers[bias], (simplify(p * (self.nr // self.lanes) + o), lane))
 
-    def finish(self, total: Expr, row: Expr, column: Expr) -> Stmt:
+    def input(self, batch: tuple[Expr, ...], row: Expr, k: Expr) -> Load:
+        """Term k of a row."""
+        if len(self.x.shape) == 1:
+            return Load(self.x, (k,))
+        if not batch:
+            return Load(self.x, (row, k))
+        return Load(self.x, tuple(map(simplify, view_index(self.xt, (*batch, row, k)))))
+
+    def finish(self, total: Expr, batch: tuple[Expr, ...], row: Expr, column: Expr) -> Stmt:
         """The epilogue of one element."""
         element = self.group.element(self.group.out_var, {self.var: lambda *_: total})
-        place = (*self.lead_index(row), column)
+        place = (*batch, *self.lead_index(row), column)
         return Store(
             self.group.out, self.group.store_index(place), simplify_value(element(*place), {})
         )
@@ -70,22 +90,26 @@ def linear_program(c: Linear) -> PrimFunc:
     """for panel of columns, row: bias + x[row] . w[:, panel], epilogue."""
     whole, rest = divmod(c.n, c.nr)
 
-    def panel(p: Expr, columns: int) -> Stmt:
+    def panel(batch: tuple[Expr, ...], p: Expr, columns: int) -> Stmt:
         row = Var("row")
-        return For(row, IntImm(0), c.m, "serial", _row(c, p, row, columns))
+        return For(row, IntImm(0), c.m, "serial", _row(c, batch, p, row, columns))
 
-    p = Var("panel")
-    body = seq(
-        For(p, IntImm(0), as_expr(whole), "serial", panel(p, c.nr)) if whole else None,
-        panel(as_expr(whole), rest) if rest else None,
-    )
+    def panels(*batch: Expr) -> Stmt:
+        p = Var("panel")
+        every = panel(batch, p, c.nr)
+        return seq(
+            For(p, IntImm(0), as_expr(whole), "serial", every) if whole else None,
+            panel(batch, as_expr(whole), rest) if rest else None,
+        )
+
+    op_class = "matmul_packed" if c.batch else "linear_packed"
     return PrimFunc(
-        c.group.name, c.group.params, body,
-        inplace=inplace_params(c.group), op_class="linear_packed",
+        c.group.name, c.group.params, nest(["n"] * len(c.batch), c.batch, panels),
+        inplace=inplace_params(c.group), op_class=op_class,
     )  # fmt: skip
 
 
-def _row(c: Linear, p: Expr, row: Expr, columns: int) -> Stmt:
+def _row(c: Linear, batch: tuple[Expr, ...], p: Expr, row: Expr, columns: int) -> Stmt:
     """One row of a panel of which `columns` are real."""
     vectors, (full, last) = -(-columns // c.lanes), divmod(columns, c.lanes)
     total = buffer("total", (vectors, c.lanes), c.dtype, "local")
@@ -97,13 +121,13 @@ def _row(c: Linear, p: Expr, row: Expr, columns: int) -> Stmt:
         return Store(total, (o, lane), c.initial(p, o, lane))
 
     def terms(acc: Buffer, lo: Expr, count: int) -> Stmt:
-        def term(k: Expr, o: Expr, lane: Expr) -> Stmt:
-            at = (row, simplify(lo + k)) if len(c.x.shape) == 2 else (simplify(lo + k),)
-            weight = Load(c.w, (p, simplify(lo + k), simplify(o * c.lanes + lane)))
-            value = intrin("fma", Load(c.x, at), weight, Load(acc, (o, lane)))
-            return Store(acc, (o, lane), value)
+        def term(k: Expr, o: Expr, lane: Expr, b: Expr) -> Stmt:
+            column = simplify((o * c.lanes + lane) * c.together + b)
+            weight = Load(c.w, (*batch, p, simplify(lo + k), column))
+            x = c.input(batch, row, simplify((lo + k) * c.together + b))
+            return add_product(acc, (o, lane), x, weight)
 
-        return nest(["k", "o", "l"], [count, vectors, c.lanes], term)
+        return nest(["k", "o", "l", "b"], [count, vectors, c.lanes, c.together], term)
 
     def piece(lo: Expr, count: int) -> Stmt:
         part = buffer("part", (vectors, c.lanes), c.dtype, "local")
@@ -122,14 +146,15 @@ def _row(c: Linear, p: Expr, row: Expr, columns: int) -> Stmt:
 
     quads, whole, rest = pieces_of(c.k // 4, 4) if c.k >= 4 else (1, 0, 0)
     size, rest = quads * 4, rest * 4 + c.k % 4
-    if whole + bool(rest) == 1:
-        sums = terms(total, IntImm(0), c.k)
+    if whole + bool(rest) == 1 or c.dtype.is_int:
+        sums = terms(total, IntImm(0), -(-c.k // c.together))
     else:
         pieces = loop("piece", whole, lambda i: piece(simplify(i * size), size))
         sums = seq(pieces, piece(as_expr(whole * size), rest) if rest else None)
 
     def finish(o: Expr, lane: Expr) -> Stmt:
-        return c.finish(Load(total, (o, lane)), row, simplify(p * c.nr + o * c.lanes + lane))
+        column = simplify(p * c.nr + o * c.lanes + lane)
+        return c.finish(Load(total, (o, lane)), batch, row, column)
 
     ends = each(finish, "end", full)
     if last:  # the last columns of an odd width go through memory, one by one
@@ -138,6 +163,10 @@ def _row(c: Linear, p: Expr, row: Expr, columns: int) -> Stmt:
             "l_spill", c.lanes, lambda v: Store(spill, (v,), Load(total, (as_expr(full), v)))
         )
         first = simplify(p * c.nr + full * c.lanes)
-        one = loop("l_last", last, lambda v: c.finish(Load(spill, (v,)), row, simplify(first + v)))
+
+        def end(v: Expr) -> Stmt:
+            return c.finish(Load(spill, (v,)), batch, row, simplify(first + v))
+
+        one = loop("l_last", last, end)
         ends = seq(ends, Alloc(spill, seq(save, one)))
     return Alloc(total, seq(each(start, "start"), sums, ends))

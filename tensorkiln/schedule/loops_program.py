@@ -83,7 +83,9 @@ def _is_flat(g: Group) -> bool:
     return (
         all(g.op(c).pattern in ("elementwise", "broadcast") for c in g.calls.values())
         and g.out_type.layout is None
-        and all(p.tensor.layout is None and p.tensor.shape == shape for p in g.function.params)
+        and all(
+            p.tensor.layout is None and p.tensor.shape in (shape, ()) for p in g.function.params
+        )
     )
 
 
@@ -153,7 +155,8 @@ class Flat(Region):
         """The plain loop."""
         group, ndim = self.group, self.t.ndim
         total = product(self.shape)
-        flat = {p: replace(b, shape=(total,)) for p, b in group.buffers.items()}
+        large = {p: b for p, b in group.buffers.items() if p.tensor.shape == self.shape}
+        flat = {p: replace(b, shape=(total,)) for p, b in large.items()}
         group.buffers.update(flat)
         group.out = replace(group.out, shape=(total,))
         # The flat index travels in one dimension; an extent of 1 would be broadcast from 0.

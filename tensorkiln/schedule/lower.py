@@ -96,7 +96,7 @@ def choose_schedule(group: Group, target: Target) -> Policy:
         return schedule_depthwise if is_depthwise(call, out) else schedule_conv2d
     if call.op == "winograd_conv2d":
         return schedule_winograd
-    if call.op == "linear" and supports_linear(call, out):
+    if call.op in ("linear", "matmul") and supports_linear(call, out):
         return schedule_linear
     if call.op in ("max_pool2d", "avg_pool2d") and supports_pool(group):
         return schedule_pool

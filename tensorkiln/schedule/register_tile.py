@@ -7,7 +7,8 @@
         out[r, q, :] = acc[:]
 
 Plain programs name the loops over vectors `o...` and over the lanes of one `l...`; every other
-loop is one of a sum.
+loop is one of a sum, `b...` the one over the few integers whose
+products one instruction sums.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import replace
 from tensorkiln.arith import simplify_stmt
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.schedule.intrin.dot import dot_name
 from tensorkiln.schedule.primitives import Schedule
 
 
@@ -74,7 +76,19 @@ def lanes(s: Schedule, parent: str) -> None:
                 s.unroll(inside)
             lanes(s, inside)
         elif is_role(inside, "l") and s.loop(inside).kind == "serial":
-            s.vectorize(inside)
+            in_lanes(s, inside)
+
+
+def in_lanes(s: Schedule, lane: str) -> None:
+    """Run a loop over lanes at once: as vectors, or where each lane sums a few products of
+    integers (a loop called b) by the instruction for these."""
+    (inside,) = s.children(lane)
+    if is_role(inside, "b") and inside in s.loops():
+        lanes, count = (int_value(s.loop(x).extent) for x in (lane, inside))
+        assert lanes is not None and count is not None
+        s.tensorize(lane, dot_name(lanes, count))
+    else:
+        s.vectorize(lane)
 
 
 def row_tiles(s: Schedule, rows: str, limit: int) -> list[str]:

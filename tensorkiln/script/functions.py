@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from tensorkiln.ir.dtype import DTYPES, DType
 from tensorkiln.ir.expr import (
     BINARY,
+    DOTS,
     INTRINSICS,
     UNARY,
     Broadcast,
@@ -51,6 +52,8 @@ meta = Meta()
 
 
 def _intrinsic(name: str, *args: ExprLike) -> Expr:
+    if name in DOTS:
+        return intrin(name, *map(as_expr, args))
     like = next(a.dtype for a in args if isinstance(a, Expr))
     items = [a if isinstance(a, Expr) else const(a, like) for a in args]
     first = items[0]

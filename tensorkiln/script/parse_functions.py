@@ -10,6 +10,7 @@ from tensorkiln.base.errors import nearest
 from tensorkiln.ir.dtype import BOOL, DTYPES, HANDLE, INT64, DType
 from tensorkiln.ir.expr import (
     BINARY,
+    DOTS,
     INTRINSICS,
     UNARY,
     AddressOf,
@@ -50,6 +51,8 @@ def call_word(p: ExprParser, node: ast.Call, path: str) -> Expr | Number | Pytho
         raise p.fail(node, f"{path} takes {expected} arguments, got {len(node.args)}")
     if special is not None:
         return special(p, node)
+    if word in DOTS:
+        return Intrin(word, tuple(map(p.expr, node.args)))
     if word in INTRINSICS:
         return Intrin(word, tuple(p.same(node.args)))
     if word in UNARY:

@@ -24,7 +24,7 @@ from tensorkiln.arith import simplify
 from tensorkiln.executable import Executable
 from tensorkiln.external import symbols
 from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import Binary, Expr, IntImm, Intrin, Unary, Var, int_value
+from tensorkiln.ir.expr import DOTS, Binary, Expr, IntImm, Intrin, Unary, Var, int_value
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.planned import planned_graph
 from tensorkiln.ir.relax import RVar
@@ -85,7 +85,9 @@ def flops(s: Stmt | None, sizes: Sizes) -> float:
 def _operations(value: Expr) -> float:
     total = 0
     for x in walk(value):
-        if isinstance(x, Binary | Unary | Intrin) and x.dtype.is_float:
+        if isinstance(x, Intrin) and x.name in DOTS:
+            total += x.dtype.lanes * DOTS[x.name][1][1] * 2  # integers, but the work of the kernel
+        elif isinstance(x, Binary | Unary | Intrin) and x.dtype.is_float:
             fma = isinstance(x, Intrin) and x.name == "fma"
             total += x.dtype.lanes * (2 if fma else 1)
     return float(total)

@@ -22,6 +22,12 @@ def ints(*values: int, dtype: str = "int32") -> np.ndarray:
     return np.array(values, dtype)
 
 
+def bytes_(*shape: int, dtype: str = "uint8") -> np.ndarray:
+    """Any number of 8 bits, in a type that holds it."""
+    low, high = (-128, 128) if np.dtype(dtype).kind == "i" else (0, 256)
+    return np.random.default_rng(shape).integers(low, high, shape).astype(dtype)
+
+
 UNARY_FLOAT = (
     "identity", "abs", "neg", "relu", "sign", "erf", "tanh", "sigmoid", "sin", "cos", "floor",
     "ceil", "round", "isnan", "gelu", "leaky_relu", "elu", "hard_sigmoid", "hard_swish", "silu",
@@ -141,6 +147,18 @@ CASES: list[tuple[str, list[np.ndarray], dict[str, object]]] = [
     ("matmul", [data(3, 4, dtype="int32"), data(4, 2, dtype="int32")], {}),
     ("linear", [data(2, 3, 4), data(4, 5), data(5)], {}),
     ("linear", [data(4), data(4, 5)], {}),
+    ("linear", [bytes_(3, 6), bytes_(6, 5, dtype="int8"), ints(4, -5, 6, 7, 8)], {}),
+    ("conv2d", [bytes_(1, 4, 5, 5), bytes_(6, 2, 2, 2, dtype="int8")],
+     {"groups": 2, "padding": (1, 0, 0, 1)}),
+    ("conv2d", [data(1, 2, 4, 4, dtype="int32"), data(3, 2, 3, 3, dtype="int32")], {}),
+    ("matmul", [bytes_(2, 3, 4, dtype="int16"), bytes_(2, 4, 5, dtype="int16")], {"wide": True}),
+    *(("quantize", [EDGES, np.array(0.5), np.array(zero, t)], {})
+      for zero, t in ((3, "uint8"), (0, "uint8"), (-7, "int8"), (300, "uint16"), (0, "int16"))),
+    ("quantize", [data(2, 3, 4), POSITIVE[:3, None], bytes_(3, 1)], {}),
+    ("quantize", [np.array([NAN, np.inf, -np.inf, 1e30]), np.array(1.0), np.array(0, "int8")], {}),
+    *(("dequantize", [bytes_(2, 3, dtype=t), POSITIVE[:3], bytes_(3, dtype=t)], {})
+      for t in ("uint8", "int8", "uint16", "int16", "int32")),
+    ("dequantize", [bytes_(2, 3), np.array(0.25), np.array(0, "uint8")], {}),
 ]  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tensorkiln.base.errors import InternalError
-from tensorkiln.codegen.llvm.arithmetic import Arithmetic
+from tensorkiln.codegen.llvm.dot import Dots
 from tensorkiln.codegen.llvm.lines import COMPARE, Scope
 from tensorkiln.codegen.llvm.types import llvm_type, memory_type
 from tensorkiln.ir.buffer import Buffer
@@ -36,7 +36,7 @@ class Linear:
     terms: list[tuple[int, Expr]]
 
 
-class Addresses(Arithmetic, ABC):
+class Addresses(Dots, ABC):
     """Flat offsets of buffer accesses, and the integers they are made of."""
 
     @abstractmethod

@@ -138,6 +138,8 @@ class Arithmetic(Lines):
         if src.is_float and dst.is_float:
             return self._line(f"{'fpext' if dst.bits > src.bits else 'fptrunc'} {ts} {x} to {td}")
         if src.is_float:
+            if dst.bits < 32 and src.lanes > 1 and src.name == "float32":
+                return self._cast_to_bytes(x, src, dst)
             kind = "u" if dst.is_unsigned else "s"
             name = f"@llvm.fpto{kind}i.sat.{suffix(dst)}.{suffix(src)}"
             self.declares.add(f"declare {td} {name}({ts})")
@@ -150,6 +152,22 @@ class Arithmetic(Lines):
         if src_bits > dst.bits:
             return self._line(f"trunc {ts} {x} to {td}")
         return self._line(f"{'zext' if src.is_unsigned else 'sext'} {ts} {x} to {td}")
+
+    def _cast_to_bytes(self, x: str, src: DType, dst: DType) -> str:
+        """Vectors of float32 to 8 or 16 bits, saturating, NaN to 0: LLVM's own goes one by one."""
+        low = 0 if dst.is_unsigned else -(1 << dst.bits - 1)
+        high = low + (1 << dst.bits) - 1
+        t, wide = llvm_type(src), DType("int32", src.lanes)
+        if low:
+            zero, real = splat(float_literal(0.0, src), src), f"fcmp ord {t} {x}, {x}"
+            x = self._line(f"select <{src.lanes} x i1> {self._line(real)}, {t} {x}, {t} {zero}")
+        # A NaN is not above 0: it becomes 0.
+        for compare, bound in (("ogt", low), ("olt", high)):
+            limit = splat(float_literal(float(bound), src), src)
+            inside = self._line(f"fcmp {compare} {t} {x}, {limit}")
+            x = self._line(f"select <{src.lanes} x i1> {inside}, {t} {x}, {t} {limit}")
+        whole = self._line(f"fptosi {t} {x} to {llvm_type(wide)}")
+        return self._line(f"trunc {llvm_type(wide)} {whole} to {llvm_type(dst)}")
 
     def _cast_narrow(self, x: str, src: DType, dst: DType) -> str:
         """Casts from or to float16 and bfloat16, by way of float32."""

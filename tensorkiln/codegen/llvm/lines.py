@@ -75,7 +75,7 @@ class Lines:
     """What every part of the emitter shares: the function's state and ways to add a line."""
 
     def __init__(self, func: PrimFunc, target: Target):
-        self.func = func
+        self.func, self.target = func, target
         x86 = target.arch == "x86_64"
         self.rounds = not x86 or target.has("sse4.1")
         self.converts_half = not x86 or target.has("f16c")

@@ -106,6 +106,10 @@ class Values(Addresses):
                 return self._line(f"shufflevector {ta} {x}, {ta} {y}, <{len(lanes)} x i32> {mask}")
             case VectorReduce(op, a):
                 return self._vector_reduce(op, self._value(a, cache), a.dtype)
+            case Intrin("dot4" | "dot2", args):
+                emit = self._dot4 if e.name == "dot4" else self._dot2
+                left, right, total = (self._value(x, cache) for x in (*args[1:], args[0]))
+                return emit(total, left, right, dtype.lanes)
             case Intrin(name, args):
                 return self._intrin(name, [self._value(a, cache) for a in args], args[0].dtype)
         raise InternalError(f"{self.func.name}: cannot emit expression {type(e).__name__}")

@@ -1,6 +1,12 @@
-"""QuantizeLinear and DequantizeLinear, spelled out in arithmetic."""
+"""Quantised operators: conversions, and products of integers that are summed in 32 bits.
+
+Sums are exact. Where an operator of ONNX ends in 8 bits, its scales become one number, in float32,
+by which each sum is multiplied before it is rounded once: a_scale * b_scale / y_scale.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Int, Ints, Str, Table
@@ -8,12 +14,11 @@ from tensorkiln.frontend.onnx.issues import unsupported
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.ops_window import conv
 from tensorkiln.frontend.onnx.tensors import dtype_name
-
-_RANGES = {"uint8": (0, 255), "int8": (-128, 127), "uint16": (0, 65535), "int16": (-32768, 32767)}
+from tensorkiln.ops.quantise import QUANTISED
 
 
 def _along(g: Context, v: Val, x: Val, axis: int) -> Val:
-    """A per-axis parameter [n] against the operand; scalars as they are."""
+    """A per-axis parameter [n] against the operand; one number without dimensions."""
     if g.rank(v) == 0 or g.rank(v) > 1:
         return v
     if g.rank(x) == 0 or g.shape(v) != (g.shape(x)[g.axis(axis, g.rank(x))],):
@@ -22,48 +27,82 @@ def _along(g: Context, v: Val, x: Val, axis: int) -> Val:
     return g.reshape(v, [g.shape(v)[0] if i == at else 1 for i in range(g.rank(x))])
 
 
+def _require_quantised(dtype: str, known: tuple[str, ...] = QUANTISED) -> None:
+    if dtype not in known:
+        raise unsupported(f"quantised type {dtype}", f"there are {', '.join(known)}", kind="dtype")
+
+
 def quantize(
     g: Context, x: Val, scale: Val, zero: Val | None = None, *, axis: Int = 1, saturate: Int = 1,
     output_dtype: Int = 0, block_size: Int = 0, precision: Int = 0,
 ) -> Val:  # fmt: skip
-    """saturate(round_half_even(x / scale) + zero)"""
+    """saturate(round_half_even(x / scale) + zero), in float32"""
     if block_size:
         raise unsupported(f"block_size={block_size}")
-    scale = g.cast(scale, "float32")
-    dtype = "uint8" if zero is None else g.dtype(zero)
-    if zero is None and output_dtype:
-        dtype = dtype_name(output_dtype, "output_dtype")
-    if dtype not in _RANGES:
-        raise unsupported(f"quantised type {dtype}", kind="dtype")
-    low, high = _RANGES[dtype]
-    y = g.emit("round", g.emit("div", g.cast(x, "float32"), _along(g, scale, x, axis)))
-    if zero is not None:
-        y = g.emit("add", y, g.cast(_along(g, zero, x, axis), "float32"))
-    return g.cast(g.emit("clip", y, min=float(low), max=float(high)), dtype)
+    if zero is None:
+        wanted = dtype_name(output_dtype, "output_dtype") if output_dtype else "uint8"
+        _require_quantised(wanted)
+        zero = g.const(0, wanted)
+    _require_quantised(g.dtype(zero))
+    scale, zero = (_along(g, v, x, axis) for v in (g.cast(scale, "float32"), zero))
+    return g.emit("quantize", g.cast(x, "float32"), scale, zero)
 
 
 def dequantize(
     g: Context, x: Val, scale: Val, zero: Val | None = None, *, axis: Int = 1,
     block_size: Int = 0, output_dtype: Int = 0,
 ) -> Val:  # fmt: skip
-    """(x - zero) * scale"""
+    """(x - zero) * scale, in float32"""
     if block_size:
         raise unsupported(f"block_size={block_size}")
-    dtype = g.dtype(scale)
-    y = g.cast(x, dtype)
-    if zero is not None:
-        y = g.emit("sub", y, g.cast(_along(g, zero, x, axis), dtype))
-    y = g.emit("mul", y, _along(g, scale, x, axis))
-    return g.cast(y, dtype_name(output_dtype, "output_dtype")) if output_dtype else y
+    _require_quantised(g.dtype(x), (*QUANTISED, "int32"))
+    wanted = dtype_name(output_dtype, "output_dtype") if output_dtype else g.dtype(scale)
+    zero = g.const(0, g.dtype(x)) if zero is None else zero
+    scale, zero = (_along(g, v, x, axis) for v in (g.cast(scale, "float32"), zero))
+    return g.cast(g.emit("dequantize", x, scale, zero), wanted)
+
+
+def _centred(g: Context, x: Val, zero: Val | None, axis: int) -> Val:
+    """x - zero in int32"""
+    wide = g.cast(x, "int32")
+    return wide if zero is None else g.emit("sub", wide, g.cast(_along(g, zero, x, axis), "int32"))
+
+
+def matmul_integer(
+    g: Context, a: Val, b: Val, a_zero: Val | None = None, b_zero: Val | None = None
+) -> Val:
+    """The product in int32; zero points of rows of a and of columns of b."""
+    return g.emit("matmul", _centred(g, a, a_zero, -2), _centred(g, b, b_zero, -1))
+
+
+def conv_integer(
+    g: Context, x: Val, w: Val, x_zero: Val | None = None, w_zero: Val | None = None, *,
+    auto_pad: Str = "NOTSET", dilations: Ints | None = None, group: Int = 1,
+    kernel_shape: Ints | None = None, pads: Ints | None = None, strides: Ints | None = None,
+) -> Val:  # fmt: skip
+    """The convolution in int32; padding stands for the zero point."""
+    return conv(
+        g, _centred(g, x, x_zero, 1), _centred(g, w, w_zero, 0), auto_pad=auto_pad,
+        dilations=dilations, group=group, kernel_shape=kernel_shape, pads=pads, strides=strides,
+    )  # fmt: skip
+
+
+def _requantized(g: Context, total: Val, scales: Sequence[Val], zero: Val) -> Val:
+    """round(total * (a * b / y)) + zero, saturated, for the scales (a, b, y)"""
+    a, b, y = (g.cast(s, "float32") for s in scales)
+    scale = g.emit("div", g.emit("mul", a, b), y)
+    scaled = g.emit("dequantize", total, scale, g.const(0, "int32"))
+    return g.emit("quantize", scaled, g.const(1, "float32"), zero)
 
 
 def qlinear_matmul(
     g: Context, a: Val, a_scale: Val, a_zero: Val, b: Val, b_scale: Val, b_zero: Val,
     y_scale: Val, y_zero: Val,
 ) -> Val:  # fmt: skip
-    """The product of the dequantised operands, quantised."""
-    wide = [dequantize(g, a, a_scale, a_zero, axis=-2), dequantize(g, b, b_scale, b_zero, axis=-1)]
-    return quantize(g, g.emit("matmul", *wide), y_scale, y_zero)
+    """The product of the integers, rescaled."""
+    total = matmul_integer(g, a, b, a_zero, b_zero)
+    scales = [_along(g, a_scale, a, -2), _along(g, b_scale, b, -1), _along(g, y_scale, total, -2)]
+    return _requantized(g, total, scales, _along(g, y_zero, total, -2))
 
 
 def qlinear_conv(
@@ -72,24 +111,22 @@ def qlinear_conv(
     dilations: Ints | None = None, group: Int = 1, kernel_shape: Ints | None = None,
     pads: Ints | None = None, strides: Ints | None = None,
 ) -> Val:  # fmt: skip
-    """The convolution of the dequantised operands, quantised; the bias is in x_scale*w_scale."""
-    bias = None
-    if b is not None:
-        bias = g.emit("mul", g.cast(b, g.dtype(x_scale)), g.emit("mul", x_scale, w_scale))
-    y = conv(
-        g, dequantize(g, x, x_scale, x_zero), dequantize(g, w, w_scale, w_zero, axis=0), bias,
-        auto_pad=auto_pad, dilations=dilations, group=group, kernel_shape=kernel_shape, pads=pads,
-        strides=strides,
+    """The convolution of the integers, rescaled; the bias is in units of x_scale * w_scale."""
+    total = conv(
+        g, _centred(g, x, x_zero, 1), _centred(g, w, w_zero, 0), b, auto_pad=auto_pad,
+        dilations=dilations, group=group, kernel_shape=kernel_shape, pads=pads, strides=strides,
     )  # fmt: skip
-    return quantize(g, y, y_scale, y_zero)
+    scales = [_along(g, s, total, 1) for s in (x_scale, w_scale, y_scale)]
+    return _requantized(g, total, scales, _along(g, y_zero, total, 1))
 
 
 def dynamic_quantize(g: Context, x: Val) -> tuple[Val, Val, Val]:
-    """uint8 with the range of the data, widened to hold 0."""
+    """uint8 with the range of the data, widened to hold 0; a range of nothing has scale 1."""
     axes, zero = tuple(range(g.rank(x))), g.like(0, x)
     high = g.emit("maximum", g.emit("max", x, axes=axes, keepdims=False), zero)
     low = g.emit("minimum", g.emit("min", x, axes=axes, keepdims=False), zero)
-    scale = g.emit("div", g.emit("sub", high, low), g.like(255, x))
+    size = g.emit("div", g.emit("sub", high, low), g.like(255, x))
+    scale = g.emit("where", g.emit("equal", high, low), g.like(1, x), size)
     at = g.emit("round", g.emit("clip", g.emit("div", g.emit("neg", low), scale), min=0.0,
                                 max=255.0))  # fmt: skip
     point = g.cast(at, "uint8")
@@ -102,4 +139,6 @@ TABLE: Table = {
     "DynamicQuantizeLinear": {11: dynamic_quantize},
     "QLinearConv": {10: qlinear_conv},
     "QLinearMatMul": {10: qlinear_matmul},
+    "ConvInteger": {10: conv_integer},
+    "MatMulInteger": {10: matmul_integer},
 }

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from functools import cache
 
-from tensorkiln.schedule.intrin.dot import DOT4_I8, DOT4_ROW_I8
+from tensorkiln.schedule.intrin.dot import DOT4_I8, DOT4_ROW_I8, DOT_LANES
 from tensorkiln.schedule.intrin.fma import FMA_ROWS
 from tensorkiln.schedule.intrin.reduce import reduce_named
 from tensorkiln.schedule.intrin.shift import shift_named
 from tensorkiln.schedule.primitives.tensorize import Instruction
 
-INSTRUCTIONS: dict[str, Instruction] = {i.name: i for i in (*FMA_ROWS, DOT4_I8, DOT4_ROW_I8)}
+INSTRUCTIONS: dict[str, Instruction] = {
+    i.name: i for i in (*FMA_ROWS, DOT4_I8, DOT4_ROW_I8, *DOT_LANES)
+}
 # Of families with a member for every number of lanes: what hints show.
 EXAMPLES = ("sum_16", "max_16", "min_16", "sum_8_float64", "shift_1_16")
 

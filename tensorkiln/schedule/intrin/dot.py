@@ -1,20 +1,23 @@
-"""Sums of four products of bytes, in 32 bits."""
+"""Sums of a few products of small integers, in 32 bits."""
 
 from __future__ import annotations
 
 from tensorkiln.ir.buffer import buffer
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import (
+    DOTS,
     Broadcast,
     Expr,
     IntImm,
     Load,
     Ramp,
+    Shuffle,
     Var,
     VectorReduce,
     binary,
     cast,
     const,
+    intrin,
 )
 from tensorkiln.ir.stmt import For, PrimFunc, Store, seq
 from tensorkiln.schedule.primitives.tensorize import Instruction
@@ -65,5 +68,33 @@ def dot4_row(name: str = "dot4_16_i8", dtype: str = "int8") -> Instruction:
     )
 
 
+def dot_lanes(lanes: int, count: int) -> Instruction:
+    """acc[l] += a[k] * b[count*l + k] for k < count in each lane l, as one `dot4` or `dot2`."""
+    name = f"dot{count}"
+    _, (left, _), (right, _) = DOTS[name]
+    a, b = buffer("a", (count,), left), buffer("b", (count * lanes,), right)
+    acc = buffer("acc", (lanes,), "int32")
+    lane, k, zero = Var("l"), Var("k"), IntImm(0)
+    product = _wide(Load(a, (k,))) * _wide(Load(b, (lane * count + k,)))
+    step = Store(acc, (lane,), Load(acc, (lane,)) + product)
+    terms = For(k, zero, const(count), "serial", step)
+    few, all_lanes = Load(a, (Ramp(zero, IntImm(1), count),)), (Ramp(zero, IntImm(1), lanes),)
+    repeated = Shuffle(few, few, tuple(range(count)) * lanes)
+    weights = Load(b, (Ramp(zero, IntImm(1), count * lanes),))
+    value = intrin(name, Load(acc, all_lanes), repeated, weights)
+    params = (a, b, acc)
+    return Instruction(
+        dot_name(lanes, count),
+        PrimFunc(name, params, For(lane, zero, const(lanes), "serial", terms)),
+        PrimFunc(name, params, Store(acc, all_lanes, value)),
+    )
+
+
+def dot_name(lanes: int, count: int) -> str:
+    """What `tensorize` calls `dot_lanes(lanes, count)`."""
+    return f"dot{count}_{lanes}_" + {4: "u8i8", 2: "i16"}[count]
+
+
 DOT4_I8 = dot4()
 DOT4_ROW_I8 = dot4_row()
+DOT_LANES = tuple(dot_lanes(lanes, count) for count in (4, 2) for lanes in (4, 8, 16))

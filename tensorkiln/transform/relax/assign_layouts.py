@@ -88,13 +88,13 @@ class _Assign:
         return halos
 
     def _is_blocked_conv(self, call: Call) -> bool:
-        """Whether a convolution's schedules fit: float32, weights and image size known."""
+        """Whether a convolution's schedules fit: types, weights and image size known."""
         if call.op not in _CONVOLUTIONS:
             return False
         x, w = call.args[0].type, call.args[1]
         if not isinstance(x, TensorType) or not isinstance(w, Constant):
             return False
-        return x.dtype.name == "float32" and None not in [int_value(d) for d in x.shape[1:]]
+        return _has_kernel(call) and None not in [int_value(d) for d in x.shape[1:]]
 
     # -- bindings ----------------------------------------------------------------------------------
 
@@ -104,8 +104,10 @@ class _Assign:
             self._emit_same(b)
         elif self._is_blocked_conv(call):
             self._conv(b.var, call)
-        elif call.op == "linear" and isinstance(call.args[1], Constant) and _is_float32(call):
+        elif call.op == "linear" and isinstance(call.args[1], Constant) and _has_kernel(call):
             self._linear(b.var, call)
+        elif call.op == "matmul" and _is_wide(call):
+            self._matmul(b.var, call)
         elif call.op == "attention" and _is_float32(call):
             self._attention(b.var, call)
         elif self._keeps_blocks(b.var, call):
@@ -145,7 +147,10 @@ class _Assign:
         top, left, bottom, right = call.attrs.padding
         halo = {2: max(top, bottom), 3: max(left, right)}
         groups = call.attrs.get("groups", 1)
-        if channels < self.lanes // 2 and groups == 1 and call.op == "conv2d":
+        integers = w.type.dtype.name == "int8"
+        if channels <= 4 and groups == 1 and integers:
+            want = Layout.parse("A B/4 C D B%4").with_halo(halo)
+        elif channels < self.lanes // 2 and groups == 1 and call.op == "conv2d" and not integers:
             want = Layout.plain(4).with_halo(halo)
         else:
             want = self.blocked.with_halo(halo)
@@ -170,6 +175,9 @@ class _Assign:
         if groups > 1:
             return self._grouped_filter(w, groups, [1, *widths])
         nr = v * widths[0]
+        if w.type.dtype.name == "int8":
+            block = 4 if channels <= 4 else v
+            return self._pack(w, f"A/{nr} B/{block} C D B/4%{block // 4} A%{nr} B%4")
         if channels < v // 2:
             return self._pack(w, f"A/{nr} B C D A%{nr}")
         return self._pack(w, f"A/{nr} B/{v} C D B%{v} A%{nr}")
@@ -189,6 +197,8 @@ class _Assign:
         # One vector per broadcast is a little slower than two or more.
         best = min(windows, key=lambda c: c.steps * c.nr * (1.1 if c.nr == v else 1.0))
         layout = f"A/{best.nr} B/{granule} C D B%{granule} A%{best.nr}"
+        if w.type.dtype.name == "int8":
+            layout = f"A/{best.nr} B/{granule} C D B/4%{granule // 4} A%{best.nr} B%4"
         key = (id(w), f"{groups}: {layout}")
         if key not in self.packed:
             wide = best.spread(w.array)
@@ -205,8 +215,20 @@ class _Assign:
         nr = self.lanes * self._panel_vectors(x, columns)
         by_lanes = Layout.parse(f"A/{self.lanes} A%{self.lanes}")
         bias = [self._convert(b, by_lanes) for b in call.args[2:]]
-        operands = [x, self._pack(w, f"B/{nr} A B%{nr}"), *bias]
+        panels = f"B/{nr} A/4 B%{nr} A%4" if w.type.dtype.name == "int8" else f"B/{nr} A B%{nr}"
+        operands = [x, self._pack(w, panels), *bias]
         self._emit(var, replace(call, args=tuple(operands)), None)
+
+    def _matmul(self, var: RVar, call: Call) -> None:
+        """Panels of the right side, made at run time, for products of small integers."""
+        x, w = self._plain_value(call.args[0]), call.args[1]
+        assert isinstance(w.type, TensorType)
+        *batch, row, column = (chr(ord("A") + d) for d in range(w.type.ndim))
+        columns = int_value(w.type.shape[-1]) or 0
+        nr = self.lanes * self._panel_vectors(x, columns)
+        panels = [f"{column}/{nr}", f"{row}/2", f"{column}%{nr}", f"{row}%2"]
+        right = self._convert(w, Layout.parse(" ".join([*batch, *panels])))
+        self._emit(var, replace(call, args=(x, right)), None)
 
     def _panel_vectors(self, x: Value, columns: int) -> int:
         """Few rows want wide panels (more sums in flight), many rows want what divides evenly."""
@@ -320,6 +342,28 @@ class _Assign:
 
 def _ndim(a: Value) -> int:
     return a.type.ndim if isinstance(a.type, TensorType) else -1
+
+
+def _has_kernel(call: Call) -> bool:
+    """Whether a product of these types has schedules: float32, and bytes that are summed in 32
+    bits."""
+    types = [a.type.dtype.name for a in call.args[:2] if isinstance(a.type, TensorType)]
+    return types in (["float32", "float32"], ["uint8", "int8"])
+
+
+def _is_wide(call: Call) -> bool:
+    """Whether a matmul is one of small integers in equal batches, with known sizes."""
+    x, w = (a.type for a in call.args)
+    assert isinstance(x, TensorType) and isinstance(w, TensorType)
+    sizes = [int_value(d) for d in w.shape[-2:]]
+    return (
+        call.attrs.wide
+        and x.ndim == w.ndim
+        and x.shape[:-2] == w.shape[:-2]
+        and None not in sizes
+        and (sizes[0] or 0) % 2 == 0
+        and not (call.attrs.transpose_a or call.attrs.transpose_b)
+    )
 
 
 def _is_float32(call: Call) -> bool:

@@ -35,7 +35,7 @@ from tensorkiln.ir.visit import extern_names
 from tensorkiln.transform.relax.fuse_rule import FuseRule, decide_edges, parse_rule
 
 # Anchors whose schedules run an elementwise epilogue on each finished element.
-_TAKES_EPILOGUE = ("conv2d", "winograd_conv2d", "linear", "layer_norm")
+_TAKES_EPILOGUE = ("conv2d", "winograd_conv2d", "linear", "matmul", "layer_norm")
 # Operators a many-pass anchor may recompute on every pass over its row.
 _MAX_PROLOGUE = 3
 
@@ -228,7 +228,7 @@ class _Fuse:
         assert isinstance(t, TensorType) and isinstance(out, TensorType)
         # The halo is the group's own to write, so the last layout decides.
         order = t.memory.with_halo({}) == out.memory.with_halo({})
-        return t.shape == out.shape and order and t.dtype == out.dtype
+        return t.shape == out.shape and order and (t.dtype == out.dtype or _of_sums(producer))
 
     # -- building ------------------------------------------------------------------------
 
@@ -240,10 +240,10 @@ class _Fuse:
         inside: dict[RVar, RVar] = {}
         body: list[Binding] = []
 
-        def operand(a: Value) -> Value:
+        def operand(op: str, a: Value) -> Value:
             if isinstance(a, RVar) and a in inside:
                 return inside[a]
-            if isinstance(a, Constant) and a.array.size == 1:
+            if isinstance(a, Constant) and a.array.size == 1 and not _differs_by_layer(op, a):
                 return a
             if id(a) not in params:
                 params[id(a)] = (a, RVar(f"p{len(params)}", a.type))
@@ -253,7 +253,9 @@ class _Fuse:
             call = b.value
             assert isinstance(call, Call)
             new = RVar(b.var.name, b.var.type)
-            body.append(Binding(new, replace(call, args=tuple(map(operand, call.args)))))
+            body.append(
+                Binding(new, replace(call, args=tuple(operand(call.op, a) for a in call.args)))
+            )
             inside[b.var] = new
         name = self.names.make(_group_name(group))
         functions.append(
@@ -281,6 +283,13 @@ class _Fuse:
         return not isinstance(source, RVar) or source in self.f.params or source in self.results
 
 
+def _differs_by_layer(op: str, a: Constant) -> bool:
+    """Whether a number is a parameter, so that layers that only differ by it share a kernel."""
+    neutral = int(a.type.dtype.is_float)  # scale 1, zero point 0
+    scale = op in ("quantize", "dequantize") and bool((a.array != neutral).any())
+    return scale or a.type.dtype.name == "int16"  # zero points of products of activations
+
+
 def _can_loop(producer: _Group, call: Call, anchor: str) -> bool:
     """Whether plain loops can compute a group and its reader at once."""
     calls = [b.value for b in producer.bindings if isinstance(b.value, Call)]
@@ -292,6 +301,14 @@ def _vars(v: Value) -> list[RVar]:
     if isinstance(v, RVar):
         return [v]
     return [x for f in v.fields for x in _vars(f)] if isinstance(v, Tuple) else []
+
+
+def _of_sums(group: _Group) -> bool:
+    """Whether a group began as sums of integers, which become other types on the way."""
+    anchors = (
+        b for b in group.bindings if isinstance(b.value, Call) and b.value.op == group.anchor
+    )
+    return next(anchors).var.tensor.dtype.name == "int32"
 
 
 def _only_views(group: _Group) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from tensorkiln.arith import affine, simplify
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.ir.expr import (
+    DOTS,
     Binary,
     Broadcast,
     Cast,
@@ -167,7 +168,7 @@ class _Vectorizer:
                     x, _ = match_lanes(x, cond)
                     y, _ = match_lanes(y, cond)
                 return select(cond, x, y)
-            case Intrin(name, args):
+            case Intrin(name, args) if name not in DOTS:
                 new = [self.expr(a) for a in args]
                 lanes = max(a.dtype.lanes for a in new)
                 wide = [Broadcast(a, lanes) if a.dtype.lanes < lanes else a for a in new]

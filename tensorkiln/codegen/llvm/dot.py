@@ -1,0 +1,99 @@
+"""`dot4` and `dot2`: what a processor has for sums of small products, or what is as exact.
+
+dot4: c[l] + sum of a[4*l + k] * b[4*l + k] for k < 4        a in uint8, b in int8
+dot2: c[l] + sum of a[2*l + k] * b[2*l + k] for k < 2        both in int16
+"""
+
+from __future__ import annotations
+
+from tensorkiln.codegen.llvm.arithmetic import Arithmetic
+from tensorkiln.codegen.llvm.expansions import splat
+from tensorkiln.codegen.llvm.types import llvm_type
+from tensorkiln.ir.dtype import INT32, DType
+
+# Bits of a vector -> the features any of which has an instruction that does it all.
+_WITH_DOT = {
+    512: ("avx512vnni",),
+    256: ("avx512vnni avx512vl", "avxvnni"),
+    128: ("avx512vnni avx512vl", "avxvnni"),
+}
+# Bits of a vector -> the sum of two products of 16 bits.
+_PAIRS = {
+    512: ("avx512.pmaddw.d.512", "avx512bw"),
+    256: ("avx2.pmadd.wd", "avx2"),
+    128: ("sse2.pmadd.wd", "sse2"),
+}
+_PAIR = DType("int16", 2)
+
+
+class Dots(Arithmetic):
+    """Emits them."""
+
+    def _dot4(self, c: str, a: str, b: str, lanes: int) -> str:
+        bits = 32 * lanes
+        if self._has_dot(bits):
+            byte = DType("int8", 4)
+            return self._machine(f"avx512.vpdpbusd.{bits}", (INT32, byte, byte), [c, a, b], lanes)
+        if self._has_pairs(bits):
+            return self._dot_of_pairs(c, a, b, lanes)
+        return self._dot_of_words(c, a, b, lanes, 8)
+
+    def _dot2(self, c: str, a: str, b: str, lanes: int) -> str:
+        bits = 32 * lanes
+        if self._has_dot(bits):
+            types = (INT32, _PAIR, _PAIR)
+            return self._machine(f"avx512.vpdpwssd.{bits}", types, [c, a, b], lanes)
+        if self._has_pairs(bits):
+            products = self._machine(_PAIRS[bits][0], (_PAIR, _PAIR), [a, b], lanes)
+            return self._line(f"add {llvm_type(INT32.with_lanes(lanes))} {c}, {products}")
+        return self._dot_of_words(c, a, b, lanes, 16)
+
+    def _has_dot(self, bits: int) -> bool:
+        choices = _WITH_DOT.get(bits, ()) if self.target.arch == "x86_64" else ()
+        return any(all(map(self.target.has, c.split())) for c in choices)
+
+    def _has_pairs(self, bits: int) -> bool:
+        x86 = self.target.arch == "x86_64" and bits in _PAIRS
+        return x86 and self.target.has(_PAIRS[bits][1])
+
+    def _machine(self, name: str, params: tuple[DType, ...], args: list[str], lanes: int) -> str:
+        """A call of an x86 intrinsic that gives int32; `params` are what one lane has of each."""
+        types = [llvm_type(p.with_lanes(p.lanes * lanes)) for p in params]
+        t = llvm_type(INT32.with_lanes(lanes))
+        self.declares.add(f"declare {t} @llvm.x86.{name}({', '.join(types)})")
+        given = ", ".join(f"{p} {x}" for p, x in zip(types, args, strict=True))
+        return self._line(f"call {t} @llvm.x86.{name}({given})")
+
+    def _dot_of_pairs(self, c: str, a: str, b: str, lanes: int) -> str:
+        """Even and odd bytes as 16-bit numbers, two of them in each lane, multiplied and summed.
+
+        Not `pmaddubsw`, which saturates. The widening of an operand is shared by all products of
+        a basic block that it takes part in.
+        """
+        half = DType("int16", 2 * lanes)
+        t, eight = llvm_type(half), splat("8", half)
+        byte = llvm_type(DType("int8", 4 * lanes))
+        x, y = (self._line(f"bitcast {byte} {v} to {t}") for v in (a, b))
+        even = (
+            self._line(f"and {t} {x}, {splat('255', half)}"),
+            self._line(f"ashr {t} {self._line(f'shl {t} {y}, {eight}')}, {eight}"),
+        )
+        odd = self._line(f"lshr {t} {x}, {eight}"), self._line(f"ashr {t} {y}, {eight}")
+        for left, right in (even, odd):
+            c = self._dot2(c, left, right, lanes)
+        return c
+
+    def _dot_of_words(self, c: str, a: str, b: str, lanes: int, bits: int) -> str:
+        """Each of the numbers of a lane, widened by shifts and multiplied in 32 bits."""
+        word, count = INT32.with_lanes(lanes), 32 // bits
+        t, few = llvm_type(word), llvm_type(DType(f"int{bits}", count * lanes))
+        x, y = (self._line(f"bitcast {few} {v} to {t}") for v in (a, b))
+        last = splat(str(32 - bits), word)
+        widen = "lshr" if bits == 8 else "ashr"  # bytes of the left side are unsigned
+        # What is first in memory is lowest: all targets are little-endian.
+        for k in range(count):
+            by = splat(str(32 - bits * (k + 1)), word)
+            left = self._line(f"{widen} {t} {self._line(f'shl {t} {x}, {by}')}, {last}")
+            right = self._line(f"ashr {t} {self._line(f'shl {t} {y}, {by}')}, {last}")
+            c = self._line(f"add {t} {c}, {self._line(f'mul {t} {left}, {right}')}")
+        return c

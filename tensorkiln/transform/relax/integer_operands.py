@@ -1,0 +1,219 @@
+"""What two operands of a product are as integers, and what their zero points add to the sums.
+
+    sum of (q - z) * (w - u) = sum of q * w' - z * sum of w'          w' = w - u, which is constant
+
+q is uint8 and w' is int8: what is int8 on the left is moved by 128, with its zero point.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tensorkiln import ops
+from tensorkiln.ir.relax import Call, Constant, Value, constant
+from tensorkiln.transform.relax.graph import tensor_type
+from tensorkiln.transform.relax.rewrite import Match
+
+# Calls on constants that the importers leave for later.
+_FOLDED = ("reshape", "transpose", "cast", "sub", "add")
+
+
+@dataclass(slots=True)
+class Factors:
+    """(q - zero) * scale from the left, w on the right, its channels along `axis`.
+
+    `zero` is a number, or an int32 value that is known at run time only. `scale` is that of the
+    product, one number or one per channel; None where the sums themselves are wanted.
+    """
+
+    q: Value
+    zero: int | Value
+    w: np.ndarray
+    axis: int
+    scale: np.ndarray | None
+    name: str
+
+    @property
+    def is_centred(self) -> bool:
+        """Whether zeros stand for zero."""
+        return self.zero == 0
+
+    def weights(self) -> Constant:
+        """w as an operand."""
+        return constant(self.w, self.name)
+
+    def sums(self, shape: tuple[int, ...]) -> Constant:
+        """The sum of the weights of each channel."""
+        return constant(self._sums().astype(np.int32).reshape(shape))
+
+    def _sums(self) -> np.ndarray:
+        others = tuple(d for d in range(self.w.ndim) if d != self.axis)
+        return np.asarray(self.w.sum(axis=others, dtype=np.int64))
+
+    def correction(self, bias: np.ndarray | None) -> tuple[Constant, ...]:
+        """The bias of the sums, as operands: none, or one."""
+        if isinstance(self.zero, int) and self.zero:
+            moved = -self.zero * self._sums()
+            bias = moved if bias is None else bias.astype(np.int64) + moved
+        # Sums wrap around in 32 bits, and so may this.
+        return () if bias is None else (constant(bias.astype(np.int32)),)
+
+    def scale_constant(self, shape: tuple[int, ...]) -> Constant:
+        """The scale as an operand of dequantize."""
+        assert self.scale is not None
+        return constant(np.asarray(self.scale.reshape(shape if self.scale.size > 1 else ())))
+
+    def pad_terms(self, m: Match, multiple: int) -> None:
+        """Make the number of terms a multiple, with weights of zero."""
+        extra = -self.w.shape[0] % multiple
+        if extra:
+            self.w = np.pad(self.w, ((0, extra), (0, 0)))
+            nothing = (0,) * tensor_type(self.q).ndim
+            self.q = m.emit("pad", self.q, before=nothing, after=(*nothing[1:], extra))
+
+
+def factors(m: Match, x: Value, w: Value, axis: int) -> Factors | None:
+    """The operands of a product as integers, where they are and the right one is constant."""
+    left, right = m.definition(x), m.definition(w)
+    if left is None:
+        return None
+    if left.op == "dequantize":
+        return _dequantised(m, left, right, axis)
+    return _centred(m, left, w, axis) if m.type.dtype.name == "int32" else None
+
+
+def _dequantised(m: Match, left: Call, right: Call | None, axis: int) -> Factors | None:
+    if right is None or right.op != "dequantize":
+        return None
+    given = [*left.args[1:], *right.args[1:]]
+    arrays = [a.array for a in given if isinstance(a, Constant)]
+    w = known_array(m, right.args[0])
+    if len(arrays) < 4 or w is None:
+        return None
+    s, z, t, u = arrays
+    if s.size > 1 or z.size > 1 or not _varies_along(t, w, axis) or not _varies_along(u, w, axis):
+        return None
+    signed = _signed(w, u)
+    if signed is None:
+        return None
+    scale = np.asarray(s.reshape(()) * t.reshape(-1))
+    found = _unsigned(m, left.args[0], int(z.reshape(())))
+    return None if found is None else Factors(*found, signed, axis, scale, _name(right.args[0]))
+
+
+def _centred(m: Match, left: Call, w: Value, axis: int) -> Factors | None:
+    """Operands in int32 that are integers of 8 bits less a zero point."""
+    zero: int | Value = 0
+    wide = known_array(m, w)
+    if wide is None or wide.dtype != np.int32:
+        return None
+    signed = _signed(wide, np.zeros((), np.int32))
+    if signed is None:
+        return None
+    if left.op == "sub" and tensor_type(left.args[1]).ndim == 0:
+        known = known_array(m, left.args[1])
+        zero = left.args[1] if known is None else int(known)
+        inner = m.definition(left.args[0])
+        if inner is None:
+            return None
+        left = inner
+    if left.op != "cast":
+        return None
+    found = _unsigned(m, left.args[0], zero)
+    return None if found is None else Factors(*found, signed, axis, None, _name(w))
+
+
+def centred(m: Match, v: Value) -> tuple[Value, np.ndarray | None] | None:
+    """A value as integers of 16 bits about zero, and their scale (None: the value itself)."""
+    call = m.definition(v)
+    if call is None:
+        return None
+    if call.op == "dequantize":
+        q, s, z = call.args
+        small = isinstance(s, Constant) and isinstance(z, Constant) and s.array.size == z.array.size
+        if not small or s.array.size > 1 or not _is_byte(q):  # type: ignore[union-attr]
+            return None
+        wide, zero = m.emit("cast", q, dtype="int16"), z.array.reshape(())  # type: ignore[union-attr]
+        if zero:
+            wide = m.emit("sub", wide, constant(np.asarray(zero, np.int16)))
+        return wide, s.array.reshape(())  # type: ignore[union-attr]
+    if m.type.dtype.name != "int32":
+        return None
+    inner = m.definition(call.args[0]) if call.op == "sub" else call
+    if inner is None or inner.op != "cast" or not _is_byte(inner.args[0]):
+        return None
+    return m.emit("cast", v, dtype="int16"), None
+
+
+def _is_byte(v: Value) -> bool:
+    return tensor_type(v).dtype.name in ("uint8", "int8")
+
+
+def _name(w: Value) -> str:
+    return w.name if isinstance(w, Constant) else ""
+
+
+def _varies_along(v: np.ndarray, w: np.ndarray, axis: int) -> bool:
+    """Whether a parameter of the weights is one number, or one per channel."""
+    if v.size == 1:
+        return True
+    shape = (1,) * (w.ndim - v.ndim) + v.shape
+    return shape == tuple(n if d == axis else 1 for d, n in enumerate(w.shape))
+
+
+def _signed(w: np.ndarray, zero: np.ndarray) -> np.ndarray | None:
+    """w - zero in int8; None where it does not fit."""
+    if w.dtype == np.int8 and not zero.any():
+        return w
+    moved = w.astype(np.int32) - zero
+    if w.size and not -128 <= moved.min() <= moved.max() <= 127:
+        return None
+    return np.asarray(moved, np.int8)
+
+
+def _unsigned(m: Match, q: Value, zero: int | Value) -> tuple[Value, int | Value] | None:
+    """The same numbers in uint8, with their zero point."""
+    dtype = tensor_type(q).dtype.name
+    if dtype == "uint8":
+        return q, zero
+    if dtype != "int8":
+        return None
+    wide = m.emit("cast", q, dtype="int32")
+    moved = m.emit("cast", m.emit("add", wide, constant(np.array(128, np.int32))), dtype="uint8")
+    if isinstance(zero, int):
+        return moved, zero + 128
+    return moved, m.emit("add", zero, constant(np.array(128, np.int32)))
+
+
+def known_array(m: Match, v: Value) -> np.ndarray | None:
+    """The elements of a constant, or of what is computed from constants alone."""
+    if isinstance(v, Constant):
+        return v.array
+    call = m.definition(v)
+    if call is None or call.op not in _FOLDED:
+        return None
+    arrays = [known_array(m, a) for a in call.args]
+    known = [a for a in arrays if a is not None]
+    if len(known) < len(arrays):
+        return None
+    return np.asarray(ops.get(call.op).numpy(known, call.attrs))
+
+
+def integers_of(m: Match, bias: Value, scale: np.ndarray | None) -> np.ndarray | None:
+    """A bias in units of the scale of the product; None where it is not one in int32."""
+    if scale is None:
+        known = known_array(m, bias)
+        return None if known is None else known.reshape(-1)
+    call = m.definition(bias)
+    if call is not None and call.op == "reshape":
+        call = m.definition(call.args[0])
+    if call is None or call.op != "dequantize":
+        return None
+    b, s, zero = (known_array(m, a) for a in call.args)
+    if b is None or s is None or zero is None or b.dtype != np.int32 or zero.any():
+        return None
+    # ONNX says that it is the product of the scales, which tools round in their own way.
+    same = np.allclose(s.reshape(-1), scale, rtol=1e-5, atol=0)
+    return b.reshape(-1) if same else None

@@ -1,0 +1,118 @@
+"""Finds products of integers: quantised layers, which sum in 32 bits without a rounding."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import Constant, Value, constant
+from tensorkiln.transform.relax.integer_operands import Factors, centred, factors, integers_of
+from tensorkiln.transform.relax.requantize import MOVED, REQUANTIZED
+from tensorkiln.transform.relax.rewrite import Match, Rule, rewrite
+
+
+def match_integer(mod: IRModule) -> IRModule:
+    """Convolutions and layers of dequantised operands -> uint8 times int8 in int32, rescaled.
+
+    Before:  y = conv2d(dequantize(q, S, Z), dequantize(W, T, U), dequantize(B, S*T, 0))
+             r = quantize(relu(y), R, V)
+    After:   i = conv2d(q, W1, B1)                       int32, zero points and U folded into B1
+             r = quantize(dequantize(i, S*T/R, 0), 1, V)    one multiplication, one rounding
+    Needs:   constants as the model gives them (run before fold_constants).
+
+    The sums are exact. A scale is a product of the model's scales in float32, as in ONNX's
+    QLinearConv; so what comes out is what rounding the exact sum, scaled once, gives. Products
+    whose zero points depend on data, or on the rows of the left side, take another way: integers
+    that are computed as such stay exact in int32, others are computed in float32.
+    """
+    return rewrite(mod, RULES)
+
+
+def _conv(m: Match) -> Value | None:
+    f = factors(m, m["x"], m["w"], 0)
+    if f is None:
+        return None
+    attrs = dict(m.call.attrs)
+    top, left, bottom, right = attrs["padding"]
+    if any(attrs["padding"]) and not f.is_centred:
+        if not isinstance(f.zero, int):
+            return None  # how many taps of a pixel lie outside would have to be known
+        before, after = (0, 0, top, left), (0, 0, bottom, right)
+        f.q = m.emit("pad", f.q, before=before, after=after, value=float(f.zero))
+        attrs["padding"] = (0, 0, 0, 0)
+    return _finish(m, f, "conv2d", (1, -1, 1, 1), attrs)
+
+
+def _linear(m: Match) -> Value | None:
+    f = factors(m, m["x"], m["w"], 1)
+    if f is None or f.w.ndim != 2:
+        return None
+    f.pad_terms(m, 4)
+    return _finish(m, f, "linear", (-1,), {})
+
+
+def _matmul(m: Match) -> Value | None:
+    """Neither side is constant: both in 16 bits, less their zero points."""
+    sides = [centred(m, m[n]) for n in "xw"]
+    if m.attr("t") or None in sides:
+        return None
+    (a, s), (b, t) = sides  # type: ignore[misc]
+    total = m.emit("matmul", a, b, wide=True)
+    if s is None or t is None:
+        return total if s is t else None
+    return m.emit("dequantize", total, constant(np.asarray(s * t)), constant(np.array(0, np.int32)))
+
+
+def _transposed(m: Match) -> Value | None:
+    """matmul(x, w, transpose_b=True) of a dequantised w: the transpose moves to its integers."""
+    inner, rank = m.definition(m["w"]), m.tensor("w").ndim
+    if inner is None or inner.op != "dequantize" or m.attr("t") or rank < 2:
+        return None
+    w = m.emit("transpose", m["w"], axes=(*range(rank - 2), rank - 1, rank - 2))
+    return m.emit("matmul", m["x"], w)
+
+
+def _bias(m: Match) -> Value | None:
+    """A bias in the units of the sums, added after them, is added to them."""
+    if not m.once("y", "i"):
+        return None
+    bias = integers_of(m, m["b"], m.array("S").reshape(-1))
+    layer = m.producer("i")
+    if bias is None or bias.size != m.array("W").shape[-1]:
+        return None
+    old = [c.array for c in m.rest("rest") if isinstance(c, Constant)]
+    total = sum(old, bias.astype(np.int64)).astype(np.int32)
+    i = m.emit("linear", *layer.args[:2], constant(total), span=layer.span)
+    return m.emit("dequantize", i, m["S"], m["Z"])
+
+
+def _finish(
+    m: Match, f: Factors, op: str, shape: tuple[int, ...], attrs: dict[str, object]
+) -> Value | None:
+    """The sums with what bias there is, scaled where the operands have scales."""
+    given = m.rest("bias") if "bias" in m.found else ()
+    bias = integers_of(m, given[0], f.scale) if given else None
+    total = m.emit(op, f.q, f.weights(), *f.correction(bias), **attrs)  # type: ignore[arg-type]
+    if not isinstance(f.zero, int):
+        total = m.emit("sub", total, m.emit("mul", f.zero, f.sums(shape)))
+    if f.scale is not None:
+        total = m.emit(
+            "dequantize", total, f.scale_constant(shape), constant(np.array(0, np.int32))
+        )
+    if given and bias is None:
+        row = m.emit("reshape", given[0], shape=tuple(f.w.shape[f.axis] if d < 0 else d
+                                                      for d in shape))  # fmt: skip
+        total = m.emit("add", total, row)
+    return total
+
+
+RULES: tuple[Rule, ...] = (
+    *MOVED,
+    Rule("conv2d(x, w, *bias)", _conv),
+    Rule("linear(x, w, *bias)", _linear),
+    Rule("matmul(x, w, transpose_a=False, transpose_b=False)", _linear),
+    Rule("matmul(x, w, transpose_a=t, transpose_b=False, wide=False)", _matmul),
+    Rule("matmul(x, w, transpose_a=t, transpose_b=True)", _transposed),
+    Rule("add(y := dequantize(i := linear(q, W, *rest), S, Z), b)", _bias),
+    *REQUANTIZED,
+)

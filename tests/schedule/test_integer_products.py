@@ -1,0 +1,155 @@
+"""Products of integers on every x86-64 level: sums are exact, ends of the ranges included."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tensorkiln.executable import Executable
+from tensorkiln.ir.expr import Var
+from tensorkiln.ir.relax import Constant, Value, constant
+from tensorkiln.runtime import Executor
+from tensorkiln.target import Target
+from tests.codegen.kernels import LEVELS
+from tests.schedule.battery import ARM, Battery, typed
+
+N = Var("N")
+
+
+def _without_dots() -> Target:
+    """This machine as if it had no instruction for sums of products of bytes."""
+    native = Target("native")
+    less = [f for f in ("avx512vnni", "avxvnni") if native.has(f)]
+    return native.replace(mattr=[*(m for m in native.mattr if m[1:] not in less),
+                                 *(f"-{f}" for f in less)])  # fmt: skip
+
+
+TARGETS = {**LEVELS, "native_without_dots": _without_dots()}
+
+
+def q(dtype: str, *shape: int, seed: int = 0) -> Constant:
+    """Numbers of a type, half of them its ends: their sums would saturate in 16 bits."""
+    info = np.iinfo(dtype)
+    rng = np.random.default_rng([seed, *shape])
+    x = rng.integers(info.min, info.max + 1, shape)
+    ends = rng.choice([info.min, info.max], shape)
+    return constant(np.where(rng.random(shape) < 0.5, ends, x).astype(dtype))
+
+
+def bytes_(seed: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    return q(dtype.name, *shape, seed=seed).array
+
+
+def small(seed: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """What is left of bytes when a zero point is taken away."""
+    return np.random.default_rng([seed, *shape]).integers(-255, 256, shape).astype(dtype)
+
+
+def bias(n: int) -> Constant:
+    return constant(np.random.default_rng(n).integers(-9999, 9999, n).astype(np.int32))
+
+
+def requantized(g, y: Value, channels: tuple[int, ...]) -> Value:  # noqa: ANN001
+    """Scales are powers of two, so float32 has no rounding but the last, which is that of ties."""
+    scale = 2.0 ** -np.random.default_rng(1).integers(6, 10, channels)
+    one, zero = constant(np.array(1, np.float32)), constant(np.array(3, np.uint8))
+    x = g.dequantize(y, constant(np.asarray(scale, np.float32)), constant(np.array(0, np.int32)))
+    return g.quantize(g.relu(x), one, zero)
+
+
+def _convolutions(b: Battery) -> None:
+    same, down = {"padding": (1, 1, 1, 1)}, {"padding": (1, 1, 1, 1), "strides": (2, 2)}
+    cases = [
+        # (batch, channels, height, width), (filters, kernel h, w), attributes
+        ((1, 3, 9, 9), (8, 3, 3), {}),
+        ((2, 4, 15, 15), (16, 7, 7), {"padding": (3, 3, 3, 3), "strides": (2, 2)}),
+        ((1, 16, 8, 8), (32, 3, 3), same),
+        ((1, 16, 8, 8), (32, 3, 3), down),
+        ((1, 19, 7, 5), (21, 3, 3), {"padding": (1, 0, 0, 1)}),
+        ((2, 33, 6, 7), (17, 2, 3), {"padding": (0, 2, 1, 0), "strides": (1, 2)}),
+        ((1, 64, 5, 5), (96, 1, 1), {}),
+        ((1, 130, 3, 3), (130, 3, 3), same),
+        ((1, 16, 30, 30), (80, 3, 3), same),
+        ((1, 32, 9, 9), (32, 3, 3), {**same, "groups": 4}),
+        ((1, 24, 7, 7), (24, 3, 3), {**down, "groups": 24}),
+        ((1, 5, 6, 6), (5, 5, 5), {"groups": 5, "padding": (2, 2, 2, 2)}),
+    ]
+    for k, ((n, ch, h, w), (f, kh, kw), attrs) in enumerate(cases):
+        weight = q("int8", f, ch // attrs.get("groups", 1), kh, kw, seed=k)
+        b.add(f"conv_{k}", lambda g, x, w=weight, a=attrs: g.conv2d(x, w, **a),
+              typed("uint8", n, ch, h, w), make=bytes_)  # fmt: skip
+        b.add(f"conv_requantized_{k}", lambda g, x, w=weight, a=attrs, f=f: requantized(
+            g, g.conv2d(x, w, bias(f), **a), (1, f, 1, 1)), typed("uint8", N, ch, h, w),
+            make=bytes_, sizes=[{"N": 1}, {"N": 3}])  # fmt: skip
+    b.add("conv_chain", _chain, typed("uint8", 1, 3, 17, 19), make=bytes_)
+    b.add("conv_weights_given", lambda g, x, w: g.conv2d(x, w, **same), typed("uint8", 1, 6, 7, 7),
+          typed("int8", 5, 6, 3, 3), make=bytes_)  # fmt: skip
+
+
+def _chain(g, x):  # noqa: ANN001, ANN202
+    """Halos, pooling and a residual on bytes."""
+    y = requantized(g, g.conv2d(x, q("int8", 24, 3, 3, 3), bias(24)), (1, 24, 1, 1))
+    y = g.max_pool2d(y, kernel=(3, 3), strides=(2, 2), padding=(1, 1, 1, 1))
+    z = g.conv2d(y, q("int8", 24, 24, 3, 3), bias(24), padding=(1, 1, 1, 1))
+    half, zero = constant(np.array(0.5, np.float32)), constant(np.array(3, np.uint8))
+    z = g.dequantize(z, constant(np.array(2**-9, np.float32)), constant(np.array(0, np.int32)))
+    return g.quantize(g.add(z, g.dequantize(y, half, zero)), half, zero)
+
+
+def _layers(b: Battery) -> None:
+    for k, n in sizes_of_layers():
+        weight = q("int8", k, n, seed=k)
+        b.add(f"linear_{k}_{n}", lambda g, x, w=weight: g.linear(x, w), typed("uint8", 7, k),
+              make=bytes_)  # fmt: skip
+        b.add(f"linear_requantized_{k}_{n}", lambda g, x, w=weight, n=n: requantized(
+            g, g.linear(x, w, bias(n)), (n,)), typed("uint8", N, k), make=bytes_,
+            sizes=[{"N": i} for i in (1, 2, 5, 14, 33)])  # fmt: skip
+    b.add("linear_batches", lambda g, x: g.linear(x, q("int8", 64, 50)), typed("uint8", 2, 3, 64),
+          make=bytes_)  # fmt: skip
+    for m, k, n in ((7, 12, 5), (16, 64, 128), (128, 128, 64), (1, 2, 33)):
+        b.add(f"matmul_{m}_{k}_{n}", lambda g, x, y: g.matmul(x, y, wide=True),
+              typed("int16", 2, 3, m, k), typed("int16", 2, 3, k, n), make=small)  # fmt: skip
+    b.add("matmul_requantized", lambda g, x, y: requantized(g, g.matmul(x, y, wide=True), ()),
+          typed("int16", 4, 9, 32), typed("int16", 4, 32, 40), make=small)  # fmt: skip
+    b.add("matmul_odd", lambda g, x, y: g.matmul(x, y, wide=True), typed("int16", 5, 9),
+          typed("int16", 9, 7), make=small)  # fmt: skip
+    b.add("matmul_broadcast", lambda g, x, y: g.matmul(x, y, wide=True), typed("int16", 2, 1, 5, 8),
+          typed("int16", 3, 8, 7), make=small)  # fmt: skip
+
+
+def sizes_of_layers() -> list[tuple[int, int]]:
+    """Terms and columns, whole vectors and not."""
+    return [(k, n) for k in (4, 64, 300) for n in (1, 16, 41, 96)]
+
+
+def _all() -> Battery:
+    battery = Battery()
+    _convolutions(battery)
+    _layers(battery)
+    return battery
+
+
+BATTERY = _all()
+
+
+@pytest.fixture(scope="module", params=TARGETS)
+def run(request: pytest.FixtureRequest) -> Executor:
+    return Executor(BATTERY.compile(TARGETS[request.param]).jit())
+
+
+@pytest.mark.parametrize("name", BATTERY.cases)
+def test_sums_are_exact(name: str, run: Executor) -> None:
+    BATTERY.check(name, run)
+
+
+def _classes(exe: Executable) -> set[str]:
+    return {p.kernel_class for p in exe.placement()}
+
+
+def test_they_have_schedules_of_their_own() -> None:
+    found = _classes(BATTERY.compile(Target("native")))
+    assert {"conv2d_direct", "conv2d_depthwise", "linear_packed", "matmul_packed"} <= found
+
+
+def test_kernels_of_other_machines_need_nothing_else() -> None:
+    assert BATTERY.undefined(ARM) == set()

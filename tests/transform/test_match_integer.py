@@ -1,0 +1,203 @@
+"""Which products become sums of integers, and what of their surroundings joins them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import Constant, Value, constant, tensor
+from tensorkiln.ops.evaluate import evaluate
+from tensorkiln.transform.relax.match_integer import match_integer
+from tests.transform.graphs import Graph, c, graph, main, ops_of
+
+R = np.random.default_rng(5)
+
+
+def q(dtype: str, *shape: int) -> Constant:
+    info = np.iinfo(dtype)
+    return constant(R.integers(info.min, info.max + 1, shape).astype(dtype))
+
+
+def scales(*shape: int) -> Constant:
+    return constant((0.01 + R.random(shape) / 50).astype(np.float32))
+
+
+def at(zero: int, dtype: str = "uint8") -> Constant:
+    return constant(np.array(zero, dtype))
+
+
+def weights(g: Graph, *shape: int, axis: int = 0, dtype: str = "int8", zero: int = 0) -> Value:
+    along = [n if d == axis else 1 for d, n in enumerate(shape)]
+    return g.dequantize(q(dtype, *shape), scales(*along), constant(np.full(along, zero, dtype)))
+
+
+def arguments(mod: IRModule) -> dict[str, np.ndarray]:
+    found = {}
+    for p in main(mod).params:
+        shape = p.tensor.static_shape()
+        if p.tensor.dtype.is_float:
+            found[p.name] = R.standard_normal(shape).astype(np.float32)
+        else:
+            found[p.name] = q(p.tensor.dtype.name, *shape).array  # type: ignore[misc]
+    return found
+
+
+def check(build: Callable[..., Value], expected: list[str], **params: object) -> IRModule:
+    """The operators after the pass; its meaning is that of float64 up to float32's roundings, and
+    integers differ by one where those decide."""
+    before = graph(build, **params)
+    after = match_integer(before)
+    assert ops_of(after) == expected
+    assert match_integer(after) is after
+    given = arguments(before)
+    (want,), (have,) = evaluate(before, given, dtype="float64"), evaluate(after, given)
+    if want.dtype.kind == "f":
+        np.testing.assert_allclose(have, want, rtol=0, atol=3e-6 * np.abs(want).max())
+    else:
+        off = np.abs(have.astype(int) - want.astype(int))
+        assert off.max() <= 1 and off.mean() < 1e-2
+    return after
+
+
+U8 = tensor((1, 8, 6, 5), "uint8")
+ROWS = tensor((3, 12), "uint8")
+
+
+def test_a_convolution_between_conversions_is_rounded_once() -> None:
+    def build(g, x):  # noqa: ANN001, ANN202
+        bias_scale = constant(np.float32(0.02) * np.ones(4, np.float32))
+        w = g.dequantize(q("int8", 4, 8, 3, 3), c(1.0), at(0, "int8"))
+        b = g.dequantize(constant(R.integers(-999, 999, 4).astype(np.int32)), bias_scale,
+                         constant(np.zeros(4, np.int32)))  # fmt: skip
+        y = g.conv2d(g.dequantize(x, c(0.02), at(0)), w, b, padding=(1, 1, 1, 1))
+        return g.quantize(g.relu(y), c(0.5), at(0))
+
+    after = check(build, ["conv2d", "dequantize", "quantize"], x=U8)
+    total, _, last = (b.value for b in main(after).bindings)
+    assert total.attrs.padding == (1, 1, 1, 1) and len(total.args) == 3  # type: ignore[union-attr]
+    assert last.args[1].array == 1  # type: ignore[union-attr]
+
+
+def test_padding_stands_for_the_zero_point() -> None:
+    def build(g, x):  # noqa: ANN001, ANN202
+        y = g.conv2d(g.dequantize(x, c(0.02), at(7)), weights(g, 4, 8, 3, 3), padding=(1, 0, 1, 2))
+        return g.quantize(y, c(0.5), at(9))
+
+    after = check(build, ["pad", "conv2d", "dequantize", "quantize"], x=U8)
+    pad, conv = (b.value for b in main(after).bindings[:2])
+    assert pad.attrs.value == 7 and conv.attrs.padding == (0, 0, 0, 0)  # type: ignore[union-attr]
+    assert len(conv.args) == 3  # the zero point's share is a bias
+
+
+def test_signed_activations_move_by_128() -> None:
+    def build(g, x):  # noqa: ANN001, ANN202
+        return g.linear(g.dequantize(x, c(0.02), at(-128, "int8")), weights(g, 12, 5, axis=1))
+
+    after = check(build, ["cast", "add", "cast", "linear", "dequantize"], x=tensor((3, 12), "int8"))
+    assert len(main(after).bindings[3].value.args) == 2  # zero is 0 now: nothing to correct
+
+
+def test_unsigned_weights_that_fit_are_signed() -> None:
+    def build(g, x):  # noqa: ANN001, ANN202
+        w = weights(g, 12, 5, axis=1, dtype="uint8", zero=128)
+        return g.linear(g.dequantize(x, c(0.02), at(3)), w)
+
+    check(build, ["linear", "dequantize"], x=ROWS)
+
+
+def test_unsigned_weights_that_do_not_fit_stay_floats() -> None:
+    def build(g, x):  # noqa: ANN001, ANN202
+        w = weights(g, 12, 5, axis=1, dtype="uint8", zero=3)
+        return g.linear(g.dequantize(x, c(0.02), at(3)), w)
+
+    check(build, ["dequantize", "dequantize", "linear"], x=ROWS)
+
+
+def test_a_number_of_terms_that_is_no_multiple_is_padded() -> None:
+    def build(g, x):  # noqa: ANN001, ANN202
+        return g.matmul(g.dequantize(x, c(0.02), at(3)), weights(g, 10, 5, axis=1))
+
+    check(build, ["pad", "linear", "dequantize"], x=tensor((3, 10), "uint8"))
+
+
+def test_a_transposed_layer_with_a_bias_after_it() -> None:
+    """As exporters write Gemm."""
+
+    def build(g, x):  # noqa: ANN001, ANN202
+        scale = scales(5)
+        w = g.dequantize(q("int8", 5, 12), constant(scale.array[:, None]),
+                         constant(np.zeros((5, 1), np.int8)))  # fmt: skip
+        b = g.dequantize(
+            constant(R.integers(-999, 999, 5).astype(np.int32)),
+            constant(np.float32(0.02) * scale.array),
+            constant(np.zeros(5, np.int32)),
+        )
+        y = g.matmul(g.dequantize(x, c(0.02), at(3)), w, transpose_b=True)
+        return g.add(y, b)
+
+    after = check(build, ["linear", "dequantize"], x=ROWS)
+    assert len(main(after).bindings[0].value.args) == 3
+
+
+def test_a_product_of_activations_sums_16_bits() -> None:
+    def build(g, x, y):  # noqa: ANN001, ANN202
+        left, right = g.dequantize(x, c(0.02), at(3)), g.dequantize(y, c(0.5), at(0))
+        return g.quantize(g.matmul(left, right), c(0.5), at(100))
+
+    expected = ["cast", "sub", "cast", "matmul", "dequantize", "quantize"]
+    check(build, expected, x=tensor((2, 3, 12), "uint8"), y=tensor((2, 12, 7), "uint8"))
+
+
+def test_dynamic_zero_points_stay_beside_the_sums() -> None:
+    def build(g, x, zero):  # noqa: ANN001, ANN202
+        left = g.sub(g.cast(x, dtype="int32"), g.cast(zero, dtype="int32"))
+        return g.matmul(left, g.cast(q("int8", 12, 5), dtype="int32"))
+
+    before = graph(build, x=ROWS, zero=tensor((), "uint8"))
+    after = match_integer(before)
+    assert ops_of(after) == ["cast", "linear", "mul", "sub"]
+    given = arguments(before)
+    np.testing.assert_array_equal(evaluate(before, given)[0], evaluate(after, given)[0])
+
+
+def test_conversions_move_and_cancel() -> None:
+    def build(g, x):  # noqa: ANN001, ANN202
+        y = g.max_pool2d(g.dequantize(x, c(0.02), at(3)), kernel=(2, 2))
+        y = g.transpose(g.reshape(y, shape=(1, 8, 20)), axes=(0, 2, 1))
+        return g.quantize(y, c(0.02), at(3))
+
+    check(build, ["max_pool2d", "reshape", "transpose"], x=U8)
+
+
+def test_a_residual_is_rescaled_with_its_sum() -> None:
+    def build(g, x, r):  # noqa: ANN001, ANN202
+        y = g.conv2d(g.dequantize(x, c(0.02), at(0)), weights(g, 8, 8, 1, 1))
+        y = g.dequantize(g.quantize(y, c(0.3), at(120)), c(0.3), at(120))
+        return g.quantize(g.relu(g.add(y, g.dequantize(r, c(0.1), at(5)))), c(0.25), at(0))
+
+    expected = ["conv2d", "dequantize", "quantize", "dequantize", "dequantize", "add", "quantize"]
+    check(build, expected, x=U8, r=U8)
+
+
+def test_bounds_that_saturation_has_anyway_go() -> None:
+    def build(g, x):  # noqa: ANN001, ANN202
+        return g.quantize(g.clip(x, min=0.0, max=6.0), c(6 / 255), at(0))
+
+    check(build, ["quantize"], x=(3, 7))
+    check(lambda g, x: g.quantize(g.clip(x, min=0.0, max=5.0), c(6 / 255), at(0)),
+          ["clip", "quantize"], x=(3, 7))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda g, x: g.reshape(g.relu(g.linear(x, c(np.ones((4, 4))))), shape=(2, 3, 4)),
+        lambda g, x: g.conv2d(g.reshape(x, shape=(1, 4, 3, 2)), c(np.ones((2, 4, 1, 1)))),
+    ],
+)
+def test_graphs_of_floats_stay_the_same_object(build: Callable[..., Value]) -> None:
+    mod = graph(build, x=(6, 4))
+    assert match_integer(mod) is mod
