@@ -1,0 +1,121 @@
+# ruff: noqa: E402  what is not installed must be named before it is imported
+"""Networks that ONNX Runtime's tool has quantised (static, per channel, QDQ), against ONNX Runtime.
+
+Two implementations of one QDQ file agree until a sum lies next to a tie: then a value differs by
+one step, and by what later layers make of that. How far such steps go is measured, not guessed:
+ONNX Runtime differs from itself as much when its optimisations are off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+for package in ("torch", "onnxscript", "onnxruntime"):
+    pytest.importorskip(package, reason=f"{package} is not installed: no model can be checked")
+
+import onnxruntime as ort
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization.shape_inference import quant_pre_process
+
+import tensorkiln as tk
+from tests.models.library import compiled
+from tests.schedule.groups import groups_of
+from tests.zoo.export import model_path
+from tests.zoo.registry import NETWORKS, inputs
+
+Array = np.ndarray
+# Where ONNX Runtime happens to agree with itself, a step may still go another way.
+LEAST_OF_SCALE = 0.02
+TIMES_ONNX_RUNTIME = 2.0
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """How one network is quantised; None for all operators the tool knows."""
+
+    network: str
+    activations: str = "QUInt8"
+    operators: tuple[str, ...] | None = None
+
+    def __str__(self) -> str:
+        return "-".join([self.network, self.activations, *(self.operators or ())])
+
+
+FAST = (
+    Quantised("resnet18"),
+    Quantised("resnet18", "QInt8"),
+    Quantised("bert_2", operators=("MatMul", "Gemm")),
+)
+BIG = (
+    Quantised("resnet50"),
+    Quantised("mobilenetv2"),
+    Quantised("mobilenetv2", "QInt8"),
+    Quantised("bert", operators=("MatMul", "Gemm")),
+    Quantised("bert"),
+    Quantised("bert_2", "QInt8"),
+)
+ROWS = [*FAST, *(pytest.param(row, marks=pytest.mark.conformance) for row in BIG)]
+
+
+class _Data(CalibrationDataReader):  # type: ignore[misc]
+    def __init__(self, network: str):
+        self.left: Iterator[dict[str, Array]] = iter(
+            [inputs(NETWORKS[network], seed) for seed in (5, 6)]
+        )
+
+    def get_next(self) -> dict[str, Array] | None:
+        return next(self.left, None)
+
+
+def quantised(row: Quantised, folder: Path) -> Path:
+    """The QDQ file."""
+    prepared, path = folder / "prepared.onnx", folder / f"{row}.onnx"
+    quant_pre_process(str(model_path(row.network)), str(prepared), skip_symbolic_shape=True)
+    quantize_static(
+        str(prepared), str(path), _Data(row.network), quant_format=QuantFormat.QDQ,
+        per_channel=True, activation_type=QuantType[row.activations], weight_type=QuantType.QInt8,
+        op_types_to_quantize=row.operators and list(row.operators),
+    )  # fmt: skip
+    return path
+
+
+def _session(path: Path, level: ort.GraphOptimizationLevel) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.graph_optimization_level, options.log_severity_level = level, 3
+    options.intra_op_num_threads = 2
+    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_it_differs_from_onnx_runtime_no_more_than_that_from_itself(
+    row: Quantised, tmp_path: Path
+) -> None:
+    path = quantised(row, tmp_path)
+    run = compiled(path, tmp_path)
+    levels = ort.GraphOptimizationLevel
+    fast, plain = (_session(path, x) for x in (levels.ORT_ENABLE_ALL, levels.ORT_DISABLE_ALL))
+    for seed in (1, 2):
+        feeds = inputs(NETWORKS[row.network], seed)
+        have = run(*feeds.values())
+        for mine, a, b in zip(have, fast.run(None, feeds), plain.run(None, feeds), strict=True):
+            assert mine.dtype == a.dtype and mine.shape == a.shape
+            scale = float(np.abs(a).max())
+            allowed = max(LEAST_OF_SCALE * scale, TIMES_ONNX_RUNTIME * float(np.abs(a - b).max()))
+            off = min(float(np.abs(mine - other).max()) for other in (a, b))
+            print(f"{row}: off {off:.3g}, ONNX Runtime {np.abs(a - b).max():.3g}, of {scale:.3g}")
+            assert off <= allowed
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_every_layer_sums_integers(row: Quantised, tmp_path: Path) -> None:
+    module = tk.frontend.from_onnx(str(quantised(row, tmp_path)))
+    for group in groups_of(module, tk.Target("native")):
+        if group.anchor is not None and group.anchor.op in ("conv2d", "linear", "matmul"):
+            assert group.anchor_var is not None
+            assert group.anchor_var.tensor.dtype.name == "int32", group.name
+            assert group.anchor.args[1].type.layout is not None, group.name  # type: ignore
