@@ -43,7 +43,7 @@ class PassRow:
 class KernelRow:
     """One kernel: what it computes, what it costs, and its text at every stage. `micros` is NaN
     when it was not timed; the texts are empty for kernels of other code generators. `trace` are
-    the steps of its schedule, empty where the loops were written directly."""
+    the steps of its schedule, empty where it was no fused group."""
 
     name: str
     op_class: str

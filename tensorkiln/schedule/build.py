@@ -45,33 +45,6 @@ def nest(
     return at(0, ())
 
 
-def fused(
-    extents: Sequence[ExprLike], body: Callable[..., Stmt], kind: str = "parallel",
-    name: str = "task",
-) -> Stmt:  # fmt: skip
-    """One loop over the product of `extents`; the indices are recovered by division."""
-    total: Expr = IntImm(1)
-    for e in extents:
-        total = simplify(total * as_expr(e))
-
-    def split(t: Expr) -> Stmt:
-        index: list[Expr] = []
-        for e in reversed(extents[1:]):
-            if int_value(e) == 1:
-                index.append(IntImm(0))
-                continue
-            index.append(t % as_expr(e))
-            t = t // as_expr(e)
-        return body(*reversed([*index, t]))
-
-    return loop(name, total, split, kind)
-
-
-def over_lanes(lane: Var, lanes: int, body: Stmt) -> Stmt:
-    """`body` for every lane of a vector at once."""
-    return For(lane, IntImm(0), IntImm(lanes), "vectorized", body)
-
-
 def lane_ramp(lanes: int, base: ExprLike = 0) -> Ramp:
     """Indices base, base + 1, ... of one vector."""
     return Ramp(as_expr(base), IntImm(1), lanes)
@@ -90,17 +63,6 @@ def tiles(extent: int, largest: int) -> list[tuple[int, int, int]]:
     if pieces > extra and small:
         out.append((extra * (small + 1), pieces - extra, small))
     return out
-
-
-def tiled(
-    name: str, extent: int, largest: int, body: Callable[[Expr, int], Stmt], lo: int = 0
-) -> Stmt:
-    """body(first, size) for the even pieces of lo .. lo + extent - 1 of at most `largest`."""
-
-    def piece(start: int, count: int, size: int) -> Stmt:
-        return loop(name, count, lambda t: body(t * size + (start + lo), size))
-
-    return seq(*(piece(*t) for t in tiles(extent, largest)))
 
 
 def zero_border(out: Buffer, t: TensorType, lead: tuple[Expr, ...]) -> Stmt | None:

@@ -18,7 +18,7 @@ from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.linear import schedule_linear, supports_linear
 from tensorkiln.schedule.loops import schedule_loops
 from tensorkiln.schedule.lrn import schedule_lrn, supports_lrn
-from tensorkiln.schedule.movement import plan_movement, schedule_movement
+from tensorkiln.schedule.movement import schedule_movement, supports_movement
 from tensorkiln.schedule.pool import schedule_pool, supports_pool
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import finished
@@ -27,7 +27,7 @@ from tensorkiln.schedule.winograd import schedule_winograd
 from tensorkiln.target import Target
 
 # What schedules a group: (group, target, whether each step is proved).
-Policy = Callable[[Group, Target, bool], Schedule | PrimFunc]
+Policy = Callable[[Group, Target, bool], Schedule]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +69,14 @@ class LowerGroups:
 def schedule_group(group: Group, target: Target, check: bool = False) -> PrimFunc:
     """The most specific schedule whose conditions hold; plain loops otherwise.
 
-    `check` proves every step of the schedules that are written with primitives.
+    `check` proves every step.
     """
-    made = choose_schedule(group, target)(group, target, check)
-    return finished(made) if isinstance(made, Schedule) else made
+    return finished(choose_schedule(group, target)(group, target, check))
 
 
 def trace_of(group: Group, target: Target) -> str:
-    """The steps that schedule a group, as `replay` reads them; empty for loops written directly."""
-    made = choose_schedule(group, target)(group, target, False)
-    return str(made.trace) if isinstance(made, Schedule) else ""
+    """The steps that schedule a group, as `replay` reads them."""
+    return str(choose_schedule(group, target)(group, target, False).trace)
 
 
 def choose_schedule(group: Group, target: Target) -> Policy:
@@ -88,7 +86,7 @@ def choose_schedule(group: Group, target: Target) -> Policy:
     if group.function.attrs.get("by_rule", False):
         return schedule_loops
     if call is None or var is None:
-        return schedule_loops if plan_movement(group) is None else _direct(schedule_movement)
+        return schedule_movement if supports_movement(group, target) else schedule_loops
     out = group.out_type
     x = call.args[0].type
     assert isinstance(x, TensorType)
@@ -111,11 +109,6 @@ def choose_schedule(group: Group, target: Target) -> Policy:
     if call.op == "layer_norm" and supports_rows(call, out):
         return schedule_layer_norm
     return schedule_loops
-
-
-def _direct(build: Callable[[Group, Target], PrimFunc]) -> Policy:
-    """A schedule that writes its loops itself has no steps to prove."""
-    return lambda group, target, _: build(group, target)
 
 
 def _call_kernels(

@@ -287,7 +287,7 @@ def one_of(*values: Any) -> Callable[[Random], Any]:
 
 # name of a primitive -> how its arguments are chosen. Names listed twice are taken more often.
 ACTIONS: list[tuple[str, Choose]] = [
-    ("split", on_loop(one_of(2, 3, 4), tail=one_of("exact", "guard", "peel", "peel"))),
+    ("split", on_loop(one_of(2, 3, 4), tail=one_of("exact", "guard", "peel", "overlap"))),
     ("split", on_loop(one_of((None, 2), (2, None), (None, 2, 2)), tail=one_of("exact", "guard"))),
     ("split_even", on_loop(one_of(2, 3, 5))),
     ("partition", on_loop(one_of(1, 2, 4))),

@@ -197,6 +197,22 @@ def test_padded_loops_need_no_condition_where_memory_is_there() -> None:
     same(c.smooth, f)
 
 
+def test_a_padded_loop_may_read_on_where_elements_exist() -> None:
+    @T.prim_func
+    def fives(A: T.Buffer((4, 10)), C: T.Buffer((4, 5))) -> None:
+        for i in range(4):
+            for j in range(5):
+                C[i, j] = A[i, j]
+
+    f = cache_read(fives, "C", "A", at="i")
+    for size, guarded in ((8, False), (16, True)):  # a row has 10
+        g = pad(f, "A_local", (1, size), None)
+        assert f"T.alloc_buffer((1, {size})" in g.script() and "A_local_pad" not in g.script()
+        g = pad_loop(g, "ax1", size)
+        assert ("if" in g.script()) == guarded
+        same(fives, g)
+
+
 def test_decompose_and_compose() -> None:
     f = compose_reduction(sums, "C", "C_1")
     g = decompose_reduction(f, "C_1", "k")
@@ -281,6 +297,19 @@ def test_a_vector_between_two(by: int) -> None:
     f = tensorize(shifted, "l", f"shift_{by % 4}_4")
     assert "T.shuffle(A[" in f.script()
     same(shifted, f)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(4, 4), (2, 8), (8, 2), (16, 4)])
+def test_a_matrix_is_turned_over(rows: int, columns: int) -> None:
+    @T.prim_func
+    def turned(A: T.Buffer((rows, columns)), C: T.Buffer((columns, rows))) -> None:
+        for j in range(columns):
+            for i in range(rows):
+                C[j, i] = A[i, j]
+
+    f = tensorize(turned, "j", f"transpose_{rows}x{columns}")
+    assert "T.shuffle(" in f.script()
+    same(turned, f)
 
 
 def test_a_long_sum_in_pieces() -> None:

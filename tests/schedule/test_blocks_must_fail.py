@@ -131,6 +131,7 @@ ROWS: list[tuple[PrimFunc, str, tuple[Any, ...], dict[str, Any], str, str]] = [
     (c.matmul, "rfactor", ("C_1", "k"), {"axis": 3}, "axis=3", "from 0 to 2"),
     (c.matmul, "rfactor", ("C_1", "k"), {"scope": "regster"}, "scope 'regster'", "mean 'register'"),
     (c.matmul, "tensorize", ("k", "shift_4_4"), {}, "no instruction 'shift_4_4'", "shift_1_16"),
+    (c.matmul, "tensorize", ("k", "transpose_3x4"), {}, "no instruction", "transpose_16x16"),
     (c.matmul, "tensorize", ("k", "sum_15"), {}, "no instruction 'sum_15'", "sum_16"),
     (c.matmul, "tensorize", ("k", "fma_15"), {}, "no instruction 'fma_15'", "fma_16"),
     (ROWS_K, "tensorize", ("j_1", "fma_16"), {}, "16 iterations, the program 8", "split and"),

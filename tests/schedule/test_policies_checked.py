@@ -69,6 +69,20 @@ def _heads(g, x):  # noqa: ANN001, ANN202
     return g.reshape(y, shape=(n, rows, width))
 
 
+def _transpose(*axes: int) -> Build:
+    return lambda g, x: g.transpose(x, axes=axes)
+
+
+def _channels(g, x):  # noqa: ANN001, ANN202
+    """Rows of pixels become channel blocks with a halo."""
+    return g.conv2d(g.neg(x), rand(20, 1, 3, 3), padding=(1, 1, 1, 1), groups=20)
+
+
+def _plain(g, x):  # noqa: ANN001, ANN202
+    """Blocks of channels, the last one partial, become rows of pixels."""
+    return g.conv2d(x, rand(21, 3, 1, 1))
+
+
 # A graph, the shape of its parameter, and the op_class of the group that is meant.
 CASES: dict[str, tuple[Build, tuple[int | Var, ...], str]] = {
     "conv": (_conv(32, 16, padding=(1, 1, 1, 1)), (1, 16, 9, 9), "conv2d_direct"),
@@ -116,6 +130,16 @@ CASES: dict[str, tuple[Build, tuple[int | Var, ...], str]] = {
     "argmax": (lambda g, x: g.argmax(x, axis=1), (6, 41), "loops"),
     "softmax_of_columns": (lambda g, x: g.softmax(x, axis=1), (2, 5, 40), "loops"),
     "softmax_of_columns_parallel": (lambda g, x: g.softmax(x, axis=0), (16, 512), "loops"),
+    "transpose": (_transpose(1, 0), (37, 53), "movement"),
+    "transpose_parallel": (_transpose(1, 0), (300, 301), "movement"),
+    "transpose_around": (_transpose(0, 2, 1, 3), (2, 12, 9, 64), "movement"),
+    "transpose_thin": (_transpose(0, 3, 1, 2), (1, 9, 9, 3), "movement"),
+    "relayout_into": (_channels, (1, 20, 5, 9), "movement"),
+    "relayout_out": (_plain, (1, 3, 6, 7), "movement"),
+    "slice": (
+        lambda g, x: g.slice(x, begin=(1, 3), shape=(5, 37), strides=(1, 1)), (7, 41), "movement"),
+    "slice_with_steps": (
+        lambda g, x: g.slice(x, begin=(1, 3), shape=(5, 9), strides=(1, 3)), (7, 41), "movement"),
     "max_pool": (
         _window("max_pool2d", 32, kernel=(3, 3), strides=(2, 2), padding=(1, 1, 1, 1)),
         (N, 3, 27, 25), "pool_blocked"),
@@ -164,14 +188,17 @@ def test_a_trace_replays() -> None:
     assert finished(s).script() == schedule_group(group, AVX2).script()
 
 
-def test_loops_that_are_written_directly_have_no_trace() -> None:
-    groups = groups_of(graph(lambda g, x: g.transpose(x, axes=(1, 0)), x=(40, 64)), AVX2)
-    assert [trace_of(g, AVX2) for g in groups] == [""]
+def test_a_transpose_is_made_of_steps() -> None:
+    (group,) = groups_of(graph(_transpose(1, 0), x=(40, 64)), AVX2)
+    trace = trace_of(group, AVX2)
+    assert 'f = split(f, "q", 8, tail="overlap")' in trace
+    assert '"transpose_8x8")' in trace
 
 
 @pytest.mark.parametrize(("features", "lanes"), [([], 2), (["+v", "+zvl2048b"], 64)])
 @pytest.mark.parametrize(
-    "name", ["conv", "softmax_chains", "layer_norm", "global_pool", "attention_wide"]
+    "name",
+    ["conv", "softmax_chains", "layer_norm", "global_pool", "attention_wide", "transpose"],
 )
 def test_vectors_of_other_lengths(name: str, features: list[str], lanes: int) -> None:
     target = Target({"kind": "llvm", "mtriple": "riscv64-unknown-linux-gnu", "mattr": features})

@@ -19,6 +19,7 @@ from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.schedule.primitives import (
     PRIMITIVES,
     Schedule,
+    ScheduleError,
     annotate,
     bind,
     block,
@@ -149,6 +150,22 @@ def test_symbolic_extents() -> None:
         got = np.full(n, -1, np.float32)
         run(split(f, "j", 2), {"A": a, "C": got})
         np.testing.assert_array_equal(got, a.sum(1))
+
+
+def test_pieces_that_overlap() -> None:
+    @T.prim_func
+    def turned(A: T.Buffer((13, 10)), C: T.Buffer((10, 13))) -> None:
+        for i in range(10):
+            for j in range(13):
+                C[i, j] = A[j, i]
+
+    f = split(split(turned, "i", 4, tail="overlap"), "j", (None, 2, 4), tail="overlap")
+    assert "T.min(i_0 * 4, 6)" in f.script() and "T.min(j_0 * 8, 5)" in f.script()
+    a, got = np.arange(130, dtype=np.float32).reshape(13, 10), np.zeros((10, 13), np.float32)
+    run(vectorize(f, "j_2"), {"A": a, "C": got})
+    np.testing.assert_array_equal(got, a.T)
+    with pytest.raises(ScheduleError, match="both may run at once"):
+        parallel(f, "i_0")
 
 
 def test_triangles_are_cut_without_going_below_zero() -> None:

@@ -91,11 +91,20 @@ LAYOUTS = (
     ((1, 2, 21, 6), "A B C/16 D C%16"),
     ((2, 3, 40, 64), "A B C/16 D C%16"),
     ((2, 3, 7, 8), "A B C/16 D C%16"),
+    ((1, 40, 6, 5), HALO),
 )
 
 
-def _kernels() -> IRModule:
-    """For each layout a kernel into it, and one out of it that also takes a ReLU."""
+TARGETS = {
+    "native": "native",
+    "v3": {"kind": "llvm", "mcpu": "x86-64-v3"},
+    "baseline": "llvm",
+}
+
+
+def _kernels(target: Target) -> IRModule:
+    """For each layout a kernel into it, one out of it that also takes a ReLU, one that adds to a
+    tensor in it, and one from it to itself."""
     functions = []
     for k, (shape, text) in enumerate(LAYOUTS):
         layout, plain = Layout.parse(text), str(Layout.plain(4))
@@ -115,17 +124,26 @@ def _kernels() -> IRModule:
         z = g.emit("add", y, r)
         g.bindings[-1] = replace(g.bindings[-1], var=RVar(z.name, z.tensor.with_layout(layout)))
         functions.append(g.finish(g.bindings[-1].var, f"both{k}", primitive=True))
-    lowered = LowerGroups(Target("native"))(IRModule(tuple(functions)))
+        g = GraphBuilder()
+        x = g.param("x", tensor(shape, "float32").with_layout(layout))
+        y = g.emit("relayout", g.emit("relayout", x, layout=plain), layout=text)
+        functions.append(g.finish(y, f"same{k}", primitive=True))
+    lowered = LowerGroups(target)(IRModule(tuple(functions)))
     assert {f.op_class for f in lowered.prim_funcs} == {"movement"}
     return lowered.map_prim_funcs(lambda f: replace(f, public=True))
 
 
-@pytest.fixture(scope="module")
-def kernels() -> tk.Module:
-    """The kernels on their own."""
-    return tk.compile(_kernels(), relax_pipeline=None).jit()
+@pytest.fixture(scope="module", params=TARGETS)
+def kernels(request: pytest.FixtureRequest) -> tk.Module:
+    """The kernels on their own, in vectors of several lengths."""
+    target = Target(TARGETS[request.param])
+    absent = set(target.required_features) - set(Target("native").features)
+    if target.arch != Target("native").arch or absent:
+        pytest.skip(f"this machine is no {request.param}")
+    return tk.compile(_kernels(target), target, relax_pipeline=None).jit()
 
 
+@pytest.mark.filterwarnings("ignore:.*is the baseline of")
 @pytest.mark.parametrize("k", range(len(LAYOUTS)))
 def test_layouts_both_ways(kernels: tk.Module, k: int) -> None:
     """On memory full of ones: what lies outside the tensor becomes zero."""
@@ -142,6 +160,9 @@ def test_layouts_both_ways(kernels: tk.Module, k: int) -> None:
     want = Layout.parse(text).pack(np.exp(data) + data)
     np.testing.assert_allclose(both.reshape(packed.shape), want, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(both.reshape(packed.shape)[want == 0], 0)
+    same = np.ones(packed.size, "f4")
+    kernels[f"same{k}"](packed.reshape(-1), same)
+    np.testing.assert_array_equal(same.reshape(packed.shape), packed)
 
 
 def test_rounds_that_do_not_fit_stay_loops() -> None:

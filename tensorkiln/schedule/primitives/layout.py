@@ -223,7 +223,7 @@ def filled(f: PrimFunc, buf: Buffer, value: float) -> PrimFunc:
     return replace(f, body=put(f.body))
 
 
-def pad(f: PrimFunc, buffer: str, factors: Sequence[int], value: float = 0) -> PrimFunc:
+def pad(f: PrimFunc, buffer: str, factors: Sequence[int], value: float | None = 0) -> PrimFunc:
     """Round the extents of an allocated buffer up to multiples, and fill what is new.
 
         T_ = T.alloc_buffer((10,))              T_ = T.alloc_buffer((16,))
@@ -232,7 +232,8 @@ def pad(f: PrimFunc, buffer: str, factors: Sequence[int], value: float = 0) -> P
                                                 for i in range(10):
                                                     T_[i] = A[i]
 
-    That is `pad(f, "T_", (16,))`. Loops over it may then be padded too: `pad_loop`.
+    That is `pad(f, "T_", (16,))`. With None for a value what is new is not set. Loops over the
+    buffer may then be padded too: `pad_loop`.
     """
     f = normal(f)
     where = f"pad({buffer!r})"
@@ -251,4 +252,4 @@ def pad(f: PrimFunc, buffer: str, factors: Sequence[int], value: float = 0) -> P
         return f
     new = replace(buf, shape=shape)
     f = replace(f, body=replace_buffers(f.body, {buf: new}))
-    return filled(f, new, value)
+    return f if value is None else filled(f, new, value)

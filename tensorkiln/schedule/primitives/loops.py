@@ -14,9 +14,11 @@ from tensorkiln.ir.expr import (
     binary,
     const,
     int_value,
+    minimum,
 )
 from tensorkiln.ir.stmt import For, If, PrimFunc, Stmt, seq
 from tensorkiln.schedule.build import tiles
+from tensorkiln.schedule.primitives.legality import require_order
 from tensorkiln.schedule.primitives.program import (
     Place,
     count_of,
@@ -29,7 +31,7 @@ from tensorkiln.schedule.primitives.rewrite import rewrite
 from tensorkiln.schedule.primitives.surgery import renewed
 
 Factors = int | Sequence[int | None]
-TAILS = ("exact", "guard", "peel")
+TAILS = ("exact", "guard", "peel", "overlap")
 
 
 def split(
@@ -38,6 +40,7 @@ def split(
     factor: Factors,
     names: Sequence[str] | None = None,
     tail: str = "exact",
+    check: bool = True,
 ) -> PrimFunc:
     """Cut a loop into loops inside one another.
 
@@ -48,8 +51,9 @@ def split(
 
     `factor` is the extent of the inner loop, or the extents of all, outermost first, with one
     None for the extent that follows. Where it does not divide, tail="exact" refuses,
-    "guard" adds the condition above, and "peel" gives the rest a loop of its own, `i_tail`,
-    with copies of the blocks.
+    "guard" adds the condition above, "peel" gives the rest a loop of its own, `i_tail`, with
+    copies of the blocks, and "overlap" lets the last piece begin earlier, at iteration 6 here:
+    some iterations run twice, which must change nothing.
     """
     at, s = open_loop(f, loop, "split")
     if tail not in TAILS:
@@ -65,15 +69,20 @@ def split(
             name = (loop, f"{loop}_tail")
             f = _cut(at, s, whole, name)
             return split(f, loop, factor, names)
-    guard = not _divides(at, s.extent, step)
-    if guard and tail == "exact":
+    rest = "" if _divides(at, s.extent, step) else tail
+    if rest == "exact":
         text = f"{show(step)} does not divide the extent {show(s.extent)}"
         raise at.fail(text, 'tail="guard" adds a condition, tail="peel" a loop for the rest')
-    if guard and s.kind == "vectorized":
+    if rest == "guard" and s.kind == "vectorized":
         raise at.fail("lanes cannot be guarded one by one", 'use tail="peel"')
-    free = simplify((s.extent + step - 1) // step if guard else s.extent // step, at.bounds)
+    if rest == "overlap":
+        _require_pieces(at, s, sizes, step)
+    free = simplify((s.extent + step - 1) // step if rest else s.extent // step, at.bounds)
     extents = [free if size is None else const(size, s.extent.dtype) for size in sizes]
-    return at.close(_nest(at, s, extents, _names(at, names, loop, len(sizes)), guard))
+    after = at.close(_nest(at, s, extents, _names(at, names, loop, len(sizes)), rest))
+    if rest == "overlap" and check:
+        require_order(at.func, after, at.what)
+    return after
 
 
 def split_even(
@@ -168,20 +177,39 @@ def _names(at: Place, names: Sequence[str] | None, loop: str, count: int) -> lis
     return [at.name(n) for n in names or [f"{loop}_{k}" for k in range(count)]]
 
 
-def _nest(at: Place, s: For, extents: list[Expr], names: list[str], guard: bool) -> Stmt:
-    """The loops of a split, around the body with the variable replaced."""
+def _require_pieces(at: Place, s: For, sizes: list[int | None], step: Expr) -> None:
+    """Refuse to let pieces overlap that are longer than the loop, or run at once."""
+    if s.kind in ("parallel", "thread"):
+        raise at.fail(f"the loop is {s.kind}: pieces that overlap would run at once",
+                      'use tail="peel"')  # fmt: skip
+    if sizes[0] is not None:
+        raise at.fail('only the outermost extent may follow with tail="overlap"', "as (None, 4)")
+    if not prove(binary("ge", s.extent, step), at.bounds):
+        text = f"cannot prove that a step of {show(step)} is not longer than the loop"
+        raise at.fail(text, 'use tail="guard"')
+
+
+def _nest(at: Place, s: For, extents: list[Expr], names: list[str], rest: str) -> Stmt:
+    """The loops of a split, around the body with the variable replaced; `rest`: what happens
+    where the steps do not end with the loop."""
     variables = [Var(n, s.var.dtype) for n in names]
     zero = const(0, s.var.dtype)
-    offset: Expr = zero
+    inner: Expr = zero
+    step: Expr = const(1, s.var.dtype)
     known = at.bounds
     for v, extent in zip(variables, extents, strict=True):
         known = known.with_loop(v, zero, extent)
-        offset = offset * extent + v
-    offset = simplify(offset, known)
-    if guard:
+    for v, extent in reversed([*zip(variables[1:], extents[1:], strict=True)]):
+        inner = v * step + inner
+        step = step * extent
+    first = variables[0] * step
+    if rest == "overlap":
+        first = minimum(first, s.extent - step)
+    offset = simplify(first + inner, known)
+    if rest == "guard":
         known = known.given(binary("lt", offset, s.extent))
     body = rewrite(s.body, {s.var: simplify(s.lo + offset, known)}, known)
-    if guard:
+    if rest == "guard":
         body = If(binary("lt", offset, s.extent), body)
     kinds = _split_kinds(s.kind, len(names))
     for k in reversed(range(len(names))):

@@ -20,8 +20,8 @@ def pad_loop(f: PrimFunc, loop: str, factor: int) -> PrimFunc:
             T_[i] = A[i] + 1           ->           if i < 10:
                                                         T_[i] = A[i] + 1
 
-    Where all that the new iterations touch are allocated buffers that are large enough (`pad`),
-    and nothing else reads what they write, the condition is left out.
+    Where the new iterations read elements that exist and write allocated buffers that are large
+    enough (`pad`), and nothing else reads what they write, the condition is left out.
     """
     at, s = open_loop(f, loop, "pad_loop")
     if not isinstance(factor, int) or factor < 1:
@@ -69,10 +69,10 @@ def _harmless(at: Place, s: For, long: For) -> bool:
     if any(isinstance(t, If) for t in walk_stmt(s)):
         return False
     found = accesses(long, here)
-    if any(a.buffer in at.func.params or not _exists(a) for a in found if _moves(a, s.var)):
+    if not all(_exists(a) for a in found if _moves(a, s.var)):
         return False
     written = [a for a in found if a.write]
-    if not all(_moves(a, s.var) for a in written):
+    if any(a.buffer in at.func.params or not _moves(a, s.var) for a in written):
         return False
     short = {a.buffer: [] for a in written}  # type: ignore[var-annotated]
     for a in accesses(s, here):

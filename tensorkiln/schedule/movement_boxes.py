@@ -1,0 +1,252 @@
+"""Where the elements of a movement of data come from: boxes of the output, axis by axis.
+
+Memory on both sides is flat; every axis has a stride in the output and one in each operand, and
+axes that run on in one another are one. Parts of a partial channel block that lie past the last
+channel are a box of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+from tensorkiln.arith import affine, simplify
+from tensorkiln.ir.expr import Expr, IntImm, Load, Var, as_expr, int_value
+from tensorkiln.ir.visit import map_children, walk
+from tensorkiln.schedule.access import blocked_loads, simplify_value
+from tensorkiln.schedule.group import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One loop: extent, stride in the output, and strides of the loads in their buffers."""
+
+    extent: int
+    out: int
+    loads: tuple[int, ...]
+
+    def continues(self, inner: Axis) -> bool:
+        """Whether this axis is `inner` going on, in every buffer."""
+        ahead = (inner.out * inner.extent, *(s * inner.extent for s in inner.loads))
+        return (self.out, *self.loads) == ahead
+
+
+@dataclass(frozen=True)
+class Box:
+    """A box of output elements: `value` holds the loads, whose offsets are affine in the axes.
+
+    `axes`: outermost first. `valid`: where it is not 0, only that many elements along the last
+    axis come from loads, the others are zero. `lanes`: elements of a vector.
+    """
+
+    axes: tuple[Axis, ...]
+    out_base: int
+    bases: tuple[int, ...]
+    value: Expr
+    loads: tuple[Load, ...]
+    valid: int
+    lanes: int
+    number: str = ""
+
+    def named(self, role: str) -> str:
+        """A loop or buffer of this box."""
+        return role + self.number
+
+    @property
+    def elements(self) -> int:
+        """How many there are."""
+        return math.prod(a.extent for a in self.axes)
+
+    @property
+    def q(self) -> Axis:
+        """The axis along neighbours of the output."""
+        return self.axes[-1]
+
+    @cached_property
+    def across(self) -> tuple[int, ...]:
+        """Which loads neither lie along q nor stand still."""
+        return tuple(k for k, s in enumerate(self.q.loads) if s not in (0, 1))
+
+    @cached_property
+    def p(self) -> Axis:
+        """The axis along which all of those lie that lie across q, in form `turn`."""
+        found = self._common()
+        assert found is not None
+        return found
+
+    @cached_property
+    def form(self) -> str:
+        """`copy`: along q everywhere; `turn`: along q or along p; `strided`: neither."""
+        if self.lanes == 1 or not self.axes or self.q.out != 1 or not self._whole():
+            return "strided"
+        if not self.across:
+            return "copy"
+        return "strided" if self._common() is None else "turn"
+
+    @property
+    def others(self) -> tuple[Axis, ...]:
+        """The axes that the form does not speak of."""
+        own = (self.q, self.p) if self.form == "turn" else self.axes[-1:]
+        return tuple(a for a in self.axes if a not in own)
+
+    def turned(self) -> list[tuple[str, str]]:
+        """For each load that lies across: what its rows and its columns are called."""
+        several = len(self.across) > 1
+        ends = [self.number + f"_{n}" * several for n in range(len(self.across))]
+        return [(f"rows{end}", f"columns{end}") for end in ends]
+
+    def reaches(self, rows: int) -> bool:
+        """Whether what lies across may be read for `rows` elements along p: to the end of a
+        partial block of channels, say."""
+        for k in self.across:
+            size = math.prod(int_value(d) or 0 for d in self.loads[k].buffer.shape)
+            steps = ((rows if a is self.p else a.extent) - 1 for a in self.axes)
+            ahead = (max(0, n * a.loads[k]) for n, a in zip(steps, self.axes, strict=True))
+            if self.bases[k] + sum(ahead) >= size:
+                return False
+        return True
+
+    def _common(self) -> Axis | None:
+        along = (a for a in self.axes[:-1] if all(a.loads[k] == 1 for k in self.across))
+        return next(along, None)
+
+    def _whole(self) -> bool:
+        """Whether operands that lie along q have as many elements there as the output."""
+        along = (x for k, x in enumerate(self.loads) if self.q.loads[k] == 1)
+        return not self.valid or all(blocked_loads(x, self.q.extent) for x in along)
+
+
+@lru_cache(maxsize=1)  # asked whether there is one, then for it
+def plan_movement(group: Group, lanes: int) -> list[Box] | None:
+    """The boxes of a group without anchor whose loads are all affine; None when there are others,
+    extents are symbolic, or the elements are not 32 bits wide. `lanes`: elements of a vector."""
+    calls = list(group.calls.values())
+    patterns = {group.op(c).pattern for c in calls}
+    if "injective" not in patterns or patterns - {"injective", "elementwise", "broadcast"}:
+        return None
+    out = group.out_type
+    types = [out, *(p.tensor for p in group.function.params), *(v.tensor for v in group.calls)]
+    if calls[-1].op == "concat" or any(t.dtype != out.dtype or t.dtype.bits != 32 for t in types):
+        return None
+    if any(t.static_shape() is None for t in types) or 0 in (out.static_shape() or ()):
+        return None
+    blocks = [(d, t.memory.block(d)) for t in types for d in range(t.ndim) if t.memory.block(d) > 1]
+    width = blocks[0][1] if blocks else 1
+    own = [d for d in range(out.ndim) if out.memory.block(d) > 1]
+    choices = [own] if own else [[], *([d] for d in range(out.ndim) if width > 1)]
+    if len(own) > 1 or len({v for _, v in blocks}) > 1:
+        return None
+    for split in choices:
+        boxes = _boxes(group, split[0] if split else None, width, lanes)
+        if boxes is not None:
+            return boxes
+    return None
+
+
+def _boxes(group: Group, split: int | None, width: int, lanes: int) -> list[Box] | None:
+    """The box of whole blocks and the box of the rest, when dimension `split` is cut in blocks."""
+    shape = group.out_type.static_shape()
+    assert shape is not None
+    parts = [(0, 0)]
+    if split is not None:
+        whole, rest = divmod(shape[split], width)
+        parts = [(0, whole)] * (whole > 0) + [(whole, 0)] * (rest > 0)
+    boxes = []
+    for n, (first, blocks) in enumerate(parts):
+        box = _box(group, split, width, first, blocks)
+        if box is None:
+            return None
+        boxes.append(replace(box, lanes=lanes, number=str(n) if len(parts) > 1 else ""))
+    return boxes
+
+
+def _box(group: Group, split: int | None, width: int, first: int, blocks: int) -> Box | None:
+    """Blocks first .. first + blocks - 1 of the split dimension; the partial one when 0."""
+    t = group.out_type
+    shape = t.static_shape()
+    assert shape is not None
+    extents: dict[Var, int] = {}
+
+    def axis(name: str, extent: int) -> Expr:
+        if extent == 1:
+            return IntImm(0)
+        var = Var(name)
+        extents[var] = extent
+        return var
+
+    index: list[Expr] = []
+    lane = shape[split] % width if split is not None and not blocks else width
+    for d, n in enumerate(shape):
+        if d != split:
+            index.append(axis(f"i{d}", n))
+        else:
+            block = axis("b", blocks) if blocks else IntImm(0)
+            index.append((block + first) * width + axis("l", lane))
+    bounds = {v: (0, n - 1) for v, n in extents.items()}
+    value = simplify_value(group.element(group.out_var)(*index), bounds)
+    loads = tuple(dict.fromkeys(x for x in walk(value) if isinstance(x, Load)))
+    at = Load(group.out, tuple(simplify(i, bounds) for i in t.memory.physical_index(index))
+              if t.layout is not None else group.store_index(tuple(index)))  # fmt: skip
+    found = [_strides(x, extents, bounds) for x in (at, *loads)]
+    lines = [line for line in found if line is not None]
+    if len(lines) < len(found) or not loads or _uses_axes(value, extents):
+        return None
+    axes = [Axis(n, lines[0][0][v], tuple(s[v] for s, _ in lines[1:])) for v, n in extents.items()]
+    padded = split is not None and not blocks and t.memory.block(split) > 1
+    bases = [b for _, b in lines]
+    valid = lane if padded else 0
+    if padded:
+        axes = _widened(axes, lane, width, len(loads))
+    return Box(_merged(axes, padded), bases[0], tuple(bases[1:]), value, loads, valid, 1)
+
+
+def _widened(axes: list[Axis], lane: int, width: int, loads: int) -> list[Axis]:
+    """The lane axis of a partial block at its full width."""
+    if lane == 1:
+        return [*axes, Axis(width, 1, (0,) * loads)]
+    return [Axis(width, 1, a.loads) if a.out == 1 else a for a in axes]
+
+
+def _strides(
+    x: Load, extents: dict[Var, int], bounds: dict[Var, tuple[int, int]]
+) -> tuple[dict[Var, int], int] | None:
+    """Element strides per axis and the constant offset of a load, or None."""
+    flat: Expr = IntImm(0)
+    for i, s in zip(x.indices, x.buffer.strides, strict=True):
+        flat = flat + i * s
+    line = affine(simplify(flat, bounds), tuple(extents))
+    if line is None:
+        return None
+    strides = {v: int_value(as_expr(line[0].get(v, 0))) for v in extents}
+    base = int_value(simplify(as_expr(line[1])))
+    return None if base is None or None in strides.values() else (strides, base)  # type: ignore
+
+
+def _uses_axes(e: Expr, axes: dict[Var, int]) -> bool:
+    """Whether a value depends on where it stands other than through its loads."""
+    if isinstance(e, Load):
+        return False
+    if isinstance(e, Var):
+        return e in axes
+    found = False
+
+    def visit(x: Expr) -> Expr:
+        nonlocal found
+        found = found or _uses_axes(x, axes)
+        return x
+
+    map_children(e, visit)
+    return found
+
+
+def _merged(axes: Sequence[Axis], padded: bool) -> tuple[Axis, ...]:
+    """Outermost first by output stride, neighbours that run on joined; `padded`: the lanes of a
+    block, of which some are zero, stay apart."""
+    out: list[Axis] = []
+    for a in sorted(axes, key=lambda a: -a.out):
+        if out and out[-1].continues(a) and not (padded and a.out == 1):
+            a = Axis(out.pop().extent * a.extent, a.out, a.loads)
+        out.append(a)
+    return tuple(out)

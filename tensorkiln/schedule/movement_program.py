@@ -1,0 +1,189 @@
+"""What layout changes, transposes and slices compute: the plain programs that `movement.py`
+schedules.
+
+    for i, q:                               copy: all operands lie along q, as the output does
+        out[..q] = value(x[..q])
+
+    for i:                                  turn: some lie along p
+        for q, p: rows[q, p] = x[..p]
+        for p, q: columns[p, q] = rows[q, p]
+        for q, p: out[..q] = value(columns[p, q])
+
+Memory is flat. Elements past the last channel of a partial block are set to zero, and so is the
+halo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tensorkiln.arith import simplify
+from tensorkiln.ir.buffer import Buffer, buffer
+from tensorkiln.ir.expr import Expr, IntImm, Load, Ramp, const, minimum, select
+from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.visit import map_children, map_stmt
+from tensorkiln.schedule.build import loop, nest, zero_border
+from tensorkiln.schedule.group import Group, product
+from tensorkiln.schedule.movement_boxes import Axis, Box
+
+Index = dict[Axis, Expr]
+Body = Callable[[Index], Stmt]
+
+
+def movement_program(group: Group, boxes: Sequence[Box]) -> PrimFunc:
+    """The halo, then every box."""
+    move = _Movement(group)
+    body = seq(move.halo(), *map(move.box, boxes))
+    params = (*move.flat.values(), move.out)
+    return PrimFunc(group.name, params, body, op_class="movement")
+
+
+class _Movement:
+    """A group's buffers as rows of elements, and the statements of its boxes."""
+
+    def __init__(self, group: Group):
+        self.group = group
+        self.flat = {b: _flat(b) for b in group.buffers.values()}
+        self.out = _flat(group.out)
+        self.zero = const(0, self.out.dtype)
+
+    def halo(self) -> Stmt | None:
+        """Zeros around every image plane of the output."""
+        t, out = self.group.out_type, self.group.out
+        if t.ndim != 4 or not (t.memory.halo(2) or t.memory.halo(3)):
+            return None
+
+        def flat(s: Stmt) -> Stmt:
+            if isinstance(s, Store):
+                return Store(self.out, (_offset(out, s.indices),), s.value)
+            return map_stmt(s, lambda e: e, flat)
+
+        return flat(nest(["z", "z"], out.shape[:2], lambda *lead: seq(zero_border(out, t, lead))))
+
+    def box(self, box: Box) -> Stmt:
+        """The loops of one box."""
+        return {"copy": self.copy, "turn": self.turn, "strided": self.strided}[box.form](box)
+
+    # -- forms -------------------------------------------------------------------------------------
+
+    def copy(self, box: Box) -> Stmt:
+        """One loop along q, inside those of the others."""
+        axes = (*box.others, box.q)
+        return _nest((*_around(box), box.named("q")), axes, lambda at: self.write(box, at))
+
+    def strided(self, box: Box) -> Stmt:
+        """The same; what is zero apart, as operands need not reach so far."""
+        if not box.axes:
+            return self.write(box, {})
+        count = box.valid or box.q.extent
+
+        def along(at: Index) -> Stmt:
+            exist = loop(box.named("q"), count, lambda q: self.write(box, {**at, box.q: q}))
+            rest = loop(box.named("zero"), box.q.extent - count, lambda q: Store(
+                self.out, self.place(box, {**at, box.q: q}), self.zero), lo=count)  # fmt: skip
+            return seq(exist, rest)
+
+        return _nest(_around(box), box.others, along)
+
+    def turn(self, box: Box) -> Stmt:
+        """What lies across in rows; the same in columns; the output from these."""
+        by_rows, by_columns = (*box.others, box.q, box.p), (*box.others, box.p, box.q)
+        made: dict[Load, tuple[Buffer, Buffer]] = {}
+        steps: list[Stmt] = []
+        for k, (name, turned) in zip(box.across, box.turned(), strict=True):
+            rows, columns = self.local(name, by_rows), self.local(turned, by_columns)
+            read = self.reading(box, k, rows, by_rows)
+            turn = self.turning(rows, by_rows, columns, by_columns)
+            steps += [_nest("r" * len(by_rows), by_rows, read),
+                      _nest("c" * len(by_columns), by_columns, turn)]  # fmt: skip
+            made[box.loads[k]] = rows, columns
+
+        def write(at: Index) -> Stmt:
+            done: dict[Load, Expr] = {x: Load(b, _at(by_columns, at)) for x, (_, b) in made.items()}
+            return self.write(box, at, done)
+
+        body = seq(*steps, _nest((*_around(box), box.named("q"), box.named("p")), by_rows, write))
+        for rows, columns in reversed(made.values()):
+            body = Alloc(rows, Alloc(columns, body))
+        return body
+
+    def local(self, name: str, axes: Sequence[Axis]) -> Buffer:
+        """A buffer over axes."""
+        return buffer(name, tuple(a.extent for a in axes), self.out.dtype, "local")
+
+    def reading(self, box: Box, k: int, rows: Buffer, axes: Sequence[Axis]) -> Body:
+        """rows = load k."""
+        return lambda at: Store(rows, _at(axes, at), self.row(box, k, at))
+
+    def turning(
+        self, rows: Buffer, by_rows: Sequence[Axis], columns: Buffer, by_columns: Sequence[Axis]
+    ) -> Body:
+        """columns = rows."""
+        return lambda at: Store(columns, _at(by_columns, at), Load(rows, _at(by_rows, at)))
+
+    # -- elements ----------------------------------------------------------------------------------
+
+    def row(self, box: Box, k: int, at: Index) -> Expr:
+        """What load k, which lies across, has for an element that may be past the last."""
+        if not box.valid:
+            return self.load(box, k, at)
+        q = at[box.q]
+        x = self.load(box, k, {**at, box.q: minimum(q, box.valid - 1)})
+        return select(q < box.valid, x, self.zero)
+
+    def write(self, box: Box, at: Index, done: dict[Load, Expr] | None = None) -> Stmt:
+        """Store an element; `done` are loads whose values are at hand."""
+        loads = {x: self.load(box, k, at) for k, x in enumerate(box.loads)} | (done or {})
+
+        def element(e: Expr) -> Expr:
+            return loads[e] if isinstance(e, Load) else map_children(e, element)
+
+        value = element(box.value)
+        if box.valid and box.form != "strided" and value not in (done or {}).values():
+            value = select(at[box.q] < box.valid, value, self.zero)
+        return Store(self.out, self.place(box, at), value)
+
+    def load(self, box: Box, k: int, at: Index) -> Expr:
+        """Load k of the element at axis positions `at`."""
+        offset: Expr = IntImm(box.bases[k])
+        for a, i in at.items():
+            offset = offset + i * a.loads[k]
+        return Load(self.flat[box.loads[k].buffer], (simplify(offset),))
+
+    def place(self, box: Box, at: Index) -> tuple[Expr, ...]:
+        """Where that element is stored."""
+        offset: Expr = IntImm(box.out_base)
+        for a, i in at.items():
+            offset = offset + i * a.out
+        return (simplify(offset),)
+
+
+def _around(box: Box) -> tuple[str, ...]:
+    return (box.named("i"),) * len(box.others)
+
+
+def _nest(names: Sequence[str], axes: Sequence[Axis], body: Body) -> Stmt:
+    """Loops over axes, and what they do at positions of these."""
+    extents = [a.extent for a in axes]
+    return nest(names, extents, lambda *i: body(dict(zip(axes, i, strict=True))))
+
+
+def _at(axes: Sequence[Axis], at: Index) -> tuple[Expr, ...]:
+    return tuple(at[a] for a in axes)
+
+
+def _flat(b: Buffer) -> Buffer:
+    return replace(b, shape=(product(b.shape),))
+
+
+def _offset(b: Buffer, indices: tuple[Expr, ...]) -> Expr:
+    """Where an access is in the flat buffer; lanes are neighbours."""
+    total: Expr = IntImm(0)
+    lanes = 1
+    for i, s in zip(indices, b.strides, strict=True):
+        if isinstance(i, Ramp):
+            lanes = i.lanes
+        total = total + (i.base if isinstance(i, Ramp) else i) * s
+    total = simplify(total)
+    return Ramp(total, IntImm(1), lanes) if lanes > 1 else total
