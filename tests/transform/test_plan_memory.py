@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
+import tensorkiln as tk
 from tensorkiln.ir.expr import Expr, IntImm, Var, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Function, GlobalRef, RVar, Tuple, Value
@@ -141,3 +143,30 @@ def test_the_checker_notices_shared_memory() -> None:
     bad = replace(f, attrs=Attrs.of(**(dict(f.attrs) | {"homes": homes})))
     with pytest.raises(AssertionError, match="overwrites its operand"):
         check_plan(mod.with_functions(tuple(bad if g is f else g for g in mod.functions)))
+
+
+def shortcut(g: Graph, x: Value) -> Value:
+    """A residual block whose shortcut is written first and read last."""
+    x = g.softmax(x, axis=-1)
+    short = g.relu(g.linear(x, rand(64, 64)))
+    wide = g.relu(g.linear(x, rand(64, 256)))
+    narrow = g.relu(g.linear(wide, rand(256, 16)))
+    return g.mul(g.softmax(g.add(short, g.linear(narrow, rand(16, 64))), axis=-1), short)
+
+
+def test_a_value_that_waits_is_computed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    mod = graph(shortcut, x=(32, 64))
+    late = planned(mod)
+    monkeypatch.setattr("tensorkiln.transform.relax.plan_memory._smallest", lambda plan: plan)
+    early = planned(mod)
+    assert check_plan(late) < check_plan(early)
+    names = [[b.var.name for b in m.graphs[0].bindings] for m in (late, early)]
+    assert sorted(names[0]) == sorted(names[1]) and names[0] != names[1]
+
+
+def test_an_executor_holds_what_the_plan_says_to_the_byte() -> None:
+    exe = tk.compile(graph(shortcut, x=(32, 64)))
+    executor = tk.runtime.Executor(exe, tk.cpu())
+    x = np.random.default_rng(0).standard_normal((32, 64)).astype(np.float32)
+    executor["main"](x)
+    assert executor.workspace_bytes == exe.functions[0].workspace_bytes > 0

@@ -5,6 +5,8 @@
 Row-major reshapes share their operand's memory. A kernel whose result may replace an operand that
 dies there does so. Static tensors are placed largest first at the lowest offset that is free over
 their lifetime; tensors of symbolic size reuse a dead one of provably equal size, else they follow.
+A value that only waits while memory is fullest is computed just before it is read, where that makes
+the workspace smaller: the shortcut of a residual block goes behind the block's first layers.
 
 Needs: `lower_groups` (which operands a kernel may overwrite is written on it).
 """
@@ -34,7 +36,28 @@ ALIGN = 64
 
 def plan_memory(mod: IRModule) -> IRModule:
     """Plan every graph function of the module."""
-    return mod.map_graphs(lambda f: _Plan(f, mod).run())
+    return mod.map_graphs(lambda f: _smallest(_Plan(f, mod)).function())
+
+
+def _smallest(plan: _Plan) -> _Plan:
+    """The plan after every delay that makes it smaller."""
+    while (total := int_value(plan.total)) is not None:
+        tried = (_Plan(_delayed(plan.f, at), plan.mod) for at in plan.waiting())
+        better = next((p for p in tried if (int_value(p.total) or 0) < total), None)
+        if better is None:
+            break
+        plan = better
+    return plan
+
+
+def _delayed(f: Function, at: int) -> Function:
+    """The function with one binding moved to just before the first that reads it."""
+    b = f.bindings[at]
+    rest = f.bindings[at + 1 :]
+    reader = next(
+        i for i, r in enumerate(rest) if isinstance(r.value, Call) and b.var in r.value.args
+    )
+    return replace(f, bindings=(*f.bindings[:at], *rest[:reader], b, *rest[reader:]))
 
 
 @dataclass(slots=True, eq=False)
@@ -53,8 +76,12 @@ class _Plan:
         self.root: dict[RVar, Value] = {}
         self.storage: dict[RVar, _Storage] = {}
         self.homes: dict[RVar, tuple[str, AttrValue]] = {}
+        self._find_homes()
+        self._lifetimes()
+        self.total = self._place()
 
-    def run(self) -> Function:
+    def _find_homes(self) -> None:
+        """Parameters, results, and values that are views of others."""
         f = self.f
         for i, p in enumerate(f.params):
             self.homes[p] = ("arg", i)
@@ -69,15 +96,17 @@ class _Plan:
             if not isinstance(root, RVar) or root in self.homes:
                 raise InternalError(f"{f.name}: result {j} has no memory of its own")
             self.homes[root] = ("arg", len(f.params) + j)
-        self._lifetimes()
-        total = self._place()
+
+    def function(self) -> Function:
+        """The function with the plan on it."""
+        f = self.f
         homes = [(v.name, kind, at) for v, (kind, at) in self.homes.items()]
         for v, s in self.storage.items():
             homes.append((v.name, "workspace", _value(s.offset)))
         names = [h[0] for h in homes]
         if len(set(names)) != len(names):
             raise InternalError(f"{f.name}: two values share a name")
-        attrs = dict(f.attrs) | {"homes": tuple(homes), "workspace_bytes": _value(total)}
+        attrs = dict(f.attrs) | {"homes": tuple(homes), "workspace_bytes": _value(self.total)}
         return replace(f, attrs=Attrs.of(**attrs))
 
     def _root(self, v: Value) -> Value:
@@ -119,6 +148,19 @@ class _Plan:
             if s is not None and dies and prove_equal(s.size, size):
                 return s
         return None
+
+    def waiting(self) -> list[int]:
+        """Bindings of values that nothing reads before, or when, memory is fullest."""
+        storages = set(self.storage.values())
+        sizes = [(s.start, s.end, int_value(s.size) or 0) for s in storages]
+        live = [sum(n for a, e, n in sizes if a <= i <= e) for i in range(len(self.f.bindings))]
+        fullest = max(range(len(live)), key=live.__getitem__, default=0)
+        first: dict[Value, int] = {}
+        for i, b in enumerate(self.f.bindings):
+            for a in b.value.args if isinstance(b.value, Call) else ():
+                first.setdefault(a, i)
+        made = [(i, b.var) for i, b in enumerate(self.f.bindings) if b.var in self.storage]
+        return [i for i, v in made if i < fullest < first.get(v, 0)]
 
     # -- placement -----------------------------------------------------------------------
 
