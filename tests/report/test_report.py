@@ -114,6 +114,7 @@ def test_a_kernel_shows_the_steps_of_its_schedule(root: Element, report: Report)
     assert steps.one("pre").text.startswith("f = split")
     told = {k.name: k.trace for k in report.story.kernels}
     assert steps.one("pre").text.rstrip() == told["conv2d_add_relu"].rstrip()
+    assert "vectorize" in told["relayout"]
 
 
 def test_nodes_lead_to_the_kernel_that_computes_them(root: Element, report: Report) -> None:
