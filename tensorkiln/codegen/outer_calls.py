@@ -118,9 +118,12 @@ def _run_prim_func(w: OuterWriter, f: PrimFunc, buffers: list[str], scalars: lis
         )
     w.library.prim_funcs[f.name] = f
     if len(buffers) != len(f.buffers) or len(scalars) != len(f.scalars):
-        raise InternalError(
-            f"{w.f.name}: {f.name} takes {len(f.buffers)} tensors and {len(f.scalars)} numbers, "
-            f"the call gives {len(buffers)} and {len(scalars)}"
+        raise UserError(
+            f"{w.where}: {f.name} takes {len(f.buffers)} tensors and {len(f.scalars)} numbers, "
+            f"the call gives {len(buffers)} and {len(scalars)}, results included",
+            code="call-arguments",
+            where=w.f.name,
+            hint="R.prim_value(...) or R.shape(...) after the tensors pass numbers",
         )
     implied = implied_sizes(f)
     texts = dict(zip(f.scalars, scalars, strict=True)) | dict(zip(f.buffers, buffers, strict=True))

@@ -299,6 +299,27 @@ def test_an_assertion_stops_the_graph() -> None:
     assert np.array_equal(run(x).numpy(), x * 4)
 
 
+def test_numbers_that_a_call_leaves_out_are_missed() -> None:
+    @ir_module
+    class Net:
+        @T.prim_func(private=True, outputs=2)
+        def fill(Y: T.Buffer((4,), "float32"), Z: T.Buffer((4,), "float32"), v: T.float32):
+            for i in range(4):
+                Y[i] = v
+                Z[i] = v
+
+        @R.function(attrs={"outer": True})
+        def main(x: R.Object):
+            y: R.Tuple(R.Tensor((4,), "float32"), R.Tensor((4,), "float32")) = Net.fill()
+            R.call_packed("note", y)
+            return y
+
+    assert isinstance(Net, IRModule)
+    with pytest.raises(UserError, match="fill takes 2 tensors and 1 numbers") as info:
+        tk.compile(Net)
+    assert info.value.code == "call-arguments" and "R.prim_value" in info.value.hint
+
+
 def test_what_a_cpu_does_not_run_is_refused_all_at_once() -> None:
     @T.prim_func
     def grid(
