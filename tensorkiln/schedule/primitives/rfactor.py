@@ -67,9 +67,12 @@ def rfactor(f: PrimFunc, block: str, loop: str, axis: int = 0, scope: str = "loc
         names = sorted({v.name for i in reduce for v in free_vars(i.value)})
         raise at.fail(f"loop {loop!r} does not run over terms of the sum",
                       f"loops that do: {', '.join(names) or 'none'}")  # fmt: skip
+    terms = {v for i in reduce for v in free_vars(i.value)}
     for i in b.iters:
-        if i.kind != "reduce" and s.var in free_vars(i.value):
-            raise at.fail(f"loop {loop!r} runs over elements and terms at once",
+        # The nest that adds up would run over the elements once for each term of such a loop.
+        both = [v for v in free_vars(i.value) if i.kind != "reduce" and v in terms]
+        if both:
+            raise at.fail(f"loop {both[0].name!r} runs over elements and terms at once",
                           "fuse only loops of one kind")  # fmt: skip
         if i.kind == "opaque":
             raise at.fail(f"block {block!r} has opaque iterations", "only plain sums can be cut")
