@@ -6,7 +6,7 @@ PIP_ARGS ?=
 BIN := .venv/bin
 SETUP := Makefile pyproject.toml
 
-.PHONY: demo test lint bench compare conformance roundtrip fuzz report-test clean help
+.PHONY: demo test lint bench compare conformance roundtrip fuzz aarch64 report-test clean help
 
 help:
 	@echo "make demo         compile ResNet-18, run it, compare with ONNX Runtime"
@@ -17,6 +17,7 @@ help:
 	@echo "make conformance  the model zoo against ONNX Runtime and float64"
 	@echo "make roundtrip    text and back after every pass: 17 networks, 500 generated modules"
 	@echo "make fuzz         2,100 random schedules, compared by running them"
+	@echo "make aarch64      kernels, models and the runtime for AArch64 under qemu, which must be there"
 	@echo "make report-test  the page of kiln explain in headless Chromium, which must be there"
 	@echo "make clean        remove .venv and caches of tools"
 
@@ -62,6 +63,10 @@ roundtrip: .venv/has-dev
 
 fuzz: .venv/has-dev
 	$(BIN)/python -m pytest -q -s -n $(JOBS) -m fuzz tests/schedule
+
+# Where there is no emulator, `make test` says so and leaves these out; here that is an error.
+aarch64: .venv/has-dev
+	REQUIRE_QEMU=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "emulated or aarch64"
 
 # Where there is no Chromium, `make test` says so and leaves these out; here that is an error.
 report-test: .venv/has-dev

@@ -12,6 +12,7 @@ FULL = {
     "conformance": "a full-size network against its oracles",
     "roundtrip": "text and back, all networks and 500 generated modules",
     "fuzz": "thousands of random schedules",
+    "aarch64": "what `make test` leaves out of the tests under an emulator of AArch64",
 }
 
 

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
+import pytest
 
 from tensorkiln.ir.buffer import Buffer, buffer
 from tensorkiln.ir.expr import Expr, IntImm, Load, Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import For, PrimFunc, Stmt, Store
 from tensorkiln.pipeline import compile as compile_module
-from tensorkiln.runtime import Module
 from tensorkiln.target import Target
+from tests.emulated.machine import Library, load
 
 # Every level of x86-64 that is generated for: SSE2, AVX2 with FMA, and this machine.
 LEVELS: dict[str, Target] = {
@@ -22,6 +23,18 @@ LEVELS: dict[str, Target] = {
     "avx2": Target({"kind": "llvm", "mcpu": "haswell"}),
     "native": Target("native"),
 }
+# Levels of AArch64, which run under an emulator: NEON, and with dot products of bytes.
+_ARM: dict[str, Target] = {
+    "neon": Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72"}),
+    "dotprod": Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-n1"}),
+}
+TARGETS = LEVELS | _ARM
+# Parameters for tests: `neon` where an emulator is found, `dotprod` when `make aarch64` asks.
+EVERY_LEVEL = [
+    *LEVELS,
+    pytest.param("neon", marks=pytest.mark.emulated),
+    pytest.param("dotprod", marks=[pytest.mark.emulated, pytest.mark.aarch64]),
+]
 N = 4096
 
 Formula = Callable[..., Expr]
@@ -49,9 +62,9 @@ def program(name: str, shapes: Sequence[tuple[tuple[int, ...], str]], body: Body
     return PrimFunc(name, tuple(bufs), body(*bufs), public=True)
 
 
-def compiled(funcs: Sequence[PrimFunc], target: Target) -> Module:
+def compiled(funcs: Sequence[PrimFunc], target: Target) -> Library:
     """All kernels in one library."""
-    return compile_module(IRModule(tuple(funcs), "kernels"), target, relax_pipeline=None).jit()
+    return load(compile_module(IRModule(tuple(funcs), "kernels"), target, relax_pipeline=None))
 
 
 @dataclass(frozen=True)

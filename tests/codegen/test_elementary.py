@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tensorkiln.ir.expr import intrin
-from tensorkiln.runtime import Module
-from tests.codegen.kernels import LEVELS, compiled, elementwise
+from tests.codegen.kernels import EVERY_LEVEL, TARGETS, compiled, elementwise
+from tests.emulated.machine import Library
 
 N = 1 << 15
 Fn = Callable[..., np.ndarray]
@@ -60,8 +60,8 @@ LIMITS64: dict[str, tuple[float, float, Callable[[np.ndarray], object]]] = {
 }
 
 
-@pytest.fixture(scope="module", params=LEVELS)
-def library(request: pytest.FixtureRequest) -> Module:
+@pytest.fixture(scope="module", params=EVERY_LEVEL)
+def library(request: pytest.FixtureRequest) -> Library:
     kernels = []
     for d, lanes in (("float32", 16), ("float64", 8), ("float16", 8)):
         for name in ONE:
@@ -74,7 +74,7 @@ def library(request: pytest.FixtureRequest) -> Module:
     for name in ONE:  # scalars take another road through the emitter
         kernels.append(elementwise(f"{name}_one", lambda x, n=name: intrin(n, x), ("float64",),
                                    "float64", 1, N))  # fmt: skip
-    return compiled(kernels, LEVELS[request.param])
+    return compiled(kernels, TARGETS[request.param])
 
 
 def samples(name: str, low: float, high: float, dtype: str) -> np.ndarray:
@@ -88,7 +88,7 @@ def samples(name: str, low: float, high: float, dtype: str) -> np.ndarray:
     return np.concatenate([sweep, spread]).astype(dtype)
 
 
-def run(library: Module, name: str, *xs: np.ndarray) -> np.ndarray:
+def run(library: Library, name: str, *xs: np.ndarray) -> np.ndarray:
     n = len(xs[0])
     out = np.zeros(N, xs[0].dtype)
     library[name](*(np.resize(x, N) for x in xs), out)
@@ -104,7 +104,7 @@ def units(got: np.ndarray, want: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", ONE)
-def test_accuracy(name: str, dtype: str, library: Module) -> None:
+def test_accuracy(name: str, dtype: str, library: Library) -> None:
     low, high, limit = (LIMITS32 if dtype == "float32" else LIMITS64)[name]
     x = samples(name, low, high, dtype)
     with np.errstate(all="ignore"):
@@ -119,7 +119,7 @@ def test_accuracy(name: str, dtype: str, library: Module) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("name", ONE)
-def test_special_values(name: str, dtype: str, library: Module) -> None:
+def test_special_values(name: str, dtype: str, library: Library) -> None:
     tiny = float(np.finfo(dtype).smallest_subnormal)
     x = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, tiny, -tiny, 1.0, -1.0], dtype)
     if name in ("sin", "cos"):
@@ -138,7 +138,7 @@ def test_special_values(name: str, dtype: str, library: Module) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_pow(dtype: str, library: Module) -> None:
+def test_pow(dtype: str, library: Library) -> None:
     generator = np.random.default_rng(3)
     x = np.exp2(generator.uniform(-20, 20, N)).astype(dtype)
     y = generator.uniform(-5, 5, N).astype(dtype)
@@ -158,7 +158,7 @@ def test_pow(dtype: str, library: Module) -> None:
     np.testing.assert_allclose(run(library, f"pow_{dtype}", *corners.T), want, rtol=1e-6)
 
 
-def test_whole_powers_are_exact(library: Module) -> None:
+def test_whole_powers_are_exact(library: Library) -> None:
     """Integer pow goes through float64 and cuts off: it may not fall short of the integer."""
     x, y = (v.ravel().astype(np.float64) for v in np.meshgrid(np.arange(-30, 31), np.arange(0, 60)))
     keep = np.abs(x) ** y < 2.0**53
@@ -167,7 +167,7 @@ def test_whole_powers_are_exact(library: Module) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_fmod_is_exact(dtype: str, library: Module) -> None:
+def test_fmod_is_exact(dtype: str, library: Library) -> None:
     generator = np.random.default_rng(3)
     wide = {"float16": 4, "float32": 13, "float64": 20}[dtype]
     x = (np.exp2(generator.uniform(-wide, wide, N)) * generator.choice([-1, 1], N)).astype(dtype)

@@ -25,8 +25,17 @@ from tensorkiln.ir.expr import (
 )  # fmt: skip
 from tensorkiln.ir.stmt import For, If, Let, Seq, Store
 from tensorkiln.ops.elementwise import cast_array
-from tensorkiln.runtime import Module
-from tests.codegen.kernels import LEVELS, Case, N, compiled, elementwise, numbers, program
+from tests.codegen.kernels import (
+    EVERY_LEVEL,
+    TARGETS,
+    Case,
+    N,
+    compiled,
+    elementwise,
+    numbers,
+    program,
+)
+from tests.emulated.machine import Library
 
 INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -149,13 +158,13 @@ CASES: list[Case] = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=LEVELS)
-def library(request: pytest.FixtureRequest) -> Module:
-    return compiled([k for c in CASES for k in c.kernels()], LEVELS[request.param])
+@pytest.fixture(scope="module", params=EVERY_LEVEL)
+def library(request: pytest.FixtureRequest) -> Library:
+    return compiled([k for c in CASES for k in c.kernels()], TARGETS[request.param])
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-def test_expression(case: Case, library: Module) -> None:
+def test_expression(case: Case, library: Library) -> None:
     xs = [numbers(d, seed) for seed, d in enumerate(case.ins)]
     with np.errstate(all="ignore"):
         want = case.numpy(*xs)
@@ -193,11 +202,11 @@ def _reduce_kernel(op: str, dtype: str, lanes: int):  # noqa: ANN202
     return program(f"reduce_{op}_{dtype}_{lanes}", [((32, lanes), dtype), ((32,), dtype)], body)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", EVERY_LEVEL)
 def test_vector_reduce_has_one_order(level: str) -> None:
     table = [(op, d, n) for op in REDUCES for d in ("float32", "int32", "float64", "int8")
              for n in (2, 4, 16)]  # fmt: skip
-    library = compiled([_reduce_kernel(*row) for row in table], LEVELS[level])
+    library = compiled([_reduce_kernel(*row) for row in table], TARGETS[level])
     for op, dtype, lanes in table:
         x = numbers(dtype, 3)[100 : 100 + 32 * lanes].reshape(32, lanes)
         got = np.zeros(32, dtype)
@@ -253,9 +262,9 @@ def _statements() -> list:
     ]
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", EVERY_LEVEL)
 def test_statements_and_memory(level: str) -> None:
-    m = compiled(_statements(), LEVELS[level])
+    m = compiled(_statements(), TARGETS[level])
     x = np.arange(8, dtype=np.float32)
     out = np.zeros(6, np.float32)
     m["shuffle"](x, out)

@@ -195,6 +195,7 @@ def build(
     name: str = "mlp",
     cpu_features: tuple[str, ...] = (),
     kernels: str = KERNELS,
+    triple: str = TRIPLE,
     **options: object,
 ) -> Path:
     """Link the sample library."""
@@ -203,7 +204,7 @@ def build(
         {"entry.c": entry(name, cpu_features), "kernels.c": kernels},
         [w.data for w in WEIGHTS],
         output,
-        triple=TRIPLE,
+        triple=triple,
         exports=exported_symbols(FUNCTIONS, prefix=name),
         **options,  # type: ignore[arg-type]
     )

@@ -21,15 +21,14 @@ from tensorkiln.ir.relax import Function, TensorType, Value, tensor
 from tensorkiln.ir.visit import free_vars
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.pipeline import compile as compile_module
-from tensorkiln.runtime import Executor
 from tensorkiln.target import Target
+from tests.emulated.machine import Library
 from tests.transform.graphs import Graph
 
 Build = Callable[..., Value]
 Spec = TensorType | tuple[ExprLike, ...]
 # What kernels may call: the thread pool, and what every C library has.
 ALLOWED = {"kiln_parallel_for", "memcpy", "memset", "memmove"}
-ARM = Target({"kind": "llvm", "mtriple": "aarch64-unknown-linux-gnu", "mcpu": "cortex-a72"})
 # Largest error as a share of the largest element, by dtype of the result.
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 5e-6, "float64": 1e-13}
 
@@ -79,7 +78,7 @@ class Battery:
         functions = tuple(c.function for c in self.cases.values())
         return compile_module(IRModule(functions, "battery"), target)
 
-    def check(self, name: str, run: Executor) -> None:
+    def check(self, name: str, run: Library) -> None:
         """Every size of one case against float64, and the same bytes for 1, 2 and 3 threads."""
         case = self.cases[name]
         for k, sizes in enumerate(case.sizes):

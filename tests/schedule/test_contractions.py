@@ -10,8 +10,9 @@ import pytest
 from tensorkiln.ir.expr import Var
 from tensorkiln.runtime import Executor
 from tensorkiln.target import Target
-from tests.codegen.kernels import LEVELS
-from tests.schedule.battery import ARM, Battery, random_array, typed
+from tests.codegen.kernels import EVERY_LEVEL, TARGETS
+from tests.emulated.machine import Library, load
+from tests.schedule.battery import Battery, random_array, typed
 from tests.transform.graphs import c, rand
 
 N, S, T = Var("N"), Var("S"), Var("T")
@@ -247,17 +248,17 @@ def build() -> Battery:
 BATTERY = build()
 
 
-@pytest.fixture(scope="module", params=LEVELS)
-def run(request: pytest.FixtureRequest) -> Executor:
-    return Executor(BATTERY.compile(LEVELS[request.param]).jit())
+@pytest.fixture(scope="module", params=EVERY_LEVEL)
+def run(request: pytest.FixtureRequest) -> Library:
+    return load(BATTERY.compile(TARGETS[request.param]))
 
 
 @pytest.mark.parametrize("name", BATTERY.cases)
-def test_matches_float64(name: str, run: Executor) -> None:
+def test_matches_float64(name: str, run: Library) -> None:
     BATTERY.check(name, run)
 
 
-@pytest.mark.parametrize("target", [*LEVELS.values(), ARM], ids=[*LEVELS, "arm"])
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_kernels_need_no_support_library(target: Target) -> None:
     assert BATTERY.undefined(target) == set()
 

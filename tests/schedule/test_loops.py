@@ -11,8 +11,9 @@ from tensorkiln.ir.expr import Var, as_expr
 from tensorkiln.ir.relax import Tuple, constant
 from tensorkiln.runtime import Executor
 from tensorkiln.target import Target
-from tests.codegen.kernels import LEVELS
-from tests.schedule.battery import ARM, Battery, random_array, typed
+from tests.codegen.kernels import EVERY_LEVEL, TARGETS
+from tests.emulated.machine import Library, load
+from tests.schedule.battery import Battery, random_array, typed
 
 N, M = Var("N"), Var("M")
 SYMBOLIC = [{"N": n, "M": m} for n, m in ((1, 1), (1, 5), (3, 1), (2, 17), (5, 64), (33, 31))]
@@ -292,22 +293,22 @@ def build() -> Battery:
 BATTERY = build()
 
 
-@pytest.fixture(scope="module", params=LEVELS)
-def run(request: pytest.FixtureRequest) -> Executor:
-    return Executor(BATTERY.compile(LEVELS[request.param]).jit())
+@pytest.fixture(scope="module", params=EVERY_LEVEL)
+def run(request: pytest.FixtureRequest) -> Library:
+    return load(BATTERY.compile(TARGETS[request.param]))
 
 
-@pytest.mark.parametrize("target", [*LEVELS.values(), ARM], ids=[*LEVELS, "arm"])
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_kernels_need_no_support_library(target: Target) -> None:
     assert BATTERY.undefined(target) == set()
 
 
 @pytest.mark.parametrize("name", BATTERY.cases)
-def test_matches_float64(name: str, run: Executor) -> None:
+def test_matches_float64(name: str, run: Library) -> None:
     BATTERY.check(name, run)
 
 
-def test_inputs_that_are_views(run: Executor) -> None:
+def test_inputs_that_are_views(run: Library) -> None:
     """Strided, reversed and transposed inputs give what their contiguous copies give."""
     base = random_array(5, np.dtype("float32"), (40, 66))
     y = random_array(6, np.dtype("float32"), (5, 33))

@@ -12,8 +12,9 @@ from tensorkiln.ir.relax import constant
 from tensorkiln.pipeline import compile as compile_module
 from tensorkiln.runtime import Executor
 from tensorkiln.target import Target
-from tests.codegen.kernels import LEVELS
-from tests.schedule.battery import ARM, Battery
+from tests.codegen.kernels import EVERY_LEVEL, TARGETS
+from tests.emulated.machine import Library, load
+from tests.schedule.battery import Battery
 from tests.transform.graphs import graph, rand
 
 N = Var("N")
@@ -55,18 +56,18 @@ def build() -> Battery:
 BATTERY = build()
 
 
-@pytest.fixture(scope="module", params=LEVELS)
-def run(request: pytest.FixtureRequest) -> Executor:
-    return Executor(BATTERY.compile(LEVELS[request.param].replace(winograd=4)).jit())
+@pytest.fixture(scope="module", params=EVERY_LEVEL)
+def run(request: pytest.FixtureRequest) -> Library:
+    return load(BATTERY.compile(TARGETS[request.param].replace(winograd=4)))
 
 
 @pytest.mark.parametrize("name", BATTERY.cases)
-def test_matches_float64(name: str, run: Executor) -> None:
+def test_matches_float64(name: str, run: Library) -> None:
     BATTERY.check(name, run)
 
 
 def test_kernels_need_no_support_library() -> None:
-    assert BATTERY.undefined(ARM.replace(winograd=4)) == set()
+    assert BATTERY.undefined(TARGETS["neon"].replace(winograd=4)) == set()
 
 
 def test_all_of_them_are_winograd_kernels() -> None:

@@ -1,0 +1,202 @@
+"""Machines of other architectures, by emulation: libraries linked for them run in a process of
+qemu's user mode, which answers requests (driver.c)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tensorkiln.base.config import read_config
+from tensorkiln.executable import Executable
+from tensorkiln.link.shared import CRT
+from tensorkiln.link.toolchain import zig_path
+from tensorkiln.runtime import Executor
+from tensorkiln.runtime.library_file import read_library_file
+from tensorkiln.runtime.tensor import dtype_named
+
+Array = np.ndarray
+_KINDS = {"i": 0, "u": 1, "f": 2, "b": 6}
+_NAMES = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """An architecture: its emulator, the folder with its C library, the triple zig knows it by."""
+
+    arch: str
+    triple: str
+    package: str
+
+    @property
+    def emulator(self) -> str | None:
+        """Where the emulator is."""
+        names = (f"qemu-{self.arch}", f"qemu-{self.arch}-static")
+        return next(filter(None, map(shutil.which, names)), None)
+
+    @property
+    def root(self) -> Path:
+        """What programs see as `/`, as far as it is there: Debian's name for it."""
+        return Path(os.environ.get("QEMU_LD_PREFIX", f"/usr/{self.arch}-linux-gnu"))
+
+    @property
+    def missing(self) -> str:
+        """What is not installed and how to get it; empty where all is."""
+        lacks = [] if self.emulator else [f"no qemu-{self.arch} on the PATH"]
+        if not list(self.root.glob("lib/ld-linux-*")):
+            lacks.append(f"no C library in {self.root}")
+        get = f": apt-get install qemu-user {self.package}"
+        return " and ".join(lacks) + get if lacks else ""
+
+    def require(self) -> None:
+        """Skip the test where the emulator is missing; fail where REQUIRE_QEMU is set."""
+        if self.missing:
+            (pytest.fail if os.environ.get("REQUIRE_QEMU") else pytest.skip)(self.missing)
+
+    def command(self, cpu: str, *program: str | Path) -> list[str]:
+        """A program of that machine as a command of this one."""
+        assert self.emulator is not None
+        return [self.emulator, "-L", str(self.root), "-cpu", cpu, *map(str, program)]
+
+    def build(self, output: Path, *arguments: str | Path) -> Path:
+        """A C program for the machine: arguments as a C compiler takes them."""
+        place = str(read_config().cache_dir / "zig")
+        environ = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": place, "ZIG_LOCAL_CACHE_DIR": place}
+        command = [zig_path(), "cc", "-target", self.triple, "-std=c99", "-D_GNU_SOURCE", "-O2"]
+        command += ["-Wall", "-Wextra", "-Werror", "-I", CRT, *arguments, "-o", output]
+        subprocess.run([*map(str, command), "-lpthread", "-ldl"], env=environ, check=True)
+        return output
+
+
+AARCH64 = Machine("aarch64", "aarch64-linux-gnu.2.17", "libc6-arm64-cross")
+# Processors that qemu knows by name have just their features: an instruction that is too new is
+# an illegal one. Others are all features that it has.
+_PROCESSORS = ("cortex-a53", "cortex-a57", "cortex-a72", "cortex-a76", "neoverse-n1", "a64fx")
+
+
+@cache
+def _driver(machine: Machine) -> Path:
+    folder = tempfile.mkdtemp(prefix="kiln-driver-")
+    return machine.build(Path(folder) / "driver", Path(__file__).parent / "driver.c")
+
+
+class Emulated:
+    """A library in an emulated process; called like an Executor, or like a Module.
+
+    `emulated["f"](x)` of a graph function gives what it returns; of a tensor function, it writes
+    into the arrays given. An error that the library reports is a RuntimeError, and so is the end
+    of the process.
+    """
+
+    def __init__(self, machine: Machine, library: Path, cpu: str):
+        command = machine.command(cpu, _driver(machine), library)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        weakref.finalize(self, self.process.communicate)  # it ends with its input
+        metadata = read_library_file(library).metadata
+        self.functions = {f["name"]: f for f in metadata["functions"]}
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        graph = self.functions.get(name, {}).get("kind", "graph") == "graph"
+        return lambda *arrays: (self._run if graph else self._call)(name, *map(np.asarray, arrays))
+
+    def set_num_threads(self, threads: int) -> None:
+        """As Executor's."""
+        self._ask(b"t", "", threads)
+        self._status()
+
+    def metadata(self) -> str:
+        """What the library says of itself when it is asked."""
+        self._ask(b"m", "", 0)
+        self._status()
+        return self._text()
+
+    def _run(self, name: str, *inputs: Array) -> Any:
+        outputs = self.functions[name]["outputs"] if name in self.functions else []
+        dtypes = [dtype_named(o["dtype"]) for o in outputs]
+        self._ask(b"r", name, len(inputs), *map(_tensor, inputs), struct.pack("<I", len(dtypes)),
+                  *map(_dtype, dtypes))  # fmt: skip
+        self._status()
+        results = tuple(self._tensor() for _ in dtypes)
+        return results[0] if len(results) == 1 else results
+
+    def _call(self, name: str, *arguments: Array) -> None:
+        self._ask(b"c", name, len(arguments), *map(_tensor, arguments), struct.pack("<I", 0))
+        self._status()
+        for a in arguments:
+            a[...] = self._tensor()
+
+    def _ask(self, what: bytes, name: str, count: int, *rest: bytes) -> None:
+        assert self.process.stdin is not None
+        text = name.encode()
+        head = what + struct.pack("<I", len(text)) + text + struct.pack("<I", count)
+        try:
+            self.process.stdin.write(head + b"".join(rest))
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            self._died()
+
+    def _read(self, size: int) -> bytes:
+        assert self.process.stdout is not None
+        data = self.process.stdout.read(size)
+        return data if len(data) == size else self._died()
+
+    def _died(self) -> Any:
+        _, errors = self.process.communicate()
+        words = errors.decode(errors="replace").strip()
+        raise RuntimeError(f"the emulated process ended ({self.process.returncode}): {words}")
+
+    def _text(self) -> str:
+        return self._read(struct.unpack("<I", self._read(4))[0]).decode()
+
+    def _status(self) -> None:
+        (status,) = struct.unpack("<i", self._read(4))
+        if status:
+            raise RuntimeError(self._text())
+
+    def _tensor(self) -> Array:
+        code, bits, ndim = struct.unpack("<BBi", self._read(6))
+        shape = struct.unpack(f"<{ndim}q", self._read(8 * ndim))
+        dtype = np.dtype(bool) if code == 6 else dtype_named(f"{_NAMES[code]}{bits}")
+        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        return np.frombuffer(self._read(size), dtype).reshape(shape)
+
+
+def _dtype(dtype: np.dtype[Any]) -> bytes:
+    code = 4 if dtype.name == "bfloat16" else _KINDS[dtype.kind]
+    return struct.pack("<BB", code, dtype.itemsize * 8)
+
+
+def _tensor(a: Array) -> bytes:
+    head = struct.pack(f"<i{a.ndim}q", a.ndim, *a.shape)
+    return _dtype(a.dtype) + head + np.ascontiguousarray(a).tobytes()
+
+
+Library = Executor | Emulated
+
+
+def load(executable: Executable) -> Library:
+    """An executable, ready to be called: in this process, or where it is for another machine in
+    an emulated one. Skips the test where no emulator is installed."""
+    target = executable.target
+    if target.arch != AARCH64.arch:
+        return Executor(executable.jit())
+    AARCH64.require()
+    with tempfile.TemporaryDirectory(prefix="kiln-emulated-") as temporary:
+        path = executable.export_library(Path(temporary) / f"{executable.name}.so")
+        cpu = target.mcpu if target.mcpu in _PROCESSORS else "max"
+        run = Emulated(AARCH64, path, cpu)
+        run.set_num_threads(0)  # answered: the library is loaded, so its file may go
+    return run
