@@ -12,7 +12,7 @@ from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.schedule.attention_program import Attention, attention_program
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.primitives import Schedule
-from tensorkiln.schedule.register_tile import is_role, made, row_tiles, sink
+from tensorkiln.schedule.register_tile import is_role, made, row_tiles, sink, steps_of_four
 from tensorkiln.schedule.tile import max_rows
 from tensorkiln.target import Target
 
@@ -48,6 +48,9 @@ def schedule_attention(group: Group, target: Target, check: bool = False) -> Sch
     for loop in s.loops():
         if is_role(loop, "l"):
             s.vectorize(loop)
+    if target.multiplies_by_lane:  # four neighbours are one load
+        for loop in ("d", "t_sum"):
+            steps_of_four(s, loop)
     for name in ("j", "column"):
         for vectors in _pairs(s, name):
             sink(s, vectors)

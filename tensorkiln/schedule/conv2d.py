@@ -54,7 +54,9 @@ def schedule_depthwise(group: Group, target: Target, check: bool = False) -> Sch
             s.unroll(loop)
     budget = max(4, min(14, target.num_vector_registers - 4 - min(taps, 9)))
     cols = next(n for n in range(min(7, c.width), 0, -1) if c.width % n == 0 or n <= 4)
-    _register_tiles(s, max(1, min(c.height, budget // cols)), cols)
+    # Windows with strides share few of their loads, and those of two rows spill.
+    rows = 1 if c.stride[1] > 1 else max(1, min(c.height, budget // cols))
+    _register_tiles(s, rows, cols)
     s.set_scope("total", "register")
     _tasks(s, c, rows_are_tasks=False)
     return s

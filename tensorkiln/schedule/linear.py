@@ -7,13 +7,12 @@ rows are in the first-level cache. The program is in linear_program.py.
 
 from __future__ import annotations
 
-from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.linear_program import Linear, linear_program
 from tensorkiln.schedule.primitives import Schedule
-from tensorkiln.schedule.register_tile import is_role, made, row_tiles, sink
+from tensorkiln.schedule.register_tile import is_role, made, row_tiles, sink, steps_of_four
 from tensorkiln.schedule.tile import max_rows
 from tensorkiln.target import Target
 
@@ -30,7 +29,7 @@ def schedule_linear(group: Group, target: Target, check: bool = False) -> Schedu
     c = Linear(group, target)
     s = Schedule(linear_program(c), check=check)
     for loop in [name for name in s.loops() if is_role(name, "k")]:
-        _steps_of_four(s, loop)
+        steps_of_four(s, loop)
     for rows in [name for name in s.loops() if is_role(name, "row")]:
         around = s.parent(rows)
         columns = c.nr if around and is_role(around, "panel") else c.n % c.nr or c.nr
@@ -48,15 +47,3 @@ def schedule_linear(group: Group, target: Target, check: bool = False) -> Schedu
 def _several(s: Schedule, nest: list[str]) -> bool:
     """Whether a nest is none: one of its loops holds more than the next."""
     return any(len(s.children(loop)) > 1 for loop in nest[:-1])
-
-
-def _steps_of_four(s: Schedule, k: str) -> None:
-    """Four steps a basic block: more and LLVM's scheduler hoists loads until it spills."""
-    extent = int_value(s.loop(k).extent)
-    if extent is None or extent < 4:
-        s.unroll(k)
-        return
-    _, steps, *rest = made(s.split(k, 4, tail="peel"))
-    s.unroll(steps)
-    if extent % 4:
-        s.unroll(rest[0])

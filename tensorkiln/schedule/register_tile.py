@@ -95,14 +95,29 @@ def row_tiles(s: Schedule, rows: str, limit: int) -> list[str]:
     """Cut rows into tiles: a known number evenly, a symbolic one into full tiles, then fours, then
     single rows. Gives the loop over the rows of each."""
     if int_value(s.loop(rows).extent) is not None:
-        s.split_even(rows, limit)
-        return [loop for loop in s.loops() if loop in (f"{rows}_1", f"{rows}_tail_1")]
+        return list(made(s.split_even(rows, limit))[1:4:2])  # outer, inner, the same of the tail
     tiles = []
     for size in (limit, 4) if limit > 4 else (limit,):
         _, tile, rest, *_ = made(s.split(rows, size, tail="peel"))
         tiles.append(tile)
         rows = rest
     return [*tiles, made(s.split(rows, 1))[1]]
+
+
+def steps_of_four(s: Schedule, k: str) -> None:
+    """Cut a sum into steps of four terms, and what is left over.
+
+    Four steps a basic block: more and LLVM's scheduler hoists loads until it spills. A few terms
+    are one step, however many there are.
+    """
+    extent = int_value(s.loop(k).extent)
+    if extent is not None and extent < 4:
+        s.unroll(k)
+        return
+    _, steps, *rest = made(s.split(k, 4, tail="peel"))
+    s.unroll(steps)
+    if extent is not None and extent % 4:
+        s.unroll(rest[0])
 
 
 def finished(s: Schedule) -> PrimFunc:

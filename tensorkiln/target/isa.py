@@ -114,6 +114,15 @@ class Isa:
             return 32
         return 8 if "mve" in features else 16
 
+    def overwrites_operands(self, features: frozenset[str]) -> bool:
+        """Whether arithmetic leaves its result in an operand: who needs that, copies it."""
+        return self.arch == "x86_64" and "avx" not in features
+
+    @property
+    def multiplies_by_lane(self) -> bool:
+        """Whether a multiply-add takes one lane of a register for all of its own."""
+        return self.arch == "aarch64"
+
 
 def _arm32(arch: str) -> Isa:
     features = arm32.A_FEATURES if arch.startswith("arm") else arm32.M_FEATURES

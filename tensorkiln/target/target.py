@@ -220,6 +220,16 @@ class Target:
         """Architectural vector registers."""
         return self._isa.vector_registers(self.features)
 
+    @property
+    def overwrites_operands(self) -> bool:
+        """Whether arithmetic leaves its result in an operand: who needs that, copies it."""
+        return self._isa.overwrites_operands(self.features)
+
+    @property
+    def multiplies_by_lane(self) -> bool:
+        """Whether a multiply-add takes one lane of a register for all of its own."""
+        return self._isa.multiplies_by_lane
+
 
 def _described(spec: str | Mapping[str, object]) -> str | Mapping[str, object]:
     if spec == "native":

@@ -1,8 +1,7 @@
-"""From tensor program to object: golden text, the worker, the cache, and spills of hot kernels."""
+"""From tensor program to object: golden text, the worker, the cache."""
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,13 +15,10 @@ from tensorkiln.codegen.llvm import compile as kernel_compiler
 from tensorkiln.codegen.llvm.compile import compile_kernels, kernel_text
 from tensorkiln.ir.expr import IntImm, Load, Ramp, Var, VectorReduce, cast, intrin, unary
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import TensorType, tensor
 from tensorkiln.ir.stmt import For, PrimFunc, Store
-from tensorkiln.pipeline import compile as compile_module
 from tensorkiln.target import Target
 from tensorkiln.transform.tir.vectorize_loops import vectorize_loops
 from tests.codegen.kernels import elementwise, program
-from tests.transform.graphs import Graph, rand
 
 V4 = Target({"kind": "llvm", "mcpu": "x86-64-v4"})
 V3 = Target({"kind": "llvm", "mcpu": "haswell"})
@@ -126,68 +122,3 @@ def test_objects_are_the_same_bytes_every_time() -> None:
 
 
 # -- spills ------------------------------------------------------------------------------
-
-
-def innermost_loops(assembly: str) -> list[list[str]]:
-    """Instructions of every loop without another in it: a label to the jump back to it."""
-    lines = [line.strip() for line in assembly.splitlines()]
-    labels = {m[1]: k for k, line in enumerate(lines) if (m := re.match(r"(\.?\w+):", line))}
-    spans = []
-    for k, line in enumerate(lines):
-        jump = re.match(r"j\w+\s+(\.?\w+)$", line)
-        if jump and labels.get(jump[1], k) < k:
-            spans.append((labels[jump[1]], k))
-    inner = [s for s in spans if not any(s != t and s[0] <= t[0] and t[1] <= s[1] for t in spans)]
-    return [lines[a : b + 1] for a, b in inner]
-
-
-def spills(assembly: str) -> int:
-    """Vector registers moved from or to the stack inside innermost loops with multiply-adds."""
-    count = 0
-    for body in innermost_loops(assembly):
-        if any("fmadd" in line for line in body):
-            count += sum("(%rsp)" in line and "mm" in line for line in body)
-    return count
-
-
-def test_spills_are_counted() -> None:
-    text = "f:\n.L1:\n vfmadd231ps %zmm1, %zmm2, %zmm3\n vmovaps %zmm1, 64(%rsp)\n jne .L1\n ret\n"
-    assert spills(text) == 1
-    assert spills(text.replace("(%rsp)", "(%rdi)")) == 0
-
-
-# (input, filters, kernel, stride) of ResNet-50's convolutions
-CONVOLUTIONS = (
-    ((1, 64, 56, 56), 64, 1, 1), ((1, 64, 56, 56), 64, 3, 1), ((1, 64, 56, 56), 256, 1, 1),
-    ((1, 128, 28, 28), 128, 3, 1), ((1, 512, 28, 28), 128, 1, 1), ((1, 256, 28, 28), 256, 3, 2),
-    ((1, 256, 14, 14), 256, 3, 1), ((1, 1024, 14, 14), 256, 1, 1), ((1, 512, 7, 7), 512, 3, 1),
-    ((1, 512, 7, 7), 2048, 1, 1), ((1, 3, 224, 224), 64, 7, 2),
-)  # fmt: skip
-# 9 x 3 accumulators leave LLVM one register short: one of them moves every other step.
-MAX_SPILLS = {"conv2d_direct": 0, "linear_packed": 12}
-# (rows, reduction, columns) of BERT's products
-PRODUCTS = ((128, 768, 768), (128, 768, 3072), (128, 3072, 768), (1, 768, 768))
-
-
-@pytest.mark.parametrize("target", [V4, V3], ids=["avx512", "avx2"])
-def test_hot_loops_do_not_spill(target: Target) -> None:
-    g, results = Graph(), []
-    for k, (shape, filters, kernel, stride) in enumerate(CONVOLUTIONS):
-        g = Graph()
-        x = g.param("x", _float(shape))
-        w = rand(filters, shape[1], kernel, kernel)
-        y = g.conv2d(x, w, padding=(kernel // 2,) * 4, strides=(stride, stride))
-        results.append(g.finish(g.relu(y), f"conv{k}"))
-    for k, (rows, depth, columns) in enumerate(PRODUCTS):
-        g = Graph()
-        x = g.param("x", _float((rows, depth)))
-        results.append(g.finish(g.linear(x, rand(depth, columns), rand(columns)), f"linear{k}"))
-    kernels = compile_module(IRModule(tuple(results)), target).module.prim_funcs
-    hot = [f for f in kernels if f.op_class in ("conv2d_direct", "linear_packed")]
-    assert len(hot) >= len(CONVOLUTIONS)
-    found = {f.name: (spills(kernel_text(f, target)), MAX_SPILLS[f.op_class]) for f in hot}
-    assert all(n <= limit for n, limit in found.values()), found
-
-
-def _float(shape: tuple[int, ...]) -> TensorType:
-    return tensor(shape, "float32")

@@ -150,7 +150,7 @@ def compile_kernels(
 
 
 def kernel_text(f: PrimFunc, target: Target, emit: str = "assembly") -> str:
-    """LLVM IR (`emit="llvm"`) or assembly of one kernel, to be read."""
+    """LLVM IR (`emit="llvm"`), assembly, or `"annotated"` assembly of one kernel, to be read."""
     return kernel_texts([f], target, emit)[0]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensorkiln.base.errors import InternalError
+from tensorkiln.codegen.llvm.by_lane import by_lane
 from tensorkiln.codegen.llvm.drop_starts import drop_starts
 from tensorkiln.codegen.llvm.lines import FunctionState
 from tensorkiln.codegen.llvm.types import llvm_type, memory_type
@@ -395,4 +396,5 @@ def emit_llvm(func: PrimFunc, target: Target) -> str:
 
     The text is for `target`: it expands what that processor cannot do itself.
     """
-    return Emitter(drop_starts(unroll_function(func)), target).module()
+    func = drop_starts(unroll_function(func))
+    return Emitter(by_lane(func) if target.multiplies_by_lane else func, target).module()

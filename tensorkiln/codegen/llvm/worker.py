@@ -16,7 +16,7 @@ from typing import IO, Any
 
 def compile_text(text: str, options: dict[str, Any]) -> bytes:
     """Object code of one module. `options`: triple, cpu, features, opt (0..3), emit
-    (`object`, `assembly` or `bitcode`)."""
+    (`object`, `assembly`, `annotated` assembly, which names loops and spills, or `bitcode`)."""
     import llvmlite.binding as llvm
 
     llvm.initialize_all_targets()
@@ -36,7 +36,8 @@ def compile_text(text: str, options: dict[str, Any]) -> bytes:
     passes = llvm.create_new_module_pass_manager()
     passes.add_sroa_pass()
     passes.run(module, builder)
-    if options["emit"] == "assembly":
+    if options["emit"] in ("assembly", "annotated"):
+        machine.set_asm_verbosity(options["emit"] == "annotated")
         return bytes(machine.emit_assembly(module).encode())
     if options["emit"] == "bitcode":
         return bytes(module.as_bitcode())
