@@ -94,18 +94,22 @@ def _infer(types: Operands, a: Attrs) -> TensorType:
         require_shape(op, "bias", types[2], (u.shape[0],), "one value per output channel")
     height = x.shape[2] + (top + bottom - TAPS + 1)
     width = x.shape[3] + (left + right - TAPS + 1)
-    for size, m in zip((height, width), tile, strict=True):
+    for size in (height, width):
         n = int_value(size)
-        if n is None or n < 1 or n % m:
-            expected = f"an output of whole tiles of {tile[0]}x{tile[1]}"
-            raise mismatch(op, "x", expected, show_type(x))
+        if n is None or n < 1:
+            raise mismatch(op, "x", "an image of known size, as large as the filter", show_type(x))
     return TensorType((x.shape[0], u.shape[0], height, width), x.dtype)
 
 
 def _numpy(arrays: Sequence[np.ndarray], a: Attrs) -> np.ndarray:
     x, u = arrays[:2]
     (m, k), (top, left, bottom, right) = a.tile, a.padding
-    x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    height, width = (
+        n + before + after - TAPS + 1
+        for n, before, after in ((x.shape[2], top, bottom), (x.shape[3], left, right))
+    )
+    # Tiles may hang over the last row and column.
+    x = np.pad(x, ((0, 0), (0, 0), (top, bottom + -height % m), (left, right + -width % k)))
     windows = np.lib.stride_tricks.sliding_window_view(x, (m + 2, k + 2), axis=(2, 3))
     tiles = windows[:, :, ::m, ::k]  # N I rows columns n n'
     (at, _, bt), (at2, _, bt2) = matrices(m), matrices(k)
@@ -114,6 +118,7 @@ def _numpy(arrays: Sequence[np.ndarray], a: Attrs) -> np.ndarray:
     y = (at.astype(x.dtype) @ products) @ at2.T.astype(x.dtype)
     n, o, rows, columns = y.shape[:4]
     out: np.ndarray = y.transpose(0, 1, 2, 4, 3, 5).reshape(n, o, rows * m, columns * k)
+    out = out[:, :, :height, :width]
     return out + arrays[2][:, None, None] if len(arrays) > 2 else out
 
 

@@ -4,7 +4,8 @@ schedules.
 Input [N][C/v][H + halo][W + halo][v], transformed weights [OC/nr][n][n'][IC/v][v][nr], output like
 the input. Each tile of m x m' outputs is B^T D B of its n x n' inputs, a product over the input
 channels for each of the n n' values, and A^T P A of the products. The zero halo of the input
-stands for the padding.
+stands for the padding. The last tiles may hang over the image: what they read and make outside
+is not used.
 
 Sums are taken in shorter pieces than direct ones (accumulate.py), because the last transform
 enlarges their errors; the order depends on shapes alone.
@@ -18,10 +19,21 @@ import numpy as np
 
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer, buffer
-from tensorkiln.ir.expr import Expr, IntImm, Load, Var, as_expr, const, intrin
+from tensorkiln.ir.expr import (
+    Expr,
+    ExprLike,
+    IntImm,
+    Load,
+    Var,
+    as_expr,
+    const,
+    int_value,
+    intrin,
+    minimum,
+)
 from tensorkiln.ir.relax import RVar
-from tensorkiln.ir.stmt import Alloc, For, PrimFunc, Stmt, Store, seq
-from tensorkiln.ops.winograd import matrices
+from tensorkiln.ir.stmt import Alloc, For, If, PrimFunc, Stmt, Store, seq
+from tensorkiln.ops.winograd import TAPS, matrices
 from tensorkiln.schedule.build import loop, nest
 from tensorkiln.schedule.channel_blocks import ChannelBlocks, size_of
 from tensorkiln.schedule.group import Group, inplace_params, view_index
@@ -42,10 +54,10 @@ class Winograd(ChannelBlocks):
         self.set_panels(u.tensor.memory.axes[-1].modulus // self.lanes)
         self.pad = self.call.attrs.padding[:2]
         self.tile: tuple[int, int] = self.call.attrs.tile
-        self.inner = (self.tile[0] + 2, self.tile[1] + 2)
+        self.inner = (self.tile[0] + TAPS - 1, self.tile[1] + TAPS - 1)
         self.products = self.inner[0] * self.inner[1]
-        self.columns = self.width // self.tile[1]
-        self.tiles = self.height // self.tile[0] * self.columns
+        self.columns = -(-self.width // self.tile[1])
+        self.tiles = -(-self.height // self.tile[0]) * self.columns
         self.input_blocks = -(-size_of(self.xt.shape[1]) // self.lanes)
         # Multiply-adds of one image; eight count as one scalar operation.
         self.work = self.tiles * self.products * self.channels * self.input_blocks * self.lanes // 8
@@ -54,12 +66,31 @@ class Winograd(ChannelBlocks):
         """Row and column of the first output of a tile."""
         return (t // self.columns) * self.tile[0], (t % self.columns) * self.tile[1]
 
+    def under(self, corner: Expr, i: ExprLike, dim: int) -> Expr:
+        """Row (0) or column (1) of the input at row or column `i` of a tile.
+
+        Past the last one that is stored, the last one: it is zero where there is a halo, and no
+        output that is kept depends on it.
+        """
+        size, tile = (self.height, self.width)[dim], self.tile[dim]
+        last = size_of(self.xt.shape[2 + dim]) - 1 + self.xt.memory.halo(2 + dim)
+        most = (size - 1) // tile * tile + tile + TAPS - 2 - self.pad[dim]
+        at = corner + (as_expr(i) - self.pad[dim])
+        return at if most <= last else minimum(at, last)
+
     def input(self, n: Expr, block: Expr, lane: Expr, h: Expr, w: Expr) -> Load:
-        """An input under the first tap of output (h, w)."""
+        """An input."""
         channel = simplify(block * self.lanes + lane)
-        index = view_index(self.xt, (n, channel, h - self.pad[0], w - self.pad[1]))
+        index = view_index(self.xt, (n, channel, h, w))
         bounds = {lane: (0, self.lanes - 1)} if isinstance(lane, Var) else {}
         return Load(self.x, tuple(simplify(i, bounds) for i in index))
+
+    def kept(self, corner: Expr, i: ExprLike, dim: int, body: Stmt) -> Stmt:
+        """`body` where row (0) or column (1) `i` of a tile is one of the image's."""
+        size, tile, at = (self.height, self.width)[dim], self.tile[dim], int_value(as_expr(i))
+        if size % tile == 0 or (at is not None and at < size % tile):
+            return body
+        return If(simplify(corner + as_expr(i)) < size, body)
 
     def summands(self) -> tuple[int, int, int]:
         """Blocks of input channels per piece, whole pieces, blocks of the last short one."""
@@ -165,7 +196,7 @@ def _inputs(c: Winograd, v: Buffer, n: Expr, t: Expr) -> Stmt:
         half = buffer("half", (rows, columns, c.lanes), c.ot.dtype, "local")
 
         def column(j: Expr, lane: Expr) -> Stmt:
-            d = [c.input(n, b, lane, h + i, w + j) for i in range(rows)]
+            d = [c.input(n, b, lane, c.under(h, i, 0), c.under(w, j, 1)) for i in range(rows)]
             made = input_transform(c.tile[0], d)
             return seq(*(Store(half, (as_expr(i), j, lane), x) for i, x in enumerate(made)))
 
@@ -245,8 +276,11 @@ def _outputs(c: Winograd, made: Buffer, n: Expr, panel: Expr, t: Expr) -> Stmt:
             y = output_transform(k, p)
             if len(c.call.args) > 2:
                 y = [c.initial(block, lane) + value for value in y]
-            return seq(*(c.finish(value, n, block, lane, simplify(h + i), simplify(w + j))
-                         for j, value in enumerate(y)))  # fmt: skip
+            stores = [
+                c.kept(w, j, 1, c.finish(value, n, block, lane, simplify(h + i), simplify(w + j)))
+                for j, value in enumerate(y)
+            ]
+            return c.kept(h, i, 0, seq(*stores))
 
         return Alloc(
             half,

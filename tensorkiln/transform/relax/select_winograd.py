@@ -104,9 +104,7 @@ def fastest_tile(
     best, least = None, _GAIN * height * width * TAPS * TAPS * inputs * blocks
     for rows in sizes:
         for columns in sizes:
-            if height % rows or width % columns:
-                continue
-            tiles = (height // rows) * (width // columns)
+            tiles = -(-height // rows) * -(-width // columns)
             products = (rows + TAPS - 1) * (columns + TAPS - 1)
             vectors = products * (-(-inputs // lanes) + blocks)
             weights = products * inputs * blocks
