@@ -32,8 +32,11 @@ def test_points_are_zero_and_opposite_pairs(m: int) -> None:
 
 @pytest.mark.parametrize("tile", [(2, 2), (4, 4), (2, 4)])
 @pytest.mark.parametrize("padding", [(1, 1, 1, 1), (0, 2, 2, 0)])
-def test_numpy_meaning_is_conv2d(tile: tuple[int, int], padding: tuple[int, ...]) -> None:
-    x, w, bias = data(2, 5, 8, 12), data(7, 5, 3, 3), data(7)
+@pytest.mark.parametrize("size", [(8, 12), (7, 13), (3, 2)])
+def test_numpy_meaning_is_conv2d(
+    tile: tuple[int, int], padding: tuple[int, ...], size: tuple[int, int]
+) -> None:
+    x, w, bias = data(2, 5, *size), data(7, 5, 3, 3), data(7)
     conv, winograd = ops.get("conv2d"), ops.get("winograd_conv2d")
     want = conv.numpy([x, w, bias], conv.complete({"padding": padding}))
     u = transformed_filter(w, tile)
@@ -48,16 +51,16 @@ def _infer(x: TensorType, u: TensorType, **attrs: object) -> TensorType:
 
 def test_type() -> None:
     have = _infer(
-        tensor((2, 5, 8, 12), "float32"), tensor((7, 5, 6, 4), "float32"),
+        tensor((2, 5, 9, 12), "float32"), tensor((7, 5, 6, 4), "float32"),
         tile=(4, 2), padding=(1, 1, 1, 1),
     )  # fmt: skip
-    assert have == tensor((2, 7, 8, 12), "float32")
+    assert have == tensor((2, 7, 9, 12), "float32")
 
 
 @pytest.mark.parametrize(
     ("x", "u", "tile", "code", "says"),
     [
-        ((1, 5, 9, 8), (7, 5, 6, 6), (4, 4), "shape-mismatch", "whole tiles of 4x4"),
+        ((1, 5, 0, 8), (7, 5, 6, 6), (4, 4), "shape-mismatch", "as large as the filter"),
         ((1, 4, 8, 8), (7, 5, 6, 6), (4, 4), "shape-mismatch", "5 channels"),
         ((1, 5, 8, 8), (7, 5, 3, 3), (4, 4), "shape-mismatch", "transformed for tiles of 4x4"),
         ((1, 5, 8, 8), (7, 5, 5, 5), (3, 3), "bad-attribute", "2 or 4"),

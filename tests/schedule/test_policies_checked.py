@@ -95,6 +95,7 @@ CASES: dict[str, tuple[Build, tuple[int | Var, ...], str]] = {
     "winograd_pieces": (_conv(19, 40, padding=(1, 1, 1, 1)), (1, 40, 12, 6), "conv2d_winograd"),
     "winograd_blocks": (_conv(64, 16), (1, 16, 58, 58), "conv2d_winograd"),
     "winograd_panels": (_conv(64, 64, padding=(1, 1, 1, 1)), (1, 64, 16, 16), "conv2d_winograd"),
+    "winograd_overhang": (_conv(19, 40, padding=(1, 1, 1, 1)), (1, 40, 13, 7), "conv2d_winograd"),
     "depthwise": (_conv(32, 1, padding=(1, 1, 1, 1), groups=32), (1, 32, 7, 7), "conv2d_depthwise"),
     "depthwise_large": (_conv(19, 1, 5, groups=19), (1, 19, 9, 9), "conv2d_depthwise"),
     "linear": (_linear(64, 96), (7, 64), "linear_packed"),

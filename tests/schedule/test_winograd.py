@@ -36,7 +36,8 @@ def _residual(g, x):  # noqa: ANN001, ANN202
 
 def build() -> Battery:
     b = Battery()
-    shapes = [(16, 16, 4, 4), (24, 40, 8, 12), (48, 19, 12, 4), (33, 70, 4, 28), (5, 3, 8, 8)]
+    shapes = [(16, 16, 4, 4), (24, 40, 8, 12), (48, 19, 12, 4), (33, 70, 4, 28), (5, 3, 8, 8),
+              (16, 32, 7, 7), (40, 24, 13, 10), (20, 33, 3, 27), (16, 16, 1, 2)]  # fmt: skip
     for k, (o, c, h, w) in enumerate(shapes):
         for tile in ((2, 2), (4, 4), (4, 2)):
             name = f"{k}_{tile[0]}x{tile[1]}"
@@ -45,9 +46,14 @@ def build() -> Battery:
     b.add("lopsided", _layer(16, 16, (4, 4), (2, 0, 0, 2)), (1, 16, 8, 8), tolerance=2e-5)
     b.add("batch", _layer(20, 16, (4, 4)), (N, 16, 8, 8), sizes=[{"N": n} for n in (1, 3)],
           tolerance=2e-5)  # fmt: skip
+    b.add("valid_overhang", _layer(16, 16, (4, 2), (0, 0, 0, 0)), (1, 16, 5, 11), tolerance=2e-5)
+    b.add("lopsided_overhang", _layer(16, 16, (4, 4), (0, 2, 1, 0)), (1, 16, 8, 9), tolerance=2e-5)
     b.add("residual", _residual, (2, 24, 8, 8), tolerance=2e-5)
+    b.add("residual_overhang", _residual, (2, 24, 13, 9), tolerance=2e-5)
     b.add("blocks_are_tasks", _layer(64, 48, (4, 4)), (1, 48, 56, 56), tolerance=2e-5)
     b.add("panels_are_tasks", _layer(128, 128, (4, 4)), (1, 128, 28, 28), tolerance=2e-5)
+    b.add("blocks_overhang", _layer(64, 48, (4, 4)), (1, 48, 55, 54), tolerance=2e-5)
+    b.add("panels_overhang", _layer(128, 128, (4, 4)), (1, 128, 27, 27), tolerance=2e-5)
     b.add("chosen", lambda g, x: g.relu(g.conv2d(x, rand(64, 64, 3, 3), padding=SAME)),
           (1, 64, 24, 24), tolerance=2e-5)  # fmt: skip
     return b
