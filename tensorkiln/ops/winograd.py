@@ -43,6 +43,8 @@ POINTS: dict[int, tuple[float, ...]] = {
     4: (0.0, 2 / 3, -2 / 3, 3 / 2, -3 / 2),
 }
 TAPS = 3
+# What a kernel may take of the stack for one block of tiles.
+_SCRATCH_BYTES = 900 << 10
 
 
 @cache
@@ -66,6 +68,12 @@ def transformed_filter(w: np.ndarray, tile: Sequence[int]) -> np.ndarray:
     g, h = (matrices(m)[1] for m in tile)
     flat = w.astype(np.float64).reshape(-1, TAPS * TAPS) @ np.kron(g, h).T
     return flat.reshape(*w.shape[:2], len(g), len(h)).astype(w.dtype)
+
+
+def tiles_at_once(products: int, input_blocks: int, lanes: int, vectors: int = 2) -> int:
+    """How many tiles a kernel transforms before it multiplies: whose inputs in float32, and the
+    products of a panel of `vectors` vectors of filters, it can hold. One at least."""
+    return max(1, _SCRATCH_BYTES // (products * (input_blocks + vectors) * lanes * 4))
 
 
 def winograd_tile(a: Attrs) -> tuple[int, int]:

@@ -24,12 +24,17 @@ def max_rows(target: Target, vectors: int) -> int:
     return max(1, (free - spare - copies) // vectors)
 
 
-def spatial_tile(target: Target, vectors: int, height: int, width: int) -> tuple[int, int]:
-    """(rows, columns) of output pixels per register tile with the fewest estimated cycles.
+def tile_cycles(rows: int, vectors: int) -> float:
+    """Estimated cycles that one term of the sums of a tile takes.
 
-    A step of one input channel costs rows * columns * vectors multiply-adds and rows * columns
-    broadcasts plus `vectors` loads, two of each a cycle; a tile costs some overhead.
+    There are rows * vectors multiply-adds, and rows broadcasts plus `vectors` loads, two of each a
+    cycle; a tile costs some overhead.
     """
+    return max(rows * vectors, rows + vectors, 8) / 2 + 0.7
+
+
+def spatial_tile(target: Target, vectors: int, height: int, width: int) -> tuple[int, int]:
+    """(rows, columns) of output pixels per register tile with the fewest estimated cycles."""
     limit = max_rows(target, vectors)
     best: tuple[float, int, int] | None = None
     for cols in range(1, min(width, limit) + 1):
@@ -37,9 +42,7 @@ def spatial_tile(target: Target, vectors: int, height: int, width: int) -> tuple
             cost = 0.0
             for _, row_count, r in tiles(height, rows):
                 for _, col_count, c in tiles(width, cols):
-                    pixels = r * c
-                    step = max(pixels * vectors, pixels + vectors, 8) / 2 + 0.7
-                    cost += row_count * col_count * step
+                    cost += row_count * col_count * tile_cycles(r * c, vectors)
             key = (cost, rows, -cols)
             if best is None or key < best:
                 best = key

@@ -1,26 +1,27 @@
 """Winograd convolution on channel blocks: transforms around a product that stays in registers.
 
 Blocks of tiles go through all three steps while their values are in the second-level cache.
-Blocks are the tasks of threads; where there are few, panels of output channels are. The program is
-in winograd_program.py.
+Blocks are the tasks of threads where the weights are cached as well; else there are few blocks, and
+the panels of output channels of each are the tasks. The program is in winograd_program.py.
 """
 
 from __future__ import annotations
 
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.ir.expr import int_value
-from tensorkiln.schedule.build import PARALLEL_WORK
+from tensorkiln.ops.winograd import tiles_at_once
+from tensorkiln.schedule.build import PARALLEL_WORK, tiles
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import is_role, made, sink
-from tensorkiln.schedule.tile import max_rows
+from tensorkiln.schedule.tile import max_rows, tile_cycles
 from tensorkiln.schedule.winograd_program import Winograd, winograd_program
 from tensorkiln.target import Target
 
-# With fewer blocks than this, threads share the panels of each block instead.
-_FEW_BLOCKS = 8
-# What a block of tiles may take of the stack, and of the second-level cache.
-_STACK, _CACHED = 900 << 10, 0.75
+# What a block of tiles and all weights may take of the second-level cache.
+_CACHED = 0.75
+# Blocks or panels are dealt to this many threads, or one.
+_THREADS = 2
 
 
 def schedule_winograd(group: Group, target: Target, check: bool = False) -> Schedule:
@@ -30,22 +31,21 @@ def schedule_winograd(group: Group, target: Target, check: bool = False) -> Sche
     """
     _require_packed(group)
     c = Winograd(group)
-    s = Schedule(winograd_program(c), check=check)
     rows = max_rows(target, c.vectors)
-    size, by_blocks = _block(c, target, rows)
-    s.split_even("t", size)
+    blocks, by_blocks = _blocks(c, target, rows)
+    size = c.cut(blocks)
+    s = Schedule(winograd_program(c), check=check)
+    block, _ = made(s.split("t", size))
     shared = (int_value(c.ot.shape[0]) or 1) * c.work > PARALLEL_WORK
     if shared and by_blocks:
-        s.parallel("t_0")
-    tiles = [s.children(loop)[0] for loop in s.loops() if loop in ("t_0", "t_tail_0")]
-    for tile in tiles:
-        s.fission(tile)
+        s.parallel(block)
+    (tile,) = s.children(block)
+    s.fission(tile)
     s.transform_layout("V", "t, x, b, l -> x, b, t, l")
     for loop in [name for name in s.loops() if is_role(name, "c")]:
         # Four steps a basic block: more and LLVM's scheduler hoists loads until it spills.
         s.unroll(made(s.split(loop, 4))[1] if c.lanes > 4 else loop)
-    for tile in tiles:
-        _steps(s, tile, rows, shared and not by_blocks)
+    _steps(s, tile, rows, shared and not by_blocks)
     s.set_scope("part", "register")
     return s
 
@@ -60,23 +60,28 @@ def _require_packed(group: Group) -> None:
         )
 
 
-def _block(c: Winograd, target: Target, rows: int) -> tuple[int, bool]:
-    """Tiles that go through all steps at once; whether such blocks are the tasks of threads."""
+def _blocks(c: Winograd, target: Target, rows: int) -> tuple[int, bool]:
+    """How many blocks of tiles go through all steps, one at a time; whether they are the tasks of
+    threads, or the panels of each block are."""
+    largest = tiles_at_once(c.products, c.input_blocks, c.lanes, c.vectors)
+    fewest = -(-c.tiles // largest)
     tile_bytes = c.products * c.lanes * (c.input_blocks + c.vectors) * 4
-    weights = c.products * c.channels * c.input_blocks * c.lanes * 4
-    largest = max(1, _STACK // tile_bytes)
-    # Weights that are not cached are read once a block, during that many times their products.
-    cached = target.l2_bytes * _CACHED - weights >= rows * tile_bytes
-    most = min(largest, c.tiles // _FEW_BLOCKS, 3 * rows)
-    sizes = [n for n in range(1, most + 1) if c.tiles % n == 0 and (cached or n >= rows)]
-    if sizes:
-        best = max(sizes, key=lambda n: (n / -(-n // rows), -n))
-        if 2 * best > rows:
-            return best, True
-    # Blocks of two sizes are two pieces of code, with a stack each.
-    pieces = next(n for n in range(1, c.tiles + 1)
-                  if sum({c.tiles // n, -(-c.tiles // n)}) <= largest)  # fmt: skip
-    return -(-c.tiles // pieces), False
+    weights = c.products * c.panels * c.vectors * c.input_blocks * c.lanes**2 * 4
+
+    def cost(choice: tuple[int, bool]) -> float:
+        blocks, by_blocks = choice
+        tasks = blocks if by_blocks else c.panels
+        idle = -(-tasks // _THREADS) * _THREADS / tasks
+        tiled = sum(n * tile_cycles(size, c.vectors)
+                    for _, n, size in tiles(-(-c.tiles // blocks), rows))  # fmt: skip
+        return blocks * tiled * (1 + idle)
+
+    choices = [(fewest, False), (fewest, True)]
+    # Weights that are not cached are read again for each block: then there are as few as can be.
+    for size in range(rows // 2 + 1, min(largest, 3 * rows, c.tiles) + 1):
+        if weights + size * tile_bytes <= target.l2_bytes * _CACHED:
+            choices.append((-(-c.tiles // size), True))
+    return min(choices, key=cost)
 
 
 def _steps(s: Schedule, tile: str, rows: int, parallel: bool) -> None:
@@ -85,9 +90,9 @@ def _steps(s: Schedule, tile: str, rows: int, parallel: bool) -> None:
     (block,), (panel,) = s.children(inputs), s.children(panels)
     s.reorder(block, inputs)
     s.reorder(panel, panels)
-    if parallel:
-        s.parallel(block)
-        s.parallel(panel)
+    for tasks in (block, panel):
+        if parallel and int_value(s.loop(panel).extent) != 1:
+            s.parallel(tasks)
     _vectors(s, inputs)
     products, outputs = panels, made(s.fission(panels))[-1]
     (value,) = s.children(products)

@@ -58,9 +58,16 @@ class Winograd(ChannelBlocks):
         self.products = self.inner[0] * self.inner[1]
         self.columns = -(-self.width // self.tile[1])
         self.tiles = -(-self.height // self.tile[0]) * self.columns
+        self.all_tiles = self.tiles
         self.input_blocks = -(-size_of(self.xt.shape[1]) // self.lanes)
         # Multiply-adds of one image; eight count as one scalar operation.
         self.work = self.tiles * self.products * self.channels * self.input_blocks * self.lanes // 8
+
+    def cut(self, blocks: int) -> int:
+        """Cut the tiles into equal blocks, the last of which may hold some below the image."""
+        size = -(-self.tiles // blocks)
+        self.all_tiles = size * blocks
+        return size
 
     def corner(self, t: Expr) -> tuple[Expr, Expr]:
         """Row and column of the first output of a tile."""
@@ -72,11 +79,9 @@ class Winograd(ChannelBlocks):
         Past the last one that is stored, the last one: it is zero where there is a halo, and no
         output that is kept depends on it.
         """
-        size, tile = (self.height, self.width)[dim], self.tile[dim]
         last = size_of(self.xt.shape[2 + dim]) - 1 + self.xt.memory.halo(2 + dim)
-        most = (size - 1) // tile * tile + tile + TAPS - 2 - self.pad[dim]
         at = corner + (as_expr(i) - self.pad[dim])
-        return at if most <= last else minimum(at, last)
+        return at if self.reach(dim) + TAPS - 2 - self.pad[dim] <= last else minimum(at, last)
 
     def input(self, n: Expr, block: Expr, lane: Expr, h: Expr, w: Expr) -> Load:
         """An input."""
@@ -87,10 +92,14 @@ class Winograd(ChannelBlocks):
 
     def kept(self, corner: Expr, i: ExprLike, dim: int, body: Stmt) -> Stmt:
         """`body` where row (0) or column (1) `i` of a tile is one of the image's."""
-        size, tile, at = (self.height, self.width)[dim], self.tile[dim], int_value(as_expr(i))
-        if size % tile == 0 or (at is not None and at < size % tile):
-            return body
-        return If(simplify(corner + as_expr(i)) < size, body)
+        size, last, at = (self.height, self.width)[dim], self.tile[dim] - 1, int_value(as_expr(i))
+        inside = self.reach(dim) - (last - (last if at is None else at)) <= size
+        return body if inside else If(simplify(corner + as_expr(i)) < size, body)
+
+    def reach(self, dim: int) -> int:
+        """Rows (0) or columns (1) that the tiles cover."""
+        tiles = (-(-self.all_tiles // self.columns), self.columns)[dim]
+        return tiles * self.tile[dim]
 
     def summands(self) -> tuple[int, int, int]:
         """Blocks of input channels per piece, whole pieces, blocks of the last short one."""
@@ -174,7 +183,7 @@ def winograd_program(c: Winograd) -> PrimFunc:
 
     def image(n: Expr) -> Stmt:
         border = loop("border", c.panels, lambda p: c.border(n, p))
-        return seq(border, _loop("t", c.tiles, lambda t: tile(n, t)))
+        return seq(border, _loop("t", c.all_tiles, lambda t: tile(n, t)))
 
     return PrimFunc(
         c.group.name, c.group.params, loop("n", c.ot.shape[0], image),

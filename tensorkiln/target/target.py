@@ -155,6 +155,12 @@ class Target:
         """Second-level cache of one core."""
         return self._number("l2_bytes")
 
+    @property
+    def winograd(self) -> int:
+        """Largest tile of Winograd convolutions, 0 for none; 4 where it is not given."""
+        value = self["winograd"]
+        return value if isinstance(value, int) else 4
+
     # -- questions -------------------------------------------------------------------------------
 
     @property

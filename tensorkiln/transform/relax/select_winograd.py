@@ -11,21 +11,23 @@ Needs: canonical conv2d with constant weights; run before `assign_layouts`, whic
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Constant, Function, TensorType, constant
 from tensorkiln.ops import call as op_call
-from tensorkiln.ops.winograd import POINTS, TAPS, transformed_filter
+from tensorkiln.ops.winograd import POINTS, TAPS, tiles_at_once, transformed_filter
 from tensorkiln.target import Target
 
-# Where a target says nothing: none, as long as not every model of the conformance rows was checked
-# with it.
-_LARGEST = 0
-# Estimates count vector multiply-adds. Those of short sums take longer than those of direct ones,
-# a weight that comes from memory as long as one (per lane), the transforms of one vector eight.
-_PRODUCT, _LOAD, _TRANSFORM = 1.12, 1.0, 8.0
+# Estimates count vector multiply-adds, and how long other things take compared to them. Products
+# of short sums take longer than those of direct ones, fewer than seven at a time wait for their
+# weights, and the transforms of a vector take this long.
+_PRODUCT, _FEWEST, _INPUT, _OUTPUT = 1.15, 7, 7.6, 3.6
+# Direct sums hide the time in which their weights come from memory. Of transformed ones it shows
+# this much for a vector: on Cascade Lake (11 GB/s for a core), and where cores get more (28 GB/s).
+_READ, _READ_BY_CPU = 22.0, {"znver4": 2.5}
 # Winograd must be this much faster: it is a little less precise.
 _GAIN = 0.85
 
@@ -38,17 +40,28 @@ class SelectWinograd:
 
     def __call__(self, mod: IRModule) -> IRModule:
         """Run the pass."""
-        given = self.target["winograd"]
-        largest = _LARGEST if given is None else int(given)  # type: ignore[arg-type]
-        sizes = [m for m in POINTS if m <= largest]
-        lanes = self.target.vector_lanes("float32")
-        return mod.map_graphs(lambda f: _function(f, sizes, lanes)) if sizes else mod
+        sizes = [m for m in POINTS if m <= self.target.winograd]
+        costs = Costs.of(self.target)
+        return mod.map_graphs(lambda f: _function(f, sizes, costs)) if sizes else mod
 
 
-def _function(f: Function, sizes: list[int], lanes: int) -> Function:
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Lanes of a vector; multiply-adds in the time that reading one vector from memory adds."""
+
+    lanes: int
+    read: float
+
+    @staticmethod
+    def of(target: Target) -> Costs:
+        """Those of a target's processor."""
+        return Costs(target.vector_lanes("float32"), _READ_BY_CPU.get(target.mcpu, _READ))
+
+
+def _function(f: Function, sizes: list[int], costs: Costs) -> Function:
     made: dict[tuple[int, tuple[int, int]], Constant] = {}
     bindings = tuple(
-        replace(b, value=_rewritten(b, sizes, lanes, made)) if _fits(b) else b for b in f.bindings
+        replace(b, value=_rewritten(b, sizes, costs, made)) if _fits(b) else b for b in f.bindings
     )
     same = all(new.value is old.value for new, old in zip(bindings, f.bindings, strict=True))
     return f if same else replace(f, bindings=bindings)
@@ -73,7 +86,7 @@ def _fits(b: Binding) -> bool:
 def _rewritten(
     b: Binding,
     sizes: list[int],
-    lanes: int,
+    costs: Costs,
     made: dict[tuple[int, tuple[int, int]], Constant],
 ) -> Call:
     call = b.value
@@ -82,7 +95,7 @@ def _rewritten(
     assert isinstance(w, Constant)
     outputs, inputs = (int_value(d) or 0 for d in w.type.shape[:2])
     height, width = (int_value(d) or 0 for d in b.var.tensor.shape[2:])
-    tile = fastest_tile(inputs, outputs, height, width, sizes, lanes)
+    tile = fastest_tile(inputs, outputs, height, width, sizes, costs)
     if tile is None:
         return call
     key = (id(w), tile)
@@ -95,21 +108,21 @@ def _rewritten(
 
 
 def fastest_tile(
-    inputs: int, outputs: int, height: int, width: int, sizes: list[int], lanes: int
+    inputs: int, outputs: int, height: int, width: int, sizes: list[int], costs: Costs
 ) -> tuple[int, int] | None:
     """The output tile with the least estimated time; None for the direct sums."""
-    if inputs < lanes or outputs < lanes:
+    if inputs < costs.lanes or outputs < costs.lanes:
         return None
-    blocks = -(-outputs // lanes)
-    best, least = None, _GAIN * height * width * TAPS * TAPS * inputs * blocks
-    for rows in sizes:
-        for columns in sizes:
-            tiles = -(-height // rows) * -(-width // columns)
-            products = (rows + TAPS - 1) * (columns + TAPS - 1)
-            vectors = products * (-(-inputs // lanes) + blocks)
-            weights = products * inputs * blocks
-            work = max(_PRODUCT * tiles * weights, _LOAD * lanes * weights)
-            cost = work + _TRANSFORM * tiles * vectors
-            if cost < least:
-                best, least = (rows, columns), cost
+    of, to = -(-inputs // costs.lanes), -(-outputs // costs.lanes)
+    vectors = of * costs.lanes * to  # of weights, per tap or product
+    best, least = None, _GAIN * TAPS * TAPS * vectors * height * width
+    for tile in itertools.product(sizes, sizes):
+        tiles = -(-height // tile[0]) * -(-width // tile[1])
+        products = (tile[0] + TAPS - 1) * (tile[1] + TAPS - 1)
+        # Weights are read again for each block of tiles.
+        blocks = -(-tiles // tiles_at_once(products, of, costs.lanes))
+        work = vectors * (_PRODUCT * max(tiles, _FEWEST) + costs.read * blocks)
+        cost = products * (work + tiles * (_INPUT * of + _OUTPUT * to))
+        if cost < least:
+            best, least = tile, cost
     return best
