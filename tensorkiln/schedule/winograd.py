@@ -97,9 +97,14 @@ def _steps(s: Schedule, tile: str, rows: int, parallel: bool) -> None:
     products, outputs = panels, made(s.fission(panels))[-1]
     (value,) = s.children(products)
     s.reorder(value, products)
-    s.split_even(products, rows)
-    for outer in s.children(value):
-        sink(s, *s.children(outer))
+    parts = [products, *made(s.fission(products))] if len(s.children(products)) > 1 else [products]
+    for part in parts:
+        # The weights of a piece stay in the first-level cache for all tiles of a block.
+        (piece,) = s.children(part)
+        s.reorder(piece, part)
+        s.split_even(part, rows)
+        for outer in s.children(piece):
+            sink(s, *s.children(outer))
     _vectors(s, outputs)
 
 

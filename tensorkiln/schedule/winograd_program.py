@@ -258,11 +258,14 @@ def _products(c: Winograd, v: Buffer, made: Buffer, panel: Expr) -> Stmt:
                 ),
             )
 
+        def pieces(lo: int, count: int, blocks: int) -> Stmt | None:
+            at: Callable[[Expr], Expr] = lambda i: simplify((i + lo) * size)  # noqa: E731
+            return _loop("piece", count, lambda i: piece(at(i), blocks, lo == 0)) if count else None
+
         if not whole:
-            return piece(IntImm(0), rest, True)
-        others = loop("piece", whole - 1, lambda i: piece(simplify((i + 1) * size), size, False))
-        last = piece(as_expr(whole * size), rest, False) if rest else None
-        return seq(piece(IntImm(0), size, True), others, last)
+            return seq(pieces(0, 1, rest))
+        last = pieces(whole, 1, rest) if rest else None
+        return seq(pieces(0, 1, size), pieces(1, whole - 1, size), last)
 
     return loop("x", c.products, value)
 
