@@ -33,7 +33,7 @@ CONV = {"strides": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1), "groups"
 
 def network(g: Any, x: Any) -> Any:
     h = g.relu(g.conv2d(x, rand(16, 3, 3, 3), **CONV))
-    r = g.conv2d(h, rand(16, 16, 3, 3, seed=1), **CONV)
+    r = g.conv2d(h, rand(16, 16, 5, 5, seed=1), **{**CONV, "padding": (2, 2, 2, 2)})
     h = g.relu(g.add(r, h))
     h = g.mean(g.max_pool2d(h, kernel=(2, 2), strides=(2, 2)), axes=(2, 3), keepdims=False)
     return g.softmax(g.matmul(h, rand(16, 5)), axis=-1)

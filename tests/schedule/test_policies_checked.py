@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tensorkiln.ir.expr import Var
+from tensorkiln.ir.relax import constant
+from tensorkiln.ops.winograd import transformed_filter
 from tensorkiln.schedule.conv2d_program import Conv, conv2d_program
 from tensorkiln.schedule.lower import schedule_group, trace_of
 from tensorkiln.schedule.primitives import Schedule, replay
@@ -13,14 +15,21 @@ from tensorkiln.target import Target
 from tests.schedule.groups import groups_of
 from tests.transform.graphs import Build, graph, rand
 
-AVX512 = Target({"kind": "llvm", "mcpu": "x86-64-v4", "winograd": 4})
-AVX2 = Target({"kind": "llvm", "mcpu": "x86-64-v3", "winograd": 4})
+AVX512 = Target({"kind": "llvm", "mcpu": "x86-64-v4", "winograd": 0})
+AVX2 = Target({"kind": "llvm", "mcpu": "x86-64-v3", "winograd": 0})
 N, S = Var("N"), Var("S")
 
 
 def _conv(filters: int, channels: int, size: int = 3, **attrs: object) -> Build:
     return lambda g, x: g.relu(
         g.conv2d(x, rand(filters, channels, size, size), rand(filters), **attrs)
+    )
+
+
+def _winograd(filters: int, channels: int, pad: int = 1) -> Build:
+    u = constant(transformed_filter(rand(filters, channels, 3, 3).array, (4, 4)))
+    return lambda g, x: g.relu(
+        g.winograd_conv2d(x, u, rand(filters), tile=(4, 4), padding=(pad,) * 4)
     )
 
 
@@ -91,11 +100,11 @@ CASES: dict[str, tuple[Build, tuple[int | Var, ...], str]] = {
     "conv_parallel": (_conv(64, 64, padding=(1, 1, 1, 1)), (1, 64, 15, 15), "conv2d_direct"),
     "conv_batch": (_conv(16, 16), (N, 16, 6, 6), "conv2d_direct"),
     "conv_grouped": (_conv(32, 8, groups=4), (1, 32, 5, 5), "conv2d_direct"),
-    "winograd": (_conv(32, 32, padding=(1, 1, 1, 1)), (N, 32, 8, 8), "conv2d_winograd"),
-    "winograd_pieces": (_conv(19, 40, padding=(1, 1, 1, 1)), (1, 40, 12, 6), "conv2d_winograd"),
-    "winograd_blocks": (_conv(64, 16), (1, 16, 58, 58), "conv2d_winograd"),
-    "winograd_panels": (_conv(64, 64, padding=(1, 1, 1, 1)), (1, 64, 16, 16), "conv2d_winograd"),
-    "winograd_overhang": (_conv(19, 40, padding=(1, 1, 1, 1)), (1, 40, 13, 7), "conv2d_winograd"),
+    "winograd": (_winograd(32, 32), (N, 32, 8, 8), "conv2d_winograd"),
+    "winograd_pieces": (_winograd(19, 72), (1, 72, 12, 6), "conv2d_winograd"),
+    "winograd_blocks": (_winograd(64, 16, 0), (1, 16, 62, 58), "conv2d_winograd"),
+    "winograd_panels": (_winograd(64, 64), (1, 64, 16, 16), "conv2d_winograd"),
+    "winograd_overhang": (_winograd(19, 40), (1, 40, 13, 7), "conv2d_winograd"),
     "depthwise": (_conv(32, 1, padding=(1, 1, 1, 1), groups=32), (1, 32, 7, 7), "conv2d_depthwise"),
     "depthwise_large": (_conv(19, 1, 5, groups=19), (1, 19, 9, 9), "conv2d_depthwise"),
     "linear": (_linear(64, 96), (7, 64), "linear_packed"),

@@ -117,12 +117,12 @@ def both() -> Executor:
     b = Battery()
     for k, layer in enumerate(LAYERS):
         c, _, h, w = layer
-        filters = _filters(layer)
-        b.add(f"direct_{k}", lambda g, x, f=filters: g.conv2d(x, constant(f), padding=SAME),
-              (1, c, h, w))  # fmt: skip
+        f = _filters(layer)
+        b.add(f"direct_{k}", lambda g, x, w=constant(f): g.conv2d(x, w, padding=SAME), (1, c, h, w))
         for t in TILES:
-            u = constant(ops.winograd.transformed_filter(filters, t))
-            b.add(f"winograd_{t[0]}{t[1]}_{k}", lambda g, x, u=u, t=t: g.winograd_conv2d(x, u, tile=t, padding=SAME),
+            u = constant(ops.winograd.transformed_filter(f, t))
+            b.add(f"winograd_{t[0]}{t[1]}_{k}",
+                  lambda g, x, u=u, t=t: g.winograd_conv2d(x, u, tile=t, padding=SAME),
                   (1, c, h, w))  # fmt: skip
     exe = b.compile(Target("native").replace(winograd=0))
     kinds = [kernel.kernel_class for kernel in exe.kernels]
