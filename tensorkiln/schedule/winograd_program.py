@@ -52,7 +52,7 @@ class Winograd(ChannelBlocks):
         self.x, self.u = group.buffers[x], group.buffers[u]
         self.xt = x.tensor
         self.set_panels(u.tensor.memory.axes[-1].modulus // self.lanes)
-        self.pad = self.call.attrs.padding[:2]
+        self.pad: tuple[int, int] = self.call.attrs.padding[:2]
         self.tile: tuple[int, int] = self.call.attrs.tile
         self.inner = (self.tile[0] + TAPS - 1, self.tile[1] + TAPS - 1)
         self.products = self.inner[0] * self.inner[1]

@@ -118,7 +118,8 @@ def both() -> Executor:
     for k, layer in enumerate(LAYERS):
         c, _, h, w = layer
         f = _filters(layer)
-        b.add(f"direct_{k}", lambda g, x, w=constant(f): g.conv2d(x, w, padding=SAME), (1, c, h, w))
+        b.add(f"direct_{k}", lambda g, x, f=f: g.conv2d(x, constant(f), padding=SAME),
+              (1, c, h, w))  # fmt: skip
         for t in TILES:
             u = constant(ops.winograd.transformed_filter(f, t))
             b.add(f"winograd_{t[0]}{t[1]}_{k}",
