@@ -56,8 +56,8 @@ class Winograd(ChannelBlocks):
         self.tile: tuple[int, int] = self.call.attrs.tile
         self.inner = (self.tile[0] + TAPS - 1, self.tile[1] + TAPS - 1)
         self.products = self.inner[0] * self.inner[1]
-        self.columns = -(-self.width // self.tile[1])
-        self.tiles = -(-self.height // self.tile[0]) * self.columns
+        self.columns: int = -(-self.width // self.tile[1])
+        self.tiles: int = -(-self.height // self.tile[0]) * self.columns
         self.all_tiles = self.tiles
         self.input_blocks = -(-size_of(self.xt.shape[1]) // self.lanes)
         # Multiply-adds of one image; eight count as one scalar operation.
@@ -92,9 +92,9 @@ class Winograd(ChannelBlocks):
 
     def kept(self, corner: Expr, i: ExprLike, dim: int, body: Stmt) -> Stmt:
         """`body` where row (0) or column (1) `i` of a tile is one of the image's."""
-        size, last, at = (self.height, self.width)[dim], self.tile[dim] - 1, int_value(as_expr(i))
-        inside = self.reach(dim) - (last - (last if at is None else at)) <= size
-        return body if inside else If(simplify(corner + as_expr(i)) < size, body)
+        size, tile, at = (self.height, self.width)[dim], self.tile[dim], int_value(as_expr(i))
+        furthest = self.reach(dim) - tile + (tile - 1 if at is None else at)
+        return body if furthest < size else If(simplify(corner + as_expr(i)) < size, body)
 
     def reach(self, dim: int) -> int:
         """Rows (0) or columns (1) that the tiles cover."""
