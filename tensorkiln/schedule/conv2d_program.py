@@ -61,7 +61,7 @@ class Conv(ChannelBlocks):
         self.blocked = self.xt.memory.block(1)
         self.step = 1 if self.depthwise else (axes[-2].modulus or 1) * self.together
         if self.together > 1:
-            shape = (*self.w.shape[:-2], as_expr(self.nr * self.together))
+            shape = (*self.wt.physical_shape[:-2], as_expr(self.nr * self.together))
             self.w = group.buffers[w] = replace(self.w, shape=shape)
         self.window = self._window()
         # Multiply-adds of one image; eight count as one scalar operation.

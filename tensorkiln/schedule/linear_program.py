@@ -39,7 +39,7 @@ class Linear:
         self.together = TOGETHER.get(w.tensor.dtype.name, 1)
         self.nr = axes[-2 if self.together > 1 else -1].modulus
         if self.together > 1:
-            shape = (*self.w.shape[:-2], as_expr(self.nr * self.together))
+            shape = (*w.tensor.physical_shape[:-2], as_expr(self.nr * self.together))
             self.w = group.buffers[w] = replace(self.w, shape=shape)
         self.xt = x.tensor
         self.k = static(w.tensor.shape[-2], "reduction extent of linear")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tensorkiln.ir.expr import Var
-from tensorkiln.ir.relax import constant
+from tensorkiln.ir.relax import Constant, constant
 from tensorkiln.ops.winograd import transformed_filter
 from tensorkiln.schedule.conv2d_program import Conv, conv2d_program
 from tensorkiln.schedule.lower import schedule_group, trace_of
@@ -92,6 +93,26 @@ def _plain(g, x):  # noqa: ANN001, ANN202
     return g.conv2d(x, rand(21, 3, 1, 1))
 
 
+def _bytes(*shape: int) -> Constant:
+    return constant(np.random.default_rng(shape).integers(-128, 128, shape).astype(np.int8))
+
+
+def _quantised(op: str, *weights: int, **attrs: object) -> Build:
+    """A product of uint8 and int8, requantised."""
+    zero, none = constant(np.array(3, np.uint8)), constant(np.array(0, np.int32))
+
+    def build(g, x):  # noqa: ANN001, ANN202
+        y = g.emit(op, g.quantize(x, 0.05, zero), _bytes(*weights), **attrs)
+        return g.quantize(g.relu(g.dequantize(y, 0.01, none)), 0.5, zero)
+
+    return build
+
+
+def _of_activations(g, x):  # noqa: ANN001, ANN202
+    y = g.cast(x, dtype="int16")
+    return g.matmul(y, g.transpose(y, axes=(0, 1, 3, 2)), wide=True)
+
+
 # A graph, the shape of its parameter, and the op_class of the group that is meant.
 CASES: dict[str, tuple[Build, tuple[int | Var, ...], str]] = {
     "conv": (_conv(32, 16, padding=(1, 1, 1, 1)), (1, 16, 9, 9), "conv2d_direct"),
@@ -111,6 +132,16 @@ CASES: dict[str, tuple[Build, tuple[int | Var, ...], str]] = {
     "linear_odd": (_linear(37, 41), (13, 37), "linear_packed"),
     "linear_pieces": (_linear(300, 64), (5, 300), "linear_packed"),
     "linear_rows": (_linear(64, 64), (N, 64), "linear_packed"),
+    "conv_bytes": (_quantised("conv2d", 19, 40, 3, 3, padding=(1, 1, 1, 1)), (2, 40, 5, 7),
+                   "conv2d_direct"),
+    "conv_bytes_few": (_quantised("conv2d", 32, 3, 3, 3), (N, 3, 9, 9), "conv2d_direct"),
+    "conv_bytes_grouped": (_quantised("conv2d", 32, 8, 3, 3, groups=4), (1, 32, 5, 5),
+                           "conv2d_direct"),
+    "depthwise_bytes": (_quantised("conv2d", 32, 1, 3, 3, groups=32), (1, 32, 7, 7),
+                        "conv2d_depthwise"),
+    "linear_bytes": (_quantised("linear", 64, 41), (13, 64), "linear_packed"),
+    "linear_bytes_rows": (_quantised("linear", 64, 64), (N, 64), "linear_packed"),
+    "matmul_16": (_of_activations, (2, 3, 9, 16), "matmul_packed"),
     "softmax": (lambda g, x: g.softmax(x), (3, 2, 37), "softmax_rows"),
     "softmax_chains": (lambda g, x: g.softmax(x), (150,), "softmax_rows"),
     "softmax_symbolic": (lambda g, x: g.softmax(x), (N, S), "softmax_rows"),
