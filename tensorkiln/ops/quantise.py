@@ -14,7 +14,22 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tensorkiln.ir.attrs import Attrs
-from tensorkiln.ir.expr import Expr, FloatImm, IntImm, cast, unary
+from tensorkiln.ir.dtype import DType
+from tensorkiln.ir.expr import (
+    Binary,
+    Cast,
+    Expr,
+    FloatImm,
+    IntImm,
+    Unary,
+    cast,
+    const,
+    intrin,
+    maximum,
+    minimum,
+    select,
+    unary,
+)
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops.broadcast import elementwise_program
 from tensorkiln.ops.elementwise import cast_array
@@ -89,10 +104,28 @@ def _infer_dequantize(types: Operands, a: Attrs) -> TensorType:
 
 def _dequantize(xs: Sequence[Expr], a: Attrs) -> Expr:
     x, scale, zero = xs
-    value = cast(x, scale.dtype)
+    whole = _before_cast(x)
+    value = cast(x, scale.dtype) if whole is None else _saturated(whole, x.dtype)
     if not (isinstance(zero, IntImm) and zero.value == 0):
         value = value - cast(zero, scale.dtype)
     return value * scale
+
+
+def _before_cast(x: Expr) -> Expr | None:
+    """The whole number in float32 that `_quantize` makes an integer of, or None."""
+    if not isinstance(x, Cast) or not x.a.dtype.is_float:
+        return None
+    rounded = x.a.a if isinstance(x.a, Binary) and x.a.op == "add" else x.a
+    return x.a if isinstance(rounded, Unary) and rounded.op == "round" else None
+
+
+def _saturated(whole: Expr, dtype: DType) -> Expr:
+    """What the integer would be, without a detour through its type; NaN is 0."""
+    low = 0 if dtype.is_unsigned else -(1 << dtype.bits - 1)
+    high = low + (1 << dtype.bits) - 1
+    if low:
+        whole = select(intrin("isnan", whole), const(0, whole.dtype), whole)
+    return minimum(maximum(whole, const(low, whole.dtype)), const(high, whole.dtype))
 
 
 def _np_dequantize(arrays: Sequence[np.ndarray], a: Attrs) -> np.ndarray:

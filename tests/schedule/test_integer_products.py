@@ -54,6 +54,14 @@ def requantized(g, y: Value, channels: tuple[int, ...]) -> Value:  # noqa: ANN00
     return g.quantize(g.relu(x), one, zero)
 
 
+def _twice(g, y: Value, dtype: str) -> Value:  # noqa: ANN001
+    """What saturates on the way stays so."""
+    zero, none = constant(np.array(5, dtype)), constant(np.array(0, np.int32))
+    one, half = constant(np.array(1, np.float32)), constant(np.array(0.5, np.float32))
+    first = g.quantize(g.dequantize(y, constant(np.array(2**-9, np.float32)), none), one, zero)
+    return g.quantize(g.neg(g.dequantize(first, half, zero)), one, zero)
+
+
 def _convolutions(b: Battery) -> None:
     same, down = {"padding": (1, 1, 1, 1)}, {"padding": (1, 1, 1, 1), "strides": (2, 2)}
     cases = [
@@ -101,6 +109,9 @@ def _layers(b: Battery) -> None:
         b.add(f"linear_requantized_{k}_{n}", lambda g, x, w=weight, n=n: requantized(
             g, g.linear(x, w, bias(n)), (n,)), typed("uint8", N, k), make=bytes_,
             sizes=[{"N": i} for i in (1, 2, 5, 14, 33)])  # fmt: skip
+    for dtype in ("uint8", "int8"):
+        b.add(f"linear_requantized_twice_{dtype}", lambda g, x, d=dtype: _twice(
+            g, g.linear(x, q("int8", 64, 48)), d), typed("uint8", 9, 64), make=bytes_)  # fmt: skip
     b.add("linear_batches", lambda g, x: g.linear(x, q("int8", 64, 50)), typed("uint8", 2, 3, 64),
           make=bytes_)  # fmt: skip
     for m, k, n in ((7, 12, 5), (16, 64, 128), (128, 128, 64), (1, 2, 33)):
