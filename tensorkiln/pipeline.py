@@ -54,6 +54,7 @@ from tensorkiln.transform.relax.outline_dataflow import outline_dataflow
 from tensorkiln.transform.relax.partial_graph_aot import partial_graph_aot
 from tensorkiln.transform.relax.pass_sizes import pass_sizes
 from tensorkiln.transform.relax.plan_memory import plan_memory
+from tensorkiln.transform.relax.select_strassen import SelectStrassen
 from tensorkiln.transform.relax.select_winograd import SelectWinograd
 from tensorkiln.transform.tir.lower_blocks import lower_blocks
 from tensorkiln.transform.tir.vectorize_loops import vectorize_loops
@@ -85,6 +86,7 @@ def relax_passes(target: Target, externals: Sequence[External] = ()) -> list[Pas
         PartitionExternals(target, externals),
         DecomposeAttention(cpu),
         SelectWinograd(cpu),
+        SelectStrassen(cpu),
         AssignLayouts(cpu),
         FuseOps(),
         LowerGroups(cpu),

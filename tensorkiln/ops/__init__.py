@@ -15,6 +15,7 @@ from tensorkiln.ops.op import PATTERNS, REQUIRED, Element, OpDef, Signature, Ten
 from tensorkiln.ops.quantise import QUANTISE
 from tensorkiln.ops.reduction import REDUCTION
 from tensorkiln.ops.shape import SHAPE
+from tensorkiln.ops.strassen import STRASSEN
 from tensorkiln.ops.winograd import WINOGRAD
 
 OPS: dict[str, OpDef] = {
@@ -26,6 +27,7 @@ OPS: dict[str, OpDef] = {
     **NORMALISE,
     **MATMUL,
     **WINOGRAD,
+    **STRASSEN,
     **QUANTISE,
 }
 

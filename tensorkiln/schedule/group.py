@@ -16,7 +16,7 @@ from tensorkiln.ops.op import Element, OpDef, TensorIn
 Bounds = Mapping[Var, tuple[int | None, int | None]]
 
 # Anchors that read an operand of their epilogue only at the element they write.
-_INPLACE = ("conv2d", "winograd_conv2d", "linear")
+_INPLACE = ("conv2d", "winograd_conv2d", "linear", "strassen_linear")
 
 
 def product(extents: tuple[Expr, ...]) -> Expr:

@@ -23,6 +23,7 @@ from tensorkiln.schedule.pool import schedule_pool, supports_pool
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import finished
 from tensorkiln.schedule.rows import schedule_layer_norm, schedule_softmax, supports_rows
+from tensorkiln.schedule.strassen import schedule_parts, schedule_strassen
 from tensorkiln.schedule.winograd import schedule_winograd
 from tensorkiln.target import Target
 
@@ -94,6 +95,10 @@ def choose_schedule(group: Group, target: Target) -> Policy:
         return schedule_depthwise if is_depthwise(call, out) else schedule_conv2d
     if call.op == "winograd_conv2d":
         return schedule_winograd
+    if call.op == "strassen_linear":
+        return schedule_strassen
+    if call.op == "strassen_parts":
+        return schedule_parts
     if call.op in ("linear", "matmul") and supports_linear(call, out):
         return schedule_linear
     if call.op in ("max_pool2d", "avg_pool2d") and supports_pool(group):

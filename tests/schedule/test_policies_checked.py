@@ -58,6 +58,14 @@ def _linear(k: int, n: int) -> Build:
     return lambda g, x: g.relu(g.linear(x, rand(k, n), rand(n)))
 
 
+def _strassen(k: int, n: int) -> Build:
+    def build(g, x):  # noqa: ANN001, ANN202
+        rows = tuple(d.value for d in x.tensor.shape[:-1])
+        return g.relu(g.strassen_linear(g.strassen_parts(x), rand(k, n), rand(n), rows=rows))
+
+    return build
+
+
 def _scaled(g, x):  # noqa: ANN001, ANN202
     y = g.conv2d(x, rand(40, 16, 1, 1))
     return g.conv2d(g.add(g.mul(y, y), y), rand(8, 40, 3, 3), padding=(1, 1, 1, 1))
@@ -142,6 +150,10 @@ CASES: dict[str, tuple[Build, tuple[int | Var, ...], str]] = {
     "linear_bytes": (_quantised("linear", 64, 41), (13, 64), "linear_packed"),
     "linear_bytes_rows": (_quantised("linear", 64, 64), (N, 64), "linear_packed"),
     "matmul_16": (_of_activations, (2, 3, 9, 16), "matmul_packed"),
+    "strassen": (_strassen(64, 64), (7, 64), "linear_strassen"),
+    "strassen_parts": (_strassen(64, 64), (2, 15, 64), "strassen_parts"),
+    "strassen_chunks": (_strassen(512, 64), (13, 512), "linear_strassen"),
+    "strassen_parallel": (_strassen(256, 256), (64, 256), "linear_strassen"),
     "softmax": (lambda g, x: g.softmax(x), (3, 2, 37), "softmax_rows"),
     "softmax_chains": (lambda g, x: g.softmax(x), (150,), "softmax_rows"),
     "softmax_symbolic": (lambda g, x: g.softmax(x), (N, S), "softmax_rows"),

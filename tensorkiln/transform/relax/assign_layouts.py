@@ -31,6 +31,7 @@ from tensorkiln.ir.relax import (
 )  # fmt: skip
 from tensorkiln.ops.channel_window import ChannelWindow
 from tensorkiln.target import Target
+from tensorkiln.transform.relax.select_strassen import PANEL_VECTORS, parts_layout
 
 # Operators that compute in whatever layout their first operand has.
 _KEEPS = ("max_pool2d", "avg_pool2d", "concat", "lrn")
@@ -109,6 +110,10 @@ class _Assign:
             self._linear(b.var, call)
         elif call.op == "matmul" and _is_wide(call):
             self._matmul(b.var, call)
+        elif call.op == "strassen_parts" and _is_float32(call):
+            self._strassen_parts(b.var, call)
+        elif call.op == "strassen_linear" and _is_float32(call):
+            self._strassen_linear(b.var, call)
         elif call.op == "attention" and _is_float32(call):
             self._attention(b.var, call)
         elif self._keeps_blocks(b.var, call):
@@ -230,6 +235,21 @@ class _Assign:
         panels = [f"{column}/{nr}", f"{row}/2", f"{column}%{nr}", f"{row}%2"]
         right = self._convert(w, Layout.parse(" ".join([*batch, *panels])))
         self._emit(var, replace(call, args=(x, right)), None)
+
+    def _strassen_parts(self, var: RVar, call: Call) -> None:
+        half, k = (int_value(d) or 0 for d in var.tensor.shape[1:])
+        operands = (self._plain_value(call.args[0]),)
+        self._emit(var, replace(call, args=operands), parts_layout(half, k, self.target))
+
+    def _strassen_linear(self, var: RVar, call: Call) -> None:
+        parts, w = call.args[:2]
+        if isinstance(w, Constant):
+            nr = self.lanes * PANEL_VECTORS
+            w = self._pack(w, f"B/{nr} A B%{nr}")
+        by_lanes = Layout.parse(f"A/{self.lanes} A%{self.lanes}")
+        bias = [self._convert(b, by_lanes) for b in call.args[2:]]
+        operands = (self.now.get(parts, parts), w, *bias)  # type: ignore[arg-type]
+        self._emit(var, replace(call, args=operands), None)
 
     def _panel_vectors(self, x: Value, columns: int) -> int:
         """Few rows want wide panels (more sums in flight), many rows want what divides evenly."""

@@ -35,7 +35,9 @@ from tensorkiln.ir.visit import extern_names
 from tensorkiln.transform.relax.fuse_rule import FuseRule, decide_edges, parse_rule
 
 # Anchors whose schedules run an elementwise epilogue on each finished element.
-_TAKES_EPILOGUE = ("conv2d", "winograd_conv2d", "linear", "matmul", "layer_norm")
+_TAKES_EPILOGUE = (
+    "conv2d", "winograd_conv2d", "linear", "strassen_linear", "matmul", "layer_norm"
+)  # fmt: skip
 # Operators a many-pass anchor may recompute on every pass over its row.
 _MAX_PROLOGUE = 3
 

@@ -1,0 +1,116 @@
+"""Give large products with constant weights to Strassen's algorithm, where that is faster.
+
+    y = linear(x, w, b)  ->  parts = strassen_parts(x); y = strassen_linear(parts, w, b, rows=...)
+
+Products of the same x share their parts. Seven products of quarters replace eight, and a few
+additions per operand and result come with them: what is won is won on long sums of many rows and
+columns. The target's option `strassen` turns it off, or on for processors on which nobody has
+measured it.
+
+Needs: canonical linear with constant weights; run before `assign_layouts`, which packs them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.layout import Layout
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import Binding, Call, Constant, Function, RVar, TensorType, Value
+from tensorkiln.ops import call as op_call
+from tensorkiln.ops import infer
+from tensorkiln.target import Target
+
+# Processors on which it was measured to be faster. They add beside one multiply-add a cycle.
+_MEASURED = ("znver4",)
+# Vectors of columns in a panel of weights; panels p and p + half of them go together.
+PANEL_VECTORS = 2
+# Terms that one register sums, and whose combined weights fit the first-level cache.
+_CHUNK = 192
+# Fewer rows, columns or terms do not pay for the additions: weights are combined once for all
+# rows, rows once for all columns, results once for all terms. More rows than _MOST do not keep a
+# panel's products in the second-level cache.
+_ROWS, _COLUMNS, _TERMS = 112, 384, 384
+_MOST_ROWS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class SelectStrassen:
+    """Replace linear by strassen_parts and strassen_linear on a target, where that is faster."""
+
+    target: Target
+
+    def __call__(self, mod: IRModule) -> IRModule:
+        """Run the pass."""
+        given = self.target["strassen"]
+        wanted = self.target["mcpu"] in _MEASURED if given is None else given
+        return mod.map_graphs(lambda f: _function(f, self.target)) if wanted else mod
+
+
+def parts_layout(half: int, k: int, target: Target) -> Layout | None:
+    """How the left operands of `half` rows of `k` terms lie: [chunk][7][tile][row][term].
+
+    None where k is no number of whole vectors.
+    """
+    lanes = target.vector_lanes("float32")
+    chunk = _chunk(k, lanes)
+    if not chunk or not half:
+        return None
+    # As many rows as accumulators fit beside the weights, one broadcast and a spare register.
+    most = max(1, (target.num_vector_registers - 2 - PANEL_VECTORS) // PANEL_VECTORS)
+    # A tile costs half a row, and so do rows that only fill the last one.
+    rows = min(range(1, most + 1), key=lambda n: -(-half // n) * (n + 0.5))
+    return Layout.parse(f"C/{chunk} A B/{rows} B%{rows} C%{chunk}")
+
+
+def _chunk(k: int, lanes: int) -> int:
+    """Terms of the sums in one chunk: the most that divide k evenly, in whole vectors; or 0."""
+    step = max(lanes, 4)
+    return max((n for n in range(step, _CHUNK + 1, step) if k % n == 0), default=0)
+
+
+def _function(f: Function, target: Target) -> Function:
+    parts: dict[Value, RVar] = {}
+    bindings: list[Binding] = []
+    for b in f.bindings:
+        call = b.value
+        if not isinstance(call, Call) or not _fits(b, call, target):
+            bindings.append(b)
+            continue
+        x, w, *bias = call.args
+        if x not in parts:
+            made = op_call("strassen_parts", x, span=call.span)
+            name = x.name if isinstance(x, RVar) else "constant"
+            parts[x] = RVar(f"{name}_parts", infer(made))
+            bindings.append(Binding(parts[x], made))
+        rows = tuple(int_value(d) or 0 for d in b.var.tensor.shape[:-1])
+        now = op_call("strassen_linear", parts[x], w, *bias, span=call.span, rows=rows)
+        bindings.append(replace(b, value=now))
+    return f if len(bindings) == len(f.bindings) else replace(f, bindings=tuple(bindings))
+
+
+def _fits(b: Binding, call: Call, target: Target) -> bool:
+    """Whether the algorithm can do it, and is faster."""
+    if call.op != "linear":
+        return False
+    x, w = call.args[:2]
+    if not isinstance(w, Constant) or w.type.dtype.name != "float32":
+        return False
+    assert isinstance(x.type, TensorType)
+    lead = [int_value(d) for d in x.type.shape[:-1]]
+    if None in lead or not lead:
+        return False
+    rows = prod(n or 0 for n in lead)
+    k, n = (int_value(d) or 0 for d in w.type.shape)
+    lanes = target.vector_lanes("float32")
+    whole = k % (2 * lanes) == 0 and n % (2 * PANEL_VECTORS * lanes) == 0
+    large = _ROWS <= rows <= _MOST_ROWS and k >= _TERMS and n >= _COLUMNS
+    # A chunk much shorter than others would join its sums too often. An infinite weight would
+    # make other columns not a number.
+    return whole and large and _chunk(k // 2, lanes) >= _CHUNK // 2 and bool(
+        np.isfinite(w.array).all()
+    )  # fmt: skip
