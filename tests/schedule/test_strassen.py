@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tensorkiln.base.errors import UnsupportedError
+from tensorkiln.ir.expr import Var
 from tensorkiln.ir.relax import RVar, constant
 from tensorkiln.pipeline import compile as compile_module
 from tensorkiln.runtime import Executor
@@ -53,7 +54,7 @@ def build() -> Battery:
     b.add("scaled", _then(64, 64, lambda g, y, s: g.mul(y, s)), (6, 64), (64,),
           tolerance=TOLERANCE)  # fmt: skip
     b.add("panels_are_tasks", _product(512, 512), (65, 512), tolerance=TOLERANCE)
-    b.add("chosen", lambda g, x: g.relu(g.linear(x, rand(384, 384), rand(384))), (113, 384),
+    b.add("chosen", lambda g, x: g.relu(g.linear(x, rand(512, 512), rand(512))), (113, 512),
           tolerance=TOLERANCE)  # fmt: skip
     return b
 
@@ -82,9 +83,7 @@ def test_all_of_them_are_strassen_kernels() -> None:
 
 
 def test_symbolic_rows_keep_direct_sums() -> None:
-    from tensorkiln.ir.expr import Var
-
-    mod = graph(lambda g, x: g.linear(x, rand(384, 384)), x=(Var("M"), 384))
+    mod = graph(lambda g, x: g.linear(x, rand(512, 512)), x=(Var("M"), 512))
     kinds = [k.kernel_class for k in compile_module(mod, NATIVE.replace(strassen=True)).kernels]
     assert kinds == ["linear_packed"]
 

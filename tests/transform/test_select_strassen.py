@@ -29,7 +29,7 @@ def test_layers_of_transformers(m: int, k: int, n: int) -> None:
 
 
 def _infinite() -> Constant:
-    w = rand(384, 384).array.copy()
+    w = rand(512, 512).array.copy()
     w[3, 5] = np.inf
     return c(w)
 
@@ -38,15 +38,16 @@ def _infinite() -> Constant:
     "mod",
     [
         _linear(64, 768, 768),  # weights are combined for too few rows
-        _linear(784, 384, 384),  # a panel's products leave the cache
-        _linear(128, 192, 768),
-        _linear(128, 768, 192),
+        _linear(784, 768, 768),  # a panel's products leave the cache
+        _linear(128, 384, 384),  # few weights
+        _linear(128, 192, 1536),
+        _linear(128, 1536, 192),
         _linear(128, 768, 768 + 16),  # no whole panels
         _linear(128, 2 * 509, 768),  # no whole vectors
-        graph(lambda g, x: g.linear(x, _infinite()), x=(128, 384)),
-        graph(lambda g, x, w: g.linear(x, w), x=(128, 384), w=(384, 384)),
-        graph(lambda g, x: g.linear(x, rand(384, 384)), x=(Var("M"), 384)),
-        graph(lambda g, x: g.linear(x, rand(384, 384)), x=(384,)),
+        graph(lambda g, x: g.linear(x, _infinite()), x=(128, 512)),
+        graph(lambda g, x, w: g.linear(x, w), x=(128, 512), w=(512, 512)),
+        graph(lambda g, x: g.linear(x, rand(512, 512)), x=(Var("M"), 512)),
+        graph(lambda g, x: g.linear(x, rand(512, 512)), x=(512,)),
     ],
 )
 def test_direct_sums_stay_the_same_object(mod: IRModule) -> None:
@@ -54,7 +55,7 @@ def test_direct_sums_stay_the_same_object(mod: IRModule) -> None:
 
 
 def test_values_are_kept() -> None:
-    mod = graph(lambda g, x: g.linear(x, rand(384, 384), rand(384)), x=(1, 117, 384))
+    mod = graph(lambda g, x: g.linear(x, rand(512, 512), rand(512)), x=(1, 117, 512))
     after = SelectStrassen(AVX512)(mod)
     assert main(after).bindings[1].value.attrs.rows == (1, 117)  # type: ignore[union-attr]
     assert {b.value.span for b in main(after).bindings} == {"node linear"}  # type: ignore
@@ -62,8 +63,8 @@ def test_values_are_kept() -> None:
 
 
 def test_products_of_one_operand_share_its_parts() -> None:
-    v, w = rand(384, 384), rand(384, 384, seed=1)
-    mod = graph(lambda g, x: g.add(g.linear(x, v), g.linear(x, w)), x=(128, 384))
+    v, w = rand(512, 512), rand(512, 512, seed=1)
+    mod = graph(lambda g, x: g.add(g.linear(x, v), g.linear(x, w)), x=(128, 512))
     after = SelectStrassen(AVX512)(mod)
     assert ops_of(after) == ["strassen_parts", "strassen_linear", "strassen_linear", "add"]
 
@@ -76,7 +77,7 @@ def test_products_of_one_operand_share_its_parts() -> None:
 def test_the_target_decides(mcpu: str, option: bool | None, selected: bool) -> None:
     given = {} if option is None else {"strassen": option}
     target = Target({"kind": "llvm", "mcpu": mcpu, **given})
-    mod = _linear(128, 384, 384)
+    mod = _linear(128, 512, 512)
     assert (SelectStrassen(target)(mod) is not mod) == selected
 
 
