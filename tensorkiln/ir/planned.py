@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import HANDLE
 from tensorkiln.ir.expr import AddressOf, Binary, Expr, IntImm, Load, Var, int_value
+from tensorkiln.ir.malformed import Malformed, listed, step
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
     Binding,
+    Bound,
     Call,
     Constant,
     Function,
@@ -34,7 +36,7 @@ from tensorkiln.ir.relax import (
     Value,
 )
 from tensorkiln.ir.stmt import CallKernel, PrimFunc, Seq, Stmt
-from tensorkiln.ir.verify_expr import Malformed, step
+from tensorkiln.ir.type_text import show
 from tensorkiln.ir.visit import substitute
 
 CACHED_STORAGE_SET = "alloc_cached_storage_set"  # the runtime's: makes a set once and keeps it
@@ -75,23 +77,39 @@ def planned_graph(f: Function, mod: IRModule) -> PlannedGraph:
             elif storages is None and isinstance(value, Call) and value.op == "call_packed":
                 storages, sizes = b.var, _sizes(value, mod)
             else:
-                raise Malformed("a planned function holds constants, one set of storages, one call")
+                message = "a planned function holds constants, one set of storages, one call"
+                raise Malformed(message, _other_binding(value, storages))
     if not f.bindings:
-        raise Malformed("a planned function calls the one that runs it")
+        hosts = listed(g.name for g in mod.values() if isinstance(g, PrimFunc) and g.is_host)
+        hint = f"programs with the attribute `host`: {hosts or 'none'}"
+        raise Malformed("a planned function calls the one that runs it", hint)
     last = f.bindings[-1]
     with step(f".bindings[{len(f.bindings) - 1}]({last.var.name})"):
         return _run_call(f, last, mod, storages, sizes, known)
 
 
+def _other_binding(value: Bound, storages: RVar | None) -> str:
+    if isinstance(value, Call) and value.op == "call_packed" and storages is not None:
+        return f"{storages.name} is the set: all storages come from one call"
+    return f"{type(value).__name__} belongs in the run function, the last binding calls it"
+
+
 def _sizes(call: Call, mod: IRModule) -> tuple[Expr, ...]:
     """The bytes of each storage, in terms of the caller's dimensions."""
     if call.attrs.get("name") != CACHED_STORAGE_SET or not call.args:
-        raise Malformed(f"expected call_packed of {CACHED_STORAGE_SET!r} with a function")
+        message = f"expected call_packed of {CACHED_STORAGE_SET!r} with a function"
+        raise Malformed(message, f"{_makers(mod)} and its dimensions are the operands")
     ref, *rest = call.args
     init = mod.get(ref.name) if isinstance(ref, GlobalRef) else None
     if not isinstance(init, Function) or not init.makes_storages:
-        raise Malformed("expected a function with the attribute `storages`")
+        message = "expected a function with the attribute `storages`"
+        raise Malformed(message, f"the first operand is {_makers(mod)}")
     return storage_sizes(init, _shape(rest))
+
+
+def _makers(mod: IRModule) -> str:
+    fits = (f.name for f in mod.values() if isinstance(f, Function) and f.makes_storages)
+    return listed(fits) or "a function that makes storages, of which there is none,"
 
 
 def _shape(args: list[Value] | tuple[Value, ...]) -> tuple[Expr, ...]:
@@ -104,17 +122,21 @@ def storage_sizes(init: Function, values: tuple[Expr, ...] | None = None) -> tup
     for b in init.bindings:
         call = b.value
         if not isinstance(call, Call) or call.op != "alloc_storage" or "size" not in call.attrs:
-            raise Malformed(f"{init.name}: {b.var.name} is no alloc_storage(size=...)")
+            hint = f"{init.name} only makes storages: alloc_storage with the bytes as size"
+            raise Malformed(f"{init.name}: {b.var.name} is no alloc_storage(size=...)", hint)
         size = call.attrs["size"]
         sizes[b.var] = size if isinstance(size, Expr) else IntImm(int(size))
     names = [v for p in init.params for v in _parameter_dims(p)]
     if values is None:
         values = tuple(names)
     if len(names) != len(values):
-        raise Malformed(f"{init.name} takes {len(names)} dimensions, {len(values)} are given")
+        message = f"{init.name} takes {len(names)} dimensions, {len(values)} are given"
+        raise Malformed(message, f"a shape of: {listed(v.name for v in names) or 'nothing'}")
     fields = init.result.fields if isinstance(init.result, Tuple) else ()
     if list(fields) != list(sizes):
-        raise Malformed(f"{init.name} returns something else than all its storages")
+        wanted = ", ".join(b.var.name for b in init.bindings)
+        message = f"{init.name} returns something else than all its storages"
+        raise Malformed(message, f"return the tuple of {wanted or 'nothing'}")
     by = dict(zip(names, values, strict=True))
     return tuple(substitute(s, by) for s in sizes.values())
 
@@ -124,7 +146,8 @@ def _parameter_dims(p: RVar) -> tuple[Var, ...]:
     values = t.values if isinstance(t, ShapeType) else None
     names = tuple(v for v in values or () if isinstance(v, Var))
     if values is None or len(names) != len(values):
-        raise Malformed(f"{p.name}: expected R.Shape of names")
+        hint = f'its type is {show(t)}; R.Shape("n") has one dimension, named n'
+        raise Malformed(f"{p.name}: expected R.Shape of names", hint)
     return names
 
 
@@ -140,16 +163,20 @@ def _run_call(
     ref = call.callee if isinstance(call, Call) else None
     run = mod.get(ref.name) if isinstance(ref, GlobalRef) else None
     if not isinstance(call, Call) or not isinstance(run, PrimFunc) or not run.is_host:
-        raise Malformed("expected a call of a tensor program with the attribute `host`")
+        hosts = listed(g.name for g in mod.values() if isinstance(g, PrimFunc) and g.is_host)
+        message = "expected a call of a tensor program with the attribute `host`"
+        raise Malformed(message, f"there are {hosts or 'none'}")
     if f.result is not b.var:
-        raise Malformed("a planned function returns what its run function gives")
+        message = "a planned function returns what its run function gives"
+        raise Malformed(message, f"return {b.var.name}")
     operands = [a for a in call.args if not isinstance(a, ShapeValue)]
     places: dict[Buffer, int] = {}
     constants: tuple[Constant, ...] = ()
     storage_set = constant_set = None
     reads = run.buffers[: len(run.buffers) - run.outputs]
     if len(reads) != len(operands):
-        raise Malformed(f"{run.name} reads {len(reads)} buffers, the call gives {len(operands)}")
+        message = f"{run.name} reads {len(reads)} buffers, the call gives {len(operands)}"
+        raise Malformed(message, f"one operand for each of: {listed(r.name for r in reads)}")
     for buf, a in zip(reads, operands, strict=True):
         if isinstance(a, Tuple):
             constants, constant_set = _constants(a, known), buf
@@ -158,13 +185,17 @@ def _run_call(
         elif isinstance(a, RVar) and a in f.params:
             places[buf] = f.params.index(a)
         else:
-            raise Malformed(f"{buf.name} is neither a parameter nor a set")
+            inputs = listed(p.name for p in f.params)
+            sets = f"; {storages.name} is the set of storages" if storages is not None else ""
+            message = f"{buf.name} is neither a parameter nor a set"
+            raise Malformed(message, f"parameters are {inputs or 'none'}{sets}")
         _check_set(buf, a, len(sizes) if a is storages else len(constants))
     outs = run.buffers[len(reads) :]
     places |= {buf: len(f.params) + j for j, buf in enumerate(outs)}
     numbers = _shape(call.args)
     if len(numbers) != len(run.scalars):
-        raise Malformed(f"{run.name} takes {len(run.scalars)} numbers, {len(numbers)} are given")
+        message = f"{run.name} takes {len(run.scalars)} numbers, {len(numbers)} are given"
+        raise Malformed(message, f"a shape of: {listed(v.name for v in run.scalars) or 'nothing'}")
     dims = dict(zip(run.scalars, numbers, strict=True))
     calls = kernel_calls(run)
     return PlannedGraph(sizes, constants, places, storage_set, constant_set, dims, calls)
@@ -174,7 +205,8 @@ def _constants(value: Tuple, known: dict[Value, Constant]) -> tuple[Constant, ..
     items = [a if isinstance(a, Constant) else known.get(a) for a in value.fields]
     found = tuple(c for c in items if c is not None)
     if len(found) != len(items):
-        raise Malformed("a set of constants holds constants only")
+        hint = f"constants bound here: {listed(c.name for c in known.values()) or 'none'}"
+        raise Malformed("a set of constants holds constants only", hint)
     return found
 
 
@@ -182,9 +214,13 @@ def _check_set(buf: Buffer, value: Value, count: int) -> None:
     """Sets are what has handles, and are as long as the run function says."""
     is_set = not isinstance(value.type, TensorType)
     if is_set != (buf.dtype == HANDLE):
-        raise Malformed(f"{buf.name} is {buf.dtype}: a set is a buffer of handles")
+        hint = (
+            f"make {buf.name} a buffer of handles" if is_set else f"pass it a tuple, {buf.name}[i]"
+        )
+        raise Malformed(f"{buf.name} is {buf.dtype}: a set is a buffer of handles", hint)
     if is_set and [int_value(d) for d in buf.shape] != [count]:
-        raise Malformed(f"{buf!r}, but there are {count} items in the set")
+        hint = f"{buf.name} has the shape ({count},)"
+        raise Malformed(f"{buf!r}, but there are {count} items in the set", hint)
 
 
 def kernel_calls(run: PrimFunc) -> tuple[CallKernel, ...]:
@@ -193,7 +229,8 @@ def kernel_calls(run: PrimFunc) -> tuple[CallKernel, ...]:
     calls = tuple(s for s in stmts if isinstance(s, CallKernel))
     if len(calls) != len(stmts):
         other = next(s for s in stmts if not isinstance(s, CallKernel))
-        raise Malformed(f"{run.name}: {type(other).__name__} in a function that only calls")
+        message = f"{run.name}: {type(other).__name__} in a function that only calls"
+        raise Malformed(message, "CallKernel of a program that does it")
     return calls
 
 
@@ -205,4 +242,5 @@ def address(e: Expr) -> tuple[Load | AddressOf, Expr]:
     is_item = isinstance(start, Load) and start.dtype == HANDLE
     if isinstance(start, Load) and is_item and int_value(start.indices[0]) is not None:
         return start, offset
-    raise Malformed("expected the start of a buffer, or an item of a set and an offset")
+    message = "expected the start of a buffer, or an item of a set and an offset"
+    raise Malformed(message, "AddressOf(buffer, (0, ...)), or Load(set, (number,)) plus bytes")

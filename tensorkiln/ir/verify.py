@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tensorkiln.base.errors import InternalError
+from tensorkiln.ir.malformed import Malformed, listed, step
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.planned import storage_sizes
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.type_text import show
-from tensorkiln.ir.verify_expr import Malformed, step
 from tensorkiln.ir.verify_graph import GraphVerifier
 from tensorkiln.ir.verify_planned import check_kernel_calls, check_planned
 from tensorkiln.ir.verify_tir import TirVerifier
@@ -31,7 +31,8 @@ def verify(mod: IRModule, known: dict[int, PrimFunc] | None = None) -> None:
         try:
             with step(f.name):
                 if f.name in seen:
-                    raise Malformed("two functions of this name")
+                    hint = f"rename one of them; taken are {listed(mod)}"
+                    raise Malformed("two functions of this name", hint)
                 seen.add(f.name)
                 if known is not None and isinstance(f, PrimFunc) and known.get(id(f)) is f:
                     check_kernel_calls(f, mod)  # what others say of it is not its own
@@ -41,7 +42,7 @@ def verify(mod: IRModule, known: dict[int, PrimFunc] | None = None) -> None:
                     known[id(f)] = f
         except Malformed as e:
             where = "".join(reversed(e.path))
-            raise InternalError(e.message, code="malformed-ir", where=where) from None
+            raise InternalError(e.message, code="malformed-ir", where=where, hint=e.hint) from None
 
 
 def verify_function(f: AnyFunction, mod: IRModule) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tensorkiln.ir.dtype import HANDLE, DType
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.dtype import BOOL, HANDLE, DType
 from tensorkiln.ir.expr import Expr, int_value
+from tensorkiln.ir.malformed import Malformed, fitting, listed, operands, plural, step
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
+    AnyTensorType,
     Call,
     Function,
     FuncType,
@@ -20,11 +23,11 @@ from tensorkiln.ir.relax import (
     TupleType,
     Type,
     Value,
+    replaced,
 )
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.subtype import Extents, accepts, called_type, is_condition, takes
 from tensorkiln.ir.type_text import show
-from tensorkiln.ir.verify_expr import Malformed, step
 
 TypeOf = Callable[[Value], Type]
 
@@ -35,13 +38,15 @@ def check_kernel(f: PrimFunc, c: Call, result: Type) -> None:
     tensors = [a.type for a in c.args if not isinstance(a.type, ShapeType | PrimType)]
     reads = f.buffers[: len(f.buffers) - f.outputs]
     if len(tensors) != len(reads):
-        raise Malformed(f"{f.name} reads {len(reads)} buffers, the call gives {len(tensors)}")
+        message = f"{f.name} reads {len(reads)} buffers, the call gives {len(tensors)}"
+        raise Malformed(message, f"one tensor for each of: {_names(reads)}")
     for i, (b, t) in enumerate(zip(reads, tensors, strict=True)):
         with step(f".args[{i}]"):
             _fits(b.dtype, b.shape, t)
     results: tuple[Type, ...] = result.fields if isinstance(result, TupleType) else (result,)
     if len(results) != f.outputs:
-        raise Malformed(f"{f.name} writes {f.outputs} buffers, the call has {len(results)} results")
+        message = f"{f.name} writes {f.outputs} buffers, the call has {len(results)} results"
+        raise Malformed(message, f"one result for each of: {_names(f.buffers[len(reads) :])}")
     for b, out in zip(f.buffers[len(reads) :], results, strict=True):
         _fits(b.dtype, b.shape, out)
 
@@ -52,10 +57,17 @@ def _fits(dtype: DType, shape: tuple[Expr, ...], t: Type) -> None:
     if dtype == HANDLE and isinstance(t, TupleType | ObjectType):
         return
     if not isinstance(t, TensorType) or t.dtype != dtype:
-        raise Malformed(f"{show(t)} for a buffer of {dtype}")
+        wanted = TupleType(()) if dtype == HANDLE else TensorType(shape, dtype)
+        hint = "a set of handles is a tuple" if dtype == HANDLE else fitting(wanted, t)
+        raise Malformed(f"{show(t)} for a buffer of {dtype}", hint)
     have, need = _count(t.physical_shape), _count(shape)
     if have is not None and need is not None and have != need:
-        raise Malformed(f"{show(t)} holds {have} elements, the buffer {need}")
+        hint = f"a tensor of as many elements as {show(TensorType(shape, dtype))}"
+        raise Malformed(f"{show(t)} holds {have} elements, the buffer {need}", hint)
+
+
+def _names(buffers: Sequence[Buffer]) -> str:
+    return listed(b.name for b in buffers) or "nothing"
 
 
 def _count(shape: tuple[Expr, ...]) -> int | None:
@@ -77,7 +89,8 @@ def check_graph(f: Function, c: Call, result: Type, type_of: TypeOf) -> None:
     if f.is_primitive:
         # Its results are written into what the caller has room for.
         if not takes(f.result.type, result, {}):
-            raise Malformed(f"{show(f.result.type)} expected, {show(result)} given")
+            message = f"{show(f.result.type)} expected, {show(result)} given"
+            raise Malformed(message, f"{f.name} gives {show(f.result.type)}: so is the variable")
         return
     check_result(called_type(FuncType(params, f.result.type), list(map(type_of, args))), result)
 
@@ -89,36 +102,42 @@ def check_operands(
     if params is None:
         return
     if len(args) != len(params):
-        raise Malformed(f"{name} takes {len(params)} operands, the call gives {len(args)}")
+        message = f"{name} takes {len(params)} operands, the call gives {len(args)}"
+        raise Malformed(message, operands(params))
     by: Extents = {}
     for i, (p, a) in enumerate(zip(params, args, strict=True)):
         with step(f".args[{i}]"):
             given = type_of(a)
             if not takes(p, given, by):
-                raise Malformed(f"{show(p)} expected, {show(given)} given")
+                hint = fitting(replaced(p, by), given)
+                raise Malformed(f"{show(p)} expected, {show(given)} given", hint)
 
 
 def check_result(derived: Type, declared: Type) -> None:
     """What a call gives is what its variable holds; extents that are no constants may be spelled
     otherwise."""
     if not accepts(declared, derived) and not takes(declared, derived, {}):
-        raise Malformed(f"{show(derived)} expected, {show(declared)} given")
+        message = f"{show(derived)} expected, {show(declared)} given"
+        raise Malformed(message, f"the call gives {show(derived)}: so is the variable")
 
 
 def check_impure(c: Call, result: Type, mod: IRModule, type_of: TypeOf) -> None:
     """The operators of IMPURE_OPS, each by its own rule."""
     if c.op in ("call_packed", "call_dps_packed") and not isinstance(c.attrs.get("name"), str):
-        raise Malformed(f"{c.op} without a name")
+        hint = f'attrs=Attrs.of(name="...") names the function that {c.op} looks up'
+        raise Malformed(f"{c.op} without a name", hint)
     if c.op == "call_dps_packed":
         outs = result.fields if isinstance(result, TupleType) else (result,)
         if not all(isinstance(t, TensorType) for t in outs):
-            raise Malformed(f"call_dps_packed writes tensors, not {show(result)}")
+            hint = "declare the tensors to write; call_packed gives what the function returns"
+            raise Malformed(f"call_dps_packed writes tensors, not {show(result)}", hint)
     elif c.op == "call_tir_inplace":
         _check_inplace(c, result, mod)
     elif c.op == "alloc_storage":
         size = c.attrs.get("size")
         if c.args or not isinstance(size, int | Expr) or isinstance(size, bool):
-            raise Malformed("alloc_storage takes no operands, and the attribute size")
+            message = "alloc_storage takes no operands, and the attribute size"
+            raise Malformed(message, "size is its bytes: a number, or an expression of dimensions")
     elif c.op == "while_loop":
         _check_loop(c, result, type_of)
 
@@ -126,18 +145,24 @@ def check_impure(c: Call, result: Type, mod: IRModule, type_of: TypeOf) -> None:
 def _check_inplace(c: Call, result: Type, mod: IRModule) -> None:
     f = mod.get(c.args[0].name) if c.args and isinstance(c.args[0], GlobalRef) else None
     if not isinstance(f, PrimFunc):
-        raise Malformed("call_tir_inplace calls a tensor program of this module")
+        known = listed(name for name, g in mod.items() if isinstance(g, PrimFunc))
+        message = "call_tir_inplace calls a tensor program of this module"
+        raise Malformed(message, f"a GlobalRef comes first; programs are {known or 'none yet'}")
     # Shapes and numbers are for the scalar parameters, as in a call of a kernel.
     args = tuple(a for a in c.args[1:] if not isinstance(a.type, ShapeType | PrimType))
     at = c.attrs.get("inplace")
     if not isinstance(at, tuple) or not all(isinstance(i, int) and -1 <= i < len(args) for i in at):
-        raise Malformed(f"inplace={at!r}: expected indices of {len(args)} operands, or -1")
+        message = f"inplace={at!r}: expected indices of {len(args)} operands, or -1"
+        hint = f"a tuple with one of -1 to {len(args) - 1} for each result; -1 makes a new tensor"
+        raise Malformed(message, hint)
     if len(args) + at.count(-1) != len(f.buffers):
         message = f"{f.name} has {len(f.buffers)} buffers"
-        raise Malformed(f"{message}, the call {len(args)} and {at.count(-1)} new ones")
+        hint = f"operands and new results are, in order: {_names(f.buffers)}"
+        raise Malformed(f"{message}, the call {len(args)} and {at.count(-1)} new ones", hint)
     outs = result.fields if isinstance(result, TupleType) else (result,)
     if len(outs) != len(at):
-        raise Malformed(f"{len(at)} results in place, the variable has {len(outs)}")
+        hint = f"one entry of inplace for each of {plural(len(outs), 'result')}"
+        raise Malformed(f"{len(at)} results in place, the variable has {len(outs)}", hint)
     for i, (b, a) in enumerate(zip(f.buffers, args, strict=False)):
         with step(f".args[{i + 1}]"):
             _fits(b.dtype, b.shape, a.type)
@@ -147,18 +172,24 @@ def _check_inplace(c: Call, result: Type, mod: IRModule) -> None:
             b = next(fresh)
             _fits(b.dtype, b.shape, out)
         elif out != args[i].type:
-            raise Malformed(f"result {show(out)} is operand {i}, {show(args[i].type)}")
+            hint = f"make the result {show(args[i].type)}, or its entry of inplace -1"
+            raise Malformed(f"result {show(out)} is operand {i}, {show(args[i].type)}", hint)
 
 
 def _check_loop(c: Call, result: Type, type_of: TypeOf) -> None:
     functions = [type_of(a) for a in c.args[:2]]
     state = c.args[2:]
     if len(functions) != 2 or not all(isinstance(f, FuncType) for f in functions):
-        raise Malformed("while_loop takes two functions and the state")
+        types = listed(map(show, map(type_of, c.args))) or "nothing"
+        hint = (
+            f"a function that gives a bool, one that gives the next state, then that: not {types}"
+        )
+        raise Malformed("while_loop takes two functions and the state", hint)
     cond, body = functions
     assert isinstance(cond, FuncType) and isinstance(body, FuncType)
     if not is_condition(cond.result):
-        raise Malformed(f"the condition of a loop is one bool, not {show(cond.result)}")
+        message = f"the condition of a loop is one bool, not {show(cond.result)}"
+        raise Malformed(message, one_bool(cond.result))
     check_operands("the condition", cond.params, state, type_of)
     check_operands("the body", body.params, state, type_of)
     given = (body.result,)
@@ -168,7 +199,21 @@ def _check_loop(c: Call, result: Type, type_of: TypeOf) -> None:
     by: Extents = {}
     fits = len(params) == len(given) == len(state)
     if not fits or not all(takes(p, g, by) for p, g in zip(params, given, strict=True)):
-        raise Malformed(f"the body takes {show(TupleType(params))}, it gives {show(body.result)}")
+        message = f"the body takes {show(TupleType(params))}, it gives {show(body.result)}"
+        wanted = params[0] if len(params) == 1 else TupleType(params)
+        raise Malformed(message, f"return the next state from it, {show(wanted)}")
     whole = params[0] if len(params) == 1 else TupleType(params)
     if not takes(whole, result, {}) and not accepts(result, whole):
-        raise Malformed(f"the loop gives {show(whole)}, its variable is {show(result)}")
+        message = f"the loop gives {show(whole)}, its variable is {show(result)}"
+        raise Malformed(message, f"make the variable {show(whole)}")
+
+
+def one_bool(found: Type) -> str:
+    """What makes a condition of graphs from a value of type `found`."""
+    if isinstance(found, ObjectType | AnyTensorType):
+        return fitting(TensorType((), BOOL), found)
+    steps = []
+    if isinstance(found, TensorType):
+        steps += ["compare it"] * (found.dtype != BOOL)
+        steps += ["reduce it to one element"] * any(int_value(d) != 1 for d in found.shape)
+    return f"{' and '.join(steps) or 'compare it'}: a bool[] decides, or a number of bool"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Callable
 
 from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.dtype import BOOL, HANDLE, INT64, VOID, DType
+from tensorkiln.ir.dtype import BOOL, FLOAT32, HANDLE, INT64, VOID, DType
 from tensorkiln.ir.expr import (
     BINARY,
     BITCASTS,
@@ -33,29 +33,22 @@ from tensorkiln.ir.expr import (
     VectorReduce,
     int_value,
 )
+from tensorkiln.ir.malformed import (
+    Malformed,
+    agree,
+    among,
+    fresh,
+    index,
+    instead,
+    listed,
+    one_element,
+    plural,
+    unbound,
+)
 from tensorkiln.ir.operators import ON_BITS
 from tensorkiln.ir.visit import free_vars, has_load
 
 _FAR = 1 << 63
-
-
-class Malformed(Exception):
-    """What is wrong, with its path, innermost step first. `node` is the expression at fault."""
-
-    def __init__(self, message: str, node: Expr | None = None):
-        self.message, self.node = message, node
-        self.path: list[str] = []
-        super().__init__(message)
-
-
-@contextmanager
-def step(name: str) -> Iterator[None]:
-    """Errors inside happen below the field `name`."""
-    try:
-        yield
-    except Malformed as e:
-        e.path.append(name)
-        raise
 
 
 class ExprVerifier:
@@ -81,19 +74,23 @@ class ExprVerifier:
         """The dtype of an expression that must have one lane."""
         found = self.root(e)
         if found.lanes != 1:
-            raise Malformed(f"{found.lanes} lanes where one value is needed")
+            message = f"{found.lanes} lanes where one value is needed"
+            raise Malformed(message, instead(found, found.element))
         return found
 
     def expr(self, e: Expr) -> DType:
         """The dtype, from the leaves up."""
         check = _EXPRS.get(type(e))
         if check is None:
-            raise Malformed(f"{type(e).__name__} is not an expression", e)
+            name = type(e).__name__
+            known = (t.__name__ for t in _EXPRS)
+            raise Malformed(f"{name} is not an expression", among(name, known), e)
         return check(self, e)
 
     def _var(self, e: Var) -> DType:
         if e not in self._vars:
-            raise Malformed(f"{e.name} is not bound here", e)
+            hint = unbound(e.name, (v.name for v in self._vars))
+            raise Malformed(f"{e.name} is not bound here", hint, e)
         return e.dtype
 
     def _int(self, e: IntImm) -> DType:
@@ -102,104 +99,138 @@ class ExprVerifier:
             return d
         low = 0 if d.is_unsigned else -(1 << (d.bits - 1))
         if d.is_float or d.lanes != 1 or not low <= e.value < low + (1 << d.bits):
-            raise Malformed(f"{e.value} as {d}", e)
+            if d.is_float or d.lanes != 1:
+                node = "FloatImm" if d.is_float else "IntImm"
+                raise Malformed(f"{e.value} as {d}", _immediate(node, d), e)
+            held = f"{d} holds {low} to {low + (1 << d.bits) - 1}"
+            raise Malformed(f"{e.value} as {d}", held, e)
         return d
 
     def _float(self, e: FloatImm) -> DType:
         if not e.dtype.is_float or e.dtype.lanes != 1:
-            raise Malformed(f"{e.value} as {e.dtype}", e)
+            node = "FloatImm" if e.dtype.is_float else "IntImm"
+            raise Malformed(f"{e.value} as {e.dtype}", _immediate(node, e.dtype), e)
         return e.dtype
 
     def _same(self, e: Expr, a: Expr, b: Expr, what: str) -> DType:
         x, y = self.expr(a), self.expr(b)
         if x is not y and x != y:
-            raise Malformed(f"{what}: {x} against {y}", e)
+            raise Malformed(f"{what}: {x} against {y}", agree(x, y), e)
         return x
 
     def _binary(self, e: Binary) -> DType:
         if e.op not in BINARY:
-            raise Malformed(f"binary operator {e.op!r}", e)
+            raise Malformed(f"binary operator {e.op!r}", among(e.op, BINARY), e)
         if e.op == "add" and e.a.dtype == HANDLE:
             return self._further(e)
         found = self._same(e, e.a, e.b, e.op)
         if (e.op in ("and", "or") and not found.is_bool) or (e.op in ON_BITS and found.is_float):
-            raise Malformed(f"{e.op} of {found}", e)
+            raise Malformed(f"{e.op} of {found}", _of_bits(e.op, found), e)
         return BOOL.with_lanes(found.lanes) if BINARY[e.op][1] else found
 
     def _further(self, e: Binary) -> DType:
         """An address, some bytes further on."""
         self.address(e.a)
         if self.expr(e.b) != INT64:
-            raise Malformed(f"an address plus {e.b.dtype}: bytes are an int64", e)
+            hint = index(e.b.dtype)
+            raise Malformed(f"an address plus {e.b.dtype}: bytes are an int64", hint, e)
         return HANDLE
 
     def _unary(self, e: Unary) -> DType:
         if e.op not in UNARY:
-            raise Malformed(f"unary operator {e.op!r}", e)
+            hint = among(e.op, UNARY)
+            if e.op in INTRINSICS:
+                hint = f"{e.op} is an intrinsic: Intrin({e.op!r}, (value,))"
+            raise Malformed(f"unary operator {e.op!r}", hint, e)
         found = self.expr(e.a)
         if (e.op == "not" and not found.is_bool) or (e.op == "sqrt" and not found.is_float):
-            raise Malformed(f"{e.op} of {found}", e)
+            wanted = BOOL if e.op == "not" else FLOAT32
+            hint = instead(found, wanted.with_lanes(found.lanes))
+            raise Malformed(f"{e.op} of {found}", hint, e)
         return found
 
     def _select(self, e: Select) -> DType:
         cond, found = self.expr(e.cond), self._same(e, e.a, e.b, "select")
         if not cond.is_bool or cond.lanes not in (1, found.lanes):
-            raise Malformed(f"select by {cond} among {found}", e)
+            lanes = found.lanes if cond.lanes not in (1, found.lanes) else cond.lanes
+            hint = instead(cond, BOOL.with_lanes(lanes))
+            raise Malformed(f"select by {cond} among {found}", hint, e)
         return found
 
     def _cast(self, e: Cast) -> DType:
         found = self.expr(e.a)
         if found.lanes != e.dtype.lanes:
-            raise Malformed(f"cast of {found} to {e.dtype}", e)
+            hint = f"a cast keeps the lanes: to {e.dtype.with_lanes(found.lanes)}"
+            raise Malformed(f"cast of {found} to {e.dtype}", hint, e)
         return e.dtype
 
     def _ramp(self, e: Ramp) -> DType:
         found = self._same(e, e.base, e.stride, "ramp")
         if not found.is_int or found.lanes != 1 or e.lanes < 1:
-            raise Malformed(f"ramp of {e.lanes} lanes from {found}", e)
+            is_index = found.is_int and found.lanes == 1
+            hint = "1 lane is the least" if is_index else index(found)
+            raise Malformed(f"ramp of {e.lanes} lanes from {found}", hint, e)
         return found.with_lanes(e.lanes)
 
     def _broadcast(self, e: Broadcast) -> DType:
         found = self.expr(e.a)
         if found.lanes != 1 or e.lanes < 1:
-            raise Malformed(f"broadcast of {found} to {e.lanes} lanes", e)
+            hint = "1 lane is the least"
+            if found.lanes != 1:
+                hint = f"it has {found.lanes} lanes: Shuffle repeats lanes of a vector"
+            raise Malformed(f"broadcast of {found} to {e.lanes} lanes", hint, e)
         return found.with_lanes(e.lanes)
 
     def _shuffle(self, e: Shuffle) -> DType:
         found = self._same(e, e.a, e.b, "shuffle")
         if not e.lanes or not all(0 <= i < 2 * found.lanes for i in e.lanes):
-            raise Malformed(f"lanes {e.lanes} of two {found}", e)
+            hint = f"list lanes from 0 to {2 * found.lanes - 1}, one or more"
+            raise Malformed(f"lanes {e.lanes} of two {found}", hint, e)
         return found.with_lanes(len(e.lanes))
 
     def _vector_reduce(self, e: VectorReduce) -> DType:
         if e.op not in REDUCE_BINARY and e.op not in REDUCE_BINARY.values():
-            raise Malformed(f"reduction {e.op!r}", e)
+            hint = among(e.op, (*REDUCE_BINARY, *REDUCE_BINARY.values()))
+            raise Malformed(f"reduction {e.op!r}", hint, e)
         return self.expr(e.a).element
 
     def _intrin(self, e: Intrin) -> DType:
         if INTRINSICS.get(e.name) != len(e.args):
-            raise Malformed(f"{e.name!r} with {len(e.args)} arguments", e)
+            arity = INTRINSICS.get(e.name)
+            hint = among(e.name, INTRINSICS)
+            if arity is not None:
+                hint = f"{e.name} takes {plural(arity, 'argument')}"
+            raise Malformed(f"{e.name!r} with {len(e.args)} arguments", hint, e)
         types = [self.expr(a) for a in e.args]
         if e.name in DOTS:
             lanes = types[0].lanes
-            if types != [DType(name, lanes * count) for name, count in DOTS[e.name]]:
-                raise Malformed(f"{e.name} of {', '.join(map(str, types))}", e)
+            wanted = [DType(name, lanes * count) for name, count in DOTS[e.name]]
+            if types != wanted:
+                hint = f"{e.name} takes {', '.join(map(str, wanted))}"
+                raise Malformed(f"{e.name} of {', '.join(map(str, types))}", hint, e)
             return e.dtype
-        if any(t != types[0] for t in types):
-            raise Malformed(f"{e.name} of {', '.join(map(str, types))}", e)
+        other = next((t for t in types if t != types[0]), None)
+        if other is not None:
+            hint = agree(types[0], other)
+            raise Malformed(f"{e.name} of {', '.join(map(str, types))}", hint, e)
         needed = BITCASTS[e.name][0] if e.name in BITCASTS else types[0].name
         if types[0].name != needed:
-            raise Malformed(f"{e.name} of {types[0]}", e)
+            fits = [k for k, (a, _) in BITCASTS.items() if a == types[0].name]
+            hint = f"{e.name} takes {needed}, {types[0]} takes {listed(fits) or 'a Cast'}"
+            raise Malformed(f"{e.name} of {types[0]}", hint, e)
         return e.dtype
 
     def _reduce(self, e: Reduce) -> DType:
         if e.op not in REDUCE_BINARY:
-            raise Malformed(f"reduction {e.op!r}", e)
+            raise Malformed(f"reduction {e.op!r}", among(e.op, REDUCE_BINARY), e)
         for var, extent in e.axes:
-            if self.expr(extent) != var.dtype or var.dtype.lanes != 1:
-                raise Malformed(f"axis {var.name} is {var.dtype}, its extent is not", e)
+            size = self.expr(extent)
+            if size != var.dtype or var.dtype.lanes != 1:
+                hint = index(size, var.dtype)
+                raise Malformed(f"axis {var.name} is {var.dtype}, its extent is {size}", hint, e)
             if var in self._vars:
-                raise Malformed(f"{var.name} is bound again while in scope", e)
+                message = f"{var.name} is bound again while in scope"
+                raise Malformed(message, fresh("Var", var.name), e)
             self._vars[var] = False
         found = self.expr(e.value)
         for var, _ in e.axes:
@@ -207,22 +238,31 @@ class ExprVerifier:
         return found
 
     def _address_of(self, e: AddressOf) -> DType:
-        raise Malformed("an address is an argument of a function only", e)
+        hint = f"Load({e.buffer.name}, ...) is the element itself"
+        raise Malformed("an address is an argument of a function only", hint, e)
 
     def _call_extern(self, e: CallExtern) -> DType:
         if e.dtype == VOID:
-            raise Malformed(f"{e.name} returns nothing: its call is no value", e)
+            hint = "Evaluate(call) is its statement; give it a dtype if it returns a value"
+            raise Malformed(f"{e.name} returns nothing: its call is no value", hint, e)
         return self.extern(e)
 
     def extern(self, e: CallExtern) -> DType:
         """The dtype of a call of a C function, which may be void."""
         if not (e.name.isidentifier() and e.name.isascii()):
-            raise Malformed(f"{e.name!r} is not the name of a C function", e)
+            text = re.sub(r"\W", "_", e.name, flags=re.ASCII)
+            near = text if text.isidentifier() else f"f{text}"
+            hint = f"letters, digits and underscores, such as {near!r}"
+            raise Malformed(f"{e.name!r} is not the name of a C function", hint, e)
         if e.dtype.lanes != 1 or e.dtype == HANDLE:
-            raise Malformed(f"a C function that returns {e.dtype}", e)
+            one = "int64" if e.dtype == HANDLE else e.dtype.name
+            hint = f"it returns one value, such as {one}, or void"
+            raise Malformed(f"a C function that returns {e.dtype}", hint, e)
         for a in e.args:
-            if self.address(a).lanes != 1:
-                raise Malformed(f"{a.dtype} as an argument of a C function", a)
+            given = self.address(a)
+            if given.lanes != 1:
+                hint = instead(given, given.element)
+                raise Malformed(f"{given} as an argument of a C function", hint, a)
         return e.dtype
 
     def address(self, e: Expr) -> DType:
@@ -230,7 +270,8 @@ class ExprVerifier:
         if not isinstance(e, AddressOf):
             return self.expr(e)
         if self._indices(e.buffer, e.indices, e) != 1 or e.buffer.scope == "register":
-            raise Malformed("the address is that of one element in memory", e)
+            message = "the address is that of one element in memory"
+            raise Malformed(message, one_element(e.buffer), e)
         return HANDLE
 
     def _load(self, e: Load) -> DType:
@@ -251,15 +292,20 @@ class ExprVerifier:
 
     def _indices(self, b: Buffer, indices: tuple[Expr, ...], at: Expr | None) -> int:
         if b not in self._buffers:
-            raise Malformed(f"buffer {b.name} is not bound here", at)
+            hint = unbound(b.name, (known.name for known in self._buffers))
+            raise Malformed(f"buffer {b.name} is not bound here", hint, at)
         if len(indices) != len(b.shape):
-            raise Malformed(f"{len(indices)} indices for {b!r}", at)
+            hint = f"{b.name} has {plural(len(b.shape), 'dimension')}: one index for each"
+            raise Malformed(f"{len(indices)} indices for {b!r}", hint, at)
         lanes = 1
         for e in indices:
             found = self.expr(e)
             if not found.is_int or (found.lanes != 1 and lanes != 1):
                 types = ", ".join(str(x.dtype) for x in indices)
-                raise Malformed(f"indices of {types} into {b!r}", at)
+                hint = "one index may be a vector, beside scalars"
+                if not found.is_int:
+                    hint = instead(found, INT64.with_lanes(found.lanes))
+                raise Malformed(f"indices of {types} into {b!r}", hint, at)
             lanes = max(lanes, found.lanes)
         if b.dtype == HANDLE:
             self._item(b, indices, at)
@@ -271,9 +317,10 @@ class ExprVerifier:
     def _item(self, b: Buffer, indices: tuple[Expr, ...], at: Expr | None) -> None:
         """Sets of storages are small and known: an index that is a number is in range."""
         for e, d in zip(indices, b.shape, strict=True):
-            index, extent = int_value(e), int_value(d)
-            if index is not None and extent is not None and not 0 <= index < extent:
-                raise Malformed(f"item {index} of {b.name}, which has {extent}", at)
+            item, extent = int_value(e), int_value(d)
+            if item is not None and extent is not None and not 0 <= item < extent:
+                hint = f"items are 0 to {extent - 1}" if extent else "it has no items"
+                raise Malformed(f"item {item} of {b.name}, which has {extent}", hint, at)
 
     def _register(self, b: Buffer, e: Expr, size: int | None, at: Expr | None) -> None:
         """Registers have no address: every index must be a number once loops are unrolled."""
@@ -281,15 +328,36 @@ class ExprVerifier:
         if isinstance(e, Ramp):
             lanes, start = e.lanes, e.base
             if int_value(e.stride) != 1:
-                raise Malformed(f"register buffer {b.name} read with a stride", at)
+                hint = f"Ramp(start, 1, {lanes}): a vector lies in neighbouring lanes"
+                raise Malformed(f"register buffer {b.name} read with a stride", hint, at)
         if isinstance(start, IntImm):
             if size is not None and not 0 <= start.value <= size - lanes:
-                raise Malformed(f"elements {start.value}..{start.value + lanes - 1} of {b!r}", at)
+                hint = f"the dimension holds elements 0..{size - 1}"
+                if size < lanes:
+                    hint += f": no vector of {lanes} lanes"
+                message = f"elements {start.value}..{start.value + lanes - 1} of {b!r}"
+                raise Malformed(message, hint, at)
             return
         moving = [v for v in free_vars(e) if not self._vars.get(v)]
         if moving or has_load(e):
             name = moving[0].name if moving else "a load"
-            raise Malformed(f"register buffer {b.name} indexed by {name}", at)
+            hint = "a number or the variable of an unrolled loop; scope 'local' takes all"
+            raise Malformed(f"register buffer {b.name} indexed by {name}", hint, at)
+
+
+def _immediate(node: str, d: DType) -> str:
+    """How a number of dtype `d` is spelled."""
+    text = f"{node}(value, {d.name})"
+    return f"{text if d.lanes == 1 else f'Broadcast({text}, {d.lanes})'} is one"
+
+
+def _of_bits(op: str, found: DType) -> str:
+    """What `and` of numbers, or `bitand` of floats, should be."""
+    if op in ON_BITS:
+        casts = [name for name, (a, _) in BITCASTS.items() if a == found.name]
+        return f"integers only: {casts[0] if casts else 'Cast'} makes one of {found}"
+    hint = instead(found, BOOL.with_lanes(found.lanes))
+    return hint if found.is_float else f"{hint}; bit{op} works on bits"
 
 
 def _path_to(root: object, node: Expr) -> list[str] | None:

@@ -5,9 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tensorkiln.base.errors import nearest
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import Expr, Var, int_value
+from tensorkiln.ir.layout import Layout
+from tensorkiln.ir.malformed import (
+    Malformed,
+    among,
+    extent,
+    fitting,
+    fresh,
+    instead,
+    listed,
+    plural,
+    step,
+    unbound,
+)
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.relax import (
     IMPURE_OPS,
@@ -46,11 +58,15 @@ from tensorkiln.ir.verify_calls import (
     check_kernel,
     check_operands,
     check_result,
+    one_bool,
 )
-from tensorkiln.ir.verify_expr import Malformed, step
 from tensorkiln.ir.visit import walk
 
 _LEAF_TYPES = (AnyTensorType, PrimType, StringType, ObjectType)
+_TYPE_NAMES = [t.__name__ for t in (TensorType, TupleType, FuncType, ShapeType, *_LEAF_TYPES)]
+_VALUE_NAMES = [
+    t.__name__ for t in (RVar, Tuple, ShapeValue, Constant, PrimValue, GlobalRef, StringValue)
+]
 
 
 class GraphVerifier:
@@ -73,7 +89,10 @@ class GraphVerifier:
             for b in f.bindings:
                 self._type(b.var.type, brings=True)
                 if isinstance(b.value, If | Lambda | MatchCast):
-                    raise Malformed(f"{type(b.value).__name__} in a fused group")
+                    hint = (
+                        f"compute {b.var.name} before the group: one holds calls and plain values"
+                    )
+                    raise Malformed(f"{type(b.value).__name__} in a fused group", hint)
         self._body(f)
 
     def _params(self, f: Function) -> None:
@@ -90,7 +109,7 @@ class GraphVerifier:
 
     def _define(self, var: RVar, brings: bool = False) -> None:
         if var in self._bound:
-            raise Malformed("bound twice")
+            raise Malformed("bound twice", fresh("RVar", var.name))
         self._type(var.type, brings or not self._strict)
         self._values.add(var)
         self._bound.add(var)
@@ -120,35 +139,39 @@ class GraphVerifier:
             for e in t.values or ():
                 self._number(e)
         elif not isinstance(t, _LEAF_TYPES):
-            raise Malformed(f"{t!r} is not a type")
+            raise Malformed(f"{t!r} is not a type", f"types are {listed(_TYPE_NAMES)}")
 
     def _tensor(self, t: TensorType, brings: bool) -> None:
         for d in t.shape:
             if brings:
                 self._dims.update(x for x in walk(d) if isinstance(x, Var))
             self._number(d)
-            extent = int_value(d)
-            if not d.dtype.is_int or (extent is not None and extent < 0):
-                raise Malformed(f"extent {d!r}")
+            size = int_value(d)
+            if not d.dtype.is_int or (size is not None and size < 0):
+                raise Malformed(f"extent {d!r}", extent(d.dtype))
         if t.dtype.lanes != 1:
-            raise Malformed(f"a tensor of {t.dtype}")
+            hint = f"a tensor of {t.dtype.element}, and a last dimension of {t.dtype.lanes}"
+            raise Malformed(f"a tensor of {t.dtype}", hint)
         if t.layout is not None and {a.dim for a in t.layout.axes} != set(range(t.ndim)):
-            raise Malformed(f"layout {t.layout} for {t.ndim} dimensions")
+            hint = f"name its dimensions, as in {str(Layout.plain(t.ndim))!r}"
+            raise Malformed(f"layout {t.layout} for {t.ndim} dimensions", hint)
 
     def _number(self, e: Expr) -> None:
         """A symbolic number: scalar, over known dimensions."""
         for x in walk(e):
             if isinstance(x, Var) and x not in self._dims:
-                raise Malformed(f"dimension {x.name} is not known here")
+                hint = unbound(x.name, sorted(v.name for v in self._dims))
+                raise Malformed(f"dimension {x.name} is not known here", hint)
             if x.dtype.lanes != 1:
-                raise Malformed(f"{x.dtype} in a shape")
+                raise Malformed(f"{x.dtype} in a shape", instead(x.dtype, x.dtype.element))
 
     # ---- values ------------------------------------------------------------------------------
 
     def _value(self, v: Value) -> None:
         if isinstance(v, RVar):
             if v not in self._values:
-                raise Malformed(f"{v.name} is not bound here")
+                hint = unbound(v.name, sorted(x.name for x in self._values))
+                raise Malformed(f"{v.name} is not bound here", hint)
         elif isinstance(v, Tuple):
             for x in v.fields:
                 self._value(x)
@@ -162,15 +185,17 @@ class GraphVerifier:
         elif isinstance(v, GlobalRef):
             self._function_named(v.name)
         elif not isinstance(v, StringValue):
-            raise Malformed(f"{type(v).__name__} is not a value")
+            raise _no_value(v)
 
     def _constant(self, c: Constant) -> None:
         self._type(c.type, brings=False)
         expected = tuple(int_value(d) for d in c.type.physical_shape)
         if c.array.shape != expected:
-            raise Malformed(f"constant {c.name}: array {c.array.shape}, type {expected}")
+            hint = f"in memory, {show(c.type)} is an array of shape {expected}"
+            raise Malformed(f"constant {c.name}: array {c.array.shape}, type {expected}", hint)
         if c.array.dtype.itemsize != c.type.dtype.bytes:
-            raise Malformed(f"constant {c.name}: array {c.array.dtype}, type {c.type.dtype}")
+            hint = f"a type of {c.array.dtype}, or elements of {plural(c.type.dtype.bytes, 'byte')}"
+            raise Malformed(f"constant {c.name}: array {c.array.dtype}, type {c.type.dtype}", hint)
 
     # ---- bindings ----------------------------------------------------------------------------
 
@@ -198,18 +223,23 @@ class GraphVerifier:
         """The variable's type is its value's; beside a plain value it may be wider."""
         if declared == found or (self._strict and not exact and accepts(declared, found)):
             return
-        raise Malformed(f"the variable is {show(declared)}, its value {show(found)}")
+        hint = f"make the variable {show(found)}"
+        if self._strict and isinstance(found, ObjectType | AnyTensorType):
+            hint += f"; {fitting(declared, found)}"
+        raise Malformed(f"the variable is {show(declared)}, its value {show(found)}", hint)
 
     def _if(self, value: If, result: Type) -> None:
         self._value(value.cond)
         if not is_condition(value.cond.type):
-            raise Malformed(f"a condition is one bool, not {show(value.cond.type)}")
+            message = f"a condition is one bool, not {show(value.cond.type)}"
+            raise Malformed(message, one_bool(value.cond.type))
         for name, body in (("then", value.then), ("orelse", value.orelse)):
             with step(f".{name}"), self._scope():
                 self._body(body)
                 if body.result.type != result:
                     found = show(body.result.type)
-                    raise Malformed(f"the branch gives {found}, the variable is {show(result)}")
+                    message = f"the branch gives {found}, the variable is {show(result)}"
+                    raise Malformed(message, fitting(result, body.result.type))
 
     def _lambda(self, value: Lambda) -> None:
         with step(f".{value.function.name}"), self._scope():
@@ -219,7 +249,8 @@ class GraphVerifier:
     def _match_cast(self, value: MatchCast) -> None:
         self._value(value.value)
         if not castable(value.value.type, value.type):
-            raise Malformed(f"{show(value.value.type)} can never be {show(value.type)}")
+            message = f"{show(value.value.type)} can never be {show(value.type)}"
+            raise Malformed(message, fitting(value.type, value.value.type))
 
     # ---- calls -------------------------------------------------------------------------------
 
@@ -230,7 +261,8 @@ class GraphVerifier:
         self._attrs(c.attrs)
         if isinstance(c.callee, str):
             if not c.callee:
-                raise Malformed("a call of nothing")
+                names = listed(self._mod)
+                raise Malformed("a call of nothing", f"name an operator, or a function: {names}")
             if c.callee in IMPURE_OPS:
                 check_impure(c, result, self._mod, self._type_of)
             return
@@ -246,14 +278,16 @@ class GraphVerifier:
     def _call_value(self, c: Call, callee: RVar, result: Type) -> None:
         self._value(callee)
         if not isinstance(callee.type, FuncType):
-            raise Malformed(f"{callee.name} is {show(callee.type)}, not a function")
+            functions = sorted(v.name for v in self._values if isinstance(v.type, FuncType))
+            hint = f"functions bound here: {listed(functions) or 'none'}"
+            raise Malformed(f"{callee.name} is {show(callee.type)}, not a function", hint)
         check_operands(callee.name, callee.type.params, c.args, self._type_of)
         types = list(map(self._type_of, c.args))
         check_result(called_type(callee.type, types, self._dims), result)
 
     def _function_named(self, name: str) -> AnyFunction:
         if name not in self._mod:
-            raise Malformed(f"no function {name!r}; {nearest(name, self._mod)}")
+            raise Malformed(f"no function {name!r}", among(name, self._mod))
         return self._mod[name]
 
     def _type_of(self, v: Value) -> Type:
@@ -273,8 +307,19 @@ class GraphVerifier:
             self._number(value)
 
 
+def _no_value(v: object) -> Malformed:
+    name = type(v).__name__
+    hint = f"values are {listed(_VALUE_NAMES)}"
+    if isinstance(v, Call | TupleItem | If | Lambda | MatchCast):
+        hint = f"bind the {name} to a variable of its own, and use that"
+    return Malformed(f"{name} is not a value", hint)
+
+
 def _field(item: TupleItem) -> Type:
     t = item.value.type
     if not isinstance(t, TupleType) or not 0 <= item.index < len(t.fields):
-        raise Malformed(f"item {item.index} of {show(t)}")
+        hint = f"{show(t)} has none: items are those of a tuple"
+        if isinstance(t, TupleType):
+            hint = f"items are 0 to {len(t.fields) - 1}" if t.fields else "it has no items"
+        raise Malformed(f"item {item.index} of {show(t)}", hint)
     return t.fields[item.index]

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from tensorkiln.base.errors import nearest
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import HANDLE, INT64
 from tensorkiln.ir.expr import AddressOf, Expr, int_value
+from tensorkiln.ir.malformed import Malformed, among, listed, step
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.planned import PlannedGraph, address, planned_graph, result_types
 from tensorkiln.ir.relax import Function
 from tensorkiln.ir.stmt import CallKernel, PrimFunc
-from tensorkiln.ir.verify_expr import Malformed, step
 from tensorkiln.ir.visit import walk_stmt
 
 
@@ -27,7 +26,7 @@ def check_kernel_calls(f: PrimFunc, mod: IRModule) -> None:
 
 def _check_arguments(s: CallKernel, mod: IRModule) -> None:
     if s.name not in mod:
-        raise Malformed(f"no function {s.name!r}; {nearest(s.name, mod)}")
+        raise Malformed(f"no function {s.name!r}", among(s.name, mod))
     callee = mod[s.name]
     if isinstance(callee, PrimFunc):
         kinds = ["address" if isinstance(p, Buffer) else str(p.dtype) for p in callee.params]
@@ -35,13 +34,21 @@ def _check_arguments(s: CallKernel, mod: IRModule) -> None:
         count = len(callee.params) + len(result_types(callee))
         kinds = ["address"] * count + ["int64"] * max(0, len(s.args) - count)
     else:
-        raise Malformed(f"{s.name} is a graph function, which a tensor program cannot call")
+        fits = [f.name for f in mod.values() if isinstance(f, PrimFunc) or f.external]
+        hint = f"it calls tensor programs and externals: {listed(fits) or 'none yet'}"
+        message = f"{s.name} is a graph function, which a tensor program cannot call"
+        raise Malformed(message, hint)
     if len(kinds) != len(s.args):
-        raise Malformed(f"{s.name} takes {len(kinds)} arguments, the call gives {len(s.args)}")
+        message = f"{s.name} takes {len(kinds)} arguments, the call gives {len(s.args)}"
+        raise Malformed(message, f"in order: {', '.join(kinds) or 'none'}")
     for i, (kind, a) in enumerate(zip(kinds, s.args, strict=True)):
         given = "address" if a.dtype == HANDLE else str(a.dtype)
         if given != kind and not (kind.startswith("int") and a.dtype == INT64):
-            raise Malformed(f"argument {i} of {s.name} is {kind}, the call gives {given}")
+            message = f"argument {i} of {s.name} is {kind}, the call gives {given}"
+            hint = "an AddressOf of a buffer, or an item of a set"
+            if kind != "address":
+                hint = f"a value of {kind}{', or int64' if kind.startswith('int') else ''}"
+            raise Malformed(message, hint)
 
 
 def check_planned(f: Function, mod: IRModule) -> None:
@@ -87,11 +94,16 @@ def _check_memory(
         what, ours = f"{buf.name}[{index}]", buf is plan.storage_set
         have = int_value(plan.sizes[index]) if ours else plan.constants[index].array.nbytes
     if written and not ours:
-        raise Malformed(f"the kernel writes {what}, which is only read")
+        hint = "results and storages are what a planned graph writes"
+        raise Malformed(f"the kernel writes {what}, which is only read", hint)
     if start is not None and start < 0:
-        raise Malformed(f"byte {start} of {what}")
+        raise Malformed(f"byte {start} of {what}", "offsets count from 0, where it starts")
     if start is not None and have is not None and size is not None and start + size > have:
-        raise Malformed(f"bytes {start}..{start + size - 1} of {what}, which has {have}")
+        hint = f"the kernel takes {size} bytes: no offset is right"
+        if size <= have:
+            hint = f"its {size} bytes start at 0 to {have - size}"
+        message = f"bytes {start}..{start + size - 1} of {what}, which has {have}"
+        raise Malformed(message, hint)
 
 
 __all__ = ["check_kernel_calls", "check_planned"]

@@ -8,6 +8,21 @@ from contextlib import ExitStack, contextmanager
 from tensorkiln.ir.buffer import SCOPES, Buffer
 from tensorkiln.ir.dtype import BOOL, HANDLE
 from tensorkiln.ir.expr import CallExtern, Expr, IntImm, Var, int_value
+from tensorkiln.ir.malformed import (
+    Malformed,
+    among,
+    condition,
+    extent,
+    fresh,
+    index,
+    instead,
+    listed,
+    one_element,
+    plural,
+    step,
+    stored,
+    unbound,
+)
 from tensorkiln.ir.stmt import (
     FOR_KINDS,
     ITER_KINDS,
@@ -29,7 +44,7 @@ from tensorkiln.ir.stmt import (
     Store,
     While,
 )
-from tensorkiln.ir.verify_expr import ExprVerifier, Malformed, step
+from tensorkiln.ir.verify_expr import ExprVerifier
 from tensorkiln.ir.visit import free_vars, has_load
 
 # Loop kinds whose variable is a number once the code is laid out.
@@ -44,18 +59,23 @@ class TirVerifier(ExprVerifier):
     def function(self, f: PrimFunc) -> None:
         """Raise Malformed where the program is not well formed."""
         if len(set(f.params)) != len(f.params):
-            raise Malformed("a parameter is listed twice")
+            twice = next(p for i, p in enumerate(f.params) if p in f.params[:i])
+            hint = f"list {twice.name} once, or make a parameter of its own"
+            raise Malformed("a parameter is listed twice", hint)
         buffers = f.buffers
         if not 0 <= f.outputs <= len(buffers):
-            raise Malformed(f"{f.outputs} outputs of {len(buffers)} buffers")
+            hint = f"outputs are the last of the buffers: 0 to {len(buffers)}"
+            raise Malformed(f"{f.outputs} outputs of {len(buffers)} buffers", hint)
         for v in f.scalars:
             self._vars[v] = False
         for i, b in enumerate(buffers):
             with step(f".{b.name}"):
                 if b.scope != "global":
-                    raise Malformed(f"a parameter in scope {b.scope!r}")
+                    hint = f"parameters are in scope 'global'; Alloc makes a buffer in {b.scope!r}"
+                    raise Malformed(f"a parameter in scope {b.scope!r}", hint)
                 if b.dtype == HANDLE and i >= len(buffers) - f.outputs:
-                    raise Malformed("a set of handles is read only")
+                    hint = f"the last {f.outputs} are written: list {b.name} before them"
+                    raise Malformed("a set of handles is read only", hint)
                 for v in (v for d in (*b.shape, *(b.strides_given or ())) for v in free_vars(d)):
                     self._vars.setdefault(v, False)
                 self._shape(b)
@@ -65,21 +85,28 @@ class TirVerifier(ExprVerifier):
             self.stmt(f.body)
 
     def _inplace(self, f: PrimFunc) -> None:
+        fits = [i for i, p in enumerate(f.params) if self._buffers.get(p) is False]  # type: ignore[arg-type]
+        hint = f"parameters that are read: {listed(map(str, fits)) or 'none'}"
         for i in f.inplace:
             if not 0 <= i < len(f.params) or not isinstance(f.params[i], Buffer):
-                raise Malformed(f"inplace parameter {i} is not a buffer")
-            if self._buffers[f.params[i]] or f.outputs != 1:  # type: ignore[index]
-                raise Malformed(f"inplace parameter {i} is an output, or outputs are not one")
+                raise Malformed(f"inplace parameter {i} is not a buffer", hint)
+            if self._buffers[f.params[i]]:  # type: ignore[index]
+                raise Malformed(f"inplace parameter {i} is an output", hint)
+            if f.outputs != 1:
+                message = f"inplace parameter {i} of a program of {f.outputs} outputs"
+                raise Malformed(message, "give it one output, which takes the parameter's place")
 
     def _shape(self, b: Buffer) -> None:
         if b.dtype.lanes != 1:
-            raise Malformed(f"elements of {b.dtype}: a buffer's elements are scalars")
+            hint = f"elements of {b.dtype.element}, and a last dimension of {b.dtype.lanes}"
+            raise Malformed(f"elements of {b.dtype}: a buffer's elements are scalars", hint)
         for d in b.shape:
-            extent = int_value(d)
-            if not self.scalar(d).is_int or (extent is not None and extent < 0):
-                raise Malformed(f"extent {d!r}")
-            if b.scope == "register" and extent is None:
-                raise Malformed("a register buffer needs constant extents")
+            size, found = int_value(d), self.scalar(d)
+            if not found.is_int or (size is not None and size < 0):
+                raise Malformed(f"extent {d!r}", extent(found))
+            if b.scope == "register" and size is None:
+                hint = "a number for each extent, or scope 'global'"
+                raise Malformed("a register buffer needs constant extents", hint)
         self._strides(b)
 
     def _strides(self, b: Buffer) -> None:
@@ -87,9 +114,12 @@ class TirVerifier(ExprVerifier):
         if given is None:
             return
         if len(given) != len(b.shape):
-            raise Malformed(f"{len(given)} strides for {len(b.shape)} dimensions")
-        if not all(self.scalar(e).is_int for e in given):
-            raise Malformed("strides are integers")
+            hint = f"{plural(len(b.shape), 'stride')}, or None for row-major memory"
+            raise Malformed(f"{len(given)} strides for {len(b.shape)} dimensions", hint)
+        for e in given:
+            found = self.scalar(e)
+            if not found.is_int:
+                raise Malformed("strides are integers", index(found))
 
     # ---- statements --------------------------------------------------------------------------
 
@@ -97,31 +127,36 @@ class TirVerifier(ExprVerifier):
         """Raise Malformed where a statement is not well formed in this scope."""
         check = _STMTS.get(type(s))
         if check is None:
-            raise Malformed(f"{type(s).__name__} is not a statement")
+            name = type(s).__name__
+            known = (t.__name__ for t in _STMTS)
+            raise Malformed(f"{name} is not a statement", among(name, known))
         check(self, s)
 
     @contextmanager
     def _bound(self, var: Var, static: bool) -> Iterator[None]:
         """The same variable may be bound again beside this scope, but not inside it."""
         if var in self._vars:
-            raise Malformed(f"{var.name} is bound again while in scope")
+            raise Malformed(f"{var.name} is bound again while in scope", fresh("Var", var.name))
         self._vars[var] = static
         yield
         del self._vars[var]
 
     def _for(self, s: For) -> None:
         if s.kind not in FOR_KINDS:
-            raise Malformed(f"loop kind {s.kind!r}; there are {', '.join(FOR_KINDS)}")
+            raise Malformed(f"loop kind {s.kind!r}", among(s.kind, FOR_KINDS))
         for name, e in (("lo", s.lo), ("extent", s.extent)):
             with step(f".{name}"):
                 found = self.root(e)
                 if found != s.var.dtype or not found.is_int or found.lanes != 1:
-                    raise Malformed(f"{found}, but the loop variable is {s.var.dtype}")
+                    hint = index(found, s.var.dtype)
+                    raise Malformed(f"{found}, but the loop variable is {s.var.dtype}", hint)
         if s.kind == "thread" and not isinstance(s.attrs.get("thread"), str):
-            raise Malformed('a thread loop without attrs["thread"], the index it is bound to')
+            message = 'a thread loop without attrs["thread"], the index it is bound to'
+            raise Malformed(message, 'such as attrs={"thread": "blockIdx.x"}')
         static = s.kind in STATIC_KINDS
         if static and not isinstance(s.extent, IntImm):
-            raise Malformed(f"a loop that is {s.kind} needs a constant extent")
+            hint = f"split it: an inner loop of a number, which is {s.kind}; or make it serial"
+            raise Malformed(f"a loop that is {s.kind} needs a constant extent", hint)
         with self._bound(s.var, static), step(f".for({s.var.name})"):
             self.stmt(s.body)
 
@@ -133,12 +168,14 @@ class TirVerifier(ExprVerifier):
     def _store(self, s: Store) -> None:
         try:
             if not self._buffers.get(s.buffer, True):
-                raise Malformed("store to a parameter that is not an output")
+                message = "store to a parameter that is not an output"
+                raise Malformed(message, stored(self._buffers))
             lanes = self._access(s.buffer, s.indices)
             with step(".value"):
                 found, place = self.root(s.value), s.buffer.dtype.with_lanes(lanes)
                 if found != place:
-                    raise Malformed(f"{found} stored where {place} belongs")
+                    message = f"{found} stored where {place} belongs"
+                    raise Malformed(message, instead(found, place))
         except Malformed as error:
             error.path.append(f".store({s.buffer.name})")
             raise
@@ -148,7 +185,8 @@ class TirVerifier(ExprVerifier):
             with step(".value"):
                 found = self.root(s.value)
                 if found != s.var.dtype:
-                    raise Malformed(f"{found}, but the variable is {s.var.dtype}")
+                    hint = instead(found, s.var.dtype)
+                    raise Malformed(f"{found}, but the variable is {s.var.dtype}", hint)
             fixed = not has_load(s.value)
             static = fixed and all(self._vars.get(v) for v in free_vars(s.value))
             with self._bound(s.var, static):
@@ -166,13 +204,13 @@ class TirVerifier(ExprVerifier):
         with step(".cond"):
             found = self.root(e)
             if found != BOOL:
-                raise Malformed(f"{found} as a condition")
+                raise Malformed(f"{found} as a condition", condition(found))
 
     def _alloc(self, s: Alloc) -> None:
         b = s.buffer
         with step(f".alloc({b.name})"):
             if b.scope not in SCOPES:
-                raise Malformed(f"scope {b.scope!r}; there are {', '.join(SCOPES)}")
+                raise Malformed(f"scope {b.scope!r}", among(b.scope, SCOPES))
             self._shape(b)
             with self._known(b, True):
                 self.stmt(s.body)
@@ -180,7 +218,7 @@ class TirVerifier(ExprVerifier):
     @contextmanager
     def _known(self, b: Buffer, stored: bool) -> Iterator[None]:
         if b in self._buffers:
-            raise Malformed("allocated again while in scope")
+            raise Malformed("allocated again while in scope", fresh("Buffer", b.name))
         self._buffers[b] = stored
         yield
         del self._buffers[b]
@@ -189,10 +227,11 @@ class TirVerifier(ExprVerifier):
         b, source = s.buffer, s.source
         with step(f".match({b.name})"):
             if self._access(source, s.indices) != 1:
-                raise Malformed("a view starts at one element")
+                raise Malformed("a view starts at one element", one_element(source))
             if (b.dtype, b.scope) != (source.dtype, source.scope):
                 found, wanted = f"{b.dtype} in {b.scope}", f"{source.dtype} in {source.scope}"
-                raise Malformed(f"a view as {found} of {wanted}")
+                hint = f"make {b.name} {wanted}, as {source.name} is"
+                raise Malformed(f"a view as {found} of {wanted}", hint)
             self._shape(b)
             with self._known(b, self._buffers[source]):
                 self.stmt(s.body)
@@ -202,7 +241,8 @@ class TirVerifier(ExprVerifier):
     def _block(self, s: Block) -> None:
         with step(f".block({s.name})"):
             if not s.name:
-                raise Malformed("a block needs a name")
+                near = s.writes[0].buffer.name if s.writes else "block"
+                raise Malformed("a block needs a name", f"such as {near!r}")
             static = [self._iter(i) for i in s.iters]
             with ExitStack() as scopes:
                 for i, known in zip(s.iters, static, strict=True):
@@ -220,26 +260,31 @@ class TirVerifier(ExprVerifier):
         """Check one iteration variable; whether its value is a number once loops are unrolled."""
         with step(f".{i.var.name}"):
             if i.kind not in ITER_KINDS:
-                raise Malformed(f"iteration kind {i.kind!r}; there are {', '.join(ITER_KINDS)}")
+                raise Malformed(f"iteration kind {i.kind!r}", among(i.kind, ITER_KINDS))
             for name, e in (("extent", i.extent), ("value", i.value)):
                 with step(f".{name}"):
                     found = self.root(e)
                     if found != i.var.dtype or not found.is_int or found.lanes != 1:
-                        raise Malformed(f"{found}, but the iteration variable is {i.var.dtype}")
+                        message = f"{found}, but the iteration variable is {i.var.dtype}"
+                        raise Malformed(message, index(found, i.var.dtype))
         return not has_load(i.value) and all(self._vars.get(v) for v in free_vars(i.value))
 
     def _region(self, r: Region, written: bool) -> None:
         b = r.buffer
         if b not in self._buffers:
-            raise Malformed(f"buffer {b.name} is not bound here")
+            hint = unbound(b.name, (known.name for known in self._buffers))
+            raise Malformed(f"buffer {b.name} is not bound here", hint)
         if written and not self._buffers[b]:
-            raise Malformed(f"{b.name} is a parameter that is not an output")
+            message = f"{b.name} is a parameter that is not an output"
+            raise Malformed(message, stored(self._buffers))
         if len(r.ranges) != len(b.shape):
-            raise Malformed(f"{len(r.ranges)} ranges for {b!r}")
-        for lo, extent in r.ranges:
-            found, size = self.scalar(lo), self.scalar(extent)
+            hint = f"{b.name} has {plural(len(b.shape), 'dimension')}: one range for each"
+            raise Malformed(f"{len(r.ranges)} ranges for {b!r}", hint)
+        for lo, count in r.ranges:
+            found, size = self.scalar(lo), self.scalar(count)
             if not found.is_int or found != size:
-                raise Malformed(f"a range from {found} of {size} elements")
+                hint = index(found) if not found.is_int else instead(size, found)
+                raise Malformed(f"a range from {found} of {size} elements", hint)
 
     # ---- control and effects -----------------------------------------------------------------
 
@@ -255,7 +300,9 @@ class TirVerifier(ExprVerifier):
     def _evaluate(self, s: Evaluate) -> None:
         with step(".evaluate"):
             if not isinstance(s.value, CallExtern):
-                raise Malformed(f"{type(s.value).__name__} has no effect: only a C call has")
+                name = type(s.value).__name__
+                hint = "CallExtern has effects; Let binds a value, Store keeps it"
+                raise Malformed(f"{name} has no effect: only a C call has", hint)
             self.root(s.value, effect=True)
 
     def _call_kernel(self, s: CallKernel) -> None:
@@ -263,15 +310,19 @@ class TirVerifier(ExprVerifier):
         with step(f".call({s.name})"):
             for i, a in enumerate(s.args):
                 with step(f".args[{i}]"):
-                    if self.address(a).lanes != 1:
-                        raise Malformed(f"{a.dtype} as an argument of a function")
+                    found = self.address(a)
+                    if found.lanes != 1:
+                        message = f"{found} as an argument of a function"
+                        raise Malformed(message, instead(found, found.element))
 
     def _prefetch(self, s: Prefetch) -> None:
         with step(f".prefetch({s.buffer.name})"):
             if not 0 <= s.locality <= 3:
-                raise Malformed(f"locality {s.locality}")
+                hint = "0 (used once) to 3 (kept in all caches)"
+                raise Malformed(f"locality {s.locality}", hint)
             if self._access(s.buffer, s.indices) != 1 or s.buffer.scope == "register":
-                raise Malformed("prefetch takes the address of one element in memory")
+                message = "prefetch takes the address of one element in memory"
+                raise Malformed(message, one_element(s.buffer))
 
 
 _STMTS: dict[type, Callable[..., None]] = {

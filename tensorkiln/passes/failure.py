@@ -25,14 +25,14 @@ def pass_failed(p: Pass, step: Step, error: Exception, folder: Path | None) -> T
     """The error for a pass that raised: ours is an InternalError, a caller's own a UserError."""
     said = error.message if isinstance(error, TensorkilnError) else str(error)
     kind = "" if isinstance(error, TensorkilnError) else f"{type(error).__name__}: "
-    return _failure(p, step, f"raised {kind}{said}", _code(error, "pass-failed"), folder)
+    return _failure(p, step, f"raised {kind}{said}", "pass-failed", folder, error)
 
 
 def pass_broke(p: Pass, step: Step, error: InternalError, folder: Path | None) -> TensorkilnError:
     """The error for a pass whose module is malformed."""
     at = f"{error.where}: " if error.where else ""
     said = f"broke the module: {at}{error.message}"
-    return _failure(p, step, said, _code(error, "malformed-ir"), folder)
+    return _failure(p, step, said, "malformed-ir", folder, error)
 
 
 def _code(error: Exception, otherwise: str) -> str:
@@ -40,13 +40,17 @@ def _code(error: Exception, otherwise: str) -> str:
     return error.code if known and isinstance(error, InternalError) else otherwise
 
 
-def _failure(p: Pass, step: Step, said: str, code: str, folder: Path | None) -> TensorkilnError:
+def _failure(
+    p: Pass, step: Step, said: str, code: str, folder: Path | None, error: Exception
+) -> TensorkilnError:
+    """What was wrong comes with its own hint, before the one that says how to see it again."""
     kind = InternalError if _is_ours(p) else UserError
+    own = error.hint if isinstance(error, TensorkilnError) else ""
     return kind(
         f"pass {step.number} {step.name!r} {said}",
-        code=code,
+        code=_code(error, code),
         where=f"{step.pipeline}_pipeline" if step.pipeline in ("relax", "tir") else step.pipeline,
-        hint=_saved(p, step, folder),
+        hint="\n        ".join(filter(None, (own, _saved(p, step, folder)))),
     )
 
 

@@ -67,6 +67,8 @@ def test_a_callers_pass_that_breaks_the_module() -> None:
     assert error.code == "malformed-ir" and error.where == "relax_pipeline"
     assert "pass 2 'break_names' broke the module: main" in str(error)
     assert isinstance(error.__cause__, InternalError)
+    # What the verifier advises comes first, then how to see it again.
+    assert error.hint.startswith(f"{error.__cause__.hint}\n") and "reproduce.py" in error.hint
     before = place(error)
     again = from_source(before.read_text(), constant_table(MODULE))
     assert first_difference(again, MODULE) is None
