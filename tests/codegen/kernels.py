@@ -23,17 +23,24 @@ LEVELS: dict[str, Target] = {
     "avx2": Target({"kind": "llvm", "mcpu": "haswell"}),
     "native": Target("native"),
 }
-# Levels of AArch64, which run under an emulator: NEON, and with dot products of bytes.
+# Levels of AArch64, which run under an emulator: NEON, and with dot products of bytes, first of
+# equal signs only.
 _ARM: dict[str, Target] = {
     "neon": Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72"}),
     "dotprod": Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-n1"}),
+    "i8mm": Target(
+        {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a55", "mattr": ["+i8mm"]}
+    ),
 }
 TARGETS = LEVELS | _ARM
-# Parameters for tests: `neon` where an emulator is found, `dotprod` when `make aarch64` asks.
+# Parameters for tests: `neon` where an emulator is found, the others when `make aarch64` asks.
 EVERY_LEVEL = [
     *LEVELS,
     pytest.param("neon", marks=pytest.mark.emulated),
-    pytest.param("dotprod", marks=[pytest.mark.emulated, pytest.mark.aarch64]),
+    *(
+        pytest.param(name, marks=[pytest.mark.emulated, pytest.mark.aarch64])
+        for name in ("dotprod", "i8mm")
+    ),
 ]
 N = 4096
 

@@ -19,11 +19,11 @@ _WITH_DOT = {
 }
 # Bits of a vector -> the sum of two products of 16 bits.
 _PAIRS = {
-    512: ("avx512.pmaddw.d.512", "avx512bw"),
-    256: ("avx2.pmadd.wd", "avx2"),
-    128: ("sse2.pmadd.wd", "sse2"),
+    512: ("x86.avx512.pmaddw.d.512", "avx512bw"),
+    256: ("x86.avx2.pmadd.wd", "avx2"),
+    128: ("x86.sse2.pmadd.wd", "sse2"),
 }
-_PAIR = DType("int16", 2)
+_PAIR, _FOUR = DType("int16", 2), DType("int8", 4)
 
 
 class Dots(Arithmetic):
@@ -32,17 +32,21 @@ class Dots(Arithmetic):
     def _dot4(self, c: str, a: str, b: str, lanes: int) -> str:
         bits = 32 * lanes
         if self._has_dot(bits):
-            byte = DType("int8", 4)
-            return self._machine(f"avx512.vpdpbusd.{bits}", (INT32, byte, byte), [c, a, b], lanes)
+            return self._machine(f"x86.avx512.vpdpbusd.{bits}", (INT32, _FOUR, _FOUR), [c, a, b],
+                                 lanes)  # fmt: skip
         if self._has_pairs(bits):
             return self._dot_of_pairs(c, a, b, lanes)
+        if self.target.arch == "aarch64" and bits == 128 and self.target.has("i8mm"):
+            return self._neon("usdot", c, a, b, lanes)
+        if self.target.arch == "aarch64" and bits == 128 and self.target.has("dotprod"):
+            return self._dot_of_signed(c, a, b, lanes)
         return self._dot_of_words(c, a, b, lanes, 8)
 
     def _dot2(self, c: str, a: str, b: str, lanes: int) -> str:
         bits = 32 * lanes
         if self._has_dot(bits):
             types = (INT32, _PAIR, _PAIR)
-            return self._machine(f"avx512.vpdpwssd.{bits}", types, [c, a, b], lanes)
+            return self._machine(f"x86.avx512.vpdpwssd.{bits}", types, [c, a, b], lanes)
         if self._has_pairs(bits):
             products = self._machine(_PAIRS[bits][0], (_PAIR, _PAIR), [a, b], lanes)
             return self._line(f"add {llvm_type(INT32.with_lanes(lanes))} {c}, {products}")
@@ -57,12 +61,28 @@ class Dots(Arithmetic):
         return x86 and self.target.has(_PAIRS[bits][1])
 
     def _machine(self, name: str, params: tuple[DType, ...], args: list[str], lanes: int) -> str:
-        """A call of an x86 intrinsic that gives int32; `params` are what one lane has of each."""
+        """A call of a processor's intrinsic that gives int32; `params` are what one lane has of
+        each."""
         types = [llvm_type(p.with_lanes(p.lanes * lanes)) for p in params]
         t = llvm_type(INT32.with_lanes(lanes))
-        self.declares.add(f"declare {t} @llvm.x86.{name}({', '.join(types)})")
+        self.declares.add(f"declare {t} @llvm.{name}({', '.join(types)})")
         given = ", ".join(f"{p} {x}" for p, x in zip(types, args, strict=True))
-        return self._line(f"call {t} @llvm.x86.{name}({given})")
+        return self._line(f"call {t} @llvm.{name}({given})")
+
+    def _neon(self, name: str, c: str, a: str, b: str, lanes: int) -> str:
+        """Arm's sums of four products of bytes."""
+        full = f"aarch64.neon.{name}.v{lanes}i32.v{4 * lanes}i8"
+        return self._machine(full, (INT32, _FOUR, _FOUR), [c, a, b], lanes)
+
+    def _dot_of_signed(self, c: str, a: str, b: str, lanes: int) -> str:
+        """Both sides signed: the left one less 128, plus 128 times the sum of the right one, which
+        all products of a basic block with it share."""
+        byte, word = _FOUR.with_lanes(4 * lanes), INT32.with_lanes(lanes)
+        less = self._line(f"xor {llvm_type(byte)} {a}, {splat('-128', byte)}")
+        half = self._neon("sdot", "zeroinitializer", splat("64", byte), b, lanes)
+        missing = self._line(f"shl {llvm_type(word)} {half}, {splat('1', word)}")
+        total = self._neon("sdot", c, less, b, lanes)
+        return self._line(f"add {llvm_type(word)} {total}, {missing}")
 
     def _dot_of_pairs(self, c: str, a: str, b: str, lanes: int) -> str:
         """Even and odd bytes as 16-bit numbers, two of them in each lane, multiplied and summed.
