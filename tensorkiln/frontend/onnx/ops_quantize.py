@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 from tensorkiln.frontend.onnx.context import Context
 from tensorkiln.frontend.onnx.dispatch import Int, Ints, Str, Table
-from tensorkiln.frontend.onnx.issues import unsupported
+from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.ops_window import conv
 from tensorkiln.frontend.onnx.tensors import dtype_name
+from tensorkiln.ir.expr import int_value
 from tensorkiln.ops.quantise import QUANTISED
 
 
@@ -21,8 +22,10 @@ def _along(g: Context, v: Val, x: Val, axis: int) -> Val:
     """A per-axis parameter [n] against the operand; one number without dimensions."""
     if g.rank(v) == 0 or g.rank(v) > 1:
         return v
-    if g.rank(x) == 0 or g.shape(v) != (g.shape(x)[g.axis(axis, g.rank(x))],):
-        return g.reshape(v, ())
+    if int_value(g.shape(v)[0]) == 1:
+        return g.reshape(v, ())  # whatever the axis is: tools write one that is not there
+    if g.rank(x) == 0:
+        raise malformed("a parameter per element of an axis, of a number without axes")
     at = g.axis(axis, g.rank(x))
     return g.reshape(v, [g.shape(v)[0] if i == at else 1 for i in range(g.rank(x))])
 
