@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bench import compile_time, memory, overhead
-from bench.report import geometric_mean, ratio, summary_lines
+from bench.report import best_peer, geometric_mean, ratio, summary_lines
 from bench.roofline import limits_line, restored, table
 from bench.store import ROOT, Record, load
 
@@ -119,17 +119,23 @@ def _rooflines(records: list[Record]) -> list[str]:
     lines = [
         "One thread. Work is by definition, so a transformed convolution may exceed the peak;",
         "`lost` is time above the binding limit (bench/roofline.py). Costliest kernels first.\n",
-        "| model | kernels ms | at the limit ms | of limit | GFLOP/s | most lost |",
-        "|---|--:|--:|--:|--:|---|",
+        "`limit / best peer` is the ratio that kernels at their limits would give: less than that",
+        "takes other arithmetic (Winograd) or fewer bytes.\n",
+        "| model | kernels ms | at the limit ms | of limit | limit / best peer | GFLOP/s "
+        "| most lost |",
+        "|---|--:|--:|--:|--:|--:|---|",
     ]
+    latency = {r["model"]: r for r in _kind(records, "latency") if r["threads"] == 1}
     for r in found:
         line = restored(r)
         worst = sorted(line.rows, key=lambda row: -row.lost)[:3]
         names = ", ".join(f"`{row.kernel}` {row.lost:.0f} µs" for row in worst)
+        best = best_peer(latency[r["model"]], "min_ms") if r["model"] in latency else None
+        least = f"{line.limit / 1e3 / best[1]:.2f}" if best else "-"
         rate = sum(row.flops for row in line.rows) / line.micros / 1e3
         lines.append(
             f"| {r['model']} | {line.micros / 1e3:.2f} | {line.limit / 1e3:.2f} | "
-            f"{line.limit / line.micros:.0%} | {rate:.1f} | {names} |"
+            f"{line.limit / line.micros:.0%} | {least} | {rate:.1f} | {names} |"
         )
     for r in found:
         line = restored(r)

@@ -199,6 +199,14 @@ typedef void (*kiln_any_function)(void);
 kiln_any_function kiln_host_symbol(const char *name);
 /* Hands this thread's sentence to tvm-ffi; -1. */
 int kiln_raise(int code);
+
+/* ---- python.c: calls from CPython ---------------------------------------------------------- */
+typedef struct py_object py_object; /* PyObject */
+/* PyCapsule_GetPointer, PyEval_SaveThread, PyEval_RestoreThread, PyLong_FromLong. */
+KILN_API void kiln_python_open(const kiln_any_function functions[4]);
+/* METH_FASTCALL: `self` is a capsule of a kiln_python_target, `args` are capsules of tensors. */
+KILN_API py_object *kiln_python_call(py_object *self, py_object *const *args, ptrdiff_t count);
+
 /* foreign.c: what a tvm-ffi entry returns for a code of ours. */
 int kiln_ffi_result(int code);
 

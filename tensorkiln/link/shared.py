@@ -48,6 +48,8 @@ RUNTIME_EXPORTS: tuple[str, ...] = (
     "kiln_open",
     "kiln_output_shape",
     "kiln_pool_v1",
+    "kiln_python_call",
+    "kiln_python_open",
     "kiln_set_num_threads",
     "kiln_use_pool",
 )

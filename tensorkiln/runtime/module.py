@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.runtime.callbacks import add_library, remove_library
 from tensorkiln.runtime.failures import ArgumentTypeError, FunctionLookupError
 from tensorkiln.runtime.native import FunctionInfo, NativeLibrary, ParamInfo, Value
-from tensorkiln.runtime.tensor import capsule_pointer, view_of, view_of_set
+from tensorkiln.runtime.tensor import view_of, view_of_set
 
 _INT, _FLOAT, _TENSOR = 1, 3, 7  # enum kiln_kind
 _KINDS = {"graph": "a graph function", "outer": "an outer function"}
@@ -27,25 +26,20 @@ class TensorFunction:
         self.name = info.name
         self._library = library
         self._index = library.index(info.name)
-        # How tensors alone are passed: a kiln_value is a kind, padding, and an address.
-        count = len(info.inputs)
-        self._pack = struct.Struct("ixxxxP" * count).pack
-        self._kinds = tuple(_TENSOR for _ in range(count))
+        self._fast, self._kept = library.fast_call(info.name)
         self._takes_numbers = any(p.role == "scalar" for p in info.inputs)
 
     def __call__(self, *arguments: Any) -> None:
         """Run on tensors and numbers, in the order of the parameters."""
-        if self._takes_numbers or len(arguments) != len(self._kinds):
+        library = self._library
+        if self._takes_numbers or library.closed:
             return self._call_slowly(arguments)
         try:  # numbers have no such export, read-only arrays refuse it
-            capsules = [value.__dlpack__() for value in arguments]
-            addresses = [capsule_pointer(capsule, b"dltensor") for capsule in capsules]
+            code = self._fast(*[value.__dlpack__() for value in arguments])
         except (AttributeError, BufferError, TypeError, ValueError, RuntimeError):
             return self._call_slowly(arguments)
-        mixed = [x for pair in zip(self._kinds, addresses, strict=True) for x in pair]
-        code = self._library.dll.kiln_call(self._index, self._pack(*mixed), len(addresses))
         if code:
-            self._library.check(code)
+            library.check(code)
         return None
 
     def _call_slowly(self, arguments: tuple[object, ...]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,9 +44,12 @@ def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
     return np.ndarray(tuple(shape), dtype, raw, start)
 
 
-def output_array(shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> Array:
-    """Room for a result; aligned where that is worth its price."""
-    return np.empty(shape, dtype) if nbytes < _SMALL else aligned_empty(shape, dtype)
+def output_maker(nbytes: int) -> Callable[[tuple[int, ...], np.dtype[Any]], Array]:
+    """What makes room for a result of that size; aligned where that is worth its price."""
+    return np.empty if nbytes < _SMALL else aligned_empty
+
+
+_HOST = cpu()  # one for all: making it takes longer than the rest of making a tensor
 
 
 class Tensor:
@@ -56,7 +59,7 @@ class Tensor:
 
     def __init__(self, array: Array, device: Device | None = None):
         self._array = array
-        self.device = device or cpu()
+        self.device = device or _HOST
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -59,11 +59,11 @@ def test_sections_appear_with_their_records(kind: str) -> None:
                                "bytes": 10.0, "micros": 20.0, "limit": 10.0, "bound": "compute"}]},
     }  # fmt: skip
     record = {"kind": kind, "model": "mlp", "threads": 1, "machine": "cpu", "run": "r"}
-    text = page([{**record, **data[kind]}], "")
+    text = page([{**record, **data[kind]}, latency("mlp", 1, ours=2.0, ort=1.0)], "")
     expected = {
         "memory": "| mlp | ours | 3.0 | planned 7 B, in the executor 7 B |",
         "overhead": "| ours | 0.50 | 0.40 |",
         "compile": "| mlp | cold | 1.25 |",
-        "roofline": "| mlp | 0.02 | 0.01 | 50% | 50.0 | `k` 10 µs |",
+        "roofline": "| mlp | 0.02 | 0.01 | 50% | 0.01 | 50.0 | `k` 10 µs |",
     }
     assert expected[kind] in text
