@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
-from tensorkiln.artifact import Artifact, ArtifactSet
+from tensorkiln.artifact import Artifact, ArtifactSet, TextContent
 from tensorkiln.artifact.dependency import merge_dependencies
 from tensorkiln.artifact.metadata import KernelInfo, added_json, artifact_infos
 from tensorkiln.base.debug import SOURCES, say
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.version import VERSION
 from tensorkiln.codegen.call_plan import (
-    WeightArena,
     graph_host_function,
     sizes_read,
     tensor_host_function,
@@ -20,7 +18,8 @@ from tensorkiln.codegen.call_plan import (
 from tensorkiln.codegen.host_c import entry_c, header_h
 from tensorkiln.codegen.host_function import HostFunction, c_name
 from tensorkiln.codegen.outer_c import outer_code
-from tensorkiln.executable import Executable, weights_content
+from tensorkiln.codegen.weights import WeightArena, WeightsContent
+from tensorkiln.executable import Executable
 from tensorkiln.external import External
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.planned import planned_graph
@@ -56,13 +55,11 @@ def assemble(
     name = c_name(mod.name)
     artifacts = list(code)
     if arena.size:
-        artifacts.append(Artifact("host", "native", "weights.bin", weights_content(arena)))
+        artifacts.append(Artifact("host", "native", "weights.bin", WeightsContent(arena)))
     infos = _kernel_infos(mod)
     used = [e for e in externals if any(f.external == e.name for f in mod.externals)]
     needs = merge_dependencies((f"external {e.name!r}", d) for e in used for d in e.dependencies)
-    with ThreadPoolExecutor(2) as pool:  # both hash every weight, which runs outside Python's lock
-        text = pool.submit(print_module, mod)
-        metadata = added_json(VERSION, target.to_json(), infos, artifact_infos(artifacts), needs)
+    metadata = added_json(VERSION, target.to_json(), infos, artifact_infos(artifacts), needs)
     entry = entry_c(
         functions,
         library_name=name,
@@ -78,7 +75,7 @@ def assemble(
     artifacts += [
         Artifact("host", "native", "entry.c", entry.encode()),
         Artifact("host", "header", f"{name}.h", header.encode()),
-        Artifact("ir", "text", "module.py", text.result().encode()),
+        Artifact("ir", "text", "module.py", TextContent(lambda: print_module(mod))),
     ]
     libraries = tuple(dict.fromkeys(x for e in used for x in e.libraries))
     made = ArtifactSet(tuple(artifacts))

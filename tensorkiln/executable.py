@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import re
-import shutil
 import tempfile
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
-from tensorkiln.artifact import Artifact, ArtifactSet, FileContent
+from tensorkiln.artifact import Artifact, ArtifactSet, Content
 from tensorkiln.artifact.metadata import KernelInfo
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
-from tensorkiln.codegen.call_plan import ALIGN, WeightArena
 from tensorkiln.codegen.host_c import exported_symbols, required_features
 from tensorkiln.codegen.host_function import HostFunction
 from tensorkiln.codegen.outer_c import OuterCode
@@ -54,37 +49,14 @@ def _externs_named(mod: IRModule) -> Iterator[None]:
         ) from error
 
 
-class _TemporaryFile(FileContent):
-    """Bytes in a file that is removed with this object."""
-
-    def __init__(self, folder: str, path: Path):
-        super().__init__(path)
-        self._remove = weakref.finalize(self, shutil.rmtree, folder, True)
-
-
-def weights_content(arena: WeightArena) -> FileContent:
-    """The arena's arrays end to end in a temporary file: memory then holds them once."""
-    folder = tempfile.mkdtemp(prefix="kiln-weights-")
-    path = Path(folder) / "weights.bin"
-    with path.open("wb") as stream:
-        for array in arena.arrays:
-            rows = np.ascontiguousarray(array)  # a view of the model's file may have gaps
-            stream.write(rows.reshape(-1).view(np.uint8).data)
-            stream.write(bytes(-array.nbytes % ALIGN))
-    return _TemporaryFile(folder, path)
-
-
 def _source_name(a: Artifact) -> str:
     """What a C source is called among all others when it is compiled."""
     return a.file_name if a.codegen_id == "host" else a.name.replace("/", "_")
 
 
-def _weights_of(artifacts: ArtifactSet) -> Path | list[bytes | memoryview] | None:
-    """The weights as the linker takes them: the file, or the bytes; None without any."""
-    content = next((a.content for a in artifacts if a.file_name == "weights.bin"), None)
-    if isinstance(content, FileContent):
-        return content.path
-    return None if content is None else [content]
+def _weights_of(artifacts: ArtifactSet) -> Content | None:
+    """The weights, None without any."""
+    return next((a.content for a in artifacts if a.file_name == "weights.bin"), None)
 
 
 @dataclass(frozen=True, slots=True)

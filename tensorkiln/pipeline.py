@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from tensorkiln import frontend
 from tensorkiln.artifact import Artifact
 from tensorkiln.assemble import assemble
-from tensorkiln.base.cache import Cache
+from tensorkiln.base.cache import user_cache
 from tensorkiln.base.config import Config, read_config
 from tensorkiln.base.errors import Issue, UnsupportedError, UserError
 from tensorkiln.base.progress import Progress
-from tensorkiln.codegen.llvm.compile import compile_kernels
+from tensorkiln.codegen.llvm.compile import compile_kernels, known_objects
 from tensorkiln.codegen.lowered import require_cpu_programs, require_lowered
 from tensorkiln.executable import Executable
 from tensorkiln.external import (
@@ -240,10 +240,11 @@ def compile(
     progress.phase("lower kernels")
     mod = runner.run(mod, "tir", plan.tir)
     mod = runner.run(mod, "pre_codegen", plan.last)
+    known = known_objects(mod.prim_funcs, cpu, user_cache())
     require_lowered(mod)
     emitted = emit_externals(mod, plan.externals)
     progress.phase("compile kernels", len(mod.prim_funcs))
-    kernels = _kernels(mod, plan, config, progress)
+    kernels = _kernels(mod, plan, known, config, progress)
     progress.phase("pack weights")
     return assemble(mod, plan.target, plan.cpu, plan.externals, (*kernels, *emitted), plan.linker)
 
@@ -253,7 +254,9 @@ def check(model: object, target: Target | str | None = None) -> tuple[Issue, ...
     return frontend.check_onnx(model)
 
 
-def _kernels(mod: IRModule, plan: Plan, config: Config, progress: Progress) -> list[Artifact]:
+def _kernels(
+    mod: IRModule, plan: Plan, known: dict[str, bytes], config: Config, progress: Progress
+) -> list[Artifact]:
     """Code for the PrimFuncs: what the kind's own code generator makes of them, or objects."""
     own = hooks_of(plan.target).tir_codegen
     if own is not None and mod.prim_funcs:
@@ -264,7 +267,8 @@ def _kernels(mod: IRModule, plan: Plan, config: Config, progress: Progress) -> l
         mod.prim_funcs,
         plan.cpu,
         jobs=config.compile_jobs or 2,
-        cache=Cache(config.cache_dir, config.cache_limit) if config.cache else None,
+        cache=user_cache(),
+        known=known,
         on_done=lambda name: progress.advance(item=name),
     )
     return [Artifact("llvm", "native", f"{k.name}.o", k.object) for k in kernels]

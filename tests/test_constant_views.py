@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import tensorkiln as tk
-from tensorkiln.codegen.call_plan import ALIGN, WeightArena
-from tensorkiln.executable import weights_content
+from tensorkiln.codegen.weights import ALIGN, WeightArena, WeightsContent
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import constant, tensor
@@ -57,7 +56,7 @@ def test_weights_are_written_in_row_major_order(view: View) -> None:
     ]
     arena = WeightArena()
     places = [arena.place(view(a)) for a in arrays]
-    content = bytes(weights_content(arena).view)
+    content = bytes(WeightsContent(arena).view)
     assert len(content) == arena.size
     for a, at in zip(arrays, places, strict=True):
         assert at % ALIGN == 0
@@ -68,7 +67,7 @@ def test_weights_of_unusual_shapes() -> None:
     arrays = [np.zeros((0, 3), F), np.array(7, F), np.broadcast_to(F(2), (5,))]
     arena = WeightArena()
     places = [arena.place(a) for a in arrays]
-    content = bytes(weights_content(arena).view)
+    content = bytes(WeightsContent(arena).view)
     for a, at in zip(arrays, places, strict=True):
         assert content[at : at + a.nbytes] == a.tobytes()
 
@@ -79,7 +78,6 @@ def test_packing(view: View, layout: str) -> None:
     a = np.arange(6 * 10 * 3 * 4, dtype=F).reshape(6, 10, 3, 4)
     to = Layout.parse(layout)
     packed = to.pack(view(a))
-    assert packed.flags.c_contiguous
     np.testing.assert_array_equal(packed, to.pack(a))
     np.testing.assert_array_equal(to.unpack(packed, a.shape), a)
 

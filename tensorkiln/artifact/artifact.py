@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import mmap
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,38 @@ _PIECE = 1 << 18
 _RESERVED = frozenset('<>:"|?*')
 
 
-class FileContent:
+class Later:
+    """Content that comes into memory when it is looked at, and only as far as that."""
+
+    size: int
+
+    def __len__(self) -> int:
+        return self.size
+
+    def chunks(self) -> Iterator[memoryview]:
+        """The bytes in pieces."""
+        raise NotImplementedError
+
+    @cached_property
+    def view(self) -> memoryview:
+        """The bytes as one."""
+        return memoryview(b"".join(self.chunks()))
+
+    def write(self, file: int, at: int) -> None:
+        """Write all bytes to an open file from byte `at` on."""
+        for chunk in self.chunks():
+            write_at(file, chunk, at)
+            at += len(chunk)
+
+
+def write_at(file: int, data: memoryview, at: int) -> None:
+    """All of `data` to byte `at` of an open file."""
+    done = 0
+    while done < len(data):
+        done += os.pwrite(file, data[done:], at + done)
+
+
+class FileContent(Later):
     """The bytes of a file (or `size` of them from `offset`), mapped when first looked at.
 
     For weights: gigabytes that are in one file already are never copied to be an artifact.
@@ -37,9 +69,6 @@ class FileContent:
                 f"{str(path)!r}: bytes {offset}..{offset + self.size} lie outside the file",
                 code="truncated",
             )
-
-    def __len__(self) -> int:
-        return self.size
 
     def chunks(self) -> Iterator[memoryview]:
         """The bytes in pieces, read rather than mapped: a long look must not fill the memory."""
@@ -66,13 +95,60 @@ class FileContent:
         return memoryview(mapped)[self.offset : self.offset + self.size]
 
 
-Content = bytes | memoryview | FileContent
+class TextContent(Later):
+    """Text that is made when first looked at."""
+
+    def __init__(self, make: Callable[[], str]):
+        self._make = make
+
+    @cached_property
+    def view(self) -> memoryview:
+        """The text as UTF-8."""
+        return memoryview(self._make().encode())
+
+    @property
+    def size(self) -> int:  # type: ignore[override]
+        """Bytes; makes the text."""
+        return len(self.view)
+
+    def chunks(self) -> Iterator[memoryview]:
+        """The bytes."""
+        yield self.view
+
+    def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
+        return bytes, (bytes(self.view),)
+
+
+Content = bytes | memoryview | Later
 
 
 def content_view(content: Content) -> memoryview:
     """`content` as flat bytes, without a copy."""
-    view = content.view if isinstance(content, FileContent) else memoryview(content)
+    view = content.view if isinstance(content, Later) else memoryview(content)
     return view.cast("B") if view.format != "B" or view.ndim != 1 else view
+
+
+def content_size(content: Content) -> int:
+    """Bytes of it."""
+    return content.nbytes if isinstance(content, memoryview) else len(content)
+
+
+def content_chunks(content: Content) -> Iterator[memoryview]:
+    """The bytes in pieces of at most 16 MiB, for writing and hashing."""
+    if isinstance(content, Later):
+        yield from content.chunks()
+        return
+    view = content_view(content)
+    for start in range(0, len(view), _CHUNK):
+        yield view[start : start + _CHUNK]
+
+
+def write_content(content: Content, file: int, at: int) -> None:
+    """Write all of it to an open file of zeros, from byte `at` on."""
+    if isinstance(content, Later):
+        content.write(file, at)
+    else:
+        write_at(file, content_view(content), at)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,9 +186,7 @@ class Artifact:
     @property
     def size(self) -> int:
         """Bytes of the content."""
-        if isinstance(self.content, memoryview):
-            return self.content.nbytes
-        return len(self.content)
+        return content_size(self.content)
 
     @property
     def view(self) -> memoryview:
@@ -121,12 +195,7 @@ class Artifact:
 
     def chunks(self) -> Iterator[memoryview]:
         """The content in pieces of at most 16 MiB, for writing and hashing."""
-        if isinstance(self.content, FileContent):
-            yield from self.content.chunks()
-            return
-        view = self.view
-        for start in range(0, len(view), _CHUNK):
-            yield view[start : start + _CHUNK]
+        return content_chunks(self.content)
 
     def text(self) -> str:
         """The content as UTF-8 text; UserError when it is none."""

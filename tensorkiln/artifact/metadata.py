@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TypeVar, cast
 
-from tensorkiln.artifact.artifact import Artifact
+from tensorkiln.artifact.artifact import Artifact, Later
 from tensorkiln.artifact.dependency import ExternalDependency
 from tensorkiln.base.errors import UserError
 
@@ -67,7 +67,8 @@ class KernelInfo:
 
 @dataclass(frozen=True, slots=True)
 class ArtifactInfo:
-    """An artifact that went into the library."""
+    """An artifact that went into the library. `sha256` is empty for weights, which are not read
+    a second time to be hashed."""
 
     codegen_id: str
     loader: str
@@ -180,7 +181,14 @@ def added_json(
 def artifact_infos(artifacts: Iterable[Artifact]) -> tuple[ArtifactInfo, ...]:
     """What metadata records of each artifact."""
     return tuple(
-        ArtifactInfo(a.codegen_id, a.loader, a.file_name, a.target_key, a.size, a.sha256)
+        ArtifactInfo(
+            a.codegen_id,
+            a.loader,
+            a.file_name,
+            a.target_key,
+            a.size,
+            "" if isinstance(a.content, Later) else a.sha256,
+        )
         for a in artifacts
     )
 

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tensorkiln.base.config import read_config
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import atomic_write
 
@@ -146,6 +147,12 @@ class Cache:
         names = sorted(set(wanted) | set(theirs))
         pairs = ((name, wanted.get(name, ""), theirs.get(name, "")) for name in names)
         return Miss(key, tuple(pair for pair in pairs if pair[1] != pair[2]))
+
+
+def user_cache() -> Cache | None:
+    """The cache that the environment names; None where it is turned off."""
+    config = read_config()
+    return Cache(config.cache_dir, config.cache_limit) if config.cache else None
 
 
 def _short(text: str) -> str:

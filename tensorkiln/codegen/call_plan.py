@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
-
-import numpy as np
 
 from tensorkiln.arith import simplify
 from tensorkiln.base.errors import Issue, UnsupportedError
@@ -24,40 +21,17 @@ from tensorkiln.codegen.host_function import (
     c_name,
 )
 from tensorkiln.codegen.size_text import c_expression, expression_text
+from tensorkiln.codegen.weights import ALIGN, WeightArena
 from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.derived import is_pending
 from tensorkiln.ir.dtype import HANDLE
 from tensorkiln.ir.expr import AddressOf, Expr, IntImm, Var, int_value
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.planned import address, planned_graph, result_types
 from tensorkiln.ir.relax import Function, TensorType
 from tensorkiln.ir.stmt import Assert, PrimFunc
-from tensorkiln.ir.text.print_relax import digest
 from tensorkiln.ir.text.printer import printed_names
 from tensorkiln.ir.visit import free_vars, substitute, walk_stmt
-
-ALIGN = 64
-
-
-@dataclass(slots=True)
-class WeightArena:
-    """All constants end to end in the order of their first use, 64-byte aligned.
-
-    In that order a kernel that prefetches past its own weights warms the next kernel's.
-    """
-
-    arrays: list[np.ndarray] = field(default_factory=list)
-    offsets: dict[str, int] = field(default_factory=dict)
-    size: int = 0
-
-    def place(self, array: np.ndarray) -> int:
-        """The byte offset of an array; arrays of the same bytes are one, as in the text."""
-        key = digest(array)
-        found = self.offsets.get(key)
-        if found is None:
-            found = self.offsets[key] = self.size
-            self.arrays.append(array)
-            self.size += -(-array.nbytes // ALIGN) * ALIGN
-        return found
 
 
 class _Symbols:
@@ -205,7 +179,9 @@ def sizes_read(f: PrimFunc) -> tuple[Var, ...]:
 
 def has_assertions(f: AnyFunction) -> bool:
     """Whether a call of this kernel may fail."""
-    return isinstance(f, PrimFunc) and any(isinstance(s, Assert) for s in walk_stmt(f.body))
+    if not isinstance(f, PrimFunc) or is_pending(f):
+        return False
+    return any(isinstance(s, Assert) for s in walk_stmt(f.body))
 
 
 def _require_told_sizes(f: PrimFunc, implied: tuple[Var, ...]) -> None:

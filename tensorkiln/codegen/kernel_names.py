@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from tensorkiln.base.errors import Issue
 from tensorkiln.codegen.host_function import c_name
 from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.derived import is_pending
 from tensorkiln.ir.visit import extern_names
 
 _WORDS = frozenset({
@@ -27,7 +28,7 @@ _OF_FUNCTION = re.compile(
 
 def name_issues(mod: IRModule, runtime_calls: Collection[str]) -> Iterator[Issue]:
     """Kernels whose names are taken: by C, the library, the runtime, or a C function called."""
-    called = {name for f in mod.prim_funcs for name in extern_names(f)}
+    called = {name for f in mod.prim_funcs if not is_pending(f) for name in extern_names(f)}
     for f in mod.prim_funcs:
         name = f.name
         if c_name(name) != name:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorkiln.base.errors import UserError
-from tensorkiln.codegen.call_plan import WeightArena
 from tensorkiln.codegen.host_function import c_name
 from tensorkiln.codegen.host_header import comment, quote
 from tensorkiln.codegen.outer_text import Tables
 from tensorkiln.codegen.size_text import c_expression
+from tensorkiln.codegen.weights import WeightArena
 from tensorkiln.ir.expr import Expr, Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (

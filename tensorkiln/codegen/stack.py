@@ -5,6 +5,7 @@ from __future__ import annotations
 from tensorkiln.arith import simplify
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.derived import is_pending
 from tensorkiln.ir.expr import Expr, const, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import Alloc, PrimFunc
@@ -31,7 +32,8 @@ def elements(buf: Buffer) -> int | None:
 def require_stack(mod: IRModule) -> None:
     """UserError where the local buffers of a kernel do not fit on the stack."""
     for f in mod.prim_funcs:
-        _require(f)
+        if not is_pending(f):
+            _require(f)
 
 
 def _require(f: PrimFunc) -> None:

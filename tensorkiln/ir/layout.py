@@ -130,7 +130,7 @@ class Layout:
         return sorted((a for a in self.axes if a.dim == dim), key=lambda a: -a.divisor)
 
     def pack(self, array: Array) -> Array:
-        """A logical array -> its physical form, padding with zeros. Copies at most once."""
+        """A logical array -> its physical form: a view of it, or of a copy padded with zeros."""
         pad: list[tuple[int, int]] = []
         split: list[int] = []
         order: dict[LayoutAxis, int] = {}
@@ -145,7 +145,8 @@ class Layout:
                 split.append(outer if k == 0 else a.modulus)
         if any(p != (0, 0) for p in pad):
             array = np.pad(array, pad)
-        return np.ascontiguousarray(array.reshape(split).transpose([order[a] for a in self.axes]))
+            array.flags.writeable = False
+        return array.reshape(split).transpose([order[a] for a in self.axes])
 
     def unpack(self, packed: Array, shape: Sequence[int]) -> Array:
         """Inverse of `pack` for a logical `shape`."""

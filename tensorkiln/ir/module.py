@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from tensorkiln.ir.derived import Derived, Rewrite
 from tensorkiln.ir.relax import Function
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.text.scripted import Scripted
@@ -69,7 +70,14 @@ class IRModule(Mapping[str, AnyFunction], Scripted):
         same = all(a is b for a, b in zip(new, self.functions, strict=True))
         return self if same else self.with_functions(new)
 
-    def map_prim_funcs(self, rewrite: Callable[[PrimFunc], PrimFunc]) -> IRModule:
+    def map_bodies(self, rewrite: Rewrite) -> IRModule:
+        """`map_prim_funcs` for what changes bodies only and depends on nothing but the function:
+        bodies that still wait to be made are rewritten when they are."""
+        return self.map_prim_funcs(
+            lambda f: f.then(rewrite) if isinstance(f, Derived) else rewrite(f)
+        )
+
+    def map_prim_funcs(self, rewrite: Rewrite) -> IRModule:
         """Rewrite every tensor program; this very module when none changed."""
         new = tuple(
             rewrite(f) if isinstance(f, PrimFunc) and not f.is_host else f for f in self.functions

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from tensorkiln.base.cache import Cache, key_of
-from tensorkiln.base.config import read_config
+from tensorkiln.artifact.artifact import Content, content_size, write_at, write_content
+from tensorkiln.base.cache import key_of, user_cache
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import atomic_path
 from tensorkiln.link.toolchain import (
     C_FLAGS,
+    LINK_FLAGS,
     Toolchain,
     ToolFailure,
+    ZigToolchain,
     choose_toolchain,
     link_options,
     linux_arch,
     tool_error,
 )
-from tensorkiln.link.weights_object import Buffer, weights_size, write_weights_object
+from tensorkiln.link.weights_object import PAD
+from tensorkiln.link.weights_segment import place_weights, placeholder
 
 _NEARLY_FULL = 1 << 20  # a tool that dies with less than this left died of it: some just abort
 
@@ -61,9 +66,9 @@ def crt_sources() -> list[Path]:
 
 
 def link_shared(
-    objects: Sequence[Path | Buffer],
+    objects: Sequence[Path | bytes | memoryview],
     c_sources: Mapping[str, str],
-    weights: Path | Sequence[Buffer] | None,
+    weights: Content | None,
     output: str | Path,
     *,
     triple: str,
@@ -75,42 +80,111 @@ def link_shared(
     """Link one self-contained shared library and return its path.
 
     `objects` are relocatable files, as paths or bytes; `c_sources` maps file names to C text
-    (`entry.c`); `weights` is a file, or buffers that are written end to end; `exports` are the
-    symbols to show besides the runtime's. `fcompile` is a command (`"gcc"`) or a callable
-    `(output, files, options)`; without it $CC, then the packaged tools. Intermediate files stay in
-    `workspace_dir` when one is named. The output appears whole or not at all.
+    (`entry.c`); `weights` go behind what is linked; `exports` are the symbols to show besides the
+    runtime's. `fcompile` is a command (`"gcc"`) or a callable `(output, files, options)`; without
+    it $CC, then the packaged tools. Intermediate files stay in `workspace_dir` when one is named.
+    The output appears whole or not at all.
 
     Raises UserError (folder not writable, disk full, no tool), InternalError (the link failed; its
     message holds the command and what the tool wrote).
     """
     target = Path(output)
-    arch = linux_arch(triple)
-    with atomic_path(target) as temporary, _work_folder(target, workspace_dir) as folder:
-        files = _write_objects(folder, objects)
-        for name, text in c_sources.items():
-            (folder / name).write_text(text)
-        if weights is not None and weights_size(weights):
-            write_weights_object(folder / "weights.o", weights, arch)
-            files.append("weights.o")
-        shown = sorted({*RUNTIME_EXPORTS, *exports})
-        lines = "".join(f"    {name};\n" for name in shown)
-        (folder / "exports.map").write_text(f"{{\n  global:\n{lines}  local: *;\n}};\n")
+    given = [item.read_bytes() if isinstance(item, Path) else item for item in objects]
+    if weights is not None and content_size(weights):
+        given.append(placeholder(linux_arch(triple)))
+    else:
+        weights = None
+    job = _Link(given, c_sources, sorted({*RUNTIME_EXPORTS, *exports}), tuple(libraries))
+    with atomic_path(target) as temporary:
+        code = _linked(job, triple, fcompile, target, workspace_dir)
+        _write(temporary, code, weights)
+        temporary.chmod(temporary.stat().st_mode | 0o111 & ~_umask())
+    return target
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """What is linked, but for the runtime, which always is."""
+
+    objects: Sequence[bytes | memoryview]
+    sources: Mapping[str, str]
+    shown: Sequence[str]
+    libraries: tuple[str, ...]
+
+    def key(self, tools: Toolchain) -> dict[str, str]:
+        """Components of the key of the library."""
+        digest = hashlib.sha256()
+        for item in self.objects:
+            digest.update(len(item).to_bytes(8, "little"))
+            digest.update(item)
+        return {
+            **_runtime_key(tools),
+            "kind": "library",
+            "objects": digest.hexdigest(),
+            "sources": json.dumps(dict(self.sources)),
+            "shown": " ".join(self.shown),
+            "link_flags": " ".join(LINK_FLAGS),
+        }
+
+
+def _linked(
+    job: _Link,
+    triple: str,
+    fcompile: Fcompile | str | None,
+    target: Path,
+    workspace_dir: str | Path | None,
+) -> bytes:
+    """The library up to its weights: linked, or from the cache where only packaged tools and
+    nothing outside the arguments has a say in it."""
+    tools = None if callable(fcompile) else choose_toolchain(triple, fcompile)
+    key, cache = None, user_cache()
+    if isinstance(tools, ZigToolchain) and cache is not None and not job.libraries:
+        key = job.key(tools)
+        found = cache.get(key_of(key)) if workspace_dir is None else None
+        if found is not None:
+            return found
+    with _work_folder(target, workspace_dir) as folder:
         try:
-            if callable(fcompile):
-                _link_by_callable(fcompile, files, c_sources, libraries, folder)
+            if tools is None:
+                assert callable(fcompile)
+                _link_by_callable(fcompile, _written(job, folder), job, folder)
             else:
-                tools = choose_toolchain(triple, fcompile)
-                _link_by_tools(tools, files, c_sources, libraries, folder)
+                _link_by_tools(tools, _written(job, folder), job, folder)
         except ToolFailure as failure:
             if failure.full or shutil.disk_usage(folder).free < _NEARLY_FULL:
                 raise OSError(errno.ENOSPC, str(failure)) from failure
             raise tool_error(failure) from failure
-        if workspace_dir is None:
-            (folder / "library.so").replace(temporary)
-        else:
-            shutil.copyfile(folder / "library.so", temporary)
-        temporary.chmod(temporary.stat().st_mode | 0o111 & ~_umask())
-    return target
+        made = (folder / "library.so").read_bytes()
+    if key is not None and cache is not None:
+        cache.put(key_of(key), made, key)
+    return made
+
+
+def _written(job: _Link, folder: Path) -> list[str]:
+    """Names, relative to `folder`, of the objects in their order; sources and exports beside."""
+    names = []
+    for i, item in enumerate(job.objects):
+        names.append(f"kernel_{i:04d}.o")
+        (folder / names[-1]).write_bytes(item)
+    for name, text in job.sources.items():
+        (folder / name).write_text(text)
+    lines = "".join(f"    {name};\n" for name in job.shown)
+    (folder / "exports.map").write_text(f"{{\n  global:\n{lines}  local: *;\n}};\n")
+    return names
+
+
+def _write(path: Path, code: bytes, weights: Content | None) -> None:
+    """What was linked, and the weights behind it."""
+    with path.open("r+b", buffering=0) as stream:
+        if weights is None:
+            write_at(stream.fileno(), memoryview(code), 0)
+            return
+        placed = place_weights(code, content_size(weights))
+        end = placed.start + content_size(weights) + PAD
+        stream.truncate(end)
+        write_at(stream.fileno(), memoryview(placed.head), 0)
+        write_content(weights, stream.fileno(), placed.start)
+        write_at(stream.fileno(), memoryview(placed.tail), end)
 
 
 def _umask() -> int:
@@ -135,65 +209,43 @@ def _work_folder(output: Path, keep: str | Path | None) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write_objects(folder: Path, objects: Sequence[Path | Buffer]) -> list[str]:
-    """Names, relative to `folder`, of the objects in their order."""
-    names = []
-    for i, item in enumerate(objects):
-        name = f"kernel_{i:04d}.o"
-        if isinstance(item, Path):
-            shutil.copyfile(item, folder / name)
-        else:
-            (folder / name).write_bytes(item)
-        names.append(name)
-    return names
-
-
-def _link_by_tools(
-    tools: Toolchain,
-    files: Sequence[str],
-    c_sources: Mapping[str, str],
-    libraries: Sequence[str],
-    folder: Path,
-) -> None:
-    own = tools.compile(list(c_sources), CRT, folder) if c_sources else []
+def _link_by_tools(tools: Toolchain, files: Sequence[str], job: _Link, folder: Path) -> None:
+    own = tools.compile(list(job.sources), CRT, folder) if job.sources else []
     runtime = _runtime_object(tools, folder)
-    tools.link([*own, *files, runtime], "library.so", "exports.map", libraries, folder)
+    tools.link([*own, *files, runtime], "library.so", "exports.map", job.libraries, folder)
 
 
-def _link_by_callable(
-    fcompile: Fcompile,
-    files: Sequence[str],
-    c_sources: Mapping[str, str],
-    libraries: Sequence[str],
-    folder: Path,
-) -> None:
+def _link_by_callable(fcompile: Fcompile, files: Sequence[str], job: _Link, folder: Path) -> None:
     """The callable gets absolute paths: nobody promised it our working folder."""
-    paths = [str(folder / name) for name in [*c_sources, *files]]
+    paths = [str(folder / name) for name in [*job.sources, *files]]
     paths += [str(path) for path in crt_sources()]
     options = [*C_FLAGS, f"-I{CRT}", f"-ffile-prefix-map={folder}=.", f"-ffile-prefix-map={CRT}=."]
     options += link_options(str(folder / "exports.map"))
-    options += [*libraries, "-lpthread", "-ldl", "-lm"]
+    options += [*job.libraries, "-lpthread", "-ldl", "-lm"]
     fcompile(str(folder / "library.so"), paths, options)
     if not (folder / "library.so").is_file():
         raise UserError("fcompile returned, but wrote no output", code="link-failed")
 
 
-def _runtime_object(tools: Toolchain, folder: Path) -> str:
-    """The C runtime as one object, compiled as one file, once per tool and source."""
+def _runtime_key(tools: Toolchain) -> dict[str, str]:
+    """Components of the key of the runtime's object."""
     digest = hashlib.sha256()
     for path in sorted([*CRT.glob("*.h"), *crt_sources()]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    flags = " ".join(C_FLAGS)
-    parts = {"kind": "crt", "source": digest.hexdigest(), "tool": tools.identity, "flags": flags}
-    config = read_config()
-    cache, key = Cache(config.cache_dir), key_of(parts)
-    found = cache.get(key) if config.cache else None
-    if found is None:
-        lines = "".join(f'#include "{path.name}"\n' for path in crt_sources())
-        (folder / "runtime.c").write_text(lines)
-        tools.compile(["runtime.c"], CRT, folder)
-        if config.cache:
-            cache.put(key, (folder / "runtime.o").read_bytes(), parts)
-    else:
+    compiler = {"tool": tools.identity, "c_flags": " ".join(C_FLAGS)}
+    return {"kind": "crt", "crt": digest.hexdigest(), **compiler}
+
+
+def _runtime_object(tools: Toolchain, folder: Path) -> str:
+    """The C runtime as one object, compiled as one file, once per tool and source."""
+    parts, cache = _runtime_key(tools), user_cache()
+    found = cache.get(key_of(parts)) if cache is not None else None
+    if found is not None:
         (folder / "runtime.o").write_bytes(found)
+        return "runtime.o"
+    lines = "".join(f'#include "{path.name}"\n' for path in crt_sources())
+    (folder / "runtime.c").write_text(lines)
+    tools.compile(["runtime.c"], CRT, folder)
+    if cache is not None:
+        cache.put(key_of(parts), (folder / "runtime.o").read_bytes(), parts)
     return "runtime.o"

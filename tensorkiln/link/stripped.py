@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
+from tensorkiln.artifact.artifact import Content, content_size
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import atomic_dir
 from tensorkiln.link.rename import rename_symbols
 from tensorkiln.link.toolchain import linux_arch
-from tensorkiln.link.weights_object import Buffer, weights_size, write_weights_object
+from tensorkiln.link.weights_object import write_weights_object
 
 MARK = "kernels"  # the folder of the objects: a former export is known by it
 
@@ -18,10 +19,10 @@ def write_stripped(
     folder: str | Path,
     *,
     texts: Mapping[str, str],
-    objects: Mapping[str, Buffer],
+    objects: Mapping[str, bytes | memoryview],
     sources: Mapping[str, str],
     symbols: Mapping[str, str],
-    weights: Path | Sequence[Buffer] | None,
+    weights: Content | None,
     weights_symbol: str,
     triple: str,
 ) -> Path:
@@ -48,6 +49,6 @@ def write_stripped(
         defines = "".join(f"#define {old} {new}\n" for old, new in symbols.items())
         for name, text in sources.items():
             (kernels / name).write_text(f"{defines}\n{text}")
-        if weights is not None and weights_size(weights):
+        if weights is not None and content_size(weights):
             write_weights_object(kernels / "weights.o", weights, arch, weights_symbol)
     return target

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 
 from tensorkiln import ops
 from tensorkiln.arith import simplify
@@ -106,6 +107,11 @@ class Group:
                             seen.setdefault(v)
         return tuple(seen)
 
+    @cached_property
+    def flat(self) -> dict[Buffer, Buffer]:
+        """One-dimensional buffers in place of those of a group of static shapes."""
+        return {b: _flattened(b) for b in (*self.buffers.values(), self.out)}
+
     @property
     def params(self) -> tuple[Buffer | Var, ...]:
         """Kernel parameters: inputs, the output, then symbolic dimensions."""
@@ -170,6 +176,11 @@ def inplace_params(group: Group, skip: int = 0) -> tuple[int, ...]:
         for i, p in enumerate(group.function.params)
         if i >= skip and p not in anchored and p.tensor == group.out_type
     )
+
+
+def _flattened(b: Buffer) -> Buffer:
+    size = product(b.shape)
+    return Buffer(b.name, b.dtype, (size,), b.scope, b.align)
 
 
 def static(e: Expr, what: str) -> int:

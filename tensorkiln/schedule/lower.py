@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
+from tensorkiln.base.cache import Cache, key_of, user_cache
+from tensorkiln.ir.derived import Forms, Head, Origin, derived, head_key, promised
 from tensorkiln.ir.expr import Expr
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.relax import Binding, Call, Function, GlobalRef, ShapeValue, TensorType
@@ -45,6 +48,7 @@ class LowerGroups:
 
     def __call__(self, mod: IRModule) -> IRModule:
         """Run the pass."""
+        cache = user_cache()
         kernels: dict[str, PrimFunc] = {}
         renamed: dict[str, str] = {}
         symbols: dict[str, tuple[Expr, ...]] = {}
@@ -57,7 +61,7 @@ class LowerGroups:
             symbols[f.name] = group.symbols
             key = print_function(f, canonical=True)
             if key not in kernels:
-                kernels[key] = schedule_group(group, self.target)
+                kernels[key] = kernel_of(group, f"{self.target}\n{key}", self.target, cache)
             renamed[f.name] = kernels[key].name
         if not renamed:
             return mod
@@ -65,6 +69,18 @@ class LowerGroups:
             _call_kernels(f, renamed, symbols) if isinstance(f, Function) else f for f in others
         ]
         return mod.with_functions((*graphs, *kernels.values()))
+
+
+def kernel_of(group: Group, source: str, target: Target, cache: Cache | None) -> PrimFunc:
+    """The scheduled kernel of a group, or the promise of one: where the cache knows what comes of
+    `source`, which is all that it follows from, the body waits until somebody looks at it."""
+    forms: Forms = {"group": lambda: group.params, "flat": lambda: tuple(group.flat.values())}
+    make = partial(schedule_group, group, target)
+    found = cache.get(key_of(head_key(source))) if cache is not None else None
+    if found is None:
+        return derived(make(), source, forms)
+    head = Head.from_bytes(found)
+    return promised(group.name, forms[head.params](), Origin(source, head), make)
 
 
 def schedule_group(group: Group, target: Target, check: bool = False) -> PrimFunc:

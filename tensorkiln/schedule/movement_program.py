@@ -35,8 +35,7 @@ def movement_program(group: Group, boxes: Sequence[Box]) -> PrimFunc:
     """The halo, then every box."""
     move = _Movement(group)
     body = seq(move.halo(), *map(move.box, boxes))
-    params = (*move.flat.values(), move.out)
-    return PrimFunc(group.name, params, body, op_class="movement")
+    return PrimFunc(group.name, group.flat_params, body, op_class="movement")
 
 
 class _Movement:
@@ -44,8 +43,7 @@ class _Movement:
 
     def __init__(self, group: Group):
         self.group = group
-        self.flat = {b: _flat(b) for b in group.buffers.values()}
-        self.out = _flat(group.out)
+        self.flat, self.out = group.flat, group.flat[group.out]
         self.zero = const(0, self.out.dtype)
 
     def halo(self) -> Stmt | None:
@@ -171,10 +169,6 @@ def _nest(names: Sequence[str], axes: Sequence[Axis], body: Body) -> Stmt:
 
 def _at(axes: Sequence[Axis], at: Index) -> tuple[Expr, ...]:
     return tuple(at[a] for a in axes)
-
-
-def _flat(b: Buffer) -> Buffer:
-    return replace(b, shape=(product(b.shape),))
 
 
 def _offset(b: Buffer, indices: tuple[Expr, ...]) -> Expr:

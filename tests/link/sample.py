@@ -202,7 +202,7 @@ def build(
     return link_shared(
         [],
         {"entry.c": entry(name, cpu_features), "kernels.c": kernels},
-        [w.data for w in WEIGHTS],
+        b"".join(w.tobytes() for w in WEIGHTS),
         output,
         triple=triple,
         exports=exported_symbols(FUNCTIONS, prefix=name),

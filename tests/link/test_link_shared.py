@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tensorkiln.artifact import FileContent
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
 from tensorkiln.codegen.host_c import exported_symbols
-from tensorkiln.link import weights_object
 from tensorkiln.link.shared import RUNTIME_EXPORTS, link_shared
 from tests.link import sample
 
@@ -225,7 +225,7 @@ def test_another_architecture(tmp_path: Path) -> None:
     path = link_shared(
         [],
         {"entry.c": sample.entry(), "kernels.c": sample.KERNELS},
-        [w.data for w in sample.WEIGHTS],
+        b"".join(w.tobytes() for w in sample.WEIGHTS),
         tmp_path / "arm.so",
         triple="aarch64-unknown-linux-gnu",
     )
@@ -266,7 +266,7 @@ def test_kernels_from_llvm(tmp_path: Path) -> None:
     link_shared(
         [machine.emit_object(module)],
         {"entry.c": sample.entry(), "kernels.c": kernels},
-        [w.data for w in sample.WEIGHTS],
+        b"".join(w.tobytes() for w in sample.WEIGHTS),
         tmp_path / "mlp.so",
         triple=sample.TRIPLE,
         exports=["mlp_add_one"],
@@ -278,23 +278,13 @@ def test_kernels_from_llvm(tmp_path: Path) -> None:
     assert list(y) == [2, 3, 4]
 
 
-@needs_readelf
-def test_weights_beyond_two_gigabytes_go_to_a_large_section(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(weights_object, "_LARGE", 100)
-    path = sample.build(tmp_path / "mlp.so")
-    _answers(path)
-    assert re.search(r"\.lrodata.* Al", readelf("-S", path))
-
-
 def test_weights_from_a_file_are_the_same_library(library: Path, tmp_path: Path) -> None:
     weights = tmp_path / "w.bin"
     weights.write_bytes(b"".join(w.tobytes() for w in sample.WEIGHTS))
     path = link_shared(
         [],
         {"entry.c": sample.entry(), "kernels.c": sample.KERNELS},
-        weights,
+        FileContent(weights),
         tmp_path / "mlp.so",
         triple=sample.TRIPLE,
         exports=exported_symbols(sample.FUNCTIONS, prefix="mlp"),

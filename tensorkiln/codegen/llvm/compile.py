@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import json
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from tensorkiln.base.cache import Cache, key_of
 from tensorkiln.base.debug import SOURCES, say
 from tensorkiln.base.errors import InternalError
+from tensorkiln.base.sources import source_digest
 from tensorkiln.base.version import VERSION
 from tensorkiln.codegen.llvm.emit import emit_llvm
 from tensorkiln.codegen.llvm.worker import read_frame, write_frame
+from tensorkiln.ir.derived import Derived, head_key
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.text.printer import print_function
 from tensorkiln.target import Target
-
-
-@functools.cache
-def _generator() -> str:
-    """A hash of this room's sources: objects of another code generator are never reused."""
-    digest = hashlib.sha256()
-    for file in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +96,56 @@ class _Worker:
             self.process = None
 
 
+def _platform(target: Target) -> str:
+    """What of a target decides about the code of a tensor program."""
+    return target.llvm_features + target.mtriple + target.mcpu
+
+
+def _object_key(f: PrimFunc, target: Target) -> dict[str, str]:
+    """Objects are known by the program they were compiled from, and by nothing before it."""
+    return {
+        "tir": print_function(f, canonical=True), "symbol": f.name, "target": _platform(target),
+        "generator": source_digest("codegen/llvm"), "compiler": VERSION,
+    }  # fmt: skip
+
+
+def _alias_key(f: Derived, target: Target) -> dict[str, str]:
+    """Under this the cache keeps the key of the object of what follows from an origin."""
+    return {**f.origin.body_key, "symbol": f.name, "target": _platform(target)}
+
+
+def known_objects(
+    funcs: Sequence[PrimFunc], target: Target, cache: Cache | None
+) -> dict[str, bytes]:
+    """By name, the objects of functions whose bodies still wait, where the cache has them. The
+    bodies of the others are made here: checks that pass over what is pending see them."""
+    known: dict[str, bytes] = {}
+    for f in funcs:
+        if isinstance(f, Derived) and f.pending:
+            key = cache.get(key_of(_alias_key(f, target))) if cache is not None else None
+            found = cache.get(key.decode()) if cache is not None and key is not None else None
+            if found is None:
+                f.settle()
+            else:
+                known[f.name] = found
+    return known
+
+
+def _remember(f: PrimFunc, target: Target, key: str, cache: Cache) -> None:
+    """Let the next compile know `f` before its body is made."""
+    if isinstance(f, Derived):
+        cache.put(key_of(_alias_key(f, target)), key.encode(), _alias_key(f, target))
+        head = head_key(f.origin.source)
+        cache.put(key_of(head), f.origin.head.to_bytes(), head)
+
+
 def compile_kernels(
     funcs: Sequence[PrimFunc],
     target: Target,
     *,
     jobs: int = 1,
     cache: Cache | None = None,
+    known: Mapping[str, bytes] = MappingProxyType({}),
     on_done: Callable[[str], None] = lambda name: None,
 ) -> list[Kernel]:
     """Object code of every function, in order. The first failure is raised after all stopped."""
@@ -118,11 +154,9 @@ def compile_kernels(
     lock = threading.Lock()
 
     def one(f: PrimFunc) -> Kernel:
-        components = {
-            "tir": print_function(f, canonical=True), "symbol": f.name,
-            "target": target.llvm_features + target.mtriple + target.mcpu,
-            "generator": _generator(), "compiler": VERSION,
-        }  # fmt: skip
+        if f.name in known:
+            return done(f, known[f.name], True)
+        components = _object_key(f, target)
         key = key_of(components)
         found = cache.get(key) if cache is not None else None
         if found is None:
@@ -135,11 +169,15 @@ def compile_kernels(
             made = local.worker.compile(f.name, text, _options(target, "object"))
             if cache is not None:
                 cache.put(key, made, components)
-            on_done(f.name)
-            return Kernel(f.name, made, False)
-        say(SOURCES, f"{f.name}.ll: object from the cache; KILN_CACHE=0 emits it again")
+        if cache is not None:
+            _remember(f, target, key, cache)
+        return done(f, found or made, found is not None)
+
+    def done(f: PrimFunc, code: bytes, cached: bool) -> Kernel:
+        if cached:
+            say(SOURCES, f"{f.name}.ll: object from the cache; KILN_CACHE=0 emits it again")
         on_done(f.name)
-        return Kernel(f.name, found, True)
+        return Kernel(f.name, code, cached)
 
     try:
         with ThreadPoolExecutor(max(1, jobs)) as pool:

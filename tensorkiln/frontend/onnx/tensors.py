@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import mmap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -13,6 +12,7 @@ import numpy as np
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import open_inside
+from tensorkiln.base.mapped import MappedFile
 from tensorkiln.frontend.onnx.issues import NodeProblem
 from tensorkiln.frontend.onnx.proto import Tensor
 
@@ -133,7 +133,7 @@ def _map_file(stream: BinaryIO) -> memoryview:
         size = stream.seek(0, 2)
         if size == 0:
             return memoryview(b"")
-        return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+        return memoryview(MappedFile(stream))
 
 
 def map_path(path: Path) -> memoryview:

@@ -51,7 +51,7 @@ from tensorkiln.ir.visit import free_vars, has_load, map_children, map_stmt, wal
 
 def lower_blocks(mod: IRModule) -> IRModule:
     """Lower every block and every view that can be."""
-    return mod.map_prim_funcs(lower_function)
+    return mod.map_bodies(lower_function)
 
 
 def lower_function(f: PrimFunc) -> PrimFunc:

@@ -44,7 +44,7 @@ from tensorkiln.ir.visit import map_stmt, substitute, walk
 
 def vectorize_loops(mod: IRModule) -> IRModule:
     """Vectorize every loop marked `vectorized`."""
-    return mod.map_prim_funcs(vectorize_function)
+    return mod.map_bodies(vectorize_function)
 
 
 def vectorize_function(f: PrimFunc) -> PrimFunc:

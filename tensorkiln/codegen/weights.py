@@ -1,0 +1,191 @@
+"""The constants of a compile end to end, as content that is packed while it is written."""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from tensorkiln.artifact.artifact import Later, write_at
+from tensorkiln.base.config import available_cpus
+from tensorkiln.base.errors import UserError
+from tensorkiln.base.mapped import MappedFile
+from tensorkiln.ir.text.print_relax import digest
+
+ALIGN = 64
+_PIECE = 1 << 20  # bytes packed at a time: they are still in a cache when they are written
+_SAMPLE = 64
+
+
+@dataclass(slots=True)
+class WeightArena:
+    """All constants end to end in the order of their first use, 64-byte aligned.
+
+    In that order a kernel that prefetches past its own weights warms the next kernel's.
+    """
+
+    arrays: list[np.ndarray] = field(default_factory=list)
+    size: int = 0
+    _placed: dict[int, int] = field(default_factory=dict)  # by identity, hence:
+    _alive: list[np.ndarray] = field(default_factory=list)
+    _alike: dict[tuple[int, bytes], np.ndarray] = field(default_factory=dict)
+    _digests: dict[str, int] = field(default_factory=dict)
+
+    def place(self, array: np.ndarray) -> int:
+        """The byte offset of an array; arrays of the same bytes are one, as in the text."""
+        if id(array) in self._placed:
+            return self._placed[id(array)]
+        at = self.size
+        # Hashing all weights takes longer than writing them, so only what looks alike is hashed.
+        first = self._alike.setdefault((array.nbytes, _sample(array)), array)
+        if first is not array:
+            self._digests.setdefault(digest(first), self._placed[id(first)])
+            at = self._digests.setdefault(digest(array), at)
+        self._placed[id(array)] = at
+        self._alive.append(array)
+        if at == self.size:
+            self.arrays.append(array)
+            self.size += -(-array.nbytes // ALIGN) * ALIGN
+        return at
+
+
+def _sample(array: np.ndarray) -> bytes:
+    """A few elements from all over an array."""
+    if array.size <= _SAMPLE:
+        return array.tobytes()
+    places = np.linspace(0, array.size - 1, _SAMPLE, dtype=np.int64)
+    return array[np.unravel_index(places, array.shape)].tobytes()
+
+
+class WeightsContent(Later):
+    """The arrays of an arena, each packed to row-major order when it is written.
+
+    Views of the model's file stay views until then. What somebody might write to is copied to a
+    temporary file at once, so that it is the weights of now, and not in memory twice.
+    Raises UserError where the model's file was written to in the meantime.
+    """
+
+    def __init__(self, arena: WeightArena):
+        self.size = arena.size
+        owners = [_owner(a) for a in arena.arrays]
+        self._files = {o for o in owners if isinstance(o, MappedFile)}
+        loose = [a for a, o in zip(arena.arrays, owners, strict=True) if not _is_settled(o)]
+        settled = iter(_settled(loose))
+        self._arrays = [
+            a if _is_settled(o) else next(settled)
+            for a, o in zip(arena.arrays, owners, strict=True)
+        ]
+
+    def _pieces(self) -> Iterator[tuple[int, np.ndarray]]:
+        """All bytes in order, as (where they go, a part of an array)."""
+        for file in self._files:
+            if file.changed():
+                raise UserError(
+                    "the model's file was written to after it was read, and the weights are in it",
+                    code="changed-file",
+                    where=str(file.path),
+                    hint="compile again; write models to a new file and rename that",
+                )
+        at = 0
+        for array in self._arrays:
+            start = at
+            for piece in _split(array):
+                yield at, piece
+                at += piece.nbytes
+            at = start + -(-array.nbytes // ALIGN) * ALIGN
+
+    def chunks(self) -> Iterator[memoryview]:
+        """The bytes in pieces, padding between arrays included."""
+        end = 0
+        for at, piece in self._pieces():
+            if at > end:
+                yield memoryview(bytes(at - end))
+            yield _bytes(piece)
+            end = at + piece.nbytes
+        if end < self.size:
+            yield memoryview(bytes(self.size - end))
+
+    @cached_property
+    def view(self) -> memoryview:
+        """The bytes in a temporary file that has no name, mapped."""
+        if not self.size:
+            return memoryview(b"")
+        with tempfile.TemporaryFile(prefix="kiln-weights-") as stream:
+            stream.truncate(self.size)
+            self.write(stream.fileno(), 0)
+            return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+
+    def write(self, file: int, at: int) -> None:
+        """Into a file that holds zeros there. Copying and writing run outside Python's lock."""
+        with ThreadPoolExecutor(min(4, available_cpus())) as pool:
+            done = [pool.submit(_write, file, p, at + n) for n, p in self._pieces()]
+            for job in done:
+                job.result()
+
+    def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
+        return bytes, (bytes(self.view),)
+
+
+def _write(file: int, piece: np.ndarray, at: int) -> None:
+    write_at(file, _bytes(piece), at)
+
+
+def _owner(array: np.ndarray) -> object:
+    """What an array is a view of, at the end."""
+    owner: object = array
+    while True:
+        if isinstance(owner, np.ndarray) and owner.base is not None:
+            owner = owner.base
+        elif isinstance(owner, memoryview):
+            owner = owner.obj
+        else:
+            return owner
+
+
+def _is_settled(owner: object) -> bool:
+    """Whether nobody can write to it any more."""
+    if isinstance(owner, np.ndarray):
+        return not owner.flags.writeable
+    return isinstance(owner, MappedFile | bytes)
+
+
+def _settled(arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Copies of arrays, views of one temporary file without a name."""
+    total = sum(a.nbytes for a in arrays)
+    if not total:
+        return arrays
+    with tempfile.TemporaryFile(prefix="kiln-weights-") as stream:
+        for a in arrays:
+            for piece in _split(a):
+                stream.write(_bytes(piece))
+        stream.flush()
+        mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    out, at = [], 0
+    for a in arrays:
+        out.append(np.frombuffer(mapped, np.uint8, a.nbytes, at))
+        at += a.nbytes
+    return out
+
+
+def _split(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Parts of an array in the order of its elements, of some `_PIECE` bytes each."""
+    row = array.nbytes // max(1, len(array)) if array.ndim else 0
+    if array.nbytes <= _PIECE or not array.ndim:
+        yield array
+    elif row > _PIECE:
+        for part in array:
+            yield from _split(part)
+    else:
+        step = max(1, _PIECE // row)
+        for i in range(0, len(array), step):
+            yield array[i : i + step]
+
+
+def _bytes(array: np.ndarray) -> memoryview:
+    """The bytes of an array in row-major order; a copy where it has gaps."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
