@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tensorkiln.artifact import Artifact, ArtifactSet, TextContent
 from tensorkiln.artifact.dependency import merge_dependencies
@@ -17,7 +18,6 @@ from tensorkiln.codegen.call_plan import (
 )
 from tensorkiln.codegen.host_c import entry_c, header_h
 from tensorkiln.codegen.host_function import HostFunction, c_name
-from tensorkiln.codegen.outer_c import outer_code
 from tensorkiln.codegen.weights import WeightArena, WeightsContent
 from tensorkiln.executable import Executable
 from tensorkiln.external import External
@@ -26,6 +26,9 @@ from tensorkiln.ir.planned import planned_graph
 from tensorkiln.ir.text.printer import print_module
 from tensorkiln.link.shared import Fcompile
 from tensorkiln.target import Target
+
+if TYPE_CHECKING:
+    from tensorkiln.codegen.outer_c import OuterCode
 
 
 def assemble(
@@ -44,7 +47,7 @@ def assemble(
     functions += [
         tensor_host_function(f, f.name, sizes_read(f)) for f in mod.prim_funcs if f.public
     ]
-    outer = outer_code(mod, arena)
+    outer = _outer_code(mod, arena)
     if not functions and outer is None:
         raise UserError(
             "the module has no public function",
@@ -80,6 +83,14 @@ def assemble(
     libraries = tuple(dict.fromkeys(x for e in used for x in e.libraries))
     made = ArtifactSet(tuple(artifacts))
     return Executable(made, target, tuple(functions), name, mod, infos, libraries, linker, outer)
+
+
+def _outer_code(mod: IRModule, arena: WeightArena) -> OuterCode | None:
+    if not mod.outers:
+        return None
+    from tensorkiln.codegen.outer_c import outer_code
+
+    return outer_code(mod, arena)
 
 
 def _kernel_infos(mod: IRModule) -> tuple[KernelInfo, ...]:

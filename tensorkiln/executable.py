@@ -8,22 +8,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tensorkiln.artifact import Artifact, ArtifactSet, Content
 from tensorkiln.artifact.metadata import KernelInfo
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
 from tensorkiln.codegen.host_c import exported_symbols, required_features
 from tensorkiln.codegen.host_function import HostFunction
-from tensorkiln.codegen.outer_c import OuterCode
-from tensorkiln.codegen.stripped_c import kernel_prefix, stripped_c, stripped_h
 from tensorkiln.ir.expr import CallExtern
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
 from tensorkiln.link.shared import Fcompile, link_shared
-from tensorkiln.link.stripped import write_stripped
-from tensorkiln.runtime import Module, load_module
-from tensorkiln.runtime.module import TensorFunction
 from tensorkiln.target import Target, cpu_target
+
+if TYPE_CHECKING:
+    from tensorkiln.codegen.outer_c import OuterCode
+    from tensorkiln.runtime.module import Module, TensorFunction
 
 
 @contextmanager
@@ -88,6 +88,8 @@ class Executable:
 
     def jit(self, fcompile: Fcompile | str | None = None) -> Module:
         """Link into a temporary library and load it: the very road an exported one takes."""
+        from tensorkiln.runtime import load_module
+
         if self._loaded is None or self._loaded.library.closed:
             self._folder = tempfile.TemporaryDirectory(prefix="kiln-jit-")
             path = Path(self._folder.name) / f"{self.name}.so"
@@ -145,6 +147,9 @@ class Executable:
         The folder appears whole or not at all. Raises UserError where there is no graph function,
         UnsupportedError where functions run as host steps, which allocate.
         """
+        from tensorkiln.codegen.stripped_c import kernel_prefix, stripped_c, stripped_h
+        from tensorkiln.link.stripped import write_stripped
+
         if self.module.outers:
             names = ", ".join(f.name for f in self.module.outers)
             raise UnsupportedError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.codegen.host_function import (
@@ -31,8 +32,10 @@ from tensorkiln.codegen.host_function import (
     symbols_in,
 )
 from tensorkiln.codegen.host_header import comment, entry_parameters, header_h, quote
-from tensorkiln.codegen.outer_c import OuterCode
 from tensorkiln.codegen.run_c import prototypes, run_text, symbol_lines, wrap
+
+if TYPE_CHECKING:
+    from tensorkiln.codegen.outer_c import OuterCode
 
 __all__ = [
     "HostFunction",

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator
 
 from tensorkiln.base.errors import Issue
 from tensorkiln.codegen.host_function import c_name
-from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.derived import is_pending
+from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.visit import extern_names
 
 _WORDS = frozenset({

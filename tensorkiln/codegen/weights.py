@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import mmap
 import tempfile
+import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -122,17 +122,31 @@ class WeightsContent(Later):
 
     def write(self, file: int, at: int) -> None:
         """Into a file that holds zeros there. Copying and writing run outside Python's lock."""
-        with ThreadPoolExecutor(min(4, available_cpus())) as pool:
-            done = [pool.submit(_write, file, p, at + n) for n, p in self._pieces()]
-            for job in done:
-                job.result()
+        pieces, failed = self._pieces(), list[BaseException]()
+        lock = threading.Lock()
+
+        def work() -> None:
+            try:
+                while not failed:
+                    with lock:
+                        n, piece = next(pieces)
+                    write_at(file, _bytes(piece), at + n)
+            except StopIteration:
+                return
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(min(4, available_cpus()) - 1)]
+        for t in threads:
+            t.start()
+        work()
+        for t in threads:
+            t.join()
+        if failed:
+            raise failed[0]
 
     def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
         return bytes, (bytes(self.view),)
-
-
-def _write(file: int, piece: np.ndarray, at: int) -> None:
-    write_at(file, _bytes(piece), at)
 
 
 def _owner(array: np.ndarray) -> object:

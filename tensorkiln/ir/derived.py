@@ -18,18 +18,18 @@ from tensorkiln.ir.visit import extern_names, walk_stmt
 
 Rewrite = Callable[[PrimFunc], PrimFunc]
 Make = Callable[[], PrimFunc]
-Forms = dict[str, Callable[[], tuple[Param, ...]]]
+Forms = tuple[tuple[Param, ...], ...]
 
 _PACKAGE = __name__.split(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What there is to a derived function beside its name and its body: which parameters its
-    maker's form of that name gives, and PrimFunc's fields. Such functions have no attributes,
-    are not public, assert nothing and call no C functions."""
+    """What there is to a derived function beside its name and its body: for each parameter, which
+    of its maker's forms it has, and PrimFunc's fields. Such functions have no attributes, are not
+    public, assert nothing and call no C functions."""
 
-    params: str
+    params: tuple[int, ...]
     outputs: int
     inplace: tuple[int, ...]
     op_class: str
@@ -42,7 +42,9 @@ class Head:
     def from_bytes(data: bytes) -> Head:
         """Inverse of `to_bytes`."""
         row = json.loads(data)
-        return Head(row["params"], row["outputs"], tuple(row["inplace"]), row["op_class"])
+        return Head(
+            tuple(row["params"]), row["outputs"], tuple(row["inplace"]), str(row["op_class"])
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,20 +133,23 @@ def is_pending(f: object) -> bool:
 
 def derived(f: PrimFunc, source: str, forms: Forms) -> PrimFunc:
     """`f`, which follows from `source`, with its origin; `f` itself when a Head cannot describe
-    it. `forms` are the parameters that its maker may give."""
+    it. `forms` are what each parameter may be."""
     if extern_names(f) or any(isinstance(s, Assert) for s in walk_stmt(f.body)):
         return f
-    for form, params in forms.items():
-        head = Head(form, f.outputs, f.inplace, f.op_class)
-        if f == _headed(f.name, params(), head, f.body):
-            return Derived(f, Origin(source, head))
-    return f
+    chosen = [
+        next((k for k, form in enumerate(each) if form is p), None)
+        for p, each in zip(f.params, forms, strict=True)
+    ]
+    head = Head(tuple(k or 0 for k in chosen), f.outputs, f.inplace, f.op_class)
+    described = None not in chosen and f == _headed(f.name, head, forms, f.body)
+    return Derived(f, Origin(source, head)) if described else f
 
 
-def promised(name: str, params: tuple[Param, ...], origin: Origin, make: Make) -> PrimFunc:
+def promised(name: str, origin: Origin, forms: Forms, make: Make) -> PrimFunc:
     """The function of that origin, whose body `make` will give."""
-    return Derived(_headed(name, params, origin.head, Stmt()), origin, make)
+    return Derived(_headed(name, origin.head, forms, Stmt()), origin, make)
 
 
-def _headed(name: str, params: tuple[Param, ...], head: Head, body: Stmt) -> PrimFunc:
+def _headed(name: str, head: Head, forms: Forms, body: Stmt) -> PrimFunc:
+    params = tuple(each[k] for each, k in zip(forms, head.params, strict=True))
     return PrimFunc(name, params, body, head.outputs, head.inplace, head.op_class)

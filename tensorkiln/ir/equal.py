@@ -86,8 +86,8 @@ class _Comparison:
 
     def compare(self, a: object, b: object) -> None:
         """Raise `_Differs` unless equal. Bound names must have been paired before."""
-        kind = type(a)
-        if kind is not type(b):
+        kind = a.__class__  # a derived function is a PrimFunc
+        if kind is not b.__class__:
             raise _Differs(f"{_shown(a)} != {_shown(b)}")
         special = _SPECIAL.get(kind)
         if special is not None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tensorkiln.base.errors import InternalError
-from tensorkiln.ir.malformed import Malformed, listed, step
 from tensorkiln.ir.derived import is_pending
+from tensorkiln.ir.malformed import Malformed, listed, step
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.planned import storage_sizes
 from tensorkiln.ir.stmt import PrimFunc

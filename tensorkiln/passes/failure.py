@@ -14,7 +14,6 @@ from tensorkiln.base.errors import InternalError, TensorkilnError, UserError
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.text.printer import print_module
 from tensorkiln.passes.step import Pass, Step
-from tensorkiln.script import constant_table
 from tensorkiln.target import Target
 
 # Weights beyond this many bytes are not copied beside a failure.
@@ -107,6 +106,8 @@ def write_reproducer(folder: Path, p: Pass, step: Step) -> Path:
 
 def _write_constants(path: Path, mod: IRModule) -> bool:
     """Constants as bytes, `name|dtype|shape` for a key; False when they are too large."""
+    from tensorkiln.script import constant_table
+
     table = {k: np.asarray(v) for k, v in constant_table(mod).items()}
     whole = sum(a.nbytes for a in table.values()) <= _MOST_WEIGHTS
     arrays = {

@@ -16,7 +16,6 @@ from tensorkiln.ir.text.printer import print_module
 from tensorkiln.ir.verify import verify
 from tensorkiln.passes.diff import module_diff
 from tensorkiln.passes.step import Instrument, Step
-from tensorkiln.script import constant_table, from_source
 
 
 @dataclass(slots=True)
@@ -83,6 +82,8 @@ class Verify(Instrument):
 def require_round_trip(mod: IRModule, file: str) -> None:
     """InternalError (code `round-trip`) unless the module's text reads back as the same module;
     `file` is what the error calls the text."""
+    from tensorkiln.script import constant_table, from_source
+
     try:
         again = from_source(print_module(mod), constant_table(mod), file=file)
     except UserError as error:

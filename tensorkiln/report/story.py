@@ -19,8 +19,8 @@ from tensorkiln.passes import Pipeline, Step, Timing, module_diff
 from tensorkiln.pipeline import compile as compile_module
 from tensorkiln.report.graph import GraphPicture, graph_picture, kernels_of_spans
 from tensorkiln.report.memory import MemoryPicture, memory_pictures
+from tensorkiln.schedule.choose import trace_of
 from tensorkiln.schedule.group import Group
-from tensorkiln.schedule.lower import trace_of
 from tensorkiln.target import Target, cpu_target
 from tensorkiln.tune.kernels import KernelTime, call_counts, flops, time_kernels
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 
 from tensorkiln import ops
@@ -109,13 +109,24 @@ class Group:
 
     @cached_property
     def flat(self) -> dict[Buffer, Buffer]:
-        """One-dimensional buffers in place of those of a group of static shapes."""
+        """For each buffer one of the same memory with one dimension."""
         return {b: _flattened(b) for b in (*self.buffers.values(), self.out)}
+
+    def flatten(self, params: Iterable[RVar]) -> None:
+        """Put the flat buffers in place of those of the result and of `params`."""
+        flat = self.flat
+        self.buffers |= {p: flat.get(self.buffers[p], self.buffers[p]) for p in params}
+        self.out = flat.get(self.out, self.out)
 
     @property
     def params(self) -> tuple[Buffer | Var, ...]:
         """Kernel parameters: inputs, the output, then symbolic dimensions."""
         return (*self.buffers.values(), self.out, *self.symbols)
+
+    @property
+    def flat_params(self) -> tuple[Buffer | Var, ...]:
+        """The same with flat buffers."""
+        return (*self.flat.values(), *self.symbols)
 
     def element(
         self, value: Value, overrides: Mapping[RVar, Element] | None = None

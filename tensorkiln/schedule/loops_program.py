@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer
@@ -155,13 +155,12 @@ class Flat(Region):
         """The plain loop."""
         group, ndim = self.group, self.t.ndim
         total = product(self.shape)
-        large = {p: b for p, b in group.buffers.items() if p.tensor.shape == self.shape}
-        flat = {p: replace(b, shape=(total,)) for p, b in large.items()}
-        group.buffers.update(flat)
-        group.out = replace(group.out, shape=(total,))
+        large = [p for p in group.buffers if p.tensor.shape == self.shape]
+        group.flatten(large)
         # The flat index travels in one dimension; an extent of 1 would be broadcast from 0.
         along = next((d for d in reversed(range(ndim)) if int_value(self.shape[d]) != 1), 0)
-        element = group.element(self.value, {p: _flat_element(b, along) for p, b in flat.items()})
+        rows = {p: _flat_element(group.buffers[p], along) for p in large}
+        element = group.element(self.value, rows)
         if int_value(total) == 0:
             return Seq(())
         n = int_value(total)

@@ -16,7 +16,6 @@ halo.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer, buffer
@@ -24,7 +23,7 @@ from tensorkiln.ir.expr import Expr, IntImm, Load, Ramp, const, minimum, select
 from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store, seq
 from tensorkiln.ir.visit import map_children, map_stmt
 from tensorkiln.schedule.build import loop, nest, zero_border
-from tensorkiln.schedule.group import Group, product
+from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.movement_boxes import Axis, Box
 
 Index = dict[Axis, Expr]

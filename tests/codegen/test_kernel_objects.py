@@ -12,6 +12,7 @@ import pytest
 from tensorkiln.base.cache import Cache
 from tensorkiln.base.errors import InternalError
 from tensorkiln.codegen.llvm import compile as kernel_compiler
+from tensorkiln.codegen.llvm import emit
 from tensorkiln.codegen.llvm.compile import compile_kernels, kernel_text
 from tensorkiln.ir.expr import IntImm, Load, Ramp, Var, VectorReduce, cast, intrin, unary
 from tensorkiln.ir.module import IRModule
@@ -76,8 +77,8 @@ REFUSED = "define void @doomed(ptr %a) { ret i32 %missing }"
 def test_a_failing_kernel_is_named_and_others_compile(
     text: str, code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = kernel_compiler.emit_llvm
-    monkeypatch.setattr(kernel_compiler, "emit_llvm",
+    real = emit.emit_llvm
+    monkeypatch.setattr(emit, "emit_llvm",
                         lambda f, t: text if f.name == "doomed" else real(f, t))  # fmt: skip
     good = _fma()
     doomed = elementwise("doomed", lambda x: x, ("float32",), "float32", 1, 8)
@@ -110,7 +111,7 @@ def test_cache_hits_and_misses(tmp_path: Path) -> None:
 def test_the_cache_knows_the_generator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache, funcs = Cache(tmp_path), _lowered(_fma())
     compile_kernels(funcs, V3, cache=cache)
-    monkeypatch.setattr(kernel_compiler, "_generator", lambda: "another")
+    monkeypatch.setattr(kernel_compiler, "source_digest", lambda room: "another")
     assert not compile_kernels(funcs, V3, cache=cache)[0].cached
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tensorkiln.artifact import Content
 from tensorkiln.codegen.host_c import (
     HostFunction,
     KernelCall,
@@ -85,7 +86,8 @@ B1 = _RNG.standard_normal(16).astype(np.float32)
 W2 = _RNG.standard_normal((16, 4)).astype(np.float32)
 B2 = _RNG.standard_normal(4).astype(np.float32)
 WEIGHTS = (W1, B1, W2, B2)
-WEIGHT_BYTES = sum(w.nbytes for w in WEIGHTS)
+DATA = b"".join(w.tobytes() for w in WEIGHTS)
+WEIGHT_BYTES = len(DATA)
 
 
 def expected(x: np.ndarray) -> np.ndarray:
@@ -196,13 +198,14 @@ def build(
     cpu_features: tuple[str, ...] = (),
     kernels: str = KERNELS,
     triple: str = TRIPLE,
+    weights: Content = DATA,
     **options: object,
 ) -> Path:
     """Link the sample library."""
     return link_shared(
         [],
         {"entry.c": entry(name, cpu_features), "kernels.c": kernels},
-        b"".join(w.tobytes() for w in WEIGHTS),
+        weights,
         output,
         triple=triple,
         exports=exported_symbols(FUNCTIONS, prefix=name),

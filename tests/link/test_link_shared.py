@@ -225,7 +225,7 @@ def test_another_architecture(tmp_path: Path) -> None:
     path = link_shared(
         [],
         {"entry.c": sample.entry(), "kernels.c": sample.KERNELS},
-        b"".join(w.tobytes() for w in sample.WEIGHTS),
+        sample.DATA,
         tmp_path / "arm.so",
         triple="aarch64-unknown-linux-gnu",
     )
@@ -266,7 +266,7 @@ def test_kernels_from_llvm(tmp_path: Path) -> None:
     link_shared(
         [machine.emit_object(module)],
         {"entry.c": sample.entry(), "kernels.c": kernels},
-        b"".join(w.tobytes() for w in sample.WEIGHTS),
+        sample.DATA,
         tmp_path / "mlp.so",
         triple=sample.TRIPLE,
         exports=["mlp_add_one"],
@@ -280,7 +280,7 @@ def test_kernels_from_llvm(tmp_path: Path) -> None:
 
 def test_weights_from_a_file_are_the_same_library(library: Path, tmp_path: Path) -> None:
     weights = tmp_path / "w.bin"
-    weights.write_bytes(b"".join(w.tobytes() for w in sample.WEIGHTS))
+    weights.write_bytes(sample.DATA)
     path = link_shared(
         [],
         {"entry.c": sample.entry(), "kernels.c": sample.KERNELS},

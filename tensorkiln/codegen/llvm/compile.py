@@ -8,7 +8,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -18,7 +17,6 @@ from tensorkiln.base.debug import SOURCES, say
 from tensorkiln.base.errors import InternalError
 from tensorkiln.base.sources import source_digest
 from tensorkiln.base.version import VERSION
-from tensorkiln.codegen.llvm.emit import emit_llvm
 from tensorkiln.codegen.llvm.worker import read_frame, write_frame
 from tensorkiln.ir.derived import Derived, head_key
 from tensorkiln.ir.stmt import PrimFunc
@@ -149,13 +147,36 @@ def compile_kernels(
     on_done: Callable[[str], None] = lambda name: None,
 ) -> list[Kernel]:
     """Object code of every function, in order. The first failure is raised after all stopped."""
+    made = {f.name: _from_cache(f, known[f.name], on_done) for f in funcs if f.name in known}
+    todo = [f for f in funcs if f.name not in made]
+    if todo:
+        made |= {k.name: k for k in _compiled(todo, target, jobs, cache, on_done)}
+    return [made[f.name] for f in funcs]
+
+
+def _from_cache(f: PrimFunc, code: bytes, on_done: Callable[[str], None]) -> Kernel:
+    say(SOURCES, f"{f.name}.ll: object from the cache; KILN_CACHE=0 emits it again")
+    on_done(f.name)
+    return Kernel(f.name, code, True)
+
+
+def _compiled(
+    funcs: Sequence[PrimFunc],
+    target: Target,
+    jobs: int,
+    cache: Cache | None,
+    on_done: Callable[[str], None],
+) -> list[Kernel]:
+    # A compile that finds all it needs loads neither.
+    from concurrent.futures import ThreadPoolExecutor
+
+    from tensorkiln.codegen.llvm.emit import emit_llvm
+
     local = threading.local()
     workers: list[_Worker] = []
     lock = threading.Lock()
 
     def one(f: PrimFunc) -> Kernel:
-        if f.name in known:
-            return done(f, known[f.name], True)
         components = _object_key(f, target)
         key = key_of(components)
         found = cache.get(key) if cache is not None else None
@@ -171,13 +192,10 @@ def compile_kernels(
                 cache.put(key, made, components)
         if cache is not None:
             _remember(f, target, key, cache)
-        return done(f, found or made, found is not None)
-
-    def done(f: PrimFunc, code: bytes, cached: bool) -> Kernel:
-        if cached:
-            say(SOURCES, f"{f.name}.ll: object from the cache; KILN_CACHE=0 emits it again")
+        if found is not None:
+            return _from_cache(f, found, on_done)
         on_done(f.name)
-        return Kernel(f.name, code, cached)
+        return Kernel(f.name, made, False)
 
     try:
         with ThreadPoolExecutor(max(1, jobs)) as pool:
@@ -194,6 +212,8 @@ def kernel_text(f: PrimFunc, target: Target, emit: str = "assembly") -> str:
 
 def kernel_texts(funcs: Sequence[PrimFunc], target: Target, emit: str = "assembly") -> list[str]:
     """The same of several, by one worker."""
+    from tensorkiln.codegen.llvm.emit import emit_llvm
+
     texts = [emit_llvm(f, target) for f in funcs]
     if emit == "llvm":
         return texts
