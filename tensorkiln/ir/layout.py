@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from tensorkiln.ir.expr import Expr, as_expr, int_value
+from tensorkiln.ir.dtype import INT64
+from tensorkiln.ir.expr import Expr, IntImm, as_expr, int_value
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _AXIS = re.compile(r"([A-H])(?:/(\d+))?(?:%(\d+))?(?:\+(\d+))?$")
@@ -90,6 +91,11 @@ class Layout:
 
     def physical_shape(self, shape: Sequence[Expr]) -> tuple[Expr, ...]:
         """Extents of the physical axes for a logical shape."""
+        numbers = tuple(
+            d.value if isinstance(d, IntImm) and d.dtype is INT64 else None for d in shape
+        )
+        if None not in numbers:
+            return self._static(numbers)
         out: list[Expr] = []
         for a in self.axes:
             n = as_expr(shape[a.dim]) + 2 * a.halo
@@ -97,6 +103,12 @@ class Layout:
                 n = (n + (a.divisor - 1)) // a.divisor
             out.append(as_expr(a.modulus) if a.modulus else n)
         return tuple(out)
+
+    @functools.lru_cache(maxsize=4096)  # noqa: B019
+    def _static(self, shape: tuple[int, ...]) -> tuple[Expr, ...]:
+        """`physical_shape` of numbers; every pass and every check of one asks for it."""
+        extents = (-(-(shape[a.dim] + 2 * a.halo) // a.divisor) for a in self.axes)
+        return tuple(IntImm(a.modulus or n) for a, n in zip(self.axes, extents, strict=True))
 
     def physical_index(self, index: Sequence[Expr]) -> tuple[Expr, ...]:
         """Physical indices of one logical element."""

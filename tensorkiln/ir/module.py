@@ -19,12 +19,17 @@ class IRModule(Mapping[str, AnyFunction], Scripted):
 
     functions: tuple[AnyFunction, ...] = ()
     name: str = field(default="model", compare=False)
+    _by_name: dict[str, AnyFunction] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Of two functions of one name, which the verifier refuses, the first.
+        object.__setattr__(self, "_by_name", {f.name: f for f in reversed(self.functions)})
 
     def __getitem__(self, name: str) -> AnyFunction:
-        for f in self.functions:
-            if f.name == name:
-                return f
-        raise KeyError(name)
+        return self._by_name[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
 
     def __iter__(self) -> Iterator[str]:
         return (f.name for f in self.functions)

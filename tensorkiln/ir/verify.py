@@ -14,10 +14,11 @@ from tensorkiln.ir.verify_planned import check_kernel_calls, check_planned
 from tensorkiln.ir.verify_tir import TirVerifier
 
 
-def verify(mod: IRModule, known: dict[int, PrimFunc] | None = None) -> None:
+def verify(mod: IRModule, known: dict[int, AnyFunction] | None = None) -> None:
     """Raise InternalError with the path of the first thing that is wrong.
 
-    Tensor programs in `known`, by identity, were found right before; those found right are added.
+    Tensor programs and fused groups in `known`, by identity, were found right before; those found
+    right are added.
 
     Checked: names are bound before use and once (a loop variable may be bound again beside its
     scope); indices match ranks; dtypes and lanes agree; register buffers are indexed by numbers
@@ -37,11 +38,12 @@ def verify(mod: IRModule, known: dict[int, PrimFunc] | None = None) -> None:
                 seen.add(f.name)
                 if is_pending(f):
                     continue  # found right when the cache learned of it
-                if known is not None and isinstance(f, PrimFunc) and known.get(id(f)) is f:
-                    check_kernel_calls(f, mod)  # what others say of it is not its own
+                if known is not None and known.get(id(f)) is f:
+                    if isinstance(f, PrimFunc):
+                        check_kernel_calls(f, mod)  # what others say of it is not its own
                     continue
                 verify_function(f, mod)
-                if known is not None and isinstance(f, PrimFunc):
+                if known is not None and (isinstance(f, PrimFunc) or f.is_primitive):
                     known[id(f)] = f
         except Malformed as e:
             where = "".join(reversed(e.path))

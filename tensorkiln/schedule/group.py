@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 
@@ -22,6 +23,9 @@ _INPLACE = ("conv2d", "winograd_conv2d", "linear", "strassen_linear")
 
 def product(extents: tuple[Expr, ...]) -> Expr:
     """Their product, 1 for none."""
+    numbers = [e.value for e in extents if isinstance(e, IntImm)]
+    if len(numbers) == len(extents):
+        return IntImm(math.prod(numbers))
     total: Expr = IntImm(1)
     for e in extents:
         total = total * e
