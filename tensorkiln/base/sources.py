@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -14,8 +16,18 @@ def source_digest(room: str = "") -> str:
     """SHA-256 (hex) over the names and texts of all Python files of a room, `codegen/llvm`; of the
     whole package without one."""
     digest = hashlib.sha256()
-    for file in sorted((_PACKAGE / room).rglob("*.py")):
-        text = file.read_bytes()
-        digest.update(f"{file.relative_to(_PACKAGE).as_posix()} {len(text)}\n".encode())
+    for name in sorted(_sources(room)):
+        text = (_PACKAGE / name).read_bytes()
+        digest.update(f"{name} {len(text)}\n".encode())
         digest.update(text)
     return digest.hexdigest()
+
+
+def _sources(folder: str) -> Iterator[str]:
+    """Python files below a folder of the package, as `room/file.py`."""
+    for entry in os.scandir(_PACKAGE / folder):
+        name = f"{folder}/{entry.name}" if folder else entry.name
+        if entry.name.endswith(".py"):
+            yield name
+        elif entry.name != "__pycache__" and entry.is_dir():
+            yield from _sources(name)

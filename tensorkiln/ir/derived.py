@@ -134,7 +134,9 @@ def is_pending(f: object) -> bool:
 def derived(f: PrimFunc, source: str, forms: Forms) -> PrimFunc:
     """`f`, which follows from `source`, with its origin; `f` itself when a Head cannot describe
     it. `forms` are what each parameter may be."""
-    if extern_names(f) or any(isinstance(s, Assert) for s in walk_stmt(f.body)):
+    if len(f.params) != len(forms) or extern_names(f):
+        return f
+    if any(isinstance(s, Assert) for s in walk_stmt(f.body)):
         return f
     chosen = [
         next((k for k, form in enumerate(each) if form is p), None)

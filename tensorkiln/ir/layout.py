@@ -92,7 +92,7 @@ class Layout:
     def physical_shape(self, shape: Sequence[Expr]) -> tuple[Expr, ...]:
         """Extents of the physical axes for a logical shape."""
         numbers = tuple(
-            d.value if isinstance(d, IntImm) and d.dtype is INT64 else None for d in shape
+            d.value if isinstance(d, IntImm) and d.dtype == INT64 else None for d in shape
         )
         if None not in numbers:
             return self._static(numbers)
