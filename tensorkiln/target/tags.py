@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -116,6 +115,8 @@ def read_tags(text: str, file: str) -> tuple[Tag, ...]:
 
     Raises UserError (code `bad-tag`) saying which entry is wrong. `hash` may be empty here.
     """
+    import tomllib  # most targets have no tag
+
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
