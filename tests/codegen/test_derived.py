@@ -180,6 +180,16 @@ def test_the_warm_library_computes(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.asarray(y), want, rtol=1e-4, atol=1e-6)
 
 
+def test_no_weights_are_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take as long as writing them; only the text, which nobody reads here, needs it."""
+    for module in ("ir.text.print_relax", "codegen.weights"):
+        monkeypatch.setattr(f"tensorkiln.{module}.digest", lambda a: pytest.fail("hashes weights"))
+    executable = tk.compile(NET)
+    executable.export_library(tmp_path / "net.so")
+    with pytest.raises(BaseException, match="hashes weights"):
+        executable.module.script()
+
+
 def test_other_weights_link_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The linked code holds no weights, so it serves a model that was trained further."""
 

@@ -64,6 +64,10 @@ class Constants:
         self._keys: dict[Constant, str] = {}
         self._next: dict[str, int] = {}
 
+    def digest(self, array: np.ndarray) -> str:
+        """What stands for the bytes of an array."""
+        return digest(array)
+
     def key(self, c: Constant) -> str:
         """The name a constant goes by in the text."""
         if c in self._keys:
@@ -265,7 +269,7 @@ class RelaxPrinter:
                 return f'R.const({values[0]}, "{c.type.dtype}"{tail}{name})'
             return f'R.const([{", ".join(values)}], "{c.type.dtype}", {shape}{tail}{name})'
         key = "" if self._canonical else f"{string(self._constants.key(c))}, "
-        tail += f', sha256="{digest(c.array)}"'
+        tail += f', sha256="{self._constants.digest(c.array)}"'
         return f'R.const({key}"{c.type.dtype}", {shape}{tail})'
 
 

@@ -74,13 +74,20 @@ def _function_lines(f: AnyFunction, constants: Constants, pad: str, canonical: b
     return graph.lines
 
 
+class _Unread(Constants):
+    """Of a text that nobody reads: no weights are hashed for it."""
+
+    def digest(self, array: np.ndarray) -> str:
+        return ""
+
+
 def printed_names(f: AnyFunction) -> dict[object, str]:
     """What everything that a function binds (an RVar, Var or Buffer) is called in its text.
 
     These are the names that a product shows: what is compiled and what its text compiles to
     must not differ. They are distinct where both are in scope, and print as themselves.
     """
-    printer = TirPrinter() if isinstance(f, PrimFunc) else RelaxPrinter(Constants(), CLASS)
+    printer = TirPrinter() if isinstance(f, PrimFunc) else RelaxPrinter(_Unread(), CLASS)
     printer.function(f)  # type: ignore[arg-type]
     return printer.names.given
 
