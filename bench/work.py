@@ -82,6 +82,8 @@ def _flops(var: RVar, call: Call) -> float:
             return made * 2 * 9 * (int_value(types[1].shape[1]) or 1)
         case "linear":
             return made * 2 * (int_value(types[0].shape[-1]) or 1)
+        case "strassen_linear":  # as many as the direct sums, so that rates compare
+            return made * 2 * (int_value(types[1].shape[0]) or 1)
         case "matmul":
             axis = -2 if call.attrs.get("transpose_a") else -1
             return made * 2 * (int_value(types[0].shape[axis]) or 1)

@@ -13,8 +13,8 @@ from tensorkiln.schedule.attention_program import Attention, attention_program
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import is_role, made, row_tiles, sink, steps_of_four
-from tensorkiln.schedule.tile import max_rows
 from tensorkiln.target import Target
+from tensorkiln.target.registers import max_rows
 
 # Vectors of keys, and of the head's columns, beside a tile of rows.
 _VECTORS = 2

@@ -13,8 +13,8 @@ from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.linear_program import Linear, linear_program
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import is_role, made, row_tiles, sink, steps_of_four
-from tensorkiln.schedule.tile import max_rows
 from tensorkiln.target import Target
+from tensorkiln.target.registers import max_rows
 
 
 def supports_linear(call: Call, out: TensorType) -> bool:

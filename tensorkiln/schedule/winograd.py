@@ -14,9 +14,10 @@ from tensorkiln.schedule.build import PARALLEL_WORK, tiles
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import is_role, made, sink
-from tensorkiln.schedule.tile import max_rows, tile_cycles
+from tensorkiln.schedule.tile import tile_cycles
 from tensorkiln.schedule.winograd_program import Winograd, winograd_program
 from tensorkiln.target import Target
+from tensorkiln.target.registers import max_rows
 
 # What a block of tiles and all weights may take of the second-level cache.
 _CACHED = 0.75

@@ -110,7 +110,8 @@ LAYERS: dict[str, tuple[Build, tuple[int, ...]]] = {
     "attention_128": (_attention, (1, 12, 128, 64)),
     "attention_197": (_attention, (1, 12, 197, 64)),
 }
-MAIN = {"conv2d_direct", "conv2d_depthwise", "conv2d_winograd", "linear_packed", "attention_fused"}
+MAIN = {"conv2d_direct", "conv2d_depthwise", "conv2d_winograd", "linear_packed",
+        "linear_strassen", "attention_fused"}  # fmt: skip
 # What stays on the stack although fewer outputs at a time would not: 14 sums and 9 weights leave 9
 # registers of NEON, and a multiply-add takes none of its operands from memory, but half as many
 # outputs cost 7% more instructions each.
@@ -135,10 +136,16 @@ def test_registers_suffice(level: str) -> None:
     """No layer's main kernel goes to the stack in an innermost loop."""
     target, kernels = LEVELS[level], []
     for name, (build, shape) in LAYERS.items():
-        for tile in (0, 4) if name.startswith("conv3_") else (0,):
-            funcs = _lowered(build, shape, target.replace(winograd=tile))
+        options = [{"winograd": 0, "strassen": False}]
+        options += [{"winograd": 4}] if name.startswith("conv3_") else []
+        # Strassen's tiles multiply by broadcasts, never by lanes.
+        by_lane = target.multiplies_by_lane
+        options += [{"strassen": True}] if name.startswith("product_") and not by_lane else []
+        for given in options:
+            funcs = _lowered(build, shape, target.replace(**given))
             kernels += [(name, f) for f in funcs if f.op_class in MAIN]
-    assert {f.op_class for _, f in kernels} == MAIN
+    kinds = MAIN - {"linear_strassen"} if target.multiplies_by_lane else MAIN
+    assert {f.op_class for _, f in kernels} == kinds
     assert {name for name, _ in kernels} == set(LAYERS)
     shares, crowded = {}, {}
     counted = inner_loops_of([f for _, f in kernels], target)

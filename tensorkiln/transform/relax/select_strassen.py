@@ -24,6 +24,7 @@ from tensorkiln.ir.relax import Binding, Call, Constant, Function, RVar, TensorT
 from tensorkiln.ops import call as op_call
 from tensorkiln.ops import infer
 from tensorkiln.target import Target
+from tensorkiln.target.registers import max_rows
 
 # Processors on which it was measured to be faster. They add beside one multiply-add a cycle.
 _MEASURED = ("znver4",)
@@ -62,10 +63,10 @@ def parts_layout(half: int, k: int, target: Target) -> Layout | None:
     chunk = _chunk(k, lanes)
     if not chunk or not half:
         return None
-    # As many rows as accumulators fit beside the weights, one broadcast and a spare register.
-    most = max(1, (target.num_vector_registers - 2 - PANEL_VECTORS) // PANEL_VECTORS)
-    # A tile costs half a row, and so do rows that only fill the last one.
-    rows = min(range(1, most + 1), key=lambda n: -(-half // n) * (n + 0.5))
+    # A tile costs half a row more than its rows, those that only fill the last one included.
+    rows = min(
+        range(1, max_rows(target, PANEL_VECTORS) + 1), key=lambda n: -(-half // n) * (n + 0.5)
+    )
     return Layout.parse(f"C/{chunk} A B/{rows} B%{rows} C%{chunk}")
 
 
