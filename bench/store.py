@@ -53,8 +53,8 @@ def run_id() -> str:
 
 @cache
 def machine() -> str:
-    """Processor, number of CPUs that may be used, system."""
-    return f"{cpu_name()}; {len(os.sched_getaffinity(0))} CPUs; {platform.system()}"
+    """Processor, number of CPUs, system."""
+    return f"{cpu_name()}; {os.cpu_count()} CPUs; {platform.system()}"
 
 
 def load(path: Path = STORE) -> list[Record]:
