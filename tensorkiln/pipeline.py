@@ -16,7 +16,7 @@ from tensorkiln.artifact import Artifact
 from tensorkiln.assemble import assemble
 from tensorkiln.base.cache import user_cache
 from tensorkiln.base.config import Config, read_config
-from tensorkiln.base.errors import Issue, UnsupportedError, UserError
+from tensorkiln.base.errors import InternalError, Issue, UnsupportedError, UserError
 from tensorkiln.base.progress import Progress
 from tensorkiln.codegen.llvm.compile import compile_kernels, known_objects
 from tensorkiln.codegen.lowered import require_cpu_programs, require_lowered
@@ -28,6 +28,8 @@ from tensorkiln.external import (
     emit_externals,
 )
 from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.verify import verify
 from tensorkiln.link.shared import Fcompile
 from tensorkiln.link.stubs import RUNTIME_CALLS
 from tensorkiln.passes import Instrument, Pass, Pipeline, make_runner, resolve
@@ -235,6 +237,7 @@ def compile(
             progress.note(note)
     config, progress = read_config(), progress or Progress()
     runner = make_runner(instruments, config, plan.passes)
+    _require_well_formed(mod, runner.verified)
     progress.phase("optimise graph")
     mod = runner.run(mod, "relax", plan.relax)
     progress.phase("lower kernels")
@@ -247,6 +250,16 @@ def compile(
     kernels = _kernels(mod, plan, known, config, progress)
     progress.phase("pack weights")
     return assemble(mod, plan.target, plan.cpu, plan.externals, (*kernels, *emitted), plan.linker)
+
+
+def _require_well_formed(mod: IRModule, known: dict[int, PrimFunc]) -> None:
+    """Passes rely on it: what a given module lacks is the caller's to mend, not a pass's fault."""
+    try:
+        verify(mod, known)
+    except InternalError as error:
+        raise UserError(
+            error.message, code=error.code, where=error.where, hint=error.hint
+        ) from None
 
 
 def check(model: object, target: Target | str | None = None) -> tuple[Issue, ...]:

@@ -117,14 +117,6 @@ def _run_prim_func(w: OuterWriter, f: PrimFunc, buffers: list[str], scalars: lis
             hint=f"mark {w.f.name} `planned`, or leave out `host`",
         )
     w.library.prim_funcs[f.name] = f
-    if len(buffers) != len(f.buffers) or len(scalars) != len(f.scalars):
-        raise UserError(
-            f"{w.where}: {f.name} takes {len(f.buffers)} tensors and {len(f.scalars)} numbers, "
-            f"the call gives {len(buffers)} and {len(scalars)}, results included",
-            code="call-arguments",
-            where=w.f.name,
-            hint="R.prim_value(...) or R.shape(...) after the tensors pass numbers",
-        )
     implied = implied_sizes(f)
     texts = dict(zip(f.scalars, scalars, strict=True)) | dict(zip(f.buffers, buffers, strict=True))
     row = [texts[p] for p in f.params if p not in implied]

@@ -193,9 +193,6 @@ def _run_call(
     outs = run.buffers[len(reads) :]
     places |= {buf: len(f.params) + j for j, buf in enumerate(outs)}
     numbers = _shape(call.args)
-    if len(numbers) != len(run.scalars):
-        message = f"{run.name} takes {len(run.scalars)} numbers, {len(numbers)} are given"
-        raise Malformed(message, f"a shape of: {listed(v.name for v in run.scalars) or 'nothing'}")
     dims = dict(zip(run.scalars, numbers, strict=True))
     calls = kernel_calls(run)
     return PlannedGraph(sizes, constants, places, storage_set, constant_set, dims, calls)

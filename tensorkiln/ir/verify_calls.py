@@ -17,6 +17,7 @@ from tensorkiln.ir.relax import (
     GlobalRef,
     ObjectType,
     PrimType,
+    PrimValue,
     ShapeType,
     ShapeValue,
     TensorType,
@@ -43,12 +44,26 @@ def check_kernel(f: PrimFunc, c: Call, result: Type) -> None:
     for i, (b, t) in enumerate(zip(reads, tensors, strict=True)):
         with step(f".args[{i}]"):
             _fits(b.dtype, b.shape, t)
+    _check_numbers(f, c)
     results: tuple[Type, ...] = result.fields if isinstance(result, TupleType) else (result,)
     if len(results) != f.outputs:
         message = f"{f.name} writes {f.outputs} buffers, the call has {len(results)} results"
         raise Malformed(message, f"one result for each of: {_names(f.buffers[len(reads) :])}")
     for b, out in zip(f.buffers[len(reads) :], results, strict=True):
         _fits(b.dtype, b.shape, out)
+
+
+def _check_numbers(f: PrimFunc, c: Call) -> None:
+    """Numbers and shapes written in the call are the scalar parameters, as many as there are."""
+    given = sum(len(a.values) for a in c.args if isinstance(a, ShapeValue))
+    given += sum(isinstance(a, PrimValue) for a in c.args)
+    if given != len(f.scalars):
+        message = f"{f.name} takes {plural(len(f.scalars), 'number')}, the call gives {given}"
+        hint = "tensors only: sizes come from their shapes"
+        if f.scalars:
+            names = listed(v.name for v in f.scalars)
+            hint = f"after the tensors, R.shape(...) or R.prim_value(...) passes: {names}"
+        raise Malformed(message, hint)
 
 
 def _fits(dtype: DType, shape: tuple[Expr, ...], t: Type) -> None:
@@ -150,6 +165,7 @@ def _check_inplace(c: Call, result: Type, mod: IRModule) -> None:
         raise Malformed(message, f"a GlobalRef comes first; programs are {known or 'none yet'}")
     # Shapes and numbers are for the scalar parameters, as in a call of a kernel.
     args = tuple(a for a in c.args[1:] if not isinstance(a.type, ShapeType | PrimType))
+    _check_numbers(f, c)
     at = c.attrs.get("inplace")
     if not isinstance(at, tuple) or not all(isinstance(i, int) and -1 <= i < len(args) for i in at):
         message = f"inplace={at!r}: expected indices of {len(args)} operands, or -1"

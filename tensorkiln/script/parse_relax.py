@@ -66,8 +66,8 @@ class RelaxParser(FlowParser):
         for k in options:
             if k.arg == "name":
                 name = str(self.exprs.literal(k.value))
-            elif k.arg == "attrs" and isinstance(k.value, ast.Dict):
-                attrs |= self.dict(k.value)
+            elif k.arg == "attrs":
+                attrs |= self.exprs.attrs(k.value).items_
             elif k.arg == "private":
                 if self.exprs.literal(k.value):
                     attrs["private"] = True

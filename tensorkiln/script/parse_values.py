@@ -330,11 +330,8 @@ class ValueParser:
                 continue
             elif k.arg is not None:
                 self._attribute(attrs, fixed, k.arg, k.value)
-            elif isinstance(k.value, ast.Dict):
-                for key, value in self.dict(k.value).items():
-                    attrs[key] = value
             else:
-                raise self.fail(k.value, "expected attributes as a dict")
+                attrs |= self.exprs.attrs(k.value).items_
         values = tuple(map(self.value, args))
         return Call(callee, values, Attrs(tuple(sorted(attrs.items(), key=lambda p: p[0]))), span)
 
@@ -343,28 +340,7 @@ class ValueParser:
     ) -> None:
         if key in fixed:
             raise self.fail(node, f"{key!r} is given by position")
-        attrs[key] = self.attr(node)
-
-    def dict(self, node: ast.Dict) -> dict[str, AttrValue]:
-        """Attributes as a dict literal."""
-        out = {}
-        for k, v in zip(node.keys, node.values, strict=True):
-            if not isinstance(k, ast.Constant) or not isinstance(k.value, str):
-                raise self.fail(k or v, "attribute names are strings")
-            out[k.value] = self.attr(v)
-        return out
-
-    def attr(self, node: ast.expr) -> AttrValue:
-        """A Python literal, or an expression over symbolic dimensions."""
-        match node:
-            case ast.Constant(value=(None | bool() | int() | float() | str()) as value):
-                return value
-            case ast.Tuple(elts=elts) | ast.List(elts=elts):
-                return tuple(map(self.attr, elts))
-            case ast.Call(func=ast.Name(id="float")):
-                return self.exprs.literal(node)  # type: ignore[return-value]
-        found = self.exprs.raw(node)
-        return found.value if isinstance(found, Number) else found
+        attrs[key] = self.exprs.attr(node)
 
 
 def _kernel_result(f: PrimFunc) -> Type | None:

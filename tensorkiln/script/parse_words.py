@@ -137,7 +137,7 @@ class CallParser(ValueParser):
         given = [*node.args, *(k.value for k in node.keywords if k.arg == "size")]
         if len(given) != 1:
             raise self.fail(node, "expected R.alloc_storage(size)")
-        call = self.make(node, "alloc_storage", [], ("size",), size=self.attr(given[0]))
+        call = self.make(node, "alloc_storage", [], ("size",), size=self.exprs.attr(given[0]))
         return call, ObjectType()
 
     def _while_loop(self, node: ast.Call) -> Parsed:

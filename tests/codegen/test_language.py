@@ -315,9 +315,10 @@ def test_numbers_that_a_call_leaves_out_are_missed() -> None:
             return y
 
     assert isinstance(Net, IRModule)
-    with pytest.raises(UserError, match="fill takes 2 tensors and 1 numbers") as info:
+    with pytest.raises(UserError, match="fill takes 1 number, the call gives 0") as info:
         tk.compile(Net)
-    assert info.value.code == "call-arguments" and "R.prim_value" in info.value.hint
+    assert info.value.code == "malformed-ir" and info.value.where == "main.bindings[0](y)"
+    assert "R.prim_value(...) passes: v" in info.value.hint
 
 
 def test_what_a_cpu_does_not_run_is_refused_all_at_once() -> None:

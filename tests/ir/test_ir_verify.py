@@ -37,6 +37,7 @@ from tensorkiln.ir.relax import (
     Constant,
     Function,
     GlobalRef,
+    PrimValue,
     RVar,
     ShapeValue,
     Tuple,
@@ -281,18 +282,19 @@ T4 = tensor((4,), "float32")
 x, y, z = RVar("x", T4), RVar("y", T4), RVar("z", tensor((5,), "float32"))
 a4, b4 = buffer("A", (4,)), buffer("B", (4,))
 ADD = PrimFunc("add_one", (a4, b4), Store(b4, (ZERO,), a4[0]))
+SCALE = replace(ADD, name="scaled", params=(a4, b4, Var("v"), Var("w")))
 
 
 def graph(*bindings: tuple[RVar, Bound], result: Value = x) -> IRModule:
     pairs = tuple(Binding(var, value) for var, value in bindings)
-    return IRModule((ADD, Function("main", (x,), pairs, result)))
+    return IRModule((ADD, SCALE, Function("main", (x,), pairs, result)))
 
 
 def call(callee: str | GlobalRef, *args: Value, **attrs: object) -> Call:
     return Call(callee, args, Attrs.of(**attrs))  # type: ignore[arg-type]
 
 
-KERNEL = GlobalRef("add_one")
+KERNEL, SCALED = GlobalRef("add_one"), GlobalRef("scaled")
 PAIR = RVar("pair", Tuple((x, x)).type)
 n, m = Var("n"), Var("m")
 FLOATS = np.zeros(4, "float32")
@@ -387,7 +389,7 @@ GRAPHS: list[tuple[IRModule, str, str, str]] = [
     (
         graph((y, call("", x))),
         "a call of nothing",
-        "a function: add_one, main",
+        "a function: add_one, scaled, main",
         "main.bindings[0](y)",
     ),
     (
@@ -408,8 +410,19 @@ GRAPHS: list[tuple[IRModule, str, str, str]] = [
         "taken are add_one",
         "add_one",
     ),
+    (
+        graph((y, call(SCALED, x, ShapeValue((ONE,))))),
+        "scaled takes 2 numbers, the call gives 1",
+        "R.prim_value(...) passes: v, w",
+        "main.bindings[0](y)",
+    ),
+    (
+        graph((y, call(KERNEL, x, PrimValue(ONE)))),
+        "add_one takes 0 numbers, the call gives 1",
+        "tensors only",
+        "main.bindings[0](y)",
+    ),
 ]
-
 TABLES = (EXPRESSIONS, STATEMENTS, GRAPHS)
 
 

@@ -74,6 +74,15 @@ def test_a_callers_pass_that_breaks_the_module() -> None:
     assert first_difference(again, MODULE) is None
 
 
+def test_a_module_that_was_malformed_before_any_pass() -> None:
+    """It is the caller's, whichever pass would have met it first."""
+    with pytest.raises(UserError) as caught:
+        tk.compile(break_names(MODULE))
+    error = caught.value
+    assert error.code == "malformed-ir" and error.where.startswith("main.bindings[0]")
+    assert "is not bound here" in error.message and "bound here are x" in error.hint
+
+
 def test_a_callers_pass_that_raises() -> None:
     with pytest.raises(UserError) as caught:
         tk.compile(MODULE, tir_pipeline=[raise_something])

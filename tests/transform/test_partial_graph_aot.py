@@ -287,8 +287,8 @@ MALFORMED = [
         "(w,), R.shape(n))",
         "(w,))",
         "main.bindings[2](y)",
-        "run takes 1 numbers, 0 are given",
-        "a shape of: n",
+        "run takes 1 number, the call gives 0",
+        "passes: n",
     ),
     (
         "storages[0] + 32, x, y)",

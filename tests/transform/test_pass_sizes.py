@@ -57,3 +57,46 @@ def test_what_a_program_does_not_write_stays_wherever_the_tensor_lies() -> None:
         c[:] = 7
         f(np.ones(5, np.float32), c)
         np.testing.assert_array_equal(c, [8, 8, 8, 7, 7])
+
+
+@tk.script.ir_module
+class Branches:
+    @T.prim_func(private=True)
+    def twice(A: T.Buffer(("n",), "float32"), C: T.Buffer(("n",), "float32")) -> None:
+        for i in range(A.shape[0]):
+            C[i] = A[i] + A[i]
+
+    @T.prim_func(private=True, outputs=2)
+    def both(
+        A: T.Buffer(("n",), "float32"),
+        C: T.Buffer(("n",), "float32"),
+        D: T.Buffer(("n",), "float32"),
+        k: T.int64,
+    ) -> None:
+        for i in range(A.shape[0]):
+            C[i] = A[i] * T.Cast("float32", k)
+            D[i] = -A[i]
+
+    @R.function
+    def main(x: R.Tensor(("m",), "float32"), c: R.Prim("bool")) -> R.Object:
+        if c:
+            y = R.call_tir_inplace(
+                Branches.twice, x, inplace=(-1,), out_type=R.Tensor(("m",), "float32")
+            )
+            z: R.Object = y
+        else:
+            p: R.Tuple(R.Tensor(("m",), "float32"), R.Tensor(("m",), "float32")) = Branches.both(
+                x, R.prim_value(3)
+            )
+            z: R.Object = p
+        return z
+
+
+def test_calls_that_are_host_steps_get_the_sizes_too() -> None:
+    run = Executor(tk.compile(Branches, "native").jit(), tk.cpu())["main"]
+    for rows in (0, 1, 5, 33):
+        a = np.random.default_rng(rows).random(rows, np.float32)
+        np.testing.assert_array_equal(run(a, True).numpy(), a + a)
+        tripled, negated = run(a, False)
+        np.testing.assert_array_equal(tripled.numpy(), a * np.float32(3))
+        np.testing.assert_array_equal(negated.numpy(), -a)

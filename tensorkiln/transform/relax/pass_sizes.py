@@ -10,16 +10,20 @@ last `sizes` parameters are read off their shapes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import Expr, Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
     Binding,
+    Body,
+    Bound,
     Call,
     Function,
     GlobalRef,
+    If,
+    Lambda,
     ShapeValue,
     TensorType,
     TupleType,
@@ -30,12 +34,12 @@ from tensorkiln.ir.visit import free_vars
 
 
 def pass_sizes(mod: IRModule) -> IRModule:
-    """Give every tensor program, and every call of one by a graph, the sizes it needs."""
+    """Give every tensor program, and every call of one, the sizes it needs."""
     missing = {f.name: found for f in mod.prim_funcs if (found := _missing(f))}
     if not missing:
         return mod
     mod = mod.map_prim_funcs(lambda f: _with_sizes(f, missing[f.name]) if f.name in missing else f)
-    return mod.map_graphs(lambda f: _passing(f, mod, missing))
+    return _Calls(mod, missing).module()
 
 
 def _missing(f: PrimFunc) -> tuple[Var, ...]:
@@ -49,29 +53,65 @@ def _with_sizes(f: PrimFunc, sizes: tuple[Var, ...]) -> PrimFunc:
     return replace(f, params=(*f.params, *sizes), attrs=Attrs.of(**{**f.attrs, "sizes": count}))
 
 
-def _passing(f: Function, mod: IRModule, missing: Mapping[str, tuple[Var, ...]]) -> Function:
-    bindings = tuple(_binding(b, mod, missing) for b in f.bindings)
-    same = all(a is b for a, b in zip(bindings, f.bindings, strict=True))
-    return f if same else replace(f, bindings=bindings)
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """Gives the calls of a module the sizes that their callees, of these names, now take."""
 
+    mod: IRModule
+    missing: Mapping[str, tuple[Var, ...]]
 
-def _binding(b: Binding, mod: IRModule, missing: Mapping[str, tuple[Var, ...]]) -> Binding:
-    call = b.value
-    if not isinstance(call, Call) or not isinstance(call.callee, GlobalRef):
-        return b
-    sizes = missing.get(call.callee.name)
-    if sizes is None:
-        return b
-    callee = mod[call.callee.name]
-    assert isinstance(callee, PrimFunc)
-    types = [a.type for a in call.args if isinstance(a.type, TensorType)]
-    values: dict[Var, Expr] = {}
-    for buffer, t in zip(callee.buffers, (*types, *_tensors(b.var.type)), strict=False):
-        for dim, extent in zip(buffer.shape, t.shape, strict=False):
-            if isinstance(dim, Var):
-                values.setdefault(dim, extent)
-    shape = ShapeValue(tuple(values[v] for v in sizes))
-    return Binding(b.var, replace(call, args=(*call.args, shape)))
+    def module(self) -> IRModule:
+        """All calls by graphs and host steps, those in branches and closures too."""
+        todo = {f.name for f in (*self.mod.unplanned, *self.mod.outers)}
+        functions = tuple(
+            self._function(f) if isinstance(f, Function) and f.name in todo else f
+            for f in self.mod.functions
+        )
+        return self.mod.with_functions(functions)
+
+    def _function(self, f: Function) -> Function:
+        bindings = self._bindings(f.bindings)
+        return f if bindings is f.bindings else replace(f, bindings=bindings)
+
+    def _body(self, body: Body) -> Body:
+        return Body(self._bindings(body.bindings), body.result)
+
+    def _bindings(self, old: tuple[Binding, ...]) -> tuple[Binding, ...]:
+        new = tuple(self._binding(b) for b in old)
+        return old if all(a is b for a, b in zip(new, old, strict=True)) else new
+
+    def _binding(self, b: Binding) -> Binding:
+        value = self._bound(b.value, b.var.type)
+        return b if value is b.value else Binding(b.var, value)
+
+    def _bound(self, value: Bound, result: Type) -> Bound:
+        if isinstance(value, If):
+            return replace(value, then=self._body(value.then), orelse=self._body(value.orelse))
+        if isinstance(value, Lambda):
+            inner = self._function(value.function)
+            return value if inner is value.function else replace(value, function=inner)
+        return self._call(value, result) if isinstance(value, Call) else value
+
+    def _call(self, call: Call, result: Type) -> Call:
+        ref, args, results = call.callee, call.args, _tensors(result)
+        if call.op == "call_tir_inplace":
+            ref, *rest = args  # type: ignore[assignment]
+            args = tuple(rest)
+            # The other results are operands.
+            results = tuple(t for i, t in zip(call.attrs["inplace"], results, strict=True) if i < 0)
+        sizes = self.missing.get(ref.name) if isinstance(ref, GlobalRef) else None
+        if sizes is None or not isinstance(ref, GlobalRef):
+            return call
+        callee = self.mod[ref.name]
+        assert isinstance(callee, PrimFunc)
+        types = [a.type for a in args if isinstance(a.type, TensorType)]
+        values: dict[Var, Expr] = {}
+        for buffer, t in zip(callee.buffers, (*types, *results), strict=False):
+            for dim, extent in zip(buffer.shape, t.shape, strict=False):
+                if isinstance(dim, Var):
+                    values.setdefault(dim, extent)
+        shape = ShapeValue(tuple(values[v] for v in sizes))
+        return replace(call, args=(*call.args, shape))
 
 
 def _tensors(t: Type) -> tuple[TensorType, ...]:
