@@ -47,7 +47,7 @@ def read_program(rounds: int, rows: int, chains: int, lanes: int) -> Any:
     """Adds up rows x chains x lanes numbers, `rounds` times."""
 
     @T.prim_func
-    def read(
+    def add_rows(
         X: T.Buffer((rows, chains, lanes), "float32"), Y: T.Buffer((lanes,), "float32")
     ) -> None:
         for _round in range(rounds):
@@ -63,7 +63,7 @@ def read_program(rounds: int, rows: int, chains: int, lanes: int) -> Any:
                 for v in T.vectorized(lanes):
                     Y[v] = Y[v] + acc[r, v]
 
-    return read
+    return add_rows
 
 
 def compiled(func: Any) -> Callable[..., object]:

@@ -14,10 +14,10 @@ class MappedFile(mmap.mmap):
     path: Path
     state: tuple[int, ...]
 
-    def __new__(cls, stream: BinaryIO) -> MappedFile:
-        """Map a file that is open; it may be closed then. ValueError for an empty one."""
+    def __new__(cls, stream: BinaryIO, path: str | Path) -> MappedFile:
+        """Map the open file `path`; it may be closed then. ValueError for an empty one."""
         self = super().__new__(cls, stream.fileno(), 0, access=mmap.ACCESS_READ)
-        self.path = Path(stream.name).absolute()
+        self.path = Path(path).absolute()
         self.state = _state(os.fstat(stream.fileno()))
         return self
 

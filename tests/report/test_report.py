@@ -257,7 +257,8 @@ def test_long_texts_are_cut_and_counted(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(sys.modules["tensorkiln.report.page"], "MOST_LINES", 7)
     told = tk.explain(MODULE, seconds=0)
     (first, *_) = read(told.html()).all("details", "kernel")
-    text = first.all("pre")[1].text
+    _, _, llvm, *_ = first.all("pre")  # schedule, program, LLVM IR
+    text = llvm.text
     whole = told.story.kernels[0].llvm.rstrip("\n").count("\n") + 1
     assert text.count("\n") == 7 and text.endswith(f"… {whole - 7} more lines")
 

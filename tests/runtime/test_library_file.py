@@ -24,7 +24,7 @@ def test_metadata_is_read_without_loading(library: Path, tmp_path: Path) -> None
     arm = link_shared(
         [],
         {"entry.c": sample.entry(), "kernels.c": sample.KERNELS},
-        [w.data for w in sample.WEIGHTS],
+        sample.DATA,
         tmp_path / "arm.so",
         triple="aarch64-linux-gnu",
     )
@@ -38,7 +38,7 @@ def test_text_that_needs_escapes_survives(tmp_path: Path) -> None:
     path = link_shared(
         [],
         {"entry.c": sample.entry(compiler=odd), "kernels.c": sample.KERNELS},
-        [w.data for w in sample.WEIGHTS],
+        sample.DATA,
         tmp_path / "q.so",
         triple=sample.TRIPLE,
     )

@@ -142,6 +142,8 @@ class GraphGen:
             return self.bound_constant()
         rows = self.pick(self.known)
         outs = [TensorType((rows,), b.dtype) for b in f.buffers[len(reads) :]]
+        if f.scalars:
+            args.append(ShapeValue(tuple(self.number() for _ in f.scalars)))
         call = Call(GlobalRef(f.name), tuple(args))
         return call, outs[0] if len(outs) == 1 else TupleType(tuple(outs))
 

@@ -132,12 +132,12 @@ def test_the_check_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.transform.graphs import graph
 
     mod = graph(lambda g, x: g.tanh(g.mul(x, 2.0)), x=(4,))
-    real = tk.passes.instruments.from_source
+    real = tk.script.from_source
 
     def forgetful(text: str, *rest: Any, **named: Any) -> IRModule:
         return real(text.replace("R.tanh", "R.neg"), *rest, **named)
 
-    monkeypatch.setattr(tk.passes.instruments, "from_source", forgetful)
+    monkeypatch.setattr(tk.script, "from_source", forgetful)
     with pytest.raises(InternalError, match="its text reads back differently: .*'tanh' != 'neg'"):
         check_round_trip(mod)
 
@@ -148,7 +148,7 @@ def test_text_that_is_not_read_fails_the_check(monkeypatch: pytest.MonkeyPatch) 
     def refuses(*args: Any, **named: Any) -> IRModule:
         raise UserError("not this text")
 
-    monkeypatch.setattr(tk.passes.instruments, "from_source", refuses)
+    monkeypatch.setattr(tk.script, "from_source", refuses)
     with pytest.raises(InternalError, match="its text is not read back: not this text"):
         check_round_trip(real_module())
 

@@ -95,10 +95,10 @@ class ExternalFiles:
 
     def _map(self, location: str) -> memoryview:
         if location not in self._maps:
-            self._maps[location] = _map_file(self._open(location))
+            self._maps[location] = _map_file(*self._open(location))
         return self._maps[location]
 
-    def _open(self, location: str) -> BinaryIO:
+    def _open(self, location: str) -> tuple[BinaryIO, Path]:
         folders = [f for f in (self.folder, *self.roots) if f is not None]
         if not folders:
             raise UserError(
@@ -109,7 +109,7 @@ class ExternalFiles:
         missing: UserError | None = None
         for folder in folders:
             try:
-                return open_inside(folder, location, self.roots)
+                return open_inside(folder, location, self.roots), folder / location
             except UserError as error:
                 if error.code != "missing-file":
                     error.hint = error.hint or "external_roots=[folder] grants another folder"
@@ -127,18 +127,18 @@ class ExternalFiles:
         ) from missing
 
 
-def _map_file(stream: BinaryIO) -> memoryview:
+def _map_file(stream: BinaryIO, path: Path) -> memoryview:
     """The whole file, read-only; pages come in as they are touched."""
     with stream:
         size = stream.seek(0, 2)
         if size == 0:
             return memoryview(b"")
-        return memoryview(MappedFile(stream))
+        return memoryview(MappedFile(stream, path))
 
 
 def map_path(path: Path) -> memoryview:
     """The bytes of a plain file as a read-only view."""
-    return _map_file(path.open("rb"))
+    return _map_file(path.open("rb"), path)
 
 
 def to_array(t: Tensor, files: ExternalFiles) -> np.ndarray:
