@@ -1,15 +1,16 @@
 """`python -m bench.overhead`: what a call from Python costs, on an addition of one element.
 
-Microseconds of processor time, the least of many rounds. The measure is an empty function of
-tvm-ffi that is given the same arguments; our library is called through tvm-ffi as any of its
-libraries is, and through our own runtime, which needs no extension module.
+Microseconds of processor time, the least and the median of many rounds. The measure is an empty
+function of tvm-ffi that is given the same arguments; our library is called through tvm-ffi as any
+of its libraries is, and through our own runtime in every way that it has.
 """
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,27 +38,50 @@ class One:
         z = R.add(x, y)
         return z
 
+    @R.function
+    def any_length(x: R.Tensor(("n",), "float32"), y: R.Tensor(("n",), "float32")) -> R.Tensor(
+        ("n",), "float32"
+    ):
+        z = R.add(x, y)
+        return z
 
-def micros(call: Callable[[], object]) -> float:
-    """Of one call: the least over rounds of the mean over CALLS."""
-    best = float("inf")
+
+def micros(calls: Mapping[str, Callable[[], object]]) -> dict[str, tuple[float, float]]:
+    """Of one call each: the least and the median over rounds of the mean over CALLS. They take
+    turns, so that all see the same machine."""
+    found: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(ROUNDS):
-        start = time.thread_time()
-        for _ in range(CALLS):
-            call()
-        best = min(best, time.thread_time() - start)
-    return best / CALLS * 1e6
+        for name, call in calls.items():
+            start = time.thread_time()
+            for _ in range(CALLS):
+                call()
+            found[name].append((time.thread_time() - start) / CALLS * 1e6)
+    return {name: (min(times), statistics.median(times)) for name, times in found.items()}
 
 
 def calls(path: Path) -> dict[str, Callable[[], object]]:
     """Every road to the addition, and the empty calls; those of tvm-ffi where it is installed."""
     x, y, z = (np.ones(1, np.float32) for _ in range(3))
     library = tk.runtime.load_module(path)
-    add_one, main = library["add"], tk.runtime.Executor(library)["main"]
+    executor, bound = tk.runtime.Executor(library), tk.runtime.Executor(library)
+    add_one, main, any_length = library["add"], executor["main"], executor["any_length"]
+    for each in (executor, bound):
+        each.set_input("main", x, y)
+    bound.set_output("main", 0, z)
+    tx, ty, tz = (tk.runtime.Tensor(a) for a in (x, y, z))
     found: dict[str, Callable[[], object]] = {
         "runtime, tensor function, NumPy": lambda: add_one(x, y, z),
-        "runtime, graph function, NumPy, new result": lambda: main(x, y),
-        "runtime, graph function, NumPy, out=": lambda: main(x, y, out=z),
+        "runtime, tensor function looked up, NumPy": lambda: library["add"](x, y, z),
+        "runtime, tensor function, its tensors": lambda: add_one(tx, ty, tz),
+        "executor, NumPy, new result": lambda: main(x, y),
+        "executor, NumPy, by name": lambda: main(x=x, y=y),
+        "executor, NumPy, out=": lambda: main(x, y, out=z),
+        "executor, its tensors, new result": lambda: main(tx, ty),
+        "executor, its tensors, out=": lambda: main(tx, ty, out=tz),
+        "executor, function looked up, NumPy, new result": lambda: executor["main"](x, y),
+        "executor, any length, NumPy, new result": lambda: any_length(x, y),
+        "executor, invoke, new result": lambda: executor.invoke("main"),
+        "executor, invoke, output bound": lambda: bound.invoke("main"),
     }
     try:
         import tvm_ffi
@@ -82,18 +106,25 @@ def main() -> None:
     """Measure, keep, print."""
     with tempfile.TemporaryDirectory(prefix="kiln-overhead-") as folder:
         path = tk.compile(One, "native").export_library(Path(folder) / "one.so")
-        rows = {name: micros(call) for name, call in calls(path).items()}
+        rows = micros(calls(path))
     add("overhead", "add of one element", 1, {"rows": rows})
     print("\n".join(lines(rows)))
 
 
-def lines(rows: dict[str, float]) -> list[str]:
-    """A Markdown table; what is above the empty call without arguments in the last column."""
+def lines(rows: Mapping[str, Sequence[float]]) -> list[str]:
+    """A Markdown table; the last columns are what is above the empty call without arguments."""
     empty = rows.get("tvm-ffi, empty, no arguments")
-    made = ["| call | µs | above an empty tvm-ffi call |", "|---|--:|--:|"]
-    for name, value in rows.items():
-        above = f"{value - empty:.2f}" if empty is not None else "tvm-ffi is not installed"
-        made.append(f"| {name} | {value:.2f} | {above} |")
+    made = [
+        "| call | min µs | median µs | above an empty call: min | median |",
+        "|---" + "|--:" * 4 + "|",
+    ]
+    for name, pair in rows.items():
+        cells = [f"{value:.2f}" for value in pair]
+        if empty is not None:
+            cells += [f"{value - nothing:.2f}" for value, nothing in zip(pair, empty, strict=True)]
+        else:
+            cells += ["tvm-ffi is not installed"] * 2
+        made.append(f"| {name} | {' | '.join(cells)} |")
     return made
 
 

@@ -202,10 +202,37 @@ int kiln_raise(int code);
 
 /* ---- python.c: calls from CPython ---------------------------------------------------------- */
 typedef struct py_object py_object; /* PyObject */
-/* PyCapsule_GetPointer, PyEval_SaveThread, PyEval_RestoreThread, PyLong_FromLong. */
-KILN_API void kiln_python_open(const kiln_any_function functions[4]);
-/* METH_FASTCALL: `self` is a capsule of a kiln_python_target, `args` are capsules of tensors. */
-KILN_API py_object *kiln_python_call(py_object *self, py_object *const *args, ptrdiff_t count);
+/* Functions of CPython's stable interface in the order of fast_call.py, then objects. */
+typedef struct kiln_python {
+    void *(*address)(py_object *); /* PyLong_AsVoidPtr */
+    void *(*capsule_pointer)(py_object *, const char *);
+    void *(*save_thread)(void);
+    void (*restore_thread)(void *);
+    py_object *(*new_long)(long long);
+    py_object *(*new_tuple)(ptrdiff_t);
+    ptrdiff_t (*tuple_size)(py_object *);
+    py_object *(*tuple_item)(py_object *, ptrdiff_t);
+    int (*set_item)(py_object *, ptrdiff_t, py_object *);
+    py_object *(*vectorcall)(py_object *, py_object *const *, size_t, py_object *);
+    py_object *(*call_method)(py_object *, py_object *const *, size_t, py_object *);
+    py_object *(*type_of)(py_object *);
+    py_object *(*attribute)(py_object *, py_object *);
+    int (*matches)(py_object *);
+    void (*clear)(void);
+    void (*incref)(py_object *);
+    void (*decref)(py_object *);
+    py_object *dlpack; /* "__dlpack__" */
+    py_object *no_export; /* exceptions of refused exports */
+    py_object *tensor; /* the class of results: tensor(array) */
+    py_object *array; /* the name of its attribute */
+    py_object *none;
+    intptr_t large; /* bytes of a result whose address should be aligned */
+} kiln_python;
+KILN_API void kiln_python_open(const kiln_python *api);
+/* METH_FASTCALL | METH_KEYWORDS. `self` is an int, the address of a kiln_python_target, that can be
+ * called with the same arguments: it does what this function does not. */
+KILN_API py_object *kiln_python_call(py_object *self, py_object *const *args, ptrdiff_t count,
+                                     py_object *names);
 
 /* foreign.c: what a tvm-ffi entry returns for a code of ours. */
 int kiln_ffi_result(int code);

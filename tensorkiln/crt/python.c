@@ -1,37 +1,174 @@
 /* Calls from CPython without ctypes, by its stable interface and with no header or library of it.
  *
- * ctypes takes longer for the arguments of a call than a small model runs. This function has Python's
- * fast calling convention: it gets DLPack capsules and returns a code. The functions of Python that
- * it needs are given to it. */
+ * ctypes takes longer for the arguments of a call than a small model runs, and so do a few lines of
+ * Python. This function has Python's fast calling convention: it exports the tensors, makes room for
+ * results, and runs. Whatever is not that plain (exports that are refused, wrong numbers and names,
+ * lists of outputs) it hands to Python unchanged: there is one place that knows the words. */
 #include "crt.h"
 
-typedef void *(*capsule_pointer_fn)(py_object *, const char *);
-typedef void *(*save_thread_fn)(void);
-typedef void (*restore_thread_fn)(void *);
-typedef py_object *(*long_fn)(long);
+/* Room for one result is make(shape, dtype). Where the shape depends on the inputs it is NULL, and
+ * make_large is for results of `large` bytes. */
+typedef struct kiln_python_result {
+    py_object *make, *make_large, *shape, *dtype;
+} kiln_python_result;
 
-/* What a function object is bound to; without an executor it is called in borrowed memory. */
+/* What a function object is bound to. Python keeps all of it alive. */
 typedef struct kiln_python_target {
-    kiln_executor *const *executor;
+    kiln_executor *const *executor; /* NULL: a tensor function, called in borrowed memory */
+    py_object *const *names; /* of the inputs, then "out"; interned. NULL: none may be used */
+    const kiln_python_result *results;
+    py_object *failed; /* failed(code) raises */
     int function;
+    int n_inputs;
+    int n_results; /* what is returned; the rest are inputs */
 } kiln_python_target;
 
-static struct {
-    capsule_pointer_fn capsule_pointer;
-    save_thread_fn save_thread;
-    restore_thread_fn restore_thread;
-    long_fn new_long;
-} python;
+typedef struct call {
+    const kiln_python_target *target;
+    int n_tensors, n_made;
+    kiln_value tensor[KILN_MAX_PARAMS];
+    py_object *capsule[KILN_MAX_PARAMS];
+    py_object *made[KILN_MAX_PARAMS];
+} call;
 
-KILN_API void kiln_python_open(const kiln_any_function functions[4])
+enum { RAISED = -1, UNUSUAL = 0, READY = 1 };
+
+static kiln_python python;
+
+KILN_API void kiln_python_open(const kiln_python *api)
 {
-    python.capsule_pointer = (capsule_pointer_fn)functions[0];
-    python.save_thread = (save_thread_fn)functions[1];
-    python.restore_thread = (restore_thread_fn)functions[2];
-    python.new_long = (long_fn)functions[3];
+    python = *api;
 }
 
-static int run(const kiln_python_target *target, kiln_value *tensors, int count)
+static py_object *call_one(py_object *function, py_object *argument)
+{
+    py_object *result = NULL;
+    if (argument != NULL) {
+        result = python.vectorcall(function, &argument, 1, NULL);
+        python.decref(argument);
+    }
+    return result;
+}
+
+/* Arguments in the order of the parameters; 0 when there is not one for each. */
+static int put_in_order(const kiln_python_target *t, py_object *const *args, ptrdiff_t count,
+                        py_object *names, py_object **inputs, py_object **out)
+{
+    const ptrdiff_t named = names != NULL ? python.tuple_size(names) : 0;
+    if (count > t->n_inputs || (named > 0 && t->names == NULL))
+        return 0;
+    *out = NULL;
+    for (int p = 0; p < t->n_inputs; p++)
+        inputs[p] = p < count ? args[p] : NULL;
+    for (ptrdiff_t i = 0; i < named; i++) {
+        const py_object *name = python.tuple_item(names, i);
+        int p = 0;
+        while (p <= t->n_inputs && t->names[p] != name)
+            p++;
+        py_object **place = p < t->n_inputs ? &inputs[p] : out;
+        if (p > t->n_inputs || *place != NULL)
+            return 0;
+        *place = args[count + i];
+    }
+    for (int p = 0; p < t->n_inputs; p++)
+        if (inputs[p] == NULL)
+            return 0;
+    return *out == NULL || t->n_results == 1;
+}
+
+/* The exception of an export or of a new array: those that Python has another way for are forgotten. */
+static int refused(void)
+{
+    if (!python.matches(python.no_export))
+        return RAISED;
+    python.clear();
+    return UNUSUAL;
+}
+
+/* The capsule of a value; of the array in a tensor of our own, whose method is Python's. */
+static py_object *capsule_of(py_object *value)
+{
+    py_object *type = python.type_of(value), *capsule = NULL;
+    python.decref(type); /* `value` keeps it alive */
+    if (type != python.tensor)
+        return python.call_method(python.dlpack, &value, 1, NULL);
+    py_object *array = python.attribute(value, python.array);
+    if (array != NULL) {
+        capsule = python.call_method(python.dlpack, &array, 1, NULL);
+        python.decref(array);
+    }
+    return capsule;
+}
+
+static int export_tensor(call *c, py_object *value)
+{
+    py_object *capsule = capsule_of(value);
+    if (capsule == NULL)
+        return refused();
+    kiln_value *tensor = &c->tensor[c->n_tensors];
+    c->capsule[c->n_tensors++] = capsule;
+    tensor->kind = KILN_TENSOR;
+    tensor->as.pointer = python.capsule_pointer(capsule, "dltensor");
+    return tensor->as.pointer != NULL ? READY : refused();
+}
+
+/* The shape of result r, which the inputs decide. */
+static py_object *shape_of(const kiln_binding *b, int r)
+{
+    const int p = b->function->n_inputs + r, ndim = b->function->params[p].ndim;
+    py_object *shape = python.new_tuple(ndim);
+    for (int d = 0; shape != NULL && d < ndim; d++) {
+        py_object *size = python.new_long(kiln_param_dim(b, p, d));
+        if (size == NULL || python.set_item(shape, d, size) != 0) { /* takes `size` in any case */
+            python.decref(shape);
+            return NULL;
+        }
+    }
+    return shape;
+}
+
+static int make_results(call *c)
+{
+    const kiln_python_target *t = c->target;
+    kiln_binding b;
+    b.function = NULL;
+    for (int r = 0; r < t->n_results; r++) {
+        const kiln_python_result *result = &t->results[r];
+        py_object *shape = result->shape, *make = result->make;
+        if (shape == NULL) {
+            if (b.function == NULL && kiln_bind(&b, kiln_this_library.functions[t->function],
+                                                c->tensor, t->n_inputs) != KILN_OK)
+                return UNUSUAL; /* Python asks again, and raises */
+            if ((shape = shape_of(&b, r)) == NULL)
+                return RAISED;
+            if (kiln_param_bytes(&b, b.function->n_inputs + r) >= python.large)
+                make = result->make_large;
+        }
+        py_object *arguments[] = {shape, result->dtype};
+        py_object *made = python.vectorcall(make, arguments, 2, NULL);
+        if (shape != result->shape)
+            python.decref(shape);
+        if (made == NULL)
+            return RAISED;
+        c->made[c->n_made++] = made;
+        const int state = export_tensor(c, made);
+        if (state != READY)
+            return state;
+    }
+    return READY;
+}
+
+static int prepare(call *c, py_object *const *inputs, py_object *out)
+{
+    for (int p = 0; p < c->target->n_inputs; p++) {
+        const int state = export_tensor(c, inputs[p]);
+        if (state != READY)
+            return state;
+    }
+    return out != NULL ? export_tensor(c, out) : make_results(c);
+}
+
+static int run(const kiln_python_target *target, const kiln_value *tensors, int count)
 {
     const kiln_tensor *pointers[KILN_MAX_PARAMS];
     if (target->executor == NULL)
@@ -41,22 +178,60 @@ static int run(const kiln_python_target *target, kiln_value *tensors, int count)
     return kiln_executor_run(*target->executor, target->function, pointers, count);
 }
 
-KILN_API py_object *kiln_python_call(py_object *self, py_object *const *args, ptrdiff_t count)
+/* What was made as tensors: one, or a tuple. Takes them off the call. */
+static py_object *tensors_of(call *c)
 {
-    const kiln_python_target *target = python.capsule_pointer(self, NULL);
-    kiln_value tensors[KILN_MAX_PARAMS];
-    if (target == NULL)
-        return NULL;
-    if (count > KILN_MAX_PARAMS)
-        return python.new_long(kiln_fail(KILN_ERROR_COUNT, "%td arguments are too many", count));
-    for (ptrdiff_t i = 0; i < count; i++) {
-        tensors[i].kind = KILN_TENSOR;
-        tensors[i].as.pointer = python.capsule_pointer(args[i], "dltensor");
-        if (tensors[i].as.pointer == NULL)
-            return NULL; /* Python knows why */
+    if (c->n_made == 1) {
+        c->n_made = 0;
+        return call_one(python.tensor, c->made[0]);
     }
+    py_object *all = python.new_tuple(c->n_made);
+    for (int r = 0; all != NULL && r < c->target->n_results; r++) {
+        py_object *tensor = python.vectorcall(python.tensor, &c->made[r], 1, NULL);
+        if (tensor == NULL || python.set_item(all, r, tensor) != 0) {
+            python.decref(all);
+            return NULL;
+        }
+    }
+    return all;
+}
+
+static void give_back(call *c)
+{
+    while (c->n_tensors > 0)
+        python.decref(c->capsule[--c->n_tensors]);
+    while (c->n_made > 0)
+        python.decref(c->made[--c->n_made]);
+}
+
+static py_object *finish(call *c, py_object *out)
+{
     void *thread = python.save_thread();
-    const int code = run(target, tensors, (int)count);
+    const int code = run(c->target, c->tensor, c->n_tensors);
     python.restore_thread(thread);
-    return python.new_long(code);
+    if (code != KILN_OK)
+        return call_one(c->target->failed, python.new_long(code));
+    if (out == NULL && c->target->results != NULL)
+        return tensors_of(c);
+    out = out != NULL ? out : python.none;
+    python.incref(out);
+    return out;
+}
+
+KILN_API py_object *kiln_python_call(py_object *self, py_object *const *args, ptrdiff_t count,
+                                     py_object *names)
+{
+    py_object *inputs[KILN_MAX_PARAMS], *out, *result = NULL;
+    call c;
+    c.target = python.address(self);
+    if (c.target == NULL)
+        return NULL;
+    c.n_tensors = c.n_made = 0;
+    if (!put_in_order(c.target, args, count, names, inputs, &out))
+        return python.vectorcall(self, args, (size_t)count, names);
+    const int state = prepare(&c, inputs, out);
+    if (state == READY)
+        result = finish(&c, out);
+    give_back(&c);
+    return state == UNUSUAL ? python.vectorcall(self, args, (size_t)count, names) : result;
 }

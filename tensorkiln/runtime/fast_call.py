@@ -1,13 +1,42 @@
-"""Functions of a library as builtin functions of CPython, which take DLPack capsules."""
+"""Functions of a library as builtin functions of CPython: crt/python.c calls, Python only helps."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-_FASTCALL = 0x80  # METH_FASTCALL
-_NEEDED = ("PyCapsule_GetPointer", "PyEval_SaveThread", "PyEval_RestoreThread", "PyLong_FromLong")
+import numpy as np
+
+from tensorkiln.runtime.tensor import LARGE, Array, Tensor, output_maker
+
+_FLAGS = 0x80 | 0x02  # METH_FASTCALL | METH_KEYWORDS
+# In the order of kiln_python in crt.h.
+_NEEDED = (
+    "PyLong_AsVoidPtr",
+    "PyCapsule_GetPointer",
+    "PyEval_SaveThread",
+    "PyEval_RestoreThread",
+    "PyLong_FromLongLong",
+    "PyTuple_New",
+    "PyTuple_Size",
+    "PyTuple_GetItem",
+    "PyTuple_SetItem",
+    "PyObject_Vectorcall",
+    "PyObject_VectorcallMethod",
+    "PyObject_Type",
+    "PyObject_GetAttr",
+    "PyErr_ExceptionMatches",
+    "PyErr_Clear",
+    "Py_IncRef",
+    "Py_DecRef",
+)
+# What exports of read-only arrays, of other types, and of objects that have none raise.
+NO_EXPORT = (AttributeError, BufferError, TypeError, ValueError, RuntimeError)
+_OBJECTS = (sys.intern("__dlpack__"), NO_EXPORT, Tensor, sys.intern("_array"), None)
 
 
 class _MethodDef(ctypes.Structure):
@@ -21,41 +50,138 @@ class _MethodDef(ctypes.Structure):
     ]
 
 
+class _Result(ctypes.Structure):
+    """kiln_python_result."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in ("make", "make_large", "shape", "dtype")]
+
+
 class _Target(ctypes.Structure):
     """kiln_python_target."""
 
-    _fields_ = [("executor", ctypes.c_void_p), ("function", ctypes.c_int)]
+    _fields_ = [
+        ("executor", ctypes.c_void_p),
+        ("names", ctypes.POINTER(ctypes.c_void_p)),
+        ("results", ctypes.POINTER(_Result)),
+        ("failed", ctypes.c_void_p),
+        ("function", ctypes.c_int),
+        ("n_inputs", ctypes.c_int),
+        ("n_results", ctypes.c_int),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class NewResult:
+    """What a result is made with; without a shape the inputs tell it."""
+
+    shape: tuple[int, ...] | None
+    dtype: np.dtype[Any]
+
+    def array(self, shape: tuple[int, ...]) -> Array:
+        """Room for it, of any values."""
+        return output_maker(self._bytes(shape))(shape, self.dtype)
+
+    def row(self) -> _Result:
+        """As C takes it; this object must stay."""
+        make, large = output_maker(0), output_maker(LARGE)
+        if self.shape is not None:
+            make = output_maker(self._bytes(self.shape))
+        shape = None if self.shape is None else id(self.shape)
+        return _Result(id(make), id(large), shape, id(self.dtype))
+
+    def _bytes(self, shape: tuple[int, ...]) -> int:
+        return self.dtype.itemsize * math.prod(shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a builtin takes and returns: names of inputs as far as they may be used, results."""
+
+    n_inputs: int
+    names: Sequence[str] | None = None
+    results: Sequence[NewResult] | None = None
+
+
+class _Bound(int):
+    """`self` of a builtin: the address of its target, and the function that does what it cannot."""
+
+    slow: Callable[..., Any]
+    kept: object
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """The same call in Python."""
+        return self.slow(*arguments, **named)
 
 
 _new_function = ctypes.pythonapi.PyCFunction_NewEx
 _new_function.restype = ctypes.py_object
 _new_function.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-_new_capsule = ctypes.pythonapi.PyCapsule_New
-_new_capsule.restype = ctypes.py_object
-_new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 
-# CPython reads them when a function object dies, whatever dies before it.
+# CPython reads them when a function object is called or dies, whatever dies before it.
 _KEPT: list[_MethodDef] = []
 
 
-def open_python(dll: Any) -> _MethodDef:
-    """Give a library the functions of Python that it calls; its method for `fast_call`."""
-    found = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in _NEEDED]
-    dll.kiln_python_open((ctypes.c_void_p * len(found))(*found))
-    address = ctypes.cast(dll.kiln_python_call, ctypes.c_void_p)
-    _KEPT.append(_MethodDef(b"kiln_function", address, _FASTCALL, None))
-    return _KEPT[-1]
+def _address_of(name: str) -> int | None:
+    return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value
 
 
-def fast_call(
-    method: _MethodDef, index: int, executor: ctypes.c_void_p | None = None
-) -> tuple[Callable[..., int], object]:
-    """A builtin function that runs function `index` on capsules and returns a result code, and what
-    must live as long as it. It must not be called once the library is closed.
+class FastCalls:
+    """The builtin functions of one library."""
 
-    `executor` is read at each call; without one the call runs in borrowed memory. The function
-    raises what PyCapsule_GetPointer raises, ValueError for what is no capsule of a tensor.
-    """
-    target = _Target(ctypes.addressof(executor) if executor is not None else None, index)
-    capsule = _new_capsule(ctypes.addressof(target), None, None)
-    return _new_function(ctypes.addressof(method), capsule, None), (target, executor)
+    def __init__(self, dll: Any, failed: Callable[[int], None]):
+        """`failed(code)` raises the exception for a result code."""
+        table = [*map(_address_of, _NEEDED), *map(id, _OBJECTS), LARGE]
+        dll.kiln_python_open((ctypes.c_void_p * len(table))(*table))
+        address = ctypes.cast(dll.kiln_python_call, ctypes.c_void_p)
+        self._method = _MethodDef(b"kiln_function", address, _FLAGS, None)
+        self._failed = failed
+        _KEPT.append(self._method)
+
+    def close(self) -> None:
+        """Calls no longer enter the library: they are calls of `slow`.
+
+        PyObject_Vectorcall takes what a method of these flags takes, and calls `self`.
+        """
+        self._method.function = _address_of("PyObject_Vectorcall")
+
+    def bind(
+        self,
+        index: int,
+        signature: Signature,
+        slow: Callable[..., Any],
+        memory: Any = None,
+    ) -> Callable[..., Any]:
+        """A builtin function that runs function `index` on tensors and returns its results.
+
+        `slow` is called with the same arguments where that takes more than an export of each: it
+        must not refer to the result, or both live until the garbage is collected. `memory` is
+        that of an executor, whose `handle` is read at each call; None borrows some.
+        """
+        names, results = _names(signature.names), signature.results
+        rows = None
+        if results is not None:
+            rows = (_Result * max(1, len(results)))(*[r.row() for r in results])
+        target = _Target(
+            None if memory is None else ctypes.addressof(memory.handle),
+            names and names[0],
+            rows,
+            id(self._failed),
+            index,
+            signature.n_inputs,
+            len(results or ()),
+        )
+        bound = _Bound(ctypes.addressof(target))
+        bound.slow = slow
+        bound.kept = (target, names, rows, results, self._failed, memory)
+        made: Callable[..., Any] = _new_function(ctypes.addressof(self._method), bound, None)
+        return made
+
+
+def _names(names: Sequence[str] | None) -> tuple[Any, list[str]] | None:
+    """Addresses of the names of inputs and of `out`, and what they are of. An input called `out`
+    cannot be given by its name."""
+    if names is None:
+        return None
+    kept = [sys.intern(name) for name in (*names, "out")]
+    addresses = [None if name == "out" else id(name) for name in kept[:-1]]
+    return (ctypes.c_void_p * len(kept))(*addresses, id(kept[-1])), kept

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.runtime.callbacks import add_library, remove_library
 from tensorkiln.runtime.failures import ArgumentTypeError, FunctionLookupError
+from tensorkiln.runtime.fast_call import Signature
 from tensorkiln.runtime.native import FunctionInfo, NativeLibrary, ParamInfo, Value
 from tensorkiln.runtime.tensor import view_of, view_of_set
 
@@ -18,38 +19,22 @@ _INT, _FLOAT, _TENSOR = 1, 3, 7  # enum kiln_kind
 _KINDS = {"graph": "a graph function", "outer": "an outer function"}
 
 
-class TensorFunction:
-    """A tensor function: the caller passes every parameter, results are written in place."""
+class _Call:
+    """Calls with numbers, and with what DLPack does not export."""
 
     def __init__(self, library: NativeLibrary, info: FunctionInfo):
         self.info = info
-        self.name = info.name
+        self.index = library.index(info.name)
         self._library = library
-        self._index = library.index(info.name)
-        self._fast, self._kept = library.fast_call(info.name)
-        self._takes_numbers = any(p.role == "scalar" for p in info.inputs)
 
-    def __call__(self, *arguments: Any) -> None:
-        """Run on tensors and numbers, in the order of the parameters."""
-        library = self._library
-        if self._takes_numbers or library.closed:
-            return self._call_slowly(arguments)
-        try:  # numbers have no such export, read-only arrays refuse it
-            code = self._fast(*[value.__dlpack__() for value in arguments])
-        except (AttributeError, BufferError, TypeError, ValueError, RuntimeError):
-            return self._call_slowly(arguments)
-        if code:
-            library.check(code)
-        return None
-
-    def _call_slowly(self, arguments: tuple[object, ...]) -> None:
+    def __call__(self, *arguments: object) -> None:
         """Of whatever kinds; says which argument is wrong."""
         values = (Value * len(arguments))()
         kept = []
         for i, argument in enumerate(arguments):
             param = self.info.inputs[i] if i < len(self.info.inputs) else None
             kept.append(self._fill(values[i], param, argument))
-        self._library.check(self._library.dll.kiln_call(self._index, values, len(values)))
+        self._library.check(self._library.dll.kiln_call(self.index, values, len(values)))
 
     def _fill(self, value: Value, param: ParamInfo | None, argument: object) -> object:
         """Write one argument; returns what must stay alive during the call."""
@@ -62,18 +47,35 @@ class TensorFunction:
         name = param.name if param else "?"
         if param is not None and param.role == "scalar":
             raise ArgumentTypeError(
-                f"{self.name}: argument {name!r} must be a number, "
+                f"{self.info.name}: argument {name!r} must be a number, "
                 f"received {type(argument).__name__}",
                 code="argument-kind",
             )
         writes = param is not None and param.role in ("out", "inout")
-        what = f"{self.name}: argument {name!r}"
+        what = f"{self.info.name}: argument {name!r}"
         if param is not None and param.dtype == "handle" and isinstance(argument, tuple | list):
             address, kept = view_of_set(argument, what)
         else:
             address, kept = view_of(argument, what, writable=writes)
         value.kind, value.payload.pointer = _TENSOR, address
         return kept
+
+
+class TensorFunction:
+    """A tensor function: the caller passes every parameter, tensors and numbers, in their order;
+    results are written in place."""
+
+    # See GraphFunction.
+    __slots__ = ("__call__", "__weakref__", "info", "name")
+    __call__: Callable[..., None]
+
+    def __init__(self, library: NativeLibrary, info: FunctionInfo):
+        self.info = info
+        self.name = info.name
+        call = _Call(library, info)
+        signature = Signature(len(info.inputs))
+        takes_numbers = any(p.role == "scalar" for p in info.inputs)
+        self.__call__ = call if takes_numbers else library.calls.bind(call.index, signature, call)
 
     def __repr__(self) -> str:
         """Name and parameters."""

@@ -14,11 +14,11 @@ from typing import Any
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.runtime.failures import CALLBACK_FAILED, error_for
-from tensorkiln.runtime.fast_call import fast_call, open_python
+from tensorkiln.runtime.fast_call import FastCalls
 from tensorkiln.runtime.library_file import LibraryFile, read_library_file
 from tensorkiln.runtime.raised import raised_in_callback
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 _P, _I, _L = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "kiln_abi_version": (_I, ()),
@@ -30,7 +30,7 @@ _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "kiln_executor_run": (_I, (_P, _I, _P, _I)),
     "kiln_executor_workspace_bytes": (_L, (_P,)),
     "kiln_executor_set_num_threads": (None, (_P, _I)),
-    "kiln_python_call": (_P, (_P, _P, _L)),
+    "kiln_python_call": (_P, (_P, _P, _L, _P)),
     "kiln_python_open": (None, (_P,)),
     "kiln_output_shape": (_I, (_I, _P, _I, _I, _P, _P)),
     "kiln_call": (_I, (_I, _P, _I)),
@@ -164,13 +164,7 @@ class NativeLibrary:
         self.run: Callable[..., int] = self.dll.kiln_executor_run
         self._check_version()
         self.check(self.dll.kiln_open())
-        self._method = open_python(self.dll)
-
-    def fast_call(
-        self, name: str, executor: ctypes.c_void_p | None = None
-    ) -> tuple[Callable[..., int], object]:
-        """A function as a builtin that takes capsules, and what it needs to live."""
-        return fast_call(self._method, self.index(name), executor)
+        self.calls = FastCalls(self.dll, self.check)
 
     def _check_version(self) -> None:
         version = self.dll.kiln_abi_version()
@@ -199,6 +193,7 @@ class NativeLibrary:
             )
         handle, self.dll, self.closed = self.dll._handle, _Closed(self.path), True
         self.run = lambda *_: self.dll.kiln_executor_run  # raises
+        self.calls.close()
         _ctypes.dlclose(handle)
 
     def check(self, code: int) -> None:

@@ -17,6 +17,7 @@ class FunctionState:
         self.function = function
         self._inputs: tuple[Any, ...] | None = None
         self._bound: dict[int, Any] = {}
+        self._places: Any = None  # for out=, when all are bound
         self._result: Any = None
         self._invoked = False
 
@@ -43,6 +44,8 @@ class FunctionState:
             self._bound.pop(index, None)
         else:
             self._bound[index] = place
+        all_bound = len(self._bound) == len(function.info.outputs)
+        self._places = self._in_order(self._bound) if all_bound else None
 
     def invoke(self) -> None:
         """Run. After a failure there are no outputs, and the next call starts anew."""
@@ -57,13 +60,19 @@ class FunctionState:
         if not self._bound:
             self._result = function(*self._inputs)
         elif isinstance(function, GraphFunction):
-            places = function.new_outputs(self._inputs)
-            places = [self._bound.get(i, place) for i, place in enumerate(places)]
-            function(*self._inputs, out=places)
-            self._result = places[0] if len(places) == 1 else tuple(places)
+            self._result = function(*self._inputs, out=self._places or self._new_places())
         else:
             self._result = function(*self._inputs, out=self._bound[0])
         self._invoked = True
+
+    def _new_places(self) -> Any:
+        """What is bound, and room for the rest."""
+        made = dict(enumerate(self.function.new_outputs(self._inputs)))
+        return self._in_order(made | self._bound)
+
+    @staticmethod
+    def _in_order(places: dict[int, Any]) -> Any:
+        return places[0] if len(places) == 1 else tuple(places[i] for i in sorted(places))
 
     def outputs(self) -> Any:
         """The result of the last `invoke`."""

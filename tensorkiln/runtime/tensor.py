@@ -14,7 +14,7 @@ from tensorkiln.runtime.device import CPU, Device, cpu
 from tensorkiln.runtime.failures import ArgumentTypeError, ArgumentValueError
 
 ALIGN = 64
-_SMALL = 65536  # below this an unaligned result costs less than aligning it
+LARGE = 65536  # bytes; below this an unaligned result costs less than aligning it
 
 Array = NDArray[Any]
 
@@ -46,7 +46,7 @@ def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
 
 def output_maker(nbytes: int) -> Callable[[tuple[int, ...], np.dtype[Any]], Array]:
     """What makes room for a result of that size; aligned where that is worth its price."""
-    return np.empty if nbytes < _SMALL else aligned_empty
+    return np.empty if nbytes < LARGE else aligned_empty
 
 
 _HOST = cpu()  # one for all: making it takes longer than the rest of making a tensor

@@ -52,7 +52,7 @@ def test_sections_appear_with_their_records(kind: str) -> None:
     data: dict[str, Any] = {
         "memory": {"rows": [{"label": "ours", "status": "ok", "run_bytes": 3 << 20,
                              "planned_bytes": 7, "workspace_bytes": 7}]},
-        "overhead": {"rows": {"tvm-ffi, empty, no arguments": 0.1, "ours": 0.5}},
+        "overhead": {"rows": {"tvm-ffi, empty, no arguments": [0.1, 0.2], "ours": [0.5, 0.7]}},
         "compile": {"rows": [{"model": "mlp", "kind": "cold", "status": "ok", "total_s": 1.25}]},
         "roofline": {"whole": 9.0, "limits": {"gflops": 100.0, "gbytes": [[1024, 50.0]]},
                      "rows": [{"kernel": "k", "op_class": "loops", "calls": 1, "flops": 1e6,
@@ -62,7 +62,7 @@ def test_sections_appear_with_their_records(kind: str) -> None:
     text = page([{**record, **data[kind]}, latency("mlp", 1, ours=2.0, ort=1.0)], "")
     expected = {
         "memory": "| mlp | ours | 3.0 | planned 7 B, in the executor 7 B |",
-        "overhead": "| ours | 0.50 | 0.40 |",
+        "overhead": "| ours | 0.50 | 0.70 | 0.40 | 0.50 |",
         "compile": "| mlp | cold | 1.25 |",
         "roofline": "| mlp | 0.02 | 0.01 | 50% | 0.01 | 50.0 | `k` 10 µs |",
     }
