@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tensorkiln as tk
-from tensorkiln.codegen.weights import ALIGN, WeightArena, WeightsContent
+from tensorkiln.codegen.weights import ALIGN, BLOCK, WeightArena, WeightsContent
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import constant, tensor
@@ -61,6 +61,23 @@ def test_weights_are_written_in_row_major_order(view: View) -> None:
     for a, at in zip(arrays, places, strict=True):
         assert at % ALIGN == 0
         assert content[at : at + a.nbytes] == a.tobytes()
+
+
+@pytest.mark.parametrize("view", [*VIEWS, np.copy])
+def test_weights_of_several_blocks(view: View) -> None:
+    """Blocks end within rows, and in the padding between arrays."""
+    shapes = [(3, 700, 301), (BLOCK // 8,), (5, 99_991), (2, 3, 5, 7), (BLOCK // 4 - 3,), (1, 1)]
+    rng = np.random.default_rng(3)
+    arrays = [rng.standard_normal(s).astype(F) for s in shapes]
+    arena = WeightArena()
+    places = [arena.place(view(a)) for a in arrays]
+    content = WeightsContent(arena)
+    written = bytes(content.view)
+    assert len(written) == arena.size and written == b"".join(content.chunks())
+    for a, at in zip(arrays, places, strict=True):
+        assert written[at : at + a.nbytes] == a.tobytes()
+        written = written[:at] + bytes(a.nbytes) + written[at + a.nbytes :]
+    assert not any(written)
 
 
 def test_weights_of_unusual_shapes() -> None:

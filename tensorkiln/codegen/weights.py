@@ -18,8 +18,14 @@ from tensorkiln.base.mapped import MappedFile
 from tensorkiln.ir.text.print_relax import digest
 
 ALIGN = 64
-_PIECE = 1 << 20  # bytes packed at a time: they are still in a cache when they are written
+# Bytes that are packed and written at once: a huge page. Linux keeps what is written so in one, and
+# maps it as one where addresses allow (link/weights_segment.py). Reading 256 MiB of weights runs at
+# 29.6 GB/s then, and at 25.6 in small pages; the first time, at 27.9 for 12.3.
+BLOCK = 2 << 20
 _SAMPLE = 64
+
+# Where in a block a part goes; an array, and which of its bytes in row-major order.
+_Part = tuple[int, np.ndarray, int, int]
 
 
 @dataclass(slots=True)
@@ -81,8 +87,8 @@ class WeightsContent(Later):
             for a, o in zip(arena.arrays, owners, strict=True)
         ]
 
-    def _pieces(self) -> Iterator[tuple[int, np.ndarray]]:
-        """All bytes in order, as (where they go, a part of an array)."""
+    def _blocks(self) -> Iterator[tuple[int, list[_Part]]]:
+        """All bytes in order: where each block goes, and what lies in it."""
         for file in self._files:
             if file.changed():
                 raise UserError(
@@ -91,24 +97,26 @@ class WeightsContent(Later):
                     where=str(file.path),
                     hint="compile again; write models to a new file and rename that",
                 )
-        at = 0
+        parts: list[_Part] = []
+        block = at = 0
         for array in self._arrays:
-            start = at
-            for piece in _split(array):
-                yield at, piece
-                at += piece.nbytes
-            at = start + -(-array.nbytes // ALIGN) * ALIGN
+            done = 0
+            while done < array.nbytes:
+                stop = min(array.nbytes, done + block + BLOCK - at)
+                parts.append((at - block, array, done, stop))
+                at, done = at + stop - done, stop
+                if done == array.nbytes:
+                    at += -at % ALIGN
+                if at == block + BLOCK:
+                    yield block, parts
+                    block, parts = at, []
+        if parts:
+            yield block, parts
 
     def chunks(self) -> Iterator[memoryview]:
         """The bytes in pieces, padding between arrays included."""
-        end = 0
-        for at, piece in self._pieces():
-            if at > end:
-                yield memoryview(bytes(at - end))
-            yield _bytes(piece)
-            end = at + piece.nbytes
-        if end < self.size:
-            yield memoryview(bytes(self.size - end))
+        for at, parts in self._blocks():
+            yield _filled(np.empty(min(BLOCK, self.size - at), np.uint8), parts)
 
     @cached_property
     def view(self) -> memoryview:
@@ -121,16 +129,17 @@ class WeightsContent(Later):
             return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
 
     def write(self, file: int, at: int) -> None:
-        """Into a file that holds zeros there. Copying and writing run outside Python's lock."""
-        pieces, failed = self._pieces(), list[BaseException]()
+        """Into a file. Copying and writing run outside Python's lock."""
+        blocks, failed = self._blocks(), list[BaseException]()
         lock = threading.Lock()
 
         def work() -> None:
+            room = np.empty(min(BLOCK, self.size), np.uint8)
             try:
                 while not failed:
                     with lock:
-                        n, piece = next(pieces)
-                    write_at(file, _bytes(piece), at + n)
+                        n, parts = next(blocks)
+                    write_at(file, _filled(room[: self.size - n], parts), at + n)
             except StopIteration:
                 return
             except BaseException as error:
@@ -175,8 +184,9 @@ def _settled(arrays: list[np.ndarray]) -> list[np.ndarray]:
         return arrays
     with tempfile.TemporaryFile(prefix="kiln-weights-") as stream:
         for a in arrays:
-            for piece in _split(a):
-                stream.write(_bytes(piece))
+            for start in range(0, a.nbytes, BLOCK):
+                parts = [(0, a, start, min(start + BLOCK, a.nbytes))]
+                stream.write(_filled(np.empty(parts[0][3] - start, np.uint8), parts))
         stream.flush()
         mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     out, at = [], 0
@@ -186,20 +196,30 @@ def _settled(arrays: list[np.ndarray]) -> list[np.ndarray]:
     return out
 
 
-def _split(array: np.ndarray) -> Iterator[np.ndarray]:
-    """Parts of an array in the order of its elements, of some `_PIECE` bytes each."""
-    row = array.nbytes // max(1, len(array)) if array.ndim else 0
-    if array.nbytes <= _PIECE or not array.ndim:
-        yield array
-    elif row > _PIECE:
-        for part in array:
-            yield from _split(part)
-    else:
-        step = max(1, _PIECE // row)
-        for i in range(0, len(array), step):
-            yield array[i : i + step]
+def _filled(room: np.ndarray, parts: list[_Part]) -> memoryview:
+    """A block of bytes: its parts, and zeros between them."""
+    room[:] = 0
+    for at, array, start, stop in parts:
+        for part in _between(array, start, stop):
+            there = room[at : at + part.nbytes].view(part.dtype)
+            np.copyto(there.reshape(part.shape), part)
+            at += part.nbytes
+    return room.data
 
 
-def _bytes(array: np.ndarray) -> memoryview:
-    """The bytes of an array in row-major order; a copy where it has gaps."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+def _between(array: np.ndarray, start: int, stop: int) -> Iterator[np.ndarray]:
+    """The elements from byte `start` to byte `stop` in row-major order, as parts of an array."""
+    if array.ndim < 2 or array.flags.c_contiguous:
+        yield array.reshape(-1)[start // array.itemsize : stop // array.itemsize]
+        return
+    row = array.nbytes // len(array)
+    first, last = -(-start // row), stop // row
+    if first > last:  # all within one row
+        yield from _between(array[last], start - last * row, stop - last * row)
+        return
+    if start < first * row:
+        yield from _between(array[first - 1], start - (first - 1) * row, row)
+    if first < last:
+        yield array[first:last]
+    if last * row < stop:
+        yield from _between(array[last], 0, stop - last * row)

@@ -4,7 +4,8 @@ The linker sees a placeholder: the pointer `kiln_weights`, and a note that says 
 note the pointer is. `Placed` then turns the program header of the note into one that maps the
 weights, which follow the linker's output in the file, and points the pointer there. So the linker
 never reads or writes gigabytes, its output does not depend on the weights' values, and they are
-written once, straight to their place.
+written once, straight to their place. Large ones begin at a huge page in the file and in memory, so
+that a kernel which holds the file in huge pages may map it in them.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tensorkiln.link.weights_object import PAD
 
 SECTION_NAME = ".kiln.weights"
 _OWNER = b"tensorkiln\0\0"  # of the note: 11 bytes, padded to a multiple of 4
+HUGE_PAGE = 2 << 20
 _NOTE_HEAD = struct.pack("<III", 11, 8, 1) + _OWNER
 _PROGRAM = struct.Struct("<IIQQQQQQ")  # type, flags, offset, address, physical, file, memory, align
 _LOAD, _DYNAMIC, _NOTE, _READ = 1, 2, 4, 4
@@ -68,7 +70,7 @@ def place_weights(linked: bytes, size: int) -> Placed:
     if len(notes) != 1 or not loads:
         raise _lost("no segment of notes holds it alone")
     note = notes[0]
-    page = max(4096, *(row[7] for row in loads))
+    page = max(HUGE_PAGE if size >= 2 * HUGE_PAGE else 4096, *(row[7] for row in loads))
     start = _up(len(out), page)
     address = _up(max(row[3] + row[6] for row in loads), page)
     _point(out, rows, note, address)

@@ -22,6 +22,10 @@ from tensorkiln.schedule.build import loop, nest
 from tensorkiln.schedule.group import Group, inplace_params, product, static, view_index
 from tensorkiln.target import Target
 
+# Multiply-adds of vectors in the time that a vector of weights takes to come: 2.4 from the second
+# level of the cache, 8 from memory.
+_FETCH = 4
+
 
 class Linear:
     """Sizes and operands of one product."""
@@ -50,8 +54,8 @@ class Linear:
         self.lead = group.out_type.shape[len(self.batch) : -1]
         self.m = product(self.lead)
         self.dtype = var.tensor.dtype  # of the sums
-        rows = product((*self.batch, self.m))
-        self.work = (int_value(rows) or 64) * self.n * self.k // 8
+        rows = int_value(product((*self.batch, self.m))) or 64
+        self.work = max(rows, _FETCH) * self.n * self.k // 8
 
     def lead_index(self, m: Expr) -> tuple[Expr, ...]:
         """Logical leading indices of flattened row m."""

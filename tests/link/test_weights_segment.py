@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 import subprocess
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.codegen.weights import WeightArena, WeightsContent
 from tensorkiln.frontend.onnx.tensors import map_path
 from tensorkiln.link.weights_object import PAD
-from tensorkiln.link.weights_segment import SECTION_NAME, place_weights
+from tensorkiln.link.weights_segment import HUGE_PAGE, SECTION_NAME, place_weights
 from tests.link import sample
 from tests.link.test_link_shared import _answers
 
@@ -30,6 +31,23 @@ def test_the_section_holds_the_weights_and_a_pad(library: Path) -> None:
     section = elf.section(SECTION_NAME)
     assert section is not None and section.offset % 4096 == 0 and section.allocated
     assert bytes(elf.content(section)) == sample.DATA + bytes(PAD)
+
+
+def test_large_weights_begin_at_a_huge_page(tmp_path: Path) -> None:
+    data = sample.DATA + bytes(2 * HUGE_PAGE)
+    path = sample.build(tmp_path / "large.so", weights=data)
+    section = read_elf(path).section(SECTION_NAME)
+    assert section is not None and section.offset % HUGE_PAGE == 0
+    assert bytes(read_elf(path).content(section)) == data + bytes(PAD)
+    content = path.read_bytes()
+    (table,), (count,) = (
+        struct.unpack_from("<Q", content, 32),
+        struct.unpack_from("<H", content, 56),
+    )
+    rows = [struct.unpack_from("<IIQQQQQQ", content, table + i * 56) for i in range(count)]
+    (row,) = (row for row in rows if row[0] == 1 and row[2] == section.offset)
+    assert row[3] % HUGE_PAGE == 0 and row[7] == HUGE_PAGE
+    _answers(path)
 
 
 @needs_strip
