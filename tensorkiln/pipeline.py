@@ -27,7 +27,7 @@ from tensorkiln.external import (
     checked_artifacts,
     emit_externals,
 )
-from tensorkiln.ir.module import AnyFunction, IRModule
+from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.verify import verify
 from tensorkiln.link.shared import Fcompile
 from tensorkiln.link.stubs import RUNTIME_CALLS
@@ -251,7 +251,7 @@ def compile(
     return assemble(mod, plan.target, plan.cpu, plan.externals, (*kernels, *emitted), plan.linker)
 
 
-def _require_well_formed(mod: IRModule, known: dict[int, AnyFunction]) -> None:
+def _require_well_formed(mod: IRModule, known: dict[int, object]) -> None:
     """Passes rely on it: what a given module lacks is the caller's to mend, not a pass's fault."""
     try:
         verify(mod, known)

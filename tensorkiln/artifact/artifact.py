@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,7 +18,7 @@ _PIECE = 1 << 18
 _RESERVED = frozenset('<>:"|?*')
 
 
-class Later:
+class Later(ABC):
     """Content that comes into memory when it is looked at, and only as far as that."""
 
     size: int
@@ -25,9 +26,9 @@ class Later:
     def __len__(self) -> int:
         return self.size
 
+    @abstractmethod
     def chunks(self) -> Iterator[memoryview]:
         """The bytes in pieces."""
-        raise NotImplementedError
 
     @cached_property
     def view(self) -> memoryview:

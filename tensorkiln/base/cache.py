@@ -23,6 +23,7 @@ from tensorkiln.base.files import atomic_write
 _ABANDONED = 3600.0
 _MAGIC = b"KILNCAS1"
 _LONG = 200  # longer components are kept as their hash
+_FOLDERS = 256
 _RECENT = 400  # entries that `explain` looks at, newest first
 
 
@@ -50,13 +51,14 @@ class Miss:
 class Cache:
     """A folder of entries. `limit` is in bytes; the least recently used entries go first.
 
+    Keys are spread evenly over folders, so that the folder of a new entry tells whether it is time
+    to look at all of them: where large entries fall unevenly, the limit is met a little late.
     Never fails a compile: a folder that cannot be written makes `put` return False.
     """
 
     def __init__(self, root: str | Path, limit: int = 2 << 30):
         self.root = Path(root)
         self.limit = limit
-        self._total: int | None = None
 
     def _file(self, key: str) -> Path:
         if len(key) != 64 or not set(key) <= set("0123456789abcdef"):
@@ -93,17 +95,13 @@ class Cache:
             atomic_write(file, [head, hashlib.sha256(content).digest(), content])
         except (OSError, UserError):
             return False
-        if self._total is None:
-            self._total = self.size()
-        else:
-            self._total += size
-        if self._total > self.limit:
+        if self.size(file.parent.name) > self.limit // _FOLDERS:
             self.prune()
         return True
 
-    def _entries(self) -> Iterator[tuple[float, int, Path]]:
+    def _entries(self, folders: str = "??") -> Iterator[tuple[float, int, Path]]:
         """(time of last use, bytes, file) of every entry, in no order."""
-        for folder in (self.root / "objects").glob("??"):
+        for folder in (self.root / "objects").glob(folders):
             for file in folder.glob("?*"):
                 with suppress(OSError):
                     info = file.stat()
@@ -111,9 +109,9 @@ class Cache:
                     if file.suffix != ".tmp" or time.time() - info.st_mtime > _ABANDONED:
                         yield info.st_mtime, info.st_size, file
 
-    def size(self) -> int:
-        """Bytes on disk now."""
-        return sum(size for _, size, _ in self._entries())
+    def size(self, folders: str = "??") -> int:
+        """Bytes on disk now, in all folders or those of a pattern."""
+        return sum(size for _, size, _ in self._entries(folders))
 
     def prune(self, limit: int | None = None) -> int:
         """Remove least recently used entries down to nine tenths of the limit; bytes freed."""
@@ -128,7 +126,6 @@ class Cache:
                 with suppress(OSError):
                     file.unlink()
                     freed += size
-        self._total = total - freed
         return freed
 
     def explain(self, components: Mapping[str, str]) -> Miss:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import tempfile
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,9 +11,9 @@ from functools import cached_property
 import numpy as np
 
 from tensorkiln.artifact.artifact import Later, write_at
-from tensorkiln.base.config import available_cpus
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.mapped import MappedFile
+from tensorkiln.base.threads import in_threads
 from tensorkiln.ir.text.print_relax import digest
 
 ALIGN = 64
@@ -130,29 +129,15 @@ class WeightsContent(Later):
 
     def write(self, file: int, at: int) -> None:
         """Into a file. Copying and writing run outside Python's lock."""
-        blocks, failed = self._blocks(), list[BaseException]()
-        lock = threading.Lock()
+        rooms: list[np.ndarray] = []  # as many as there are threads
 
-        def work() -> None:
-            room = np.empty(min(BLOCK, self.size), np.uint8)
-            try:
-                while not failed:
-                    with lock:
-                        n, parts = next(blocks)
-                    write_at(file, _filled(room[: self.size - n], parts), at + n)
-            except StopIteration:
-                return
-            except BaseException as error:
-                failed.append(error)
+        def one(block: tuple[int, list[_Part]]) -> None:
+            n, parts = block
+            room = rooms.pop() if rooms else np.empty(min(BLOCK, self.size), np.uint8)
+            write_at(file, _filled(room[: self.size - n], parts), at + n)
+            rooms.append(room)
 
-        threads = [threading.Thread(target=work) for _ in range(min(4, available_cpus()) - 1)]
-        for t in threads:
-            t.start()
-        work()
-        for t in threads:
-            t.join()
-        if failed:
-            raise failed[0]
+        in_threads(one, self._blocks())
 
     def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
         return bytes, (bytes(self.view),)

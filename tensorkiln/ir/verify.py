@@ -14,11 +14,11 @@ from tensorkiln.ir.verify_planned import check_kernel_calls, check_planned
 from tensorkiln.ir.verify_tir import TirVerifier
 
 
-def verify(mod: IRModule, known: dict[int, AnyFunction] | None = None) -> None:
+def verify(mod: IRModule, known: dict[int, object] | None = None) -> None:
     """Raise InternalError with the path of the first thing that is wrong.
 
-    Tensor programs and fused groups in `known`, by identity, were found right before; those found
-    right are added.
+    Tensor programs, fused groups and parts of graphs in `known`, by identity, were found right
+    before; those found right are added.
 
     Checked: names are bound before use and once (a loop variable may be bound again beside its
     scope); indices match ranks; dtypes and lanes agree; register buffers are indexed by numbers
@@ -28,6 +28,7 @@ def verify(mod: IRModule, known: dict[int, AnyFunction] | None = None) -> None:
     calls are the operators' own business.
     """
     seen: set[str] = set()
+    known = {} if known is None else known
     # Tensor programs first: what graphs are checked for relies on them.
     for f in sorted(mod.functions, key=lambda f: not isinstance(f, PrimFunc)):
         try:
@@ -38,25 +39,25 @@ def verify(mod: IRModule, known: dict[int, AnyFunction] | None = None) -> None:
                 seen.add(f.name)
                 if is_pending(f):
                     continue  # found right when the cache learned of it
-                if known is not None and known.get(id(f)) is f:
+                if known.get(id(f)) is f:
                     if isinstance(f, PrimFunc):
                         check_kernel_calls(f, mod)  # what others say of it is not its own
                     continue
-                verify_function(f, mod)
-                if known is not None and (isinstance(f, PrimFunc) or f.is_primitive):
+                verify_function(f, mod, known)
+                if isinstance(f, PrimFunc) or f.is_primitive:
                     known[id(f)] = f
         except Malformed as e:
             where = "".join(reversed(e.path))
             raise InternalError(e.message, code="malformed-ir", where=where, hint=e.hint) from None
 
 
-def verify_function(f: AnyFunction, mod: IRModule) -> None:
-    """Raise Malformed where one function is not well formed."""
+def verify_function(f: AnyFunction, mod: IRModule, known: dict[int, object]) -> None:
+    """Raise Malformed where one function is not well formed; `known` as in `verify`."""
     if isinstance(f, PrimFunc):
         TirVerifier().function(f)
         check_kernel_calls(f, mod)
         return
-    GraphVerifier(mod).function(f)
+    GraphVerifier(mod, known).function(f)
     if f.is_planned:
         check_planned(f, mod)
     elif f.makes_storages:

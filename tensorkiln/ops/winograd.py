@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from tensorkiln.base.threads import in_threads
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import TensorType
@@ -45,6 +46,7 @@ POINTS: dict[int, tuple[float, ...]] = {
 TAPS = 3
 # What a kernel may take of the stack for one block of tiles.
 _SCRATCH_BYTES = 900 << 10
+_PIECE = 1024  # filters transformed at a time
 
 
 @cache
@@ -68,10 +70,14 @@ def transformed_filter(w: np.ndarray, tile: Sequence[int]) -> np.ndarray:
     g, h = (matrices(m)[1] for m in tile)
     both, flat = np.kron(g, h).T, w.reshape(-1, TAPS * TAPS)
     out = np.empty((len(flat), len(g) * len(h)), w.dtype)
-    # In pieces that stay in the cache, and are too small for threads to be asked: ten times as fast
-    # as one product of all of them.
-    for i in range(0, len(flat), 512):
-        out[i : i + 512] = flat[i : i + 512].astype(np.float64) @ both
+
+    # In pieces that stay in the cache, and are too small for threads of BLAS to be asked: ten times
+    # as fast as one product of all of them.
+    def piece(i: int) -> None:
+        out[i : i + _PIECE] = flat[i : i + _PIECE].astype(np.float64) @ both
+
+    in_threads(piece, range(0, len(flat), _PIECE))
+    out.flags.writeable = False  # so that nobody has to copy it
     return out.reshape(*w.shape[:2], len(g), len(h))
 
 

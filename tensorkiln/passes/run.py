@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tensorkiln.base.config import Config
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
-from tensorkiln.ir.module import AnyFunction, IRModule
+from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.verify import verify
 from tensorkiln.passes.failure import pass_broke, pass_failed
 from tensorkiln.passes.instruments import DebugLadder, Dump, PrintAfter
@@ -25,7 +25,7 @@ class PassRunner:
     instruments: tuple[Instrument, ...] = ()
     failures: Path | None = None
     number: int = 0
-    verified: dict[int, AnyFunction] = field(default_factory=dict)
+    verified: dict[int, object] = field(default_factory=dict)
 
     def run(self, mod: IRModule, pipeline: str, passes: Sequence[Pass]) -> IRModule:
         """The module after all of them; `pipeline` is what they are called in messages."""

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -125,3 +126,28 @@ def test_many_processes_at_once(tmp_path: Path) -> None:
         _, errors = worker.communicate(timeout=60)
         assert worker.returncode == 0, errors.decode()
     assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_a_put_does_not_look_at_all_entries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = Cache(tmp_path)
+    looked: list[str] = []
+    entries = Cache._entries
+
+    def recorded(self: Cache, folders: str = "??") -> Iterator[tuple[float, int, Path]]:
+        looked.append(folders)
+        return entries(self, folders)
+
+    monkeypatch.setattr(Cache, "_entries", recorded)
+    keys = [key_of({"n": str(i)}) for i in range(20)]
+    assert all(cache.put(key, b"content") for key in keys)
+    assert looked == [key[:2] for key in keys]
+
+
+def test_the_limit_holds_for_many_entries(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, limit=400_000)
+    for i in range(1500):
+        cache.put(key_of({"n": str(i)}), bytes(500))
+        assert i % 100 or cache.size() <= 2 * cache.limit
+    assert 100_000 < cache.size() <= cache.limit * 5 // 4

@@ -17,6 +17,7 @@ from math import prod
 
 import numpy as np
 
+from tensorkiln.base.threads import in_threads
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import IRModule
@@ -79,9 +80,11 @@ def _chunk(k: int, lanes: int) -> int:
 def _function(f: Function, target: Target) -> Function:
     parts: dict[Value, RVar] = {}
     bindings: list[Binding] = []
+    finite = _finite(f, target)
     for b in f.bindings:
         call = b.value
-        if not isinstance(call, Call) or not _fits(b, call, target):
+        # An infinite weight would make other columns not a number.
+        if not isinstance(call, Call) or not finite.get(id(call)):
             bindings.append(b)
             continue
         x, w, *bias = call.args
@@ -96,7 +99,24 @@ def _function(f: Function, target: Target) -> Function:
     return f if len(bindings) == len(f.bindings) else replace(f, bindings=tuple(bindings))
 
 
-def _fits(b: Binding, call: Call, target: Target) -> bool:
+def _finite(f: Function, target: Target) -> dict[int, bool]:
+    """Whether the weights are numbers, by the identity of each call that fits."""
+    found: dict[int, bool] = {}
+
+    # A weight's sum is a number only where all of it is, and takes a fraction of the time; but it
+    # may overflow. All weights come into memory here.
+    def look(call: Call) -> None:
+        w = call.args[1]
+        assert isinstance(w, Constant)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found[id(call)] = bool(np.isfinite(w.array.sum()) or np.isfinite(w.array).all())
+
+    calls = (b.value for b in f.bindings if isinstance(b.value, Call))
+    in_threads(look, [c for c in calls if _fits(c, target)])
+    return found
+
+
+def _fits(call: Call, target: Target) -> bool:
     """Whether the algorithm can do it, and is faster."""
     if call.op != "linear":
         return False
@@ -112,8 +132,6 @@ def _fits(b: Binding, call: Call, target: Target) -> bool:
     lanes = target.vector_lanes("float32")
     whole = k % (2 * lanes) == 0 and n % (2 * PANEL_VECTORS * lanes) == 0
     large = k >= _TERMS and n >= _COLUMNS and k * n >= _WEIGHTS
-    # A chunk much shorter than others would join its sums too often. An infinite weight would
-    # make other columns not a number.
-    if not (whole and large and _ROWS <= rows <= _MOST_ROWS):
-        return False
-    return _chunk(k // 2, lanes) >= _CHUNK // 2 and bool(np.isfinite(w.array).all())
+    # A chunk much shorter than others would join its sums too often.
+    many = _ROWS <= rows <= _MOST_ROWS
+    return whole and large and many and _chunk(k // 2, lanes) >= _CHUNK // 2
