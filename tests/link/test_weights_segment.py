@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import struct
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,9 @@ def test_more_than_four_gigabytes(tmp_path: Path) -> None:
     class Sparse(Later):
         def __init__(self) -> None:
             self.size = size
+
+        def chunks(self) -> Iterator[memoryview]:
+            raise MemoryError("nobody asks for all of it")
 
         def write(self, file: int, at: int) -> None:
             write_at(file, memoryview(sample.DATA), at)
