@@ -17,6 +17,7 @@ from typing import Any
 
 import tensorkiln as tk
 from bench.instructions import TARGET, count_instructions
+from bench.models import MODELS
 from bench.store import ROOT
 
 RECORD = ROOT / "bench" / "instructions.json"
@@ -88,7 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     record = load()
     parser = argparse.ArgumentParser(prog="python -m bench.compare", description=__doc__)
-    parser.add_argument("--models", default=",".join(record["models"]), help="comma-separated")
+    parser.add_argument("--models", default=",".join(MODELS), help="comma-separated")
     parser.add_argument("--record", action="store_true", help="write the counts of now")
     options = parser.parse_args(arguments)
     failed = 0
