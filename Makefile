@@ -51,7 +51,7 @@ bench: .venv/has-bench
 	$(BIN)/python -m bench.overhead
 	$(BIN)/python -m bench.results
 
-# Needs valgrind.
+# Needs valgrind: `apt-get install valgrind`.
 compare: .venv/has-bench
 	$(BIN)/python -m bench.compare
 

@@ -124,10 +124,20 @@ def alone(lock: str) -> Iterator[None]:
             import fcntl
 
             fcntl.flock(file, fcntl.LOCK_EX)
-        with suppress(OSError):
-            for thread in Path("/proc/self/task").iterdir():
-                os.setpriority(os.PRIO_PROCESS, int(thread.name), PRIORITY)
-        yield
+        before = os.getpriority(os.PRIO_PROCESS, 0)
+        _set_priority(PRIORITY)
+        try:
+            yield
+        finally:
+            _set_priority(before)
+
+
+def _set_priority(priority: int) -> None:
+    """Of all threads of this process, where the system knows of them and lets us."""
+    with suppress(OSError):
+        for thread in Path("/proc/self/task").iterdir():
+            with suppress(OSError):  # it ended
+                os.setpriority(os.PRIO_PROCESS, int(thread.name), priority)
 
 
 def main(spec_path: str, result_path: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 
 from bench import __main__ as command
 from bench.contenders import Case, Contender
-from bench.measure import Row, alone, check, interleave, mismatch, prepare
+from bench.measure import PRIORITY, Row, alone, check, interleave, mismatch, prepare
 from bench.memory import growth
 
 ONES = np.ones(3, np.float32)
@@ -83,6 +85,20 @@ def test_the_lock_is_held(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with alone(str(path)), path.open() as other, pytest.raises(BlockingIOError):
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_the_priority_is_as_before() -> None:
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    stop = threading.Event()
+    with alone(""):
+        within = os.getpriority(os.PRIO_PROCESS, 0)
+        threading.Thread(target=stop.wait).start()
+    try:
+        tasks = [int(task.name) for task in Path("/proc/self/task").iterdir()]
+        assert {os.getpriority(os.PRIO_PROCESS, task) for task in tasks} == {before}
+    finally:
+        stop.set()
+    assert within in (before, PRIORITY)
 
 
 def test_memory_that_a_run_touches_is_seen() -> None:
