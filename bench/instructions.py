@@ -2,8 +2,9 @@
 
 The C file that calls the kernels is compiled with callgrind's marks around the first call of each,
 and run once on one thread; further calls of a kernel are left out, for valgrind is a hundred times
-slower than the processor, and the twelve layers of BERT are the same kernels. Valgrind does not know AVX-512 and is ten times slower with FMA, so the code is for
-x86-64-v3 without FMA, on every machine: what is counted is the work of the schedules.
+slower than the processor, and the twelve layers of BERT are the same kernels. Valgrind does not
+know AVX-512 and is ten times slower with FMA, so the code is for x86-64-v3 without FMA, on every
+machine: what is counted is the work of the schedules.
 """
 
 from __future__ import annotations
