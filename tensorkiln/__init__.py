@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tensorkiln.base.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from tensorkiln import external, frontend, runtime, script
+    from tensorkiln import external, frontend, inspectors, runtime, script
     from tensorkiln.executable import Executable
     from tensorkiln.ir.module import IRModule
     from tensorkiln.pipeline import check, compile
@@ -39,6 +39,7 @@ _PUBLIC = {
     "explain": "tensorkiln.report:explain",
     "external": "tensorkiln.external",
     "frontend": "tensorkiln.frontend",
+    "inspectors": "tensorkiln.inspectors",
     "nd": "tensorkiln.runtime.nd",
     "runtime": "tensorkiln.runtime",
     "script": "tensorkiln.script",
@@ -55,6 +56,7 @@ __all__ = [
     "explain",
     "external",
     "frontend",
+    "inspectors",
     "nd",
     "runtime",
     "script",

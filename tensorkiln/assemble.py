@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tensorkiln.artifact import Artifact, ArtifactSet, TextContent
 from tensorkiln.artifact.dependency import merge_dependencies
-from tensorkiln.artifact.metadata import KernelInfo, added_json, artifact_infos
+from tensorkiln.artifact.metadata import KernelInfo, added_json, artifact_infos, constants_text
 from tensorkiln.base.debug import SOURCES, say
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.version import VERSION
@@ -37,9 +37,11 @@ def assemble(
     cpu: Target,
     externals: Sequence[External],
     code: Sequence[Artifact],
+    texts: Sequence[Artifact],
     linker: Fcompile | str | None,
 ) -> Executable:
-    """Code of the kernels, entry file, header and weights become one Executable."""
+    """Code of the kernels, entry file, header and weights become one Executable. `texts` are files
+    for people, which nothing else is made of."""
     arena = WeightArena()
     functions: list[HostFunction] = [
         graph_host_function(f, mod, arena) for f in mod.graphs if not f.is_private
@@ -62,7 +64,9 @@ def assemble(
     infos = _kernel_infos(mod)
     used = [e for e in externals if any(f.external == e.name for f in mod.externals)]
     needs = merge_dependencies((f"external {e.name!r}", d) for e in used for d in e.dependencies)
-    metadata = added_json(VERSION, target.to_json(), infos, artifact_infos(artifacts), needs)
+    metadata = added_json(
+        VERSION, target.to_json(), infos, artifact_infos(artifacts), needs, arena.constants
+    )
     entry = entry_c(
         functions,
         library_name=name,
@@ -75,10 +79,14 @@ def assemble(
     say(SOURCES, f"entry.c\n{entry}")
     outers = outer.names if outer else ()
     header = header_h(functions, library_name=name, prefix=name, outers=outers)
+    if arena.size:
+        table = constants_text(arena.constants)
+        artifacts.append(Artifact("host", "text", "weights.json", table.encode()))
     artifacts += [
         Artifact("host", "native", "entry.c", entry.encode()),
         Artifact("host", "header", f"{name}.h", header.encode()),
         Artifact("ir", "text", "module.py", TextContent(lambda: print_module(mod))),
+        *texts,
     ]
     libraries = tuple(dict.fromkeys(x for e in used for x in e.libraries))
     made = ArtifactSet(tuple(artifacts))

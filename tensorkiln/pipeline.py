@@ -18,7 +18,7 @@ from tensorkiln.base.cache import user_cache
 from tensorkiln.base.config import Config, read_config
 from tensorkiln.base.errors import InternalError, Issue, UnsupportedError, UserError
 from tensorkiln.base.progress import Progress
-from tensorkiln.codegen.llvm.compile import compile_kernels, known_objects
+from tensorkiln.codegen.llvm.compile import KernelFiles, compile_kernels, known_objects
 from tensorkiln.codegen.lowered import require_cpu_programs, require_lowered
 from tensorkiln.executable import Executable
 from tensorkiln.external import (
@@ -246,9 +246,10 @@ def compile(
     require_lowered(mod)
     emitted = emit_externals(mod, plan.externals)
     progress.phase("compile kernels", len(mod.prim_funcs))
-    kernels = _kernels(mod, plan, known, config, progress)
+    kernels, texts = _kernels(mod, plan, known, config, progress)
     progress.phase("pack weights")
-    return assemble(mod, plan.target, plan.cpu, plan.externals, (*kernels, *emitted), plan.linker)
+    code = (*kernels, *emitted)
+    return assemble(mod, plan.target, plan.cpu, plan.externals, code, texts, plan.linker)
 
 
 def _require_well_formed(mod: IRModule, known: dict[int, object]) -> None:
@@ -268,12 +269,13 @@ def check(model: object, target: Target | str | None = None) -> tuple[Issue, ...
 
 def _kernels(
     mod: IRModule, plan: Plan, known: dict[str, bytes], config: Config, progress: Progress
-) -> list[Artifact]:
-    """Code for the PrimFuncs: what the kind's own code generator makes of them, or objects."""
+) -> tuple[Sequence[Artifact], list[Artifact]]:
+    """Code for the PrimFuncs: what the kind's own code generator makes of them, or objects with
+    files that show what is in them."""
     own = hooks_of(plan.target).tir_codegen
     if own is not None and mod.prim_funcs:
         where = f"tir_codegen of kind {plan.target.kind!r}"
-        return checked_artifacts(own(plan.target, mod.prim_funcs), where)
+        return checked_artifacts(own(plan.target, mod.prim_funcs), where), []
     require_cpu_programs(mod, RUNTIME_CALLS)
     kernels = compile_kernels(
         mod.prim_funcs,
@@ -283,4 +285,6 @@ def _kernels(
         known=known,
         on_done=lambda name: progress.advance(item=name),
     )
-    return [Artifact("llvm", "native", f"{k.name}.o", k.object) for k in kernels]
+    objects = [Artifact("llvm", "native", f"{k.name}.o", k.object) for k in kernels]
+    files = KernelFiles(mod.prim_funcs, plan.cpu)
+    return objects, [Artifact("llvm", "text", name, text) for name, text in files.contents()]

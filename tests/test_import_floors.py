@@ -19,6 +19,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"script"}),
     frozenset(
         {"passes", "frontend", "transform", "schedule", "codegen", "external", "link", "runtime"}
+        | {"inspectors"}
     ),
     frozenset({"executable"}),
     frozenset({"assemble"}),

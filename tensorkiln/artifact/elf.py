@@ -10,7 +10,8 @@ from tensorkiln.artifact.artifact import FileContent
 from tensorkiln.base.errors import UserError
 
 _MACHINES: dict[int, str] = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv"}
-_NOBITS, _DYNAMIC, _SYMTAB, _DYNSYM = 8, 6, 2, 11
+_NOBITS, _DYNAMIC, _SYMTAB, _DYNSYM, _RELA = 8, 6, 2, 11, 4
+_CODE = 4  # flag of a section: instructions
 _NEEDED, _SONAME = 1, 14
 _MAX_SECTIONS = 1 << 16
 
@@ -21,23 +22,39 @@ class Section:
 
     name: str
     kind: int
+    address: int
     offset: int
     size: int
     link: int
+    info: int
     entry_size: int
     allocated: bool
+    is_code: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A defined or needed symbol of a symbol table."""
+    """A defined or needed symbol of a symbol table. `address` counts from the start of `section`
+    in an object, from that of the file's memory elsewhere."""
 
     name: str
+    address: int
     size: int
+    section: int
     is_function: bool
+    is_data: bool
     is_global: bool
     is_defined: bool
     is_hidden: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Relocation:
+    """A place (offset in a section) that the linker fills with a symbol's address."""
+
+    offset: int
+    symbol: str
+    addend: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +64,7 @@ class Elf:
     where: str
     data: memoryview
     machine: str
+    relocatable: bool
     wide: bool
     order: str
     sections: tuple[Section, ...]
@@ -75,20 +93,41 @@ class Elf:
         for at in range(0, len(data) - layout.size + 1, layout.size):
             row = layout.unpack_from(data, at)
             if self.wide:
-                name, info, other, index, _, size = row
+                name, info, other, index, address, size = row
             else:
-                name, _, size, info, other, index = row
+                name, address, size, info, other, index = row
             found.append(
                 Symbol(
                     name=self._text(names, name),
+                    address=address,
                     size=size,
+                    section=index,
                     is_function=info & 15 == 2,
+                    is_data=info & 15 == 1,
                     is_global=info >> 4 in (1, 2),
                     is_defined=index != 0,
                     is_hidden=other & 3 in (1, 2),
                 )
             )
         return found
+
+    def relocations(self, section: Section) -> tuple[Relocation, ...]:
+        """What the linker still has to fill in of a section of an object, in order of places."""
+        at = self.sections.index(section)
+        table = next((s for s in self.sections if s.kind == _RELA and s.info == at), None)
+        if table is None or not self.wide:
+            return ()
+        symbols, data, found = self.symbols(), self.content(table), []
+        for offset, info, addend in struct.iter_unpack(
+            self.order + "QQq", data[: len(data) // 24 * 24]
+        ):
+            if info >> 32 >= len(symbols):
+                raise _bad(f"{table.name!r} names a symbol that is not there", self.where)
+            symbol = symbols[info >> 32]
+            inside = symbol.section < len(self.sections) and not symbol.name
+            name = self.sections[symbol.section].name if inside else symbol.name
+            found.append(Relocation(offset, name, addend))
+        return tuple(sorted(found, key=lambda r: r.offset))
 
     def needed(self) -> tuple[str, ...]:
         """Libraries the loader must find (DT_NEEDED), in order."""
@@ -130,7 +169,7 @@ def elf_of(data: memoryview, where: str) -> Elf:
     if len(data) < 64 or data[4] not in (1, 2) or data[5] not in (1, 2):
         raise _bad("truncated or malformed ELF header", where)
     wide, order = data[4] == 2, "<" if data[5] == 1 else ">"
-    machine: int = struct.unpack_from(order + "H", data, 18)[0]
+    kind, machine = struct.unpack_from(order + "HH", data, 16)
     if wide:
         table: int = struct.unpack_from(order + "Q", data, 0x28)[0]
         entry, count, names = struct.unpack_from(order + "HHH", data, 0x3A)
@@ -138,7 +177,8 @@ def elf_of(data: memoryview, where: str) -> Elf:
         table = struct.unpack_from(order + "I", data, 0x20)[0]
         entry, count, names = struct.unpack_from(order + "HHH", data, 0x2E)
     sections = _sections(data, (wide, order), (table, entry, count, names), where)
-    return Elf(where, data, _MACHINES.get(machine, str(machine)), wide, order, sections)
+    name = _MACHINES.get(machine, str(machine))
+    return Elf(where, data, name, kind == 1, wide, order, sections)
 
 
 def _sections(
@@ -159,11 +199,14 @@ def _sections(
         Section(
             name=_string_at(text, row[0], where),
             kind=row[1],
+            address=row[3],
             offset=row[4],
             size=row[5],
             link=row[6],
+            info=row[7],
             entry_size=row[9],
             allocated=bool(row[2] & 2),
+            is_code=bool(row[2] & _CODE),
         )
         for row in rows
     )

@@ -66,6 +66,18 @@ class KernelInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ConstantInfo:
+    """A constant of the model: `offset` bytes into the weights, packed as `layout` says
+    (`ir/layout.py`), or row-major where that is empty. Constants of the same bytes share them."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    layout: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class ArtifactInfo:
     """An artifact that went into the library. `sha256` is empty for weights, which are not read
     a second time to be hashed."""
@@ -92,6 +104,7 @@ class Metadata:
     kernels: tuple[KernelInfo, ...] = ()
     artifacts: tuple[ArtifactInfo, ...] = ()
     dependencies: tuple[ExternalDependency, ...] = ()
+    constants: tuple[ConstantInfo, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """Plain values in the order they are printed."""
@@ -105,6 +118,7 @@ class Metadata:
                 self.kernels,
                 self.artifacts,
                 self.dependencies,
+                self.constants,
             ),
             "cpu_features": list(self.cpu_features),
             "weights_bytes": self.weights_bytes,
@@ -147,6 +161,7 @@ class Metadata:
             kernels=tuple(_kernel(row) for row in reader.rows("kernels")),
             artifacts=tuple(_artifact(row) for row in reader.rows("artifacts")),
             dependencies=tuple(_dependency(row) for row in reader.rows("dependencies")),
+            constants=tuple(_constant(row) for row in reader.rows("constants")),
         )
 
 
@@ -156,6 +171,7 @@ def added(
     kernels: Iterable[KernelInfo] = (),
     artifacts: Iterable[ArtifactInfo] = (),
     dependencies: Iterable[ExternalDependency] = (),
+    constants: Iterable[ConstantInfo] = (),
 ) -> dict[str, object]:
     """The keys a compile adds to what the entry file writes."""
     return {
@@ -164,6 +180,7 @@ def added(
         "kernels": [_kernel_json(kernel) for kernel in kernels],
         "artifacts": [_artifact_json(artifact) for artifact in artifacts],
         "dependencies": [asdict(dependency) for dependency in dependencies],
+        "constants": [asdict(constant) for constant in constants],
     }
 
 
@@ -173,9 +190,25 @@ def added_json(
     kernels: Iterable[KernelInfo] = (),
     artifacts: Iterable[ArtifactInfo] = (),
     dependencies: Iterable[ExternalDependency] = (),
+    constants: Iterable[ConstantInfo] = (),
 ) -> str:
     """`added` as text, for the writer of the entry file."""
-    return json.dumps(added(compiler_version, target, kernels, artifacts, dependencies))
+    return json.dumps(added(compiler_version, target, kernels, artifacts, dependencies, constants))
+
+
+def constants_text(constants: Iterable[ConstantInfo]) -> str:
+    """The table of constants as a file beside the weights: one row a line."""
+    rows = ",\n".join(json.dumps(asdict(constant)) for constant in constants)
+    return f"[\n{rows}\n]\n"
+
+
+def constants_from(data: bytes | memoryview, where: str) -> tuple[ConstantInfo, ...]:
+    """Inverse of `constants_text`. Raises UserError (code `bad-metadata`)."""
+    try:
+        parsed = json.loads(bytes(data))
+    except (ValueError, RecursionError) as error:
+        raise _bad(f"not valid JSON: {error}", where) from None
+    return tuple(_constant(row) for row in _Reader({"constants": parsed}, where).rows("constants"))
 
 
 def artifact_infos(artifacts: Iterable[Artifact]) -> tuple[ArtifactInfo, ...]:
@@ -251,10 +284,11 @@ class _Reader:
     def get(self, key: str, kind: type[_T], default: _T | None = None) -> _T:
         value = self._value.get(key, default)
         if not isinstance(value, kind) or isinstance(value, bool):
-            raise _bad(
-                f"expected {kind.__name__}, got {type(value).__name__}", f"{self._where}.{key}"
-            )
+            raise self.bad(f"expected {kind.__name__}, got {type(value).__name__}", key)
         return value
+
+    def bad(self, message: str, key: str) -> UserError:
+        return _bad(message, f"{self._where}.{key}")
 
     def child(self, key: str) -> _Reader:
         return _Reader(self._value.get(key, {}), f"{self._where}.{key}")
@@ -266,13 +300,13 @@ class _Reader:
     def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
         found = self.get(key, list, None if default is None else list(default))
         if not all(isinstance(text, str) for text in found):
-            raise _bad("expected a list of text", f"{self._where}.{key}")
+            raise self.bad("expected a list of text", key)
         return tuple(found)
 
     def size(self, key: str) -> Dim:
         found = self._value.get(key, 0)
         if isinstance(found, bool) or not isinstance(found, int | str):
-            raise _bad("expected a number or an expression", f"{self._where}.{key}")
+            raise self.bad("expected a number or an expression", key)
         return found
 
     def dims(self, key: str) -> tuple[Dim, ...] | None:
@@ -280,7 +314,7 @@ class _Reader:
             return None
         found = self.get(key, list)
         if not all(isinstance(dim, int | str) and not isinstance(dim, bool) for dim in found):
-            raise _bad("expected a list of numbers and names", f"{self._where}.{key}")
+            raise self.bad("expected a list of numbers and names", key)
         return tuple(found)
 
 
@@ -323,6 +357,19 @@ def _dependency(row: _Reader) -> ExternalDependency:
         row.get("url", str),
         row.get("url_type", str),
         row.get("version_spec", str, ""),
+    )
+
+
+def _constant(row: _Reader) -> ConstantInfo:
+    shape = row.get("shape", list)
+    if not all(isinstance(dim, int) and not isinstance(dim, bool) and dim >= 0 for dim in shape):
+        raise row.bad("expected a list of sizes", "shape")
+    return ConstantInfo(
+        name=row.get("name", str),
+        dtype=row.get("dtype", str),
+        shape=tuple(shape),
+        layout=row.get("layout", str, ""),
+        offset=row.get("offset", int),
     )
 
 

@@ -1,106 +1,197 @@
-"""kiln inspect: what a compiled library is, read without running any of it.
+"""kiln inspect: what a library, a container or a folder holds, read without running any of it.
 
-Inputs, outputs, target, processor features, sizes, memory, compiler version, artifacts.
+Without further options: a report. Inspectors (`tensorkiln.inspectors`) look into single artifacts.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import textwrap
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
-from tensorkiln.artifact.inspect import LibraryReport, inspect_library
-from tensorkiln.artifact.metadata import FunctionInfo
-from tensorkiln.cli.options import model_file
-from tensorkiln.cli.tables import columns, dims_text, size_text
-
-_SHOWN = 10  # kernels listed without --all
-_TAGS = {"tag": "tag", "base_tag": "made from tag"}  # field of the target -> what to call it
+from tensorkiln.artifact import Artifact, ArtifactSet
+from tensorkiln.artifact.inspect import inspect_library
+from tensorkiln.base.errors import UserError
+from tensorkiln.cli.colour import (
+    add_colour,
+    paint_report,
+    paint_source,
+    paint_table,
+    wants_colour,
+)
+from tensorkiln.cli.library_report import report_text, some
+from tensorkiln.cli.tables import columns, size_text
+from tensorkiln.inspectors import Inspector, Inspectors, Subject, known_inspectors, open_subject
+from tensorkiln.inspectors.extract import extract
+from tensorkiln.inspectors.registry import Shown, unknown_inspector
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `kiln inspect`."""
-    parser.add_argument("library", type=Path, help="a library made by kiln")
+    parser.add_argument(
+        "file", type=Path, metavar="FILE",
+        help="a library, a container, a folder of artifacts or of --stripped, .a, .tar, or any "
+        "one artifact",
+    )  # fmt: skip
+    parser.add_argument("--list", action="store_true", help="the artifacts, and what shows them")
+    parser.add_argument("--artifact", metavar="NAME", default="", help="show this one")
+    parser.add_argument(
+        "--as", dest="inspector", metavar="INSPECTOR", default="", help="how; --list names them"
+    )
+    parser.add_argument(
+        "--extract", type=Path, metavar="DIR", help="write artifacts and texts into a folder"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, with everything")
     parser.add_argument("--all", action="store_true", help="list every kernel and artifact")
+    add_colour(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report."""
-    report = inspect_library(model_file(args.library))
-    print(json.dumps(report.to_json(), indent=1) if args.json else report_text(report, args.all))
+    """Print what is asked for."""
+    subject = open_subject(args.file)
+    inspectors = known_inspectors(_warn)
+    chosen = _chosen(subject, args.artifact)
+    painted = wants_colour(args.color)
+    if args.extract is not None:
+        texts = extract(chosen, inspectors, args.extract, only=args.inspector, warn=_warn)
+        print(f"{args.extract}: {len(chosen)} artifact(s), {texts} text(s)")
+    elif args.json:
+        print(json.dumps(_json(subject, chosen, inspectors), indent=1))
+    elif args.list:
+        _print_report(_list_text(chosen, inspectors), painted)
+    elif args.artifact or args.inspector:
+        _show(subject, chosen, inspectors, args, painted)
+    elif subject.kind == "library":
+        text = report_text(inspect_library(args.file), args.all)
+        _print_report(f"{text}\n{_inside_text(subject, inspectors, args.all)}", painted)
+    elif subject.kind == "file" and subject.itself is not None:
+        _print(inspectors.choose(subject.itself), subject.itself, painted)
+    else:
+        _print_report(_inside_text(subject, inspectors, args.all), painted)
     return 0
 
 
-def report_text(report: LibraryReport, everything: bool = False) -> str:
-    """The report for people."""
-    meta = report.metadata
-    target = meta.target
-    facts = [
-        ("library", f"{report.path} ({meta.library})"),
-        ("compiler", f"tensorkiln {meta.compiler_version}"),
-        ("target", _target_text(target)),
-        *((label, str(target[k])) for k, label in _TAGS.items() if target.get(k)),
-        ("needs CPU", _wrapped(meta.cpu_features) or "the architecture's baseline"),
-        ("needs", " ".join(report.needed) or "no other library"),
-        ("file", size_text(report.file_bytes)),
-        ("weights", size_text(report.weights_bytes)),
-        ("kernels", f"{size_text(report.kernel_code_bytes)} in {len(report.kernels)}"),
-        ("other code", size_text(report.runtime_code_bytes)),
-        ("exports", f"{len(report.exports)} symbols"),
+def _warn(sentence: str) -> None:
+    print(f"kiln: warning: {sentence}", file=sys.stderr)
+
+
+def _chosen(subject: Subject, name: str) -> ArtifactSet:
+    """The artifacts asked for: one, or all."""
+    if not name:
+        return subject.artifacts
+    absent = [a for a in subject.absent if name in (a.name, a.name.rpartition("/")[2])]
+    if absent:
+        raise UserError(
+            f"the bytes of {absent[0].name!r} are not in the library: {absent[0].reason}",
+            code="unknown-artifact",
+            where=subject.path,
+            hint="`kiln compile --keep` keeps every artifact",
+        )
+    return ArtifactSet((subject.artifacts[name],))
+
+
+# -- inspectors --------------------------------------------------------------------------------
+
+
+def _show(
+    subject: Subject,
+    chosen: ArtifactSet,
+    inspectors: Inspectors,
+    args: argparse.Namespace,
+    painted: bool,
+) -> None:
+    """What one inspector says: of one artifact; of several together; of the whole file; of each."""
+    name, groups = args.inspector, inspectors.groups(chosen)
+    if args.artifact:
+        (artifact,) = chosen
+        _print(inspectors.choose(artifact, name), artifact, painted)
+        return
+    pairs: list[tuple[Inspector, object]] = [(r, f) for r, f in groups if r.is_called(name)]
+    if not pairs and subject.itself is not None:
+        pairs = [(r, subject.itself) for r in inspectors.of(subject.itself) if r.is_called(name)]
+    if not pairs:
+        pairs = [(r, a) for a in chosen for r in inspectors.of(a) if r.is_called(name)]
+    if not pairs:
+        known = [r for r, _ in groups] + [r for a in chosen for r in inspectors.of(a)]
+        raise unknown_inspector(name, known, subject.path)
+    for row, given in pairs:
+        if len(pairs) > 1:
+            what = given.name if isinstance(given, Artifact) else row.full_name
+            _print_report(f"# {what}", painted)
+        _print(row, given, painted)
+
+
+def _print(row: Inspector, given: object, painted: bool) -> None:
+    """What an inspector says, piece by piece."""
+    shown: Shown = row.show(given)
+    for i, piece in enumerate([shown] if isinstance(shown, str) else shown):
+        text = piece
+        if painted and row.language:
+            text = paint_source(piece, row.language)
+        elif painted:
+            text = paint_table(piece, head=i == 0)
+        sys.stdout.write(text)
+
+
+def _print_report(text: str, painted: bool) -> None:
+    print(paint_report(text) if painted else text)
+
+
+# -- tables ------------------------------------------------------------------------------------
+
+
+def _inside_text(subject: Subject, inspectors: Inspectors, everything: bool) -> str:
+    """What can be looked at, and how it is shown."""
+    rows = [
+        (a.name, size_text(a.size), a.loader, inspectors.choose(a).name) for a in subject.artifacts
     ]
-    parts = [columns(facts), *(_function_text(function) for function in meta.functions)]
-    if report.kernels:
-        parts.append(_kernels_text(report, everything))
-    rows = [(f"{a.codegen_id}/{a.file_name}", size_text(a.size), a.loader) for a in meta.artifacts]
-    if rows:
-        parts.append("artifacts\n" + _some(rows, everything))
+    parts = [f"inside {subject.path} ({subject.kind})", some(rows, everything) or "  nothing"]
+    together = _names(row for row, _ in inspectors.groups(subject.artifacts))
+    if together:
+        parts.append(f"--as shows several together: {together}")
     return "\n".join(parts)
 
 
-def _target_text(target: Mapping[str, object]) -> str:
-    """Kind, machine and processor; of a kind that is no CPU, those of its host."""
-    own = " ".join(str(target[k]) for k in ("kind", "mtriple", "mcpu") if k in target)
-    host = target.get("host")
-    return f"{own}, host {_target_text(host)}" if isinstance(host, Mapping) else own
+def _list_text(chosen: ArtifactSet, inspectors: Inspectors) -> str:
+    """Every artifact with its inspectors, the default first; where there is one artifact, a line
+    for each inspector."""
+    groups = inspectors.groups(chosen)
+    if len(chosen) == 1:
+        (artifact,) = chosen
+        rows = [(r.name, r.full_name, r.owner) for r in inspectors.of(artifact)]
+        parts = [artifact.name, columns(rows)]
+    else:
+        parts = ["artifacts"]
+        parts += [columns([(a.name, _names(inspectors.of(a))) for a in chosen]) or "  none"]
+    if groups:
+        parts += ["together", columns([(r.name, r.full_name, r.owner) for r, _ in groups])]
+    return "\n".join(parts)
 
 
-def _wrapped(words: Sequence[str]) -> str:
-    """Words in lines of a screen's width, indented to stand in the second column."""
-    return textwrap.fill(" ".join(words), 80, break_on_hyphens=False).replace("\n", "\n" + " " * 14)
+def _names(rows: Iterable[Inspector]) -> str:
+    return ", ".join(dict.fromkeys(row.name for row in rows))
 
 
-def _function_text(function: FunctionInfo) -> str:
-    rows = [("in", t.name, t.dtype, dims_text(t.dims)) for t in function.inputs]
-    rows += [("out", t.name, t.dtype, dims_text(t.dims)) for t in function.outputs]
-    space = function.workspace_bytes
-    memory = size_text(space) if isinstance(space, int) else f"{space} bytes"
-    needs = "".join(f"\n  requires {condition}" for condition in function.requires)
-    calls = f"({function.kernel_calls} kernel calls, workspace {memory})"
-    return f"{function.kind} function {function.name} {calls}\n{columns(rows)}{needs}"
-
-
-def _kernels_text(report: LibraryReport, everything: bool) -> str:
-    """Kernels with the nodes they compute; the largest code first unless all are wanted."""
-    nodes = {kernel.symbol: kernel for kernel in report.metadata.kernels}
-    order = report.kernels
-    if not everything:
-        order = tuple(sorted(order, key=lambda k: (-k.code_bytes, k.symbol)))
-    rows = [
-        (
-            k.symbol,
-            nodes[k.symbol].kernel_class or "-",
-            size_text(k.code_bytes),
-            ", ".join(nodes[k.symbol].nodes)[:80],
-        )
-        for k in order
-    ]
-    return "kernels\n" + _some(rows, everything)
-
-
-def _some(rows: Sequence[tuple[str, ...]], everything: bool) -> str:
-    shown = rows if everything else rows[:_SHOWN]
-    more = f"\n  ... and {len(rows) - len(shown)} more (--all)" if len(rows) > len(shown) else ""
-    return columns(shown) + more
+def _json(subject: Subject, chosen: ArtifactSet, inspectors: Inspectors) -> dict[str, object]:
+    """Plain values: of a library its report too."""
+    report = inspect_library(subject.path).to_json() if subject.kind == "library" else {}
+    return {
+        **report,
+        "path": subject.path,
+        "kind": subject.kind,
+        "artifacts": [
+            {
+                "name": a.name,
+                "codegen_id": a.codegen_id,
+                "loader": a.loader,
+                "target_key": a.target_key,
+                "bytes": a.size,
+                "inspectors": [row.full_name for row in inspectors.of(a)],
+            }
+            for a in chosen
+        ],
+        "together": [row.full_name for row, _ in inspectors.groups(chosen)],
+        "absent": {a.name: a.reason for a in subject.absent},
+    }

@@ -100,9 +100,8 @@ def graph_host_function(f: Function, mod: IRModule, arena: WeightArena) -> HostF
             return Ptr("arg", plan.places[place.buffer], symbols.size(offset))
         index = int_value(place.indices[0]) or 0
         if place.buffer is plan.constant_set:
-            return Ptr(
-                "weights", 0, symbols.size(arena.place(plan.constants[index].array) + offset)
-            )
+            at = arena.place_constant(plan.constants[index])
+            return Ptr("weights", 0, symbols.size(at + offset))
         return Ptr("workspace", index, symbols.size(offset))
 
     calls = tuple(

@@ -95,7 +95,7 @@ class OuterWriter(Frame):
         return f"kiln_{'bool' if e.dtype.name == 'bool' else 'int'}({self.size(e)})"
 
     def _constant(self, c: Constant) -> str:
-        at = self.library.arena.place(c.array)
+        at = self.library.arena.place_constant(c)
         shape = self.library.tables.constant_shape(c)
         fields = f"{{kiln_weights + {at}, 1, 0, {c.array.ndim}, {c_dtype(c.type.dtype)}"
         return f"kiln_view(&(kiln_tensor){fields}, {shape}, NULL, 0}})"

@@ -11,9 +11,12 @@ from functools import cached_property
 import numpy as np
 
 from tensorkiln.artifact.artifact import Later, write_at
+from tensorkiln.artifact.metadata import ConstantInfo
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.mapped import MappedFile
 from tensorkiln.base.threads import in_threads
+from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.relax import Constant
 from tensorkiln.ir.text.print_relax import digest
 
 ALIGN = 64
@@ -36,10 +39,21 @@ class WeightArena:
 
     arrays: list[np.ndarray] = field(default_factory=list)
     size: int = 0
+    constants: dict[ConstantInfo, None] = field(default_factory=dict)  # in order
     _placed: dict[int, int] = field(default_factory=dict)  # by identity, hence:
     _alive: list[np.ndarray] = field(default_factory=list)
     _alike: dict[tuple[int, bytes], np.ndarray] = field(default_factory=dict)
     _digests: dict[str, int] = field(default_factory=dict)
+
+    def place_constant(self, c: Constant) -> int:
+        """The byte offset of a constant, whose name and type the table of constants then tells."""
+        at = self.place(c.array)
+        shape = tuple(int_value(d) or 0 for d in c.type.shape)
+        layout = str(c.type.layout or "")
+        # As a script gives names back: what follows '#' tells apart those that are the same.
+        name = c.name.rpartition("#")[0] or c.name or "const"
+        self.constants[ConstantInfo(name, c.type.dtype.name, shape, layout, at)] = None
+        return at
 
     def place(self, array: np.ndarray) -> int:
         """The byte offset of an array; arrays of the same bytes are one, as in the text."""

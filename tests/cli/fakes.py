@@ -16,6 +16,7 @@ from tensorkiln.artifact import Artifact, ArtifactSet
 from tensorkiln.artifact.inspect import KernelSize, LibraryReport
 from tensorkiln.artifact.metadata import FunctionInfo, KernelInfo, Metadata, TensorInfo
 from tensorkiln.base.errors import Issue
+from tensorkiln.inspectors import Subject, open_subject
 from tensorkiln.target import Target
 
 MAIN = FunctionInfo(
@@ -120,4 +121,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> FakeCompiler:
         monkeypatch.setattr(tensorkiln, name, value, raising=False)
     monkeypatch.setattr("tensorkiln.cli.library.inspect_library", lambda path: REPORT)
     monkeypatch.setattr("tensorkiln.cli.inspect.inspect_library", lambda path: REPORT)
+    opened = Subject("net.so", "library", ArtifactSet())
+    monkeypatch.setattr(
+        "tensorkiln.cli.inspect.open_subject", lambda p: opened if p.is_file() else open_subject(p)
+    )
     return compiler

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import tensorkiln.cli.inspect as command
+from tensorkiln.cli.library_report import report_text
 from tensorkiln.target import Target
 from tests.cli import fakes
 
@@ -25,7 +25,7 @@ PI = Target("raspberrypi/4b")
 )
 def test_tags(target: Target, shown: list[str], hidden: str) -> None:
     meta: Any = replace(fakes.METADATA, target=target.to_json())
-    text = command.report_text(replace(fakes.REPORT, metadata=meta))
+    text = report_text(replace(fakes.REPORT, metadata=meta))
     head = text[: text.index("compiler")] + text[text.index("target") : text.index("needs CPU")]
     assert all(word in head for word in shown), head
     assert hidden not in head

@@ -7,11 +7,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 
+from tensorkiln.artifact import TextContent
 from tensorkiln.base.cache import Cache, key_of
 from tensorkiln.base.debug import SOURCES, say
 from tensorkiln.base.errors import InternalError
@@ -203,6 +205,38 @@ def _compiled(
     finally:
         for w in workers:
             w.close()
+
+
+class KernelFiles:
+    """LLVM IR and assembly of kernels as the files `<kernel>.ll` and `<kernel>.s`, to be read. They
+    are made, all at once, when the first of them is looked at."""
+
+    def __init__(self, funcs: Sequence[PrimFunc], target: Target):
+        self._funcs, self._target = tuple(funcs), target
+
+    def contents(self) -> Iterator[tuple[str, TextContent]]:
+        """File names with what they hold."""
+        for i, f in enumerate(self._funcs):
+            yield f"{f.name}.ll", TextContent(partial(self._ll, i))
+            yield f"{f.name}.s", TextContent(partial(self._assembly, i))
+
+    @cached_property
+    def _irs(self) -> list[str]:
+        return kernel_texts(self._funcs, self._target, "llvm")
+
+    @cached_property
+    def _assemblies(self) -> list[str]:
+        return kernel_texts(self._funcs, self._target, "assembly")
+
+    def _ll(self, i: int) -> str:
+        """With what a reader needs to make the same object of it."""
+        t = self._target
+        cpu = f'"target-cpu"="{t.mcpu}" "target-features"="{t.llvm_features}"'
+        head, tail = f'target triple = "{t.mtriple}"\n\n', f"\nattributes #0 = {{ {cpu} }}\n"
+        return head + self._irs[i] + tail
+
+    def _assembly(self, i: int) -> str:
+        return self._assemblies[i]
 
 
 def kernel_text(f: PrimFunc, target: Target, emit: str = "assembly") -> str:

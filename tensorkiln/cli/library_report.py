@@ -1,0 +1,87 @@
+"""What `kiln inspect` says of a compiled library: inputs, outputs, target, processor features,
+sizes, memory, compiler version, artifacts."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+
+from tensorkiln.artifact.inspect import LibraryReport
+from tensorkiln.artifact.metadata import FunctionInfo
+from tensorkiln.cli.tables import columns, dims_text, size_text
+
+_SHOWN = 10  # kernels listed without --all
+_TAGS = {"tag": "tag", "base_tag": "made from tag"}  # field of the target -> what to call it
+
+
+def report_text(report: LibraryReport, everything: bool = False) -> str:
+    """The report for people."""
+    meta = report.metadata
+    target = meta.target
+    facts = [
+        ("library", f"{report.path} ({meta.library})"),
+        ("compiler", f"tensorkiln {meta.compiler_version}"),
+        ("target", _target_text(target)),
+        *((label, str(target[k])) for k, label in _TAGS.items() if target.get(k)),
+        ("needs CPU", _wrapped(meta.cpu_features) or "the architecture's baseline"),
+        ("needs", " ".join(report.needed) or "no other library"),
+        ("file", size_text(report.file_bytes)),
+        ("weights", size_text(report.weights_bytes)),
+        ("kernels", f"{size_text(report.kernel_code_bytes)} in {len(report.kernels)}"),
+        ("other code", size_text(report.runtime_code_bytes)),
+        ("exports", f"{len(report.exports)} symbols"),
+    ]
+    parts = [columns(facts), *(_function_text(function) for function in meta.functions)]
+    if report.kernels:
+        parts.append(_kernels_text(report, everything))
+    rows = [(f"{a.codegen_id}/{a.file_name}", size_text(a.size), a.loader) for a in meta.artifacts]
+    if rows:
+        parts.append("artifacts\n" + some(rows, everything))
+    return "\n".join(parts)
+
+
+def _target_text(target: Mapping[str, object]) -> str:
+    """Kind, machine and processor; of a kind that is no CPU, those of its host."""
+    own = " ".join(str(target[k]) for k in ("kind", "mtriple", "mcpu") if k in target)
+    host = target.get("host")
+    return f"{own}, host {_target_text(host)}" if isinstance(host, Mapping) else own
+
+
+def _wrapped(words: Sequence[str]) -> str:
+    """Words in lines of a screen's width, indented to stand in the second column."""
+    return textwrap.fill(" ".join(words), 80, break_on_hyphens=False).replace("\n", "\n" + " " * 14)
+
+
+def _function_text(function: FunctionInfo) -> str:
+    rows = [("in", t.name, t.dtype, dims_text(t.dims)) for t in function.inputs]
+    rows += [("out", t.name, t.dtype, dims_text(t.dims)) for t in function.outputs]
+    space = function.workspace_bytes
+    memory = size_text(space) if isinstance(space, int) else f"{space} bytes"
+    needs = "".join(f"\n  requires {condition}" for condition in function.requires)
+    calls = f"({function.kernel_calls} kernel calls, workspace {memory})"
+    return f"{function.kind} function {function.name} {calls}\n{columns(rows)}{needs}"
+
+
+def _kernels_text(report: LibraryReport, everything: bool) -> str:
+    """Kernels with the nodes they compute; the largest code first unless all are wanted."""
+    nodes = {kernel.symbol: kernel for kernel in report.metadata.kernels}
+    order = report.kernels
+    if not everything:
+        order = tuple(sorted(order, key=lambda k: (-k.code_bytes, k.symbol)))
+    rows = [
+        (
+            k.symbol,
+            nodes[k.symbol].kernel_class or "-",
+            size_text(k.code_bytes),
+            ", ".join(nodes[k.symbol].nodes)[:80],
+        )
+        for k in order
+    ]
+    return "kernels\n" + some(rows, everything)
+
+
+def some(rows: Sequence[tuple[str, ...]], everything: bool) -> str:
+    """The first rows as columns, or all of them."""
+    shown = rows if everything else rows[:_SHOWN]
+    more = f"\n  ... and {len(rows) - len(shown)} more (--all)" if len(rows) > len(shown) else ""
+    return columns(shown) + more

@@ -1,0 +1,70 @@
+"""Files in a static library (`ar`) and in a tar file, as places in that file: nothing is copied."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tensorkiln.base.errors import UserError
+
+AR_MAGIC = b"!<arch>\n"
+_HEAD = 60
+Member = tuple[str, int, int]  # name, where its bytes start, how many
+
+
+def ar_members(data: memoryview, where: str) -> Iterator[Member]:
+    """The files of a static library, GNU and BSD names; symbol tables are left out. Raises
+    UserError (code `bad-archive`)."""
+    at, names = len(AR_MAGIC), b""
+    while at < len(data):
+        head = bytes(data[at : at + _HEAD])
+        size_text = head[48:58].strip()
+        if len(head) < _HEAD or head[58:60] != b"`\n" or not size_text.isdigit():
+            raise _bad(f"no file header at byte {at}", where)
+        start, size = at + _HEAD, int(size_text)
+        if start + size > len(data):
+            raise _bad(f"truncated: a file ends at byte {start + size} of {len(data)}", where)
+        at = start + size + size % 2
+        name = head[:16].rstrip()
+        if name == b"//":
+            names = bytes(data[start : start + size])
+        elif name not in (b"/", b"/SYM64/") and not name.startswith(b"__.SYMDEF"):
+            text, skip = _ar_name(name, names, data[start : start + size], where)
+            if not text.startswith("__.SYMDEF"):
+                yield text, start + skip, size - skip
+
+
+def _ar_name(name: bytes, names: bytes, content: memoryview, where: str) -> tuple[str, int]:
+    """The name, and how many bytes of the content it takes."""
+    if name.startswith(b"#1/") and name[3:].isdigit():
+        size = int(name[3:])
+        if size > len(content):
+            raise _bad("a name is longer than its file", where)
+        return bytes(content[:size]).rstrip(b"\0").decode("utf-8", "replace"), size
+    if name.startswith(b"/") and name[1:].isdigit():
+        start = int(name[1:])
+        end = names.find(b"\n", start)
+        if start >= len(names) or end < 0:
+            raise _bad("a name lies outside the table of names", where)
+        name = names[start:end]
+    return name.removesuffix(b"/").decode("utf-8", "replace"), 0
+
+
+def tar_members(path: Path) -> Iterator[Member]:
+    """The plain files of a tar file that is not compressed; links and devices are left out.
+    Raises UserError (code `bad-archive`)."""
+    try:
+        with tarfile.open(path, "r:") as tar:
+            size = path.stat().st_size
+            for info in tar:
+                if info.isreg():
+                    if info.sparse is not None or info.offset_data + info.size > size:
+                        raise _bad(f"{info.name!r} is not whole in it", str(path))
+                    yield info.name, info.offset_data, info.size
+    except (tarfile.TarError, ValueError, EOFError, OverflowError, RecursionError) as error:
+        raise _bad(f"not a tar file that can be read: {error}", str(path)) from None
+
+
+def _bad(message: str, where: str) -> UserError:
+    return UserError(message, code="bad-archive", where=where)

@@ -1,0 +1,49 @@
+"""The inspectors that are always there."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tensorkiln.inspectors import llvm, objects, signatures, text, weights
+from tensorkiln.inspectors.registry import ANY, Inspector, make_inspector
+
+# Suffixes of text, with the names that Pygments has for what they hold.
+SOURCES = {
+    ".c": "c", ".h": "c", ".cpp": "cpp", ".cc": "cpp", ".hpp": "cpp", ".cl": "c", ".cu": "cuda",
+    ".metal": "cpp", ".py": "python", ".s": "gas", ".json": "json", ".txt": "", ".md": "",
+    ".map": "",
+}  # fmt: skip
+CODE = (".o", ".so", ".code")
+
+
+def builtin_inspectors() -> list[Inspector]:
+    """Those of every kind of artifact that a compile makes, and a hexdump of anything."""
+    make = partial(make_inspector, owner="tensorkiln")
+    rows = [
+        make("prettyprint", text.show_json, suffix=".json", language="json"),
+        make("source", text.show_source, suffix=".ll", language="llvm"),
+        *(make("source", text.show_source, suffix=s, language=how) for s, how in SOURCES.items()),
+        make("ll", llvm.show_ll, suffix=".bc", language="llvm", writes=".ll"),
+    ]
+    for suffix in (".ll", ".bc"):
+        rows += [
+            make("assembly", llvm.show_assembly, suffix=suffix, language="gas"),
+            make("functions", llvm.show_functions, suffix=suffix),
+        ]
+    for suffix in CODE:
+        # Of a whole library one asks first what is in it.
+        first = make("disassemble", objects.show_instructions, suffix=suffix, language="gas",
+                     writes=".dis")  # fmt: skip
+        second = make("symbols", objects.show_symbols, suffix=suffix)
+        rows += [second, first] if suffix == ".so" else [first, second]
+        if suffix != ".code":
+            rows.append(make("sections", objects.show_sections, suffix=suffix))
+    return [
+        *rows,
+        make("hexdump", text.show_bytes, suffix=ANY),
+        make("weights", weights.show_weights, codegen_id="host", writes=".txt"),
+        make("histograms", weights.show_histograms, codegen_id="host", language="xml",
+             writes=".svg"),
+        make("list-functions", objects.list_functions, codegen_id="llvm", writes=".txt"),
+        make("print-signatures", signatures.print_signatures, loader="native", writes=".txt"),
+    ]  # fmt: skip

@@ -1,0 +1,73 @@
+"""Artifacts and what inspectors say of them as files in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tensorkiln.artifact import ArtifactSet
+from tensorkiln.artifact.artifact_set import MANIFEST
+from tensorkiln.base.errors import UserError
+from tensorkiln.base.files import atomic_dir, resolve_inside
+from tensorkiln.inspectors.registry import Inspector, Inspectors, Shown, unknown_inspector
+
+
+def extract(
+    artifacts: ArtifactSet,
+    inspectors: Inspectors,
+    folder: str | Path,
+    *,
+    only: str = "",
+    warn: Callable[[str], object],
+) -> int:
+    """Write `artifacts` as `ArtifactSet.save` does, and the texts beside them; how many texts.
+
+    A text of one artifact is `<its file><writes>`, one of several `<short name><writes>`. `only`
+    is an inspector's name: then its texts are all that is written beside, whether or not it says
+    what they are to be called. What one inspector cannot read is told to `warn` and left out. The
+    folder appears whole or not at all. Raises UserError for one that holds other files
+    (`cannot-write`), for an unknown inspector.
+    """
+    target = Path(folder)
+    if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST).is_file():
+        raise UserError(
+            f"{str(target)!r} holds other files",
+            code="cannot-write",
+            hint="name a folder that is new, empty, or was written by --extract",
+        )
+    wanted: list[tuple[str, Inspector, object]]
+    wanted = [(f"{a.name}{_writes(row)}", row, a) for a in artifacts for row in inspectors.of(a)]
+    wanted += [
+        (f"{row.short_name}{_writes(row)}", row, found)
+        for row, found in inspectors.groups(artifacts)
+    ]
+    chosen = [w for w in wanted if (w[1].is_called(only) if only else w[1].writes)]
+    if only and not chosen:
+        raise unknown_inspector(only, (row for _, row, _ in wanted), str(folder))
+    done = 0
+    with atomic_dir(target) as temporary:
+        artifacts.save(temporary)
+        for name, row, given in chosen:
+            try:
+                _write(resolve_inside(temporary, name), row.show(given))
+                done += 1
+            except UserError as error:
+                warn(f"{name} is left out: {error}")
+    return done
+
+
+def _writes(row: Inspector) -> str:
+    return row.writes or f".{row.name}.txt"
+
+
+def _write(file: Path, shown: Shown) -> None:
+    """The text, or nothing where it cannot be made to its end."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with file.open("x", encoding="utf-8", newline="\n") as stream:
+            stream.writelines([shown] if isinstance(shown, str) else shown)
+    except FileExistsError:
+        raise UserError("an artifact has that name", code="name-clash") from None
+    except UserError:
+        file.unlink()
+        raise

@@ -1,0 +1,104 @@
+"""LLVM modules, text or bitcode: as text, as assembly for their target, and their functions.
+
+LLVM ends its process where a module is damaged in ways it does not foresee, so all of this
+happens in a process of its own.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tensorkiln.artifact import Artifact
+from tensorkiln.base.errors import UserError
+
+BITCODE = (b"BC\xc0\xde", b"\xde\xc0\x17\x0b")  # alone, and in a wrapper
+_SECONDS = 300
+_CPU = re.compile(r'"(target-cpu|target-features)"="([^"]*)"')
+
+
+def show_ll(artifact: Artifact) -> str:
+    """The module as text. Raises UserError (code `bad-llvm`)."""
+    return _asked("ll", artifact)
+
+
+def show_assembly(artifact: Artifact) -> str:
+    """Assembly for the module's triple, and the processor that its first function names; it is
+    not optimised beyond what code generation does. Raises UserError (code `bad-llvm`)."""
+    return _asked("assembly", artifact)
+
+
+def show_functions(artifact: Artifact) -> str:
+    """Each function: defined or declared, instructions, signature. UserError (`bad-llvm`)."""
+    return _asked("functions", artifact)
+
+
+def _asked(what: str, artifact: Artifact) -> str:
+    root = str(Path(__file__).parents[2])
+    code = f"import sys; sys.path.insert(0, {root!r}); " \
+           "from tensorkiln.inspectors.llvm import main; main()"  # fmt: skip
+    command = [sys.executable, "-c", code, what]
+
+    def bad(reason: str, hint: str = "") -> UserError:
+        return UserError(reason, code="bad-llvm", where=artifact.name, hint=hint)
+
+    try:
+        done = subprocess.run(
+            command, input=artifact.view, capture_output=True, timeout=_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise bad(f"LLVM did not come to an end within {_SECONDS} s") from None
+    if done.returncode == 0:
+        return done.stdout.decode()
+    words = done.stderr.decode(errors="replace").strip()[-500:]
+    if done.returncode == 1:
+        raise bad(f"LLVM cannot read it: {words}", "--as hexdump shows any bytes")
+    raise bad(f"LLVM ended its process (status {done.returncode}): {words}", "it may be damaged")
+
+
+def _shown(data: bytes, what: str) -> str:
+    import llvmlite.binding as llvm
+
+    is_bitcode = data.startswith(BITCODE)
+    module = llvm.parse_bitcode(data) if is_bitcode else llvm.parse_assembly(data.decode())
+    module.verify()
+    if what == "ll":
+        return str(module)
+    if what == "functions":
+        return "".join(_function_line(f) for f in module.functions)
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    triple = module.triple or llvm.get_default_triple()
+    attributes = " ".join(a.decode() for f in module.functions for a in f.attributes)
+    named = dict(reversed(_CPU.findall(attributes)))  # the first of each
+    machine = llvm.Target.from_triple(triple).create_target_machine(
+        cpu=named.get("target-cpu", ""), features=named.get("target-features", ""), opt=2,
+        reloc="pic", codemodel="small",
+    )  # fmt: skip
+    module.triple, module.data_layout = triple, str(machine.target_data)
+    cpu = named.get("target-cpu") or "the baseline"
+    machine.set_asm_verbosity(False)
+    return f"# {triple}, {cpu}\n{machine.emit_assembly(module)}"
+
+
+def _function_line(f: object) -> str:
+    from typing import Any
+
+    function: Any = f
+    kind = str(function.global_value_type)
+    if function.is_declaration:
+        return f"declared            {kind}  {function.name}\n"
+    count = sum(1 for block in function.blocks for _ in block.instructions)
+    return f"defined  {count:>6} ins.  {kind}  {function.name}\n"
+
+
+def main() -> None:
+    """Standard input to standard output; status 1 and a sentence where LLVM refuses."""
+    try:
+        text = _shown(sys.stdin.buffer.read(), sys.argv[1])
+    except (RuntimeError, UnicodeDecodeError) as error:
+        sys.stderr.write(str(error))
+        sys.exit(1)
+    sys.stdout.buffer.write(text.encode())

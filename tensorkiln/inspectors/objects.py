@@ -1,0 +1,249 @@
+"""Object code: its symbols with their sizes, its sections, and its instructions.
+
+Instructions come from the package `capstone`, which is optional.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tensorkiln.artifact import Artifact, Later
+from tensorkiln.artifact.elf import Elf, Section, Symbol, elf_of
+from tensorkiln.base.errors import UserError
+from tensorkiln.inspectors.table import table_lines
+
+_TARGET = re.compile(r"#?(0x[0-9a-f]+)\Z")
+_MOST = 1 << 22  # bytes of code that are in memory at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """Code of one symbol: where in its section it starts, and how long it is."""
+
+    name: str
+    section: Section
+    start: int
+    size: int
+
+    @property
+    def address(self) -> int:
+        """As the symbol table counts."""
+        return self.section.address + self.start
+
+
+class LinkedCode(Later):
+    """The code of some functions in a linked library: what became of an object."""
+
+    def __init__(self, elf: Elf, functions: Sequence[Function]):
+        self.elf, self.functions = elf, tuple(functions)
+        self.size = sum(f.size for f in functions)
+
+    def chunks(self) -> Iterator[memoryview]:
+        """The code of each function."""
+        for f in self.functions:
+            yield code_of(self.elf, f)
+
+    @cached_property
+    def view(self) -> memoryview:
+        """All code as one."""
+        return memoryview(b"".join(self.chunks()))
+
+
+def code_of(elf: Elf, f: Function) -> memoryview:
+    """The bytes of a function."""
+    return elf.content(f.section)[f.start : f.start + f.size]
+
+
+def functions_of(elf: Elf) -> tuple[Function, ...]:
+    """All functions that a symbol table knows, by address. One without a size ends where the next
+    one starts."""
+    symbols = [s for s in elf.symbols() or elf.symbols(dynamic=True) if s.is_function]
+    placed: dict[tuple[int, int], Symbol] = {}
+    for s in symbols:
+        if s.is_defined and s.section < len(elf.sections) and elf.sections[s.section].is_code:
+            placed.setdefault((s.section, s.address), s)
+    found = []
+    keys = sorted(placed)
+    for i, (index, address) in enumerate(keys):
+        section, s = elf.sections[index], placed[index, address]
+        start = address if elf.relocatable else address - section.address
+        end = section.size
+        if i + 1 < len(keys) and keys[i + 1][0] == index:
+            end = start + keys[i + 1][1] - address
+        size = s.size or end - start
+        if not 0 <= start <= start + size <= section.size:
+            raise UserError(
+                f"function {s.name!r} lies outside section {section.name!r}",
+                code="bad-library",
+                where=elf.where,
+            )
+        found.append(Function(s.name, section, start, size))
+    return tuple(found)
+
+
+def _opened(artifact: Artifact) -> tuple[Elf, tuple[Function, ...]]:
+    content = artifact.content
+    if isinstance(content, LinkedCode):
+        return content.elf, content.functions
+    elf = elf_of(artifact.view, artifact.name)
+    return elf, functions_of(elf)
+
+
+def functions_in(artifact: Artifact) -> tuple[Function, ...]:
+    """The functions of an object, of a library, or of linked code."""
+    return _opened(artifact)[1]
+
+
+# -- tables ------------------------------------------------------------------------------------
+
+
+def show_symbols(artifact: Artifact) -> Iterator[str]:
+    """Every symbol with its size, by section and address; then those it needs."""
+    rows: list[tuple[str, ...]]
+    if isinstance(artifact.content, LinkedCode):
+        rows = [(f"{f.address:x}", str(f.size), "function", "", f.section.name, f.name)
+                for f in functions_in(artifact)]  # fmt: skip
+    else:
+        elf = elf_of(artifact.view, artifact.name)
+        symbols = [s for s in elf.symbols() or elf.symbols(dynamic=True) if s.name]
+        symbols.sort(key=lambda s: (not s.is_defined, s.section, s.address, s.name))
+        rows = [_symbol_row(elf, s) for s in symbols]
+    yield from table_lines(("address", "bytes", "kind", "seen", "section", "symbol"), rows, "rr")
+
+
+def _symbol_row(elf: Elf, s: Symbol) -> tuple[str, ...]:
+    kind = "function" if s.is_function else "data" if s.is_data else "-"
+    seen = "inside" if s.is_hidden or not s.is_global else "outside"
+    if not s.is_defined:
+        return "-", "-", kind, seen, "needed", s.name
+    section = elf.sections[s.section].name if s.section < len(elf.sections) else "absolute"
+    return f"{s.address:x}", str(s.size), kind, seen, section, s.name
+
+
+def show_sections(artifact: Artifact) -> Iterator[str]:
+    """Every section: where it is in memory and in the file, and how large."""
+    elf = elf_of(artifact.view, artifact.name)
+    rows = [
+        (f"{s.address:x}", f"{s.offset:x}", str(s.size), "code" if s.is_code else
+         "memory" if s.allocated else "file only", s.name)
+        for s in elf.sections if s.kind
+    ]  # fmt: skip
+    yield from table_lines(("address", "offset", "bytes", "kind", "section"), rows, "rrr")
+
+
+def list_functions(artifacts: Sequence[Artifact]) -> Iterator[str]:
+    """All functions of the object code among the artifacts, the largest first."""
+    rows = []
+    for artifact in artifacts:
+        if isinstance(artifact.content, LinkedCode) or artifact.file_name.endswith(".o"):
+            rows += [(f.size, f.name, artifact.name) for f in functions_in(artifact)]
+    rows.sort(key=lambda row: (-row[0], row[1]))
+    texts = [(str(size), name, where) for size, name, where in rows]
+    yield from table_lines(("bytes", "function", "artifact"), texts, "r")
+
+
+# -- instructions ------------------------------------------------------------------------------
+
+
+def show_instructions(artifact: Artifact) -> Iterator[str]:
+    """The instructions of each function, a piece of text per function.
+
+    Raises UserError: `missing-package` without capstone, `unknown-machine`.
+    """
+    elf, functions = _opened(artifact)
+    engine = _engine(elf)
+    if not functions:
+        functions = tuple(Function(s.name, s, 0, s.size) for s in elf.sections if s.is_code)
+    known = functions if not isinstance(artifact.content, LinkedCode) else functions_of(elf)
+    names = _Names(elf, known)
+    yield f"# {artifact.name}: {elf.machine}, {sum(f.size for f in functions)} bytes of code\n"
+    for f in functions:
+        yield f"\n{f.name}:  # {f.size} bytes in {f.section.name}\n"
+        code = code_of(elf, f)
+        for at in range(0, len(code), _MOST):
+            # An instruction at the border would be cut; no function we know of is that long.
+            piece = bytes(code[at : at + _MOST])
+            yield "".join(_lines(engine, piece, f.address + at, f.section, names))
+
+
+def _lines(
+    engine: Any, code: bytes, address: int, section: Section, names: _Names
+) -> Iterator[str]:
+    for at, size, word, operands in engine.disasm_lite(code, address):
+        note = names.relocated(section, at, size)
+        target = _TARGET.match(operands)
+        if not note and target:
+            note = names.at(int(target[1], 16))
+        line = f"{at:8x}  {word:<12} {operands}".rstrip()
+        yield f"{line}  # {note}\n" if note else f"{line}\n"
+
+
+class _Names:
+    """What addresses are called."""
+
+    def __init__(self, elf: Elf, functions: Sequence[Function]):
+        self._elf = elf
+        self._functions = sorted(functions, key=lambda f: f.address) if not elf.relocatable else []
+        self._starts = [f.address for f in self._functions]
+        self._relocations: dict[str, list[tuple[int, str]]] = {}
+
+    def at(self, address: int) -> str:
+        """`name+3f` for an address in a function."""
+        i = bisect.bisect_right(self._starts, address) - 1
+        if i < 0 or address >= self._starts[i] + max(1, self._functions[i].size):
+            return ""
+        distance = address - self._starts[i]
+        return self._functions[i].name + (f"+{distance:x}" if distance else "")
+
+    def relocated(self, section: Section, at: int, size: int) -> str:
+        """What the linker puts into an instruction of an object."""
+        if not self._elf.relocatable:
+            return ""
+        if section.name not in self._relocations:
+            found = self._elf.relocations(section)
+            self._relocations[section.name] = [
+                (r.offset, r.symbol + (f"{r.addend:+#x}" if r.addend else "")) for r in found
+            ]
+        rows = self._relocations[section.name]
+        i = bisect.bisect_left(rows, (at, ""))
+        return rows[i][1] if i < len(rows) and rows[i][0] < at + size else ""
+
+
+def _engine(elf: Elf) -> Any:
+    try:
+        import capstone
+    except ImportError:
+        raise UserError(
+            "instructions need the package capstone",
+            code="missing-package",
+            where=elf.where,
+            hint="pip install 'tensorkiln[inspect]'; symbols, sections and hexdump need nothing",
+        ) from None
+    machines = {
+        "x86_64": (capstone.CS_ARCH_X86, capstone.CS_MODE_64),
+        "i386": (capstone.CS_ARCH_X86, capstone.CS_MODE_32),
+        "aarch64": (capstone.CS_ARCH_ARM64, capstone.CS_MODE_LITTLE_ENDIAN),
+        "arm": (capstone.CS_ARCH_ARM, capstone.CS_MODE_ARM),
+        "riscv": (
+            capstone.CS_ARCH_RISCV,
+            (capstone.CS_MODE_RISCV64 if elf.wide else capstone.CS_MODE_RISCV32)
+            | capstone.CS_MODE_RISCVC,
+        ),
+    }
+    if elf.machine not in machines:
+        raise UserError(
+            f"instructions of machine {elf.machine!r} are not known",
+            code="unknown-machine",
+            where=elf.where,
+            hint=f"known: {', '.join(machines)}",
+        )
+    engine = capstone.Cs(*machines[elf.machine])
+    engine.skipdata = True
+    if elf.machine in ("x86_64", "i386"):
+        engine.syntax = capstone.CS_OPT_SYNTAX_ATT  # as LLVM writes assembly
+    return engine

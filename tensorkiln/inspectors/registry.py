@@ -1,0 +1,177 @@
+"""Inspectors: functions that turn artifacts into text for people, found by what they are for.
+
+An inspector of one artifact is keyed by the suffix of its file name, alone or with the code
+generator that made it; an inspector of several by the code generator, or by the loader, of all of
+them. Its full name says all of that:
+
+    artifact.inspect_json_prettyprint        every artifact whose name ends in .json
+    artifact.inspect_npu_bin_default         those that code generator `npu` made ending in .bin
+    artifact.inspect_any_hexdump             every artifact
+    codegen.inspect_llvm_list-functions      all artifacts that `llvm` made, together
+    loader.inspect_native_print-signatures   all artifacts that loader `native` gets, together
+
+The most specific one comes first: suffix with code generator, then suffix, then any; of two
+suffixes the longer; of equals the one that was registered first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tensorkiln.artifact import Artifact, ArtifactSet
+from tensorkiln.base.errors import UserError, nearest
+
+# Text, or pieces of it in order, so that what is larger than memory can be shown.
+Shown = str | Iterable[str]
+ShowOne = Callable[[Artifact], Shown]
+ShowAll = Callable[[Sequence[Artifact]], Shown]
+ANY = "*"
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]*\Z")
+_SUFFIX = re.compile(r"\.[a-z0-9][a-z0-9.+-]*\Z")
+_KEY = re.compile(r"\w[\w.+-]*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Inspector:
+    """One row of the table. `language` names what the text is, for its colours; `writes` is the
+    suffix of the file that `--extract` makes of the text, empty for none."""
+
+    name: str
+    show: Callable[..., Shown]
+    suffix: str = ""
+    codegen_id: str = ""
+    loader: str = ""
+    language: str = ""
+    writes: str = ""
+    owner: str = ""
+
+    @property
+    def of_group(self) -> bool:
+        """Whether it takes a sequence of artifacts; else it takes one."""
+        return not self.suffix
+
+    @property
+    def short_name(self) -> str:
+        """`inspect_<codegen or loader>_<suffix>_<name>`, of the parts that it is keyed by."""
+        suffix = "any" if self.suffix == ANY else self.suffix.removeprefix(".")
+        parts = ("inspect", self.loader or self.codegen_id, suffix, self.name)
+        return "_".join(part for part in parts if part)
+
+    @property
+    def full_name(self) -> str:
+        """The short name with the table it is in before it: no two are the same."""
+        table = "artifact" if self.suffix else "loader" if self.loader else "codegen"
+        return f"{table}.{self.short_name}"
+
+    def is_called(self, text: str) -> bool:
+        """Whether `text` is one of its three names."""
+        return text in (self.name, self.short_name, self.full_name)
+
+    def takes(self, artifact: Artifact) -> bool:
+        """Whether the artifact is one of those it is for."""
+        return (
+            self.codegen_id in ("", artifact.codegen_id)
+            and self.loader in ("", artifact.loader)
+            and (self.suffix in ("", ANY) or artifact.file_name.lower().endswith(self.suffix))
+        )
+
+    @property
+    def _rank(self) -> tuple[bool, int]:
+        """Sorts the most specific first."""
+        return not self.codegen_id, 0 if self.suffix == ANY else -len(self.suffix)
+
+
+class Inspectors:
+    """A table of inspectors in the order they were registered."""
+
+    def __init__(self, rows: Iterable[Inspector] = ()):
+        self._rows: list[Inspector] = []
+        self.add(rows)
+
+    def __iter__(self) -> Iterator[Inspector]:
+        return iter(self._rows)
+
+    def add(self, rows: Iterable[Inspector]) -> None:
+        """Add all or none. Raises UserError: `bad-inspector` for keys that say nothing,
+        `inspector-clash` for a name that is taken, naming both owners."""
+        known = {row.full_name: row for row in self._rows}
+        for row in rows:
+            _check(row)
+            former = known.setdefault(row.full_name, row)
+            if former is not row:
+                raise UserError(
+                    f"{row.full_name} is registered already, by {former.owner}; now by {row.owner}",
+                    code="inspector-clash",
+                    hint="another name, or a code generator beside the suffix: that comes first",
+                )
+        self._rows = list(known.values())
+
+    def of(self, artifact: Artifact) -> tuple[Inspector, ...]:
+        """The inspectors of one artifact, its default first."""
+        found = [row for row in self._rows if not row.of_group and row.takes(artifact)]
+        return tuple(sorted(found, key=lambda row: row._rank))
+
+    def groups(self, artifacts: ArtifactSet) -> tuple[tuple[Inspector, tuple[Artifact, ...]], ...]:
+        """The inspectors of several artifacts, each with those of the set that it is for."""
+        rows = [row for row in self._rows if row.of_group]
+        pairs = [(row, tuple(a for a in artifacts if row.takes(a))) for row in rows]
+        return tuple((row, found) for row, found in pairs if found)
+
+    def choose(self, artifact: Artifact, name: str = "") -> Inspector:
+        """The inspector of an artifact by any of its names, without one the default. Raises
+        UserError (code `unknown-inspector`) with the nearest name."""
+        found = self.of(artifact)
+        wanted = [row for row in found if not name or row.is_called(name)]
+        if not wanted:
+            raise unknown_inspector(name, found, f"artifact {artifact.name}")
+        return wanted[0]
+
+
+def unknown_inspector(name: str, known: Iterable[Inspector], where: str) -> UserError:
+    """The error for a name that nothing here is called."""
+    names = list(dict.fromkeys(n for row in known for n in (row.name, row.short_name)))
+    short = ", ".join(dict.fromkeys(row.name for row in known))
+    hint = nearest(name, names) or f"there is: {short or 'none'}"
+    return UserError(f"no inspector {name!r}", code="unknown-inspector", where=where, hint=hint)
+
+
+def make_inspector(
+    name: str,
+    show: Callable[..., Shown],
+    *,
+    suffix: str = "",
+    codegen_id: str = "",
+    loader: str = "",
+    language: str = "",
+    writes: str = "",
+    owner: str = "",
+) -> Inspector:
+    """A row; `owner` is by default the module that defines `show`."""
+    owner = owner or f"module {getattr(show, '__module__', '?')}"
+    suffix = suffix.lower()
+    if suffix and suffix != ANY and not suffix.startswith("."):
+        suffix = f".{suffix}"
+    return Inspector(name, show, suffix, codegen_id, loader, language, writes, owner)
+
+
+def _check(row: Inspector) -> None:
+    def bad(message: str, hint: str) -> UserError:
+        where = f"inspector {row.name!r} of {row.owner}"
+        return UserError(message, code="bad-inspector", where=where, hint=hint)
+
+    if not _NAME.match(row.name):
+        raise bad("its name is not one", "small letters, digits and '-'")
+    if not callable(row.show):
+        raise bad(f"{row.show!r} cannot be called", "a function of artifacts that gives text")
+    if row.loader and (row.suffix or row.codegen_id):
+        raise bad("it is keyed by its loader and by something else", "one inspector for each")
+    if not (row.suffix or row.codegen_id or row.loader):
+        raise bad("it is keyed by nothing", f"suffix, codegen_id or loader; suffix={ANY!r} for all")
+    for what, key in (("codegen_id", row.codegen_id), ("loader", row.loader)):
+        if key and not _KEY.match(key):
+            raise bad(f"{what} {key!r} is not a plain name", "letters, digits, '_', '-', '.', '+'")
+    for what, key in (("suffix", row.suffix), ("writes", row.writes)):
+        if key and key != ANY and not _SUFFIX.match(key):
+            raise bad(f"{what} {key!r} is not a suffix", "such as '.json'")

@@ -1,0 +1,62 @@
+"""What can be called: the functions that the native artifacts of a compile make callable."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+
+from tensorkiln.artifact import Artifact
+from tensorkiln.artifact.metadata import FunctionInfo, Metadata, TensorInfo
+from tensorkiln.base.errors import UserError
+from tensorkiln.inspectors.objects import functions_in
+
+_TEXT = re.compile(r"static const char metadata\[\] =\n((?: *\"(?:[^\"\\\n]|\\.)*\"\n?)+);")
+_LITERAL = re.compile(r"\"((?:[^\"\\\n]|\\.)*)\"")
+
+
+def print_signatures(artifacts: Sequence[Artifact]) -> Iterator[str]:
+    """Each function with its inputs and outputs, as the metadata of the entry file says; kernels,
+    which have C names and addresses for parameters, follow."""
+    found = False
+    for artifact in artifacts:
+        metadata = metadata_in(artifact)
+        if metadata is not None:
+            found = True
+            yield from (f"{signature(f)}\n" for f in metadata.functions)
+            yield from (f"kernel {k.symbol}  ({k.kernel_class or '-'})\n" for k in metadata.kernels)
+    if not found:
+        for artifact in artifacts:
+            if artifact.file_name.endswith((".o", ".code")):
+                yield from (f"kernel {f.name}\n" for f in functions_in(artifact))
+
+
+def metadata_in(artifact: Artifact) -> Metadata | None:
+    """What a metadata file or an entry file says of its functions; None for other files."""
+    if artifact.file_name == "metadata.json":
+        return Metadata.from_bytes(artifact.view, artifact.name)
+    if not artifact.file_name.endswith("entry.c"):
+        return None
+    text = _TEXT.search(artifact.text())
+    if text is None:
+        return None
+    try:
+        # What C and JSON write alike: the entry file quotes ASCII only.
+        body = "".join(json.loads(f'"{part}"') for part in _LITERAL.findall(text[1]))
+    except ValueError as error:
+        message = f"its metadata cannot be read: {error}"
+        raise UserError(message, code="bad-metadata", where=artifact.name) from None
+    return Metadata.from_bytes(body.encode(), artifact.name)
+
+
+def signature(f: FunctionInfo) -> str:
+    """`main(image: float32[batch, 784]) -> logits: float32[batch, 10]`, with its conditions."""
+    inputs, outputs = (", ".join(map(_tensor, side)) for side in (f.inputs, f.outputs))
+    sizes = [f"{name} >= {least}" for name, least in f.symbols.items()]
+    tail = f"  where {', '.join([*sizes, *f.requires])}" if sizes or f.requires else ""
+    return f"{f.kind} {f.name}({inputs})" + (f" -> {outputs}" if outputs else "") + tail
+
+
+def _tensor(t: TensorInfo) -> str:
+    dims = "" if t.dims is None else f"[{', '.join(map(str, t.dims))}]"
+    return f"{t.name}: {t.dtype}{dims}" + (f" ({t.role})" if t.role else "")

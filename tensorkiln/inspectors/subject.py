@@ -1,0 +1,186 @@
+"""What can be inspected: a library, a container, a folder, an archive, or one file.
+
+Everything is read; nothing is loaded, linked or run, and nothing is unpacked: contents stay places
+in the file until they are looked at.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensorkiln.artifact import Artifact, ArtifactSet, FileContent, TextContent
+from tensorkiln.artifact.artifact_set import MANIFEST
+from tensorkiln.artifact.elf import elf_of
+from tensorkiln.artifact.inspect import META_SECTION
+from tensorkiln.artifact.metadata import ArtifactInfo, Metadata, constants_text
+from tensorkiln.base.errors import UserError
+from tensorkiln.base.files import resolve_inside
+from tensorkiln.inspectors.archive import AR_MAGIC, ar_members, tar_members
+from tensorkiln.inspectors.llvm import BITCODE
+from tensorkiln.inspectors.objects import Function, LinkedCode, functions_of
+
+WEIGHTS_SECTION = ".kiln.weights"
+_MOST_FILES = 100_000
+_NOT_IN_NAMES = str.maketrans(dict.fromkeys('<>:"|?*\\', "_"))
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """An artifact that went into a library and is not in it as a file; `reason` says why."""
+
+    name: str
+    size: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A thing to inspect. `kind` is `library`, `container`, `folder`, `stripped`, `archive`, `tar`
+    or `file`; `itself` is the whole file as an artifact, None for folders."""
+
+    path: str
+    kind: str
+    artifacts: ArtifactSet
+    itself: Artifact | None = None
+    absent: tuple[Absent, ...] = ()
+
+
+def open_subject(path: str | Path) -> Subject:
+    """Find out what `path` is and what is in it.
+
+    Raises UserError: `missing-file`, `bad-library`, `bad-container`, `bad-archive`,
+    `bad-metadata`, `not-inspectable` for a folder that is none of ours.
+    """
+    place = Path(path)
+    if place.is_dir():
+        return _folder(place)
+    if not place.is_file():
+        what = "it is not a plain file" if place.exists() else "no such file"
+        raise UserError(f"cannot read {str(path)!r}: {what}", code="missing-file")
+    content = FileContent(place)
+    with place.open("rb") as stream:
+        head = stream.read(512)
+    itself = Artifact("file", "file", _file_name(place, head), content)
+    if head.startswith(b"KILNSET"):
+        return Subject(str(path), "container", ArtifactSet.from_bytes(content.view), itself)
+    if head.startswith(b"\x7fELF"):
+        return _elf(place, itself)
+    if head.startswith(AR_MAGIC):
+        members = ar_members(content.view, str(path))
+        return Subject(str(path), "archive", _members(place, "archive", members), itself)
+    if head[257:262] == b"ustar":
+        return Subject(str(path), "tar", _members(place, "tar", tar_members(place)), itself)
+    return Subject(str(path), "file", ArtifactSet((itself,)), itself)
+
+
+def _file_name(path: Path, head: bytes) -> str:
+    """The file's name as that of an artifact, with the suffix of what it holds if it has none."""
+    name = path.name.translate(_NOT_IN_NAMES).rstrip(". ") or "file"
+    if "." in name:
+        return name
+    known = {b"\x7fELF": ".o", AR_MAGIC: ".a", BITCODE[0]: ".bc", BITCODE[1]: ".bc"}
+    return name + next((s for magic, s in known.items() if head.startswith(magic)), "")
+
+
+# -- folders and archives ----------------------------------------------------------------------
+
+
+def _folder(path: Path) -> Subject:
+    if (path / MANIFEST).is_file():
+        return Subject(str(path), "folder", ArtifactSet.load(path))
+    if not (path / "kernels").is_dir():
+        raise UserError(
+            f"{str(path)!r} is a folder of something else",
+            code="not-inspectable",
+            hint=f"folders that `kiln compile --keep` wrote have {MANIFEST}, those of --stripped "
+            "have kernels/",
+        )
+    found = [
+        Artifact(name.split("/")[0] if "/" in name else "stripped", "native",
+                 name.split("/", 1)[-1], FileContent(resolve_inside(path, name)))
+        for name in sorted(_files(path))
+    ]  # fmt: skip
+    return Subject(str(path), "stripped", ArtifactSet(tuple(found)))
+
+
+def _files(root: Path) -> Iterator[str]:
+    count = 0
+    for folder, _, names in os.walk(root):
+        for name in names:
+            count += 1
+            if count > _MOST_FILES:
+                message = f"{str(root)!r} holds more than {_MOST_FILES} files"
+                raise UserError(message, code="not-inspectable")
+            yield (Path(folder) / name).relative_to(root).as_posix()
+
+
+def _members(path: Path, kind: str, members: Iterable[tuple[str, int, int]]) -> ArtifactSet:
+    """Files inside a file. Of several that share a name, all but the first get a number."""
+    found: dict[str, Artifact] = {}
+    for given, offset, size in members:
+        stem, dot, suffix = given.removeprefix("./").rpartition(".")
+        name, k = given.removeprefix("./"), 1
+        while name.lower() in found:
+            k += 1
+            name = f"{stem}.{k}{dot}{suffix}"
+        found[name.lower()] = Artifact(kind, "native", name, FileContent(path, offset, size))
+        if len(found) > _MOST_FILES:
+            raise UserError(f"more than {_MOST_FILES} files", code="bad-archive", where=str(path))
+    return ArtifactSet(tuple(found.values()))
+
+
+# -- libraries ---------------------------------------------------------------------------------
+
+
+def _elf(path: Path, itself: Artifact) -> Subject:
+    elf = elf_of(itself.view, str(path))
+    section = elf.section(META_SECTION)
+    if elf.relocatable or section is None:
+        return Subject(str(path), "file", ArtifactSet((itself,)), itself)
+    raw = bytes(elf.content(section)).rstrip(b"\0")
+    metadata = Metadata.from_bytes(raw, f"{path}:{META_SECTION}")
+    found = [Artifact("host", "native", "metadata.json", raw)]
+    if metadata.weights_bytes:
+        weights = elf.section(WEIGHTS_SECTION)
+        if weights is None or weights.size < metadata.weights_bytes or metadata.weights_bytes < 0:
+            message = f"section {WEIGHTS_SECTION} does not hold {metadata.weights_bytes} bytes"
+            raise UserError(message, code="bad-library", where=str(path))
+        data = FileContent(path, weights.offset, metadata.weights_bytes)
+        found.append(Artifact("host", "native", "weights.bin", data))
+        if metadata.constants:
+            text = TextContent(lambda: constants_text(metadata.constants))
+            found.append(Artifact("host", "text", "weights.json", text))
+    makers = {a.file_name.rpartition(".")[0]: a.codegen_id for a in metadata.artifacts}
+    for symbol, functions in _kernels(functions_of(elf), metadata).items():
+        code = LinkedCode(elf, functions)
+        found.append(Artifact(makers.get(symbol, "code"), "native", f"{symbol}.code", code))
+    artifacts = ArtifactSet(tuple(found))
+    absent = _absent(metadata.artifacts, artifacts)
+    return Subject(str(path), "library", artifacts, itself, absent)
+
+
+def _kernels(functions: Iterable[Function], metadata: Metadata) -> dict[str, list[Function]]:
+    """The functions of each kernel, `name.body0` and the like included. A stripped library
+    does not say where its kernels are."""
+    found: dict[str, list[Function]] = {}
+    known = {kernel.symbol for kernel in metadata.kernels}
+    for f in functions:
+        kernel = f.name.partition(".")[0]
+        if kernel in known:
+            found.setdefault(kernel, []).append(f)
+    return found
+
+
+def _absent(infos: Iterable[ArtifactInfo], artifacts: ArtifactSet) -> tuple[Absent, ...]:
+    here = {a.name: a for a in artifacts}
+    found = []
+    for info in infos:
+        name = "/".join(p for p in (info.codegen_id, info.target_key, info.file_name) if p)
+        if name not in here:
+            code = f"{name.rpartition('.')[0]}.code"
+            reason = f"linked; its code is {code}" if code in here else "linked in"
+            found.append(Absent(name, info.size, reason))
+    return tuple(found)

@@ -1,0 +1,88 @@
+"""Files of text, JSON, and any bytes."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Iterator
+
+from tensorkiln.artifact import Artifact
+from tensorkiln.base.errors import UserError
+
+_MOST_JSON = 1 << 28
+_WIDTH = 16
+_LINES = 4096  # of a hexdump in one piece
+
+
+def show_json(artifact: Artifact) -> str:
+    """Indented, keys in their order. Raises UserError (code `bad-json`)."""
+    if artifact.size > _MOST_JSON:
+        raise UserError(
+            f"{artifact.size} bytes of JSON are too many to be laid out",
+            code="bad-json",
+            where=artifact.name,
+            hint="--as source shows them as they are",
+        )
+    try:
+        parsed = json.loads(bytes(artifact.view).rstrip(b"\0").decode())
+        return json.dumps(parsed, indent=2, ensure_ascii=False) + "\n"
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f"not valid JSON: {error}",
+            code="bad-json",
+            where=artifact.name,
+            hint="--as hexdump shows any bytes",
+        ) from None
+
+
+def show_source(artifact: Artifact) -> Iterator[str]:
+    """The text as it is. Raises UserError (code `not-text`) at the first byte that is none."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    last = ""
+    try:
+        for chunk in artifact.chunks():
+            piece = decoder.decode(bytes(chunk))
+            last = piece or last
+            yield piece
+        yield decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"it is not text: {error.reason}",
+            code="not-text",
+            where=artifact.name,
+            hint="--as hexdump shows any bytes",
+        ) from None
+    if not last.endswith("\n"):
+        yield "\n"
+
+
+def show_bytes(artifact: Artifact) -> Iterator[str]:
+    """Sixteen bytes a line: where, in hexadecimal, as letters. A run of equal lines is `*`."""
+    at, left, former, starred = 0, b"", b"", False
+    piece: list[str] = []
+    for chunk in artifact.chunks():
+        data = left + bytes(chunk)
+        whole = len(data) // _WIDTH * _WIDTH
+        for start in range(0, whole, _WIDTH):
+            row = data[start : start + _WIDTH]
+            if row != former:
+                piece.append(_bytes_line(at, row))
+            elif not starred:
+                piece.append("*\n")
+            starred = row == former
+            former = row
+            at += _WIDTH
+            if len(piece) >= _LINES:
+                yield "".join(piece)
+                piece = []
+        left = data[whole:]
+    if left:
+        piece.append(_bytes_line(at, left))
+    piece.append(f"{at + len(left):08x}\n")
+    yield "".join(piece)
+
+
+def _bytes_line(at: int, row: bytes) -> str:
+    first, second = row[:8].hex(" "), row[8:].hex(" ")
+    letters = "".join(chr(b) if 32 <= b < 127 else "." for b in row)
+    return f"{at:08x}  {first:<23}  {second:<23}  |{letters}|\n"
