@@ -180,7 +180,7 @@ def added(
         "kernels": [_kernel_json(kernel) for kernel in kernels],
         "artifacts": [_artifact_json(artifact) for artifact in artifacts],
         "dependencies": [asdict(dependency) for dependency in dependencies],
-        "constants": [asdict(constant) for constant in constants],
+        "constants": [_constant_json(constant) for constant in constants],
     }
 
 
@@ -198,7 +198,7 @@ def added_json(
 
 def constants_text(constants: Iterable[ConstantInfo]) -> str:
     """The table of constants as a file beside the weights: one row a line."""
-    rows = ",\n".join(json.dumps(asdict(constant)) for constant in constants)
+    rows = ",\n".join(json.dumps(_constant_json(constant)) for constant in constants)
     return f"[\n{rows}\n]\n"
 
 
@@ -260,6 +260,10 @@ def _kernel_json(kernel: KernelInfo) -> dict[str, object]:
         "class": kernel.kernel_class,
         "workspace_bytes": kernel.workspace_bytes,
     }
+
+
+def _constant_json(constant: ConstantInfo) -> dict[str, object]:
+    return {**asdict(constant), "shape": list(constant.shape)}
 
 
 def _artifact_json(artifact: ArtifactInfo) -> dict[str, object]:

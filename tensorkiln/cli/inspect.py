@@ -150,7 +150,7 @@ def _inside_text(subject: Subject, inspectors: Inspectors, everything: bool) -> 
     parts = [f"inside {subject.path} ({subject.kind})", some(rows, everything) or "  nothing"]
     together = _names(row for row, _ in inspectors.groups(subject.artifacts))
     if together:
-        parts.append(f"--as shows several together: {together}")
+        parts += ["together", columns([("--as", together)])]
     return "\n".join(parts)
 
 

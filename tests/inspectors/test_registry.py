@@ -77,7 +77,8 @@ def test_groups_get_all_artifacts_of_theirs() -> None:
         (BIN, Artifact("npu", "other", "b", b""), Artifact("c", "npu", "c.c", b""))
     )
     table = Inspectors([
-        make_inspector("list", count, codegen_id="npu"), make_inspector("list", count, loader="npu"),
+        make_inspector("list", count, codegen_id="npu"),
+        make_inspector("list", count, loader="npu"),
         make_inspector("none", count, loader="absent"), row("one", suffix=".bin"),
     ])  # fmt: skip
     found = {r.full_name: [a.name for a in given] for r, given in table.groups(artifacts)}

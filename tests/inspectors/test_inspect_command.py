@@ -1,0 +1,204 @@
+"""`kiln inspect` on real files."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from tensorkiln.artifact import ArtifactSet
+from tensorkiln.cli import main
+from tensorkiln.inspectors.text import show_json
+from tests.inspectors.conftest import Forms
+
+
+def inspect(capsys: Any, *argv: object) -> str:
+    assert main(["inspect", *map(str, argv)]) == 0
+    out: str = capsys.readouterr().out
+    return out
+
+
+def refused(capsys: Any, *argv: object) -> str:
+    assert main(["inspect", *map(str, argv)]) == 2
+    err: str = capsys.readouterr().err
+    return err
+
+
+@pytest.mark.parametrize("form", ["library", "folder", "container", "stripped"])
+def test_the_report_names_what_is_inside(forms: Forms, form: str, capsys: Any) -> None:
+    path = getattr(forms, form)
+    out = inspect(capsys, path, "--all")
+    assert f"inside {path} ({form})" in out
+    listed = json.loads(inspect(capsys, path, "--json"))
+    assert listed["kind"] == form
+    for row in listed["artifacts"]:
+        assert f"  {row['name']} " in out
+        assert row["inspectors"][-1] == "artifact.inspect_any_hexdump"
+    table = inspect(capsys, path, "--list")
+    assert "together" in table and "loader.inspect_native_print-signatures" in table
+
+
+def test_an_artifact_in_each_way(forms: Forms, capsys: Any) -> None:
+    artifacts = forms.executable.artifacts
+    header = inspect(capsys, forms.folder, "--artifact", "mlp.h")
+    assert header == artifacts["mlp.h"].text()
+    shown = inspect(capsys, forms.library, "--artifact", "host/metadata.json")
+    assert shown.startswith('{\n  "format": 1,\n')
+    assert json.loads(shown)["library"] == "mlp"
+    dump = inspect(capsys, forms.library, "--artifact", "weights.json", "--as", "hexdump")
+    assert dump.startswith("00000000  5b 0a 7b")
+    long = "artifact.inspect_any_hexdump"
+    assert dump == inspect(capsys, forms.library, "--artifact", "weights.json", "--as", long)
+    lines = inspect(capsys, forms.library, "--artifact", "llvm/linear.code", "--list")
+    assert "artifact.inspect_code_disassemble" in lines
+
+
+def test_several_together_and_each(forms: Forms, capsys: Any) -> None:
+    assert inspect(capsys, forms.library, "--as", "print-signatures").splitlines() == [
+        "graph main(image: float32[batch, 784]) -> logits: float32[batch, 10]  where batch >= 1",
+        "kernel linear_relu  (linear_packed)",
+        "kernel linear_relu_2  (linear_packed)",
+        "kernel linear  (linear_packed)",
+    ]
+    # The entry file among the artifacts says the same.
+    for form in (forms.folder, forms.container):
+        name = "loader.inspect_native_print-signatures"
+        assert inspect(capsys, form, "--as", name) == inspect(
+            capsys, forms.library, "--as", "inspect_native_print-signatures"
+        )
+    assert "linear_relu.body0" in inspect(
+        capsys, forms.library, "--as", "inspect_llvm_list-functions"
+    )
+    each = inspect(capsys, forms.folder, "--as", "symbols")
+    assert [line for line in each.splitlines() if line.startswith("# ")] == [
+        "# llvm/linear_relu.o", "# llvm/linear_relu_2.o", "# llvm/linear.o"
+    ]  # fmt: skip
+    whole = inspect(capsys, forms.library, "--as", "symbols")
+    assert "kiln_executor_run" in whole and not whole.startswith("# ")
+
+
+def test_single_files(forms: Forms, capsys: Any) -> None:
+    for name in ("llvm/linear.o", "host/entry.c", "ir/module.py", "host/weights.json"):
+        path = forms.folder / name
+        out = inspect(capsys, path)
+        artifact = forms.executable.artifacts[name]
+        if name.endswith((".c", ".py")):
+            assert out == artifact.text()
+        if name.endswith(".json"):
+            assert out == show_json(artifact)
+        assert "# " in out or out[0] in "[/i"
+
+
+def test_names_that_are_not_there(forms: Forms, capsys: Any) -> None:
+    err = refused(capsys, forms.library, "--artifact", "linear.o")
+    assert "llvm/linear.code" in err and "--keep" in err
+    assert "'host/weights.bin'" in refused(capsys, forms.library, "--artifact", "host/weight.bin")
+    assert "did you mean 'weights'" in refused(capsys, forms.library, "--as", "weight")
+    assert "no inspector 'weights'" in refused(capsys, forms.stripped, "--as", "weights")
+    assert "'hexdump'" in refused(capsys, forms.library, "--artifact", "weights.bin", "--as", "hex")
+
+
+def test_extract_everything(forms: Forms, tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "out"
+    said = inspect(capsys, forms.library, "--extract", out)
+    assert said == f"{out}: 6 artifact(s), 7 text(s)\n"
+    assert (out / "host/weights.bin").read_bytes() == (
+        forms.folder / "host/weights.bin"
+    ).read_bytes()
+    assert (
+        "vmov" in (out / "llvm/linear.code.dis").read_text()
+        or "mov" in (out / "llvm/linear.code.dis").read_text()
+    )
+    assert "layer1.bias" in (out / "inspect_host_weights.txt").read_text()
+    ElementTree.parse(out / "inspect_host_histograms.svg")
+    assert "main(image" in (out / "inspect_native_print-signatures.txt").read_text()
+    # A folder of artifacts gives itself back, and can be extracted over what was extracted before.
+    inspect(capsys, forms.folder, "--extract", out)
+    assert ArtifactSet.load(out) == forms.executable.artifacts
+    assert not (out / "llvm/linear.code.dis").exists() and (out / "llvm/linear.o.dis").exists()
+
+
+def test_extract_one(forms: Forms, tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "out"
+    inspect(
+        capsys, forms.folder, "--artifact", "llvm/linear.o", "--as", "symbols", "--extract", out
+    )
+    files = {p.relative_to(out).as_posix() for p in out.rglob("*") if p.is_file()}
+    assert files == {"manifest.json", "llvm/linear.o", "llvm/linear.o.symbols.txt"}
+    assert "linear" in (out / "llvm/linear.o.symbols.txt").read_text()
+
+
+def test_extract_leaves_other_files_alone(forms: Forms, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    assert "holds other files" in refused(capsys, forms.library, "--extract", tmp_path)
+    assert "no inspector 'wieghts'" in refused(
+        capsys, forms.library, "--as", "wieghts", "--extract", tmp_path / "new"
+    )
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_extract_says_what_it_leaves_out(
+    forms: Forms, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "capstone", None)
+    assert main(["inspect", str(forms.library), "--extract", str(tmp_path / "out")]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.endswith("6 artifact(s), 4 text(s)\n")
+    assert (
+        captured.err.count("capstone") == 3 and "llvm/linear.code.dis is left out" in captured.err
+    )
+    assert not list((tmp_path / "out").rglob("*.dis"))
+
+
+def test_colours_only_where_they_are_wanted(forms: Forms, capsys: Any) -> None:
+    for argv in ([], ["--as", "weights"], ["--list"], ["--artifact", "metadata.json"]):
+        plain = inspect(capsys, forms.library, *argv)
+        painted = inspect(capsys, forms.library, *argv, "--color", "always")
+        assert "\x1b" not in plain and "\x1b[" in painted
+        from tests.inspectors.screenshot import letters
+
+        assert letters(painted) == plain
+
+
+def test_without_pygments_sources_are_plain(
+    forms: Forms, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pygments", None)
+    shown = inspect(capsys, forms.folder, "--artifact", "entry.c", "--color", "always")
+    assert shown == forms.executable.artifacts["entry.c"].text()
+
+
+def test_no_code_of_a_library_runs(tmp_path: Path) -> None:
+    """Its constructor would leave a file, whatever is asked."""
+    mark, source = tmp_path / "ran", tmp_path / "x.c"
+    meta = json.dumps({
+        "format": 1, "library": "x", "prefix": "x", "cpu_features": [], "weights_bytes": 0,
+        "functions": [], "kernels": [{"symbol": "work", "nodes": []}],
+    })  # fmt: skip
+    quoted = meta.replace('"', '\\"')
+    source.write_text(
+        f'const char meta[] __attribute__((section(".kiln.meta"), used)) = "{quoted}";\n'
+        "#include <stdio.h>\n"
+        "__attribute__((constructor)) static void start(void)"
+        f'{{ FILE *f = fopen("{mark}", "w"); if (f) fclose(f); }}\n'
+        "int work(int x) { return x * 7; }\n"
+    )
+    library = tmp_path / "x.so"
+    command = [sys.executable, "-m", "ziglang", "cc", "-shared", "-fPIC", "-O1", str(source), "-o",
+               str(library)]  # fmt: skip
+    subprocess.run(command, check=True, capture_output=True)
+    for argv in ([], ["--list"], ["--json"], ["--as", "print-signatures"], ["--as", "disassemble"],
+                 ["--artifact", "work.code"], ["--extract", str(tmp_path / "out")]):  # fmt: skip
+        kiln = [sys.executable, "-m", "tensorkiln.cli", "inspect", str(library), *argv]
+        done = subprocess.run(kiln, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert not mark.exists()
+    import ctypes
+
+    ctypes.CDLL(str(library))  # the test can fail
+    assert mark.exists()

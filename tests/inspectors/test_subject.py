@@ -1,0 +1,291 @@
+"""What is in a library, a container, a folder, an archive: the same bytes, and no way out."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tensorkiln.artifact import Artifact, ArtifactSet
+from tensorkiln.artifact.inspect import inspect_library
+from tensorkiln.base.errors import UserError
+from tensorkiln.inspectors import Subject, known_inspectors, open_subject
+from tests.inspectors.conftest import Forms
+
+CODES = {
+    "bad-library", "bad-container", "bad-archive", "bad-metadata", "bad-artifact", "name-clash",
+    "bad-json", "not-text", "unknown-machine", "no-weights", "truncated",
+}  # fmt: skip
+
+
+def names(subject: Subject) -> list[str]:
+    return [a.name for a in subject.artifacts]
+
+
+def test_a_library(forms: Forms) -> None:
+    subject, made = open_subject(forms.library), forms.executable.artifacts
+    assert subject.kind == "library"
+    here = subject.artifacts
+    assert here["host/weights.bin"].view == made["host/weights.bin"].view
+    assert here["host/weights.json"] == made["host/weights.json"]
+    metadata = inspect_library(forms.library)
+    assert json.loads(here["host/metadata.json"].text()) == metadata.metadata.to_json()
+    sizes = {k.symbol: k.code_bytes for k in metadata.kernels}
+    code = {a.file_name.removesuffix(".code"): a.size for a in here if a.codegen_id == "llvm"}
+    assert code == sizes and len(code) == 3
+    assert all(a.view.nbytes == a.size for a in here)
+    # What the compile linked is named, with where to find what became of it.
+    objects = [a.name for a in made if a.file_name.endswith(".o")]
+    assert [a.name for a in subject.absent] == objects
+    assert all("its code is llvm/" in a.reason for a in subject.absent)
+    whole = b"".join(subject.itself.chunks()) if subject.itself else b""
+    assert whole == forms.library.read_bytes()
+
+
+def test_forms_of_one_set(forms: Forms) -> None:
+    for path, kind in ((forms.folder, "folder"), (forms.container, "container")):
+        subject = open_subject(path)
+        assert subject.kind == kind
+        assert subject.artifacts == forms.executable.artifacts
+
+
+def test_the_folder_is_readable(forms: Forms) -> None:
+    """Kernel source, assembly, weights and plan by name."""
+    files = {p.relative_to(forms.folder).as_posix() for p in forms.folder.rglob("*.*")}
+    for kernel in ("linear_relu", "linear_relu_2", "linear"):
+        assert {f"llvm/{kernel}{s}" for s in (".ll", ".s", ".o")} <= files
+        ir = (forms.folder / "llvm" / f"{kernel}.ll").read_text()
+        assert f"define void @{kernel}(" in ir and "target triple" in ir
+        assert f"\n{kernel}:" in (forms.folder / "llvm" / f"{kernel}.s").read_text()
+        assert f"def {kernel}(" in (forms.folder / "ir" / "module.py").read_text()
+    assert {"host/weights.bin", "host/weights.json"} <= files
+    plan = (forms.folder / "host" / "entry.c").read_text()
+    assert plan.index("    linear_relu(") < plan.index("    linear_relu_2(")
+
+
+def test_a_stripped_export(forms: Forms) -> None:
+    subject = open_subject(forms.stripped)
+    assert subject.kind == "stripped"
+    assert set(names(subject)) == {
+        "stripped/mlp.c", "stripped/mlp.h", "kernels/weights.o", "kernels/linear.o",
+        "kernels/linear_relu.o", "kernels/linear_relu_2.o",
+    }  # fmt: skip
+    for artifact in subject.artifacts:
+        assert "".join(known_inspectors().choose(artifact).show(artifact))
+
+
+def test_a_stripped_library_says_less_and_nothing_wrong(forms: Forms, tmp_path: Path) -> None:
+    if shutil.which("strip") is None:
+        pytest.skip("no strip")
+    subprocess.run(["strip", "-o", tmp_path / "s.so", forms.library], check=True)
+    subject = open_subject(tmp_path / "s.so")
+    assert names(subject) == ["host/metadata.json", "host/weights.bin", "host/weights.json"]
+    assert subject.artifacts["weights.bin"].view == forms.executable.artifacts["weights.bin"].view
+    assert {a.reason for a in subject.absent} == {"linked in"}
+
+
+@pytest.fixture(scope="module")
+def archive(forms: Forms, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("archive")
+    objects = sorted((forms.folder / "llvm").glob("*.o"))
+    long = folder / "a-name-that-is-longer-than-sixteen-letters.o"
+    long.write_bytes(objects[0].read_bytes())
+    command = [sys.executable, "-m", "ziglang", "ar", "rcs", str(folder / "all.a")]
+    subprocess.run([*command, *map(str, objects), str(long)], check=True)
+    return folder / "all.a"
+
+
+def test_a_static_library(forms: Forms, archive: Path) -> None:
+    subject = open_subject(archive)
+    assert subject.kind == "archive"
+    expected = {p.name: p.read_bytes() for p in (forms.folder / "llvm").glob("*.o")}
+    long = "a-name-that-is-longer-than-sixteen-letters.o"
+    expected[long] = (archive.parent / long).read_bytes()
+    assert {a.file_name: bytes(a.view) for a in subject.artifacts} == expected
+    listed = subprocess.run([sys.executable, "-m", "ziglang", "ar", "t", str(archive)],
+                            capture_output=True, text=True, check=True).stdout  # fmt: skip
+    assert [a.file_name for a in subject.artifacts] == listed.split()
+
+
+def test_members_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    def member(name: str, content: bytes) -> bytes:
+        head = f"{name:<16}{0:<12}{0:<6}{0:<6}{644:<8}{len(content):<10}`\n".encode()
+        return head + content + b"\n" * (len(content) % 2)
+
+    bsd = b"long name.o\0" + b"four"
+    data = b"!<arch>\n" + member("a.o/", b"one") + member("a.o/", b"two") + member("A.o/", b"3")
+    (tmp_path / "x.a").write_bytes(data + member("#1/12", bsd) + member("__.SYMDEF", b"table"))
+    found = {a.file_name: bytes(a.view) for a in open_subject(tmp_path / "x.a").artifacts}
+    assert found == {"a.o": b"one", "a.2.o": b"two", "A.3.o": b"3", "long name.o": b"four"}
+
+
+def tar(path: Path, members: dict[str, bytes], **kinds: bytes) -> Path:
+    with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as out:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            out.addfile(info, io.BytesIO(content))
+        for name, kind in kinds.items():
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, "/etc/passwd"
+            out.addfile(info)
+    return path
+
+
+def test_a_tar_file(tmp_path: Path) -> None:
+    members = {
+        "lib0.o": b"\x7fELF",
+        "./codegen/host/src/lib.c": b"int x;\n",
+        "metadata.json": b"{}",
+    }
+    path = tar(tmp_path / "m.tar", members, link=tarfile.SYMTYPE, hard=tarfile.LNKTYPE,
+               pipe=tarfile.FIFOTYPE)  # fmt: skip
+    subject = open_subject(path)
+    assert subject.kind == "tar"
+    found = {a.file_name: bytes(a.view) for a in subject.artifacts}
+    assert found == {name.removeprefix("./"): content for name, content in members.items()}
+
+
+@pytest.mark.parametrize("name", ["../out.o", "/etc/out.o", "a/../../out.o", "a\\..\\b.o", "c:x"])
+def test_names_that_lead_out_are_refused(name: str, tmp_path: Path) -> None:
+    path = tar(tmp_path / "m.tar", {name: b"x"})
+    with pytest.raises(UserError) as caught:
+        open_subject(path)
+    assert caught.value.code == "bad-artifact" and "plain" in caught.value.message
+
+
+def test_links_in_folders_are_not_followed_out(forms: Forms, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.o"
+    secret.write_bytes(b"secret")
+    folder = tmp_path / "stripped"
+    (folder / "kernels").mkdir(parents=True)
+    (folder / "kernels" / "evil.o").symlink_to(secret)
+    with pytest.raises(UserError) as caught:
+        open_subject(folder)
+    assert caught.value.code == "unsafe-path"
+
+
+def test_what_cannot_be_inspected(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for place, code in (("sub", "not-inspectable"), ("none", "missing-file"),
+                        ("pipe", "missing-file")):  # fmt: skip
+        with pytest.raises(UserError) as caught:
+            open_subject(tmp_path / place)
+        assert caught.value.code == code and place in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a:b.o", "x .o. ", "noend", "ü.o", ".hidden"])
+def test_files_of_any_name(name: str, forms: Forms, tmp_path: Path) -> None:
+    source = forms.folder / "llvm" / "linear.o"
+    (tmp_path / name).write_bytes(source.read_bytes())
+    subject = open_subject(tmp_path / name)
+    assert subject.kind == "file" and subject.itself is not None
+    assert subject.itself.view == source.read_bytes()
+
+
+def test_a_large_file_stays_on_disk(tmp_path: Path) -> None:
+    """A hexdump of 3 GiB of zeros, and of its end, in little memory."""
+    path = tmp_path / "large.bin"
+    with path.open("wb") as stream:
+        stream.truncate(3 << 30)
+        stream.seek((3 << 30) - 5)
+        stream.write(b"ends!")
+    script = (
+        "import sys, resource\n"
+        "from tensorkiln.inspectors import open_subject, known_inspectors\n"
+        "s = open_subject(sys.argv[1])\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "it = known_inspectors().choose(s.itself).show(s.itself)\n"
+        "n = 0\n"
+        "for piece in it:\n"
+        "    n += 1\n"
+        "    if n == 3: break\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, len(s.artifacts))\n"
+    )
+    path_small = tmp_path / "small.bin"
+    rng = random.Random(1)
+    path_small.write_bytes(rng.randbytes(1 << 20))
+    with path.open("r+b") as stream:
+        stream.write(path_small.read_bytes())
+    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True,
+                          text=True, check=True)  # fmt: skip
+    grown, count = map(int, done.stdout.split())
+    assert grown < 40_000 and count == 1  # KiB
+
+
+# -- damage ------------------------------------------------------------------------------------
+
+
+def look_at_all(path: Path) -> None:
+    """Everything that the inspectors that start no process say of it."""
+    table = known_inspectors()
+    subject = open_subject(path)
+    calls = [(r, a) for a in subject.artifacts for r in table.of(a)]
+    calls += [(r, found) for r, found in table.groups(subject.artifacts)]
+    if subject.itself is not None and subject.kind == "library":
+        calls += [(r, subject.itself) for r in table.of(subject.itself)]
+    for row, given in calls:
+        if row.show.__module__.endswith((".llvm", ".text")) or row.name == "disassemble":
+            continue
+        with contextlib.suppress(UserError):
+            for _ in row.show(given):
+                pass
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Small files of each kind: damage in them hits what matters."""
+    artifacts = ArtifactSet(
+        (Artifact("host", "native", "weights.bin", bytes(64)),
+         Artifact("host", "text", "weights.json", b"[]"), Artifact("a", "b", "c.json", b"{}", "k"))
+    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("small")
+    tarred = tar(folder / "m.tar", {"a.json": b"{}", "b/c.bin": b"12345"}).read_bytes()
+    archived = b"!<arch>\n" + b"".join(
+        f"{name:<48}{len(content):<10}`\n".encode() + content
+        for name, content in (("//", b"a-long-name.o/\n!"), ("/0", b"1234"), ("b.json/", b"{}"))
+    )
+    return {"set": artifacts.to_bytes(), "tar": tarred, "a": archived}
+
+
+@pytest.mark.parametrize("kind", ["set", "tar", "a", "so"])
+def test_damage_is_a_typed_error(
+    kind: str, small: dict[str, bytes], forms: Forms, tmp_path: Path
+) -> None:
+    rng = random.Random(kind)
+    source = forms.library.read_bytes() if kind == "so" else small[kind]
+    table = int.from_bytes(source[0x28:0x30], "little")
+    meta = source.index(b'"format"') if kind == "so" else 0
+    limit = resource.getrlimit(resource.RLIMIT_AS)
+    good = tmp_path / f"good.{kind}"
+    good.write_bytes(source)
+    look_at_all(good)
+    for round_ in range(60 if kind == "so" else 250):
+        damaged = bytearray(source)
+        if round_ % 4 == 0:
+            del damaged[rng.randrange(len(damaged)) :]
+        for _ in range(rng.choice((1, 2, 8))):
+            place = rng.randrange(max(1, len(damaged)))
+            if kind == "so":  # headers, metadata and the tables at the end decide everything
+                place = rng.choice((rng.randrange(64), meta + rng.randrange(2500),
+                                    rng.randrange(table, len(source))))  # fmt: skip
+            if place < len(damaged):
+                damaged[place] = rng.choice((0, 255, ord("9"), rng.randrange(256)))
+        path = tmp_path / f"bad.{kind}"
+        path.write_bytes(damaged)
+        try:
+            look_at_all(path)
+        except UserError as error:
+            assert error.code in CODES, error
+    assert resource.getrlimit(resource.RLIMIT_AS) == limit
