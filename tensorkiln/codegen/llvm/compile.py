@@ -226,7 +226,7 @@ class KernelFiles:
 
     @cached_property
     def _assemblies(self) -> list[str]:
-        return kernel_texts(self._funcs, self._target, "assembly")
+        return _assembled(self._funcs, self._irs, self._target, "assembly")
 
     def _ll(self, i: int) -> str:
         """With what a reader needs to make the same object of it."""
@@ -249,8 +249,12 @@ def kernel_texts(funcs: Sequence[PrimFunc], target: Target, emit: str = "assembl
     from tensorkiln.codegen.llvm.emit import emit_llvm
 
     texts = [emit_llvm(f, target) for f in funcs]
-    if emit == "llvm":
-        return texts
+    return texts if emit == "llvm" else _assembled(funcs, texts, target, emit)
+
+
+def _assembled(
+    funcs: Sequence[PrimFunc], texts: Sequence[str], target: Target, emit: str
+) -> list[str]:
     worker, options = _Worker(), _options(target, emit)
     try:
         named = zip(funcs, texts, strict=True)
