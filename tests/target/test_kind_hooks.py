@@ -78,7 +78,7 @@ def test_a_linker(register: Any, tmp_path: Path) -> None:
 def test_a_generator_for_loops_replaces_ours(register: Any) -> None:
     """It emits what ours would have: the objects of another compile."""
     ours = tk.compile(MODULE)
-    made = [a for a in ours.artifacts if a.codegen_id == "llvm"]
+    made = [a for a in ours.artifacts if a.file_name.endswith(".o")]
     asked: list[str] = []
 
     def generate(target: Target, functions: Any) -> list[Artifact]:
