@@ -2,7 +2,8 @@
 
 Every (model, thread count) is measured in a fresh process that is pinned to as many CPUs as it may
 use threads; inside it the contenders take turns on the same inputs. Times are of one inference
-from Python, NumPy in and out. Results are kept in bench/results.jsonl, from which
+from Python, NumPy in and out. A peer that is missing, fails, ends the process or takes too long is
+a row that says so, and stops nobody else. Results are kept in bench/results.jsonl, from which
 `python -m bench.results` writes bench/RESULTS.md.
 """
 
@@ -11,19 +12,26 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from bench.contenders import OURS
-from bench.measure import CLOCKS
+from bench.measure import CLOCKS, Row
 from bench.models import MODELS
 from bench.peers import PEERS
 from bench.report import result_lines, summary_lines
 from bench.store import ROOT, add, machine
 
+EVERYONE = {OURS.name: OURS, **PEERS}
+COMMAND = (sys.executable, "-m", "bench.measure")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TVM_NUM_THREADS")
 
 
@@ -37,6 +45,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--reps", type=int, default=15, help="least number of turns each")
     parser.add_argument("--seconds", type=float, default=5.0, help="least time per model")
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: of one thread only")
+    parser.add_argument(
+        "--limit", type=float, default=180, help="seconds to compile, and for a first call (180)"
+    )
+    parser.add_argument(
+        "--budget", type=float, default=0,
+        help="minutes after which peers that compile for long are left out; 0: no end (0)",
+    )  # fmt: skip
     parser.add_argument("--lock", default="", help="file to lock while timing")
     options = parser.parse_args(arguments)
     from tests.zoo.registry import EXPORTS
@@ -60,27 +75,98 @@ def _names(parser: argparse.ArgumentParser, kind: str, text: str, known: Any) ->
     return names
 
 
-def measure(spec: dict[str, Any]) -> dict[str, Any]:
-    """Runs `bench.measure` in a fresh process on `threads` CPUs and returns its result."""
+def measure(spec: dict[str, Any], limit: float, left_out: Mapping[str, str] = {}) -> dict[str, Any]:
+    """Runs `bench.measure` in a fresh process on `threads` CPUs and returns its result.
+
+    Whoever takes longer than `limit` seconds to compile or for its first call, or ends the process,
+    is left out of another try, and gets a row that says so; as do those of `left_out`, with the
+    reason.
+    """
+    reasons = dict(left_out)
+    while True:
+        names = [name for name in spec["contenders"] if name not in reasons]
+        result, culprit, reason = attempt(COMMAND, {**spec, "contenders": names}, limit)
+        if result is not None:
+            break
+        if culprit not in names:  # nobody knows who it was
+            result = {"clock": spec["clock"], "rows": []}
+            reasons |= dict.fromkeys(names, reason)
+            break
+        reasons[culprit] = reason
+    rows = {row["name"]: row for row in result["rows"]}
+    for name, reason in reasons.items():
+        who = EVERYONE[name]
+        rows[name] = asdict(Row(name, who.label, who.version(), reason))
+    return {**result, "rows": [rows[name] for name in spec["contenders"]]}
+
+
+def attempt(
+    command: Sequence[str], spec: dict[str, Any], limit: float
+) -> tuple[dict[str, Any] | None, str, str]:
+    """The result of one process, or None, who is to blame, and the reason for its row."""
     threads = spec["threads"]
     cpus = sorted(os.sched_getaffinity(0))[-threads:]
     environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads))}
     environment["KILN_NUM_THREADS"] = str(threads)
     with tempfile.TemporaryDirectory() as folder:
-        spec_path, result_path = Path(folder) / "spec.json", Path(folder) / "result.json"
-        spec_path.write_text(json.dumps(spec), encoding="utf-8")
-        command = [sys.executable, "-m", "bench.measure", str(spec_path), str(result_path)]
-        done = subprocess.run(
-            command,
+        paths = [Path(folder) / f"{name}.json" for name in ("spec", "result", "progress")]
+        paths[0].write_text(json.dumps(spec), encoding="utf-8")
+        process = subprocess.Popen(
+            [*command, *map(str, paths)],
             stdout=sys.stderr,  # peers print a lot
             cwd=ROOT,
             env=environment,
             preexec_fn=lambda: os.sched_setaffinity(0, cpus),
-            check=False,
+            start_new_session=True,  # compilers that a peer started end with it
         )
-        if done.returncode != 0:
-            raise SystemExit(f"{spec['network']}: the measuring process ended {done.returncode}")
-        return json.loads(result_path.read_text(encoding="utf-8"))
+        try:
+            late = _watch(process, paths[2], limit)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        name, work = _progress(paths[2])
+        if late:
+            return None, name, f"not measured: took longer than {limit:.0f} s to {work}"
+        if process.returncode != 0:
+            ended = f"ended the process ({process.returncode}) at: {work or 'start'}"
+            return None, name, f"failed: {ended}"
+        return json.loads(paths[1].read_text(encoding="utf-8")), "", ""
+
+
+def _watch(process: subprocess.Popen[bytes], path: Path, limit: float) -> bool:
+    """Waits for the end, or until one contender's work took longer than `limit`: True."""
+    seen, since = ("", ""), time.monotonic()
+    while True:
+        try:
+            process.wait(timeout=min(1.0, limit / 4))
+            return False
+        except subprocess.TimeoutExpired:
+            now = _progress(path)
+            if now != seen:
+                seen, since = now, time.monotonic()
+            if seen[0] and time.monotonic() - since > limit:
+                return True
+
+
+def _progress(path: Path) -> tuple[str, str]:
+    """Whose turn it is, at what; empty before the first one's."""
+    if not path.exists():
+        return "", ""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    return found["name"], found["work"]
+
+
+def _within(
+    options: argparse.Namespace, contenders: list[str], start: float
+) -> tuple[dict[str, str], float]:
+    """Who is left out since the budget is used up, and the seconds that each may take."""
+    if not options.budget:
+        return {}, options.limit
+    left = options.budget * 60 - (time.monotonic() - start)
+    reason = f"not measured: the budget of {options.budget:g} min was used up"
+    slow = [name for name in contenders if EVERYONE[name].slow] if left <= 0 else []
+    return dict.fromkeys(slow, reason), options.limit if left <= 0 else min(options.limit, left)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -90,7 +176,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     options = parse(arguments)
     contenders = ([] if options.no_ours else [OURS.name]) + options.peers
-    results = []
+    results, start = [], time.monotonic()
     for name in options.models:
         path = str(model_path(name))
         for threads in options.threads:
@@ -104,7 +190,8 @@ def main(arguments: list[str] | None = None) -> None:
                 "clock": options.clock,
                 "lock": options.lock,
             }
-            results.append(add("latency", name, threads, measure(spec)))
+            left_out, limit = _within(options, contenders, start)
+            results.append(add("latency", name, threads, measure(spec, limit, left_out)))
             print("\n".join(result_lines(results[-1])), flush=True)
     print(f"\n{machine()}\n")
     print("\n".join(summary_lines(results)))

@@ -26,13 +26,15 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """`package` is what has to be importable; `prepare` compiles and returns one inference."""
+    """`package` is what has to be importable; `prepare` compiles and returns one inference; those
+    that compile for a minute or more are `slow`."""
 
     name: str
     label: str
     package: str
     distribution: str
     prepare: Callable[[Case, int], Runner]
+    slow: bool = False
 
     def missing(self) -> str:
         """Empty when the package can be imported, else the sentence for the table."""

@@ -109,9 +109,14 @@ def main(arguments: list[str] | None = None) -> None:
             command = [sys.executable, "-m", "bench.memory", "--models", model, "--here", engine]
             environment = {**os.environ, "OMP_NUM_THREADS": "1", "KILN_NUM_THREADS": "1"}
             done = subprocess.run(
-                command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True
+                command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False
             )
-            rows.append(json.loads(done.stdout.splitlines()[-1]))
+            if done.returncode == 0:
+                rows.append(json.loads(done.stdout.splitlines()[-1]))
+            else:
+                label = {OURS.name: OURS, **PEERS}[engine].label
+                status = f"failed: the process ended {done.returncode}"
+                rows.append({"name": engine, "label": label, "status": status})
             print("\n".join(lines(model, rows[-1:])), flush=True)
         add("memory", model, 1, {"rows": rows})
 

@@ -148,8 +148,8 @@ PEERS: dict[str, Contender] = {
     for peer in (
         Contender("ort", "ONNX Runtime", "onnxruntime", "onnxruntime", onnx_runtime),
         Contender("openvino", "OpenVINO", "openvino", "openvino", openvino),
-        Contender("torch", "torch.compile", "torch", "torch", torch_compile),
-        Contender("iree", "IREE", "iree.compiler", "iree-base-compiler", iree),
-        Contender("tvm", "TVM (untuned)", "tvm", "apache-tvm", tvm),
+        Contender("torch", "torch.compile", "torch", "torch", torch_compile, slow=True),
+        Contender("iree", "IREE", "iree.compiler", "iree-base-compiler", iree, slow=True),
+        Contender("tvm", "TVM (untuned)", "tvm", "apache-tvm", tvm, slow=True),
     )
 }

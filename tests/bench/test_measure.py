@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -52,7 +53,8 @@ def test_what_is_missing_or_fails_says_so() -> None:
     assert found["tvm"].status == "not installed (pip install numpy)"
 
 
-def test_a_hopeless_contender_is_called_once() -> None:
+def test_a_hopeless_contender_gets_a_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.measure.FEW", 1)
     calls = []
 
     def slow() -> tuple[np.ndarray, ...]:
@@ -61,7 +63,62 @@ def test_a_hopeless_contender_is_called_once() -> None:
         return (ONES,)
 
     found = rows(contender("ours", lambda: (ONES,)), contender("tvm", slow))
-    assert len(calls) == found["tvm"].count == 1 and found["tvm"].min_ms > 1000
+    assert len(calls) == found["tvm"].count == 2 and found["tvm"].min_ms > 1000
+
+
+def test_what_fails_when_it_runs_says_so() -> None:
+    def broken() -> tuple[np.ndarray, ...]:
+        raise RuntimeError("out of luck")
+
+    found = rows(contender("ours", lambda: (ONES,)), contender("iree", broken))
+    assert found["iree"].status == "failed: RuntimeError: out of luck"
+    assert found["ours"].status == "ok"
+
+
+# Stands for bench.measure: contenders that hang, end the process, or are measured.
+FAKE = """
+import json, os, sys, time
+spec = json.loads(open(sys.argv[1]).read())
+for name in spec["contenders"]:
+    with open(sys.argv[3] + ".part", "w") as file:
+        json.dump({"name": name, "work": "compile"}, file)
+    os.replace(sys.argv[3] + ".part", sys.argv[3])
+    if name == spec.get("hangs"):
+        time.sleep(600)
+    if name == spec.get("ends"):
+        os._exit(3)
+rows = [{"name": name, "status": "ok"} for name in spec["contenders"]]
+open(sys.argv[2], "w").write(json.dumps({"clock": "wall", "rows": rows}))
+"""
+
+
+def test_nobody_stops_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "COMMAND", (sys.executable, "-c", FAKE))
+    names = ["ours", "ort", "iree", "tvm"]
+    spec = {"threads": 1, "clock": "wall", "contenders": names, "hangs": "iree", "ends": "tvm"}
+    result = command.measure(spec, 2.0, {"ort": "not measured: for a reason"})
+    assert [row["name"] for row in result["rows"]] == names
+    statuses = [row["status"] for row in result["rows"]]
+    assert statuses[:2] == ["ok", "not measured: for a reason"]
+    assert statuses[2] == "not measured: took longer than 2 s to compile"
+    assert statuses[3] == "failed: ended the process (3) at: compile"
+
+
+def test_a_process_that_never_begins_is_a_row_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "COMMAND", (sys.executable, "-c", "raise SystemExit(4)"))
+    spec = {"threads": 1, "clock": "wall", "contenders": ["ours", "ort"]}
+    rows = command.measure(spec, 5.0)["rows"]
+    assert [row["status"] for row in rows] == ["failed: ended the process (4) at: start"] * 2
+
+
+def test_the_budget_leaves_out_who_compiles_for_long() -> None:
+    everyone = ["ours", "ort", "torch", "tvm"]
+    options = command.parse(["--budget", "1", "--threads", "1", "--limit", "50"])
+    assert command._within(options, everyone, time.monotonic()) == ({}, 50)
+    left_out, _ = command._within(options, everyone, time.monotonic() - 61)
+    assert list(left_out) == ["torch", "tvm"] and "budget of 1 min" in left_out["tvm"]
+    left_out, limit = command._within(options, everyone, time.monotonic() - 30)
+    assert not left_out and 29 < limit < 31
 
 
 @pytest.mark.parametrize(
