@@ -26,6 +26,7 @@ from tensorkiln.cli.tables import columns, size_text
 from tensorkiln.inspectors import Inspector, Inspectors, Subject, known_inspectors, open_subject
 from tensorkiln.inspectors.extract import extract
 from tensorkiln.inspectors.registry import Shown, unknown_inspector
+from tensorkiln.inspectors.subject import files_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,18 +104,19 @@ def _show(
     painted: bool,
 ) -> None:
     """What one inspector says: of one artifact; of several together; of the whole file; of each."""
-    name, groups = args.inspector, inspectors.groups(chosen)
+    files = files_of(chosen)
+    name, groups = args.inspector, inspectors.groups(files)
     if args.artifact:
-        (artifact,) = chosen
+        (artifact,) = files
         _print(inspectors.choose(artifact, name), artifact, painted)
         return
     pairs: list[tuple[Inspector, object]] = [(r, f) for r, f in groups if r.is_called(name)]
     if not pairs and subject.itself is not None:
         pairs = [(r, subject.itself) for r in inspectors.of(subject.itself) if r.is_called(name)]
     if not pairs:
-        pairs = [(r, a) for a in chosen for r in inspectors.of(a) if r.is_called(name)]
+        pairs = [(r, a) for a in files for r in inspectors.of(a) if r.is_called(name)]
     if not pairs:
-        known = [r for r, _ in groups] + [r for a in chosen for r in inspectors.of(a)]
+        known = [r for r, _ in groups] + [r for a in files for r in inspectors.of(a)]
         raise unknown_inspector(name, known, subject.path)
     for row, given in pairs:
         if len(pairs) > 1:
@@ -144,11 +146,9 @@ def _print_report(text: str, painted: bool) -> None:
 
 def _inside_text(subject: Subject, inspectors: Inspectors, everything: bool) -> str:
     """What can be looked at, and how it is shown."""
-    rows = [
-        (a.name, size_text(a.size), a.loader, inspectors.choose(a).name) for a in subject.artifacts
-    ]
+    rows = [(a.name, size_text(a.size), a.loader, inspectors.choose(a).name) for a in subject.files]
     parts = [f"inside {subject.path} ({subject.kind})", some(rows, everything) or "  nothing"]
-    together = _names(row for row, _ in inspectors.groups(subject.artifacts))
+    together = _names(row for row, _ in inspectors.groups(subject.files))
     if together:
         parts += ["together", columns([("--as", together)])]
     return "\n".join(parts)
@@ -157,14 +157,15 @@ def _inside_text(subject: Subject, inspectors: Inspectors, everything: bool) -> 
 def _list_text(chosen: ArtifactSet, inspectors: Inspectors) -> str:
     """Every artifact with its inspectors, the default first; where there is one artifact, a line
     for each inspector."""
-    groups = inspectors.groups(chosen)
-    if len(chosen) == 1:
-        (artifact,) = chosen
+    files = files_of(chosen)
+    groups = inspectors.groups(files)
+    if len(files) == 1:
+        (artifact,) = files
         rows = [(r.name, r.full_name, r.owner) for r in inspectors.of(artifact)]
         parts = [artifact.name, columns(rows)]
     else:
         parts = ["artifacts"]
-        parts += [columns([(a.name, _names(inspectors.of(a))) for a in chosen]) or "  none"]
+        parts += [columns([(a.name, _names(inspectors.of(a))) for a in files]) or "  none"]
     if groups:
         parts += ["together", columns([(r.name, r.full_name, r.owner) for r, _ in groups])]
     return "\n".join(parts)
@@ -190,8 +191,8 @@ def _json(subject: Subject, chosen: ArtifactSet, inspectors: Inspectors) -> dict
                 "bytes": a.size,
                 "inspectors": [row.full_name for row in inspectors.of(a)],
             }
-            for a in chosen
+            for a in files_of(chosen)
         ],
-        "together": [row.full_name for row, _ in inspectors.groups(chosen)],
+        "together": [row.full_name for row, _ in inspectors.groups(files_of(chosen))],
         "absent": {a.name: a.reason for a in subject.absent},
     }

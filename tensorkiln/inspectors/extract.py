@@ -10,6 +10,7 @@ from tensorkiln.artifact.artifact_set import MANIFEST
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import atomic_dir, resolve_inside
 from tensorkiln.inspectors.registry import Inspector, Inspectors, Shown, unknown_inspector
+from tensorkiln.inspectors.subject import files_of
 
 
 def extract(
@@ -36,10 +37,10 @@ def extract(
             hint="name a folder that is new, empty, or was written by --extract",
         )
     wanted: list[tuple[str, Inspector, object]]
-    wanted = [(f"{a.name}{_writes(row)}", row, a) for a in artifacts for row in inspectors.of(a)]
+    files = files_of(artifacts)
+    wanted = [(f"{a.name}{_writes(row)}", row, a) for a in files for row in inspectors.of(a)]
     wanted += [
-        (f"{row.short_name}{_writes(row)}", row, found)
-        for row, found in inspectors.groups(artifacts)
+        (f"{row.short_name}{_writes(row)}", row, found) for row, found in inspectors.groups(files)
     ]
     chosen = [w for w in wanted if (w[1].is_called(only) if only else w[1].writes)]
     if only and not chosen:

@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tensorkiln.artifact import Artifact, ArtifactSet
+from tensorkiln.artifact import Artifact
 from tensorkiln.base.errors import UserError, nearest
 
 # Text, or pieces of it in order, so that what is larger than memory can be shown.
@@ -113,8 +113,11 @@ class Inspectors:
         found = [row for row in self._rows if not row.of_group and row.takes(artifact)]
         return tuple(sorted(found, key=lambda row: row._rank))
 
-    def groups(self, artifacts: ArtifactSet) -> tuple[tuple[Inspector, tuple[Artifact, ...]], ...]:
-        """The inspectors of several artifacts, each with those of the set that it is for."""
+    def groups(
+        self, artifacts: Iterable[Artifact]
+    ) -> tuple[tuple[Inspector, tuple[Artifact, ...]], ...]:
+        """The inspectors of several artifacts, each with those that it is for."""
+        artifacts = tuple(artifacts)
         rows = [row for row in self._rows if row.of_group]
         pairs = [(row, tuple(a for a in artifacts if row.takes(a))) for row in rows]
         return tuple((row, found) for row, found in pairs if found)

@@ -6,6 +6,7 @@ in the file until they are looked at.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from tensorkiln.artifact import Artifact, ArtifactSet, FileContent, TextContent
 from tensorkiln.artifact.artifact_set import MANIFEST
-from tensorkiln.artifact.elf import elf_of
+from tensorkiln.artifact.elf import Elf, elf_of
 from tensorkiln.artifact.inspect import META_SECTION
 from tensorkiln.artifact.metadata import ArtifactInfo, Metadata, constants_text
 from tensorkiln.base.errors import UserError
@@ -23,6 +24,9 @@ from tensorkiln.inspectors.llvm import BITCODE
 from tensorkiln.inspectors.objects import Function, LinkedCode, functions_of
 
 WEIGHTS_SECTION = ".kiln.weights"
+ARTIFACTS_SECTION = ".kiln.artifacts"
+_ARTIFACTS_HEAD = 64  # of that section: the container's size in 8 bytes, zeros
+_NAME_FIELDS = ("codegen_id", "loader", "file_name", "target_key")
 _MOST_FILES = 100_000
 _NOT_IN_NAMES = str.maketrans(dict.fromkeys('<>:"|?*\\', "_"))
 
@@ -36,6 +40,11 @@ class Absent:
     reason: str
 
 
+def files_of(artifacts: ArtifactSet) -> tuple[Artifact, ...]:
+    """Those that have bytes: all that can come out of a file."""
+    return tuple(a for a in artifacts if isinstance(a, Artifact))
+
+
 @dataclass(frozen=True, slots=True)
 class Subject:
     """A thing to inspect. `kind` is `library`, `container`, `folder`, `stripped`, `archive`, `tar`
@@ -46,6 +55,11 @@ class Subject:
     artifacts: ArtifactSet
     itself: Artifact | None = None
     absent: tuple[Absent, ...] = ()
+
+    @property
+    def files(self) -> tuple[Artifact, ...]:
+        """The artifacts one by one."""
+        return files_of(self.artifacts)
 
 
 def open_subject(path: str | Path) -> Subject:
@@ -72,7 +86,7 @@ def open_subject(path: str | Path) -> Subject:
         members = ar_members(content.view, str(path))
         return Subject(str(path), "archive", _members(place, "archive", members), itself)
     if head[257:262] == b"ustar":
-        return Subject(str(path), "tar", _members(place, "tar", tar_members(place)), itself)
+        return Subject(str(path), "tar", _tar(place), itself)
     return Subject(str(path), "file", ArtifactSet((itself,)), itself)
 
 
@@ -132,6 +146,30 @@ def _members(path: Path, kind: str, members: Iterable[tuple[str, int, int]]) -> 
     return ArtifactSet(tuple(found.values()))
 
 
+def _tar(path: Path) -> ArtifactSet:
+    """What a folder of artifacts would be, when the archive holds one; else its plain files."""
+    members = {name.removeprefix("./"): place for name, *place in tar_members(path)}
+    if MANIFEST not in members:
+        return _members(path, "tar", ((name, at, size) for name, (at, size) in members.items()))
+    where = f"{path}: {MANIFEST}"
+    try:
+        rows = json.loads(bytes(FileContent(path, *members[MANIFEST]).view))["artifacts"]
+        named = [[str(row[field]) for field in _NAME_FIELDS] + [row["sha256"]] for row in rows]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"cannot be read: {error!r}", code="bad-archive", where=where) from None
+    found = []
+    for codegen_id, loader, file_name, target_key, digest in named:
+        name = "/".join(part for part in (codegen_id, target_key, file_name) if part)
+        if name not in members:
+            raise UserError(f"{name!r} is not in the archive", code="bad-archive", where=where)
+        content = FileContent(path, *members[name])
+        artifact = Artifact(codegen_id, loader, file_name, content, target_key)
+        if artifact.sha256 != digest:
+            raise UserError(f"{name!r} is not what was saved", code="bad-archive", where=where)
+        found.append(artifact)
+    return ArtifactSet(tuple(found))
+
+
 # -- libraries ---------------------------------------------------------------------------------
 
 
@@ -157,9 +195,26 @@ def _elf(path: Path, itself: Artifact) -> Subject:
     for symbol, functions in _kernels(functions_of(elf), metadata).items():
         code = LinkedCode(elf, functions)
         found.append(Artifact(makers.get(symbol, "code"), "native", f"{symbol}.code", code))
-    artifacts = ArtifactSet(tuple(found))
-    absent = _absent(metadata.artifacts, artifacts)
+    artifacts = ArtifactSet((*found, *_carried(elf)))
+    absent = _absent(metadata.artifacts, files_of(artifacts))
     return Subject(str(path), "library", artifacts, itself, absent)
+
+
+def _carried(elf: Elf) -> tuple[Artifact, ...]:
+    """The artifacts for loaders that ride in the library, as the container in it says."""
+    section = elf.section(ARTIFACTS_SECTION)
+    if section is None:
+        return ()
+    data = elf.content(section)
+    size = int.from_bytes(data[:8], "little")
+    if size > len(data) - _ARTIFACTS_HEAD:
+        message = f"section {ARTIFACTS_SECTION} does not hold {size} bytes"
+        raise UserError(message, code="bad-library", where=elf.where)
+    try:
+        return files_of(ArtifactSet.from_bytes(data[_ARTIFACTS_HEAD : _ARTIFACTS_HEAD + size]))
+    except UserError as error:
+        where = f"{elf.where}:{ARTIFACTS_SECTION}"
+        raise UserError(error.message, code=error.code, where=where) from None
 
 
 def _kernels(functions: Iterable[Function], metadata: Metadata) -> dict[str, list[Function]]:
@@ -174,7 +229,7 @@ def _kernels(functions: Iterable[Function], metadata: Metadata) -> dict[str, lis
     return found
 
 
-def _absent(infos: Iterable[ArtifactInfo], artifacts: ArtifactSet) -> tuple[Absent, ...]:
+def _absent(infos: Iterable[ArtifactInfo], artifacts: Iterable[Artifact]) -> tuple[Absent, ...]:
     here = {a.name: a for a in artifacts}
     found = []
     for info in infos:

@@ -14,17 +14,23 @@ import sys
 import tarfile
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 
+import tensorkiln as tk
 from tensorkiln.artifact import Artifact, ArtifactSet
 from tensorkiln.artifact.inspect import inspect_library
 from tensorkiln.base.errors import UserError
+from tensorkiln.cli.demo_model import resnet18
 from tensorkiln.inspectors import Subject, known_inspectors, open_subject
+from tensorkiln.inspectors.weights import Weights
 from tests.inspectors.conftest import Forms
 
 CODES = {
     "bad-library", "bad-container", "bad-archive", "bad-metadata", "bad-artifact", "name-clash",
     "bad-json", "not-text", "unknown-machine", "no-weights", "truncated",
+    "container-version", "bad-imports",
 }  # fmt: skip
 
 
@@ -156,6 +162,65 @@ def test_a_tar_file(tmp_path: Path) -> None:
     assert found == {name.removeprefix("./"): content for name, content in members.items()}
 
 
+def test_a_tar_file_of_a_folder(forms: Forms, tmp_path: Path) -> None:
+    """Artifacts keep their makers and loaders, and are checked."""
+    with tarfile.open(tmp_path / "set.tar", "w") as out:
+        out.add(forms.folder, ".")
+    assert open_subject(tmp_path / "set.tar").artifacts.artifacts == (
+        forms.executable.artifacts.artifacts
+    )
+    data = (tmp_path / "set.tar").read_bytes()
+    plan = forms.executable.artifacts["entry.c"].view
+    at = data.index(bytes(plan[:512]))
+    (tmp_path / "set.tar").write_bytes(data[:at] + b"?" + data[at + 1 :])
+    with pytest.raises(UserError, match="'host/entry.c' is not what was saved"):
+        open_subject(tmp_path / "set.tar")
+    for manifest in (b"", b"[]", b'{"artifacts": [{}]}', b"[" * 100_000,
+                     b'{"artifacts": [{"codegen_id": "a", "loader": "a", "file_name": "none.o",'
+                     b' "target_key": "", "sha256": 3}]}'):  # fmt: skip
+        with pytest.raises(UserError) as caught:
+            open_subject(tar(tmp_path / "bad.tar", {"manifest.json": manifest}))
+        assert caught.value.code == "bad-archive" and "manifest.json" in caught.value.where
+
+
+def library_with(sections: dict[str, bytes], folder: Path) -> Path:
+    """A shared library that holds these sections."""
+    lines = [
+        f'__attribute__((section("{name}"), used)) static const unsigned char s{i}[] = '
+        f"{{{','.join(map(str, content))}}};\n"
+        for i, (name, content) in enumerate(sections.items())
+    ]
+    (folder / "x.c").write_text("".join(lines) + "int work(int x) { return x; }\n")
+    command = [sys.executable, "-m", "ziglang", "cc", "-shared", "-fPIC", str(folder / "x.c"),
+               "-o", str(folder / "x.so")]  # fmt: skip
+    subprocess.run(command, check=True, capture_output=True)
+    return folder / "x.so"
+
+
+def test_artifacts_for_loaders_ride_in_a_library(tmp_path: Path) -> None:
+    meta = {"format": 1, "library": "x", "prefix": "x", "cpu_features": [], "weights_bytes": 0,
+            "functions": []}  # fmt: skip
+    carried = ArtifactSet(
+        (
+            Artifact("npu", "npu", "stream.bin", b"1234", "fpga0"),
+            Artifact("npu", "npu", "t.json", b"[]"),
+        )
+    )
+    data = carried.to_bytes()
+    section = len(data).to_bytes(8, "little") + bytes(56) + data
+    sections = {".kiln.meta": json.dumps(meta).encode(), ".kiln.artifacts": section}
+    subject = open_subject(library_with(sections, tmp_path))
+    assert subject.kind == "library"
+    assert names(subject) == ["host/metadata.json", "npu/fpga0/stream.bin", "npu/t.json"]
+    assert subject.artifacts["stream.bin"] == carried["stream.bin"]
+    for bad, code in ((section[:-1] + b"?", "bad-container"), (b"\xff" * 80, "bad-library"),
+                      (b"", "bad-library")):  # fmt: skip
+        path = library_with(sections | {".kiln.artifacts": bad or b"1"}, tmp_path)
+        with pytest.raises(UserError) as caught:
+            open_subject(path)
+        assert caught.value.code == code and "x.so" in caught.value.where
+
+
 @pytest.mark.parametrize("name", ["../out.o", "/etc/out.o", "a/../../out.o", "a\\..\\b.o", "c:x"])
 def test_names_that_lead_out_are_refused(name: str, tmp_path: Path) -> None:
     path = tar(tmp_path / "m.tar", {name: b"x"})
@@ -222,6 +287,36 @@ def test_a_large_file_stays_on_disk(tmp_path: Path) -> None:
                           text=True, check=True)  # fmt: skip
     grown, count = map(int, done.stdout.split())
     assert grown < 40_000 and count == 1  # KiB
+
+
+@pytest.mark.slow
+def test_the_folder_of_resnet18_is_readable(tmp_path: Path) -> None:
+    """A person finds kernel source, assembly, weights and plan by name."""
+    model = tmp_path / "resnet18.onnx"
+    onnx.save(resnet18(), model)
+    executable = tk.compile(tk.frontend.from_onnx(model))
+    executable.artifacts.save(tmp_path / "folder")
+    files = {p.relative_to(tmp_path / "folder").as_posix()
+             for p in (tmp_path / "folder").rglob("*") if p.is_file()}  # fmt: skip
+    program = (tmp_path / "folder/ir/module.py").read_text()
+    plan = (tmp_path / "folder/host/entry.c").read_text()
+    nodes = set()
+    for kernel in executable.kernels:
+        assert {f"llvm/{kernel.symbol}{s}" for s in (".o", ".ll", ".s")} <= files
+        assert f"    def {kernel.symbol}(" in program
+        assert f"\n    {kernel.symbol}(" in plan
+        nodes |= set(kernel.nodes)
+    assert all(node in plan for node in nodes) and len(nodes) > 20
+    rest = {f for f in files if not f.startswith("llvm/")}
+    assert {"manifest.json", "ir/module.py", "host/entry.c", "host/weights.bin",
+            "host/weights.json"} <= rest and len(rest) <= 9  # fmt: skip
+    # Every convolution of the model, by its name, with the shape and type of its weights.
+    subject = open_subject(tmp_path / "folder")
+    weights = Weights([a for a in subject.artifacts if a.codegen_id == "host"])
+    model_weights = {i.name for i in onnx.load(model).graph.initializer if "weight" in i.name}
+    named = {row.name.removesuffix(".transpose") for row in weights.rows}
+    assert len(named & model_weights) >= 20
+    assert all(np.isfinite(weights.statistics(row).std) for row in weights.rows)
 
 
 # -- damage ------------------------------------------------------------------------------------
