@@ -91,12 +91,14 @@ def open_subject(path: str | Path) -> Subject:
 
 
 def _file_name(path: Path, head: bytes) -> str:
-    """The file's name as that of an artifact, with the suffix of what it holds if it has none."""
+    """The file's name as that of an artifact, with a suffix that says what its first bytes do."""
     name = path.name.translate(_NOT_IN_NAMES).rstrip(". ") or "file"
-    if "." in name:
-        return name
-    known = {b"\x7fELF": ".o", AR_MAGIC: ".a", BITCODE[0]: ".bc", BITCODE[1]: ".bc"}
-    return name + next((s for magic, s in known.items() if head.startswith(magic)), "")
+    own: tuple[str, ...] = ()
+    if head.startswith(b"\x7fELF"):
+        own = (".o", ".so") if head[16:18] in (b"\1\0", b"\0\1") else (".so", ".o")
+    elif head.startswith(BITCODE):
+        own = (".bc",)
+    return name if not own or name.lower().endswith(own) else name + own[0]
 
 
 # -- folders and archives ----------------------------------------------------------------------

@@ -250,13 +250,15 @@ def test_what_cannot_be_inspected(tmp_path: Path) -> None:
         assert caught.value.code == code and place in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["a:b.o", "x .o. ", "noend", "ü.o", ".hidden"])
+@pytest.mark.parametrize("name", ["a:b.o", "x .o. ", "noend", "ü.o", ".hidden", "x.so.6"])
 def test_files_of_any_name(name: str, forms: Forms, tmp_path: Path) -> None:
     source = forms.folder / "llvm" / "linear.o"
     (tmp_path / name).write_bytes(source.read_bytes())
     subject = open_subject(tmp_path / name)
     assert subject.kind == "file" and subject.itself is not None
     assert subject.itself.view == source.read_bytes()
+    # What it holds decides how it is shown.
+    assert known_inspectors().choose(subject.itself).name == "disassemble"
 
 
 def test_a_large_file_stays_on_disk(tmp_path: Path) -> None:
