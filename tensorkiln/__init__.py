@@ -20,7 +20,8 @@ from tensorkiln.base.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from tensorkiln import external, frontend, inspectors, runtime, script
-    from tensorkiln.executable import Executable
+    from tensorkiln.artifact import Artifact, ArtifactSet, InMemoryArtifact
+    from tensorkiln.executable import Executable, export_library, load_artifacts
     from tensorkiln.ir.module import IRModule
     from tensorkiln.pipeline import check, compile
     from tensorkiln.report import explain
@@ -30,33 +31,43 @@ if TYPE_CHECKING:
 
 # public name -> where it lives
 _PUBLIC = {
+    "Artifact": "tensorkiln.artifact:Artifact",
+    "ArtifactSet": "tensorkiln.artifact:ArtifactSet",
     "Executable": "tensorkiln.executable:Executable",
+    "InMemoryArtifact": "tensorkiln.artifact:InMemoryArtifact",
     "IRModule": "tensorkiln.ir.module:IRModule",
     "Target": "tensorkiln.target:Target",
     "check": "tensorkiln.pipeline:check",
     "compile": "tensorkiln.pipeline:compile",
     "cpu": "tensorkiln.runtime.device:cpu",
     "explain": "tensorkiln.report:explain",
+    "export_library": "tensorkiln.executable:export_library",
     "external": "tensorkiln.external",
     "frontend": "tensorkiln.frontend",
     "inspectors": "tensorkiln.inspectors",
+    "load_artifacts": "tensorkiln.executable:load_artifacts",
     "nd": "tensorkiln.runtime.nd",
     "runtime": "tensorkiln.runtime",
     "script": "tensorkiln.script",
 }
 
 __all__ = [
+    "Artifact",
+    "ArtifactSet",
     "Executable",
     "IRModule",
+    "InMemoryArtifact",
     "Target",
     "__version__",
     "check",
     "compile",
     "cpu",
     "explain",
+    "export_library",
     "external",
     "frontend",
     "inspectors",
+    "load_artifacts",
     "nd",
     "runtime",
     "script",

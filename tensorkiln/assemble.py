@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tensorkiln.artifact import Artifact, ArtifactSet, TextContent
@@ -16,15 +17,19 @@ from tensorkiln.codegen.call_plan import (
     sizes_read,
     tensor_host_function,
 )
-from tensorkiln.codegen.host_c import entry_c, header_h
+from tensorkiln.codegen.host_c import entry_c, exported_symbols, header_h
 from tensorkiln.codegen.host_function import HostFunction, c_name
+from tensorkiln.codegen.import_c import imports_c
+from tensorkiln.codegen.system_lib_c import check_prefix, system_lib_c
 from tensorkiln.codegen.weights import WeightArena, WeightsContent
 from tensorkiln.executable import Executable
-from tensorkiln.external import External
+from tensorkiln.external import Emitted, External
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.planned import planned_graph
 from tensorkiln.ir.text.printer import print_module
-from tensorkiln.link.shared import Fcompile
+from tensorkiln.link.artifacts import LINK_PLAN, LOADER_EXPORTS, LinkPlan, rides
+from tensorkiln.link.jit_objects import for_jit
+from tensorkiln.link.shared import RUNTIME_EXPORTS, Fcompile
 from tensorkiln.target import Target
 
 if TYPE_CHECKING:
@@ -36,12 +41,16 @@ def assemble(
     target: Target,
     cpu: Target,
     externals: Sequence[External],
-    code: Sequence[Artifact],
+    code: Emitted,
     texts: Sequence[Artifact],
     linker: Fcompile | str | None,
+    system_lib_prefix: str | None = None,
 ) -> Executable:
     """Code of the kernels, entry file, header and weights become one Executable. `texts` are files
-    for people, which nothing else is made of."""
+    for people, which nothing else is made of.
+
+    With `system_lib_prefix` its C entries begin with that instead of the library's name.
+    """
     arena = WeightArena()
     functions: list[HostFunction] = [
         graph_host_function(f, mod, arena) for f in mod.graphs if not f.is_private
@@ -50,6 +59,9 @@ def assemble(
         tensor_host_function(f, f.name, sizes_read(f)) for f in mod.prim_funcs if f.public
     ]
     outer = _outer_code(mod, arena)
+    functions = [_fallible(f, code.fallible) for f in functions]
+    if outer is not None:
+        outer = replace(outer, helpers=tuple(_fallible(f, code.fallible) for f in outer.helpers))
     if not functions and outer is None:
         raise UserError(
             "the module has no public function",
@@ -58,7 +70,8 @@ def assemble(
             hint="a function without private=True is public",
         )
     name = c_name(mod.name)
-    artifacts = list(code)
+    prefix = check_prefix(system_lib_prefix).rstrip("_") if system_lib_prefix is not None else name
+    artifacts = list(code.artifacts)
     if arena.size:
         artifacts.append(Artifact("host", "native", "weights.bin", WeightsContent(arena)))
     infos = _kernel_infos(mod)
@@ -67,30 +80,55 @@ def assemble(
     metadata = added_json(
         VERSION, target.to_json(), infos, artifact_infos(artifacts), needs, arena.constants
     )
+    loaded = any(rides(group) for group in code.artifacts.groups())
     entry = entry_c(
         functions,
         library_name=name,
         weights_size=arena.size,
         metadata_json=metadata,
         cpu_features=cpu.required_features,
-        prefix=name,
+        prefix=prefix,
         outer=outer,
+        imports=loaded,
     )
     say(SOURCES, f"entry.c\n{entry}")
     outers = outer.names if outer else ()
-    header = header_h(functions, library_name=name, prefix=name, outers=outers)
+    header = header_h(functions, library_name=name, prefix=prefix, outers=outers)
     if arena.size:
         table = constants_text(arena.constants)
         artifacts.append(Artifact("host", "text", "weights.json", table.encode()))
+    libraries = tuple(dict.fromkeys(x for e in used for x in e.libraries))
+    shown = exported_symbols(functions, prefix=prefix, outer=outer)
+    plan = LinkPlan(name, cpu.mtriple, shown, libraries, prefix, system_lib_prefix or "")
     artifacts += [
         Artifact("host", "native", "entry.c", entry.encode()),
+        *_link_files(mod, code, plan, loaded),
         Artifact("host", "header", f"{name}.h", header.encode()),
         Artifact("ir", "text", "module.py", TextContent(lambda: print_module(mod))),
         *texts,
     ]
-    libraries = tuple(dict.fromkeys(x for e in used for x in e.libraries))
-    made = ArtifactSet(tuple(artifacts))
-    return Executable(made, target, tuple(functions), name, mod, infos, libraries, linker, outer)
+    if target.kind == "llvmjit":
+        artifacts = for_jit(artifacts, cpu.mtriple)
+    made = ArtifactSet(tuple(artifacts), code.artifacts.imports)
+    return Executable(made, target, tuple(functions), name, mod, infos, linker, outer)
+
+
+def _link_files(mod: IRModule, code: Emitted, plan: LinkPlan, loaded: bool) -> Iterator[Artifact]:
+    """What the entry file does not hold: kernels of loaders' modules, the announcement of a library
+    that is linked into a program, and what the linker is told."""
+    if code.imported:
+        yield Artifact("host", "native", "imports.c", imports_c(mod, code.imported).encode())
+    if plan.system_lib_prefix:
+        listed = [*RUNTIME_EXPORTS, *(LOADER_EXPORTS if loaded else ()), *plan.exports]
+        announced = system_lib_c(plan.system_lib_prefix, tuple(dict.fromkeys(listed)))
+        yield Artifact("host", "native", "system_lib.c", announced.encode())
+    yield Artifact("host", "native", LINK_PLAN, plan.to_bytes())
+
+
+def _fallible(function: HostFunction, kernels: Collection[str]) -> HostFunction:
+    """The function with a look after each call of a kernel that a device has a part in."""
+    calls = tuple(replace(c, may_fail=True) if c.symbol in kernels else c for c in function.calls)
+    return replace(function, calls=calls) if calls != function.calls else function
 
 
 def _outer_code(mod: IRModule, arena: WeightArena) -> OuterCode | None:

@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tensorkiln.artifact import Artifact, ArtifactSet, Content
+from tensorkiln.artifact import Artifact, ArtifactSet
 from tensorkiln.artifact.metadata import KernelInfo
-from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
-from tensorkiln.codegen.host_c import exported_symbols, required_features
+from tensorkiln.artifact.tar import write_tar
+from tensorkiln.base.errors import InternalError, UnsupportedError, UserError, nearest
+from tensorkiln.codegen.host_c import required_features
 from tensorkiln.codegen.host_function import HostFunction
 from tensorkiln.ir.expr import CallExtern
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
-from tensorkiln.link.shared import Fcompile, link_shared
+from tensorkiln.link.artifacts import (
+    LOADER_EXPORTS,
+    WEIGHTS,
+    LinkPlan,
+    container_object,
+    link_artifacts,
+    rides,
+    source_name,
+)
+from tensorkiln.link.shared import RUNTIME_EXPORTS, Fcompile
+from tensorkiln.link.static import link_static
+from tensorkiln.link.weights_object import PAD
 from tensorkiln.target import Target, cpu_target
 
 if TYPE_CHECKING:
     from tensorkiln.codegen.outer_c import OuterCode
+    from tensorkiln.runtime.device import Device
     from tensorkiln.runtime.module import Module, TensorFunction
+    from tensorkiln.runtime.native import Image
 
 
 @contextmanager
@@ -49,14 +62,113 @@ def _externs_named(mod: IRModule) -> Iterator[None]:
         ) from error
 
 
-def _source_name(a: Artifact) -> str:
-    """What a C source is called among all others when it is compiled."""
-    return a.file_name if a.codegen_id == "host" else a.name.replace("/", "_")
+def export_library(
+    artifacts: ArtifactSet,
+    file_name: str | Path,
+    fcompile: Fcompile | str | None = None,
+    workspace_dir: str | Path | None = None,
+    addons: Sequence[Path | bytes] = (),
+    exports: Sequence[str] = (),
+) -> Path:
+    """Make one file of the artifacts of a compile, such as `ArtifactSet.load` gives.
+
+    As `Executable.export_library`.
+    """
+    path = Path(file_name)
+    if path.suffix == ".tar":
+        return write_tar(artifacts, path)
+    link = {".so": link_artifacts, ".a": link_static, ".o": link_static}.get(path.suffix)
+    if link is None:
+        raise _suffix_error(path)
+    return link(
+        artifacts,
+        path,
+        fcompile=fcompile,
+        workspace_dir=workspace_dir,
+        addons=addons,
+        exports=exports,
+    )
 
 
-def _weights_of(artifacts: ArtifactSet) -> Content | None:
-    """The weights, None without any."""
-    return next((a.content for a in artifacts if a.file_name == "weights.bin"), None)
+def load_artifacts(
+    artifacts: ArtifactSet, devices: Device | Sequence[Device] | None = None
+) -> Module:
+    """Load the artifacts of a compile in this process, the way an exported library is loaded.
+
+    `runtime/load.py` is the road, step by step. UserErrors are those of `export_library` and
+    `load_module`.
+    """
+    from tensorkiln.runtime import load
+
+    return load.load_artifacts(artifacts, devices, link=_link_here)
+
+
+def _link_here(
+    artifacts: ArtifactSet, folder: Path, fcompile: Fcompile | str | None = None
+) -> Path | Image:
+    plan = LinkPlan.of(artifacts)
+    if any(a.loader == "llvmjit" for a in artifacts):
+        return _linked_in_memory(artifacts, plan)
+    path = folder / f"{plan.name}.so"
+    return link_artifacts(artifacts, path, fcompile=fcompile, in_memory=True)
+
+
+def _linked_in_memory(artifacts: ArtifactSet, plan: LinkPlan) -> Image:
+    """Bitcode, objects and weights of target `llvmjit`, as a library that is no file."""
+    import ctypes
+    import json
+
+    import numpy as np
+
+    from tensorkiln.codegen.llvm.jit import link_in_memory
+    from tensorkiln.runtime.library_file import LibraryFile
+    from tensorkiln.runtime.native import Image
+
+    own = [a for a in artifacts if isinstance(a, Artifact) and a.loader == "llvmjit"]
+    carries = any(rides(group) for group in artifacts.groups())
+    objects = [bytes(a.view) for a in own if a.file_name.endswith(".o")]
+    objects.append(b"".join(container_object(artifacts, plan.triple)))  # if only its root
+    weights = next((a.view for a in own if a.file_name == WEIGHTS), memoryview(b""))
+    memory = np.zeros(len(weights) + PAD + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    memory[start : start + len(weights)] = np.frombuffer(weights, np.uint8)
+    code = link_in_memory(
+        [(a.name, bytes(a.view)) for a in own if a.file_name.endswith(".bc")],
+        objects,
+        [*RUNTIME_EXPORTS, *plan.exports, *(LOADER_EXPORTS if carries else ())],
+        {"kiln_weights": memory.ctypes.data + start} if len(weights) else {},
+    )
+    read_metadata = ctypes.CFUNCTYPE(ctypes.c_char_p)(code.addresses["kiln_metadata"])
+    metadata = json.loads(read_metadata() or b"{}")
+    file = LibraryFile(
+        Path(f"<{plan.name} in memory>"),
+        plan.triple.partition("-")[0],
+        metadata,
+        (0, 0) if carries else None,
+    )
+
+    def unload(kept: object = memory) -> None:
+        """The weights go with the code that reads them."""
+        code.unload()
+
+    return Image(file, code.addresses, unload)
+
+
+_SYSTEMS = {".dylib": "macOS", ".dll": "Windows", ".wasm": "WebAssembly"}
+
+
+def _suffix_error(path: Path) -> Exception:
+    if path.suffix in _SYSTEMS:
+        return UnsupportedError(
+            f"cannot export {path.name!r}: no libraries for {_SYSTEMS[path.suffix]} yet",
+            hint="a name ending in .so, .a, .o or .tar, for Linux",
+        )
+    near = nearest(path.suffix, (".so", ".a", ".o", ".tar")) if path.suffix else ""
+    return UserError(
+        f"cannot export {path.name!r}: expected a name ending in .so, .a, .o or .tar",
+        code="unknown-suffix",
+        hint=near or f"did you mean {path.with_suffix('.so').name!r}?",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +184,7 @@ class Placement:
 @dataclass(slots=True)
 class Executable:
     """What `compile` returns. `module` is the lowered IR that the kernels were generated from;
-    `libraries` are arguments of the linker that externals ask for, `linker` is the target's."""
+    `linker` is the target's."""
 
     artifacts: ArtifactSet
     target: Target
@@ -80,21 +192,29 @@ class Executable:
     name: str
     module: IRModule
     kernels: tuple[KernelInfo, ...] = ()
-    libraries: tuple[str, ...] = ()
     linker: Fcompile | str | None = None
     outer: OuterCode | None = None
     _loaded: Module | None = field(default=None, repr=False)
-    _folder: tempfile.TemporaryDirectory[str] | None = field(default=None, repr=False)
 
-    def jit(self, fcompile: Fcompile | str | None = None) -> Module:
+    def jit(
+        self,
+        fcompile: Fcompile | str | None = None,
+        devices: Device | Sequence[Device] | None = None,
+    ) -> Module:
         """Link into a temporary library and load it: the very road an exported one takes."""
-        from tensorkiln.runtime import load_module
+        from tensorkiln.runtime import load
 
         if self._loaded is None or self._loaded.library.closed:
-            self._folder = tempfile.TemporaryDirectory(prefix="kiln-jit-")
-            path = Path(self._folder.name) / f"{self.name}.so"
-            self._loaded = load_module(self.export_library(path, fcompile=fcompile))
+            self._loaded = load.load_artifacts(
+                self.artifacts, devices, link=lambda a, folder: self._link(a, folder, fcompile)
+            )
         return self._loaded
+
+    def _link(
+        self, artifacts: ArtifactSet, folder: Path, fcompile: Fcompile | str | None
+    ) -> Path | Image:
+        with _externs_named(self.module):
+            return _link_here(artifacts, folder, fcompile or self.linker)
 
     def __getitem__(self, name: str) -> TensorFunction:
         return self.jit()[name]
@@ -107,36 +227,18 @@ class Executable:
         addons: Sequence[Path | bytes] = (),
         exports: Sequence[str] = (),
     ) -> Path:
-        """Link everything into one shared library `file_name` and return its path.
+        """Make one file of everything and return its path. The suffix says what:
 
-        `fcompile` is a compiler command or a callable (output, files, options); `addons` are
-        further object files; `workspace_dir` keeps every intermediate file; `exports` are further
-        symbols to show, such as those of kernels. The library appears whole or not at all. Raises
-        UserError for a suffix other than .so.
+        `.so` a shared library; `.a` an archive and `.o` an object, for programs that link it in;
+        `.tar` the artifacts, unlinked. `fcompile` is a compiler command or, for `.so`, a callable
+        (output, files, options); `addons` are further object files; `workspace_dir` keeps every
+        intermediate file; `exports` are further symbols to show, such as those of kernels. The
+        file appears whole or not at all. Raises UserError for other suffixes, UnsupportedError
+        for those of other systems.
         """
-        path = Path(file_name)
-        if path.suffix != ".so":
-            raise UserError(
-                f"cannot export {path.name!r}: expected a name ending in .so",
-                code="unknown-suffix",
-                hint=f"did you mean {path.with_suffix('.so').name!r}?",
-            )
-        objects = [a.view for a in self.artifacts if a.file_name.endswith(".o")]
-        sources = {_source_name(a): a.text() for a in self.artifacts if a.file_name.endswith(".c")}
         with _externs_named(self.module):
-            return link_shared(
-                [*objects, *addons],
-                sources,
-                _weights_of(self.artifacts),
-                path,
-                triple=cpu_target(self.target).mtriple,
-                exports=[
-                    *exported_symbols(self.functions, prefix=self.name, outer=self.outer),
-                    *exports,
-                ],
-                libraries=self.libraries,
-                fcompile=fcompile or self.linker,
-                workspace_dir=workspace_dir,
+            return export_library(
+                self.artifacts, file_name, fcompile or self.linker, workspace_dir, addons, exports
             )
 
     def export_stripped(self, folder: str | Path) -> Path:
@@ -163,13 +265,14 @@ class Executable:
                 code="nothing-to-export",
                 hint="export_library(); tensor programs allocate nothing",
             )
-        prefix, weights = self.name, _weights_of(self.artifacts)
-        code = [a for a in self.artifacts if a.codegen_id not in ("host", "ir")]
+        prefix = self.name
+        weights = next((a for a in self.artifacts.plain if a.file_name == WEIGHTS), None)
+        code = [a for a in self.artifacts.plain if a.codegen_id not in ("host", "ir")]
         kernels = [k.symbol for k in self.kernels]
         symbols = {k: kernel_prefix(prefix) + k for k in kernels}
         symbols["kiln_parallel_for"] = f"{prefix}_parallel_for"
         features = required_features(cpu_target(self.target).required_features)
-        size = sum(a.size for a in self.artifacts if a.file_name == "weights.bin")
+        size = weights.size if weights else 0
         return write_stripped(
             folder,
             texts={
@@ -177,16 +280,16 @@ class Executable:
                 f"{prefix}.h": stripped_h(graphs, prefix=prefix, features=features),
             },
             objects={a.file_name: a.view for a in code if a.file_name.endswith(".o")},
-            sources={_source_name(a): a.text() for a in code if a.file_name.endswith(".c")},
+            sources={source_name(a): a.text() for a in code if a.file_name.endswith(".c")},
             symbols=symbols,
-            weights=weights,
+            weights=weights.content if weights else None,
             weights_symbol=f"{prefix}_weights_data",
             triple=cpu_target(self.target).mtriple,
         )
 
     def header(self) -> str:
         """The generated C header."""
-        return next(a.text() for a in self.artifacts if a.loader == "header")
+        return self.artifacts[f"{self.name}.h"].text()
 
     def placement(self) -> tuple[Placement, ...]:
         """Where each kernel runs and by which kernel class."""

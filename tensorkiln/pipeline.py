@@ -12,21 +12,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tensorkiln import frontend
-from tensorkiln.artifact import Artifact
+from tensorkiln.artifact import Artifact, ArtifactSet
 from tensorkiln.assemble import assemble
 from tensorkiln.base.cache import user_cache
 from tensorkiln.base.config import Config, read_config
-from tensorkiln.base.errors import InternalError, Issue, UnsupportedError, UserError
+from tensorkiln.base.errors import InternalError, Issue, UserError
 from tensorkiln.base.progress import Progress
 from tensorkiln.codegen.llvm.compile import KernelFiles, compile_kernels, known_objects
 from tensorkiln.codegen.lowered import require_cpu_programs, require_lowered
+from tensorkiln.codegen.system_lib_c import check_prefix
 from tensorkiln.executable import Executable
-from tensorkiln.external import (
-    External,
-    PartitionExternals,
-    checked_artifacts,
-    emit_externals,
-)
+from tensorkiln.external import Emitted, External, PartitionExternals, checked, emit_externals
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.verify import verify
 from tensorkiln.link.shared import Fcompile
@@ -215,6 +211,8 @@ def compile(
     runs nothing and expects the module to be lowered already; a pass, or a list of passes, replaces
     the automatic one. `externals` are code generators that get what they support, the first one
     first, before those of the kind. `instruments` watch every pass (`tensorkiln.passes`).
+    With `system_lib_prefix` (`"net_"`) the library can be one of several that are linked into a
+    program: export it to a name ending in .a or .o (docs/artifacts.md).
     Raises UserError, UnsupportedError (all issues at once), InternalError.
     """
     if not isinstance(mod, IRModule):
@@ -224,8 +222,10 @@ def compile(
             hint="tk.frontend.from_onnx reads a model file",
         )
     if system_lib_prefix is not None:
-        raise UnsupportedError("system_lib_prefix: static system libraries are not built yet")
+        check_prefix(system_lib_prefix)
     asked = Target("native") if target is None else Target(target)
+    if asked.kind == "llvmjit" and cpu_target(asked).is_baseline:  # it runs here, or nowhere
+        asked = Target({**Target("native").to_json(), "kind": "llvmjit"})
     plan = plan_for(asked, externals, relax_pipeline, tir_pipeline)
     cpu = plan.cpu
     if cpu.is_baseline:
@@ -242,14 +242,23 @@ def compile(
     progress.phase("lower kernels")
     mod = runner.run(mod, "tir", plan.tir)
     mod = runner.run(mod, "pre_codegen", plan.last)
-    known = known_objects(mod.prim_funcs, cpu, user_cache())
+    in_memory = plan.target.kind == "llvmjit"  # its kernels stay bitcode
+    known = known_objects(mod.prim_funcs, cpu, None if in_memory else user_cache())
     require_lowered(mod)
     emitted = emit_externals(mod, plan.externals)
     progress.phase("compile kernels", len(mod.prim_funcs))
-    kernels, texts = _kernels(mod, plan, known, config, progress)
+    code, texts = _kernels(mod, plan, known, config, progress)
     progress.phase("pack weights")
-    code = (*kernels, *emitted)
-    return assemble(mod, plan.target, plan.cpu, plan.externals, code, texts, plan.linker)
+    return assemble(
+        mod,
+        plan.target,
+        plan.cpu,
+        plan.externals,
+        code.add(emitted),
+        texts,
+        plan.linker,
+        system_lib_prefix,
+    )
 
 
 def _require_well_formed(mod: IRModule, known: dict[int, object]) -> None:
@@ -269,22 +278,27 @@ def check(model: object, target: Target | str | None = None) -> tuple[Issue, ...
 
 def _kernels(
     mod: IRModule, plan: Plan, known: dict[str, bytes], config: Config, progress: Progress
-) -> tuple[Sequence[Artifact], list[Artifact]]:
+) -> tuple[Emitted, list[Artifact]]:
     """Code for the PrimFuncs: what the kind's own code generator makes of them, or objects with
     files that show what is in them."""
     own = hooks_of(plan.target).tir_codegen
     if own is not None and mod.prim_funcs:
         where = f"tir_codegen of kind {plan.target.kind!r}"
-        return checked_artifacts(own(plan.target, mod.prim_funcs), where), []
+        names = [f.name for f in mod.prim_funcs]
+        return checked(own(plan.target, mod.prim_funcs), names, where), []
     require_cpu_programs(mod, RUNTIME_CALLS)
+    in_memory = plan.target.kind == "llvmjit"
     kernels = compile_kernels(
         mod.prim_funcs,
         plan.cpu,
         jobs=config.compile_jobs or 2,
         cache=user_cache(),
         known=known,
+        emit="bitcode" if in_memory else "object",
         on_done=lambda name: progress.advance(item=name),
     )
-    objects = [Artifact("llvm", "native", f"{k.name}.o", k.object) for k in kernels]
+    loader, suffix = ("llvmjit", "bc") if in_memory else ("native", "o")
+    code = (Artifact("llvm", loader, f"{k.name}.{suffix}", k.object) for k in kernels)
     files = KernelFiles(mod.prim_funcs, plan.cpu)
-    return objects, [Artifact("llvm", "text", name, text) for name, text in files.contents()]
+    texts = [Artifact("llvm", "text", name, text) for name, text in files.contents()]
+    return Emitted(ArtifactSet(tuple(code))), texts

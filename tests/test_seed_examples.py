@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import tensorkiln as tvm
-from tensorkiln.base.errors import UnsupportedError, UserError
+from tensorkiln.base.errors import UserError
 from tensorkiln.base.progress import Progress
 from tensorkiln.ir.module import IRModule
 from tensorkiln.pipeline import relax_passes, tir_passes
@@ -155,7 +155,7 @@ def test_fcompile_and_workspace_dir(lib: tvm.Executable, tmp_path: Path) -> None
 
 def test_a_library_has_a_suffix(lib: tvm.Executable, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"did you mean 'deploy\.so'"):
-        lib.export_library(tmp_path / "deploy.dll")
+        lib.export_library(tmp_path / "deploy")
 
 
 class _Notes(Progress):
@@ -259,9 +259,10 @@ def test_what_is_no_pass(pipeline: Any, says: str) -> None:
     assert caught.value.code == "bad-pass"
 
 
-def test_system_lib_prefix_is_not_there_yet() -> None:
-    with pytest.raises(UnsupportedError, match="system_lib_prefix"):
-        tvm.compile(MyModule, system_lib_prefix="my_")
+def test_system_lib_prefix_names_the_entries() -> None:
+    exe = tvm.compile(MyModule, system_lib_prefix="my_")
+    assert "int my_add_one(" in exe.header()
+    assert '"my_"' in exe.artifacts["system_lib.c"].text()  # tests/link/test_static.py runs two
 
 
 def test_compile_takes_a_module() -> None:

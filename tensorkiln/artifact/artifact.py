@@ -169,7 +169,9 @@ class Artifact:
     producer: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        """Check the names: they become paths on somebody's disk."""
+        """Check the names: they become paths on somebody's disk. `dso` is `native` as well."""
+        if self.loader == "dso":
+            object.__setattr__(self, "loader", "native")
         _check_name(self.codegen_id, "codegen_id", nested=False)
         _check_name(self.loader, "loader", nested=False)
         _check_name(self.file_name, "file_name", nested=True)
@@ -205,6 +207,31 @@ class Artifact:
         except UnicodeDecodeError:
             raise UserError(f"artifact {self.name} is not text", code="not-text") from None
 
+    def export(self) -> bytes:
+        """Every field as bytes, with no processing: names and content, each behind its length."""
+        names = [name.encode() for name in self._names()]
+        lengths = [len(name).to_bytes(8, "little") for name in names]
+        head = b"".join(part for pair in zip(lengths, names, strict=True) for part in pair)
+        return b"".join((head, self.size.to_bytes(8, "little"), *self.chunks()))
+
+    @classmethod
+    def load(cls, data: bytes | memoryview) -> Artifact:
+        """Inverse of `export`; the content is a view into `data`. UserError when malformed."""
+        view, fields = memoryview(data).cast("B"), list[memoryview]()
+        for _ in range(5):
+            size = int.from_bytes(view[:8], "little")
+            if len(view) < 8 or size > len(view) - 8:
+                raise UserError("an exported artifact is cut off", code="bad-container")
+            fields.append(view[8 : 8 + size])
+            view = view[8 + size :]
+        if len(view):
+            raise UserError(f"{len(view)} bytes behind an artifact", code="bad-container")
+        try:
+            codegen_id, loader, file_name, target_key = (bytes(f).decode() for f in fields[:4])
+        except UnicodeDecodeError:
+            raise UserError("a name is not UTF-8", code="bad-container") from None
+        return cls(codegen_id, loader, file_name, fields[4], target_key)
+
     @property
     def sha256(self) -> str:
         """Hash of the content alone."""
@@ -223,6 +250,45 @@ class Artifact:
 
     def _names(self) -> tuple[str, str, str, str]:
         return self.codegen_id, self.loader, self.file_name, self.target_key
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InMemoryArtifact:
+    """What a code generator made that has no form as bytes, such as a Python function.
+
+    `load()` gives the module it stands for; it is its own loader and gets nothing else. A set with
+    one of these runs in this process only: `save`, `to_bytes` and `export_library` refuse it by
+    name. Equal only to itself.
+    """
+
+    codegen_id: str
+    file_name: str
+    load: Callable[[], object]
+    target_key: str = ""
+    producer: str = ""
+
+    def __post_init__(self) -> None:
+        """The same rules as for other artifacts."""
+        _check_name(self.codegen_id, "codegen_id", nested=False)
+        _check_name(self.file_name, "file_name", nested=True)
+        if self.target_key:
+            _check_name(self.target_key, "target_key", nested=False)
+
+    @property
+    def loader(self) -> str:
+        """Its own: its name."""
+        return self.name.replace("/", "-")
+
+    @property
+    def name(self) -> str:
+        """`codegen_id/[target_key/]file_name`."""
+        parts = (self.codegen_id, self.target_key, self.file_name)
+        return "/".join(part for part in parts if part)
+
+    @property
+    def size(self) -> int:
+        """It takes no bytes."""
+        return 0
 
 
 def _check_name(text: str, what: str, *, nested: bool) -> None:

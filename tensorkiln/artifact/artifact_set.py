@@ -1,15 +1,17 @@
-"""`ArtifactSet`: all artifacts of one compile, in order, and their form on disk."""
+"""`ArtifactSet`: all artifacts of one compile, their imports, their form on disk and in bytes."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tensorkiln.artifact import container
-from tensorkiln.artifact.artifact import Artifact, FileContent
+from tensorkiln.artifact.artifact import Artifact, Content, FileContent, InMemoryArtifact
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.files import atomic_dir, resolve_inside
 
@@ -17,20 +19,34 @@ MANIFEST = "manifest.json"
 _MANIFEST_VERSION = 1
 
 
+class Group(NamedTuple):
+    """What one call of a loader gets: the artifacts of one loader and target key."""
+
+    loader: str
+    target_key: str = ""
+
+    def __str__(self) -> str:
+        """`loader`, or `loader for target_key`."""
+        return f"{self.loader!r} for {self.target_key!r}" if self.target_key else repr(self.loader)
+
+
 @dataclass(frozen=True, slots=True)
 class ArtifactSet:
-    """Artifacts in the order they were made. Equal when names, order and bytes are.
+    """Artifacts in the order they were made, and which group of them imports which.
 
-    Raises UserError (code `name-clash`) when two artifacts of one codegen_id and target_key have
-    one file_name, naming both producers.
+    `imports` holds pairs (group, group that it imports); a group that none imports is imported by
+    the library. Equal when names, order, bytes and imports are. Raises UserError: code `name-clash`
+    when two artifacts of one codegen_id and target_key have one file_name, naming both producers;
+    `bad-imports` when imports name no group, or go round in a circle.
     """
 
-    artifacts: tuple[Artifact, ...] = ()
+    artifacts: tuple[Artifact | InMemoryArtifact, ...] = ()
+    imports: tuple[tuple[Group, Group], ...] = ()
 
     def __post_init__(self) -> None:
         """Check that names are unique; case does not count, since some file systems ignore it."""
         object.__setattr__(self, "artifacts", tuple(self.artifacts))
-        seen: dict[tuple[str, str], Artifact] = {}
+        seen: dict[tuple[str, str], Artifact | InMemoryArtifact] = {}
         for artifact in self.artifacts:
             key = (artifact.codegen_id, artifact.name.lower())
             former = seen.setdefault(key, artifact)
@@ -42,32 +58,59 @@ class ArtifactSet:
                     code="name-clash",
                     where=f"code generator {artifact.codegen_id!r}",
                 )
+        pairs = ((Group(*above), Group(*below)) for above, below in self.imports)
+        object.__setattr__(self, "imports", tuple(sorted(set(pairs))))
+        _check_imports(self)
 
-    def __iter__(self) -> Iterator[Artifact]:
+    def __iter__(self) -> Iterator[Artifact | InMemoryArtifact]:
         return iter(self.artifacts)
 
     def __len__(self) -> int:
         return len(self.artifacts)
 
     def __getitem__(self, name: str) -> Artifact:
-        """The artifact of that name (`codegen_id/[target_key/]file_name`, or its file_name)."""
+        """The artifact of that name (`codegen_id/[target_key/]file_name`, or its file_name).
+
+        UserError when there is none, or when it has no form as bytes.
+        """
         for artifact in self.artifacts:
             if artifact.name == name:
-                return artifact
+                return _plain(artifact)
         found = [artifact for artifact in self.artifacts if artifact.file_name == name]
         if len(found) == 1:
-            return found[0]
+            return _plain(found[0])
         hint = nearest(name, [artifact.name for artifact in self.artifacts])
         raise UserError(f"no artifact {name!r}", code="unknown-artifact", hint=hint)
 
-    def add(self, artifacts: Iterable[Artifact]) -> ArtifactSet:
-        """A new set with `artifacts` at the end."""
-        return ArtifactSet((*self.artifacts, *artifacts))
+    @property
+    def plain(self) -> tuple[Artifact, ...]:
+        """All, when each has a form as bytes; else a UserError that names those without."""
+        return tuple(map(_plain, self.artifacts))
 
-    def by_loader(self) -> dict[str, tuple[Artifact, ...]]:
-        """The groups that loaders get: sorted by loader name, within a group in order."""
+    def add(self, artifacts: Iterable[Artifact | InMemoryArtifact]) -> ArtifactSet:
+        """A new set with `artifacts` at the end."""
+        return ArtifactSet((*self.artifacts, *artifacts), self.imports)
+
+    def replace(self, name: str, content: Content) -> ArtifactSet:
+        """A new set in which the artifact of that name has another content."""
+        old = self[name]
+        new = Artifact(old.codegen_id, old.loader, old.file_name, content, old.target_key)
+        return ArtifactSet(tuple(new if a is old else a for a in self.artifacts), self.imports)
+
+    def importing(self, above: Group | str, *below: Group | str) -> ArtifactSet:
+        """A new set in which group `above` imports the groups `below`: its functions see theirs."""
+        pairs = [(_group(above), _group(b)) for b in below]
+        return ArtifactSet(self.artifacts, (*self.imports, *pairs))
+
+    def by_loader(self) -> dict[str, tuple[Artifact | InMemoryArtifact, ...]]:
+        """Artifacts by loader: sorted by loader name, in order for each."""
         names = sorted({artifact.loader for artifact in self.artifacts})
         return {n: tuple(a for a in self.artifacts if a.loader == n) for n in names}
+
+    def groups(self) -> dict[Group, tuple[Artifact | InMemoryArtifact, ...]]:
+        """What loaders get: sorted by loader name and target key, in order within a group."""
+        names = sorted({Group(a.loader, a.target_key) for a in self.artifacts})
+        return {g: tuple(a for a in self.artifacts if (a.loader, a.target_key) == g) for g in names}
 
     @property
     def nbytes(self) -> int:
@@ -76,10 +119,12 @@ class ArtifactSet:
 
     @property
     def content_hash(self) -> str:
-        """Hash (64 hex digits) of names, order and bytes; the same on every machine."""
+        """Hash (64 hex digits) of names, order, imports and bytes; the same on every machine."""
         digest = hashlib.sha256()
-        for artifact in self.artifacts:
+        for artifact in self.plain:
             digest.update(json.dumps([*_names(artifact), artifact.sha256]).encode())
+        if self.imports:
+            digest.update(json.dumps(self.imports).encode())
         return digest.hexdigest()
 
     # -- folder ----------------------------------------------------------------------------------
@@ -97,9 +142,10 @@ class ArtifactSet:
                 code="cannot-write",
                 hint="name a folder that is new, empty, or was written by save()",
             )
+        artifacts = self.plain
         with atomic_dir(target) as temporary:
-            rows = [self._save_one(temporary, artifact) for artifact in self.artifacts]
-            manifest = {"version": _MANIFEST_VERSION, "artifacts": rows}
+            rows = [self._save_one(temporary, artifact) for artifact in artifacts]
+            manifest = {"version": _MANIFEST_VERSION, "artifacts": rows, "imports": self.imports}
             text = json.dumps(manifest, indent=1) + "\n"
             (temporary / MANIFEST).write_text(text, encoding="utf-8")
 
@@ -122,7 +168,7 @@ class ArtifactSet:
         Raises UserError (code `bad-container`) for anything missing, changed or leading outside.
         """
         root = Path(folder)
-        rows = _read_manifest(root)
+        rows, imports = _read_manifest(root)
         found: list[Artifact] = []
         for index, row in enumerate(rows):
             where = f"{root / MANIFEST}: artifact {index}"
@@ -140,41 +186,162 @@ class ArtifactSet:
                     where=where,
                 )
             found.append(artifact)
-        return cls(tuple(found))
+        with in_place(str(root / MANIFEST)):
+            return cls(tuple(found), imports)
 
     # -- bytes -----------------------------------------------------------------------------------
 
-    def to_chunks(self) -> Iterator[bytes | memoryview]:
+    def nodes(
+        self, *, leave_out: Collection[str] = (), in_memory: bool = False
+    ) -> list[container.Node]:
+        """What the container consists of, the library first; without the loaders `leave_out`.
+
+        Artifacts without bytes are a UserError, or with `in_memory` nodes of no artifacts.
+        """
+        places = {id(artifact): i for i, artifact in enumerate(self.artifacts)}
+        groups = {g: a for g, a in self.groups().items() if g.loader not in leave_out}
+        numbers = {group: i for i, group in enumerate(groups, 1)}
+        below = [(a, b) for a, b in self.imports if a in groups and b in groups]
+        imported = {b for _, b in below}
+        nodes = [
+            container.Node(
+                container.LIB,
+                children=tuple(n for group, n in numbers.items() if group not in imported),
+            )
+        ]
+        for group, artifacts in groups.items():
+            files = tuple(
+                container.File(places[id(a)], a.codegen_id, a.file_name, a.target_key, a.content)
+                for a in artifacts
+                if not in_memory or isinstance(a, Artifact)
+                for a in [_plain(a)]
+            )
+            children = tuple(sorted(numbers[b] for a, b in below if a == group))
+            nodes.append(container.Node(group.loader, files, children))
+        return nodes
+
+    def to_chunks(
+        self, *, leave_out: Collection[str] = (), in_memory: bool = False
+    ) -> Iterator[bytes | memoryview]:
         """The container form piece by piece, so that weights are not copied to write them."""
-        nodes = [(_names(artifact), artifact.view) for artifact in self.artifacts]
-        return container.pack(nodes)
+        return container.pack(self.nodes(leave_out=leave_out, in_memory=in_memory))
 
     def to_bytes(self) -> bytes:
-        """The container form as one value."""
+        """The container form (docs/formats/container.md) as one value."""
         return b"".join(self.to_chunks())
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> ArtifactSet:
         """Inverse of `to_bytes`; contents are views into `data`.
 
-        Raises UserError (code `bad-container`) for truncation, trailing bytes, absurd counts, a
-        wrong hash, an unknown version.
+        Raises UserError: code `bad-container` for truncation, trailing bytes, absurd counts, a
+        wrong hash, an import tree that is none; `container-version` for a newer format.
         """
-        found = []
-        for names, content in container.unpack(memoryview(data)):
-            codegen_id, loader, file_name, target_key = names
-            found.append(Artifact(codegen_id, loader, file_name, content, target_key))
-        return cls(tuple(found))
+        nodes = container.unpack(memoryview(data))
+        with in_place("artifact container"):
+            return cls.from_nodes(nodes)
+
+    @classmethod
+    def from_nodes(cls, nodes: Sequence[container.Node]) -> ArtifactSet:
+        """Inverse of `nodes`; those without artifacts stood for what has no form as bytes."""
+        if nodes[0].key != container.LIB or any(n.key == container.LIB for n in nodes[1:]):
+            raise UserError(f"its root is {nodes[0].key!r}, expected '_lib'", code="bad-container")
+        placed: dict[int, Artifact] = {}
+        groups: list[Group] = []
+        for node in nodes:
+            keys = {f.target_key for f in node.files}
+            if len(keys) > 1:
+                raise UserError(
+                    f"node {node.key!r} has the target keys {sorted(keys)}, expected one",
+                    code="bad-container",
+                )
+            groups.append(Group(node.key, *keys))
+            for f in node.files:
+                made = Artifact(f.codegen_id, node.key, f.file_name, f.content, f.target_key)
+                if placed.setdefault(f.position, made) is not made:
+                    raise UserError(f"two artifacts at place {f.position}", code="bad-container")
+        if len(set(groups)) != len(groups):
+            raise UserError("two nodes of one loader and target key", code="bad-container")
+        gone = {g for g, n in zip(groups, nodes, strict=True) if not n.files}
+        pairs = [(groups[i], groups[c]) for i, n in enumerate(nodes) if i for c in n.children]
+        pairs = [(a, b) for a, b in pairs if a not in gone and b not in gone]
+        return cls(tuple(placed[i] for i in sorted(placed)), tuple(pairs))
 
 
 _NAME_FIELDS = ("codegen_id", "loader", "file_name", "target_key")
 
 
-def _names(artifact: Artifact) -> container.Names:
+def _names(artifact: Artifact) -> tuple[str, str, str, str]:
     return artifact.codegen_id, artifact.loader, artifact.file_name, artifact.target_key
 
 
-def _read_manifest(root: Path) -> list[dict[str, object]]:
+def _plain(artifact: Artifact | InMemoryArtifact) -> Artifact:
+    if isinstance(artifact, Artifact):
+        return artifact
+    raise UserError(
+        f"artifact {artifact.name!r} exists in memory only: it cannot be written",
+        code="in-memory-artifact",
+        hint="jit() runs it in this process",
+    )
+
+
+def _group(group: Group | str) -> Group:
+    return Group(group) if isinstance(group, str) else Group(*group)
+
+
+@contextmanager
+def in_place(where: str) -> Iterator[None]:
+    """What is wrong with a set that was read is wrong with the file it came from."""
+    try:
+        yield
+    except UserError as error:
+        if error.where and error.code in ("bad-container", "container-version"):
+            raise
+        raise UserError(error.message, code="bad-container", where=where) from error
+
+
+def _check_imports(artifacts: ArtifactSet) -> None:
+    """Imports are between groups that are there, and lead nowhere twice on one way."""
+    groups = {Group(a.loader, a.target_key) for a in artifacts.artifacts}
+    below: dict[Group, list[Group]] = {}
+    for above, imported in artifacts.imports:
+        for group in (above, imported):
+            if group not in groups or group.loader == "native":
+                near = nearest(group.loader, {g.loader for g in groups})
+                raise UserError(
+                    f"imports name the group {group}, which is not there"
+                    if group not in groups
+                    else "the library imports every group that no other one imports",
+                    code="bad-imports",
+                    hint=near,
+                )
+        below.setdefault(above, []).append(imported)
+    done: set[Group] = set()
+    for start in below:
+        _walk_imports(start, below, done)
+
+
+def _walk_imports(start: Group, below: Mapping[Group, Sequence[Group]], done: set[Group]) -> None:
+    """Without recursion: a file may hold a chain of any length."""
+    open_groups, way = {start}, [(start, iter(below.get(start, ())))]
+    while way:
+        group, rest = way[-1]
+        following = next(rest, None)
+        if following is None:
+            open_groups.discard(group)
+            done.add(group)
+            way.pop()
+        elif following in open_groups:
+            raise UserError(f"the imports of group {following} lead back to it", code="bad-imports")
+        elif following not in done:
+            open_groups.add(following)
+            way.append((following, iter(below.get(following, ()))))
+
+
+def _read_manifest(
+    root: Path,
+) -> tuple[list[dict[str, object]], tuple[tuple[Group, Group], ...]]:
+    """The rows of artifacts, and the imports."""
     where = str(root / MANIFEST)
     try:
         parsed = json.loads((root / MANIFEST).read_text(encoding="utf-8"))
@@ -194,4 +361,17 @@ def _read_manifest(root: Path) -> list[dict[str, object]]:
     rows = parsed.get("artifacts")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise UserError("its list of artifacts is malformed", code="bad-container", where=where)
-    return rows
+    return rows, _read_imports(parsed.get("imports", []), where)
+
+
+def _read_imports(pairs: object, where: str) -> tuple[tuple[Group, Group], ...]:
+    def is_group(value: object) -> bool:
+        return (
+            isinstance(value, list) and len(value) == 2 and all(isinstance(v, str) for v in value)
+        )
+
+    if not isinstance(pairs, list) or not all(
+        isinstance(pair, list) and len(pair) == 2 and all(map(is_group, pair)) for pair in pairs
+    ):
+        raise UserError("its list of imports is malformed", code="bad-container", where=where)
+    return tuple((Group(*above), Group(*below)) for above, below in pairs)

@@ -1,90 +1,222 @@
-"""The container format, version 1: artifacts as one run of bytes.
+"""The container format, version 1: artifacts as one run of bytes (docs/formats/container.md).
 
-    magic "KILNSET" + version byte | total length u64 | sha256 of the body | body
-    body = node count u32, then per node: four names (u32 length + UTF-8), content (u64 + bytes)
+    header | node 0 | node 1 | ... | node `_import_tree`
 
-Little-endian. Every length is checked against what is left before anything is read, and the hash
-before any node is.
+A node is a loader's name and what that loader gets: the artifacts of one loader and target key.
+Node 0 is the root; `_lib` has no artifacts, it is the library that the container is part of. The
+last node says in CSR form which node imports which. Little-endian. Nodes and contents begin at
+multiples of 64 bytes, what lies between is zero, so equal artifacts are equal bytes.
+
+Every length is checked against what is left before anything is read, and the hash before any node
+is. The C runtime reads the same bytes by the same rules (crt/container.c).
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
 
+from tensorkiln.artifact.artifact import Content, content_chunks, content_size
 from tensorkiln.base.errors import UserError
 
-MAGIC = b"KILNSET"
-VERSION = 1
-_HEAD = struct.Struct("<7sBQ32s")
+MAGIC = b"KILNSET\0"
+MAJOR, MINOR = 1, 0
+LIB, IMPORT_TREE = "_lib", "_import_tree"
+ALIGN = 64
+MAX_NAME = 1 << 12
+# magic, major, minor, zero, total length, SHA-256 of all from byte 56 on; then the node count
+_HEAD = struct.Struct("<8sHHIQ32s")
+_HASHED = _HEAD.size
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
-_MAX_NAME = 1 << 12
+_LEAST_NODE = ALIGN  # bytes that any node takes
+_LEAST_FILE = 28  # bytes that any artifact takes: position, three empty names, a length
 
-Names = tuple[str, str, str, str]
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """An artifact without its loader, which the node names. `position` is its place in the set."""
+
+    position: int
+    codegen_id: str
+    file_name: str
+    target_key: str
+    content: Content
 
 
-def pack(nodes: Sequence[tuple[Names, memoryview]]) -> Iterator[bytes | memoryview]:
-    """The container of `nodes` (names, content) in pieces; contents are passed on uncopied."""
-    total, digest = _HEAD.size, hashlib.sha256()
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What one loader gets. `children` are the numbers of the nodes that it imports, ascending."""
+
+    key: str
+    files: tuple[File, ...] = ()
+    children: tuple[int, ...] = ()
+
+
+# ---- writing ------------------------------------------------------------------------------------
+
+
+def pack(nodes: Sequence[Node]) -> Iterator[bytes | memoryview]:
+    """The container in pieces; contents are passed on uncopied, and read twice."""
+    total, digest = _HASHED, hashlib.sha256()
     for piece in _body(nodes):
         total += len(piece)
         digest.update(piece)
-    yield _HEAD.pack(MAGIC, VERSION, total, digest.digest())
+    yield _HEAD.pack(MAGIC, MAJOR, MINOR, 0, total, digest.digest())
     yield from _body(nodes)
 
 
-def _body(nodes: Sequence[tuple[Names, memoryview]]) -> Iterator[bytes | memoryview]:
-    yield _U32.pack(len(nodes))
-    for names, content in nodes:
-        encoded = [name.encode() for name in names]
-        yield b"".join(_U32.pack(len(name)) + name for name in encoded)
-        yield _U64.pack(len(content))
-        yield content
+def _body(nodes: Sequence[Node]) -> Iterator[bytes | memoryview]:
+    at = _HASHED + _U64.size
+    yield _U64.pack(len(nodes) + 1)
+    for node in nodes:
+        size = _U64.size + sum(_sizes(node, at + _U64.size))
+        yield _U64.pack(size)
+        yield from _node_body(node, at + _U64.size)
+        at += size
+    tree = _string(IMPORT_TREE) + _csr(nodes)
+    yield _U64.pack(_U64.size + len(tree) + -(len(tree) + _U64.size) % ALIGN)
+    yield tree + bytes(-(len(tree) + _U64.size) % ALIGN)
 
 
-def unpack(data: memoryview) -> list[tuple[Names, memoryview]]:
-    """The nodes of a container; contents are views into `data`. UserError for any damage."""
+def _sizes(node: Node, at: int) -> Iterator[int]:
+    """Bytes of the pieces of `_node_body`, without reading any content."""
+    head = 4 + len(node.key.encode()) + 4 * (node.key != LIB)
+    yield head
+    at += head
+    for file in node.files:
+        names = (file.codegen_id, file.file_name, file.target_key)
+        head = 4 + sum(4 + len(name.encode()) for name in names) + 8
+        head += -(at + head) % ALIGN
+        yield head
+        yield content_size(file.content)
+        at += head + content_size(file.content)
+    yield -at % ALIGN
+
+
+def _node_body(node: Node, at: int) -> Iterator[bytes | memoryview]:
+    head = _string(node.key) + (b"" if node.key == LIB else _U32.pack(len(node.files)))
+    yield head
+    at += len(head)
+    for file in node.files:
+        names = map(_string, (file.codegen_id, file.file_name, file.target_key))
+        size = content_size(file.content)
+        head = _U32.pack(file.position) + b"".join(names) + _U64.pack(size)
+        yield head + bytes(-(at + len(head)) % ALIGN)
+        at += len(head) + -(at + len(head)) % ALIGN
+        yield from content_chunks(file.content)
+        at += size
+    yield bytes(-at % ALIGN)
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return _U32.pack(len(data)) + data
+
+
+def _csr(nodes: Sequence[Node]) -> bytes:
+    """Row pointers, then child indices, each with their number before them."""
+    rows, columns = [0], list[int]()
+    for node in nodes:
+        columns += node.children
+        rows.append(len(columns))
+    return struct.pack(
+        f"<{len(rows) + len(columns) + 2}Q", len(rows), *rows, len(columns), *columns
+    )
+
+
+# ---- reading ------------------------------------------------------------------------------------
+
+
+def unpack(data: memoryview) -> list[Node]:
+    """The nodes of a container; contents are views into `data`.
+
+    Raises UserError (code `bad-container`, or `container-version` for one that a newer
+    Tensorkiln wrote) for any damage.
+    """
     data = data.cast("B") if data.format != "B" or data.ndim != 1 else data
+    minor = _check_head(data)
+    reader = _Reader(data, _HASHED)
+    count = reader.u64("node count")
+    if count < 2:
+        _bad(f"{count} nodes; there are a root and the import tree at least")
+    if count * _LEAST_NODE > reader.left:
+        _bad(f"{count} nodes cannot fit into {reader.left} bytes")
+    nodes = [reader.node(minor) for _ in range(count - 1)]
+    rows, columns = reader.tree(len(nodes))
+    if reader.left:
+        _bad(f"trailing bytes: {reader.left} after the last node")
+    tree = [tuple(columns[rows[i] : rows[i + 1]]) for i in range(len(nodes))]
+    _check_tree(tree)
+    return [Node(n.key, n.files, c) for n, c in zip(nodes, tree, strict=True)]
+
+
+def _check_head(data: memoryview) -> int:
+    """The minor version, once magic, version, length and hash are right."""
     if len(data) < _HEAD.size:
-        raise _bad(f"truncated: {len(data)} bytes, the header alone has {_HEAD.size}")
-    magic, version, total, digest = _HEAD.unpack_from(data)
+        _bad(f"truncated: {len(data)} bytes, the header alone has {_HEAD.size}")
+    magic, major, minor, zero, total, digest = _HEAD.unpack_from(data)
     if magic != MAGIC:
-        raise _bad("it does not begin like an artifact container")
-    if version != VERSION:
-        raise _bad(f"version {version}; this version reads {VERSION}")
+        _bad("it does not begin like an artifact container")
+    if major != MAJOR:
+        raise UserError(
+            f"container version {major}.{minor}; this Tensorkiln reads {MAJOR}.x",
+            code="container-version",
+            where="artifact container",
+            hint="read it with the Tensorkiln that wrote it, or a newer one",
+        )
+    if zero:
+        _bad("its header is damaged: bytes 12 to 15 are not zero")
     if len(data) != total:
         state = "truncated" if len(data) < total else "trailing bytes"
-        raise _bad(f"{state}: {len(data)} bytes where the header says {total}")
-    if hashlib.sha256(data[_HEAD.size :]).digest() != digest:
-        raise _bad("its hash does not match its content")
-    reader = _Reader(data, _HEAD.size)
-    count = reader.u32("node count")
-    if count * 24 > reader.left:  # four names and a length, all empty
-        raise _bad(f"{count} nodes cannot fit into {reader.left} bytes")
-    nodes = [reader.node() for _ in range(count)]
-    if reader.left:
-        raise _bad(f"trailing bytes: {reader.left} after the last node")
-    return nodes
+        _bad(f"{state}: {len(data)} bytes where the header says {total}")
+    if hashlib.sha256(data[_HASHED:]).digest() != digest:
+        _bad("its hash does not match its content")
+    return int(minor)
 
 
-def _bad(message: str) -> UserError:
-    return UserError(message, code="bad-container", where="artifact container")
+def _check_tree(tree: Sequence[tuple[int, ...]]) -> None:
+    """All nodes hang on the root, and none on itself."""
+    for node, children in enumerate(tree):
+        if list(children) != sorted(set(children)):
+            _bad(f"the imports of node {node} are not in ascending order")
+        if any(not 0 < child < len(tree) for child in children):
+            _bad(f"node {node} imports a node that is not there, or the root")
+    importers = [0] * len(tree)
+    for child in (c for children in tree for c in children):
+        importers[child] += 1
+    ready, seen = [0], 0
+    while ready:  # nodes whose importers have all been seen
+        seen += 1
+        for child in tree[ready.pop()]:
+            importers[child] -= 1
+            if not importers[child]:
+                ready.append(child)
+    if seen != len(tree):
+        _bad("its import tree has a cycle, or nodes that nobody imports")
+
+
+def _bad(message: str) -> NoReturn:
+    raise UserError(message, code="bad-container", where="artifact container")
 
 
 class _Reader:
     """A cursor that cannot leave its bytes."""
 
-    def __init__(self, data: memoryview, at: int):
+    def __init__(self, data: memoryview, at: int, end: int | None = None):
         self._data, self._at = data, at
+        self._end = len(data) if end is None else end
 
     @property
     def left(self) -> int:
-        return len(self._data) - self._at
+        return self._end - self._at
 
     def take(self, size: int, what: str) -> memoryview:
         if size > self.left:
-            raise _bad(f"{what} of {size} bytes at byte {self._at}, where {self.left} are left")
+            _bad(f"{what} of {size} bytes at byte {self._at}, where {self.left} are left")
         self._at += size
         return self._data[self._at - size : self._at]
 
@@ -92,16 +224,83 @@ class _Reader:
         value: int = _U32.unpack(self.take(4, what))[0]
         return value
 
+    def u64(self, what: str) -> int:
+        value: int = _U64.unpack(self.take(8, what))[0]
+        return value
+
     def name(self) -> str:
         size = self.u32("name length")
-        if size > _MAX_NAME:
-            raise _bad(f"a name of {size} bytes; at most {_MAX_NAME} are allowed")
+        if size > MAX_NAME:
+            _bad(f"a name of {size} bytes; at most {MAX_NAME} are allowed")
         try:
-            return bytes(self.take(size, "name")).decode()
+            text = bytes(self.take(size, "name")).decode()
         except UnicodeDecodeError:
-            raise _bad(f"a name before byte {self._at} is not UTF-8") from None
+            _bad(f"a name before byte {self._at} is not UTF-8")
+        if any(ord(c) < 32 for c in text):
+            _bad(f"a name before byte {self._at} has control characters")
+        return text
 
-    def node(self) -> tuple[Names, memoryview]:
-        names = (self.name(), self.name(), self.name(), self.name())
-        size: int = _U64.unpack(self.take(8, "content length"))[0]
-        return names, self.take(size, "content")
+    def pad(self) -> None:
+        """Zeros up to the next multiple of 64."""
+        if any(self.take(-self._at % ALIGN, "padding")):
+            _bad(f"padding before byte {self._at} is not zero")
+
+    def inside(self) -> _Reader:
+        """A cursor over the next node, which this one passes."""
+        size = self.u64("node length")
+        if size < 8 or size % ALIGN:
+            _bad(f"a node of {size} bytes before byte {self._at}; expected a multiple of {ALIGN}")
+        self.take(size - 8, "node")
+        return _Reader(self._data, self._at - size + 8, self._at)
+
+    def node(self, minor: int) -> Node:
+        reader = self.inside()
+        key = reader.name()
+        if key == LIB:
+            files: tuple[File, ...] = ()
+        elif not key.startswith("_"):
+            files = reader.files()
+        elif minor > MINOR:
+            return Node(key)  # something new that need not be understood
+        else:
+            _bad(f"unknown node {key!r}")
+        reader.pad()
+        if reader.left:
+            _bad(f"{reader.left} bytes too many in node {key!r}")
+        return Node(key, files)
+
+    def files(self) -> tuple[File, ...]:
+        count = self.u32("artifact count")
+        if count * _LEAST_FILE > self.left:
+            _bad(f"{count} artifacts cannot fit into {self.left} bytes")
+        return tuple(self.file() for _ in range(count))
+
+    def file(self) -> File:
+        position = self.u32("position")
+        codegen_id, file_name, target_key = self.name(), self.name(), self.name()
+        size = self.u64("content length")
+        self.pad()
+        return File(position, codegen_id, file_name, target_key, self.take(size, "content"))
+
+    def tree(self, nodes: int) -> tuple[list[int], list[int]]:
+        """Row pointers and child indices."""
+        reader = self.inside()
+        key = reader.name()
+        if key != IMPORT_TREE:
+            _bad(f"the last node is {key!r}, expected {IMPORT_TREE!r}")
+        rows = reader.numbers("row pointers")
+        columns = reader.numbers("child indices")
+        reader.pad()
+        if reader.left:
+            _bad(f"{reader.left} bytes too many in the import tree")
+        if len(rows) != nodes + 1 or rows[0] != 0 or rows[-1] != len(columns):
+            _bad(f"an import tree of {len(rows)} row pointers for {nodes} nodes")
+        if any(a > b for a, b in itertools.pairwise(rows)):
+            _bad("the row pointers of the import tree descend")
+        return rows, columns
+
+    def numbers(self, what: str) -> list[int]:
+        count = self.u64(f"number of {what}")
+        if count > self.left // 8:
+            _bad(f"{count} {what} cannot fit into {self.left} bytes")
+        return list(struct.unpack(f"<{count}Q", self.take(8 * count, what)))

@@ -46,6 +46,7 @@ class Symbol:
     is_global: bool
     is_defined: bool
     is_hidden: bool
+    is_weak: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,7 @@ class Elf:
                     is_global=info >> 4 in (1, 2),
                     is_defined=index != 0,
                     is_hidden=other & 3 in (1, 2),
+                    is_weak=info >> 4 == 2,
                 )
             )
         return found

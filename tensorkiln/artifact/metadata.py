@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TypeVar, cast
 
-from tensorkiln.artifact.artifact import Artifact, Later
+from tensorkiln.artifact.artifact import Artifact, InMemoryArtifact, Later
 from tensorkiln.artifact.dependency import ExternalDependency
 from tensorkiln.base.errors import UserError
 
@@ -80,7 +80,7 @@ class ConstantInfo:
 @dataclass(frozen=True, slots=True)
 class ArtifactInfo:
     """An artifact that went into the library. `sha256` is empty for weights, which are not read
-    a second time to be hashed."""
+    a second time to be hashed, and for what has no form as bytes."""
 
     codegen_id: str
     loader: str
@@ -211,7 +211,7 @@ def constants_from(data: bytes | memoryview, where: str) -> tuple[ConstantInfo, 
     return tuple(_constant(row) for row in _Reader({"constants": parsed}, where).rows("constants"))
 
 
-def artifact_infos(artifacts: Iterable[Artifact]) -> tuple[ArtifactInfo, ...]:
+def artifact_infos(artifacts: Iterable[Artifact | InMemoryArtifact]) -> tuple[ArtifactInfo, ...]:
     """What metadata records of each artifact."""
     return tuple(
         ArtifactInfo(
@@ -220,7 +220,7 @@ def artifact_infos(artifacts: Iterable[Artifact]) -> tuple[ArtifactInfo, ...]:
             a.file_name,
             a.target_key,
             a.size,
-            "" if isinstance(a.content, Later) else a.sha256,
+            a.sha256 if isinstance(a, Artifact) and not isinstance(a.content, Later) else "",
         )
         for a in artifacts
     )

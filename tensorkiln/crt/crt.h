@@ -79,6 +79,9 @@ typedef struct kiln_library {
     int64_t weights_bytes;
     int n_outers; /* their numbers follow those of `functions` */
     const struct kiln_outer *const *outers;
+    /* Calls a function of a loaded module; NULL in a library that carries no container. */
+    int (*call_import)(const char *function, const kiln_value *args, int32_t count,
+                       kiln_value *result);
 } kiln_library;
 
 /* Zero bytes behind the weights: kernels prefetch past the end. */
@@ -113,6 +116,8 @@ int kiln_fail(int code, const char *format, ...) KILN_PRINTF(2, 3);
 void kiln_clear_error(void);
 /* What a kernel calls, in the thread of its caller, before it leaves at a failed assertion. */
 void kiln_assertion_failed(const char *message);
+/* The same for a kernel that failed for the reason in this thread's sentence. */
+void kiln_kernel_failed(int code);
 /* The assertion that failed since the last run ended, or NULL: call plans stop there. */
 const char *kiln_assertion(void);
 /* The end of a run: KILN_OK, or the failure of its assertion, which is forgotten. */

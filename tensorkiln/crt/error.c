@@ -30,11 +30,24 @@ void kiln_locate(const char *function, const char *step)
 }
 
 static __thread const char *assertion;
+static __thread int assertion_code;
+static __thread char kept[sizeof sentence];
 
 void kiln_assertion_failed(const char *message)
 {
-    if (assertion == NULL)
-        assertion = message;
+    if (assertion != NULL)
+        return;
+    assertion = message;
+    assertion_code = KILN_ERROR_ASSERTION;
+}
+
+void kiln_kernel_failed(int code)
+{
+    if (assertion != NULL)
+        return;
+    memcpy(kept, sentence, sizeof kept);
+    assertion = kept;
+    assertion_code = code;
 }
 
 const char *kiln_assertion(void)
@@ -46,8 +59,11 @@ int kiln_end_assertions(const char *function)
 {
     const char *message = assertion;
     assertion = NULL;
-    return message == NULL ? KILN_OK
-                           : kiln_fail(KILN_ERROR_ASSERTION, "%s: %s", function, message);
+    if (message == NULL)
+        return KILN_OK;
+    if (assertion_code == KILN_ERROR_ASSERTION)
+        return kiln_fail(KILN_ERROR_ASSERTION, "%s: %s", function, message);
+    return kiln_fail(assertion_code, "%s", message); /* a whole sentence already */
 }
 
 void kiln_clear_error(void)
@@ -58,4 +74,9 @@ void kiln_clear_error(void)
 KILN_API const char *kiln_last_error(void)
 {
     return sentence;
+}
+
+KILN_API void kiln_set_last_error(const char *words)
+{
+    kiln_fail(0, "%s", words);
 }

@@ -36,7 +36,9 @@ enum kiln_code {
     KILN_ERROR_CONDITION = 12, /* sizes that the model cannot take: a table is too short for them */
     KILN_ERROR_CALLBACK = 13,  /* a function of the host failed */
     KILN_ERROR_DEPTH = 14,     /* calls within calls, too many or too deep for the stack */
-    KILN_ERROR_ASSERTION = 15  /* an assertion of a tensor program does not hold */
+    KILN_ERROR_ASSERTION = 15, /* an assertion of a tensor program does not hold */
+    KILN_ERROR_CONTAINER = 16, /* the artifacts that the library carries are damaged, or newer */
+    KILN_ERROR_LOADER = 17     /* nobody registered the loader that a function needs */
 };
 
 /* ---- values ---------------------------------------------------------------------------- */
@@ -108,6 +110,8 @@ const char *kiln_metadata(void);
 
 /* The sentence about the last failure in this thread; "" when there was none. */
 const char *kiln_last_error(void);
+/* Sets it, for a function of the host (a callback, a loader) that is about to fail. */
+void kiln_set_last_error(const char *sentence);
 
 /* Position of a function in the library, or -1. */
 int kiln_function_index(const char *name);
@@ -169,7 +173,6 @@ int kiln_make_function(kiln_callback callback, void *context, void (*destroy)(vo
                        kiln_value *made);
 /* Makes a function known to call_packed of this library; NULL takes the name away. */
 int kiln_register_function(const char *name, const kiln_value *function);
-void kiln_set_last_error(const char *sentence);
 
 /* Views into a value, valid while it lives; NULL (or -1) when it is of another kind. */
 const kiln_tensor *kiln_tensor_of(const kiln_value *value);
@@ -181,6 +184,48 @@ void kiln_retain(const kiln_value *value);
 void kiln_release(kiln_value *value); /* leaves KILN_NONE */
 /* Objects that this library has made and nobody has given back. */
 int64_t kiln_live_objects(void);
+
+/* ---- loaders ---------------------------------------------------------------------------- */
+
+/* In libraries with artifacts other than host code only: programs of a device, command streams.
+ * They ride in the library as they were made; what a loader makes of them is a module, and a
+ * module has functions. */
+typedef struct kiln_artifact {
+    const char *codegen_id;
+    const char *file_name;
+    const char *target_key;
+    const void *content; /* 64-byte aligned; lives as long as the library */
+    uint64_t bytes;
+} kiln_artifact;
+
+/* All are called under a lock of the library, but for `call`. Each returns KILN_OK, or another code
+ * after kiln_set_last_error(). */
+typedef struct kiln_loader {
+    uint32_t size; /* of this struct */
+    void *context;
+    /* Makes a module of all artifacts that name this loader, for one target key. */
+    int (*load)(void *context, const char *target_key, const kiln_artifact *artifacts, int count,
+                void **module);
+    /* Calls a function: tensors are KILN_TENSOR, inputs before outputs; sizes are KILN_INT.
+     * KILN_ERROR_NAME when the module has none of that name: then its imports are asked. */
+    int (*call)(void *module, const char *function, const kiln_value *arguments, int32_t count,
+                kiln_value *result);
+    void (*unload)(void *module); /* when the library is unloaded; NULL: nothing to do */
+} kiln_loader;
+
+/* Makes a loader known to this library; NULL takes it away. Modules are loaded when one of their
+ * functions is first called. The last registration of a name counts. */
+int kiln_register_loader(const char *name, const kiln_loader *loader);
+int kiln_has_loader(const char *name);
+/* A module that the host has loaded itself from the artifacts of one loader and target key. */
+int kiln_set_module(const char *loader, const char *target_key, const kiln_loader *functions,
+                    void *module);
+/* The module of a loader, loaded when it is not yet; NULL and a sentence when it cannot be. For host
+ * code that talks to a device itself. */
+void *kiln_module(const char *loader, const char *target_key);
+/* Calls a function of a loaded module, or of one that it imports. */
+int kiln_call_import(const char *loader, const char *target_key, const char *function,
+                     const kiln_value *arguments, int32_t count, kiln_value *result);
 
 /* ---- threads ---------------------------------------------------------------------------- */
 

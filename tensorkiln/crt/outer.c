@@ -176,8 +176,3 @@ int kiln_outer_ffi_call(const kiln_outer *outer, const kiln_value *args, int32_t
 {
     return kiln_ffi_result(kiln_invoke_outer(outer, NULL, args, count, result));
 }
-
-KILN_API void kiln_set_last_error(const char *sentence)
-{
-    kiln_fail(KILN_ERROR_CALLBACK, "%s", sentence);
-}

@@ -93,13 +93,15 @@ int kiln_call_packed(const char *name, const kiln_value *args, int count, kiln_v
         kiln_find_foreign(name, &function);
     if (function.kind == KILN_NONE)
         code = find_own(name, &function);
-    if (code == KILN_OK && function.kind == KILN_NONE)
+    if (code == KILN_OK && function.kind == KILN_NONE && kiln_this_library.call_import != NULL)
+        code = kiln_this_library.call_import(name, args, count, result);
+    else if (code == KILN_OK && function.kind == KILN_NONE)
         return kiln_fail(KILN_ERROR_NAME,
                          "call_packed: no function '%s'; register it before the call: "
                          "tk.runtime.register_function(\"%s\", f) in Python, "
                          "kiln_register_function() in C",
                          name, name);
-    if (code == KILN_OK)
+    else if (code == KILN_OK)
         code = kiln_call_value(&function, args, count, result);
     kiln_release(&function);
     return code;

@@ -5,15 +5,17 @@ that it emits. They obey the C interface of every kernel and take part in memory
 """
 
 from tensorkiln.artifact.dependency import ExternalDependency
-from tensorkiln.external.emit import checked_artifacts, emit_externals
-from tensorkiln.external.external import External, symbols
+from tensorkiln.external.emit import Emitted, checked, emit_externals
+from tensorkiln.external.external import External
 from tensorkiln.external.partition import PartitionExternals
+from tensorkiln.ir.relax import size_symbols as symbols
 
 __all__ = [
+    "Emitted",
     "External",
     "ExternalDependency",
     "PartitionExternals",
-    "checked_artifacts",
+    "checked",
     "emit_externals",
     "symbols",
 ]

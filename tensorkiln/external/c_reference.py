@@ -15,9 +15,17 @@ from typing import TypeGuard
 import numpy as np
 
 from tensorkiln.artifact import Artifact
-from tensorkiln.external.external import External, symbols
+from tensorkiln.external.external import External
 from tensorkiln.ir.expr import Var, int_value
-from tensorkiln.ir.relax import Call, Constant, Function, RVar, TensorType, Value
+from tensorkiln.ir.relax import (
+    Call,
+    Constant,
+    Function,
+    RVar,
+    TensorType,
+    Value,
+    size_symbols,
+)
 from tensorkiln.target import Target
 
 # operator -> C, for operands a and b
@@ -61,8 +69,8 @@ def emit(f: Function, symbol: str) -> list[Artifact]:
 def _source(f: Function, symbol: str) -> str:
     assert isinstance(f.result, RVar)
     params = [f"const float *{p.name}" for p in f.params]
-    params += ["float *out", *(f"int64_t s_{i}" for i in range(len(symbols(f))))]
-    sizes = {v: f"s_{i}" for i, v in enumerate(symbols(f))}
+    params += ["float *out", *(f"int64_t s_{i}" for i in range(len(size_symbols(f))))]
+    sizes = {v: f"s_{i}" for i, v in enumerate(size_symbols(f))}
     lines: list[str] = []
     names: dict[RVar, str] = {}
 

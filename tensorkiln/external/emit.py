@@ -1,25 +1,50 @@
-"""The artifacts of a module's external functions."""
+"""The artifacts of a module's external functions, and who provides their kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
-from tensorkiln.artifact import Artifact
-from tensorkiln.base.errors import UnsupportedError, UserError, nearest
+from tensorkiln.artifact import Artifact, ArtifactSet, Group, InMemoryArtifact
+from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.external.external import External, named
 from tensorkiln.ir.module import IRModule
 
 _SUFFIXES = (".c", ".o")
 
 
-def emit_externals(mod: IRModule, externals: Sequence[External]) -> tuple[Artifact, ...]:
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """What code generators made for some kernels.
+
+    `imported` says for kernels without host code which group's module has them; `fallible` are
+    all whose call may fail, since a device has a part in them.
+    """
+
+    artifacts: ArtifactSet = field(default_factory=ArtifactSet)
+    imported: tuple[tuple[str, Group], ...] = ()
+    fallible: tuple[str, ...] = ()
+
+    def add(self, other: Emitted) -> Emitted:
+        """Both, `other` behind."""
+        return Emitted(
+            ArtifactSet(
+                (*self.artifacts, *other.artifacts),
+                self.artifacts.imports + other.artifacts.imports,
+            ),
+            self.imported + other.imported,
+            self.fallible + other.fallible,
+        )
+
+
+def emit_externals(mod: IRModule, externals: Sequence[External]) -> Emitted:
     """What the externals emit for their functions, in the functions' order.
 
-    Raises UserError for a function of an external that is not given, or what it emits being no
-    C source or object of loader `native`; UnsupportedError for other loaders.
+    Raises UserError for a function of an external that is not given, and for what it emits being
+    no artifacts, or host code that is neither C source nor object.
     """
     by_name = named(externals)
-    artifacts: list[Artifact] = []
+    made = Emitted()
     for f in mod.externals:
         external = by_name.get(f.external)
         if external is None:
@@ -29,29 +54,40 @@ def emit_externals(mod: IRModule, externals: Sequence[External]) -> tuple[Artifa
                 hint=nearest(f.external, by_name) or "compile(..., externals=[...])",
             )
         where = f"external {external.name!r}, function {f.name!r}"
-        artifacts += checked_artifacts(external.emit(f, f.name), where)
-    return tuple(artifacts)
+        made = made.add(checked(external.emit(f, f.name), [f.name], where))
+    return made
 
 
-def checked_artifacts(emitted: Iterable[object], where: str) -> list[Artifact]:
-    """What somebody else's code generator emitted, if it can be linked; errors as above."""
-    made, artifacts = tuple(emitted), list[Artifact]()
-    if not made:
-        raise UserError("it emitted nothing", code="bad-external", where=where)
-    for a in made:
-        if not isinstance(a, Artifact):
+def checked(emitted: Iterable[object], kernels: Sequence[str], where: str) -> Emitted:
+    """What somebody else's code generator emitted for `kernels`, if it can be used.
+
+    With host code (loader `native`) that defines the kernels; without any, the module made of the
+    first artifact's group has them.
+    """
+    imports = emitted.imports if isinstance(emitted, ArtifactSet) else ()
+    artifacts: list[Artifact | InMemoryArtifact] = []
+    for a in emitted:
+        if not isinstance(a, Artifact | InMemoryArtifact):
             message = f"it emitted {type(a).__name__}, expected Artifact"
             raise UserError(message, code="bad-external", where=where)
-        if a.loader != "native":
-            raise UnsupportedError(
-                f"{a.name} is for loader {a.loader!r}", where=where, hint="loader 'native'"
-            )
-        if not a.file_name.endswith(_SUFFIXES):
+        if a.loader == "native" and not a.file_name.endswith(_SUFFIXES):
             raise UserError(
                 f"{a.name} is neither C source nor object",
                 code="bad-external",
                 where=where,
-                hint="a name ending in .c or .o",
+                hint="a name ending in .c or .o, or another loader",
             )
         artifacts.append(a)
-    return artifacts
+    if not artifacts:
+        raise UserError("it emitted nothing", code="bad-external", where=where)
+    others = [a for a in artifacts if a.loader not in ("native", "header", "text")]
+    has_code = any(a.loader == "native" for a in artifacts)
+    if not has_code and not others:
+        raise UserError("it emitted nothing that can run", code="bad-external", where=where)
+    return Emitted(
+        ArtifactSet(tuple(artifacts), imports),
+        ()
+        if has_code
+        else tuple((k, Group(others[0].loader, others[0].target_key)) for k in kernels),
+        tuple(kernels) if others else (),
+    )

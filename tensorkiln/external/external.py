@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tensorkiln.artifact import Artifact
+from tensorkiln.artifact import Artifact, ArtifactSet, InMemoryArtifact
 from tensorkiln.artifact.dependency import ExternalDependency
 from tensorkiln.base.errors import UserError
-from tensorkiln.ir.expr import Expr, Var
-from tensorkiln.ir.relax import Call, Function, TensorType
-from tensorkiln.ir.visit import free_vars
+from tensorkiln.ir.relax import Call, Function
 from tensorkiln.target import Target
 
 Supports = Callable[[Call, Target], bool]
-Emit = Callable[[Function, str], Sequence[Artifact]]
+Emit = Callable[[Function, str], ArtifactSet | Sequence[Artifact | InMemoryArtifact]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +20,18 @@ class External:
     """An external code generator.
 
     `supports(call, target)` says whether it takes a call of an operator. `emit(function, symbol)`
-    gives C sources or relocatable objects (loader `native`) that define
+    gives artifacts. Those of loader `native`, C sources or relocatable objects, define
 
         void symbol(const T *param0, ..., T *result, int64_t dimension0, ...);
 
     for the parameters and the result of `function`, then its `symbols` in that order: row-major
     tensors aligned to their element, in memory the caller owns. It must be safe to call from
-    several threads. `libraries` are further arguments of the linker (`"/path/libx.so"`,
-    `"-L/path"`, `"-lx"`), and `dependencies` where they come from. With `merge` neighbouring
-    calls become one function; without it each call is one of its own.
+    several threads. Without any of them, the module that a loader makes of the others has a
+    function `symbol` that takes the parameters and the result as tensors.
+
+    `libraries` are further arguments of the linker (`"/path/libx.so"`, `"-L/path"`, `"-lx"`), and
+    `dependencies` where they come from. With `merge` neighbouring calls become one function;
+    without it each call is one of its own.
     """
 
     name: str
@@ -61,19 +62,3 @@ def named(externals: Sequence[External]) -> dict[str, External]:
         if by_name.setdefault(e.name, e) is not e:
             raise UserError(f"two externals are named {e.name!r}", code="bad-external")
     return by_name
-
-
-def symbols(f: Function) -> tuple[Var, ...]:
-    """Symbolic dimensions that a function is passed, in order of their first appearance."""
-    return tuple(dict.fromkeys(v for e in _extents(f) for v in free_vars(e)))
-
-
-def _extents(f: Function) -> Iterator[Expr]:
-    for t in (*(p.type for p in f.params), *(b.var.type for b in f.bindings)):
-        if isinstance(t, TensorType):
-            yield from t.shape
-    for b in f.bindings:
-        for value in b.value.attrs.values() if isinstance(b.value, Call) else ():
-            for item in value if isinstance(value, tuple) else (value,):
-                if isinstance(item, Expr):
-                    yield item

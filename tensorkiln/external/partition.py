@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from tensorkiln.external.external import External, named, symbols
+from tensorkiln.external.external import External, named
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.relax import (
@@ -28,6 +28,7 @@ from tensorkiln.ir.relax import (
     TensorType,
     Tuple,
     Value,
+    size_symbols,
 )
 from tensorkiln.ir.text.printer import print_function
 from tensorkiln.target import Target
@@ -158,7 +159,7 @@ class _Partition:
         attrs = Attrs.of(primitive=True, external=region.external.name)
         name = "_".join([region.external.name, *short])
         made = Function(name, tuple(params.values()), tuple(body), inside[last.var], attrs)
-        sizes = symbols(made)
+        sizes = size_symbols(made)
         extra = (ShapeValue(sizes),) if sizes else ()
         span = last.value.span if isinstance(last.value, Call) else ""
         ref = GlobalRef(self.functions.add(made).name)

@@ -35,7 +35,7 @@ from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, ExprLike, Var, as_expr, int_value
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.text.scripted import Scripted
-from tensorkiln.ir.visit import substitute
+from tensorkiln.ir.visit import free_vars, substitute
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,3 +419,19 @@ def _is_plain(value: Bound) -> bool:
         case TupleItem() | RVar() | Constant() | Tuple() | ShapeValue():
             return True
     return False
+
+
+def size_symbols(f: Function) -> tuple[Var, ...]:
+    """Symbolic dimensions in a function of one block, in order of their first appearance."""
+    return tuple(dict.fromkeys(v for e in _extents(f) for v in free_vars(e)))
+
+
+def _extents(f: Function) -> Iterator[Expr]:
+    for t in (*(p.type for p in f.params), *(b.var.type for b in f.bindings)):
+        if isinstance(t, TensorType):
+            yield from t.shape
+    for b in f.bindings:
+        for value in b.value.attrs.values() if isinstance(b.value, Call) else ():
+            for item in value if isinstance(value, tuple) else (value,):
+                if isinstance(item, Expr):
+                    yield item

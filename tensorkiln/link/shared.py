@@ -17,6 +17,8 @@ from tensorkiln.artifact.artifact import Content, content_size, write_at, write_
 from tensorkiln.base.cache import key_of, user_cache
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import atomic_path
+from tensorkiln.link.audit import audit_symbols, symbols_of_libraries
+from tensorkiln.link.stubs import SYSTEM_SYMBOLS
 from tensorkiln.link.toolchain import (
     C_FLAGS,
     LINK_FLAGS,
@@ -65,6 +67,11 @@ def crt_sources() -> list[Path]:
     return sorted(CRT.glob("*.c"))
 
 
+def runtime_source() -> str:
+    """C that includes all of them: the runtime is compiled as one file."""
+    return "".join(f'#include "{path.name}"\n' for path in crt_sources())
+
+
 def link_shared(
     objects: Sequence[Path | bytes | memoryview],
     c_sources: Mapping[str, str],
@@ -76,6 +83,7 @@ def link_shared(
     libraries: Sequence[str] = (),
     fcompile: Fcompile | str | None = None,
     workspace_dir: str | Path | None = None,
+    owners: Sequence[str] = (),
 ) -> Path:
     """Link one self-contained shared library and return its path.
 
@@ -83,18 +91,22 @@ def link_shared(
     (`entry.c`); `weights` go behind what is linked; `exports` are the symbols to show besides the
     runtime's. `fcompile` is a command (`"gcc"`) or a callable `(output, files, options)`; without
     it $CC, then the packaged tools. Intermediate files stay in `workspace_dir` when one is named.
-    The output appears whole or not at all.
+    The output appears whole or not at all. `owners` say for messages where each object is from.
 
-    Raises UserError (folder not writable, disk full, no tool), InternalError (the link failed; its
-    message holds the command and what the tool wrote).
+    Raises UserError (folder not writable, disk full, no tool, a symbol that two files define),
+    InternalError (a symbol that none defines; the link failed: its message holds the command and
+    what the tool wrote).
     """
     target = Path(output)
     given = [item.read_bytes() if isinstance(item, Path) else item for item in objects]
+    names = [*owners, *(f"object {i}" for i in range(len(owners), len(objects)))]
     if weights is not None and content_size(weights):
         given.append(placeholder(linux_arch(triple)))
+        names.append("the weights")
     else:
         weights = None
-    job = _Link(given, c_sources, sorted({*RUNTIME_EXPORTS, *exports}), tuple(libraries))
+    shown = sorted({*RUNTIME_EXPORTS, *exports})
+    job = _Link(given, names, c_sources, shown, tuple(libraries))
     with atomic_path(target) as temporary:
         code = _linked(job, triple, fcompile, target, workspace_dir)
         _write(temporary, code, weights)
@@ -107,6 +119,7 @@ class _Link:
     """What is linked, but for the runtime, which always is."""
 
     objects: Sequence[bytes | memoryview]
+    owners: Sequence[str]  # of objects
     sources: Mapping[str, str]
     shown: Sequence[str]
     libraries: tuple[str, ...]
@@ -118,7 +131,7 @@ class _Link:
             digest.update(len(item).to_bytes(8, "little"))
             digest.update(item)
         return {
-            **_runtime_key(tools),
+            **runtime_sources_key(tools),
             "kind": "library",
             "objects": digest.hexdigest(),
             "sources": json.dumps(dict(self.sources)),
@@ -210,9 +223,47 @@ def _work_folder(output: Path, keep: str | Path | None) -> Iterator[Path]:
 
 
 def _link_by_tools(tools: Toolchain, files: Sequence[str], job: _Link, folder: Path) -> None:
+    names = _compiled(tools, files, job, folder, ())
+    tools.link(names, "library.so", "exports.map", job.libraries, folder)
+
+
+def compiled_objects(
+    tools: Toolchain,
+    objects: Sequence[tuple[str, bytes | memoryview]],
+    sources: Mapping[str, str],
+    libraries: Sequence[str],
+    folder: Path,
+    later: Sequence[str] = (),
+) -> list[str]:
+    """Names of all objects of a library, the runtime's too, written to `folder` and audited.
+
+    `objects` come with their owners; `later` are symbols of objects that the caller adds.
+    """
+    owners = [owner for owner, _ in objects]
+    job = _Link([data for _, data in objects], owners, sources, (), tuple(libraries))
+    return _compiled(tools, _written(job, folder), job, folder, later)
+
+
+def _compiled(
+    tools: Toolchain, files: Sequence[str], job: _Link, folder: Path, later: Sequence[str]
+) -> list[str]:
+    """Sources become objects. Every call resolves inside, or in a library that is named; a compiler
+    driver brings a C library of its own, which we cannot look into: there the linker decides."""
     own = tools.compile(list(job.sources), CRT, folder) if job.sources else []
     runtime = _runtime_object(tools, folder)
-    tools.link([*own, *files, runtime], "library.so", "exports.map", job.libraries, folder)
+    compiled = [
+        *((f"host/{source}", made) for source, made in zip(job.sources, own, strict=True)),
+        ("the runtime", runtime),
+    ]
+    objects = [*zip(job.owners, job.objects, strict=True)]
+    objects += [(owner, (folder / name).read_bytes()) for owner, name in compiled]
+    provided = symbols_of_libraries(job.libraries, folder)
+    if provided is not None and isinstance(tools, ZigToolchain):
+        provided |= {*SYSTEM_SYMBOLS, *later}
+    else:
+        provided = None
+    audit_symbols(objects, provided)
+    return [*own, *files, runtime]
 
 
 def _link_by_callable(fcompile: Fcompile, files: Sequence[str], job: _Link, folder: Path) -> None:
@@ -227,8 +278,8 @@ def _link_by_callable(fcompile: Fcompile, files: Sequence[str], job: _Link, fold
         raise UserError("fcompile returned, but wrote no output", code="link-failed")
 
 
-def _runtime_key(tools: Toolchain) -> dict[str, str]:
-    """Components of the key of the runtime's object."""
+def runtime_sources_key(tools: Toolchain) -> dict[str, str]:
+    """What an object of the runtime, or one that includes its headers, depends on."""
     digest = hashlib.sha256()
     for path in sorted([*CRT.glob("*.h"), *crt_sources()]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -238,13 +289,12 @@ def _runtime_key(tools: Toolchain) -> dict[str, str]:
 
 def _runtime_object(tools: Toolchain, folder: Path) -> str:
     """The C runtime as one object, compiled as one file, once per tool and source."""
-    parts, cache = _runtime_key(tools), user_cache()
+    parts, cache = runtime_sources_key(tools), user_cache()
     found = cache.get(key_of(parts)) if cache is not None else None
     if found is not None:
         (folder / "runtime.o").write_bytes(found)
         return "runtime.o"
-    lines = "".join(f'#include "{path.name}"\n' for path in crt_sources())
-    (folder / "runtime.c").write_text(lines)
+    (folder / "runtime.c").write_text(runtime_source())
     tools.compile(["runtime.c"], CRT, folder)
     if cache is not None:
         cache.put(key_of(parts), (folder / "runtime.o").read_bytes(), parts)

@@ -51,6 +51,10 @@ _LOADER: Mapping[str, tuple[str, str]] = {
     "x86_64": ("ld-linux-x86-64.so.2", "__tls_get_addr"),
     "aarch64": ("ld-linux-aarch64.so.1", ""),
 }
+# All that a link against the stand-ins can find outside.
+SYSTEM_SYMBOLS = frozenset(
+    [*" ".join(STUB_LIBRARIES.values()).split(), *(name for _, name in _LOADER.values() if name)]
+)
 _X86_VERSIONS: Mapping[str, str] = {
     "__register_atfork": "GLIBC_2.3.2",
     "__tls_get_addr": "GLIBC_2.3",

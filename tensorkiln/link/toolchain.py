@@ -88,8 +88,10 @@ class Toolchain(Protocol):
         """What the tool is and for which machine."""
         ...
 
-    def compile(self, sources: Sequence[str], include: Path, folder: Path) -> list[str]:
-        """Compile C files of `folder`; names of the objects, in the same order."""
+    def compile(
+        self, sources: Sequence[str], include: Path, folder: Path, more: Sequence[str] = ()
+    ) -> list[str]:
+        """Compile C files of `folder`, with `more` flags; names of the objects, in their order."""
         ...
 
     def link(
@@ -101,6 +103,10 @@ class Toolchain(Protocol):
         folder: Path,
     ) -> None:
         """Objects into a shared library; `exports` is a version script in `folder`."""
+        ...
+
+    def merge(self, objects: Sequence[str], output: str, folder: Path) -> None:
+        """Objects into one relocatable object."""
         ...
 
 
@@ -160,9 +166,11 @@ class ZigToolchain:
         environ = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
         run_tool([str(zig_path()), *arguments], folder, environ)
 
-    def compile(self, sources: Sequence[str], include: Path, folder: Path) -> list[str]:
+    def compile(
+        self, sources: Sequence[str], include: Path, folder: Path, more: Sequence[str] = ()
+    ) -> list[str]:
         """One run per source: given several, `zig cc -c` writes the first object only."""
-        flags = [*C_FLAGS, "-fno-sanitize=undefined", f"-ffile-prefix-map={folder}=."]
+        flags = [*C_FLAGS, *more, "-fno-sanitize=undefined", f"-ffile-prefix-map={folder}=."]
         command = ["cc", "-target", self._target, *flags, "-I", str(include), "-c"]
         for source in sources:
             self._zig([*command, source, "-o", _object_name(source)], folder)
@@ -187,6 +195,10 @@ class ZigToolchain:
         stubs = make_stubs(arch, cache, self.identity, self._assemble_and_link, folder)
         arguments = ["ld.lld", "-shared", *LINK_FLAGS, f"--version-script={exports}"]
         self._zig([*arguments, "-o", output, *objects, *_for_linker(libraries), *stubs], folder)
+
+    def merge(self, objects: Sequence[str], output: str, folder: Path) -> None:
+        """By lld."""
+        self._zig(["ld.lld", "-r", "-o", output, *objects], folder)
 
     def _assemble_and_link(self, source: str, soname: str, script: str, folder: Path) -> None:
         made = self.assemble(source, folder)
@@ -236,9 +248,11 @@ class CommandToolchain:
     def _argv(self) -> list[str]:
         return shlex.split(self.command)
 
-    def compile(self, sources: Sequence[str], include: Path, folder: Path) -> list[str]:
+    def compile(
+        self, sources: Sequence[str], include: Path, folder: Path, more: Sequence[str] = ()
+    ) -> list[str]:
         """All sources in one run."""
-        flags = [*C_FLAGS, f"-ffile-prefix-map={folder}=."]
+        flags = [*C_FLAGS, *more, f"-ffile-prefix-map={folder}=."]
         run_tool([*self._argv, *flags, "-I", str(include), "-c", *sources], folder)
         return [_object_name(source) for source in sources]
 
@@ -254,6 +268,10 @@ class CommandToolchain:
         flags = link_options(exports)
         system = [f"-l{name}" for name in ("pthread", "dl", "m")]
         run_tool([*self._argv, *flags, "-o", output, *objects, *libraries, *system], folder)
+
+    def merge(self, objects: Sequence[str], output: str, folder: Path) -> None:
+        """Without what the driver would add of its own."""
+        run_tool([*self._argv, "-r", "-nostdlib", "-o", output, *objects], folder)
 
 
 def link_options(exports: str) -> list[str]:

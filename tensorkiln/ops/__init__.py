@@ -54,6 +54,12 @@ def signature(name: str) -> Signature:
     return OPS[name]
 
 
+def defaults(name: str) -> dict[str, AttrValue]:
+    """Attributes that an operator has when nobody says otherwise; none for an unknown name."""
+    op = OPS.get(name) or DYNAMIC.get(name)
+    return {k: v for k, v in op.attrs.items() if v is not REQUIRED} if op else {}
+
+
 def call(name: str, *args: Value, span: str = "", **attrs: AttrValue) -> Call:
     """A call with its attributes completed; UserError on a wrong attribute or operand count."""
     op = signature(name)

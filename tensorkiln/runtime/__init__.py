@@ -4,7 +4,8 @@ from tensorkiln.runtime.callbacks import register_function, unregister_function
 from tensorkiln.runtime.device import Device, cpu
 from tensorkiln.runtime.executor import Executor
 from tensorkiln.runtime.library_file import read_metadata
-from tensorkiln.runtime.module import Module, load_module
+from tensorkiln.runtime.load import load_module, register_loader, unregister_loader
+from tensorkiln.runtime.module import Module
 from tensorkiln.runtime.tensor import Tensor
 
 __all__ = [
@@ -16,5 +17,7 @@ __all__ = [
     "load_module",
     "read_metadata",
     "register_function",
+    "register_loader",
     "unregister_function",
+    "unregister_loader",
 ]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from tensorkiln.base.errors import UserError
+from tensorkiln.runtime.failures import ArgumentTypeError
 
 CPU = 1  # DLPack's number
 
@@ -23,3 +27,16 @@ class Device:
 def cpu(index: int = 0) -> Device:
     """The host processor."""
     return Device("cpu", index, CPU)
+
+
+def device_list(devices: Device | Sequence[Device] | None) -> tuple[Device, ...]:
+    """Devices as a tuple; the CPU when nothing is said. ArgumentTypeError for anything else."""
+    found = (cpu(),) if devices is None else (devices,) if isinstance(devices, Device) else devices
+    for device in found:
+        if not isinstance(device, Device):
+            raise ArgumentTypeError(
+                f"devices are made by tk.cpu(), received {type(device).__name__}", code="device"
+            )
+    if not found:
+        raise UserError("a module needs a device", code="device", hint="tk.cpu()")
+    return tuple(found)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from tensorkiln.base.errors import UnsupportedError, UserError
-from tensorkiln.runtime.device import Device, cpu
+from tensorkiln.base.errors import UnsupportedError
+from tensorkiln.runtime.device import Device, device_list
 from tensorkiln.runtime.failures import ArgumentTypeError
 from tensorkiln.runtime.graph import GraphFunction
 from tensorkiln.runtime.module import Module, TensorFunction
@@ -34,7 +34,7 @@ class Executor:
 
     def __init__(self, lib: Module | Jittable, devices: Device | Sequence[Device] | None = None):
         self.module = _module_of(lib)
-        self.devices = _device_list(devices)
+        self.devices = _cpu_only(device_list(devices))
         self._memory = ExecutorMemory(self.module.library)
         self._functions: dict[str, GraphFunction | OuterFunction | TensorFunction] = {}
         self._states: dict[str, FunctionState] = {}
@@ -112,15 +112,8 @@ def _module_of(lib: Module | Jittable) -> Module:
     return made
 
 
-def _device_list(devices: Device | Sequence[Device] | None) -> tuple[Device, ...]:
-    found = (cpu(),) if devices is None else (devices,) if isinstance(devices, Device) else devices
-    for device in found:
-        if not isinstance(device, Device):
-            raise ArgumentTypeError(
-                f"devices are made by tk.cpu(), received {type(device).__name__}", code="device"
-            )
+def _cpu_only(devices: tuple[Device, ...]) -> tuple[Device, ...]:
+    for device in devices:
         if device.kind != "cpu":
             raise UnsupportedError(f"no executor for {device} yet", hint="tk.cpu()")
-    if not found:
-        raise UserError("an Executor needs a device", code="device", hint="tk.cpu()")
-    return tuple(found)
+    return devices

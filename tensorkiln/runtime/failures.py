@@ -50,6 +50,8 @@ _CODES: dict[int, tuple[type[TensorkilnError], str]] = {
     12: (ArgumentValueError, "unmet-condition"),
     14: (CallDepthError, "call-depth"),
     15: (ProgramAssertionError, "assertion"),
+    16: (UserError, "bad-container"),
+    17: (FunctionLookupError, "unknown-loader"),
 }
 
 

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tensorkiln.artifact import ArtifactSet, FileContent
 from tensorkiln.base.errors import UserError
 
 _SECTION = b".kiln.meta"
+_ARTIFACTS = b".kiln.artifacts"
+_ARTIFACTS_HEAD = 64  # the container's size, and zeros
 _MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64", 40: "arm", 3: "i386"}
 _MAX_SECTIONS = 4096
 _MAX_METADATA = 64 << 20
@@ -28,14 +31,33 @@ class LibraryFile:
     path: Path
     machine: str
     metadata: Metadata
+    container: tuple[int, int] | None = None  # where its artifacts are: offset and size
+
+    @property
+    def carries(self) -> bool:
+        """Whether artifacts for loaders ride in it."""
+        return self.container is not None
+
+    def artifacts(self) -> ArtifactSet:
+        """The artifacts that it carries, as views of the file; UserError when they are damaged."""
+        if self.container is None:
+            return ArtifactSet()
+        view = FileContent(self.path, *self.container).view
+        size = int.from_bytes(view[:8], "little")
+        try:
+            if size > len(view) - _ARTIFACTS_HEAD or any(view[8:_ARTIFACTS_HEAD]):
+                raise UserError("the artifacts it carries are cut off", code="bad-container")
+            return ArtifactSet.from_bytes(view[_ARTIFACTS_HEAD : _ARTIFACTS_HEAD + size])
+        except UserError as error:
+            raise UserError(error.message, code=error.code, where=str(self.path)) from None
 
 
 def _damaged(path: Path, what: str) -> UserError:
     return UserError(f"{str(path)!r} is no library of ours: {what}", code="not-a-library")
 
 
-def _metadata_bytes(path: Path, raw: mmap.mmap) -> bytes:
-    """Content of the metadata section; every offset is checked against the file's size."""
+def _sections(path: Path, raw: mmap.mmap) -> dict[bytes, tuple[int, int]]:
+    """Offset and size of our sections; every one is checked against the file's size."""
     if raw[4] != 2 or raw[5] != 1:
         raise _damaged(path, "not a 64-bit little-endian ELF file")
     table, entry, count, names = struct.unpack_from("<Q10xHHH", raw, 40)
@@ -43,17 +65,25 @@ def _metadata_bytes(path: Path, raw: mmap.mmap) -> bytes:
         raise _damaged(path, "its section table is damaged or cut off")
     if names >= count:
         raise _damaged(path, "its section names are damaged")
-    sections = [struct.unpack_from("<IIQQQQ", raw, table + 64 * i) for i in range(count)]
-    start = sections[names][4]
-    for name, kind, _flags, _address, offset, size in sections:
+    rows = [struct.unpack_from("<IIQQQQ", raw, table + 64 * i) for i in range(count)]
+    start, found = rows[names][4], dict[bytes, tuple[int, int]]()
+    for name, kind, _flags, _address, offset, size in rows:
         at = start + name
-        if at + len(_SECTION) >= len(raw) or kind == 8:
-            continue
-        if raw[at : at + len(_SECTION) + 1] == _SECTION + b"\0":
-            if offset + size > len(raw) or size > _MAX_METADATA:
-                raise _damaged(path, "its metadata is cut off")
-            return raw[offset : offset + size].rstrip(b"\0")
-    raise _damaged(path, "it has no section .kiln.meta")
+        for wanted in (_SECTION, _ARTIFACTS):
+            if kind != 8 and raw[at : at + len(wanted) + 1] == wanted + b"\0":
+                if offset + size > len(raw):
+                    raise _damaged(path, f"its section {wanted.decode()} is cut off")
+                found.setdefault(wanted, (offset, size))
+    return found
+
+
+def _metadata_bytes(path: Path, raw: mmap.mmap, sections: Mapping[bytes, tuple[int, int]]) -> bytes:
+    if _SECTION not in sections:
+        raise _damaged(path, "it has no section .kiln.meta")
+    offset, size = sections[_SECTION]
+    if size > _MAX_METADATA:
+        raise _damaged(path, "its metadata is cut off")
+    return raw[offset : offset + size].rstrip(b"\0")
 
 
 def read_library_file(path: str | Path) -> LibraryFile:
@@ -65,7 +95,8 @@ def read_library_file(path: str | Path) -> LibraryFile:
             if len(head) < 64 or head[:4] != b"\x7fELF":
                 raise _damaged(file, "not an ELF shared library")
             with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as raw:
-                text = _metadata_bytes(file, raw)
+                sections = _sections(file, raw)
+                text = _metadata_bytes(file, raw, sections)
     except FileNotFoundError:
         raise UserError(f"no such file: {str(file)!r}", code="no-file") from None
     except OSError as error:
@@ -83,7 +114,8 @@ def read_library_file(path: str | Path) -> LibraryFile:
             f"this Tensorkiln reads version {METADATA_VERSION}",
             code="library-version",
         )
-    return LibraryFile(file, _MACHINES.get(machine, f"ELF machine {machine}"), metadata)
+    known = _MACHINES.get(machine, f"ELF machine {machine}")
+    return LibraryFile(file, known, metadata, sections.get(_ARTIFACTS))
 
 
 def read_metadata(path: str | Path) -> Metadata:

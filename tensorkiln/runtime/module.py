@@ -92,11 +92,12 @@ class Module:
 
     def __init__(self, library: NativeLibrary):
         self.library = library
-        self.imports: list[Module] = []
+        self.imports: list[Any] = []  # modules that loaders made (runtime/load.py)
+        self.keep: object = None  # lives as long: the folder of a temporary library
         self._callables: dict[str, TensorFunction] = {}
 
     @property
-    def imported_modules(self) -> list[Module]:
+    def imported_modules(self) -> list[Any]:
         """The same as `imports`."""
         return self.imports
 
@@ -170,12 +171,3 @@ class Module:
     def __repr__(self) -> str:
         """File and function names."""
         return f"<Module {str(self.path)!r}: {', '.join(self.functions)}>"
-
-
-def load_module(path: str | Path) -> Module:
-    """Load a compiled library. UserError says why one cannot be loaded: no such file, not a
-    library of ours, another machine, a CPU feature that this processor lacks."""
-    library = NativeLibrary(path)
-    if library.has_values:
-        add_library(library)
-    return Module(library)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import _ctypes
 import ctypes
+import functools
 import os
 import platform
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,15 @@ _VALUE_PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "kiln_shape_of": (_P, (_P, _P)),
     "kiln_string_of": (_P, (_P, _P)),
     "kiln_take_dlpack": (_I, (_P, _P)),
+}
+
+
+# Of libraries that carry artifacts for loaders only.
+_LOADER_PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "kiln_call_import": (_I, (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, _P, _I, _P)),
+    "kiln_has_loader": (_I, (ctypes.c_char_p,)),
+    "kiln_set_last_error": (None, (ctypes.c_char_p,)),
+    "kiln_set_module": (_I, (ctypes.c_char_p, ctypes.c_char_p, _P, _P)),
 }
 
 
@@ -120,6 +130,38 @@ class _Closed:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A library that was linked in memory: what `file` would say of it, addresses of symbols, and
+    how to free it."""
+
+    file: LibraryFile
+    addresses: Mapping[str, int]
+    unload: Callable[[], None]
+
+
+class _Addresses:
+    """Functions by name, as ctypes has those of a library."""
+
+    def __init__(self, addresses: Mapping[str, int]):
+        self._addresses = addresses
+
+    def __getattr__(self, name: str) -> Any:
+        """A function, made when it is first looked at."""
+        if name not in self._addresses:
+            raise AttributeError(name)
+        made = _Function(self._addresses[name])
+        setattr(self, name, made)
+        return made
+
+
+class _Function(_ctypes.CFuncPtr):
+    """A C function at an address."""
+
+    _flags_ = 1  # FUNCFLAG_CDECL
+    _restype_ = ctypes.c_int
+
+
 class ExecutorMemory:
     """The C executor: memory for intermediate results. It is freed when neither the Executor nor a
     function of it is left, or when its library is closed."""
@@ -145,8 +187,9 @@ class NativeLibrary:
     """A library in this process. Stays loaded until `close`: values and threads may outlive the
     object."""
 
-    def __init__(self, path: str | Path):
-        file = read_library_file(path)
+    def __init__(self, source: str | Path | LibraryFile | Image):
+        file = source.file if isinstance(source, Image) else source
+        file = file if isinstance(file, LibraryFile) else read_library_file(file)
         _check_machine(file)
         self.path = file.path
         self.metadata = file.metadata
@@ -154,17 +197,29 @@ class NativeLibrary:
             self.functions = {f.name: f for f in map(_function, file.metadata["functions"])}
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(
-                f"{str(path)!r}: its metadata is damaged ({error!r})", code="not-a-library"
+                f"{str(file.path)!r}: its metadata is damaged ({error!r})", code="not-a-library"
             ) from error
         # Whether it takes and gives values: an ordinary library has no functions for them.
         self.has_values = any(f.kind == "outer" for f in self.functions.values())
         self.closed = False
         self.executors: weakref.WeakSet[ExecutorMemory] = weakref.WeakSet()
-        self.dll: Any = _load(file.path, _VALUE_PROTOTYPES if self.has_values else {})
+        self._at_close: list[Callable[[], object]] = []
+        more = _VALUE_PROTOTYPES if self.has_values else {}
+        self.dll: Any
+        if isinstance(source, Image):
+            self.dll, self._unload = _Addresses(source.addresses), source.unload
+        else:
+            self.dll = _load(file.path)
+            self._unload = functools.partial(_ctypes.dlclose, self.dll._handle)
+        _declare(self.dll, file.path, more | (_LOADER_PROTOTYPES if file.carries else {}))
         self.run: Callable[..., int] = self.dll.kiln_executor_run
         self._check_version()
         self.check(self.dll.kiln_open())
         self.calls = FastCalls(self.dll, self.check)
+
+    def on_close(self, function: Callable[[], object]) -> None:
+        """Call `function` when the library is unloaded."""
+        self._at_close.append(function)
 
     def _check_version(self) -> None:
         version = self.dll.kiln_abi_version()
@@ -191,10 +246,12 @@ class NativeLibrary:
                 code="in-use",
                 hint="drop the tensors and functions that it returned",
             )
-        handle, self.dll, self.closed = self.dll._handle, _Closed(self.path), True
+        self.dll, self.closed = _Closed(self.path), True
         self.run = lambda *_: self.dll.kiln_executor_run  # raises
         self.calls.close()
-        _ctypes.dlclose(handle)
+        self._unload()
+        for function in self._at_close:
+            function()
 
     def check(self, code: int) -> None:
         """Raise the exception for a result code other than 0."""
@@ -217,11 +274,15 @@ def _check_machine(file: LibraryFile) -> None:
         )
 
 
-def _load(path: Path, more: dict[str, tuple[Any, tuple[Any, ...]]]) -> ctypes.CDLL:
+def _load(path: Path) -> ctypes.CDLL:
     try:
-        dll = ctypes.CDLL(os.fspath(path.resolve()))
+        return ctypes.CDLL(os.fspath(path.resolve()))
     except OSError as error:
         raise UserError(f"cannot load {str(path)!r}: {error}", code="cannot-load") from error
+
+
+def _declare(dll: Any, path: Path, more: dict[str, tuple[Any, tuple[Any, ...]]]) -> None:
+    """Types of results and arguments; UserError for a function that is not there."""
     for name, (result, arguments) in {**_PROTOTYPES, **more}.items():
         try:
             function = getattr(dll, name)
@@ -230,4 +291,3 @@ def _load(path: Path, more: dict[str, tuple[Any, tuple[Any, ...]]]) -> ctypes.CD
                 f"{str(path)!r} is no library of ours: it has no {name}", code="not-a-library"
             ) from None
         function.restype, function.argtypes = result, arguments
-    return dll

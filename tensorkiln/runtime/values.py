@@ -204,6 +204,13 @@ def from_value(library: NativeLibrary, value: Value) -> Any:
     raise UserError(f"a value of kind {kind} has no Python form", code="value-kind")
 
 
+def lent_value(value: Value) -> Any:
+    """A number, or a Tensor over memory that is only lent for a call and may be written to."""
+    if value.kind == TENSOR:
+        return Tensor(_view(DLTensor.from_address(value.payload.pointer), None))
+    return int(value.payload.integer)
+
+
 def _array_of(library: NativeLibrary, value: Value) -> Array:
     """An array that shares a tensor object's memory and holds a reference to it."""
     tensor = DLTensor.from_address(value.payload.pointer + _HEADER)

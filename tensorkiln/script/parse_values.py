@@ -321,7 +321,7 @@ class ValueParser:
         skip: tuple[str, ...] = (), **fixed: AttrValue,
     ) -> Call:  # fmt: skip
         """A call whose keywords, but for those in `skip`, are its attributes."""
-        attrs: dict[str, AttrValue] = dict(fixed)
+        attrs = {**(ops.defaults(callee) if isinstance(callee, str) else {}), **fixed}
         span = ""
         for k in node.keywords:
             if k.arg == "span":

@@ -96,6 +96,7 @@ KINDS: dict[str, Kind] = {
             CPU_OPTIONS,
             "native code, loaded from memory",
             canonical_cpu,
+            builtin_archs=("x86_64", "aarch64"),
         ),
         Kind("c", "cpu", ("cpu",), CPU_OPTIONS, "C99 for a compiler of yours", canonical_cpu),
         Kind(

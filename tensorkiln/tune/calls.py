@@ -69,7 +69,9 @@ def around_calls(
     changed = dataclasses.replace(entry, content=text.encode())
     kept = [changed if a is entry else a for a in exe.artifacts]
     kept += [Artifact("host", "native", name, c.encode()) for name, c in files.items()]
-    return dataclasses.replace(exe, artifacts=ArtifactSet(tuple(kept)), _loaded=None, _folder=None)
+    return dataclasses.replace(
+        exe, artifacts=ArtifactSet(tuple(kept), exe.artifacts.imports), _loaded=None
+    )
 
 
 def _macro(symbol: str, before: str, after: str) -> str:

@@ -14,7 +14,7 @@ import pytest
 import tensorkiln as tk
 from tensorkiln.artifact import Artifact
 from tensorkiln.artifact.inspect import inspect_library
-from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
+from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.external import External, ExternalDependency
 from tensorkiln.external.c_reference import C_REFERENCE
 from tensorkiln.ir.equal import first_difference
@@ -22,6 +22,7 @@ from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Function, tensor
 from tensorkiln.ir.text.printer import constant_table, print_module
+from tensorkiln.link.artifacts import LinkPlan
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.script import from_source
 from tests.transform.graphs import c, graph, rand
@@ -222,7 +223,7 @@ def test_a_missing_library_is_named() -> None:
 
 def test_dependencies_of_unused_externals_do_not_count() -> None:
     exe = tk.compile(graph(lambda g, x: g.tanh(x), x=(4,)), externals=[_halver("/no/such.so")])
-    assert exe.libraries == ()
+    assert LinkPlan.of(exe.artifacts).libraries == ()
     exe.jit()
 
 
@@ -254,7 +255,7 @@ def _emits(*artifacts: object) -> External:
     [
         ((), UserError, "emitted nothing"),
         (("int x;",), UserError, "emitted str, expected Artifact"),
-        ((Artifact("mine", "cuda", "k.cu", b""),), UnsupportedError, "for loader 'cuda'"),
+        ((Artifact("mine", "text", "k.txt", b""),), UserError, "nothing that can run"),
         ((Artifact("mine", "native", "k.py", b""),), UserError, "neither C source nor object"),
     ],
 )

@@ -16,7 +16,7 @@ from tensorkiln.target import Target, register_target_kind, require_codegen, unr
     ("spec", "says"),
     [
         ("cuda", "no code generator for kind 'cuda'"),
-        ("llvmjit", "kinds that have one: llvm"),
+        ("rocm", "kinds that have one: llvm, llvmjit"),
         ({"devices": ["llvm", "cuda"]}, "kind 'composite'"),
         ({"mtriple": "riscv64-linux-gnu"}, "no code is generated for riscv64 yet"),
     ],
@@ -30,7 +30,7 @@ def test_registered_code_generators_count() -> None:
     register_target_kind("accel", "ext_dev", relax_codegen=lambda target: ())
     try:
         require_codegen(Target("accel"))
-        with pytest.raises(UnsupportedError, match="kinds that have one: llvm, accel"):
+        with pytest.raises(UnsupportedError, match="kinds that have one: llvm, llvmjit, accel"):
             require_codegen(Target("cuda"))
     finally:
         unregister_target_kind("accel")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Literal
 
 from tensorkiln.artifact import TextContent
 from tensorkiln.base.cache import Cache, key_of
@@ -31,7 +32,7 @@ class Kernel:
     """One compiled tensor program: its symbol and relocatable object."""
 
     name: str
-    object: bytes
+    object: bytes  # or bitcode, where that was asked for
     cached: bool
 
 
@@ -101,9 +102,10 @@ def _platform(target: Target) -> str:
     return target.llvm_features + target.mtriple + target.mcpu
 
 
-def _object_key(f: PrimFunc, target: Target) -> dict[str, str]:
+def _object_key(f: PrimFunc, target: Target, emit: str) -> dict[str, str]:
     """Objects are known by the program they were compiled from, and by nothing before it."""
     return {
+        **({} if emit == "object" else {"emit": emit}),
         "tir": print_function(f, canonical=True), "symbol": f.name, "target": _platform(target),
         "generator": source_digest("codegen/llvm"), "compiler": VERSION,
     }  # fmt: skip
@@ -147,12 +149,13 @@ def compile_kernels(
     cache: Cache | None = None,
     known: Mapping[str, bytes] = MappingProxyType({}),
     on_done: Callable[[str], None] = lambda name: None,
+    emit: Literal["object", "bitcode"] = "object",
 ) -> list[Kernel]:
-    """Object code of every function, in order. The first failure is raised after all stopped."""
+    """Code of every function, in order. The first failure is raised after all stopped."""
     made = {f.name: _from_cache(f, known[f.name], on_done) for f in funcs if f.name in known}
     todo = [f for f in funcs if f.name not in made]
     if todo:
-        made |= {k.name: k for k in _compiled(todo, target, jobs, cache, on_done)}
+        made |= {k.name: k for k in _compiled(todo, target, jobs, cache, on_done, emit)}
     return [made[f.name] for f in funcs]
 
 
@@ -168,6 +171,7 @@ def _compiled(
     jobs: int,
     cache: Cache | None,
     on_done: Callable[[str], None],
+    emit: str,
 ) -> list[Kernel]:
     # A compile that finds all it needs loads neither.
     from concurrent.futures import ThreadPoolExecutor
@@ -179,7 +183,7 @@ def _compiled(
     lock = threading.Lock()
 
     def one(f: PrimFunc) -> Kernel:
-        components = _object_key(f, target)
+        components = _object_key(f, target, emit)
         key = key_of(components)
         found = cache.get(key) if cache is not None else None
         if found is None:
@@ -189,10 +193,10 @@ def _compiled(
                     workers.append(local.worker)
             text = emit_llvm(f, target)
             say(SOURCES, f"{f.name}.ll\n{text}")
-            made = local.worker.compile(f.name, text, _options(target, "object"))
+            made = local.worker.compile(f.name, text, _options(target, emit))
             if cache is not None:
                 cache.put(key, made, components)
-        if cache is not None:
+        if cache is not None and emit == "object":
             _remember(f, target, key, cache)
         if found is not None:
             return _from_cache(f, found, on_done)

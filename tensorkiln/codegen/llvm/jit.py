@@ -1,0 +1,101 @@
+"""Kernels and host code of a compile, linked in this process's memory: target `llvmjit`.
+
+Nothing is written and no linker runs. The price: LLVM works in this process, so what makes it abort
+ends the process, and profilers do not know the code.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
+
+_numbers = itertools.count(1)
+
+
+@dataclass(slots=True)
+class Linked:
+    """Code in memory, until `unload`: addresses by symbol."""
+
+    addresses: Mapping[str, int]
+    _kept: list[Any]
+
+    def unload(self) -> None:
+        """Free it: static destructors run, addresses mean nothing any more."""
+        self._kept.clear()
+
+
+def link_in_memory(
+    bitcode: Iterable[tuple[str, bytes]],
+    objects: Sequence[bytes],
+    shown: Sequence[str],
+    constants: Mapping[str, int],
+) -> Linked:
+    """Compile `bitcode` (names and modules), add `objects`, and find the symbols `shown`.
+
+    `constants` are pointers that the code finds under a name. Raises UserError for bitcode that is
+    none, UnsupportedError where the system lacks what threads need, InternalError when symbols are
+    missing.
+    """
+    builder = llvm.JITLibraryBuilder()
+    for name, data in bitcode:
+        builder.add_ir(_text_of(name, data))
+    for item in objects:
+        builder.add_object_img(item)
+    pointers = "".join(
+        f"@{name} = constant ptr inttoptr (i64 {address} to ptr)\n"
+        for name, address in constants.items()
+    )
+    builder.add_ir(pointers or "; no constants\n")
+    builder.import_symbol("__emutls_get_address", _thread_local_storage())
+    builder.add_current_process()
+    for name in shown:
+        builder.export_symbol(name)
+    try:
+        tracker = builder.link(_compiler(), f"library{next(_numbers)}")
+    except RuntimeError as error:
+        raise InternalError(f"linking in memory failed: {error}", code="link-failed") from error
+    return Linked({name: tracker[name] for name in shown}, [tracker])
+
+
+def _text_of(name: str, data: bytes) -> str:
+    try:
+        return str(llvm.parse_bitcode(data))
+    except RuntimeError as error:
+        raise UserError(
+            f"artifact {name} is no LLVM bitcode: {error}", code="bad-artifact"
+        ) from None
+
+
+@functools.cache
+def _compiler() -> Any:
+    """One for the process: it owns the memory of the code."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(),
+        features=llvm.get_host_cpu_features().flatten(),
+        opt=3,
+        reloc="pic",
+        codemodel="jitdefault",
+        jit=True,
+    )
+    return llvm.create_lljit_compiler(machine)
+
+
+def _thread_local_storage() -> int:
+    """The compiler library's function behind thread-local variables of code that nobody linked."""
+    try:
+        function = ctypes.CDLL("libgcc_s.so.1").__emutls_get_address
+    except (OSError, AttributeError):
+        raise UnsupportedError(
+            "llvmjit needs libgcc_s.so.1 for thread-local variables", hint="target llvm"
+        ) from None
+    return ctypes.cast(function, ctypes.c_void_p).value or 0

@@ -1,0 +1,274 @@
+/* Modules of loaders: made of the container when a function of theirs is first called. */
+#include "loader.h"
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct registered_loader {
+    struct registered_loader *next;
+    kiln_loader loader;
+    char name[];
+} registered_loader;
+
+typedef struct loaded {
+    kiln_loader loader; /* its functions: a copy, as the loader may be registered anew */
+    void *module;
+    int is_loaded;
+} loaded;
+
+static pthread_mutex_t modules_mutex = PTHREAD_MUTEX_INITIALIZER;
+static __thread int modules_depth;
+static registered_loader *loaders;
+static kiln_container *container;
+static loaded *modules; /* one per group */
+
+/* A loader may ask for the modules of others: a thread may take the lock again. */
+static void lock_modules(void)
+{
+    if (modules_depth++ == 0)
+        pthread_mutex_lock(&modules_mutex);
+}
+
+static void unlock_modules(void)
+{
+    if (--modules_depth == 0)
+        pthread_mutex_unlock(&modules_mutex);
+}
+
+/* ---- what is there; the lock is held ------------------------------------------------------- */
+
+static int open_container(void)
+{
+    if (container != NULL)
+        return KILN_OK;
+    if (kiln_container_data == NULL)
+        return kiln_fail(KILN_ERROR_NAME, "library %s carries no artifacts for loaders",
+                         kiln_this_library.name);
+    int code = kiln_read_container(kiln_container_data + 8, kiln_container_data[0], &container);
+    if (code == KILN_OK && modules == NULL) {
+        modules = calloc((size_t)container->n_groups, sizeof *modules);
+        if (modules == NULL)
+            code = kiln_fail(KILN_ERROR_MEMORY, "out of memory for modules");
+    }
+    if (code != KILN_OK) {
+        free(container);
+        container = NULL;
+    }
+    return code;
+}
+
+/* Number of a group, or -1. */
+static int find_group(const char *loader, const char *target_key)
+{
+    for (int g = 1; g < container->n_groups; g++)
+        if (strcmp(container->groups[g].loader, loader) == 0 &&
+            strcmp(container->groups[g].target_key, target_key) == 0)
+            return g;
+    kiln_fail(KILN_ERROR_NAME, "library %s has no artifacts for loader '%s'%s%s",
+              kiln_this_library.name, loader, *target_key == 0 ? "" : " and target key ",
+              target_key);
+    return -1;
+}
+
+static registered_loader **find_loader(const char *name)
+{
+    registered_loader **at = &loaders;
+    while (*at != NULL && strcmp((*at)->name, name) != 0)
+        at = &(*at)->next;
+    return at;
+}
+
+/* Adds to a list of names, as far as there is room. */
+static void append_name(char *text, size_t size, const char *name)
+{
+    const size_t used = strlen(text);
+    snprintf(text + used, size - used, "%s%s", used == 0 ? "" : ", ", name);
+}
+
+static int no_loader(const kiln_group *group)
+{
+    char artifacts[300] = "", known[300] = "";
+    for (int i = 0; i < group->n_artifacts; i++)
+        append_name(artifacts, sizeof artifacts, group->artifacts[i].file_name);
+    for (const registered_loader *r = loaders; r != NULL; r = r->next)
+        append_name(known, sizeof known, r->name);
+    return kiln_fail(KILN_ERROR_LOADER,
+                     "loader '%s' is not registered, so nothing can be made of %s; known: %s; "
+                     "register it first: tk.runtime.register_loader(\"%s\", f) in Python, "
+                     "kiln_register_loader() in C",
+                     group->loader, artifacts, loaders == NULL ? "none" : known, group->loader);
+}
+
+static int load_group(int g)
+{
+    const kiln_group *group = &container->groups[g];
+    loaded *made = &modules[g];
+    if (made->is_loaded)
+        return KILN_OK;
+    const registered_loader *found = *find_loader(group->loader);
+    if (found == NULL)
+        return no_loader(group);
+    made->loader = found->loader;
+    kiln_fail(KILN_ERROR_CALLBACK, "loader '%s' failed, and did not say why", group->loader);
+    const int code = made->loader.load(made->loader.context, group->target_key, group->artifacts,
+                                       group->n_artifacts, &made->module);
+    made->is_loaded = code == KILN_OK;
+    return code;
+}
+
+/* ---- for hosts ----------------------------------------------------------------------------- */
+
+KILN_API int kiln_register_loader(const char *name, const kiln_loader *loader)
+{
+    registered_loader *entry = NULL;
+    if (loader != NULL && (loader->size < sizeof *loader || !loader->load || !loader->call))
+        return kiln_fail(KILN_ERROR_ARGUMENT, "loader '%s' lacks functions, or is of an older "
+                         "version", name);
+    if (loader != NULL) {
+        const size_t size = strlen(name) + 1;
+        entry = malloc(sizeof *entry + size);
+        if (entry == NULL)
+            return kiln_fail(KILN_ERROR_MEMORY, "out of memory");
+        memcpy(entry->name, name, size);
+        entry->loader = *loader;
+    }
+    lock_modules();
+    registered_loader **at = find_loader(name), *old = *at;
+    if (old != NULL)
+        *at = old->next;
+    if (entry != NULL) {
+        entry->next = loaders;
+        loaders = entry;
+    }
+    unlock_modules();
+    free(old);
+    return KILN_OK;
+}
+
+KILN_API int kiln_has_loader(const char *name)
+{
+    lock_modules();
+    const int has = *find_loader(name) != NULL;
+    unlock_modules();
+    return has;
+}
+
+KILN_API int kiln_set_module(const char *loader, const char *target_key,
+                             const kiln_loader *functions, void *module)
+{
+    lock_modules();
+    int code = open_container();
+    const int g = code == KILN_OK ? find_group(loader, target_key) : -1;
+    if (code == KILN_OK && g < 0)
+        code = KILN_ERROR_NAME;
+    if (g >= 0) {
+        const loaded made = {*functions, module, 1};
+        modules[g] = made;
+    }
+    unlock_modules();
+    return code;
+}
+
+/* A group by name, loaded: its number, or -1 and the code. */
+static int loaded_group(const char *loader, const char *target_key, int *code)
+{
+    lock_modules();
+    *code = open_container();
+    int g = *code == KILN_OK ? find_group(loader, target_key) : -1;
+    if (*code == KILN_OK)
+        *code = g < 0 ? KILN_ERROR_NAME : load_group(g);
+    unlock_modules();
+    return *code == KILN_OK ? g : -1;
+}
+
+KILN_API void *kiln_module(const char *loader, const char *target_key)
+{
+    int code;
+    const int g = loaded_group(loader, target_key, &code);
+    return g < 0 ? NULL : modules[g].module;
+}
+
+/* Asks a group, then what it imports: the nearest that has the function answers. */
+static int call_below(int start, const char *function, const kiln_value *args, int32_t count,
+                      kiln_value *result)
+{
+    int *queue = malloc(2 * (size_t)container->n_groups * sizeof *queue);
+    int *seen = queue + container->n_groups, n = 1, code = KILN_ERROR_NAME;
+    int without_loader = -1;
+    if (queue == NULL)
+        return kiln_fail(KILN_ERROR_MEMORY, "out of memory");
+    memset(seen, 0, (size_t)container->n_groups * sizeof *seen);
+    queue[0] = start;
+    for (int i = 0; i < n && code == KILN_ERROR_NAME; i++) {
+        const kiln_group *group = &container->groups[queue[i]];
+        const loaded *module = &modules[queue[i]];
+        lock_modules();
+        code = queue[i] == 0 ? KILN_ERROR_NAME : load_group(queue[i]); /* 0 is the library */
+        unlock_modules();
+        if (code == KILN_ERROR_LOADER) { /* another one may have the function */
+            without_loader = without_loader < 0 ? queue[i] : without_loader;
+            code = KILN_ERROR_NAME;
+        } else if (code == KILN_OK) {
+            kiln_fail(KILN_ERROR_CALLBACK, "%s: failed, and did not say why", function);
+            code = module->loader.call(module->module, function, args, count, result);
+        }
+        for (int c = 0; c < group->n_children && code == KILN_ERROR_NAME; c++)
+            if (!seen[group->children[c]]) {
+                seen[group->children[c]] = 1;
+                queue[n++] = group->children[c];
+            }
+    }
+    free(queue);
+    if (code != KILN_ERROR_NAME)
+        return code;
+    return without_loader < 0
+               ? kiln_fail(KILN_ERROR_NAME, "no function '%s' in what library %s imports",
+                           function, kiln_this_library.name)
+               : no_loader(&container->groups[without_loader]);
+}
+
+KILN_API int kiln_call_import(const char *loader, const char *target_key, const char *function,
+                              const kiln_value *args, int32_t count, kiln_value *result)
+{
+    int code;
+    const int g = loaded_group(loader, target_key, &code);
+    *result = (kiln_value){KILN_NONE, 0, {0}};
+    if (g < 0)
+        return code;
+    return call_below(g, function, args, count, result);
+}
+
+int kiln_call_any_import(const char *function, const kiln_value *args, int32_t count,
+                         kiln_value *result)
+{
+    lock_modules();
+    const int code = open_container();
+    unlock_modules();
+    return code == KILN_OK ? call_below(0, function, args, count, result) : code;
+}
+
+void kiln_import_kernel(const char *loader, const char *target_key, const char *function,
+                        const kiln_value *args, int count)
+{
+    kiln_value result;
+    const int code = kiln_call_import(loader, target_key, function, args, count, &result);
+    if (code != KILN_OK)
+        kiln_kernel_failed(code);
+}
+
+#if defined(__GNUC__)
+__attribute__((destructor)) static void unload_modules(void)
+{
+    for (int g = 0; modules != NULL && g < container->n_groups; g++)
+        if (modules[g].is_loaded && modules[g].loader.unload != NULL)
+            modules[g].loader.unload(modules[g].module);
+    free(modules);
+    free(container);
+    while (loaders != NULL) {
+        registered_loader *next = loaders->next;
+        free(loaders);
+        loaders = next;
+    }
+}
+#endif

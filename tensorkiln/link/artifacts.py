@@ -1,0 +1,213 @@
+"""`link_artifacts`: a set of artifacts into one library, step by step.
+
+collect  native artifacts: C sources, objects, weights, and the plan of the link
+save     into the work folder, under the names they have in the set
+pack     all other groups into a container (docs/formats/container.md), as one more object
+compile  the C sources, and look through all objects: who defines what, who needs what
+link     with the C runtime; the weights follow behind
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensorkiln.artifact import Artifact, ArtifactSet, Content, Group, InMemoryArtifact
+from tensorkiln.artifact.artifact import content_size
+from tensorkiln.base.errors import UserError
+from tensorkiln.link.elf_object import ALLOC, PROGBITS, DataSection, object_chunks
+from tensorkiln.link.shared import Fcompile, link_shared
+from tensorkiln.link.toolchain import linux_arch
+
+LINK_PLAN = "link.json"
+WEIGHTS = "weights.bin"
+# Linked, linked in memory, or for people: not in the container of a library.
+STAYS = ("native", "llvmjit", "header", "text")
+LOADER_EXPORTS = (
+    "kiln_call_import",
+    "kiln_has_loader",
+    "kiln_module",
+    "kiln_register_loader",
+    "kiln_set_last_error",
+    "kiln_set_module",
+)
+_SECTION, _SYMBOL = ".kiln.artifacts", "kiln_container_data"
+_VERSION = 1
+
+
+def rides(group: Group) -> bool:
+    """Whether a library carries the group for a loader."""
+    return group.loader not in STAYS
+
+
+@dataclass(frozen=True, slots=True)
+class LinkPlan:
+    """What the linker is told besides the files: artifact `link.json` of the host."""
+
+    name: str
+    triple: str
+    exports: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+    prefix: str = ""  # of the C entries, and of all symbols in a static library
+    system_lib_prefix: str = ""
+
+    def to_bytes(self) -> bytes:
+        """JSON text."""
+        plan = {
+            "version": _VERSION,
+            "name": self.name,
+            "triple": self.triple,
+            "exports": self.exports,
+            "libraries": self.libraries,
+            "prefix": self.prefix or self.name,
+            "system_lib_prefix": self.system_lib_prefix,
+        }
+        return (json.dumps(plan, indent=1) + "\n").encode()
+
+    @classmethod
+    def of(cls, artifacts: ArtifactSet) -> LinkPlan:
+        """The plan among the artifacts; UserError when there is none, or none of ours."""
+        found = [a for a in artifacts if a.file_name == LINK_PLAN and a.codegen_id == "host"]
+        if len(found) != 1 or not isinstance(found[0], Artifact):
+            raise UserError(
+                f"{len(found)} artifacts {LINK_PLAN!r}, expected one: this is no whole compile",
+                code="bad-artifact",
+            )
+        try:
+            plan = json.loads(found[0].text())
+            if plan["version"] != _VERSION:
+                raise UserError(
+                    f"{found[0].name}: version {plan['version']!r}, expected {_VERSION}",
+                    code="bad-artifact",
+                )
+            words = [plan[k] for k in ("name", "triple", "prefix", "system_lib_prefix")]
+            lists = [plan["exports"], plan["libraries"]]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise UserError(f"{found[0].name} is damaged: {error!r}", code="bad-artifact") from None
+        if not all(isinstance(part, list) for part in lists):
+            raise UserError(f"{found[0].name} is damaged: no lists", code="bad-artifact")
+        if not all(isinstance(text, str) for text in [*words, *lists[0], *lists[1]]):
+            raise UserError(f"{found[0].name} is damaged: no text", code="bad-artifact")
+        return cls(words[0], words[1], tuple(lists[0]), tuple(lists[1]), words[2], words[3])
+
+
+def link_artifacts(
+    artifacts: ArtifactSet,
+    output: str | Path,
+    *,
+    fcompile: Fcompile | str | None = None,
+    workspace_dir: str | Path | None = None,
+    addons: Sequence[Path | bytes] = (),
+    exports: Sequence[str] = (),
+    in_memory: bool = False,
+) -> Path:
+    """Link a whole compile into the shared library `output` and return its path.
+
+    `in_memory` lets artifacts pass that have no form as bytes: the library knows their groups, and
+    whoever loads it brings the modules. Without it they are a UserError (code
+    `in-memory-artifact`), as are damaged or missing parts; tools that fail are InternalErrors.
+    """
+    plan = LinkPlan.of(artifacts)
+    parts = parts_of(artifacts, plan, addons, in_memory=in_memory)
+    return link_shared(
+        [data for _, data in parts.objects],
+        parts.sources,
+        parts.weights,
+        output,
+        triple=plan.triple,
+        exports=[*plan.exports, *exports, *(LOADER_EXPORTS if parts.carries else ())],
+        libraries=plan.libraries,
+        fcompile=fcompile,
+        workspace_dir=workspace_dir,
+        owners=[owner for owner, _ in parts.objects],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a link begins with: objects with their owners, C sources by file name, weights, and
+    whether a container for loaders is among the objects."""
+
+    objects: tuple[tuple[str, memoryview], ...]
+    sources: Mapping[str, str]
+    weights: Content | None
+    carries: bool
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether there are any."""
+        return self.weights is not None and content_size(self.weights) > 0
+
+
+def parts_of(
+    artifacts: ArtifactSet,
+    plan: LinkPlan,
+    addons: Sequence[Path | bytes],
+    *,
+    in_memory: bool = False,
+) -> Parts:
+    """Collect what is native, and pack the rest."""
+    in_process = [a.name for a in artifacts if a.loader == "llvmjit"]
+    if in_process:
+        raise UserError(
+            f"artifact {in_process[0]} is of target llvmjit: it runs in this process, without a "
+            "linker",
+            code="in-memory-artifact",
+            hint="compile for target llvm to export; save() keeps the artifacts",
+        )
+    native = [a for a in (artifacts if in_memory else artifacts.plain) if a.loader == "native"]
+    sources, objects, weights = _collected(native)
+    named = [(a.name, a.view) for a in objects]
+    named += [_addon(i, addon) for i, addon in enumerate(addons)]
+    carries = any(map(rides, artifacts.groups()))
+    if carries:
+        named.append(
+            ("the container", memoryview(b"".join(container_object(artifacts, plan.triple))))
+        )
+    return Parts(tuple(named), {source_name(a): a.text() for a in sources}, weights, carries)
+
+
+def _addon(number: int, addon: Path | bytes) -> tuple[str, memoryview]:
+    """Name and bytes of an object that the caller brings."""
+    if isinstance(addon, Path):
+        return str(addon), memoryview(addon.read_bytes())
+    return f"addon {number}", memoryview(addon)
+
+
+def _collected(
+    native: Sequence[Artifact | InMemoryArtifact],
+) -> tuple[list[Artifact], list[Artifact], Content | None]:
+    """C sources, objects, weights; UserError for what the linker would not know."""
+    sources, objects, weights = list[Artifact](), list[Artifact](), None
+    for a in native:
+        assert isinstance(a, Artifact)
+        suffix = Path(a.file_name).suffix
+        if suffix == ".c":
+            sources.append(a)
+        elif suffix == ".o":
+            objects.append(a)
+        elif a.file_name == WEIGHTS:
+            weights = a.content
+        elif a.file_name != LINK_PLAN:
+            raise UserError(
+                f"{a.name} is of loader 'native', and neither C source nor object",
+                code="bad-artifact",
+                hint="a name ending in .c or .o, or another loader",
+            )
+    return sources, objects, weights
+
+
+def source_name(a: Artifact) -> str:
+    """What a C source is called among all others when it is compiled."""
+    return a.file_name if a.codegen_id == "host" else a.name.replace("/", "_")
+
+
+def container_object(artifacts: ArtifactSet, triple: str) -> Iterator[bytes | memoryview]:
+    """The object that holds the container: its size in the first 64 bytes, then itself."""
+    body = b"".join(artifacts.to_chunks(leave_out=STAYS, in_memory=True))
+    content = [len(body).to_bytes(8, "little"), bytes(56), body]
+    size = 64 + len(body)
+    section = DataSection(_SECTION, PROGBITS, ALLOC, 64, size, content)
+    return object_chunks(linux_arch(triple), [section], _SYMBOL, 0, size)

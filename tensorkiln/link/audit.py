@@ -1,0 +1,76 @@
+"""Who defines and who needs each symbol of a link, before the linker runs.
+
+A linker takes the first of two definitions that it meets in an archive, binds a call to whatever
+has the name, and complains in words of its own. Here every call resolves inside the library or is
+of a library that was named, and what is wrong names both files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+from tensorkiln.artifact.elf import elf_of, read_elf
+from tensorkiln.base.errors import InternalError, UserError
+
+# What linkers themselves define.
+_LINKERS = frozenset(("_GLOBAL_OFFSET_TABLE_", "_DYNAMIC", "__ehdr_start", "__dso_handle"))
+_OURS = ("llvm/", "host/", "the runtime", "the container", "the weights")
+
+
+def audit_symbols(
+    objects: Iterable[tuple[str, bytes | memoryview]],
+    provided: Collection[str] | None = None,
+) -> None:
+    """Look through objects, each with the name of its owner.
+
+    `provided` are symbols of the libraries that are linked; None when nobody can tell. Raises
+    UserError, code `symbol-clash` (a symbol that two define) or `undefined-symbol` (one that
+    nobody defines); the latter is an InternalError when our own code needs it.
+    """
+    defined: dict[str, str] = {}
+    needed: dict[str, str] = {}
+    weak: set[str] = set()
+    for owner, data in objects:
+        for symbol in elf_of(memoryview(data), owner).symbols():
+            if not symbol.is_global or not symbol.name:
+                continue
+            if not symbol.is_defined:
+                if not symbol.is_weak:
+                    needed.setdefault(symbol.name, owner)
+            elif symbol.is_weak:
+                weak.add(symbol.name)
+            elif defined.setdefault(symbol.name, owner) is not owner:
+                raise UserError(
+                    f"symbol {symbol.name!r} is defined by {defined[symbol.name]} and by {owner}",
+                    code="symbol-clash",
+                    hint="static functions of one file do not meet those of others",
+                )
+    if provided is None:
+        return
+    lacking = [
+        (name, owner)
+        for name, owner in needed.items()
+        if name not in defined and name not in weak and name not in provided
+        and name not in _LINKERS
+    ]  # fmt: skip
+    if lacking:
+        text = ", ".join(f"{name} (needed by {owner})" for name, owner in lacking)
+        ours = all(owner.startswith(_OURS) for _, owner in lacking)
+        kind = InternalError if ours else UserError
+        raise kind(f"the link lacks {text}", code="undefined-symbol")
+
+
+def symbols_of_libraries(libraries: Sequence[str], folder: Path) -> set[str] | None:
+    """Symbols that linker arguments bring in; None when one is given by a name to search for."""
+    found: set[str] = set()
+    for text in libraries:
+        if text.startswith("-l"):
+            return None
+        if text.startswith("-"):
+            continue
+        path = folder / text
+        if path.suffix == ".a" or not path.is_file():
+            return None
+        found |= {s.name for s in read_elf(path).symbols(dynamic=True) if s.is_defined}
+    return found

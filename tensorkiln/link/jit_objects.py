@@ -1,0 +1,62 @@
+"""Host code and the runtime as objects that can be loaded without a linker (target `llvmjit`)."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tensorkiln.artifact import Artifact, InMemoryArtifact
+from tensorkiln.base.cache import key_of, user_cache
+from tensorkiln.link.artifacts import source_name
+from tensorkiln.link.shared import CRT, runtime_source, runtime_sources_key
+from tensorkiln.link.toolchain import Toolchain, ToolFailure, choose_toolchain, tool_error
+
+# Only a linker lays out thread-local variables; these are found by a call.
+FLAGS = ("-femulated-tls",)
+
+
+def jit_objects(sources: Mapping[str, str], triple: str) -> dict[str, bytes]:
+    """Objects by file name: one for each C source, and `runtime.o`. Each comes from the cache when
+    it was compiled before. Raises InternalError with the compiler's words."""
+    tools = choose_toolchain(triple)
+    texts = {**sources, "runtime.c": runtime_source()}
+    return {f"{Path(name).stem}.o": _object(tools, name, text) for name, text in texts.items()}
+
+
+def _object(tools: Toolchain, name: str, text: str) -> bytes:
+    key = {**runtime_sources_key(tools), "kind": "jit", "source": text, "flags": " ".join(FLAGS)}
+    cache = user_cache()
+    found = cache.get(key_of(key)) if cache is not None else None
+    if found is not None:
+        return found
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place).resolve()
+        (folder / name).write_text(text)
+        try:
+            (made,) = tools.compile([name], CRT, folder, FLAGS)
+        except ToolFailure as failure:
+            raise tool_error(failure) from failure
+        data = (folder / made).read_bytes()
+    if cache is not None:
+        cache.put(key_of(key), data, key)
+    return data
+
+
+def for_jit(
+    artifacts: Sequence[Artifact | InMemoryArtifact], triple: str
+) -> list[Artifact | InMemoryArtifact]:
+    """The artifacts with all that a linker would take turned into what needs none: C sources
+    become objects, which come last with the runtime's. All of it names loader `llvmjit`."""
+    kept: list[Artifact | InMemoryArtifact] = []
+    sources: dict[str, str] = {}
+    for a in artifacts:
+        if not isinstance(a, Artifact) or a.loader != "native":
+            kept.append(a)
+        elif a.file_name.endswith(".c"):
+            sources[source_name(a)] = a.text()
+        else:
+            kept.append(replace(a, loader="llvmjit"))
+    objects = jit_objects(sources, triple)
+    return kept + [Artifact("host", "llvmjit", name, data) for name, data in objects.items()]

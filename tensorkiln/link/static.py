@@ -1,0 +1,140 @@
+"""`link_static`: a set of artifacts into one archive or object, for programs that link it in.
+
+Several such libraries may be in one program: all symbols that are not for its author get the prefix
+of the library. One compiled with `system_lib_prefix` also announces itself when the program starts
+(`kiln_find_system_library` in kiln.h).
+"""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+from tensorkiln.artifact import ArtifactSet
+from tensorkiln.artifact.elf import elf_of
+from tensorkiln.base.errors import UserError
+from tensorkiln.base.files import atomic_path
+from tensorkiln.link.artifacts import LinkPlan, parts_of
+from tensorkiln.link.rename import rename_symbols
+from tensorkiln.link.shared import Fcompile, compiled_objects
+from tensorkiln.link.toolchain import ToolFailure, choose_toolchain, linux_arch, tool_error
+from tensorkiln.link.weights_object import write_weights_object
+
+SHARED_BY_ALL = "kiln_system_libraries"  # one in a program, not one in a library
+_WEIGHTS_SYMBOL = "kiln_weights"
+_FFI = "__tvm_ffi_"
+_MEMBER = struct.Struct("<16s12s6s6s8s10s2s")
+
+
+def link_static(
+    artifacts: ArtifactSet,
+    output: str | Path,
+    *,
+    fcompile: Fcompile | str | None = None,
+    workspace_dir: str | Path | None = None,
+    addons: Sequence[Path | bytes] = (),
+    exports: Sequence[str] = (),
+) -> Path:
+    """Write `output`, an archive (`.a`) or one relocatable object (`.o`), and return its path.
+
+    Errors are those of `link_artifacts`; a callable `fcompile` is a UserError, since a linker of
+    programs makes no relocatable objects.
+    """
+    if callable(fcompile):
+        raise UserError(
+            "fcompile links shared libraries; a static one takes a command or nothing",
+            code="bad-argument",
+            hint='fcompile="gcc"',
+        )
+    plan, target = LinkPlan.of(artifacts), Path(output)
+    parts = parts_of(artifacts, plan, addons)
+    tools = choose_toolchain(plan.triple, fcompile)
+    keep = Path(workspace_dir) if workspace_dir is not None else None
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+    with (
+        atomic_path(target) as temporary,
+        nullcontext(str(keep)) if keep else tempfile.TemporaryDirectory() as name,
+    ):
+        folder = Path(name).resolve()
+        try:
+            objects = compiled_objects(
+                tools, parts.objects, parts.sources, plan.libraries, folder, (_WEIGHTS_SYMBOL,)
+            )
+            tools.merge(objects, "merged.o", folder)
+        except ToolFailure as failure:
+            raise tool_error(failure) from failure
+        code = (folder / "merged.o").read_bytes()
+        names = _other_names(code, {*plan.exports, *exports, SHARED_BY_ALL}, plan)
+        (folder / "code.o").write_bytes(rename_symbols(code, names))
+        members = [folder / "code.o"]
+        if parts.weights is not None and parts.has_weights:
+            members.append(folder / "weights.o")
+            arch, symbol = linux_arch(plan.triple), names[_WEIGHTS_SYMBOL]
+            write_weights_object(members[-1], parts.weights, arch, symbol)
+        if target.suffix == ".a":
+            _write_archive(temporary, members)
+        else:
+            tools.merge([m.name for m in members], "whole.o", folder)
+            shutil.copyfile(folder / "whole.o", temporary)
+    return target
+
+
+def _other_names(code: bytes, shown: set[str], plan: LinkPlan) -> Mapping[str, str]:
+    """Names with the library's prefix for what only it calls, those of kernels saying that they
+    are, and for the entries of tvm-ffi, which all libraries call alike."""
+    defined = {
+        s.name
+        for s in elf_of(memoryview(code), "merged.o").symbols()
+        if s.is_global and s.is_defined and s.name
+    }
+    names: dict[str, str] = {}
+    for name in sorted({*defined, _WEIGHTS_SYMBOL}):
+        if name.startswith(_FFI):
+            names[name] = f"{_FFI}{plan.system_lib_prefix}{name.removeprefix(_FFI)}"
+        elif name not in shown:
+            names[name] = f"{plan.prefix}_{'' if name.startswith('kiln_') else 'kernel_'}{name}"
+    return names
+
+
+def _write_archive(path: Path, members: Sequence[Path]) -> None:
+    """A System V archive with an index of symbols, without times and owners."""
+    symbols = [
+        (s.name, i)
+        for i, member in enumerate(members)
+        for s in elf_of(memoryview(member.read_bytes()), member.name).symbols()
+        if s.is_global and s.is_defined and s.name
+    ]
+    names = b"".join(name.encode() + b"\0" for name, _ in symbols)
+    index_size = 4 + 4 * len(symbols) + len(names)
+    at, starts = 8 + _MEMBER.size + index_size + index_size % 2, list[int]()
+    for member in members:
+        starts.append(at)
+        size = member.stat().st_size
+        at += _MEMBER.size + size + size % 2
+    if at >= 1 << 32:
+        raise UserError(
+            f"an archive of {at} bytes: its index has offsets of 32 bits",
+            code="too-large",
+            hint="export_library to a name ending in .so, or .o",
+        )
+    offsets = struct.pack(f">{len(symbols) + 1}I", len(symbols), *(starts[i] for _, i in symbols))
+    with path.open("wb") as stream:
+        stream.write(b"!<arch>\n" + _head("/", index_size) + offsets + names)
+        stream.write(b"\n" * (index_size % 2))
+        for member in members:
+            size = member.stat().st_size
+            stream.write(_head(f"{member.name}/", size))
+            with member.open("rb") as source:
+                shutil.copyfileobj(source, stream, 1 << 20)
+            stream.write(b"\n" * (size % 2))
+
+
+def _head(name: str, size: int) -> bytes:
+    fields = (name, "0", "0", "0", "644", str(size))
+    padded = [f.encode().ljust(n) for f, n in zip(fields, (16, 12, 6, 6, 8, 10), strict=True)]
+    return _MEMBER.pack(*padded, b"`\n")

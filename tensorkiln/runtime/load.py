@@ -1,0 +1,319 @@
+"""From artifacts to modules: the one road, for what is in memory and for a library on disk.
+
+    1  partition   artifacts into groups by loader and target key
+    2  native      their code is linked and opened; a library that was exported already is its own
+    3  others      each group, in the order of loaders' names, goes to its loader: a module
+    4  imports     every module gets those that it imports; the library gets the rest
+    5  context     the root is the library: a function of any module may look for others there
+
+A loader is a Python function (`register_loader`), or C in the library itself or its host
+(`kiln_register_loader`, kiln.h). One that nobody registered is no error before a function of its
+group is called.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tensorkiln.artifact import Artifact, ArtifactSet, Group, InMemoryArtifact
+from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.runtime.callbacks import add_library
+from tensorkiln.runtime.device import Device, device_list
+from tensorkiln.runtime.failures import CALLBACK_FAILED, ArgumentTypeError, FunctionLookupError
+from tensorkiln.runtime.library_file import read_library_file
+from tensorkiln.runtime.module import Module
+from tensorkiln.runtime.native import Image, NativeLibrary, Value
+from tensorkiln.runtime.raised import keep_raised
+from tensorkiln.runtime.tensor import view_of
+from tensorkiln.runtime.values import lent_value
+
+# All artifacts of one loader and target key, and the devices, give functions by name: a mapping,
+# anything else with `[name]`, or one function, which then has the first file's name.
+Loader = Callable[[tuple[Artifact, ...], tuple[Device, ...]], Any]
+Link = Callable[[ArtifactSet, Path], Path | Image]
+
+_NOT_LOADED = ("native", "llvmjit", "header", "text", "metadata")
+_NAME_ERROR = 10  # KILN_ERROR_NAME
+_loaders: dict[str, Loader] = {}
+
+
+def register_loader(name: str, function: Loader | None = None) -> Any:
+    """Let `function(artifacts, devices)` make modules of the artifacts that name this loader.
+
+    With the name only it is a decorator. The last registration of a name counts, for libraries
+    that are loaded from then on. Functions of the module are called with Tensors and numbers, as
+    a kernel is: the last tensors are the results, to be written to.
+    """
+    if function is None:
+        return lambda f: register_loader(name, f)
+    if not callable(function):
+        raise ArgumentTypeError(
+            f"loader {name!r} is {type(function).__name__}, expected a function",
+            code="argument-kind",
+        )
+    if name in _NOT_LOADED or not name or name.startswith("_"):
+        raise UserError(
+            f"loader {name!r} cannot be registered: the name has a meaning already",
+            code="bad-loader",
+        )
+    _loaders[name] = function
+    return function
+
+
+def unregister_loader(name: str) -> None:
+    """Take a loader away again; unknown ones are no error."""
+    _loaders.pop(name, None)
+
+
+def load_artifacts(
+    artifacts: ArtifactSet,
+    devices: Device | Sequence[Device] | None = None,
+    *,
+    link: Link,
+) -> Module:
+    """Load artifacts: `link(artifacts, folder)` makes a library of them, which is opened, in
+    the folder or in memory.
+
+    Raises what `link`, a loader or `load_module` raises.
+    """
+    folder = tempfile.TemporaryDirectory(prefix="kiln-jit-")
+    root = Module(NativeLibrary(link(artifacts, Path(folder.name))))
+    root.keep = folder
+    return _attach(root, artifacts, devices)
+
+
+def load_module(path: str | Path, devices: Device | Sequence[Device] | None = None) -> Module:
+    """Load a compiled library, and with it the artifacts that it carries.
+
+    UserError says why one cannot be loaded: no such file, not a library of ours, another machine,
+    damaged artifacts (nothing of it has run by then), a CPU feature that this processor lacks.
+    """
+    file = read_library_file(path)
+    artifacts = file.artifacts()
+    return _attach(Module(NativeLibrary(file)), artifacts, devices)
+
+
+def _attach(
+    root: Module, artifacts: ArtifactSet, devices: Device | Sequence[Device] | None
+) -> Module:
+    """Steps 3 to 5."""
+    library = root.library
+    if library.has_values:
+        add_library(library)
+    found = device_list(devices)
+    groups = {g: a for g, a in artifacts.groups().items() if g.loader not in _NOT_LOADED}
+    made = {group: _module_of(library, group, files, found) for group, files in groups.items()}
+    for above, below in artifacts.imports:
+        made[above].imports.append(made[below])
+    imported = {below for _, below in artifacts.imports}
+    root.imports.extend(module for group, module in made.items() if group not in imported)
+    for module in made.values():
+        module.root = weakref.ref(root)
+        if isinstance(module, PythonModule):
+            _tell(library, module)
+    return root
+
+
+def _module_of(
+    library: NativeLibrary,
+    group: Group,
+    files: Sequence[Artifact | InMemoryArtifact],
+    devices: tuple[Device, ...],
+) -> ImportedModule:
+    """What the loader makes of a group."""
+    first = files[0]
+    if isinstance(first, InMemoryArtifact):
+        return PythonModule(group, first.load(), first.file_name)
+    function = _loaders.get(group.loader)
+    if function is None:
+        return NativeModule(group, library)
+    plain = tuple(a for a in files if isinstance(a, Artifact))
+    return PythonModule(group, function(plain, devices), first.file_name)
+
+
+class ImportedModule:
+    """What a loader made of a group of artifacts: functions by name."""
+
+    def __init__(self, group: Group):
+        self.group = group
+        self.imports: list[ImportedModule] = []
+        # The library that all hangs on; weak, so that nobody holds it but its user.
+        self.root: Callable[[], Module | None] = lambda: None
+
+    @property
+    def kind(self) -> str:
+        """The loader's name."""
+        return self.group.loader
+
+    @property
+    def type_key(self) -> str:
+        """The same as `kind`."""
+        return self.group.loader
+
+    @property
+    def imported_modules(self) -> list[ImportedModule]:
+        """The same as `imports`."""
+        return self.imports
+
+    def own(self, name: str) -> Callable[..., Any] | None:
+        """Its own function of that name."""
+        raise NotImplementedError
+
+    def names(self) -> tuple[str, ...]:
+        """Names of its own functions, as far as it can tell."""
+        return ()
+
+    def below(self) -> Iterator[ImportedModule]:
+        """It and what it imports, the nearest first, each once."""
+        queue, seen = [self], {id(self)}
+        for module in queue:
+            yield module
+            new = [m for m in module.imports if id(m) not in seen]
+            seen.update(map(id, new))
+            queue.extend(new)
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        """A function of this module, or of one that it imports."""
+        for module in self.below():
+            found = module.own(name)
+            if found is not None:
+                return found
+        names = [n for module in self.below() for n in module.names()]
+        raise FunctionLookupError(
+            f"no function {name!r} in the module of loader {self.group}",
+            code="no-function",
+            hint=nearest(name, names) or ", ".join(names[:8]),
+        )
+
+    def __repr__(self) -> str:
+        """The loader and target key."""
+        return f"<module of loader {self.group}>"
+
+
+class PythonModule(ImportedModule):
+    """Functions that Python has."""
+
+    def __init__(self, group: Group, made: Any, file_name: str):
+        super().__init__(group)
+        self._made = made
+        if callable(made) and not hasattr(made, "__getitem__"):
+            self._made = {Path(file_name).stem: made}
+        if not hasattr(self._made, "__getitem__"):
+            raise UserError(
+                f"loader {group} made {type(made).__name__}, expected functions by name",
+                code="bad-loader",
+            )
+
+    def own(self, name: str) -> Callable[..., Any] | None:
+        """Its own function of that name."""
+        try:
+            found = self._made[name]
+        except LookupError:
+            return None
+        if not callable(found):
+            raise UserError(f"{name!r} of loader {self.group} is no function", code="bad-loader")
+        return found  # type: ignore[no-any-return]
+
+    def names(self) -> tuple[str, ...]:
+        """Names of a mapping."""
+        return tuple(map(str, self._made)) if isinstance(self._made, Mapping) else ()
+
+
+class NativeModule(ImportedModule):
+    """Functions behind a loader in C, which may turn out not to be there."""
+
+    def __init__(self, group: Group, library: NativeLibrary):
+        super().__init__(group)
+        self._library = library
+
+    def own(self, name: str) -> Callable[..., Any]:
+        """A function that asks the loader when it is called."""
+        return lambda *arguments: self._call(name, arguments)
+
+    def _call(self, name: str, arguments: Sequence[object]) -> None:
+        values, kept = (Value * max(1, len(arguments)))(), []
+        for i, argument in enumerate(arguments):
+            if isinstance(argument, int):
+                values[i].kind, values[i].payload.integer = 1, argument
+            else:
+                address, owner = view_of(argument, f"{name}: argument {i}", writable=False)
+                values[i].kind, values[i].payload.pointer = 7, address
+                kept.append(owner)
+        result, dll = Value(), self._library.dll
+        loader, key = self.group.loader.encode(), self.group.target_key.encode()
+        call = dll.kiln_call_import
+        self._library.check(
+            call(loader, key, name.encode(), values, len(arguments), ctypes.byref(result))
+        )
+
+
+# ---- what C calls ---------------------------------------------------------------------------
+
+_Call = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_char_p,
+    ctypes.POINTER(Value),
+    ctypes.c_int32,
+    ctypes.POINTER(Value),
+)
+_Load = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_char_p,
+    ctypes.c_void_p,
+    ctypes.c_int,
+    ctypes.c_void_p,
+)
+
+
+class _CLoader(ctypes.Structure):
+    """`kiln_loader` in kiln.h."""
+
+    _fields_ = [
+        ("size", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("load", _Load),
+        ("call", _Call),
+        ("unload", ctypes.c_void_p),
+    ]
+
+
+# number of a module -> it and its library; until the library is closed
+_modules: dict[int, tuple[NativeLibrary, PythonModule]] = {}
+_numbers = itertools.count(1)
+
+
+def _call_module(number: int, name: bytes, arguments: Any, count: int, result: Any) -> int:
+    """A kernel of a library is a function of a Python module."""
+    library, module = _modules[number]
+    try:
+        function = module.own(name.decode())
+        if function is None:
+            return _NAME_ERROR
+        function(*[lent_value(arguments[i]) for i in range(count)])
+        return 0
+    except BaseException as error:
+        library.dll.kiln_set_last_error(keep_raised(error))
+        return CALLBACK_FAILED
+
+
+_call_module_c = _Call(_call_module)
+_C_LOADER = _CLoader(ctypes.sizeof(_CLoader), None, _Load(), _call_module_c, None)
+
+
+def _tell(library: NativeLibrary, module: PythonModule) -> None:
+    """Give a library the module that Python made of its artifacts."""
+    number = next(_numbers)
+    _modules[number] = library, module
+    library.on_close(lambda: _modules.pop(number, None))
+    loader, key = module.group.loader.encode(), module.group.target_key.encode()
+    library.check(
+        library.dll.kiln_set_module(loader, key, ctypes.byref(_C_LOADER), ctypes.c_void_p(number))
+    )

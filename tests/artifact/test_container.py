@@ -1,0 +1,228 @@
+"""The container format: the page that describes it, its two readers, and damaged bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tensorkiln.artifact import Artifact, ArtifactSet, container
+from tensorkiln.base.errors import UserError
+from tests.artifact.damage import CReader, damaged_container, python_summary, sealed
+
+PAGE = Path(__file__).parents[2] / "docs" / "formats" / "container.md"
+EXAMPLE = ArtifactSet(
+    (
+        Artifact("host", "native", "add.c", b"int add;"),
+        Artifact("npu", "stream", "add.cmd", b"\1\2\3", target_key="npu0"),
+    )
+)
+NESTED = ArtifactSet(
+    (
+        Artifact("a", "front", "a.txt", b"front"),
+        Artifact("b", "native", "entry.c", b"int main;"),
+        Artifact("a", "back", "b.txt", b"x" * 64, "k0"),
+        Artifact("a", "back", "b.txt", b"", "k1"),
+        Artifact("a", "front", "c.txt", b"front again"),
+    )
+).importing("front", ("back", "k0"), ("back", "k1"))
+
+
+def hexdump(data: bytes) -> str:
+    """Sixteen bytes a line, with what is text; lines of zeros are left out."""
+    lines, left_out = [], False
+    for at in range(0, len(data), 16):
+        row = data[at : at + 16]
+        if not any(row):
+            left_out = True
+            continue
+        if left_out:
+            lines.append("*")
+        left_out = False
+        words = " ".join(f"{b:02x}" for b in row)
+        text = "".join(chr(b) if 32 <= b < 127 else "." for b in row)
+        lines.append(f"{at:04x}  {words[:23]}  {words[24:]}  {text}".rstrip())
+    return "".join(f"    {line}\n" for line in [*lines, f"{len(data):04x}"])
+
+
+def test_the_page_shows_the_bytes(request: pytest.FixtureRequest) -> None:
+    page = PAGE.read_text()
+    pattern = re.compile(r"(<!-- hexdump: .*? -->\n\n)(?:    .*\n)*")
+    wanted = pattern.sub(lambda m: m[1] + hexdump(EXAMPLE.to_bytes()), page)
+    if request.config.getoption("--bless"):
+        PAGE.write_text(wanted)
+        return
+    assert page == wanted, "run pytest --bless"
+
+
+def test_the_reader_on_the_page_reads_it(tmp_path: Path) -> None:
+    match = re.search(r"<!-- reader: .*? -->\n```python\n(.*?)```", PAGE.read_text(), re.S)
+    assert match is not None
+    assert len(match[1].splitlines()) <= 100
+    (tmp_path / "reader.py").write_text(match[1])
+    (tmp_path / "set").write_bytes(NESTED.to_bytes())
+
+    def read() -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-I", str(tmp_path / "reader.py"), str(tmp_path / "set")]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    assert read().stdout.splitlines() == [
+        "0 _lib imports [3, 4]",
+        "1 back imports []",
+        "   2 a k0 b.txt 64",
+        "2 back imports []",
+        "   3 a k1 b.txt 0",
+        "3 front imports [1, 2]",
+        "   0 a - a.txt 5",
+        "   4 a - c.txt 11",
+        "4 native imports []",
+        "   1 b - entry.c 9",
+    ]
+    data = bytearray(NESTED.to_bytes())
+    data[200] ^= 1
+    (tmp_path / "set").write_bytes(data)
+    assert "Damaged: length or hash do not match" in read().stderr
+
+
+def test_contents_lie_at_multiples_of_64() -> None:
+    data = NESTED.to_bytes()
+    assert data.find(b"front") % 64 != 0  # the loader's name
+    assert data.find(b"front again") % 64 == 0
+    assert data.find(b"int main;") % 64 == 0
+    nodes = container.unpack(memoryview(data))
+    assert [n.key for n in nodes] == ["_lib", "back", "back", "front", "native"]
+    assert nodes[3].children == (1, 2)
+    assert b"".join(container.pack(nodes)) == data
+
+
+def test_a_newer_version_names_both() -> None:
+    data = bytearray(EXAMPLE.to_bytes())
+    struct.pack_into("<H", data, 8, 2)
+    with pytest.raises(UserError, match=r"version 2\.0; this Tensorkiln reads 1\.x") as caught:
+        ArtifactSet.from_bytes(bytes(data))
+    assert caught.value.code == "container-version"
+
+
+def test_a_newer_minor_version_may_have_more_nodes() -> None:
+    nodes = container.unpack(memoryview(EXAMPLE.to_bytes()))
+    nodes[0] = container.Node("_lib", children=(1, 2, 3))
+    nodes.append(container.Node("_signature"))
+    data = bytearray(b"".join(container.pack(nodes)))
+    with pytest.raises(UserError, match="unknown node '_signature'"):
+        ArtifactSet.from_bytes(bytes(data))
+    struct.pack_into("<H", data, 10, 1)
+    assert ArtifactSet.from_bytes(bytes(data)) == EXAMPLE
+
+
+def body(*nodes: bytes, tree: bytes | None = None) -> bytes:
+    """A container of nodes as given: what a hostile writer, not a bad disk, produces."""
+    made = [n + bytes(-(len(n) + 8) % 64) for n in nodes]
+    if tree is not None:
+        made.append(tree + bytes(-(len(tree) + 8) % 64))
+    inner = b"".join(struct.pack("<Q", len(n) + 8) + n for n in made)
+    return sealed(bytes(56) + struct.pack("<Q", len(made)) + inner)
+
+
+def text(value: str) -> bytes:
+    return struct.pack("<I", len(value)) + value.encode()
+
+
+def tree(rows: list[int], children: list[int]) -> bytes:
+    numbers = [len(rows), *rows, len(children), *children]
+    return text("_import_tree") + struct.pack(f"<{len(numbers)}Q", *numbers)
+
+
+LIB = text("_lib")
+EMPTY = text("x") + struct.pack("<I", 0)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (sealed(bytes(56)), "truncated|node count"),
+        (sealed(bytes(64)), "0 nodes"),
+        (sealed(bytes(56) + b"\xff" * 8), "cannot fit"),
+        (body(LIB), "1 nodes"),
+        (body(LIB, tree=tree([0, 0], [])) + b"", None),
+        (body(LIB, tree=text("_imports")), "'_imports'"),
+        (body(LIB, EMPTY, tree=tree([0, 1, 1], [1])), None),
+        (body(LIB, EMPTY, tree=tree([0, 0, 0], [])), "nobody imports"),
+        (body(LIB, EMPTY, tree=tree([0, 1, 1], [2])), "not there"),
+        (body(LIB, EMPTY, tree=tree([0, 1, 1], [0])), "or the root"),
+        (body(LIB, EMPTY, tree=tree([0, 2, 2], [1, 1])), "ascending"),
+        (body(LIB, EMPTY, tree=tree([0, 1], [1])), "row pointers for 2 nodes"),
+        (body(LIB, EMPTY, tree=tree([0, 2, 1], [1])), "descend|row pointers"),
+        (body(LIB, EMPTY, text("y") + b"\0" * 4, tree=tree([0, 1, 2, 3], [1, 2, 1])), "cycle"),
+        (body(LIB, EMPTY, EMPTY, tree=tree([0, 2, 2, 2], [1, 2])), "two nodes of one loader"),
+        (body(LIB, LIB, tree=tree([0, 1, 1], [1])), "its root is"),
+        (body(EMPTY, tree=tree([0, 0], [])), "its root is 'x'"),
+        (body(LIB, text("x") + b"\xff" * 4, tree=tree([0, 1, 1], [1])), "cannot fit"),
+        (body(LIB, b"\xff\xff\xff\x7f", tree=tree([0, 1, 1], [1])), "at most 4096"),
+        (body(LIB, b"\1\0\0\0\xff", tree=tree([0, 1, 1], [1])), "not UTF-8"),
+        (body(LIB + b"\1", tree=tree([0, 0], [])), "padding"),
+        (
+            body(
+                LIB,
+                text("x") + struct.pack("<II", 1, 0) + text("c") + text("../f") + text("")
+                + b"\0" * 8,
+                tree=tree([0, 1, 1], [1]),
+            ),
+            "not a plain relative path",
+        ),
+        (
+            body(
+                LIB,
+                text("x") + struct.pack("<II", 1, 0) + text("c") + text("f") + text("")
+                + b"\xff" * 7 + b"\x7f",
+                tree=tree([0, 1, 1], [1]),
+            ),
+            "content of 9223372036854775807 bytes|padding",
+        ),
+    ],
+)  # fmt: skip
+def test_hostile_containers(data: bytes, says: str | None, c_reader: CReader) -> None:
+    (in_c,) = c_reader.read([data])
+    if says is None:
+        ArtifactSet.from_bytes(data)
+        assert in_c == python_summary(data)
+        return
+    with pytest.raises(UserError, match=says) as caught:
+        ArtifactSet.from_bytes(data)
+    assert caught.value.code == "bad-container"
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_damage_is_refused_or_reads_the_same_in_both(c_reader: CReader, random: object) -> None:
+    data = damaged_container(random, [EXAMPLE.to_bytes(), NESTED.to_bytes()])  # type: ignore[arg-type]
+    (in_c,) = c_reader.read([data])
+    here = python_summary(data)
+    if here is not None:
+        assert in_c == here
+    else:  # Python also refuses what is no path, which C does not know of
+        assert in_c is None or container_reads(data)
+
+
+def container_reads(data: bytes) -> bool:
+    try:
+        container.unpack(memoryview(data))
+    except UserError:
+        return False
+    return True
+
+
+def test_c_knows_sha256(c_reader: CReader) -> None:
+    """Lengths around the block size: a container whose hash is right is read."""
+    for size in (*range(0, 70), 127, 128, 1000):
+        one = ArtifactSet((Artifact("c", "x", "f", bytes(range(256)) * 4, ""),))
+        data = one.replace("f", b"z" * size).to_bytes()
+        assert hashlib.sha256(data[56:]).digest() == data[24:56]
+        (in_c,) = c_reader.read([data])
+        assert in_c == python_summary(data) != None  # noqa: E711
