@@ -30,17 +30,22 @@ def schedule_linear(group: Group, target: Target, check: bool = False) -> Schedu
     s = Schedule(linear_program(c), check=check)
     for loop in [name for name in s.loops() if is_role(name, "k")]:
         steps_of_four(s, loop)
+    last = []  # the tiles of the panel that is not whole, where nothing is around them
     for rows in [name for name in s.loops() if is_role(name, "row")]:
         around = s.parent(rows)
         columns = c.nr if around and is_role(around, "panel") else c.n % c.nr or c.nr
         vectors = -(-columns // c.lanes)
         for tile in row_tiles(s, rows, max_rows(target, vectors)):
+            last += [s.parent(tile)] if around is None else []
             sink(s, tile)
     s.set_scope("part" if "part" in s.blocks() else "total", "register")
     outer = [loop for loop in s.loops() if is_role(loop, "n") or loop == "panel"]
     if c.work > PARALLEL_WORK and outer:
         nest = outer if len(outer) < 2 or not _several(s, outer) else outer[:1]
         s.parallel(made(s.fuse(*nest))[0] if len(nest) > 1 else nest[0])
+    if c.work // c.n * (c.n % c.nr or c.nr) > PARALLEL_WORK:
+        for tiles in last:
+            s.parallel(tiles)
     return s
 
 

@@ -118,7 +118,8 @@ def _depthwise(b: Battery) -> None:
 
 def _products(b: Battery) -> None:
     for m, k, n in ((1, 1, 1), (1, 784, 256), (5, 17, 10), (7, 64, 48), (8, 33, 96), (13, 5, 31),
-                    (128, 64, 64), (29, 130, 129), (3, 7, 512), (64, 96, 1)):  # fmt: skip
+                    (128, 64, 64), (29, 130, 129), (3, 7, 512), (64, 96, 1),
+                    (20, 1024, 80), (130, 300, 150)):  # fmt: skip
         weight, bias = rand(k, n), rand(n)
         b.add(f"linear_{m}_{k}_{n}", lambda g, x, w=weight: g.linear(x, w), (m, k), tolerance=2e-5)
         b.add(f"linear_gelu_{m}_{k}_{n}", lambda g, x, w=weight, v=bias: g.gelu(g.linear(x, w, v)),
@@ -139,13 +140,16 @@ def _products(b: Battery) -> None:
     for k, (left, right) in enumerate([
         ((3, 4), (4, 5)), ((17, 33), (33, 40)), ((2, 3, 8, 9), (2, 3, 9, 20)), ((5, 2, 7), (7, 33)),
         ((2, 1, 4, 6), (3, 6, 17)), ((9,), (9, 5)), ((5, 9), (9,)), ((33,), (33,)),
-        ((1, 64), (64, 65)), ((4, 0), (0, 5)),
+        ((1, 64), (64, 65)), ((4, 0), (0, 5)), ((40, 33), (33, 65)), ((2, 19, 64), (64, 80)),
+        ((2, 3, 16, 40), (2, 3, 40, 70)),
     ]):  # fmt: skip
         b.add(f"matmul_{k}", lambda g, x, y: g.matmul(x, y), left, right, tolerance=2e-5)
     for ta, tb in itertools.product((False, True), repeat=2):
         left, right = ((2, 9, 6) if ta else (2, 6, 9)), ((2, 33, 9) if tb else (2, 9, 33))
         b.add(f"matmul_{'nt'[ta]}{'nt'[tb]}", lambda g, x, y, a=ta, z=tb: g.matmul(
             x, y, transpose_a=a, transpose_b=z), left, right, tolerance=2e-5)  # fmt: skip
+    b.add("matmul_of_rows", lambda g, x, y, z: g.gelu(g.add(g.matmul(x, y), z)), (N, 64), (64, 50),
+          (50,), sizes=ROWS, tolerance=2e-5)  # fmt: skip
     b.add("matmul_symbolic", lambda g, x, y: g.matmul(x, y), (N, 1, S, 6), (3, 6, T),
           sizes=[{"N": 1, "S": 1, "T": 1}, {"N": 2, "S": 5, "T": 33}], tolerance=2e-5)  # fmt: skip
     for d in ("int8", "int32", "int64", "uint8", "float64", "float16"):

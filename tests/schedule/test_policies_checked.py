@@ -137,6 +137,7 @@ CASES: dict[str, tuple[Build, tuple[int | Var, ...], str]] = {
     "depthwise": (_conv(32, 1, padding=(1, 1, 1, 1), groups=32), (1, 32, 7, 7), "conv2d_depthwise"),
     "depthwise_large": (_conv(19, 1, 5, groups=19), (1, 19, 9, 9), "conv2d_depthwise"),
     "linear": (_linear(64, 96), (7, 64), "linear_packed"),
+    "linear_shared_rest": (_linear(300, 70), (130, 300), "linear_packed"),
     "linear_odd": (_linear(37, 41), (13, 37), "linear_packed"),
     "linear_pieces": (_linear(300, 64), (5, 300), "linear_packed"),
     "linear_rows": (_linear(64, 64), (N, 64), "linear_packed"),

@@ -285,6 +285,44 @@ def test_linear_weights_lie_in_panels(rows: object, columns: int, vectors: int) 
     assert str(packed(out, "linear", 2).type.layout) == "A/8 A%8"
 
 
+@pytest.mark.parametrize(
+    ("target", "terms", "columns", "vectors"),
+    [(WIDE, 1024, 256, 4), (WIDE, 1024, 96, 3), (WIDE, 1024, 32, 2), (WIDE, 1000, 256, 2),
+     (TARGET, 1024, 256, 2)],
+)  # fmt: skip
+def test_low_tiles_where_rows_fall_on_the_same_lines(
+    target: Target, terms: int, columns: int, vectors: int
+) -> None:
+    w = rand(terms, columns)
+    out = assigned(lambda g, x: g.linear(x, w), target, x=(20, terms))
+    nr = target.vector_lanes("float32") * vectors
+    assert str(packed(out, "linear").type.layout) == f"B/{nr} A B%{nr}"
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "layout"),
+    [((16, 64), (64, 48), "B/24 A B%24"), ((2, 3, 16, 64), (64, 40), "B/16 A B%16"),
+     ((3, 16, 64), (3, 64, 48), "A C/24 B C%24"), ((N, 64), (64, 48), "B/24 A B%24")],
+)  # fmt: skip
+def test_the_right_side_of_a_large_product_is_packed(
+    left: tuple[object, ...], right: tuple[int, ...], layout: str
+) -> None:
+    plain = " ".join("ABCD"[: len(left)])
+    out = assigned(lambda g, x, y: g.matmul(x, y), sizes={"N": 9}, x=left, y=right)
+    assert layouts(out) == [("relayout", layout), ("matmul", plain)]
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [((16, 64), (64, N)), ((16, 8), (8, 48)), ((7, 640), (640, 48)), ((1, 64, 64), (2, 64, 64))],
+)
+def test_the_right_side_of_others_stays(
+    left: tuple[object, ...], right: tuple[object, ...]
+) -> None:
+    mod = graph(lambda g, x, y: g.matmul(x, y), x=left, y=right)
+    assert AssignLayouts(TARGET)(mod) is mod
+
+
 def test_linear_with_a_given_bias() -> None:
     out = assigned(lambda g, x, b: g.linear(x, rand(20, 10), b), x=(5, 20), b=(10,))
     assert layouts(out) == [("relayout", "A/8 A%8"), ("linear", "A B")]
