@@ -51,8 +51,8 @@ def schedule_parts(group: Group, target: Target, check: bool = False) -> Schedul
     c = Parts(group, target)
     s = Schedule(parts_program(c), check=check)
     _lanes(s)
-    if c.count * c.k // 8 > PARALLEL_WORK and "tile" in s.loops():
-        s.parallel("tile")
+    if c.count * c.k * 4 > PARALLEL_WORK and "row" in s.loops():
+        s.parallel("row")
     return s
 
 

@@ -238,27 +238,24 @@ class Parts:
 
 
 def parts_program(c: Parts) -> PrimFunc:
-    """for tile of rows, row: the seven combinations; zeros in the rest of the last tile."""
-    full, rest = divmod(c.half, c.rows)
+    """for row: the seven combinations; then zeros in the rest of the last tile."""
 
-    def row(tile: Expr, r: Expr, real: bool) -> Stmt:
+    def row(r: Expr, real: bool) -> Stmt:
         def vector(ch: Expr, o: Expr, lane: Expr) -> Stmt:
             k, out = simplify(o * c.lanes + lane), c.group.out
             if real:
-                made = _combinations(c, tile * c.rows + r, ch * c.chunk + k)
+                made = _combinations(c, r, ch * c.chunk + k)
             else:
                 made = [const(0, out.dtype)] * PRODUCTS
-            at = [(ch, as_expr(i), tile, r, k) for i in range(PRODUCTS)]
+            tile, within = simplify(r // c.rows), simplify(r % c.rows)
+            at = [(ch, as_expr(i), tile, within, k) for i in range(PRODUCTS)]
             return seq(*(Store(out, i, x) for i, x in zip(at, made, strict=True)))
 
         return nest(["chunk", "o", "l"], [c.chunks, c.chunk // c.lanes, c.lanes], vector)
 
-    whole = loop("tile", full, lambda t: loop("row", c.rows, lambda r: row(t, r, True)))
-    last = as_expr(full)
-    real = loop("row_last", rest, lambda r: row(last, r, True)) if rest else None
-    zero = (loop("row_zero", c.rows - rest, lambda r: row(last, simplify(r + rest), False))
-            if rest else None)  # fmt: skip
-    return PrimFunc(c.group.name, c.group.params, seq(whole, real, zero), op_class="strassen_parts")
+    real = loop("row", c.half, lambda r: row(r, True))
+    zero = loop("row_zero", c.tiles * c.rows - c.half, lambda r: row(simplify(r + c.half), False))
+    return PrimFunc(c.group.name, c.group.params, seq(real, zero), op_class="strassen_parts")
 
 
 def _combinations(c: Parts, row: Expr, k: Expr) -> list[Expr]:

@@ -14,7 +14,18 @@ from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.codegen.llvm import math_double, math_shared
 from tensorkiln.codegen.llvm.math_builder import Builder, Kit, Lets
 from tensorkiln.ir.dtype import DType
-from tensorkiln.ir.expr import INTRINSICS, Expr, Unary, Var, binary, cast, const, select
+from tensorkiln.ir.expr import (
+    INTRINSICS,
+    Expr,
+    Unary,
+    Var,
+    binary,
+    cast,
+    const,
+    maximum,
+    minimum,
+    select,
+)
 
 _ERF = (
     1.1283791065216064, -0.3761262595653534, 0.1128358542919159, -0.026853816583752632,
@@ -24,6 +35,17 @@ _ERFCX = (
     0.2257036715745926, 0.22501525282859802, 0.21439090371131897, 0.132155641913414,
     0.26487624645233154, -0.2709278464317322, 0.5312324166297913, -0.4866328835487366,
     0.19282373785972595, -0.02863716147840023,
+)  # fmt: skip
+# e**r to 1.5 * 2**-24 of it.
+_EXP_SHORT = (
+    1.0, 0.9999997019767761, 0.4999914765357971, 0.1666763871908188, 0.04189816117286682,
+    0.008290272206068039,
+)  # fmt: skip
+# Phi(-x) exp(x*x/2) / t to 2**-24, t = 1 / (1 + 0.36 x).
+_NORMAL_TAIL = (
+    0.14362458884716034, 0.1435573548078537, 0.12492797523736954, 0.09239602833986282,
+    0.008149692788720131, 0.09519646316766739, -0.21323977410793304, 0.13467757403850555,
+    -0.029289940372109413,
 )  # fmt: skip
 _TANH = (
     -0.3333325982093811, 0.1333083063364029, -0.05368802323937416, 0.02046942338347435,
@@ -58,10 +80,28 @@ def _tanh(b: Builder, x: Expr) -> Expr:
     z = b.let(Unary("abs", x))
     x2 = b.let(x * x)
     small = b.fma(b.let(x * x2), b.poly(x2, _TANH), x)
-    e = math_shared.exp(b, b.let(z + z))
+    e = math_shared.exp_plain(b, b.let(z + z))
     large = b.let(b.num(1.0) - b.num(2.0) / (e + b.num(1.0)))
     signed = select(x < b.num(0.0), -large, large)
     return b.let(select(b.num(0.625) < z, signed, small))
+
+
+def _gelu(b: Builder, x: Expr) -> Expr:
+    """max(x, 0) - |x| Phi(-|x|): no difference of near numbers, so that the negative tail keeps
+    its precision. It ends where the result is below 1e-36, for subnormal numbers are slow."""
+    z = b.let(minimum(b.num(12.9), Unary("abs", x)))
+    s = b.let(z * z)
+    t = b.let(b.num(1.0) / b.fma(z, b.num(0.36), b.num(1.0)))
+    # exp(-s/2) = 2**k e**(-r/2), r = s + 2 k ln 2.
+    shift = math_shared.scale_rounder(b)
+    k = b.fma(s, b.num(-0.7213475204444817), shift)
+    n, r = b.let(k - shift), s
+    for piece in b.kit.ln2:
+        r = b.fma(n, b.num(2 * piece), r)
+    p = b.poly(r, [c * (-0.5) ** n for n, c in enumerate(_EXP_SHORT)])
+    density = b.let(p * math_shared.scale_of(b, k))
+    tail = b.let(b.poly(t, _NORMAL_TAIL) * density)
+    return b.fma(-b.let(z * t), tail, maximum(b.num(0.0), x))
 
 
 def _pow(b: Builder, x: Expr, y: Expr) -> Expr:
@@ -90,13 +130,19 @@ _KIT = Kit(
     ln2=(0.693145751953125, 1.42860677e-06),
     half_pi=(1.5703125, 4.837512969970703e-4, 7.549789948768648e-8),
     exp=(0.49999994, 0.16666521, 0.041668389, 0.0083687156, 0.00138146),
+    exp_short=_EXP_SHORT,
     sin=(-0.1666666716337204, 0.008333329111337662, -0.00019839312881231308, 2.718121777434135e-06),
     cos=(0.04166664555668831, -0.0013887316454201937, 2.44331567955669e-05),
     erf=_ERF,
     erfcx=_erfcx,
     log=_log,
 )
-_FUNCTIONS = math_shared.FUNCTIONS | {"tanh": _tanh, "pow": _pow, "fmod": _fmod}
+_FUNCTIONS = math_shared.FUNCTIONS | {
+    "gelu": _gelu,
+    "tanh": _tanh,
+    "pow": _pow,
+    "fmod": _fmod,
+}
 _TYPES = {"float32": (_KIT, _FUNCTIONS), "float64": (math_double.KIT, math_double.FUNCTIONS)}
 
 

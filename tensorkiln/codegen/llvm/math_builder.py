@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tensorkiln.ir.dtype import DType
-from tensorkiln.ir.expr import Expr, Var, binary, const, intrin
+from tensorkiln.ir.expr import Expr, Var, const, intrin
 
 Lets = list[tuple[Var, Expr]]
 
@@ -23,7 +23,8 @@ class Kit:
     ln2: tuple[float, ...]
     half_pi: tuple[float, ...]
     # Coefficients, lowest first.
-    exp: tuple[float, ...]
+    exp: tuple[float, ...]  # (e**r - 1 - r) / r**2
+    exp_short: tuple[float, ...]  # e**r
     sin: tuple[float, ...]
     cos: tuple[float, ...]
     erf: tuple[float, ...]
@@ -71,8 +72,3 @@ class Builder:
     def from_bits(self, x: Expr) -> Expr:
         """The float of some bits."""
         return self.let(intrin(f"bitcast_f{self.dtype.bits}", x))
-
-    def two_to(self, n: Expr) -> Expr:
-        """2**n for an integer n that gives a normal number."""
-        shift = self.whole(self.kit.mantissa)
-        return self.from_bits(binary("shl", n + self.whole(self.kit.bias), shift))

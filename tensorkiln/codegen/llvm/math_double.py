@@ -35,8 +35,8 @@ _SQUARINGS = 6
 
 def _expm1_positive(b: Builder, x: Expr) -> Expr:
     """e**x - 1 for 0 <= x <= 60 without cancellation: 2**k p + (2**k - 1)."""
-    t, p = math_shared.reduced_exp(b, x)
-    scale = b.two_to(math_shared.whole(b, t))
+    t, p = math_shared.reduced_exp(b, x, math_shared.scale_rounder(b))
+    scale = math_shared.scale_of(b, t)
     return b.fma(scale, p, b.let(scale - b.num(1.0)))
 
 
@@ -75,6 +75,14 @@ def _tanh(b: Builder, x: Expr) -> Expr:
     y = b.let(select(x < b.num(0.0), -y, y))
     # Keeps the sign of zero.
     return b.let(select(binary("eq", x, b.num(0.0)), x, y))
+
+
+def _gelu(b: Builder, x: Expr) -> Expr:
+    """x * Phi(x), Phi from erfc of |x|/sqrt(2) so that the negative tail keeps its precision."""
+    z = b.let(Unary("abs", x) * b.num(0.7071067811865476))
+    tail = b.let(math_shared.erfc_positive(b, z, x * x * b.num(0.5)) * b.num(0.5))
+    phi = select(x < b.num(0.0), tail, b.num(1.0) - tail)
+    return b.let(x * phi)
 
 
 def _pow_whole(b: Builder, x: Expr, size: Expr) -> Expr:
@@ -139,6 +147,7 @@ KIT = Kit(
     ln2=_LN2,
     half_pi=_HALF_PI,
     exp=tuple(1 / math.factorial(k) for k in range(2, 15)),
+    exp_short=tuple(1 / math.factorial(k) for k in range(14)),
     sin=tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(1, 9)),
     cos=tuple((-1) ** k / math.factorial(2 * k) for k in range(2, 10)),
     erf=tuple(
@@ -147,4 +156,9 @@ KIT = Kit(
     erfcx=_erfcx,
     log=_log,
 )
-FUNCTIONS = math_shared.FUNCTIONS | {"tanh": _tanh, "pow": _pow, "fmod": _fmod}
+FUNCTIONS = math_shared.FUNCTIONS | {
+    "gelu": _gelu,
+    "tanh": _tanh,
+    "pow": _pow,
+    "fmod": _fmod,
+}

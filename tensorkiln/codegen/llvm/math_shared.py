@@ -19,36 +19,54 @@ def rounder(b: Builder) -> tuple[Expr, Expr]:
     return b.num(1.5 * 2.0**kit.mantissa), b.whole(bits)
 
 
-def _remainder(b: Builder, x: Expr, inverse: float, pieces: Sequence[float]) -> tuple[Expr, Expr]:
-    """(n + rounder, x - n u), n = round(x / u), for a unit u given as 1 / u and in pieces."""
-    t = b.fma(x, b.num(inverse), rounder(b)[0])
-    n = b.let(t - rounder(b)[0])
+def scale_rounder(b: Builder, power: int = 0) -> Expr:
+    """A rounder that leaves n + power with the bias of exponents on top: `scale_of` the sum is
+    2**(n + power)."""
+    return b.num(1.5 * 2.0**b.kit.mantissa + b.kit.bias + power)
+
+
+def scale_of(b: Builder, t: Expr) -> Expr:
+    """2**k of t = k + scale_rounder; 0 for k = -bias and infinite for k = bias + 1."""
+    return b.from_bits(b.let(binary("shl", b.bits(t), b.whole(b.kit.mantissa))))
+
+
+def _remainder(
+    b: Builder, x: Expr, inverse: float, pieces: Sequence[float], shift: Expr
+) -> tuple[Expr, Expr]:
+    """(n + shift, x - n u), n = round(x / u), for a unit u given as 1 / u and in pieces, and one
+    of the rounders."""
+    t = b.fma(x, b.num(inverse), shift)
+    n = b.let(t - shift)
     for piece in pieces:
         x = b.fma(n, b.num(-piece), x)
     return t, x
 
 
-def reduced_exp(b: Builder, x: Expr) -> tuple[Expr, Expr]:
-    """(k + rounder, p): e**x = 2**k (1 + p), k an integer, p = expm1(x - k ln 2)."""
-    t, r = _remainder(b, x, 1.4426950408889634, b.kit.ln2)
+def reduced_exp(b: Builder, x: Expr, shift: Expr) -> tuple[Expr, Expr]:
+    """(k + shift, p): e**x = 2**k (1 + p), k an integer, p = expm1(x - k ln 2)."""
+    t, r = _remainder(b, x, 1.4426950408889634, b.kit.ln2, shift)
     return t, b.fma(b.poly(r, b.kit.exp), b.let(r * r), r)
-
-
-def whole(b: Builder, t: Expr) -> Expr:
-    """The integer k of t = k + rounder."""
-    return b.let(b.bits(t) - rounder(b)[1])
 
 
 def exp(b: Builder, x: Expr) -> Expr:
     """2**k (1 + p) with |x - k ln 2| <= ln(2)/2."""
     low, high = b.kit.exp_range
     x = b.let(minimum(b.num(high), maximum(b.num(low), x)))
-    t, p = reduced_exp(b, x)
-    p = b.let(p + b.num(1.0))
-    k = whole(b, t)
-    # Two factors, because 2**k alone leaves the range of normal numbers at both ends.
-    half = b.let(binary("shr", k, b.whole(1)))
-    return b.let(p * b.two_to(half) * b.two_to(b.let(k - half)))
+    # 2**k alone leaves the range of normal numbers at both ends; this much of it comes last.
+    last = b.kit.mantissa + 2
+    negative = x < b.num(0.0)
+    shift = b.let(select(negative, scale_rounder(b, last), scale_rounder(b, -1)))
+    t, p = reduced_exp(b, x, shift)
+    y = b.let(b.let(p + b.num(1.0)) * scale_of(b, t))
+    return b.let(y * select(negative, b.num(2.0**-last), b.num(2.0)))
+
+
+def exp_plain(b: Builder, x: Expr) -> Expr:
+    """exp to 2 units in the last place, with 0 and infinity for all that is not a normal number."""
+    low, high = (k * 0.6931471805599453 for k in (-b.kit.bias, b.kit.bias + 1))
+    x = b.let(minimum(b.num(high), maximum(b.num(low), x)))
+    t, r = _remainder(b, x, 1.4426950408889634, b.kit.ln2, scale_rounder(b))
+    return b.let(b.poly(r, b.kit.exp_short) * scale_of(b, t))
 
 
 def mantissa_exponent(b: Builder, x: Expr) -> tuple[Expr, Expr, Expr]:
@@ -69,7 +87,7 @@ def log_special(b: Builder, x: Expr, y: Expr) -> Expr:
     return b.let(select(x < b.num(0.0), b.num(float("nan")), y))
 
 
-def _erfc_positive(b: Builder, z: Expr, square: Expr) -> Expr:
+def erfc_positive(b: Builder, z: Expr, square: Expr) -> Expr:
     """erfc(z) for z >= 0, given z*z."""
     tail = b.kit.erfcx(b, z)
     return b.let(tail * exp(b, b.let(-square)))
@@ -79,26 +97,18 @@ def _erf(b: Builder, x: Expr) -> Expr:
     z = b.let(Unary("abs", x))
     x2 = b.let(x * x)
     small = b.let(x * b.poly(x2, b.kit.erf))
-    large = b.let(b.num(1.0) - _erfc_positive(b, z, x2))
+    large = b.let(b.num(1.0) - erfc_positive(b, z, x2))
     signed = select(x < b.num(0.0), -large, large)
     return b.let(select(b.num(1.0) < z, signed, small))
 
 
-def _gelu(b: Builder, x: Expr) -> Expr:
-    """x * Phi(x), Phi from erfc of |x|/sqrt(2) so that the negative tail keeps its precision."""
-    z = b.let(Unary("abs", x) * b.num(0.7071067811865476))
-    tail = b.let(_erfc_positive(b, z, x * x * b.num(0.5)) * b.num(0.5))
-    phi = select(x < b.num(0.0), tail, b.num(1.0) - tail)
-    return b.let(x * phi)
-
-
 def _sigmoid(b: Builder, x: Expr) -> Expr:
-    return b.let(b.num(1.0) / (b.num(1.0) + exp(b, b.let(-x))))
+    return b.let(b.num(1.0) / (b.num(1.0) + exp_plain(b, b.let(-x))))
 
 
 def _sin_cos(b: Builder, x: Expr, quadrant_offset: int) -> Expr:
     """Reduction by pi/2, then one of two polynomials."""
-    t, r = _remainder(b, x, 0.6366197723675814, b.kit.half_pi)
+    t, r = _remainder(b, x, 0.6366197723675814, b.kit.half_pi, rounder(b)[0])
     k = b.let(b.bits(t) + b.whole(quadrant_offset))
     r2 = b.let(r * r)
     sin = b.fma(b.let(r * r2), b.poly(r2, b.kit.sin), r)
@@ -126,7 +136,6 @@ FUNCTIONS: dict[str, Callable[..., Expr]] = {
     "exp": exp,
     "log": lambda b, x: b.kit.log(b, x),
     "erf": _erf,
-    "gelu": _gelu,
     "sigmoid": _sigmoid,
     "sin": lambda b, x: _sin_cos(b, x, 0),
     "cos": lambda b, x: _sin_cos(b, x, 1),
