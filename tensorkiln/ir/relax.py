@@ -410,15 +410,19 @@ def _is_planned(t: Type) -> bool:
     return isinstance(t, TensorType | ShapeType)
 
 
+_OPERANDS = (RVar, Constant, ShapeValue, Tuple)
+
+
 def _is_plain(value: Bound) -> bool:
-    match value:
-        case Call(callee, args):
-            if isinstance(callee, RVar) or callee in IMPURE_OPS or callee in DYNAMIC_OPS:
-                return False
-            return all(isinstance(a, RVar | Constant | ShapeValue | Tuple) for a in args)
-        case TupleItem() | RVar() | Constant() | Tuple() | ShapeValue():
-            return True
-    return False
+    """Without `match` and hashes of references: each pass asks it of every binding."""
+    if not isinstance(value, Call):
+        return isinstance(value, (TupleItem, *_OPERANDS))
+    callee = value.callee
+    if isinstance(callee, RVar):
+        return False
+    if isinstance(callee, str) and (callee in IMPURE_OPS or callee in DYNAMIC_OPS):
+        return False
+    return all([isinstance(a, _OPERANDS) for a in value.args])
 
 
 def size_symbols(f: Function) -> tuple[Var, ...]:

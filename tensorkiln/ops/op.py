@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,13 @@ Program = Callable[[Sequence[TensorIn], Attrs, TensorType], Element]
 NumpyRef = Callable[[Sequence[np.ndarray], Attrs], np.ndarray]
 
 
+@cache
+def _counts(inputs: tuple[str, ...]) -> tuple[int, bool]:
+    """The least number of operands, and whether there may be any number more."""
+    least = sum(not name.endswith(("?", "*")) for name in inputs)
+    return least, any(name.endswith("*") for name in inputs)
+
+
 @dataclass(frozen=True, slots=True)
 class Signature:
     """Operands and attributes of an operator. `inputs` are operand names; `name?` is optional
@@ -62,8 +70,7 @@ class Signature:
 
     def check_count(self, count: int) -> None:
         """UserError `operand-count` unless that many operands can be given."""
-        least = sum(not name.endswith(("?", "*")) for name in self.inputs)
-        variadic = any(name.endswith("*") for name in self.inputs)
+        least, variadic = _counts(self.inputs)
         if count < least or (not variadic and count > len(self.inputs)):
             most = "or more" if variadic else f"to {len(self.inputs)}"
             number = f"{least}" if least == len(self.inputs) else f"{least} {most}"

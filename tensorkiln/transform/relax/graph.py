@@ -44,14 +44,19 @@ def same_type(a: Type, b: Type) -> bool:
 def variables(v: Bound) -> list[RVar]:
     """The variables that a value or a bound mentions, with repetition; those that its branches
     or its function bind among them."""
+    if isinstance(v, Call):  # nearly all are, of variables and constants
+        found = [v.callee] if isinstance(v.callee, RVar) else []
+        for a in v.args:
+            if isinstance(a, RVar):
+                found.append(a)
+            elif isinstance(a, Tuple):
+                found += variables(a)
+        return found
     match v:
         case RVar():
             return [v]
         case Tuple(fields=fields):
             return [x for f in fields for x in variables(f)]
-        case Call(callee=callee, args=args):
-            held = [callee] if isinstance(callee, RVar) else []
-            return held + [x for a in args for x in variables(a)]
         case TupleItem(value=inner) | MatchCast(value=inner):
             return variables(inner)
         case If(cond=cond, then=then, orelse=orelse):
