@@ -119,6 +119,7 @@ def compile_once(model: str, kind: str, onnx_path: Path, folder: Path) -> Row:
     }
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     library = folder / f"{model}-{kind}.so"
+    os.sync()  # what others wrote is not for this compile to wait for
     start = time.perf_counter()  # one clock for all processes
     process = subprocess.Popen(
         [sys.executable, "-c", COMPILE, str(onnx_path), str(library), repr(start)],
@@ -147,6 +148,7 @@ def compile_once(model: str, kind: str, onnx_path: Path, folder: Path) -> Row:
     figures = json.loads(output.splitlines()[-1])
     mib = {"weights_mib": onnx_path.stat().st_size, "library_mib": library.stat().st_size}
     sizes = {name: size / 2**20 for name, size in mib.items()}
+    library.unlink()
     return Row(model, kind, "ok", total_s=total, tree_mib=peak, **sizes, **figures)
 
 
