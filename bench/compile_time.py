@@ -4,10 +4,11 @@ Each compile is a fresh process; "cold" has an empty kernel cache, "cached" the 
 one filled, and nothing else of the former. "total" is what somebody waits for who types the
 command: from before the process is started until it is gone. In it are the start of Python,
 importing tensorkiln and NumPy, reading the model, compiling, writing the library to a new file
-(into the system's file cache: nobody waits for the disk), and the end of the process. Modules
-come from .pyc files, as they do where a package is installed: a discarded run writes them, in a
-folder of its own, whatever PYTHONDONTWRITEBYTECODE says. "cpu" is the processor time of the process
-and its children: on a busy machine the steadier figure.
+(into the system's file cache), and the end of the process. Modules come from .pyc files, as they do
+where a package is installed: a discarded run writes them, in a folder of its own, whatever
+PYTHONDONTWRITEBYTECODE says. Of three cached compiles the fastest is shown: the others waited for
+the disk, which writes down what they and others had written before. "cpu" is the processor time of
+the process and its children: on a busy machine the steadier figure.
 
 "own peak" is ru_maxrss of the compiling process; "tree peak" is the largest sum over it and all its
 workers and linkers at one moment, sampled from /proc (ru_maxrss of children is that of the largest
@@ -32,6 +33,7 @@ from bench.store import ROOT, add
 
 MODELS = ("mlp", "resnet18", "resnet50", "mobilenetv2", "bert")
 SAMPLE_S = 0.05
+CACHED = 3
 
 HEAD = (
     "| model | cache | total s | cpu | start | import | read | compile | export "
@@ -119,7 +121,6 @@ def compile_once(model: str, kind: str, onnx_path: Path, folder: Path) -> Row:
     }
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     library = folder / f"{model}-{kind}.so"
-    os.sync()  # what others wrote is not for this compile to wait for
     start = time.perf_counter()  # one clock for all processes
     process = subprocess.Popen(
         [sys.executable, "-c", COMPILE, str(onnx_path), str(library), repr(start)],
@@ -181,8 +182,11 @@ def main(arguments: list[str] | None = None) -> None:
         with tempfile.TemporaryDirectory() as folder:
             compile_once("mlp", "first", model_path("mlp"), Path(folder))
             shutil.rmtree(Path(folder) / "cache", ignore_errors=True)
-            for kind in ("cold", "cached"):
-                rows.append(compile_once(model, kind, model_path(model), Path(folder)))
+            for kind, times in (("cold", 1), ("cached", CACHED)):
+                found = [
+                    compile_once(model, kind, model_path(model), Path(folder)) for _ in range(times)
+                ]
+                rows.append(min(found, key=lambda row: (row.status != "ok", row.total_s)))
                 print(row_text(rows[-1]), flush=True)
         add("compile", model, len(os.sched_getaffinity(0)), {"rows": [asdict(r) for r in rows]})
 

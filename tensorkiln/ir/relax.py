@@ -422,7 +422,7 @@ def _is_plain(value: Bound) -> bool:
         return False
     if isinstance(callee, str) and (callee in IMPURE_OPS or callee in DYNAMIC_OPS):
         return False
-    return all([isinstance(a, _OPERANDS) for a in value.args])
+    return all(isinstance(a, _OPERANDS) for a in value.args)
 
 
 def size_symbols(f: Function) -> tuple[Var, ...]:
