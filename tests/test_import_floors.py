@@ -40,7 +40,7 @@ ONLY = {
 TOP = "cli"
 
 # Package data that holds no Python to be checked.
-DATA_ROOMS = frozenset({"crt"})
+DATA_ROOMS = frozenset({"crt", "hosts"})
 
 
 def room_of(module: str) -> str | None:

@@ -32,6 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--keep", metavar="DIR", type=Path, help="also write every artifact to this folder"
     )
     parser.add_argument(
+        "--headers",
+        metavar="DIR",
+        type=Path,
+        help="also write the library's C header and those for hosts in C and C++ to this folder",
+    )
+    parser.add_argument(
         "--stripped",
         metavar="DIR",
         type=Path,
@@ -43,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compile, export, say where it lies."""
     import tensorkiln as tk
+    from tensorkiln.link.headers import write_headers
     from tensorkiln.target import cpu_target
 
     started = time.perf_counter()
@@ -64,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     progress.phase("link")
     executable.export_library(output)
+    if args.headers is not None:
+        write_headers(args.headers, {f"{executable.name}.h": executable.header()})
     progress.finish()
     if not args.quiet:
         seconds = time.perf_counter() - started

@@ -129,8 +129,10 @@ void kiln_locate(const char *function, const char *step);
 /* ---- cpu.c: may this processor use a feature? 1 yes, 0 no, -1 unknown name ------------------ */
 int kiln_has_feature(const char *name);
 
-/* ---- library.c: before the first kernel ---------------------------------------------------- */
+/* ---- library.c: facts; before the first kernel ----------------------------------------------- */
 int kiln_prepare(void);
+/* By its number, which is one. */
+const char *kiln_function_name(int index);
 
 /* ---- workspace.c: memory for intermediate results ----------------------------------------- */
 typedef struct kiln_workspace {

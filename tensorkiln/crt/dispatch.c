@@ -125,8 +125,14 @@ static const kiln_function *function_at(int index)
 {
     if (index >= 0 && index < kiln_this_library.n_functions)
         return kiln_this_library.functions[index];
-    kiln_fail(KILN_ERROR_NAME, "library %s has %d functions, there is no number %d",
-              kiln_this_library.name, kiln_this_library.n_functions, index);
+    const int outer = index - kiln_this_library.n_functions;
+    if (outer >= 0 && outer < kiln_this_library.n_outers)
+        kiln_fail(KILN_ERROR_NAME,
+                  "%s is an outer function: it takes and gives values, by kiln_executor_invoke",
+                  kiln_function_name(index));
+    else
+        kiln_fail(KILN_ERROR_NAME, "library %s has %d functions, there is no number %d",
+                  kiln_this_library.name, kiln_this_library.n_functions, index);
     return NULL;
 }
 

@@ -1,5 +1,6 @@
 /* Facts about the library, and what must be true before its first kernel runs. */
 #include "crt.h"
+#include <stdio.h>
 #include <string.h>
 
 #define PAGE 4096
@@ -61,14 +62,30 @@ KILN_API const char *kiln_metadata(void)
     return kiln_this_library.metadata;
 }
 
+const char *kiln_function_name(int index)
+{
+    const int outer = index - kiln_this_library.n_functions;
+    if (outer < 0)
+        return kiln_this_library.functions[index]->name;
+    return *(const char *const *)kiln_this_library.outers[outer]; /* it stands first */
+}
+
+static void unknown_function(const char *name, int count)
+{
+    char names[700] = "nothing";
+    for (int i = 0, used = 0; i < count && used < (int)sizeof names; i++)
+        used += snprintf(names + used, sizeof names - (size_t)used, "%s%s", i == 0 ? "" : ", ",
+                         kiln_function_name(i));
+    kiln_fail(KILN_ERROR_NAME, "library %s has no function '%s'; it has %s",
+              kiln_this_library.name, name, names);
+}
+
 KILN_API int kiln_function_index(const char *name)
 {
-    for (int i = 0; i < kiln_this_library.n_functions; i++)
-        if (strcmp(kiln_this_library.functions[i]->name, name) == 0)
+    const int count = kiln_this_library.n_functions + kiln_this_library.n_outers;
+    for (int i = 0; i < count; i++)
+        if (strcmp(kiln_function_name(i), name) == 0)
             return i;
-    for (int i = 0; i < kiln_this_library.n_outers; i++) /* their names stand first */
-        if (strcmp(*(const char *const *)kiln_this_library.outers[i], name) == 0)
-            return kiln_this_library.n_functions + i;
-    kiln_fail(KILN_ERROR_NAME, "library %s has no function '%s'", kiln_this_library.name, name);
+    unknown_function(name, count);
     return -1;
 }

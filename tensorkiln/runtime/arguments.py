@@ -26,18 +26,21 @@ def in_order(info: FunctionInfo, inputs: tuple[Any, ...], named: dict[str, Any])
             )
     missing = [name for name in names[len(inputs) :] if name not in named]
     if missing or len(inputs) + len(named) != len(names):
-        raise wrong_count(info, len(inputs) + len(named), missing)
+        raise wrong_count(info, len(inputs) + len(named), missing=missing)
     return inputs + tuple(named[name] for name in names[len(inputs) :])
 
 
-def wrong_count(info: FunctionInfo, count: int, missing: Sequence[str] = ()) -> ArgumentTypeError:
-    """The error for a wrong number of inputs."""
-    names = ", ".join(map(show, info.inputs)) or "none"
+def wrong_count(
+    info: FunctionInfo, count: int, what: str = "input", missing: Sequence[str] = ()
+) -> ArgumentTypeError:
+    """The error for a wrong number of inputs or outputs; hosts in other languages use the same
+    words (hosts/kiln_host.h)."""
+    params = info.inputs if what == "input" else info.outputs
+    names = ", ".join(map(show, params)) or "none"
     tail = f"; missing {', '.join(missing)}" if missing else ""
-    expected = len(info.inputs)
+    plural = "" if len(params) == 1 else "s"
     return ArgumentTypeError(
-        f"{info.name}: expected {expected} input{'' if expected == 1 else 's'} ({names}), "
-        f"received {count}{tail}",
+        f"{info.name}: expected {len(params)} {what}{plural} ({names}), received {count}{tail}",
         code="argument-count",
     )
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from tensorkiln.runtime.arguments import in_order, show, wrong_count
-from tensorkiln.runtime.failures import ArgumentTypeError
 from tensorkiln.runtime.fast_call import NewResult, Signature
 from tensorkiln.runtime.native import ExecutorMemory, FunctionInfo, ParamInfo
 from tensorkiln.runtime.tensor import (
@@ -88,11 +87,7 @@ class _Call:
             return self._new(inputs)
         outputs = out if isinstance(out, list | tuple) else [out]
         if len(outputs) != len(info.outputs):
-            raise ArgumentTypeError(
-                f"{info.name}: expected {len(info.outputs)} tensors in out=, "
-                f"received {len(outputs)}",
-                code="argument-count",
-            )
+            raise wrong_count(info, len(outputs), "output")
         self._fill(*inputs, *outputs)
         return out
 

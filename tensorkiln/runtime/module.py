@@ -124,12 +124,11 @@ class Module:
         """A function's parameters; LookupError with the nearest name."""
         found = self.library.functions.get(name)
         if found is None:
-            names = ", ".join(self.library.functions)
-            hint = nearest(name, self.library.functions)
+            self.library.index(name)  # has the words
             raise FunctionLookupError(
-                f"no function {name!r} in {str(self.path)!r}; it has {names}",
+                self.library.dll.kiln_last_error().decode(errors="replace"),
                 code="no-function",
-                hint=hint,
+                hint=nearest(name, self.library.functions),
             )
         return found
 

@@ -58,7 +58,11 @@ def test_tensor_functions(library: Emulated) -> None:
             [floats(3), floats(4)],
             "pair: input 'b' must have shape [n], received [4]: dimension 0 is 4, expected 3",
         ),
-        ("nothing", [], "library mlp has no function 'nothing'"),
+        (
+            "nothing",
+            [],
+            "library mlp has no function 'nothing'; it has main, fixed, split, pair, add_one, scale",
+        ),
     ],
 )
 def test_errors(library: Emulated, name: str, arguments: list[np.ndarray], words: str) -> None:

@@ -165,7 +165,7 @@ GRAPH: list[tuple[str, Callable[[Any], object], type, str, str]] = [
         lambda e: e["split"](f32(2, 8), out=f32(2, 4)),
         TypeError,
         "argument-count",
-        "split: expected 2 tensors in out=, received 1",
+        "split: expected 2 outputs (left: float32 [n, 4], right: float32 [n * 4]), received 1",
     ),
     (
         "no tensor",

@@ -1,0 +1,44 @@
+//! What went wrong: a code and a sentence.
+
+use std::fmt;
+
+/// Codes below 100 are those of `enum kiln_code` in `kiln.h`.
+pub const ERROR_COUNT: i32 = 1;
+pub const ERROR_RANK: i32 = 2;
+pub const ERROR_SHAPE: i32 = 3;
+pub const ERROR_DTYPE: i32 = 4;
+pub const ERROR_ARGUMENT: i32 = 7;
+pub const ERROR_NAME: i32 = 10;
+/// From 100 on: before there is a library to ask.
+pub const ERROR_FILE: i32 = 100;
+pub const ERROR_LIBRARY: i32 = 101;
+pub const ERROR_VERSION: i32 = 102;
+pub const ERROR_MACHINE: i32 = 103;
+pub const ERROR_LOAD: i32 = 104;
+
+/// The same code and sentence that C, C++ and Python hosts give for the same mistake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    code: i32,
+    sentence: String,
+}
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    pub fn new(code: i32, sentence: impl Into<String>) -> Error {
+        Error { code, sentence: sentence.into() }
+    }
+
+    pub fn code(&self) -> i32 {
+        self.code
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.sentence)
+    }
+}
+
+impl std::error::Error for Error {}

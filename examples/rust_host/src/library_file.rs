@@ -1,0 +1,225 @@
+//! What a library says of itself, read from the file: none of its code runs.
+
+use crate::error::{self, Error, Result};
+use crate::json::Value;
+use crate::tensor::DType;
+use std::fmt;
+use std::fs::File;
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::path::Path;
+
+const METADATA_VERSION: i64 = 1;
+const SECTION: &[u8] = b".kiln.meta\0";
+const MAX_METADATA: u64 = 64 << 20;
+
+/// A dimension: a number, or an expression of symbols that the inputs decide.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Dim {
+    Fixed(i64),
+    Open(String),
+}
+
+impl fmt::Display for Dim {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Dim::Fixed(size) => write!(out, "{size}"),
+            Dim::Open(text) => out.write_str(text),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Param {
+    pub name: String,
+    /// The element type by name, or in words what is no tensor and no number.
+    pub dtype: String,
+    /// `in`, `out`, `inout` or `scalar`.
+    pub role: String,
+    /// None for a scalar, and for what is no tensor of known rank.
+    pub shape: Option<Vec<Dim>>,
+}
+
+impl Param {
+    /// None where the library takes something else than numbers.
+    pub fn element_type(&self) -> Option<DType> {
+        DType::named(&self.dtype)
+    }
+}
+
+impl fmt::Display for Param {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}: {}", self.name, self.dtype)?;
+        match &self.shape {
+            Some(shape) => write!(out, " [{}]", join(shape)),
+            None => Ok(()),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Function {
+    pub name: String,
+    /// `graph`; `tensor`, whose inputs are all parameters; or `outer`, which takes values.
+    pub kind: String,
+    pub inputs: Vec<Param>,
+    pub outputs: Vec<Param>,
+}
+
+/// Items with commas between them.
+pub fn join<T: fmt::Display>(items: &[T]) -> String {
+    items.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn no_library(path: &str, what: &str) -> Error {
+    Error::new(error::ERROR_LIBRARY, format!("'{path}' is no library of ours: {what}"))
+}
+
+fn unreadable(path: &str, reason: &std::io::Error) -> Error {
+    if reason.kind() == ErrorKind::NotFound {
+        return Error::new(error::ERROR_FILE, format!("no such file: '{path}'"));
+    }
+    let text = reason.to_string();
+    let words = text.split(" (os error").next().unwrap_or(&text);
+    Error::new(error::ERROR_FILE, format!("cannot read '{path}': {words}"))
+}
+
+fn number(bytes: &[u8], at: usize, size: usize) -> u64 {
+    bytes[at..at + size].iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
+}
+
+struct Bytes {
+    file: File,
+    size: u64,
+}
+
+impl Bytes {
+    /// None where the file does not reach.
+    fn read(&mut self, at: u64, size: u64) -> std::io::Result<Option<Vec<u8>>> {
+        if at > self.size || size > self.size - at {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; size as usize];
+        self.file.seek(SeekFrom::Start(at))?;
+        self.file.read_exact(&mut bytes)?;
+        Ok(Some(bytes))
+    }
+}
+
+type Found = std::io::Result<std::result::Result<(u64, Vec<u8>), &'static str>>;
+
+/// Machine and metadata; the inner error says what is wrong with the file.
+fn read_sections(bytes: &mut Bytes) -> Found {
+    let head = match bytes.read(0, 64)? {
+        Some(head) if head.starts_with(b"\x7fELF") => head,
+        _ => return Ok(Err("not an ELF shared library")),
+    };
+    if head[4] != 2 || head[5] != 1 {
+        return Ok(Err("not a 64-bit little-endian ELF file"));
+    }
+    let (table, count, names) = (number(&head, 40, 8), number(&head, 60, 2), number(&head, 62, 2));
+    let table = match bytes.read(table, 64 * count)? {
+        Some(table) if number(&head, 58, 2) == 64 && (1..=4096).contains(&count) => table,
+        _ => return Ok(Err("its section table is damaged or cut off")),
+    };
+    if names >= count {
+        return Ok(Err("its section names are damaged"));
+    }
+    let start = number(&table, 64 * names as usize + 24, 8);
+    for row in table.chunks_exact(64).filter(|row| number(row, 4, 4) != 8) {
+        let name = bytes.read(start.saturating_add(number(row, 0, 4)), SECTION.len() as u64)?;
+        if name.as_deref() != Some(SECTION) {
+            continue;
+        }
+        let (offset, size) = (number(row, 24, 8), number(row, 32, 8));
+        let text = if size <= MAX_METADATA { bytes.read(offset, size)? } else { None };
+        return Ok(text
+            .map(|t| (number(&head, 18, 2), t))
+            .ok_or("its section .kiln.meta is cut off"));
+    }
+    Ok(Err("it has no section .kiln.meta"))
+}
+
+fn check_machine(path: &str, machine: u64) -> Result<()> {
+    let name = match machine {
+        3 => "i386".to_string(),
+        40 => "arm".to_string(),
+        62 => "x86_64".to_string(),
+        183 => "aarch64".to_string(),
+        243 => "riscv64".to_string(),
+        other => format!("ELF machine {other}"),
+    };
+    let here = std::env::consts::ARCH;
+    if name == here {
+        return Ok(());
+    }
+    let sentence = format!("'{path}' is compiled for {name}, this machine is {here}");
+    Err(Error::new(error::ERROR_MACHINE, sentence))
+}
+
+fn read_param(value: &Value, role: &str) -> Option<Param> {
+    let dim = |d: &Value| match d {
+        Value::Text(text) => Some(Dim::Open(text.clone())),
+        other => other.number().map(Dim::Fixed),
+    };
+    let shape = match value.member("shape").and_then(Value::list) {
+        Some(dims) => Some(dims.iter().map(dim).collect::<Option<Vec<Dim>>>()?),
+        None => None,
+    };
+    Some(Param {
+        name: value.member("name")?.text()?,
+        dtype: value.member("dtype")?.text()?,
+        role: value.member("role").map_or(Some(role.to_string()), Value::text)?,
+        shape,
+    })
+}
+
+fn read_function(value: &Value) -> Option<Function> {
+    let params = |key: &str, role: &str| -> Option<Vec<Param>> {
+        value.member(key)?.list()?.iter().map(|p| read_param(p, role)).collect()
+    };
+    Some(Function {
+        name: value.member("name")?.text()?,
+        kind: value.member("kind")?.text()?,
+        inputs: params("inputs", "in")?,
+        outputs: params("outputs", "out")?,
+    })
+}
+
+fn read_metadata(path: &str, text: &[u8]) -> Result<Vec<Function>> {
+    let text = std::str::from_utf8(text).unwrap_or("").trim_end_matches('\0');
+    let metadata =
+        Value::parse(text).ok_or_else(|| no_library(path, "its metadata is not JSON"))?;
+    let functions = metadata
+        .member("functions")
+        .and_then(Value::list)
+        .ok_or_else(|| no_library(path, "its metadata lists no functions"))?;
+    let format = metadata.member("format");
+    if format.and_then(Value::number) != Some(METADATA_VERSION) {
+        let found = format.and_then(Value::text).unwrap_or_else(|| "None".to_string());
+        let sentence = format!(
+            "'{path}' has metadata version {found}, this Tensorkiln reads version {METADATA_VERSION}"
+        );
+        return Err(Error::new(error::ERROR_VERSION, sentence));
+    }
+    let all: Option<Vec<Function>> = functions.iter().map(read_function).collect();
+    all.ok_or_else(|| no_library(path, "its metadata is damaged"))
+}
+
+/// The functions of a library for this machine.
+pub fn read(path: &Path) -> Result<Vec<Function>> {
+    let name = path.display().to_string();
+    let open = || -> Found {
+        let file = File::open(path)?;
+        let size = file.metadata()?;
+        if size.is_dir() {
+            return Err(std::io::Error::from_raw_os_error(21));
+        }
+        read_sections(&mut Bytes { file, size: size.len() })
+    };
+    let (machine, text) = open()
+        .map_err(|reason| unreadable(&name, &reason))?
+        .map_err(|what| no_library(&name, what))?;
+    let functions = read_metadata(&name, &text)?;
+    check_machine(&name, machine)?;
+    Ok(functions)
+}

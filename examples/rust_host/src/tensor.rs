@@ -1,0 +1,261 @@
+//! Tensors that own aligned memory, and views of the caller's.
+
+use crate::error::{self, Error, Result};
+use std::alloc::{alloc_zeroed, dealloc, handle_alloc_error, Layout};
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+/// An element type; `kiln_dtype` in `kiln.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DType {
+    pub code: u8,
+    pub bits: u8,
+    pub lanes: u16,
+}
+
+impl DType {
+    const fn new(code: u8, bits: u8) -> DType {
+        DType { code, bits, lanes: 1 }
+    }
+
+    pub fn named(name: &str) -> Option<DType> {
+        Some(match name {
+            "float32" => f32::DTYPE,
+            "float64" => f64::DTYPE,
+            "float16" => F16::DTYPE,
+            "bfloat16" => BF16::DTYPE,
+            "int8" => i8::DTYPE,
+            "int16" => i16::DTYPE,
+            "int32" => i32::DTYPE,
+            "int64" => i64::DTYPE,
+            "uint8" => u8::DTYPE,
+            "uint16" => u16::DTYPE,
+            "uint32" => u32::DTYPE,
+            "uint64" => u64::DTYPE,
+            "bool" => Bool::DTYPE,
+            _ => return None,
+        })
+    }
+}
+
+/// A Rust type of elements.
+///
+/// # Safety
+/// `DTYPE` describes the type's bytes, and any bytes are a valid value.
+pub unsafe trait Element: Copy {
+    const DTYPE: DType;
+}
+
+/// IEEE half precision, as its bits.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct F16(pub u16);
+/// The upper half of an `f32`, as its bits.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BF16(pub u16);
+/// 0 or 1.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bool(pub u8);
+
+macro_rules! elements {
+    ($($kind:ty: $code:expr, $bits:expr;)*) => {
+        $(unsafe impl Element for $kind { const DTYPE: DType = DType::new($code, $bits); })*
+    };
+}
+
+elements! {
+    i8: 0, 8; i16: 0, 16; i32: 0, 32; i64: 0, 64;
+    u8: 1, 8; u16: 1, 16; u32: 1, 32; u64: 1, 64;
+    f32: 2, 32; f64: 2, 64; F16: 2, 16; BF16: 4, 16; Bool: 6, 8;
+}
+
+/// A tensor as `kiln.h` describes it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RawTensor {
+    data: *mut c_void,
+    device_type: i32,
+    device_id: i32,
+    ndim: i32,
+    dtype: DType,
+    shape: *const i64,
+    strides: *const i64,
+    byte_offset: u64,
+}
+
+fn count(shape: &[i64]) -> Result<usize> {
+    let too_many = || Error::new(error::ERROR_SHAPE, "a tensor cannot have that many elements");
+    shape.iter().try_fold(1usize, |n, size| {
+        let size = usize::try_from(*size).map_err(|_| too_many())?;
+        n.checked_mul(size).filter(|n| *n < usize::MAX >> 5).ok_or_else(too_many)
+    })
+}
+
+/// Elements that a call reads; borrowed for `'a`.
+#[derive(Clone)]
+pub struct View<'a> {
+    data: *const c_void,
+    dtype: DType,
+    shape: Vec<i64>,
+    strides: Option<Vec<i64>>,
+    borrowed: PhantomData<&'a ()>,
+}
+
+/// Elements that a call writes; borrowed for `'a`.
+pub struct ViewMut<'a> {
+    view: View<'a>,
+    borrowed: PhantomData<&'a mut ()>,
+}
+
+// SAFETY: they are a shared and an exclusive reference to plain numbers.
+unsafe impl Send for View<'_> {}
+unsafe impl Sync for View<'_> {}
+unsafe impl Send for ViewMut<'_> {}
+
+fn check_length(shape: &[i64], length: usize) -> Result<()> {
+    let expected = count(shape)?;
+    if expected == length {
+        return Ok(());
+    }
+    let sentence = format!("a tensor of {expected} elements was given {length}");
+    Err(Error::new(error::ERROR_COUNT, sentence))
+}
+
+impl<'a> View<'a> {
+    /// Row-major elements; as many as the shape says.
+    pub fn new<T: Element>(elements: &'a [T], shape: &[i64]) -> Result<View<'a>> {
+        check_length(shape, elements.len())?;
+        // SAFETY: the slice has all elements of the shape.
+        Ok(unsafe { View::from_raw(elements.as_ptr().cast(), T::DTYPE, shape, None) })
+    }
+
+    /// Memory described by hand; strides count elements.
+    ///
+    /// # Safety
+    /// All elements of the shape are there for `'a`, and there are as many strides as sizes.
+    pub unsafe fn from_raw(
+        data: *const c_void,
+        dtype: DType,
+        shape: &[i64],
+        strides: Option<&[i64]>,
+    ) -> View<'a> {
+        let (shape, strides) = (shape.to_vec(), strides.map(<[i64]>::to_vec));
+        View { data, dtype, shape, strides, borrowed: PhantomData }
+    }
+
+    pub(crate) fn raw(&self) -> RawTensor {
+        RawTensor {
+            data: self.data.cast_mut(),
+            device_type: 1,
+            device_id: 0,
+            ndim: self.shape.len() as i32,
+            dtype: self.dtype,
+            shape: self.shape.as_ptr(),
+            strides: self.strides.as_ref().map_or(std::ptr::null(), |s| s.as_ptr()),
+            byte_offset: 0,
+        }
+    }
+}
+
+impl<'a> ViewMut<'a> {
+    /// Row-major elements; as many as the shape says.
+    pub fn new<T: Element>(elements: &'a mut [T], shape: &[i64]) -> Result<ViewMut<'a>> {
+        check_length(shape, elements.len())?;
+        // SAFETY: the slice has all elements of the shape, and is borrowed exclusively.
+        Ok(unsafe { ViewMut::from_raw(elements.as_mut_ptr().cast(), T::DTYPE, shape, None) })
+    }
+
+    /// As `View::from_raw`.
+    ///
+    /// # Safety
+    /// Nothing else uses the memory for `'a`.
+    pub unsafe fn from_raw(
+        data: *mut c_void,
+        dtype: DType,
+        shape: &[i64],
+        strides: Option<&[i64]>,
+    ) -> ViewMut<'a> {
+        let view = unsafe { View::from_raw(data, dtype, shape, strides) };
+        ViewMut { view, borrowed: PhantomData }
+    }
+
+    pub(crate) fn raw(&self) -> RawTensor {
+        self.view.raw()
+    }
+}
+
+/// Row-major elements in 64-byte aligned memory of its own.
+pub struct Tensor {
+    dtype: DType,
+    shape: Vec<i64>,
+    count: usize,
+    layout: Layout,
+    data: NonNull<u8>,
+}
+
+// SAFETY: it owns plain numbers.
+unsafe impl Send for Tensor {}
+unsafe impl Sync for Tensor {}
+
+impl Tensor {
+    pub fn zeros(dtype: DType, shape: &[i64]) -> Result<Tensor> {
+        let count = count(shape)?;
+        let bytes = count * usize::from(dtype.bits / 8) * usize::from(dtype.lanes);
+        let layout = Layout::from_size_align(bytes.max(1), 64).map_err(|_| {
+            Error::new(error::ERROR_SHAPE, "a tensor cannot have that many elements")
+        })?;
+        // SAFETY: the size is not 0.
+        let data = NonNull::new(unsafe { alloc_zeroed(layout) });
+        let data = data.unwrap_or_else(|| handle_alloc_error(layout));
+        Ok(Tensor { dtype, shape: shape.to_vec(), count, layout, data })
+    }
+
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    pub fn shape(&self) -> &[i64] {
+        &self.shape
+    }
+
+    fn check<T: Element>(&self) -> Result<()> {
+        if T::DTYPE == self.dtype {
+            return Ok(());
+        }
+        Err(Error::new(error::ERROR_DTYPE, "the tensor holds elements of another type"))
+    }
+
+    /// Its elements; an error when they are of another type.
+    pub fn values<T: Element>(&self) -> Result<&[T]> {
+        self.check::<T>()?;
+        // SAFETY: there are `count` initialised elements of that type.
+        Ok(unsafe { std::slice::from_raw_parts(self.data.as_ptr().cast(), self.count) })
+    }
+
+    pub fn values_mut<T: Element>(&mut self) -> Result<&mut [T]> {
+        self.check::<T>()?;
+        // SAFETY: as `values`, and borrowed exclusively.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr().cast(), self.count) })
+    }
+
+    pub fn view(&self) -> View<'_> {
+        // SAFETY: the tensor has all its elements.
+        unsafe { View::from_raw(self.data.as_ptr().cast(), self.dtype, &self.shape, None) }
+    }
+
+    pub fn view_mut(&mut self) -> ViewMut<'_> {
+        // SAFETY: the same, and borrowed exclusively.
+        unsafe { ViewMut::from_raw(self.data.as_ptr().cast(), self.dtype, &self.shape, None) }
+    }
+}
+
+impl Drop for Tensor {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout.
+        unsafe { dealloc(self.data.as_ptr(), self.layout) }
+    }
+}

@@ -1,0 +1,208 @@
+/* kiln_json.h - reading JSON that ends with NUL, without memory of its own. A part of kiln_host.h.
+ *
+ * kiln_host_json_skip() checks a whole text, once; the other functions take values of a text that was
+ * checked, and find others by walking over what lies between.
+ */
+#ifndef KILN_JSON_H
+#define KILN_JSON_H
+
+#include <string.h>
+
+#define KILN_HOST_JSON_DEPTH 64
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+static inline const char *kiln_host_json_space(const char *at)
+{
+    while (*at == ' ' || *at == '\n' || *at == '\t' || *at == '\r')
+        at++;
+    return at;
+}
+
+static inline int kiln_host_json_hex(const char *at, unsigned *value)
+{
+    *value = 0;
+    for (int i = 0; i < 4; i++) {
+        const char c = at[i];
+        const int digit = c >= '0' && c <= '9' ? c - '0'
+                        : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                        : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        if (digit < 0)
+            return 0;
+        *value = *value * 16 + (unsigned)digit;
+    }
+    return 1;
+}
+
+/* Behind a string; NULL when it is none. */
+static inline const char *kiln_host_json_skip_string(const char *at)
+{
+    unsigned unit;
+    if (*at != '"')
+        return NULL;
+    for (at++; *at != '"'; at++) {
+        if ((unsigned char)*at < 0x20)
+            return NULL;
+        if (*at != '\\')
+            continue;
+        at++;
+        if (*at == 'u' && kiln_host_json_hex(at + 1, &unit))
+            at += 4;
+        else if (*at == 0 || strchr("\"\\/bfnrt", *at) == NULL)
+            return NULL;
+    }
+    return at + 1;
+}
+
+static inline const char *kiln_host_json_skip_digits(const char *at)
+{
+    if (*at < '0' || *at > '9')
+        return NULL;
+    while (*at >= '0' && *at <= '9')
+        at++;
+    return at;
+}
+
+static inline const char *kiln_host_json_skip_number(const char *at)
+{
+    at = kiln_host_json_skip_digits(*at == '-' ? at + 1 : at);
+    if (at != NULL && *at == '.')
+        at = kiln_host_json_skip_digits(at + 1);
+    if (at != NULL && (*at == 'e' || *at == 'E'))
+        at = kiln_host_json_skip_digits(at[1] == '-' || at[1] == '+' ? at + 2 : at + 1);
+    return at;
+}
+
+/* Behind a value and the white space after it; NULL when it is malformed or nested too deep. */
+static inline const char *kiln_host_json_skip(const char *at, int depth)
+{
+    static const char *const words[] = {"true", "false", "null"};
+    at = kiln_host_json_space(at);
+    if (*at == '{' || *at == '[') {
+        const char close = *at == '{' ? '}' : ']';
+        if (depth == 0)
+            return NULL;
+        at = kiln_host_json_space(at + 1);
+        for (int first = 1; *at != close; first = 0) {
+            if (!first && *at++ != ',')
+                return NULL;
+            if (close == '}') {
+                at = kiln_host_json_skip_string(kiln_host_json_space(at));
+                if (at == NULL || *(at = kiln_host_json_space(at)) != ':')
+                    return NULL;
+                at++;
+            }
+            if ((at = kiln_host_json_skip(at, depth - 1)) == NULL)
+                return NULL;
+        }
+        return kiln_host_json_space(at + 1);
+    }
+    for (int i = 0; i < 3; i++)
+        if (strncmp(at, words[i], strlen(words[i])) == 0)
+            return kiln_host_json_space(at + strlen(words[i]));
+    at = *at == '"' ? kiln_host_json_skip_string(at) : kiln_host_json_skip_number(at);
+    return at == NULL ? NULL : kiln_host_json_space(at);
+}
+
+/* The first item of an array or key of an object, NULL when it has none or is of another kind. */
+static inline const char *kiln_host_json_first(const char *at, char open)
+{
+    if (at == NULL || *(at = kiln_host_json_space(at)) != open)
+        return NULL;
+    at = kiln_host_json_space(at + 1);
+    return *at == (open == '{' ? '}' : ']') ? NULL : at;
+}
+
+/* The item or key behind this value. */
+static inline const char *kiln_host_json_next(const char *value)
+{
+    const char *at = kiln_host_json_skip(value, KILN_HOST_JSON_DEPTH);
+    return *at == ',' ? kiln_host_json_space(at + 1) : NULL;
+}
+
+/* The value of a key. */
+static inline const char *kiln_host_json_value(const char *key)
+{
+    return kiln_host_json_space(kiln_host_json_space(kiln_host_json_skip_string(key)) + 1);
+}
+
+static inline const char *kiln_host_json_member(const char *object, const char *name)
+{
+    const size_t length = strlen(name);
+    const char *key = kiln_host_json_first(object, '{');
+    for (; key != NULL; key = kiln_host_json_next(kiln_host_json_value(key)))
+        if (strncmp(key + 1, name, length) == 0 && key[1 + length] == '"')
+            return kiln_host_json_value(key);
+    return NULL;
+}
+
+/* Number of items of an array, or of members of an object; -1 when the value is neither. */
+static inline int kiln_host_json_count(const char *value)
+{
+    int count = 0;
+    if (value == NULL || (*value != '[' && *value != '{'))
+        return -1;
+    for (const char *at = kiln_host_json_first(value, *value); at != NULL; count++)
+        at = kiln_host_json_next(*value == '{' ? kiln_host_json_value(at) : at);
+    return count;
+}
+
+static inline char *kiln_host_put_utf8(char *to, unsigned c)
+{
+    if (c < 0x80) {
+        *to++ = (char)c;
+        return to;
+    }
+    const int more = c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
+    *to++ = (char)((more == 1 ? 0xc0u : more == 2 ? 0xe0u : 0xf0u) | c >> 6 * more);
+    for (int i = more - 1; i >= 0; i--)
+        *to++ = (char)(0x80u | (c >> 6 * i & 0x3fu));
+    return to;
+}
+
+/* The character behind "\u"; `*at` is left at its last digit. */
+static inline unsigned kiln_host_json_unicode(const char **at)
+{
+    unsigned unit, low;
+    kiln_host_json_hex(*at + 1, &unit);
+    *at += 4;
+    if (unit >= 0xd800 && unit < 0xdc00 && (*at)[1] == '\\' && (*at)[2] == 'u' &&
+        kiln_host_json_hex(*at + 3, &low) && low >= 0xdc00 && low < 0xe000) {
+        *at += 6;
+        return 0x10000 + ((unit - 0xd800) << 10) + (low - 0xdc00);
+    }
+    return unit;
+}
+
+/* Writes a string value as UTF-8, any other value as it is written, with NUL; it takes no more room
+ * than the text of the value. */
+static inline void kiln_host_json_decode(const char *at, char *to)
+{
+    if (*at != '"') {
+        const char *const end = kiln_host_json_skip(at, KILN_HOST_JSON_DEPTH);
+        while (at < end && strchr(" \n\t\r", *at) == NULL)
+            *to++ = *at++;
+        *to = 0;
+        return;
+    }
+    for (at++; *at != '"'; at++) {
+        if (*at != '\\') {
+            *to++ = *at;
+            continue;
+        }
+        at++;
+        const char *const plain = strchr("b\bf\fn\nr\rt\t", *at);
+        if (*at == 'u')
+            to = kiln_host_put_utf8(to, kiln_host_json_unicode(&at));
+        else
+            *to++ = plain != NULL ? plain[1] : *at;
+    }
+    *to = 0;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

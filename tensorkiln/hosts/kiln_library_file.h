@@ -1,0 +1,405 @@
+/* kiln_library_file.h - what a library made by Tensorkiln says of itself, read from the file.
+ *
+ * A part of kiln_host.h, which includes it. Everything is checked against the file's size before it
+ * is looked at, and no code of the file runs. Format: docs/formats/library.md, "Metadata".
+ */
+#ifndef KILN_LIBRARY_FILE_H
+#define KILN_LIBRARY_FILE_H
+
+#include "kiln.h"
+#include "kiln_json.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define KILN_HOST_METADATA_VERSION 1
+
+/* What can go wrong before there is a library to ask; follows enum kiln_code. */
+enum kiln_host_code {
+    KILN_HOST_ERROR_FILE = 100,    /* no such file, or it cannot be read */
+    KILN_HOST_ERROR_LIBRARY = 101, /* the file is no library of ours, or damaged */
+    KILN_HOST_ERROR_VERSION = 102, /* a library of ours, of another version */
+    KILN_HOST_ERROR_MACHINE = 103, /* it is compiled for another machine */
+    KILN_HOST_ERROR_LOAD = 104     /* the system's loader refuses it */
+};
+
+typedef struct kiln_host_error {
+    int code;
+    char sentence[1024];
+} kiln_host_error;
+
+/* A dimension as the library describes it. */
+typedef struct kiln_host_dim {
+    int64_t size;     /* -1 where the inputs decide */
+    const char *text; /* "8", "n", "n * 4" */
+} kiln_host_dim;
+
+typedef struct kiln_host_param {
+    const char *name;
+    const char *dtype; /* "float32"; for what is no tensor or number its type in words */
+    const char *role;  /* "in", "out", "inout", "scalar" */
+    kiln_dtype type;   /* bits 0: no element type */
+    int ndim;          /* -1: a scalar, or no tensor of known rank */
+    const kiln_host_dim *dims;
+} kiln_host_param;
+
+/* A size that the inputs decide, by the name that dimensions use, and the least it may be. */
+typedef struct kiln_host_size {
+    const char *name;
+    int64_t least;
+} kiln_host_size;
+
+typedef struct kiln_host_function {
+    const char *name;
+    const char *kind; /* "graph"; "tensor": inputs are all parameters; "outer": takes values */
+    int index;        /* the number that kiln.h calls it by */
+    int n_inputs, n_outputs, n_sizes;
+    const kiln_host_param *inputs, *outputs;
+    const kiln_host_size *sizes;
+} kiln_host_function;
+
+/* The functions that a file describes. */
+typedef struct kiln_host_description {
+    const char *path; /* as it was given */
+    int n_functions;
+    kiln_host_function *functions;
+    void *memory; /* everything above, as a list of blocks */
+    int no_memory; /* an allocation failed */
+} kiln_host_description;
+
+/* ---- errors and memory ------------------------------------------------------------------ */
+
+#if defined(__GNUC__)
+__attribute__((format(printf, 3, 4)))
+#endif
+static inline int kiln_host_fail(kiln_host_error *error, int code, const char *format, ...)
+{
+    va_list arguments;
+    if (error != NULL) {
+        error->code = code;
+        va_start(arguments, format);
+        vsnprintf(error->sentence, sizeof error->sentence, format, arguments);
+        va_end(arguments);
+    }
+    return code;
+}
+
+static inline int kiln_host_no_library(const char *path, const char *what, kiln_host_error *error)
+{
+    return kiln_host_fail(error, KILN_HOST_ERROR_LIBRARY, "'%s' is no library of ours: %s", path,
+                          what);
+}
+
+/* Zeros that live as long as the description; NULL without memory. */
+static inline void *kiln_host_allocate(kiln_host_description *file, size_t count, size_t size)
+{
+    void **block = NULL;
+    if (count <= ((size_t)-1 - 16) / size)
+        block = (void **)calloc(1, 16 + count * size);
+    file->no_memory |= block == NULL;
+    if (block == NULL)
+        return NULL;
+    block[0] = file->memory;
+    file->memory = block;
+    return (char *)block + 16;
+}
+
+/* Frees all that was allocated. */
+static inline void kiln_host_forget(kiln_host_description *file)
+{
+    while (file->memory != NULL) {
+        void **const block = (void **)file->memory;
+        file->memory = block[0];
+        free(block);
+    }
+}
+
+/* A value as text, NULL for NULL or without memory. */
+static inline const char *kiln_host_text(kiln_host_description *file, const char *at)
+{
+    if (at == NULL)
+        return NULL;
+    const char *const end = kiln_host_json_skip(at, KILN_HOST_JSON_DEPTH);
+    char *made = (char *)kiln_host_allocate(file, (size_t)(end - at) + 1, 1);
+    if (made != NULL)
+        kiln_host_json_decode(at, made);
+    return made;
+}
+
+/* ---- the description of a library ------------------------------------------------------------- */
+
+static inline kiln_dtype kiln_host_dtype(uint8_t code, uint8_t bits)
+{
+    kiln_dtype made;
+    made.code = code;
+    made.bits = bits;
+    made.lanes = 1;
+    return made;
+}
+
+/* An element type by name; bits 0 when there is none. */
+static inline kiln_dtype kiln_host_dtype_named(const char *name)
+{
+    static const struct {
+        const char *name;
+        uint8_t code, bits;
+    } known[] = {{"float32", 2, 32}, {"float64", 2, 64}, {"float16", 2, 16}, {"bfloat16", 4, 16},
+                 {"int8", 0, 8},     {"int16", 0, 16},   {"int32", 0, 32},   {"int64", 0, 64},
+                 {"uint8", 1, 8},    {"uint16", 1, 16},  {"uint32", 1, 32},  {"uint64", 1, 64},
+                 {"bool", 6, 8}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(known[i].name, name) == 0)
+            return kiln_host_dtype(known[i].code, known[i].bits);
+    return kiln_host_dtype(0, 0);
+}
+
+static inline int kiln_host_read_dims(kiln_host_description *file, const char *shape,
+                                      kiln_host_param *param)
+{
+    param->ndim = shape == NULL ? -1 : kiln_host_json_count(shape);
+    if (param->ndim < 0)
+        return 1;
+    kiln_host_dim *dims =
+        (kiln_host_dim *)kiln_host_allocate(file, (size_t)param->ndim, sizeof *dims);
+    param->dims = dims;
+    const char *at = kiln_host_json_first(shape, '[');
+    for (int d = 0; dims != NULL && d < param->ndim && at != NULL; d++) {
+        dims[d].size = *at == '"' ? -1 : strtoll(at, NULL, 10);
+        if ((dims[d].text = kiln_host_text(file, at)) == NULL)
+            return 0;
+        at = kiln_host_json_next(at);
+    }
+    return dims != NULL;
+}
+
+static inline const kiln_host_param *kiln_host_read_params(kiln_host_description *file,
+                                                           const char *array, const char *role,
+                                                           int *count)
+{
+    *count = kiln_host_json_count(array);
+    if (*count < 0 || *array != '[')
+        return NULL;
+    kiln_host_param *made =
+        (kiln_host_param *)kiln_host_allocate(file, (size_t)*count, sizeof *made);
+    const char *at = kiln_host_json_first(array, '[');
+    for (int p = 0; made != NULL && p < *count; p++, at = kiln_host_json_next(at)) {
+        const char *given = kiln_host_json_member(at, "role");
+        made[p].name = kiln_host_text(file, kiln_host_json_member(at, "name"));
+        made[p].dtype = kiln_host_text(file, kiln_host_json_member(at, "dtype"));
+        made[p].role = given == NULL ? role : kiln_host_text(file, given);
+        if (made[p].name == NULL || made[p].dtype == NULL || made[p].role == NULL ||
+            !kiln_host_read_dims(file, kiln_host_json_member(at, "shape"), &made[p]))
+            return NULL;
+        made[p].type = kiln_host_dtype_named(made[p].dtype);
+    }
+    return made;
+}
+
+static inline int kiln_host_read_function(kiln_host_description *file, const char *at,
+                                          kiln_host_function *f)
+{
+    f->name = kiln_host_text(file, kiln_host_json_member(at, "name"));
+    f->kind = kiln_host_text(file, kiln_host_json_member(at, "kind"));
+    f->inputs = kiln_host_read_params(file, kiln_host_json_member(at, "inputs"), "in",
+                                      &f->n_inputs);
+    f->outputs = kiln_host_read_params(file, kiln_host_json_member(at, "outputs"), "out",
+                                       &f->n_outputs);
+    const char *symbols = kiln_host_json_member(at, "symbols");
+    const int count = symbols == NULL ? 0 : kiln_host_json_count(symbols);
+    kiln_host_size *sizes = NULL;
+    if (count >= 0)
+        sizes = (kiln_host_size *)kiln_host_allocate(file, (size_t)count, sizeof *sizes);
+    if (f->name == NULL || f->kind == NULL || f->inputs == NULL || f->outputs == NULL ||
+        sizes == NULL)
+        return 0;
+    const char *key = count == 0 ? NULL : kiln_host_json_first(symbols, '{');
+    for (int s = 0; key != NULL; s++) {
+        const char *value = kiln_host_json_value(key);
+        sizes[s].least = strtoll(value, NULL, 10);
+        if ((sizes[s].name = kiln_host_text(file, key)) == NULL)
+            return 0;
+        key = kiln_host_json_next(value);
+        f->n_sizes++;
+    }
+    f->sizes = sizes;
+    return 1;
+}
+
+/* Functions of a metadata text, NUL at its end. Runs nothing of the library. */
+static inline int kiln_host_read_metadata(kiln_host_description *file, const char *text,
+                                          kiln_host_error *error)
+{
+    const char *const end = kiln_host_json_skip(text, KILN_HOST_JSON_DEPTH);
+    if (end == NULL || *end != 0)
+        return kiln_host_no_library(file->path, "its metadata is not JSON", error);
+    const char *rows = kiln_host_json_member(text, "functions");
+    const char *format = kiln_host_json_member(text, "format");
+    if (rows == NULL || *rows != '[')
+        return kiln_host_no_library(file->path, "its metadata lists no functions", error);
+    if (format == NULL || *format == '"' || strtoll(format, NULL, 10) != KILN_HOST_METADATA_VERSION)
+        return kiln_host_fail(error, KILN_HOST_ERROR_VERSION,
+                              "'%s' has metadata version %s, this Tensorkiln reads version %d",
+                              file->path,
+                              format == NULL ? "None" : kiln_host_text(file, format),
+                              KILN_HOST_METADATA_VERSION);
+    file->n_functions = kiln_host_json_count(rows);
+    kiln_host_function *functions = (kiln_host_function *)kiln_host_allocate(
+        file, (size_t)file->n_functions, sizeof *functions);
+    if ((file->functions = functions) == NULL)
+        return kiln_host_fail(error, KILN_ERROR_MEMORY, "out of memory");
+    const char *at = kiln_host_json_first(rows, '[');
+    for (int i = 0; i < file->n_functions; i++, at = kiln_host_json_next(at))
+        if (!kiln_host_read_function(file, at, &functions[i]))
+            return file->no_memory
+                       ? kiln_host_fail(error, KILN_ERROR_MEMORY, "out of memory")
+                       : kiln_host_no_library(file->path, "its metadata is damaged", error);
+    return KILN_OK;
+}
+
+/* ---- the file: what it is, before any code of it runs ------------------------------------------ */
+
+static inline uint64_t kiln_host_number(const unsigned char *at, int bytes)
+{
+    uint64_t value = 0;
+    for (int i = bytes - 1; i >= 0; i--)
+        value = value << 8 | at[i];
+    return value;
+}
+
+/* Where section .kiln.meta lies; what is wrong with the file, or NULL. */
+static inline const char *kiln_host_find_metadata(const unsigned char *raw, uint64_t size,
+                                                  const unsigned char **text, uint64_t *length)
+{
+    static const char wanted[] = ".kiln.meta";
+    if (size < 64 || memcmp(raw, "\177ELF", 4) != 0)
+        return "not an ELF shared library";
+    if (raw[4] != 2 || raw[5] != 1)
+        return "not a 64-bit little-endian ELF file";
+    const uint64_t table = kiln_host_number(raw + 40, 8), count = kiln_host_number(raw + 60, 2);
+    const uint64_t names = kiln_host_number(raw + 62, 2);
+    if (kiln_host_number(raw + 58, 2) != 64 || count == 0 || count > 4096 || table > size ||
+        64 * count > size - table)
+        return "its section table is damaged or cut off";
+    if (names >= count)
+        return "its section names are damaged";
+    const uint64_t start = kiln_host_number(raw + table + 64 * names + 24, 8);
+    for (uint64_t i = 0; i < count; i++) {
+        const unsigned char *row = raw + table + 64 * i;
+        const uint64_t at = start + kiln_host_number(row, 4);
+        if (start > size || at > size || sizeof wanted > size - at ||
+            kiln_host_number(row + 4, 4) == 8 || memcmp(raw + at, wanted, sizeof wanted) != 0)
+            continue;
+        const uint64_t offset = kiln_host_number(row + 24, 8);
+        *length = kiln_host_number(row + 32, 8);
+        if (offset > size || *length > size - offset || *length > (uint64_t)64 << 20)
+            return "its section .kiln.meta is cut off";
+        *text = raw + offset;
+        return NULL;
+    }
+    return "it has no section .kiln.meta";
+}
+
+static inline const char *kiln_host_machine_name(int machine, char *room, size_t size)
+{
+    switch (machine) {
+    case 3: return "i386";
+    case 40: return "arm";
+    case 62: return "x86_64";
+    case 183: return "aarch64";
+    case 243: return "riscv64";
+    }
+    snprintf(room, size, "ELF machine %d", machine);
+    return room;
+}
+
+static inline int kiln_host_check_machine(const kiln_host_description *file, int machine,
+                                          kiln_host_error *error)
+{
+#if defined(__x86_64__)
+    const int here = 62;
+#elif defined(__aarch64__)
+    const int here = 183;
+#elif defined(__riscv)
+    const int here = 243;
+#else
+    const int here = machine; /* dlopen() will know */
+#endif
+    char one[24], other[24];
+    if (machine == here)
+        return KILN_OK;
+    return kiln_host_fail(error, KILN_HOST_ERROR_MACHINE,
+                          "'%s' is compiled for %s, this machine is %s", file->path,
+                          kiln_host_machine_name(machine, one, sizeof one),
+                          kiln_host_machine_name(here, other, sizeof other));
+}
+
+/* Machine and functions of a library whose bytes are in memory. */
+static inline int kiln_host_read_bytes(kiln_host_description *file, const unsigned char *raw,
+                                       uint64_t size, kiln_host_error *error)
+{
+    const unsigned char *text = NULL;
+    uint64_t length = 0;
+    const char *fault = kiln_host_find_metadata(raw, size, &text, &length);
+    if (fault != NULL)
+        return kiln_host_no_library(file->path, fault, error);
+    while (length > 0 && text[length - 1] == 0)
+        length--;
+    char *copy = (char *)kiln_host_allocate(file, (size_t)length + 1, 1);
+    if (copy == NULL)
+        return kiln_host_fail(error, KILN_ERROR_MEMORY, "out of memory");
+    memcpy(copy, text, (size_t)length);
+    if (strlen(copy) != length)
+        return kiln_host_no_library(file->path, "its metadata is not JSON", error);
+    const int code = kiln_host_read_metadata(file, copy, error);
+    return code != KILN_OK
+               ? code
+               : kiln_host_check_machine(file, (int)kiln_host_number(raw + 18, 2), error);
+}
+
+static inline int kiln_host_unreadable(const char *path, int reason, kiln_host_error *error)
+{
+    if (reason == ENOENT)
+        return kiln_host_fail(error, KILN_HOST_ERROR_FILE, "no such file: '%s'", path);
+    return kiln_host_fail(error, KILN_HOST_ERROR_FILE, "cannot read '%s': %s", path,
+                          strerror(reason));
+}
+
+static inline int kiln_host_read_file(kiln_host_description *file, kiln_host_error *error)
+{
+    struct stat status;
+    const int descriptor = open(file->path, O_RDONLY);
+    if (descriptor < 0)
+        return kiln_host_unreadable(file->path, errno, error);
+    int reason = fstat(descriptor, &status) != 0 ? errno : S_ISDIR(status.st_mode) ? EISDIR : 0;
+    if (reason == 0 && status.st_size < 64) {
+        close(descriptor);
+        return kiln_host_no_library(file->path, "not an ELF shared library", error);
+    }
+    const size_t size = reason == 0 ? (size_t)status.st_size : 1;
+    void *raw = MAP_FAILED;
+    if (reason == 0 && (raw = mmap(NULL, size, PROT_READ, MAP_PRIVATE, descriptor, 0)) == MAP_FAILED)
+        reason = errno;
+    close(descriptor);
+    if (reason != 0)
+        return kiln_host_unreadable(file->path, reason, error);
+    const int code = kiln_host_read_bytes(file, (const unsigned char *)raw, size, error);
+    munmap(raw, size);
+    return code;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,41 @@
+"""Headers for programs that load libraries: kiln.h, and the C and C++ hosts over it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tensorkiln.base.errors import UserError
+from tensorkiln.base.files import atomic_write
+from tensorkiln.link.shared import CRT
+
+HOSTS = CRT.parent / "hosts"
+
+
+def host_headers() -> list[Path]:
+    """What a program in C or C++ includes, in one folder of its own (docs/howto/hosts.md)."""
+    return [CRT / "kiln.h", *sorted(HOSTS.glob("*.h")), *sorted(HOSTS.glob("*.hpp"))]
+
+
+def write_headers(folder: str | Path, generated: Mapping[str, str]) -> list[Path]:
+    """Write the headers of all hosts and those that were generated (by file name) to `folder`, which
+    may hold other files; returns their paths. UserError when it cannot be written, or when a
+    generated header is called like one of the others."""
+    target = Path(folder)
+    texts = {path.name: path.read_text(encoding="utf-8") for path in host_headers()}
+    clash = sorted(texts.keys() & generated.keys())
+    if clash:
+        raise UserError(
+            f"the header of this library would be {clash[0]!r}, which is a header of every host",
+            code="name-clash",
+            hint="give the model's file another name",
+        )
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"cannot make folder {str(target)!r}: {error.strerror}", code="cannot-write"
+        ) from None
+    for name, text in {**texts, **generated}.items():
+        atomic_write(target / name, text)
+    return [target / name for name in (*texts, *generated)]

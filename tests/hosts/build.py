@@ -1,0 +1,87 @@
+"""Programs in C, C++ and Rust that run libraries, built with what the machine has."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tensorkiln.link.headers import HOSTS
+from tensorkiln.link.shared import CRT
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+CRATE = ROOT / "examples" / "rust_host"
+WARN = ("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror")
+# Everything undefined ends the program, and so does a leak.
+CHECKED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1")
+GET = {
+    "gcc": "apt-get install gcc",
+    "g++": "apt-get install g++",
+    "rustc": "rustup or apt-get install rustc",
+    "cargo": "rustup or apt-get install cargo",
+    "valgrind": "apt-get install valgrind",
+}
+
+
+def require(tool: str) -> str:
+    """Where a tool is. Skips the test where it is missing; fails where REQUIRE_HOSTS is set."""
+    found = shutil.which(tool)
+    if found is None:
+        missing = f"{tool} is not installed ({GET[tool]}): what needs it was not tested"
+        (pytest.fail if os.environ.get("REQUIRE_HOSTS") else pytest.skip)(missing)
+    return found
+
+
+def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program; the caller looks at its status."""
+    return subprocess.run(
+        [*map(str, command)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, **environment},
+    )
+
+
+def build(*command: str | Path) -> None:
+    """Run a compiler; its complaints are the test's."""
+    done = run(*command)
+    assert done.returncode == 0, done.stderr
+
+
+def c_program(source: Path, output: Path, *flags: str, warn: Sequence[str] = WARN) -> Path:
+    """C99 over kiln_host.h."""
+    include = ("-I", CRT, "-I", HOSTS)
+    head = (require("gcc"), "-std=c99", *warn, *flags, *include)
+    build(*head, source, "-o", output, "-ldl", "-lpthread")
+    return output
+
+
+def cpp_program(source: Path, output: Path, *flags: str, standard: str = "c++17") -> Path:
+    """C++ over kiln.hpp."""
+    include = ("-I", CRT, "-I", HOSTS)
+    head = (require("g++"), f"-std={standard}", *WARN, *flags, *include)
+    build(*head, source, "-o", output, "-ldl", "-lpthread")
+    return output
+
+
+def rust_crate(folder: Path) -> Path:
+    """The crate of the example as libkiln.rlib."""
+    output = folder / "libkiln.rlib"
+    if not output.exists():
+        head = (require("rustc"), "--edition", "2021", "-O", "-D", "warnings")
+        build(*head, "--crate-type", "rlib", "--crate-name", "kiln", CRATE / "src/lib.rs", "-o", output)
+    return output
+
+
+def rust_program(source: Path, output: Path) -> Path:
+    """Rust over the example's crate, by rustc alone."""
+    crate = rust_crate(output.parent)
+    head = (require("rustc"), "--edition", "2021", "-O", "-D", "warnings")
+    build(*head, "--extern", f"kiln={crate}", source, "-o", output)
+    return output

@@ -1,0 +1,331 @@
+"""The same mistake in four languages: one code, one sentence."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tensorkiln.base.errors import UserError
+from tensorkiln.runtime import Executor, load_module
+from tensorkiln.runtime.failures import _CODES
+from tensorkiln.runtime.tensor import DLTensor, capsule_pointer
+from tests.hosts.build import run
+from tests.hosts.conftest import REFUSALS, program
+from tests.link import sample
+
+# enum kiln_host_code, by the names that Python has for them
+FILE_CODES = {
+    100: "no-file",
+    101: "not-a-library",
+    102: "library-version",
+    103: "wrong-machine",
+    104: "cannot-load",
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """A bad call; tensors are `in:float32:2x8`, and `:null` for an address that is null."""
+
+    code: int
+    sentence: str
+    function: str
+    tensors: str = ""
+
+
+CALLS = {
+    "inputs": Call(
+        1,
+        "pair: expected 2 inputs (a: float32 [n], b: float32 [n]), received 1",
+        "pair",
+        "in:float32:2 out:float32:2",
+    ),
+    "too many": Call(
+        1,
+        "fixed: expected 1 input (x: float32 [1, 8]), received 2",
+        "fixed",
+        "in:float32:1x8 in:float32:1x8 out:float32:1x4",
+    ),
+    "outputs": Call(
+        1,
+        "split: expected 2 outputs (left: float32 [n, 4], right: float32 [n * 4]), received 1",
+        "split",
+        "in:float32:2x8 out:float32:2x4",
+    ),
+    "arguments": Call(1, "add_one: expected 2 arguments, received 1", "add_one", "in:float32:2"),
+    "rank": Call(
+        2,
+        "main: input 'x' must have 2 dimensions, [n, 8], received 1: [8]",
+        "main",
+        "in:float32:8 out:float32:1x4",
+    ),
+    "rank 0": Call(
+        2,
+        "main: input 'x' must have 2 dimensions, [n, 8], received 0: []",
+        "main",
+        "in:float32: out:float32:1x4",
+    ),
+    "rank of output": Call(
+        2,
+        "main: output 'out' must have 2 dimensions, [n, 4], received 1: [2]",
+        "main",
+        "in:float32:2x8 out:float32:2",
+    ),
+    "shape": Call(
+        3,
+        "main: input 'x' must have shape [n, 8], received [5, 7]: dimension 1 is 7, expected 8",
+        "main",
+        "in:float32:5x7 out:float32:5x4",
+    ),
+    "symbol": Call(
+        3,
+        "pair: input 'b' must have shape [n], received [4]: dimension 0 is 4, expected 3",
+        "pair",
+        "in:float32:3 in:float32:4 out:float32:3",
+    ),
+    "computed": Call(
+        3,
+        "split: output 'right' must have shape [n * 4], received [9]: dimension 0 is 9, expected 8",
+        "split",
+        "in:float32:2x8 out:float32:2x4 out:float32:9",
+    ),
+    "too small": Call(
+        3,
+        "pair: input 'a' has 0 for n in shape [n], expected at least 1",
+        "pair",
+        "in:float32:0 in:float32:0 out:float32:0",
+    ),
+    "tensor function": Call(
+        3,
+        "add_one: argument 'y' must have shape [n], received [2]: dimension 0 is 2, expected 1",
+        "add_one",
+        "in:float32:1 out:float32:2",
+    ),
+    "dtype": Call(
+        4,
+        "main: input 'x' must be float32, received float64",
+        "main",
+        "in:float64:2x8 out:float32:2x4",
+    ),
+    "bytes": Call(
+        4,
+        "main: input 'x' must be float32, received uint8",
+        "main",
+        "in:uint8:2x8 out:float32:2x4",
+    ),
+    "dtype of output": Call(
+        4,
+        "main: output 'out' must be float32, received bool",
+        "main",
+        "in:float32:2x8 out:bool:2x4",
+    ),
+    "null input": Call(
+        6,
+        "main: input 'x' has no data: its address is null",
+        "main",
+        "in:float32:2x8:null out:float32:2x4",
+    ),
+    "null output": Call(
+        6,
+        "main: output 'out' has no data: its address is null",
+        "main",
+        "in:float32:2x8 out:float32:2x4:null",
+    ),
+    "function": Call(
+        10,
+        "library mlp has no function 'mian'; it has main, fixed, split, pair, add_one, scale",
+        "mian",
+    ),
+}
+
+
+def _section(raw: bytes, wanted: bytes) -> tuple[int, int, int]:
+    """Address, offset and size of a section."""
+    table, count, names = struct.unpack_from("<Q12xHH", raw, 40)
+    rows = [struct.unpack_from("<IIQQQQ", raw, table + 64 * i) for i in range(count)]
+    for name, _kind, _flags, address, offset, size in rows:
+        at = rows[names][4] + name
+        if raw[at : at + len(wanted) + 1] == wanted + b"\0":
+            return address, offset, size
+    raise LookupError(wanted)
+
+
+def _other_interface(raw: bytes) -> bytes:
+    """`kiln_abi_version` returns 99: the constant in its code is another one."""
+    _, symbols, size = _section(raw, b".dynsym")
+    _, names, _ = _section(raw, b".dynstr")
+    text, code, _ = _section(raw, b".text")
+    for at in range(symbols, symbols + size, 24):
+        name, address = struct.unpack_from("<I4xQ", raw, at)
+        if raw[names + name :].startswith(b"kiln_abi_version\0"):
+            start = code + address - text
+            assert raw[start : start + 6] == b"\xb8\2\0\0\0\xc3"  # mov eax, 2; ret
+            return raw[: start + 1] + b"\x63" + raw[start + 2 :]
+    raise LookupError("kiln_abi_version")
+
+
+FILES: dict[str, tuple[int, str, Callable[[bytes], bytes | None]]] = {
+    "missing": (100, "no such file: '{path}'", lambda raw: None),
+    "text": (101, "'{path}' is no library of ours: not an ELF shared library", lambda raw: b"MZ" * 99),
+    "empty": (101, "'{path}' is no library of ours: not an ELF shared library", lambda raw: b""),
+    "32 bits": (
+        101,
+        "'{path}' is no library of ours: not a 64-bit little-endian ELF file",
+        lambda raw: raw[:4] + b"\1" + raw[5:],
+    ),
+    "cut off": (
+        101,
+        "'{path}' is no library of ours: its section table is damaged or cut off",
+        lambda raw: raw[: len(raw) // 2],
+    ),
+    "somebody's": (
+        101,
+        "'{path}' is no library of ours: it has no section .kiln.meta",
+        lambda raw: Path(sys.executable).resolve().read_bytes(),
+    ),
+    "no JSON": (
+        101,
+        "'{path}' is no library of ours: its metadata is not JSON",
+        lambda raw: raw.replace(b'"format": 1,', b'"format": 1:'),
+    ),
+    "no functions": (
+        101,
+        "'{path}' is no library of ours: its metadata lists no functions",
+        lambda raw: raw.replace(b'"functions":', b'"funktions":'),
+    ),
+    "newer metadata": (
+        102,
+        "'{path}' has metadata version 9, this Tensorkiln reads version 1",
+        lambda raw: raw.replace(b'"format": 1,', b'"format": 9,'),
+    ),
+    "newer interface": (
+        102,
+        "'{path}' has library interface 99, this Tensorkiln knows 2",
+        _other_interface,
+    ),
+    "another machine": (
+        103,
+        "'{path}' is compiled for riscv64, this machine is x86_64",
+        lambda raw: raw[:18] + struct.pack("<H", 243) + raw[20:],
+    ),
+}
+
+
+class Nowhere:
+    """A tensor whose address is null; its DLPack header is patched, never its data."""
+
+    def __init__(self, array: np.ndarray):
+        self.array, self.shape = array, array.shape
+
+    def __dlpack__(self, **_: object) -> object:
+        capsule = self.array.__dlpack__()
+        DLTensor.from_address(capsule_pointer(capsule, b"dltensor")).data = None
+        return capsule
+
+
+def tensor_of(word: str) -> object:
+    _, dtype, shape, *null = word.split(":")
+    array = np.zeros(tuple(map(int, filter(None, shape.split("x")))), dtype)
+    return Nowhere(array) if null else array
+
+
+def in_python(path: Path, function: str = "", tensors: str = "") -> tuple[str, str]:
+    """Code and sentence of the exception."""
+    with pytest.raises(UserError) as caught:
+        run_function = Executor(load_module(path))[function]
+        words = tensors.split()
+        inputs = [tensor_of(word) for word in words if word.startswith("in")]
+        outputs = [tensor_of(word) for word in words if word.startswith("out")]
+        if function == "add_one":
+            run_function(*inputs, *outputs)
+        else:
+            run_function(*inputs, out=outputs)
+    return caught.value.code, caught.value.message
+
+
+def elsewhere(host: Path, path: Path, *words: str) -> tuple[int, str]:
+    """Code and sentence of a program."""
+    done = run(host, path, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    code, sentence = done.stdout.rstrip("\n").split("\n", 1)
+    return int(code), sentence
+
+
+def name_of(code: int) -> str:
+    return FILE_CODES.get(code) or _CODES[code][1]
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_calls_in_python(library: Path, call: Call) -> None:
+    assert in_python(library, call.function, call.tensors) == (name_of(call.code), call.sentence)
+
+
+@pytest.mark.parametrize("language", REFUSALS)
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_calls_elsewhere(library: Path, programs: Path, language: str, call: Call) -> None:
+    host = program(REFUSALS, language, programs)
+    answer = elsewhere(host, library, call.function, *call.tensors.split())
+    assert answer == (call.code, call.sentence)
+
+
+def damaged(library: Path, name: str, folder: Path) -> tuple[Path, int, str]:
+    """A file, and what everybody says of it."""
+    code, sentence, change = FILES[name]
+    content = change(library.read_bytes())
+    path = folder / "net.so"
+    if content is not None:
+        assert content != library.read_bytes()
+        path.write_bytes(content)
+    return path, code, sentence.format(path=path)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_in_python(library: Path, name: str, tmp_path: Path) -> None:
+    path, code, sentence = damaged(library, name, tmp_path)
+    assert in_python(path) == (name_of(code), sentence)
+
+
+@pytest.mark.parametrize("language", REFUSALS)
+@pytest.mark.parametrize("name", FILES)
+def test_files_elsewhere(
+    library: Path, programs: Path, language: str, name: str, tmp_path: Path
+) -> None:
+    path, code, sentence = damaged(library, name, tmp_path)
+    assert elsewhere(program(REFUSALS, language, programs), path) == (code, sentence)
+
+
+def test_a_folder_in_python(tmp_path: Path) -> None:
+    assert in_python(tmp_path) == ("no-file", f"cannot read '{tmp_path}': Is a directory")
+
+
+@pytest.mark.parametrize("language", REFUSALS)
+def test_a_folder_elsewhere(programs: Path, language: str, tmp_path: Path) -> None:
+    answer = elsewhere(program(REFUSALS, language, programs), tmp_path)
+    assert answer == (100, f"cannot read '{tmp_path}': Is a directory")
+
+
+@pytest.fixture(scope="module")
+def demanding(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library for a processor that nobody has."""
+    path = tmp_path_factory.mktemp("cpu") / "mlp.so"
+    return sample.build(path, cpu_features=("+warp-drive",))
+
+
+LACKS = (
+    "library mlp needs CPU feature 'warp-drive', which its runtime cannot check on this processor"
+)
+
+
+def test_a_missing_cpu_feature_in_python(demanding: Path) -> None:
+    assert in_python(demanding) == ("cpu-feature", LACKS)
+
+
+@pytest.mark.parametrize("language", REFUSALS)
+def test_a_missing_cpu_feature_elsewhere(programs: Path, demanding: Path, language: str) -> None:
+    assert elsewhere(program(REFUSALS, language, programs), demanding) == (9, LACKS)
