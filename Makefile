@@ -6,7 +6,7 @@ PIP_ARGS ?=
 BIN := .venv/bin
 SETUP := Makefile pyproject.toml
 
-.PHONY: demo test lint bench compare conformance roundtrip fuzz aarch64 report-test clean help
+.PHONY: demo test lint bench compare conformance roundtrip fuzz aarch64 hosts report-test clean help
 
 help:
 	@echo "make demo         compile ResNet-18, run it, compare with ONNX Runtime"
@@ -18,6 +18,7 @@ help:
 	@echo "make roundtrip    text and back after every pass: 17 networks, 500 generated modules"
 	@echo "make fuzz         2,100 random schedules, compared by running them"
 	@echo "make aarch64      kernels, models and the runtime for AArch64 under qemu, which must be there"
+	@echo "make hosts        programs in C, C++ and Rust that run libraries, under sanitizers and valgrind"
 	@echo "make report-test  the page of kiln explain in headless Chromium, which must be there"
 	@echo "make clean        remove .venv and caches of tools"
 
@@ -76,6 +77,11 @@ fuzz: .venv/has-dev
 # Where there is no emulator, `make test` says so and leaves these out; here that is an error.
 aarch64: .venv/has-dev
 	REQUIRE_QEMU=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "emulated or aarch64"
+
+# Where there is no gcc, g++, rustc, cargo or valgrind, `make test` says so and leaves out what needs
+# it; here that is an error.
+hosts: .venv/has-dev
+	REQUIRE_HOSTS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile tests/hosts tests/test_docs.py
 
 # Where there is no Chromium, `make test` says so and leaves these out; here that is an error.
 report-test: .venv/has-dev

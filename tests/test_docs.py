@@ -1,12 +1,15 @@
 """Every code block of the README and of docs/ runs, in order, each page in one folder.
 
-A block is skipped only by a comment `<!-- not run: why -->` on the line before it.
+A block is skipped only by a comment `<!-- not run: why -->` on the line before it. One after
+`<!-- needs: tool -->` is left out where the tool is missing, and then the page is reported as skipped
+when the rest of it has run. Blocks of C, C++ and Rust are files; their first line is the name.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -21,7 +24,12 @@ from tensorkiln.target.kinds import KINDS
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in PAGES if page.name != "ARCHITECTURE.md"]
-BLOCK = re.compile(r"(?:<!-- not run: (?P<why>.+?) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)```", re.S)
+BLOCK = re.compile(
+    r"(?:<!-- not run: (?P<why>.+?) -->\n)?(?:<!-- needs: (?P<tool>.+?) -->\n)?"
+    r"```(?P<kind>\w+)\n(?P<text>.*?)```",
+    re.S,
+)
+FILES = ("c", "cpp", "rust")
 
 
 @dataclass(frozen=True)
@@ -29,11 +37,13 @@ class Block:
     kind: str
     text: str
     skipped: bool
+    tool: str
 
 
 def blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
-    return [Block(m["kind"], m["text"], bool(m["why"])) for m in BLOCK.finditer(text)]
+    found = BLOCK.finditer(text)
+    return [Block(m["kind"], m["text"], bool(m["why"]), m["tool"] or "") for m in found]
 
 
 def script(found: list[Block]) -> list[tuple[str, str]]:
@@ -44,11 +54,11 @@ def script(found: list[Block]) -> list[tuple[str, str]]:
     steps: list[tuple[str, str]] = []
     python = ""
     for block in found:
-        assert block.kind in ("python", "sh"), block.kind
-        if block.skipped:
+        assert block.kind in ("python", "sh", *FILES), block.kind
+        if block.skipped or (block.tool and shutil.which(block.tool) is None):
             continue
-        if block.kind == "sh":
-            steps.append(("sh", block.text))
+        if block.kind != "python":
+            steps.append((block.kind, block.text))
             continue
         python += block.text
         if steps and steps[-1][0] == "python":
@@ -72,12 +82,19 @@ def test_blocks_run(page: Path, tmp_path: Path) -> None:
         "KILN_PROGRESS": "off",
     }
     for kind, text in script(blocks(page)):
+        if kind in FILES:
+            (tmp_path / text.split()[1]).write_text(text, encoding="utf-8")
+            continue
         (tmp_path / "page.py").write_text(text, encoding="utf-8")  # scripts need their source
         command = [sys.executable, "page.py"] if kind == "python" else ["sh", "-euc", text]
         done = subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
         )
         assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+    missing = {b.tool for b in blocks(page) if b.tool and shutil.which(b.tool) is None}
+    if missing:
+        left_out = f"{page.name} ran but for blocks that need {' and '.join(sorted(missing))}"
+        (pytest.fail if os.environ.get("REQUIRE_HOSTS") else pytest.skip)(left_out)
 
 
 def test_only_the_two_commands_are_not_run() -> None:

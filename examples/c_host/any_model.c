@@ -72,46 +72,70 @@ static void list(const kiln_host_library *library)
     }
 }
 
-static int run(const kiln_host_library *library, const kiln_host_executor *executor,
-               const char *name, char **sizes, int count, kiln_host_error *error)
+/* Makes the inputs: 0, 1, ... 6 and again, in quarters where they are no integers. */
+static int make_inputs(const kiln_host_function *f, char **sizes, int count, kiln_host_error *error)
 {
-    const kiln_host_function *f;
-    int code = kiln_host_find(library, name, &f, error), ndim;
-    if (code != KILN_OK)
-        return code;
-    const int inputs = f->n_inputs, all = inputs + f->n_outputs;
-    if (strcmp(f->kind, "graph") != 0 || all > MAX_TENSORS)
-        return kiln_host_fail(error, KILN_ERROR_ARGUMENT, "%s is no graph function of at most %d "
-                              "tensors", name, MAX_TENSORS);
-    for (int p = 0; p < inputs; p++) {
-        for (int d = 0; d < f->inputs[p].ndim; d++)
+    for (int p = 0; p < f->n_inputs; p++) {
+        const int ndim = f->inputs[p].ndim < 0 ? 0 : f->inputs[p].ndim;
+        for (int d = 0; d < ndim; d++)
             shapes[p][d] = size_of(&f->inputs[p].dims[d], sizes, count);
-        if (!make_room(p, f->inputs[p].type, f->inputs[p].ndim))
+        if (!make_room(p, f->inputs[p].type, ndim))
             return kiln_host_fail(error, KILN_ERROR_MEMORY, "out of memory");
         for (int64_t i = 0; i < elements(&tensors[p]); i++) {
             const double value = (double)(i % 7) * (tensors[p].dtype.code == 2 ? 0.25 : 1);
             element(&tensors[p], i, &value);
         }
     }
-    for (int p = inputs; p < all; p++) {
-        code = kiln_host_output_shape(library, f, tensors, inputs, p - inputs, shapes[p], &ndim,
-                                      error);
+    return KILN_OK;
+}
+
+/* Makes room for the outputs, whose shapes the inputs decide. */
+static int make_outputs(const kiln_host_library *library, const kiln_host_function *f,
+                        kiln_host_error *error)
+{
+    for (int i = 0; i < f->n_outputs; i++) {
+        const int at = f->n_inputs + i;
+        int ndim;
+        const int code = kiln_host_output_shape(library, f, tensors, f->n_inputs, i, shapes[at],
+                                                &ndim, error);
         if (code != KILN_OK)
             return code;
-        if (!make_room(p, f->outputs[p - inputs].type, ndim))
+        if (!make_room(at, f->outputs[i].type, ndim))
             return kiln_host_fail(error, KILN_ERROR_MEMORY, "out of memory");
     }
-    code = kiln_host_run(executor, f, tensors, inputs, tensors + inputs, all - inputs, error);
-    for (int p = inputs; p < all && code == KILN_OK; p++) {
-        double sum = 0;
-        printf("%s: %s [", f->outputs[p - inputs].name, f->outputs[p - inputs].dtype);
-        for (int d = 0; d < tensors[p].ndim; d++)
-            printf(d == 0 ? "%lld" : ", %lld", (long long)tensors[p].shape[d]);
-        for (int64_t i = 0; i < elements(&tensors[p]); i++)
-            sum += element(&tensors[p], i, NULL);
-        printf("] sum %.5f\n", sum);
-    }
-    return code;
+    return KILN_OK;
+}
+
+static void print_output(const kiln_host_param *param, const kiln_tensor *tensor)
+{
+    double sum = 0;
+    printf("%s: %s [", param->name, param->dtype);
+    for (int d = 0; d < tensor->ndim; d++)
+        printf(d == 0 ? "%lld" : ", %lld", (long long)tensor->shape[d]);
+    for (int64_t i = 0; i < elements(tensor); i++)
+        sum += element(tensor, i, NULL);
+    printf("] sum %.5f\n", sum);
+}
+
+static int run(const kiln_host_library *library, const kiln_host_executor *executor,
+               const char *name, char **sizes, int count, kiln_host_error *error)
+{
+    const kiln_host_function *f;
+    int code = kiln_host_find(library, name, &f, error);
+    if (code != KILN_OK)
+        return code;
+    const kiln_tensor *const outputs = tensors + f->n_inputs;
+    if (f->n_inputs + f->n_outputs > MAX_TENSORS)
+        return kiln_host_fail(error, KILN_ERROR_COUNT, "%s has more than %d tensors", name,
+                              MAX_TENSORS);
+    if ((code = make_inputs(f, sizes, count, error)) != KILN_OK ||
+        (code = make_outputs(library, f, error)) != KILN_OK ||
+        (code = kiln_host_run(executor, f, tensors, f->n_inputs, outputs, f->n_outputs, error)) !=
+            KILN_OK)
+        return code;
+    for (int i = 0; i < f->n_outputs; i++)
+        print_output(&f->outputs[i], &outputs[i]);
+    return KILN_OK;
 }
 
 int main(int argc, char **argv)

@@ -36,6 +36,20 @@ static inline int kiln_host_json_hex(const char *at, unsigned *value)
     return 1;
 }
 
+/* Bytes of the UTF-8 sequence that begins here (RFC 3629); 0 when it is none. */
+static inline int kiln_host_utf8_length(const char *at)
+{
+    const unsigned char c = (unsigned char)at[0], next = (unsigned char)at[c != 0];
+    const int length = c < 0x80 ? 1 : c < 0xc2 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 0;
+    if ((c == 0xe0 && next < 0xa0) || (c == 0xed && next > 0x9f) || (c == 0xf0 && next < 0x90) ||
+        (c == 0xf4 && next > 0x8f))
+        return 0;
+    for (int i = 1; i < length; i++)
+        if (((unsigned char)at[i] & 0xc0) != 0x80) /* NUL among others */
+            return 0;
+    return length;
+}
+
 /* Behind a string; NULL when it is none. */
 static inline const char *kiln_host_json_skip_string(const char *at)
 {
@@ -43,8 +57,10 @@ static inline const char *kiln_host_json_skip_string(const char *at)
     if (*at != '"')
         return NULL;
     for (at++; *at != '"'; at++) {
-        if ((unsigned char)*at < 0x20)
+        const int length = kiln_host_utf8_length(at);
+        if (length == 0 || (unsigned char)*at < 0x20)
             return NULL;
+        at += length - 1;
         if (*at != '\\')
             continue;
         at++;
@@ -67,7 +83,10 @@ static inline const char *kiln_host_json_skip_digits(const char *at)
 
 static inline const char *kiln_host_json_skip_number(const char *at)
 {
-    at = kiln_host_json_skip_digits(*at == '-' ? at + 1 : at);
+    at += *at == '-';
+    if (*at == '0' && at[1] >= '0' && at[1] <= '9')
+        return NULL;
+    at = kiln_host_json_skip_digits(at);
     if (at != NULL && *at == '.')
         at = kiln_host_json_skip_digits(at + 1);
     if (at != NULL && (*at == 'e' || *at == 'E'))
@@ -173,7 +192,7 @@ static inline unsigned kiln_host_json_unicode(const char **at)
         *at += 6;
         return 0x10000 + ((unit - 0xd800) << 10) + (low - 0xdc00);
     }
-    return unit;
+    return unit >= 0xd800 && unit < 0xe000 ? 0xfffd : unit; /* half a pair */
 }
 
 /* Writes a string value as UTF-8, any other value as it is written, with NUL; it takes no more room

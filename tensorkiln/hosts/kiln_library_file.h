@@ -16,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -278,34 +277,75 @@ static inline uint64_t kiln_host_number(const unsigned char *at, int bytes)
     return value;
 }
 
-/* Where section .kiln.meta lies; what is wrong with the file, or NULL. */
-static inline const char *kiln_host_find_metadata(const unsigned char *raw, uint64_t size,
-                                                  const unsigned char **text, uint64_t *length)
+/* Bytes to be read: of an open file, or in memory where `bytes` is not NULL. */
+typedef struct kiln_host_source {
+    const unsigned char *bytes;
+    int file;
+    uint64_t size;
+    int reason; /* errno of a read that failed */
+} kiln_host_source;
+
+/* Copies a part; 0 where the source does not reach, or cannot be read. The file is not mapped:
+ * reading what somebody has cut off meanwhile would end the program. */
+static inline int kiln_host_fetch(kiln_host_source *source, uint64_t at, uint64_t count, void *to)
+{
+    unsigned char *next = (unsigned char *)to;
+    if (at > source->size || count > source->size - at)
+        return 0;
+    if (source->bytes != NULL) {
+        memcpy(to, source->bytes + at, (size_t)count);
+        return 1;
+    }
+    if (lseek(source->file, (off_t)at, SEEK_SET) < 0)
+        source->reason = errno;
+    while (count > 0 && source->reason == 0) {
+        const ssize_t got = read(source->file, next, (size_t)count);
+        if (got > 0) {
+            next += got;
+            count -= (uint64_t)got;
+        } else if (got == 0 || errno != EINTR) {
+            source->reason = got == 0 ? EIO : errno;
+        }
+    }
+    return source->reason == 0;
+}
+
+/* What is needed of a file's header and section table. */
+typedef struct kiln_host_place {
+    int machine;
+    uint64_t offset, size; /* of section .kiln.meta */
+} kiln_host_place;
+
+/* Finds section .kiln.meta; what is wrong with the file, or NULL. */
+static inline const char *kiln_host_find_metadata(kiln_host_source *source, kiln_host_place *place)
 {
     static const char wanted[] = ".kiln.meta";
-    if (size < 64 || memcmp(raw, "\177ELF", 4) != 0)
+    unsigned char head[64], row[64];
+    char name[sizeof wanted];
+    if (!kiln_host_fetch(source, 0, sizeof head, head) || memcmp(head, "\177ELF", 4) != 0)
         return "not an ELF shared library";
-    if (raw[4] != 2 || raw[5] != 1)
+    if (head[4] != 2 || head[5] != 1)
         return "not a 64-bit little-endian ELF file";
-    const uint64_t table = kiln_host_number(raw + 40, 8), count = kiln_host_number(raw + 60, 2);
-    const uint64_t names = kiln_host_number(raw + 62, 2);
-    if (kiln_host_number(raw + 58, 2) != 64 || count == 0 || count > 4096 || table > size ||
-        64 * count > size - table)
+    const uint64_t table = kiln_host_number(head + 40, 8), count = kiln_host_number(head + 60, 2);
+    const uint64_t names = kiln_host_number(head + 62, 2);
+    if (kiln_host_number(head + 58, 2) != 64 || count == 0 || count > 4096 ||
+        table > source->size || 64 * count > source->size - table)
         return "its section table is damaged or cut off";
-    if (names >= count)
+    if (names >= count || !kiln_host_fetch(source, table + 64 * names, sizeof row, row))
         return "its section names are damaged";
-    const uint64_t start = kiln_host_number(raw + table + 64 * names + 24, 8);
-    for (uint64_t i = 0; i < count; i++) {
-        const unsigned char *row = raw + table + 64 * i;
-        const uint64_t at = start + kiln_host_number(row, 4);
-        if (start > size || at > size || sizeof wanted > size - at ||
-            kiln_host_number(row + 4, 4) == 8 || memcmp(raw + at, wanted, sizeof wanted) != 0)
+    const uint64_t start = kiln_host_number(row + 24, 8);
+    place->machine = (int)kiln_host_number(head + 18, 2);
+    for (uint64_t i = 0; i < count && start <= source->size; i++) {
+        if (!kiln_host_fetch(source, table + 64 * i, sizeof row, row) ||
+            kiln_host_number(row + 4, 4) == 8 ||
+            !kiln_host_fetch(source, start + kiln_host_number(row, 4), sizeof name, name) ||
+            memcmp(name, wanted, sizeof wanted) != 0)
             continue;
-        const uint64_t offset = kiln_host_number(row + 24, 8);
-        *length = kiln_host_number(row + 32, 8);
-        if (offset > size || *length > size - offset || *length > (uint64_t)64 << 20)
+        place->offset = kiln_host_number(row + 24, 8);
+        place->size = kiln_host_number(row + 32, 8);
+        if (place->offset > source->size || place->size > source->size - place->offset ||
+            place->size > (uint64_t)64 << 20)
             return "its section .kiln.meta is cut off";
-        *text = raw + offset;
         return NULL;
     }
     return "it has no section .kiln.meta";
@@ -345,29 +385,6 @@ static inline int kiln_host_check_machine(const kiln_host_description *file, int
                           kiln_host_machine_name(here, other, sizeof other));
 }
 
-/* Machine and functions of a library whose bytes are in memory. */
-static inline int kiln_host_read_bytes(kiln_host_description *file, const unsigned char *raw,
-                                       uint64_t size, kiln_host_error *error)
-{
-    const unsigned char *text = NULL;
-    uint64_t length = 0;
-    const char *fault = kiln_host_find_metadata(raw, size, &text, &length);
-    if (fault != NULL)
-        return kiln_host_no_library(file->path, fault, error);
-    while (length > 0 && text[length - 1] == 0)
-        length--;
-    char *copy = (char *)kiln_host_allocate(file, (size_t)length + 1, 1);
-    if (copy == NULL)
-        return kiln_host_fail(error, KILN_ERROR_MEMORY, "out of memory");
-    memcpy(copy, text, (size_t)length);
-    if (strlen(copy) != length)
-        return kiln_host_no_library(file->path, "its metadata is not JSON", error);
-    const int code = kiln_host_read_metadata(file, copy, error);
-    return code != KILN_OK
-               ? code
-               : kiln_host_check_machine(file, (int)kiln_host_number(raw + 18, 2), error);
-}
-
 static inline int kiln_host_unreadable(const char *path, int reason, kiln_host_error *error)
 {
     if (reason == ENOENT)
@@ -376,26 +393,61 @@ static inline int kiln_host_unreadable(const char *path, int reason, kiln_host_e
                           strerror(reason));
 }
 
+/* The metadata of a source, NUL at its end; NULL and an error without it. */
+static inline char *kiln_host_read_text(kiln_host_description *file, kiln_host_source *source,
+                                        kiln_host_place *place, kiln_host_error *error)
+{
+    const char *const fault = kiln_host_find_metadata(source, place);
+    char *text = NULL;
+    if (source->reason == 0 && fault != NULL)
+        kiln_host_no_library(file->path, fault, error);
+    else if (source->reason == 0) {
+        text = (char *)kiln_host_allocate(file, (size_t)place->size + 1, 1);
+        if (text == NULL)
+            kiln_host_fail(error, KILN_ERROR_MEMORY, "out of memory");
+        else if (!kiln_host_fetch(source, place->offset, place->size, text))
+            text = NULL;
+    }
+    if (source->reason != 0)
+        kiln_host_unreadable(file->path, source->reason, error);
+    return text;
+}
+
+/* The functions of a library for this machine. */
+static inline int kiln_host_read_source(kiln_host_description *file, kiln_host_source *source,
+                                        kiln_host_error *error)
+{
+    kiln_host_error first = {KILN_OK, ""};
+    kiln_host_place place = {0, 0, 0};
+    const char *const text = kiln_host_read_text(file, source, &place, &first);
+    if (text == NULL)
+        return kiln_host_fail(error, first.code, "%s", first.sentence);
+    while (place.size > 0 && text[place.size - 1] == 0)
+        place.size--;
+    if (strlen(text) != place.size)
+        return kiln_host_no_library(file->path, "its metadata is not JSON", error);
+    const int code = kiln_host_read_metadata(file, text, error);
+    return code != KILN_OK ? code : kiln_host_check_machine(file, place.machine, error);
+}
+
+/* Reads the file at file->path: its functions, but for their numbers. kiln_host_forget() frees them,
+ * after a failure too. */
 static inline int kiln_host_read_file(kiln_host_description *file, kiln_host_error *error)
 {
     struct stat status;
-    const int descriptor = open(file->path, O_RDONLY);
-    if (descriptor < 0)
+    kiln_host_source source = {NULL, open(file->path, O_RDONLY), 0, 0};
+    if (source.file < 0)
         return kiln_host_unreadable(file->path, errno, error);
-    int reason = fstat(descriptor, &status) != 0 ? errno : S_ISDIR(status.st_mode) ? EISDIR : 0;
-    if (reason == 0 && status.st_size < 64) {
-        close(descriptor);
-        return kiln_host_no_library(file->path, "not an ELF shared library", error);
-    }
-    const size_t size = reason == 0 ? (size_t)status.st_size : 1;
-    void *raw = MAP_FAILED;
-    if (reason == 0 && (raw = mmap(NULL, size, PROT_READ, MAP_PRIVATE, descriptor, 0)) == MAP_FAILED)
-        reason = errno;
-    close(descriptor);
-    if (reason != 0)
-        return kiln_host_unreadable(file->path, reason, error);
-    const int code = kiln_host_read_bytes(file, (const unsigned char *)raw, size, error);
-    munmap(raw, size);
+    if (fstat(source.file, &status) != 0)
+        source.reason = errno;
+    else if (S_ISDIR(status.st_mode))
+        source.reason = EISDIR;
+    else
+        source.size = (uint64_t)status.st_size;
+    const int code = source.reason == 0
+                         ? kiln_host_read_source(file, &source, error)
+                         : kiln_host_unreadable(file->path, source.reason, error);
+    close(source.file);
     return code;
 }
 

@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = folder / "mlp.onnx"
     model.write_bytes(make_mlp().SerializeToString())
     argv = ["compile", str(model), "-o", str(folder / "mlp.so"), "--keep", str(folder / "kept")]
-    assert main([*argv, "-q"]) == 0
+    assert main([*argv, "--headers", str(folder / "include"), "-q"]) == 0
     return folder
 
 
@@ -39,6 +39,12 @@ def test_artifacts_are_kept(folder: Path) -> None:
     kept = ArtifactSet.load(folder / "kept")
     assert {"native", "header"} <= set(kept.by_loader())
     assert kept["weights.bin"].size > 900_000
+
+
+def test_headers_are_written(folder: Path) -> None:
+    names = {path.name for path in (folder / "include").iterdir()}
+    assert {"kiln.h", "kiln_host.h", "kiln.hpp", "mlp.h"} <= names
+    assert "int mlp_main(" in (folder / "include" / "mlp.h").read_text()
 
 
 def test_run_matches_numpy_and_onnxruntime(folder: Path, capsys: Any) -> None:

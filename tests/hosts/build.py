@@ -75,7 +75,16 @@ def rust_crate(folder: Path) -> Path:
     output = folder / "libkiln.rlib"
     if not output.exists():
         head = (require("rustc"), "--edition", "2021", "-O", "-D", "warnings")
-        build(*head, "--crate-type", "rlib", "--crate-name", "kiln", CRATE / "src/lib.rs", "-o", output)
+        build(
+            *head,
+            "--crate-type",
+            "rlib",
+            "--crate-name",
+            "kiln",
+            CRATE / "src/lib.rs",
+            "-o",
+            output,
+        )
     return output
 
 

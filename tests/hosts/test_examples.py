@@ -114,13 +114,8 @@ def test_an_outer_function_says_what_it_is(outer: Path, programs: Path, language
     listed = run(host, outer)
     assert "outer function main\n  in x: float32 []\n" in listed.stdout, listed.stderr
     done = run(host, outer, "main")
-    assert done.returncode == 1
-    expected = {
-        "C": "main is no graph function of at most 64 tensors",
-        "C++": "main is an outer function: it takes and gives values, by kiln_executor_invoke",
-        "Rust": "main is an outer function: it takes and gives values, by kiln_executor_invoke",
-    }
-    assert done.stderr.split(": ", 1)[1].strip() == expected[language]
+    words = "main is an outer function: it takes and gives values, by kiln_executor_invoke"
+    assert (done.returncode, done.stderr) == (1, f"error 10: {words}\n")
 
 
 def test_cpp_example_as_cpp_20(tmp_path: Path) -> None:
@@ -144,8 +139,18 @@ def test_the_headers_of_all_hosts_are_written(tmp_path: Path) -> None:
     for original in host_headers():
         written = tmp_path / "new" / "include" / original.name
         assert written.read_bytes() == original.read_bytes()
-    (tmp_path / "all.c").write_text("".join(f'#include "{name}"\n' for name in names if name[-1] == "h"))
-    build(require("gcc"), "-c", "-I", tmp_path / "new/include", tmp_path / "all.c", "-o", tmp_path / "o")
+    (tmp_path / "all.c").write_text(
+        "".join(f'#include "{name}"\n' for name in names if name[-1] == "h")
+    )
+    build(
+        require("gcc"),
+        "-c",
+        "-I",
+        tmp_path / "new/include",
+        tmp_path / "all.c",
+        "-o",
+        tmp_path / "o",
+    )
 
 
 def test_a_library_called_like_a_header_is_refused(tmp_path: Path) -> None:

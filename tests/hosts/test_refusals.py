@@ -172,7 +172,11 @@ def _other_interface(raw: bytes) -> bytes:
 
 FILES: dict[str, tuple[int, str, Callable[[bytes], bytes | None]]] = {
     "missing": (100, "no such file: '{path}'", lambda raw: None),
-    "text": (101, "'{path}' is no library of ours: not an ELF shared library", lambda raw: b"MZ" * 99),
+    "text": (
+        101,
+        "'{path}' is no library of ours: not an ELF shared library",
+        lambda raw: b"MZ" * 99,
+    ),
     "empty": (101, "'{path}' is no library of ours: not an ELF shared library", lambda raw: b""),
     "32 bits": (
         101,

@@ -55,6 +55,17 @@ impl Value {
     }
 }
 
+/// `-0.5e+10`: digits must be there wherever a number may have them, and none is led by a 0.
+fn is_number(word: &str) -> bool {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let word = word.strip_prefix('-').unwrap_or(word);
+    let (mantissa, exponent) = word.split_once(['e', 'E']).unwrap_or((word, "0"));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, "0"));
+    let exponent = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
+    let led = whole.len() > 1 && whole.starts_with('0');
+    digits(whole) && digits(fraction) && digits(exponent) && !led
+}
+
 struct Reader<'a> {
     rest: &'a str,
 }
@@ -115,10 +126,7 @@ impl Reader<'_> {
         let end = self.rest.find([',', ']', '}', ' ', '\n', '\t', '\r']);
         let (word, rest) = self.rest.split_at(end.unwrap_or(self.rest.len()));
         self.rest = rest;
-        let digits =
-            word.strip_prefix('-').unwrap_or(word).starts_with(|c: char| c.is_ascii_digit());
-        let known =
-            matches!(word, "null" | "true" | "false") || (digits && word.parse::<f64>().is_ok());
+        let known = matches!(word, "null" | "true" | "false") || is_number(word);
         known.then(|| word.to_string())
     }
 
@@ -150,12 +158,15 @@ impl Reader<'_> {
             '"' | '\\' | '/' => c,
             'u' => {
                 let unit = self.unit()?;
-                if !(0xd800..0xdc00).contains(&unit) || !self.rest.starts_with("\\u") {
-                    return Some(char::from_u32(unit).unwrap_or('\u{fffd}'));
+                let low = self.rest.strip_prefix("\\u").map(|rest| Reader { rest });
+                let low = low.and_then(|mut reader| reader.unit());
+                match low.filter(|low| unit >> 10 == 0x36 && low >> 10 == 0x37) {
+                    Some(low) => {
+                        self.rest = &self.rest[6..];
+                        char::from_u32(0x10000 + ((unit & 0x3ff) << 10) + (low & 0x3ff))?
+                    }
+                    None => char::from_u32(unit).unwrap_or('\u{fffd}'),
                 }
-                self.rest = &self.rest[2..];
-                let low = self.unit()?.wrapping_sub(0xdc00) & 0x3ff;
-                char::from_u32(0x10000 + ((unit - 0xd800) << 10) + low)?
             }
             _ => return None,
         })
@@ -163,7 +174,59 @@ impl Reader<'_> {
 
     fn unit(&mut self) -> Option<u32> {
         let digits = self.rest.get(..4)?;
+        if !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return None;
+        }
         self.rest = &self.rest[4..];
         u32::from_str_radix(digits, 16).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Value;
+
+    #[test]
+    fn values_are_found() {
+        let text = r#" {"a": [1, -2.5e3, true, null], "b\u00e9\ud83d\ude00\n": {"c": "\"\\/"}} "#;
+        let value = Value::parse(text).unwrap();
+        assert_eq!(value.member("a").unwrap().list().unwrap()[0].number(), Some(1));
+        assert_eq!(value.member("a").unwrap().list().unwrap()[1].number(), None);
+        let inner = value.member("bé😀\n").unwrap();
+        assert_eq!(inner.member("c").unwrap().text().unwrap(), "\"\\/");
+        assert!(value.member("d").is_none());
+        let lone = Value::parse(r#""\ud83dx\ude00\ud83d\ud83d\ude00""#).unwrap();
+        assert_eq!(lone.text().unwrap(), "\u{fffd}x\u{fffd}\u{fffd}😀");
+    }
+
+    #[test]
+    fn what_is_no_json_is_refused() {
+        let deep = "[".repeat(100_000);
+        for text in [
+            "",
+            "{",
+            "[1,]",
+            "[1 2]",
+            "{\"a\"}",
+            "{\"a\":1,}",
+            "\"",
+            "\"\\x\"",
+            "\"\\u12\"",
+            "\"\\u+123\"",
+            "nul",
+            "-",
+            "+1",
+            "01",
+            "1.",
+            ".5",
+            "1e",
+            "inf",
+            "NaN",
+            "\"\n\"",
+            "1 1",
+            &deep,
+        ] {
+            assert!(Value::parse(text).is_none(), "{text}");
+        }
     }
 }
