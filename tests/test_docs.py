@@ -1,8 +1,9 @@
 """Every code block of the README and of docs/ runs, in order, each page in one folder.
 
 A block is skipped only by a comment `<!-- not run: why -->` on the line before it. One after
-`<!-- needs: tool -->` is left out where the tool is missing, and then the page is reported as skipped
-when the rest of it has run. Blocks of C, C++ and Rust are files; their first line is the name.
+`<!-- needs: tool -->` is left out where the tool is missing, and then the page is reported as
+skipped when the rest of it has run. Blocks of C, C++ and Rust are files; their first line names
+them.
 """
 
 from __future__ import annotations

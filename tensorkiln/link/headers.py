@@ -18,9 +18,9 @@ def host_headers() -> list[Path]:
 
 
 def write_headers(folder: str | Path, generated: Mapping[str, str]) -> list[Path]:
-    """Write the headers of all hosts and those that were generated (by file name) to `folder`, which
-    may hold other files; returns their paths. UserError when it cannot be written, or when a
-    generated header is called like one of the others."""
+    """Write the headers of all hosts and those that were generated (by file name) to `folder`,
+    which may hold other files; returns their paths. UserError when it cannot be written, or when
+    a generated header is called like one of the others."""
     target = Path(folder)
     texts = {path.name: path.read_text(encoding="utf-8") for path in host_headers()}
     clash = sorted(texts.keys() & generated.keys())

@@ -61,7 +61,8 @@ def test_tensor_functions(library: Emulated) -> None:
         (
             "nothing",
             [],
-            "library mlp has no function 'nothing'; it has main, fixed, split, pair, add_one, scale",
+            "library mlp has no function 'nothing'; "
+            "it has main, fixed, split, pair, add_one, scale",
         ),
     ],
 )
