@@ -303,7 +303,7 @@ public:
     void set_num_threads(int threads) const noexcept { api().set_num_threads(threads); }
     int num_threads() const noexcept { return api().get_num_threads(); }
 
-    // Every function of kiln.h; those for values are null in a library without outer functions.
+    // Every function of kiln.h; those for values and for loaders are null in a library without.
     const kiln_host_api &api() const noexcept { return library_->api; }
 
     // Any symbol that the library shows, null when it has none of that name.

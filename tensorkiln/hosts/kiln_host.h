@@ -75,10 +75,22 @@ extern "C" {
     X(release, void, (kiln_value *value))                                                         \
     X(live_objects, int64_t, (void))
 
+/* and these in one that carries no artifacts for loaders. */
+#define KILN_HOST_LOADER_FUNCTIONS(X)                                                             \
+    X(register_loader, int, (const char *name, const kiln_loader *loader))                        \
+    X(has_loader, int, (const char *name))                                                        \
+    X(set_module, int,                                                                            \
+      (const char *loader, const char *target_key, const kiln_loader *functions, void *module))   \
+    X(module, void *, (const char *loader, const char *target_key))                               \
+    X(call_import, int,                                                                           \
+      (const char *loader, const char *target_key, const char *function,                          \
+       const kiln_value *arguments, int32_t count, kiln_value *result))
+
 #define KILN_HOST_MEMBER(name, result, parameters) result(*name) parameters;
 typedef struct kiln_host_api {
     KILN_HOST_FUNCTIONS(KILN_HOST_MEMBER)
     KILN_HOST_VALUE_FUNCTIONS(KILN_HOST_MEMBER)
+    KILN_HOST_LOADER_FUNCTIONS(KILN_HOST_MEMBER)
 } kiln_host_api;
 #undef KILN_HOST_MEMBER
 
@@ -133,6 +145,7 @@ static inline int kiln_host_bind_all(kiln_host_library *library, kiln_host_error
         KILN_HOST_FUNCTIONS(KILN_HOST_ROW)
         {NULL, 0},
         KILN_HOST_VALUE_FUNCTIONS(KILN_HOST_ROW)
+        KILN_HOST_LOADER_FUNCTIONS(KILN_HOST_ROW)
 #undef KILN_HOST_ROW
     };
     const size_t count = sizeof rows / sizeof *rows;
