@@ -44,6 +44,6 @@ def builtin_inspectors() -> list[Inspector]:
         make("weights", weights.show_weights, codegen_id="host", writes=".txt"),
         make("histograms", weights.show_histograms, codegen_id="host", language="xml",
              writes=".svg"),
-        make("list-functions", objects.list_functions, codegen_id="llvm", writes=".txt"),
+        make("list-functions", signatures.list_functions, codegen_id="llvm", writes=".txt"),
         make("print-signatures", signatures.print_signatures, loader="native", writes=".txt"),
     ]  # fmt: skip

@@ -136,17 +136,6 @@ def show_sections(artifact: Artifact) -> Iterator[str]:
     yield from table_lines(("address", "offset", "bytes", "kind", "section"), rows, "rrr")
 
 
-def list_functions(artifacts: Sequence[Artifact]) -> Iterator[str]:
-    """All functions of the object code among the artifacts, the largest first."""
-    rows = []
-    for artifact in artifacts:
-        if isinstance(artifact.content, LinkedCode) or artifact.file_name.endswith(".o"):
-            rows += [(f.size, f.name, artifact.name) for f in functions_in(artifact)]
-    rows.sort(key=lambda row: (-row[0], row[1]))
-    texts = [(str(size), name, where) for size, name, where in rows]
-    yield from table_lines(("bytes", "function", "artifact"), texts, "r")
-
-
 # -- instructions ------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""What can be called: the functions that the native artifacts of a compile make callable."""
+"""Functions: those that code generators made, and those that can be called from outside."""
 
 from __future__ import annotations
 
@@ -9,10 +9,27 @@ from collections.abc import Iterator, Sequence
 from tensorkiln.artifact import Artifact
 from tensorkiln.artifact.metadata import FunctionInfo, Metadata, TensorInfo
 from tensorkiln.base.errors import UserError
-from tensorkiln.inspectors.objects import functions_in
+from tensorkiln.inspectors.llvm import show_functions
+from tensorkiln.inspectors.objects import LinkedCode, functions_in
+from tensorkiln.inspectors.table import table_lines
 
 _TEXT = re.compile(r"static const char metadata\[\] =\n((?: *\"(?:[^\"\\\n]|\\.)*\"\n?)+);")
 _LITERAL = re.compile(r"\"((?:[^\"\\\n]|\\.)*)\"")
+
+
+def list_functions(artifacts: Sequence[Artifact]) -> Iterator[str]:
+    """All functions of the object code and the bitcode among the artifacts, the largest first;
+    how large those of bitcode will be is not known."""
+    rows: list[tuple[int, str, str]] = []
+    for artifact in artifacts:
+        if isinstance(artifact.content, LinkedCode) or artifact.file_name.endswith(".o"):
+            rows += [(f.size, f.name, artifact.name) for f in functions_in(artifact)]
+        elif artifact.file_name.endswith(".bc"):
+            lines = map(str.split, show_functions(artifact).splitlines())
+            rows += [(-1, line[-1], artifact.name) for line in lines if line[0] == "defined"]
+    rows.sort(key=lambda row: (-row[0], row[1]))
+    texts = [("-" if size < 0 else str(size), name, where) for size, name, where in rows]
+    yield from table_lines(("bytes", "function", "artifact"), texts, "r")
 
 
 def print_signatures(artifacts: Sequence[Artifact]) -> Iterator[str]:

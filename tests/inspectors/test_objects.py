@@ -16,6 +16,7 @@ from tensorkiln.artifact import Artifact, FileContent
 from tensorkiln.base.errors import UserError
 from tensorkiln.codegen.llvm.compile import kernel_texts
 from tensorkiln.inspectors import objects, open_subject
+from tensorkiln.inspectors.signatures import list_functions
 from tests.inspectors.conftest import Forms
 
 PROGRAM = """
@@ -183,13 +184,24 @@ def test_symbols_agree_with_readelf(forms: Forms, form: str) -> None:
 def test_list_functions_sums_up_to_the_code(forms: Forms) -> None:
     subject = open_subject(forms.library)
     own = [a for a in subject.artifacts if a.codegen_id == "llvm"]
-    rows = "".join(objects.list_functions(own)).splitlines()[1:]
+    rows = "".join(list_functions(own)).splitlines()[1:]
     sizes = [int(row.split()[0]) for row in rows]
     assert sizes == sorted(sizes, reverse=True)
     assert sum(sizes) == sum(a.size for a in own)
     folder = [a for a in open_subject(forms.folder).artifacts if a.codegen_id == "llvm"]
-    names = [row.split()[1] for row in "".join(objects.list_functions(folder)).splitlines()]
+    names = [row.split()[1] for row in "".join(list_functions(folder)).splitlines()]
     assert sorted(names) == sorted(["function", *(row.split()[1] for row in rows)])
+
+
+def test_list_functions_of_bitcode() -> None:
+    code, _ = compiled("x86_64")
+    bitcode = bytes(llvm.parse_assembly(PROGRAM).as_bitcode())
+    artifacts = [Artifact("llvm", "x", "a.o", code), Artifact("llvm", "x", "b.bc", bitcode)]
+    rows = [line.split() for line in "".join(list_functions(artifacts)).splitlines()[1:]]
+    assert [r for r in rows if r[0] == "-"] == [
+        ["-", "area", "llvm/b.bc"], ["-", "pick", "llvm/b.bc"], ["-", "twice", "llvm/b.bc"]
+    ]  # fmt: skip
+    assert {r[1] for r in rows if r[0] != "-"} == {"area", "pick", "twice"}
 
 
 def test_without_capstone_everything_else_works(
