@@ -151,7 +151,16 @@ def _inside_text(subject: Subject, inspectors: Inspectors, everything: bool) -> 
     together = _names(row for row, _ in inspectors.groups(subject.files))
     if together:
         parts += ["together", columns([("--as", together)])]
+    imports = subject.artifacts.imports
+    if imports:
+        pairs = [(_group_text(above), _group_text(below)) for above, below in imports]
+        parts += ["imports", columns(pairs)]
     return "\n".join(parts)
+
+
+def _group_text(group: tuple[str, str]) -> str:
+    loader, target_key = group
+    return f"{loader} ({target_key})" if target_key else loader
 
 
 def _list_text(chosen: ArtifactSet, inspectors: Inspectors) -> str:
@@ -193,6 +202,7 @@ def _json(subject: Subject, chosen: ArtifactSet, inspectors: Inspectors) -> dict
             }
             for a in files_of(chosen)
         ],
+        "imports": subject.artifacts.imports,
         "together": [row.full_name for row, _ in inspectors.groups(files_of(chosen))],
         "absent": {a.name: a.reason for a in subject.absent},
     }

@@ -41,6 +41,7 @@ def builtin_inspectors() -> list[Inspector]:
     return [
         *rows,
         make("hexdump", text.show_bytes, suffix=ANY),
+        make("repr", text.show_repr, suffix=ANY, in_memory=True),
         make("weights", weights.show_weights, codegen_id="host", writes=".txt"),
         make("histograms", weights.show_histograms, codegen_id="host", language="xml",
              writes=".svg"),

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 from tensorkiln.inspectors.builtin import builtin_inspectors
 from tensorkiln.inspectors.registry import Inspector, Inspectors, Shown, make_inspector
@@ -44,17 +45,19 @@ def register_inspector(
     language: str = "",
     writes: str = "",
     owner: str = "",
+    in_memory: bool = False,
 ) -> None:
     """Add one to the process's table.
 
     `show` is given the artifact, or without a `suffix` the sequence of all artifacts that it is
     keyed to, and gives text or pieces of it. `language` colours it (`json`, `c`, `python`, `llvm`,
     `gas`, `diff`: names of Pygments); with `writes=".txt"`, `--extract` keeps it as a file.
+    With `in_memory` it is for artifacts that have no bytes.
     Raises UserError as `Inspectors.add` does.
     """
     row = make_inspector(
         name, show, suffix=suffix, codegen_id=codegen_id, loader=loader, language=language,
-        writes=writes, owner=owner,
+        writes=writes, owner=owner, in_memory=in_memory,
     )  # fmt: skip
     known_inspectors().add([row])
 
@@ -79,6 +82,6 @@ def _package(point: EntryPoint) -> str:
 
 
 def _stage(
-    rows: list[Inspector], owner: str, name: str, show: Callable[..., Shown], **keys: str
+    rows: list[Inspector], owner: str, name: str, show: Callable[..., Shown], **keys: Any
 ) -> None:
     rows.append(make_inspector(name, show, **{**keys, "owner": owner}))

@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tensorkiln.artifact import Artifact
+from tensorkiln.artifact import Artifact, InMemoryArtifact
 from tensorkiln.base.errors import UserError, nearest
 
 # Text, or pieces of it in order, so that what is larger than memory can be shown.
@@ -36,7 +36,8 @@ _KEY = re.compile(r"\w[\w.+-]*\Z")
 @dataclass(frozen=True, slots=True)
 class Inspector:
     """One row of the table. `language` names what the text is, for its colours; `writes` is the
-    suffix of the file that `--extract` makes of the text, empty for none."""
+    suffix of the file that `--extract` makes of the text, empty for none. With `in_memory` it is
+    for artifacts that have no bytes (`InMemoryArtifact`), and only for those."""
 
     name: str
     show: Callable[..., Shown]
@@ -46,6 +47,7 @@ class Inspector:
     language: str = ""
     writes: str = ""
     owner: str = ""
+    in_memory: bool = False
 
     @property
     def of_group(self) -> bool:
@@ -69,10 +71,11 @@ class Inspector:
         """Whether `text` is one of its three names."""
         return text in (self.name, self.short_name, self.full_name)
 
-    def takes(self, artifact: Artifact) -> bool:
+    def takes(self, artifact: Artifact | InMemoryArtifact) -> bool:
         """Whether the artifact is one of those it is for."""
         return (
-            self.codegen_id in ("", artifact.codegen_id)
+            isinstance(artifact, InMemoryArtifact) == self.in_memory
+            and self.codegen_id in ("", artifact.codegen_id)
             and self.loader in ("", artifact.loader)
             and (self.suffix in ("", ANY) or artifact.file_name.lower().endswith(self.suffix))
         )
@@ -108,7 +111,7 @@ class Inspectors:
                 )
         self._rows = list(known.values())
 
-    def of(self, artifact: Artifact) -> tuple[Inspector, ...]:
+    def of(self, artifact: Artifact | InMemoryArtifact) -> tuple[Inspector, ...]:
         """The inspectors of one artifact, its default first."""
         found = [row for row in self._rows if not row.of_group and row.takes(artifact)]
         return tuple(sorted(found, key=lambda row: row._rank))
@@ -122,7 +125,7 @@ class Inspectors:
         pairs = [(row, tuple(a for a in artifacts if row.takes(a))) for row in rows]
         return tuple((row, found) for row, found in pairs if found)
 
-    def choose(self, artifact: Artifact, name: str = "") -> Inspector:
+    def choose(self, artifact: Artifact | InMemoryArtifact, name: str = "") -> Inspector:
         """The inspector of an artifact by any of its names, without one the default. Raises
         UserError (code `unknown-inspector`) with the nearest name."""
         found = self.of(artifact)
@@ -130,6 +133,15 @@ class Inspectors:
         if not wanted:
             raise unknown_inspector(name, found, f"artifact {artifact.name}")
         return wanted[0]
+
+    def text(self, artifact: Artifact | InMemoryArtifact, name: str = "") -> str:
+        """What an inspector says of an artifact. Raises what `choose` and the inspector do."""
+        return text_of(self.choose(artifact, name).show(artifact))
+
+
+def text_of(shown: Shown) -> str:
+    """All of what an inspector says."""
+    return shown if isinstance(shown, str) else "".join(shown)
 
 
 def unknown_inspector(name: str, known: Iterable[Inspector], where: str) -> UserError:
@@ -150,13 +162,14 @@ def make_inspector(
     language: str = "",
     writes: str = "",
     owner: str = "",
+    in_memory: bool = False,
 ) -> Inspector:
     """A row; `owner` is by default the module that defines `show`."""
     owner = owner or f"module {getattr(show, '__module__', '?')}"
     suffix = suffix.lower()
     if suffix and suffix != ANY and not suffix.startswith("."):
         suffix = f".{suffix}"
-    return Inspector(name, show, suffix, codegen_id, loader, language, writes, owner)
+    return Inspector(name, show, suffix, codegen_id, loader, language, writes, owner, in_memory)
 
 
 def _check(row: Inspector) -> None:

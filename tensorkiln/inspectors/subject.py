@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorkiln.artifact import Artifact, ArtifactSet, FileContent, TextContent
-from tensorkiln.artifact.artifact_set import MANIFEST
+from tensorkiln.artifact.artifact_set import MANIFEST, Group, in_place
 from tensorkiln.artifact.elf import Elf, elf_of
 from tensorkiln.artifact.inspect import META_SECTION
 from tensorkiln.artifact.metadata import ArtifactInfo, Metadata, constants_text
@@ -155,9 +155,11 @@ def _tar(path: Path) -> ArtifactSet:
         return _members(path, "tar", ((name, at, size) for name, (at, size) in members.items()))
     where = f"{path}: {MANIFEST}"
     try:
-        rows = json.loads(bytes(FileContent(path, *members[MANIFEST]).view))["artifacts"]
+        manifest = json.loads(bytes(FileContent(path, *members[MANIFEST]).view))
+        rows, pairs = manifest["artifacts"], manifest.get("imports", [])
         named = [[str(row[field]) for field in _NAME_FIELDS] + [row["sha256"]] for row in rows]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        imports = tuple((Group(*above), Group(*below)) for above, below in pairs)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"cannot be read: {error!r}", code="bad-archive", where=where) from None
     found = []
     for codegen_id, loader, file_name, target_key, digest in named:
@@ -169,7 +171,8 @@ def _tar(path: Path) -> ArtifactSet:
         if artifact.sha256 != digest:
             raise UserError(f"{name!r} is not what was saved", code="bad-archive", where=where)
         found.append(artifact)
-    return ArtifactSet(tuple(found))
+    with in_place(where):
+        return ArtifactSet(tuple(found), imports)
 
 
 # -- libraries ---------------------------------------------------------------------------------
@@ -197,23 +200,24 @@ def _elf(path: Path, itself: Artifact) -> Subject:
     for symbol, functions in _kernels(functions_of(elf), metadata).items():
         code = LinkedCode(elf, functions)
         found.append(Artifact(makers.get(symbol, "code"), "native", f"{symbol}.code", code))
-    artifacts = ArtifactSet((*found, *_carried(elf)))
+    carried = _carried(elf)
+    artifacts = ArtifactSet((*found, *carried), carried.imports)
     absent = _absent(metadata.artifacts, files_of(artifacts))
     return Subject(str(path), "library", artifacts, itself, absent)
 
 
-def _carried(elf: Elf) -> tuple[Artifact, ...]:
+def _carried(elf: Elf) -> ArtifactSet:
     """The artifacts for loaders that ride in the library, as the container in it says."""
     section = elf.section(ARTIFACTS_SECTION)
     if section is None:
-        return ()
+        return ArtifactSet()
     data = elf.content(section)
     size = int.from_bytes(data[:8], "little")
     if size > len(data) - _ARTIFACTS_HEAD:
         message = f"section {ARTIFACTS_SECTION} does not hold {size} bytes"
         raise UserError(message, code="bad-library", where=elf.where)
     try:
-        return files_of(ArtifactSet.from_bytes(data[_ARTIFACTS_HEAD : _ARTIFACTS_HEAD + size]))
+        return ArtifactSet.from_bytes(data[_ARTIFACTS_HEAD : _ARTIFACTS_HEAD + size])
     except UserError as error:
         where = f"{elf.where}:{ARTIFACTS_SECTION}"
         raise UserError(error.message, code=error.code, where=where) from None

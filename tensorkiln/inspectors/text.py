@@ -6,7 +6,7 @@ import codecs
 import json
 from collections.abc import Iterator
 
-from tensorkiln.artifact import Artifact
+from tensorkiln.artifact import Artifact, InMemoryArtifact
 from tensorkiln.base.errors import UserError
 
 _MOST_JSON = 1 << 28
@@ -33,6 +33,11 @@ def show_json(artifact: Artifact) -> str:
             where=artifact.name,
             hint="--as hexdump shows any bytes",
         ) from None
+
+
+def show_repr(artifact: InMemoryArtifact) -> str:
+    """Python's words for what loads it; that is not called."""
+    return f"{artifact.name}: {artifact.load!r}\n"
 
 
 def show_source(artifact: Artifact) -> Iterator[str]:

@@ -19,11 +19,15 @@ import onnx
 import pytest
 
 import tensorkiln as tk
-from tensorkiln.artifact import Artifact, ArtifactSet
+from examples.make_mlp import make_mlp
+from tensorkiln.artifact import Artifact, ArtifactSet, InMemoryArtifact
 from tensorkiln.artifact.inspect import inspect_library
 from tensorkiln.base.errors import UserError
 from tensorkiln.cli.demo_model import resnet18
-from tensorkiln.inspectors import Subject, known_inspectors, open_subject
+from tensorkiln.inspectors import Inspectors, Subject, known_inspectors, open_subject
+from tensorkiln.inspectors.builtin import builtin_inspectors
+from tensorkiln.inspectors.objects import functions_in
+from tensorkiln.inspectors.registry import make_inspector, text_of
 from tensorkiln.inspectors.weights import Weights
 from tests.inspectors.conftest import Forms
 
@@ -183,6 +187,45 @@ def test_a_tar_file_of_a_folder(forms: Forms, tmp_path: Path) -> None:
         assert caught.value.code == "bad-archive" and "manifest.json" in caught.value.where
 
 
+def test_exports_of_every_suffix(forms: Forms, tmp_path: Path) -> None:
+    exe = forms.executable
+    assert open_subject(exe.export_library(tmp_path / "mlp.tar")).artifacts == exe.artifacts
+    static = open_subject(exe.export_library(tmp_path / "mlp.a"))
+    assert static.kind == "archive" and len(static.files) > 0
+    one = open_subject(exe.export_library(tmp_path / "mlp.o"))
+    assert one.kind == "file" and one.itself is not None
+    for subject in (static, one):
+        found = {f.name for a in subject.files for f in functions_in(a)}
+        assert {"linear_relu.body0", "mlp_main"} <= found
+
+
+def test_bitcode_that_is_linked_in_memory() -> None:
+    exe = tk.compile(tk.frontend.from_onnx(make_mlp()), "llvmjit")
+    table = known_inspectors()
+    kernels = [a for a in exe.artifacts.plain if a.file_name.endswith(".bc")]
+    assert {a.file_name for a in kernels} == {"linear_relu.bc", "linear_relu_2.bc", "linear.bc"}
+    shown = table.text(kernels[0])
+    assert "define void @" in shown and table.choose(kernels[0]).name == "ll"
+    groups = {
+        row.name: text_of(row.show(given)) for row, given in table.groups(exe.artifacts.plain)
+    }
+    assert "linear_relu.body0 " in groups["list-functions"]
+
+
+def test_what_is_in_memory_only_has_inspectors_of_its_own() -> None:
+    def function() -> None:
+        raise AssertionError("nothing is loaded to be looked at")
+
+    artifact = InMemoryArtifact("pytorch", "exp.py", function)
+    table = Inspectors(builtin_inspectors())
+    assert [row.full_name for row in table.of(artifact)] == ["artifact.inspect_any_repr"]
+    assert table.text(artifact).startswith("pytorch/exp.py: <function ")
+    table.add([make_inspector("repr", repr, suffix=".py", codegen_id="pytorch", in_memory=True)])
+    assert table.choose(artifact).full_name == "artifact.inspect_pytorch_py_repr"
+    assert table.text(artifact) == repr(artifact)
+    assert "repr" not in {row.name for row in table.of(Artifact("pytorch", "x", "exp.py", b""))}
+
+
 def library_with(sections: dict[str, bytes], folder: Path) -> Path:
     """A shared library that holds these sections."""
     lines = [
@@ -205,7 +248,7 @@ def test_artifacts_for_loaders_ride_in_a_library(tmp_path: Path) -> None:
             Artifact("npu", "npu", "stream.bin", b"1234", "fpga0"),
             Artifact("npu", "npu", "t.json", b"[]"),
         )
-    )
+    ).importing("npu", ("npu", "fpga0"))
     data = carried.to_bytes()
     section = len(data).to_bytes(8, "little") + bytes(56) + data
     sections = {".kiln.meta": json.dumps(meta).encode(), ".kiln.artifacts": section}
@@ -213,6 +256,7 @@ def test_artifacts_for_loaders_ride_in_a_library(tmp_path: Path) -> None:
     assert subject.kind == "library"
     assert names(subject) == ["host/metadata.json", "npu/fpga0/stream.bin", "npu/t.json"]
     assert subject.artifacts["stream.bin"] == carried["stream.bin"]
+    assert subject.artifacts.imports == carried.imports != ()
     for bad, code in ((section[:-1] + b"?", "bad-container"), (b"\xff" * 80, "bad-library"),
                       (b"", "bad-library")):  # fmt: skip
         path = library_with(sections | {".kiln.artifacts": bad or b"1"}, tmp_path)
