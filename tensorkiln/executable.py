@@ -273,11 +273,13 @@ class Executable:
         symbols["kiln_parallel_for"] = f"{prefix}_parallel_for"
         features = required_features(cpu_target(self.target).required_features)
         size = weights.size if weights else 0
+        table = [a for a in self.artifacts.plain if a.name == "host/weights.json"]
         return write_stripped(
             folder,
             texts={
                 f"{prefix}.c": stripped_c(graphs, prefix=prefix, weights_size=size),
                 f"{prefix}.h": stripped_h(graphs, prefix=prefix, features=features),
+                **{a.file_name: a.text() for a in table},
             },
             objects={a.file_name: a.view for a in code if a.file_name.endswith(".o")},
             sources={source_name(a): a.text() for a in code if a.file_name.endswith(".c")},

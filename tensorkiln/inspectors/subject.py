@@ -25,6 +25,7 @@ from tensorkiln.inspectors.objects import Function, LinkedCode, functions_of
 
 WEIGHTS_SECTION = ".kiln.weights"
 ARTIFACTS_SECTION = ".kiln.artifacts"
+_WEIGHTS_PAD = 65536  # KILN_WEIGHTS_PAD in crt.h
 _ARTIFACTS_HEAD = 64  # of that section: the container's size in 8 bytes, zeros
 _NAME_FIELDS = ("codegen_id", "loader", "file_name", "target_key")
 _MOST_FILES = 100_000
@@ -114,12 +115,26 @@ def _folder(path: Path) -> Subject:
             hint=f"folders that `kiln compile --keep` wrote have {MANIFEST}, those of --stripped "
             "have kernels/",
         )
-    found = [
-        Artifact(name.split("/")[0] if "/" in name else "stripped", "native",
-                 name.split("/", 1)[-1], FileContent(resolve_inside(path, name)))
-        for name in sorted(_files(path))
-    ]  # fmt: skip
-    return Subject(str(path), "stripped", ArtifactSet(tuple(found)))
+    return Subject(str(path), "stripped", ArtifactSet(tuple(_stripped(path))))
+
+
+def _stripped(path: Path) -> Iterator[Artifact]:
+    """The files of an export without memory management, and the weights in one of them."""
+    for name in sorted(_files(path)):
+        content = FileContent(resolve_inside(path, name))
+        folder, _, file = name.rpartition("/")
+        if name == "weights.json":
+            yield Artifact("host", "text", name, content)
+        else:
+            yield Artifact("stripped", "native", name, content)
+        if (folder, file) != ("kernels", "weights.o"):
+            continue
+        elf = elf_of(content.view, str(content.path))
+        data = [s for s in elf.sections if s.name.endswith("_weights_data")]
+        size = data[0].size - _WEIGHTS_PAD if data else -1
+        if size >= 0:
+            weights = FileContent(content.path, data[0].offset, size)
+            yield Artifact("host", "native", "weights.bin", weights)
 
 
 def _files(root: Path) -> Iterator[str]:

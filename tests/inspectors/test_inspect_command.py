@@ -82,6 +82,14 @@ def test_several_together_and_each(forms: Forms, capsys: Any) -> None:
     assert "kiln_executor_run" in whole and not whole.startswith("# ")
 
 
+def test_weights_are_the_same_in_every_form(forms: Forms, capsys: Any) -> None:
+    shown = {
+        inspect(capsys, form, "--as", "weights")
+        for form in (forms.library, forms.folder, forms.container, forms.stripped)
+    }
+    assert len(shown) == 1 and "layer3.bias" in shown.pop()
+
+
 def test_single_files(forms: Forms, capsys: Any) -> None:
     for name in ("llvm/linear.o", "host/entry.c", "ir/module.py", "host/weights.json"):
         path = forms.folder / name
@@ -99,7 +107,8 @@ def test_names_that_are_not_there(forms: Forms, capsys: Any) -> None:
     assert "llvm/linear.code" in err and "--keep" in err
     assert "'host/weights.bin'" in refused(capsys, forms.library, "--artifact", "host/weight.bin")
     assert "did you mean 'weights'" in refused(capsys, forms.library, "--as", "weight")
-    assert "no inspector 'weights'" in refused(capsys, forms.stripped, "--as", "weights")
+    single = forms.folder / "host" / "entry.c"
+    assert "no inspector 'weights'" in refused(capsys, single, "--as", "weights")
     assert "'hexdump'" in refused(capsys, forms.library, "--artifact", "weights.bin", "--as", "hex")
 
 

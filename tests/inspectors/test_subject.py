@@ -87,11 +87,15 @@ def test_a_stripped_export(forms: Forms) -> None:
     subject = open_subject(forms.stripped)
     assert subject.kind == "stripped"
     assert set(names(subject)) == {
-        "stripped/mlp.c", "stripped/mlp.h", "kernels/weights.o", "kernels/linear.o",
-        "kernels/linear_relu.o", "kernels/linear_relu_2.o",
+        "stripped/mlp.c", "stripped/mlp.h", "stripped/kernels/weights.o",
+        "stripped/kernels/linear.o", "stripped/kernels/linear_relu.o",
+        "stripped/kernels/linear_relu_2.o", "host/weights.bin", "host/weights.json",
     }  # fmt: skip
-    for artifact in subject.artifacts:
-        assert "".join(known_inspectors().choose(artifact).show(artifact))
+    for artifact in subject.files:
+        assert known_inspectors().text(artifact)
+    made = forms.executable.artifacts
+    for name in ("host/weights.bin", "host/weights.json"):
+        assert subject.artifacts[name].view == made[name].view
 
 
 def test_a_stripped_library_says_less_and_nothing_wrong(forms: Forms, tmp_path: Path) -> None:
