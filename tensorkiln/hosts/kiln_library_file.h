@@ -316,12 +316,19 @@ typedef struct kiln_host_place {
     uint64_t offset, size; /* of section .kiln.meta */
 } kiln_host_place;
 
+/* Whether a section has this name; `at` is where its name begins. */
+static inline int kiln_host_is_named(kiln_host_source *source, uint64_t at, const char *wanted)
+{
+    char name[24];
+    const size_t size = strlen(wanted) + 1;
+    return kiln_host_fetch(source, at, size, name) && memcmp(name, wanted, size) == 0;
+}
+
 /* Finds section .kiln.meta; what is wrong with the file, or NULL. */
 static inline const char *kiln_host_find_metadata(kiln_host_source *source, kiln_host_place *place)
 {
-    static const char wanted[] = ".kiln.meta";
     unsigned char head[64], row[64];
-    char name[sizeof wanted];
+    int found = 0;
     if (!kiln_host_fetch(source, 0, sizeof head, head) || memcmp(head, "\177ELF", 4) != 0)
         return "not an ELF shared library";
     if (head[4] != 2 || head[5] != 1)
@@ -337,18 +344,22 @@ static inline const char *kiln_host_find_metadata(kiln_host_source *source, kiln
     place->machine = (int)kiln_host_number(head + 18, 2);
     for (uint64_t i = 0; i < count && start <= source->size; i++) {
         if (!kiln_host_fetch(source, table + 64 * i, sizeof row, row) ||
-            kiln_host_number(row + 4, 4) == 8 ||
-            !kiln_host_fetch(source, start + kiln_host_number(row, 4), sizeof name, name) ||
-            memcmp(name, wanted, sizeof wanted) != 0)
+            kiln_host_number(row + 4, 4) == 8)
             continue;
-        place->offset = kiln_host_number(row + 24, 8);
-        place->size = kiln_host_number(row + 32, 8);
-        if (place->offset > source->size || place->size > source->size - place->offset ||
-            place->size > (uint64_t)64 << 20)
+        const uint64_t name = start + kiln_host_number(row, 4);
+        const uint64_t offset = kiln_host_number(row + 24, 8), size = kiln_host_number(row + 32, 8);
+        const int is_whole = offset <= source->size && size <= source->size - offset;
+        if (!is_whole && kiln_host_is_named(source, name, ".kiln.artifacts"))
+            return "its section .kiln.artifacts is cut off";
+        if (found || !kiln_host_is_named(source, name, ".kiln.meta"))
+            continue;
+        if (!is_whole || size > (uint64_t)64 << 20)
             return "its section .kiln.meta is cut off";
-        return NULL;
+        place->offset = offset;
+        place->size = size;
+        found = 1;
     }
-    return "it has no section .kiln.meta";
+    return found ? NULL : "it has no section .kiln.meta";
 }
 
 static inline const char *kiln_host_machine_name(int machine, char *room, size_t size)

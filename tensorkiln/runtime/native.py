@@ -197,7 +197,8 @@ class NativeLibrary:
             self.functions = {f.name: f for f in map(_function, file.metadata["functions"])}
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(
-                f"{str(file.path)!r}: its metadata is damaged ({error!r})", code="not-a-library"
+                f"{str(file.path)!r} is no library of ours: its metadata is damaged",
+                code="not-a-library",
             ) from error
         # Whether it takes and gives values: an ordinary library has no functions for them.
         self.has_values = any(f.kind == "outer" for f in self.functions.values())
@@ -211,9 +212,11 @@ class NativeLibrary:
         else:
             self.dll = _load(file.path)
             self._unload = functools.partial(_ctypes.dlclose, self.dll._handle)
-        _declare(self.dll, file.path, more | (_LOADER_PROTOTYPES if file.carries else {}))
+        _declare(self.dll, file.path, {"kiln_abi_version": _PROTOTYPES["kiln_abi_version"]})
+        self._check_version()  # another version may have other functions
+        more = more | (_LOADER_PROTOTYPES if file.carries else {})
+        _declare(self.dll, file.path, _PROTOTYPES | more)
         self.run: Callable[..., int] = self.dll.kiln_executor_run
-        self._check_version()
         self.check(self.dll.kiln_open())
         self.calls = FastCalls(self.dll, self.check)
 
@@ -281,9 +284,9 @@ def _load(path: Path) -> ctypes.CDLL:
         raise UserError(f"cannot load {str(path)!r}: {error}", code="cannot-load") from error
 
 
-def _declare(dll: Any, path: Path, more: dict[str, tuple[Any, tuple[Any, ...]]]) -> None:
+def _declare(dll: Any, path: Path, prototypes: dict[str, tuple[Any, tuple[Any, ...]]]) -> None:
     """Types of results and arguments; UserError for a function that is not there."""
-    for name, (result, arguments) in {**_PROTOTYPES, **more}.items():
+    for name, (result, arguments) in prototypes.items():
         try:
             function = getattr(dll, name)
         except AttributeError:

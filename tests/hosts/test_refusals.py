@@ -170,6 +170,15 @@ def _other_interface(raw: bytes) -> bytes:
     raise LookupError("kiln_abi_version")
 
 
+def _size_of_metadata(raw: bytes, size: int) -> bytes:
+    """Its section says that it is that large."""
+    address, offset, _ = _section(raw, b".kiln.meta")
+    row = struct.pack("<QQ", address, offset)
+    table = struct.unpack_from("<Q", raw, 40)[0]
+    at = raw.index(row, table) + len(row)
+    return raw[:at] + struct.pack("<Q", size) + raw[at + 8 :]
+
+
 FILES: dict[str, tuple[int, str, Callable[[bytes], bytes | None]]] = {
     "missing": (100, "no such file: '{path}'", lambda raw: None),
     "text": (
@@ -211,7 +220,27 @@ FILES: dict[str, tuple[int, str, Callable[[bytes], bytes | None]]] = {
     "newer interface": (
         102,
         "'{path}' has library interface 99, this Tensorkiln knows 2",
-        _other_interface,
+        lambda raw: _other_interface(raw).replace(b"kiln_open\0", b"kiln_opem\0"),
+    ),
+    "no such symbol": (
+        101,
+        "'{path}' is no library of ours: it has no kiln_open",
+        lambda raw: raw.replace(b"kiln_open\0", b"kiln_opem\0"),
+    ),
+    "damaged metadata": (
+        101,
+        "'{path}' is no library of ours: its metadata is damaged",
+        lambda raw: raw.replace(b'"kind":', b'"kinb":'),
+    ),
+    "cut off metadata": (
+        101,
+        "'{path}' is no library of ours: its section .kiln.meta is cut off",
+        lambda raw: _size_of_metadata(raw, 1 << 40),
+    ),
+    "loader": (
+        104,
+        "cannot load '{path}': {path}: ELF file version ident does not match current one",
+        lambda raw: raw[:4] + raw[4:6] + b"\7" + raw[7:],
     ),
     "another machine": (
         103,

@@ -10,6 +10,7 @@ use std::path::Path;
 
 const METADATA_VERSION: i64 = 1;
 const SECTION: &[u8] = b".kiln.meta\0";
+const ARTIFACTS: &[u8] = b".kiln.artifacts\0";
 const MAX_METADATA: u64 = 64 << 20;
 
 /// A dimension: a number, or an expression of symbols that the inputs decide.
@@ -93,9 +94,17 @@ struct Bytes {
 }
 
 impl Bytes {
+    fn has(&self, at: u64, size: u64) -> bool {
+        at <= self.size && size <= self.size - at
+    }
+
+    fn starts_with(&mut self, at: u64, wanted: &[u8]) -> std::io::Result<bool> {
+        Ok(self.read(at, wanted.len() as u64)?.as_deref() == Some(wanted))
+    }
+
     /// None where the file does not reach.
     fn read(&mut self, at: u64, size: u64) -> std::io::Result<Option<Vec<u8>>> {
-        if at > self.size || size > self.size - at {
+        if !self.has(at, size) {
             return Ok(None);
         }
         let mut bytes = vec![0; size as usize];
@@ -125,18 +134,22 @@ fn read_sections(bytes: &mut Bytes) -> Found {
         return Ok(Err("its section names are damaged"));
     }
     let start = number(&table, 64 * names as usize + 24, 8);
+    let mut found = None;
     for row in table.chunks_exact(64).filter(|row| number(row, 4, 4) != 8) {
-        let name = bytes.read(start.saturating_add(number(row, 0, 4)), SECTION.len() as u64)?;
-        if name.as_deref() != Some(SECTION) {
-            continue;
-        }
+        let name = start.saturating_add(number(row, 0, 4));
         let (offset, size) = (number(row, 24, 8), number(row, 32, 8));
-        let text = if size <= MAX_METADATA { bytes.read(offset, size)? } else { None };
-        return Ok(text
-            .map(|t| (number(&head, 18, 2), t))
-            .ok_or("its section .kiln.meta is cut off"));
+        let is_whole = bytes.has(offset, size);
+        if !is_whole && bytes.starts_with(name, ARTIFACTS)? {
+            return Ok(Err("its section .kiln.artifacts is cut off"));
+        }
+        if found.is_none() && bytes.starts_with(name, SECTION)? {
+            if !is_whole || size > MAX_METADATA {
+                return Ok(Err("its section .kiln.meta is cut off"));
+            }
+            found = bytes.read(offset, size)?;
+        }
     }
-    Ok(Err("it has no section .kiln.meta"))
+    Ok(found.map(|text| (number(&head, 18, 2), text)).ok_or("it has no section .kiln.meta"))
 }
 
 fn check_machine(path: &str, machine: u64) -> Result<()> {
