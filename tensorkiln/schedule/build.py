@@ -10,11 +10,14 @@ from tensorkiln.ir.expr import Expr, ExprLike, IntImm, Ramp, Var, as_expr, const
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ir.stmt import For, Seq, Stmt, Store, seq
 
-# Fewer scalar operations than this are not worth waking another thread for (a wake-up costs
-# some microseconds, a core does a few thousand vector operations in that time). What one thread
-# does alone is dear for another reason, too: writing what the other has read takes 7 ns a cache
-# line, the time of 50 products, and two threads write twice as fast.
-PARALLEL_WORK = 60_000
+# Fewer scalar operations than this are not worth sharing: 2 to 3 microseconds of one core. A loop
+# costs less than one where the other threads still spin, five where they must be woken. What one
+# thread does alone is dear for another reason, too: writing what the other has read takes 7 ns a
+# cache line, the time of 50 products, and two threads write twice as fast.
+PARALLEL_WORK = 20_000
+# Multiply-adds of vectors in the time that a vector of weights takes to come: 2.4 from the second
+# level of the cache, 8 from memory.
+FETCH = 4
 
 
 def loop(

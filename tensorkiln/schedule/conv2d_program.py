@@ -26,7 +26,7 @@ from tensorkiln.ir.relax import Call, RVar, TensorType
 from tensorkiln.ir.stmt import Alloc, For, PrimFunc, Stmt, Store, seq
 from tensorkiln.ops.channel_window import ChannelWindow
 from tensorkiln.schedule.accumulate import TOGETHER, add_product, pieces_of
-from tensorkiln.schedule.build import loop, nest
+from tensorkiln.schedule.build import FETCH, loop, nest
 from tensorkiln.schedule.channel_blocks import ChannelBlocks, size_of
 from tensorkiln.schedule.group import Group, inplace_params, view_index
 
@@ -66,7 +66,7 @@ class Conv(ChannelBlocks):
         self.window = self._window()
         # Multiply-adds of one image; eight count as one scalar operation.
         taps = size_of(self.wt.shape[1]) * self.kernel[0] * self.kernel[1]
-        self.work = self.channels * self.height * self.width * taps // 8
+        self.work = self.channels * max(self.height * self.width, FETCH) * taps // 8
 
     def _window(self) -> ChannelWindow | None:
         """What each panel reads of the input channels; None for all of them."""

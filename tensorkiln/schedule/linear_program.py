@@ -18,13 +18,9 @@ from tensorkiln.ir.relax import RVar
 from tensorkiln.ir.stmt import Alloc, For, PrimFunc, Stmt, Store, seq
 from tensorkiln.schedule.access import simplify_value
 from tensorkiln.schedule.accumulate import TOGETHER, add_product, pieces_of
-from tensorkiln.schedule.build import loop, nest
+from tensorkiln.schedule.build import FETCH, loop, nest
 from tensorkiln.schedule.group import Group, inplace_params, product, static, view_index
 from tensorkiln.target import Target
-
-# Multiply-adds of vectors in the time that a vector of weights takes to come: 2.4 from the second
-# level of the cache, 8 from memory.
-_FETCH = 4
 
 
 class Linear:
@@ -55,7 +51,7 @@ class Linear:
         self.m = product(self.lead)
         self.dtype = var.tensor.dtype  # of the sums
         rows = int_value(product((*self.batch, self.m))) or 64
-        self.work = max(rows, _FETCH) * self.n * self.k // 8
+        self.work = max(rows, FETCH) * self.n * self.k // 8
 
     def lead_index(self, m: Expr) -> tuple[Expr, ...]:
         """Logical leading indices of flattened row m."""

@@ -7,6 +7,9 @@ where it would be short. The programs are in movement_program.py.
 
 from __future__ import annotations
 
+from itertools import accumulate
+from operator import mul
+
 from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.group import Group, static
 from tensorkiln.schedule.intrin.transpose import transpose_name
@@ -18,6 +21,8 @@ from tensorkiln.target import Target
 
 # Rows and columns of a square: as many vectors are half of the registers of the largest processors.
 _LARGEST = 16
+# So many can be shared among threads evenly.
+_TASKS = 64
 
 
 def supports_movement(group: Group, target: Target) -> bool:
@@ -35,6 +40,8 @@ def schedule_movement(group: Group, target: Target, check: bool = False) -> Sche
         steps = forms[box.form](s, box) if box.form in forms else ""
         if _is_shared(box):
             _tasks(s, box, steps)
+    if any(map(_is_shared, boxes)):
+        _share(s, [name for name in s.loops() if is_role(name, "z")])
     _transpose(s)
     return s
 
@@ -45,7 +52,7 @@ def _plan(group: Group, target: Target) -> list[Box] | None:
 
 def _is_shared(box: Box) -> bool:
     """Whether there is work for several threads."""
-    return box.elements > PARALLEL_WORK
+    return box.elements * 2 > PARALLEL_WORK
 
 
 def _copy(s: Schedule, box: Box) -> str:
@@ -105,14 +112,20 @@ def _widen(s: Schedule, box: Box, rows: str, columns: str, size: int) -> None:
 
 
 def _tasks(s: Schedule, box: Box, steps: str) -> None:
-    """Share the loops around among threads; the vectors or squares along q where there are none."""
+    """Share the loops around among threads, no more of them than make enough tasks: what is in one
+    loop costs divisions to find its place. The vectors or squares along q where there are none."""
     around = [name for name in s.loops() if is_role(name, box.named("i"))]
-    if len(around) > 1:
-        around = [*made(s.fuse(*around))]
-    elif not around and steps:
-        around = [steps]
-    if around:
-        s.parallel(around[0])
+    tasks = list(accumulate((static(s.loop(name).extent, name) for name in around), mul))
+    around = around[: 1 + sum(n < _TASKS for n in tasks)]
+    _share(s, around or ([steps] if steps else []))
+
+
+def _share(s: Schedule, nest: list[str]) -> None:
+    """Let threads share a nest of loops."""
+    if len(nest) > 1:
+        nest = [*made(s.fuse(*nest))]
+    if nest:
+        s.parallel(nest[0])
 
 
 def _transpose(s: Schedule) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer, buffer
-from tensorkiln.ir.expr import Expr, IntImm, Load, Var, as_expr, const, intrin
+from tensorkiln.ir.expr import Expr, IntImm, Load, Var, as_expr, const, intrin, minimum
 from tensorkiln.ir.relax import RVar
 from tensorkiln.ir.stmt import Alloc, For, Prefetch, PrimFunc, Stmt, Store, seq
 from tensorkiln.ops.strassen import PRODUCTS
@@ -113,7 +113,12 @@ def _products(c: Strassen, made: Buffer, p: Expr, ch: Expr) -> Stmt:
     def plain(j: Expr) -> Stmt:
         """The products with B11 and B22, read where they lie."""
         weight = partial(read, j, j)
-        return loop("tile", c.tiles, lambda t: _tile(c, ch, simplify(j + 5), t, weight))
+
+        def tile(t: Expr) -> Stmt:
+            ahead = partial(_next_results, c, p, ch, simplify(j * c.half + t * c.rows))
+            return _tile(c, ch, simplify(j + 5), t, weight, each_quad=ahead)
+
+        return loop("tile", c.tiles, tile)
 
     return seq(
         loop("j", 3, lambda j: combined(j, j % 2, j // 2, partial(total, j))),
@@ -132,6 +137,20 @@ def _next_weights(
     columns = range(0, c.nr, _LINE // c.dtype.bytes)
     loads = (c.weight(panel, right, lower, row, IntImm(0), IntImm(v)) for v in columns)
     return seq(*(Prefetch(c.w, load.indices, 2) for load in loads))
+
+
+def _next_results(c: Strassen, p: Expr, ch: Expr, first: Expr, k: Expr) -> Stmt:
+    """Prefetch a line of the results of a tile's rows, from the `first`, for writing.
+
+    They are written in one go, and to take a line that another core has read takes 7 ns.
+    """
+    lines = c.nr * c.dtype.bytes // _LINE  # of a row in one panel
+    step = k * c.chunks + ch
+    row = minimum(simplify(first + step // (2 * lines) % c.rows), c.total_rows - 1)
+    panel = p + step // lines % 2 * c.panels
+    column = panel * c.nr + step % lines * (_LINE // c.dtype.bytes)
+    place = c.group.store_index((*c.lead_index(row), simplify(column)))
+    return Prefetch(c.group.out, tuple(map(simplify, place)), 2, write=True)
 
 
 def _tile(
