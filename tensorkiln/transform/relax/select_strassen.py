@@ -35,8 +35,8 @@ PANEL_VECTORS = 2
 _CHUNK = 192
 # Fewer rows, columns or terms do not pay for the additions: weights are combined once for all
 # rows, rows once for all columns, results once for all terms. Measured, Strassen's time for direct
-# sums with 768 terms: 0.92 with 56 rows and more, 0.97 with 49, and 1.0 where 49 rows meet weights of
-# 9 MB. 0.95 to 1.04 for 384 x 384 weights, 0.92 for 512 x 512, 0.90 for 384 x 1536.
+# sums with 768 terms: 0.92 with 56 rows and more, 0.97 with 49, and 1.0 where these meet 9 MB of
+# weights. 0.95 to 1.04 for 384 x 384 weights, 0.92 for 512 x 512, 0.90 for 384 x 1536.
 _ROWS, _COLUMNS, _TERMS, _WEIGHTS = 56, 384, 384, 512 * 512
 # With more rows a panel's products leave the second-level cache, and the stack in the end.
 _MOST_ROWS = 512
