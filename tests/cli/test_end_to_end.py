@@ -160,6 +160,6 @@ def test_the_stripped_form_instead_of_a_library(folder: Path, tmp_path: Path) ->
     out = tmp_path / "stripped"
     argv = ["compile", str(folder / "mlp.onnx"), "-o", str(tmp_path / "mlp.so")]
     assert main([*argv, "--stripped", str(out), "-q"]) == 0
-    assert {"mlp.c", "mlp.h", "kernels"} == {p.name for p in out.iterdir()}
+    assert {"mlp.c", "mlp.h", "kernels", "weights.json"} == {p.name for p in out.iterdir()}
     assert "int mlp_main_run(void *const *storage" in (out / "mlp.h").read_text()
     assert not (tmp_path / "mlp.so").exists()
