@@ -227,8 +227,9 @@ static inline int kiln_host_find(const kiln_host_library *library, const char *n
         if (strcmp((*function = &library->file.functions[i])->name, name) == 0)
             return KILN_OK;
     *function = NULL;
-    library->api.function_index(name); /* has the words */
-    return kiln_host_report(library, KILN_ERROR_NAME, error);
+    if (library->api.function_index(name) >= 0)
+        return kiln_host_no_library(library->file.path, "its metadata is damaged", error);
+    return kiln_host_report(library, KILN_ERROR_NAME, error); /* the library has the words */
 }
 
 /* ---- running ---------------------------------------------------------------------------------- */

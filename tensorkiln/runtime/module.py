@@ -124,7 +124,11 @@ class Module:
         """A function's parameters; LookupError with the nearest name."""
         found = self.library.functions.get(name)
         if found is None:
-            self.library.index(name)  # has the words
+            if self.library.index(name) >= 0:
+                raise UserError(
+                    f"{str(self.path)!r} is no library of ours: its metadata is damaged",
+                    code="not-a-library",
+                )
             raise FunctionLookupError(
                 self.library.dll.kiln_last_error().decode(errors="replace"),
                 code="no-function",

@@ -343,6 +343,29 @@ def test_a_folder_elsewhere(programs: Path, language: str, tmp_path: Path) -> No
     assert answer == (100, f"cannot read '{tmp_path}': Is a directory")
 
 
+RENAMED = "'{path}' is no library of ours: its metadata is damaged"
+
+
+@pytest.fixture(scope="module")
+def renamed(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library whose metadata has another name for `main`."""
+    path = tmp_path_factory.mktemp("renamed") / "mlp.so"
+    path.write_bytes(library.read_bytes().replace(b'"name": "main"', b'"name": "maim"'))
+    return path
+
+
+def test_a_function_that_only_the_code_knows_in_python(renamed: Path) -> None:
+    assert in_python(renamed, "main") == ("not-a-library", RENAMED.format(path=renamed))
+
+
+@pytest.mark.parametrize("language", REFUSALS)
+def test_a_function_that_only_the_code_knows_elsewhere(
+    renamed: Path, programs: Path, language: str
+) -> None:
+    answer = elsewhere(program(REFUSALS, language, programs), renamed, "main")
+    assert answer == (101, RENAMED.format(path=renamed))
+
+
 @pytest.fixture(scope="module")
 def demanding(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A library for a processor that nobody has."""

@@ -38,6 +38,7 @@ const MAX_RANK: usize = 16;
 struct Loaded {
     api: Api,
     functions: Vec<Function>,
+    path: String,
 }
 
 /// A loaded library.
@@ -52,7 +53,8 @@ impl Library {
     pub fn open(path: impl AsRef<Path>) -> Result<Library> {
         let functions = library_file::read(path.as_ref())?;
         let api = Api::load(path.as_ref())?;
-        Ok(Library { loaded: Arc::new(Loaded { api, functions }) })
+        let path = path.as_ref().display().to_string();
+        Ok(Library { loaded: Arc::new(Loaded { api, functions, path }) })
     }
 
     pub fn functions(&self) -> &[Function] {
@@ -61,7 +63,10 @@ impl Library {
 
     pub fn function(&self, name: &str) -> Result<&Function> {
         let found = self.loaded.functions.iter().find(|f| f.name == name);
-        found.ok_or_else(|| self.loaded.index(name).expect_err("the library knows its functions"))
+        found.ok_or_else(|| match self.loaded.index(name) {
+            Err(error) => error, // the library has the words
+            Ok(_) => library_file::no_library(&self.loaded.path, "its metadata is damaged"),
+        })
     }
 
     /// Threads that calls into this library may use; 0 is the default.

@@ -71,7 +71,7 @@ pub fn join<T: fmt::Display>(items: &[T]) -> String {
     items.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
 }
 
-fn no_library(path: &str, what: &str) -> Error {
+pub fn no_library(path: &str, what: &str) -> Error {
     Error::new(error::ERROR_LIBRARY, format!("'{path}' is no library of ours: {what}"))
 }
 
