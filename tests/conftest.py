@@ -12,6 +12,8 @@ FULL = {
     "conformance": "a full-size network against its oracles",
     "roundtrip": "text and back, all networks and 500 generated modules",
     "fuzz": "thousands of random schedules",
+    "fuzz_artifacts": "200,000 damaged containers, folders and libraries",
+    "large": "a model of five gigabytes",
     "aarch64": "what `make test` leaves out of the tests under an emulator of AArch64",
 }
 
@@ -19,7 +21,7 @@ FULL = {
 def pytest_configure(config: pytest.Config) -> None:
     for name, what in FULL.items():
         config.addinivalue_line(
-            "markers", f"{name}: {what}; runs when `-m` names it (`make {name}`)"
+            "markers", f"{name}: {what}; runs when `-m` names it (`make {name.replace('_', '-')}`)"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -59,11 +60,14 @@ class FileContent(Later):
         self.path = Path(path)
         self.offset = offset
         try:
-            available = self.path.stat().st_size - offset
+            found = self.path.stat()
         except OSError as error:
             raise UserError(
                 f"cannot read {str(path)!r}: {error.strerror}", code="missing-file"
             ) from error
+        if not stat.S_ISREG(found.st_mode):  # a pipe would be waited for
+            raise UserError(f"cannot read {str(path)!r}: it is no plain file", code="missing-file")
+        available = found.st_size - offset
         self.size = available if size is None else size
         if offset < 0 or self.size < 0 or self.size > available:
             raise UserError(

@@ -14,6 +14,7 @@ from tensorkiln.artifact import container
 from tensorkiln.artifact.artifact import Artifact, Content, FileContent, InMemoryArtifact
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.files import atomic_dir, resolve_inside
+from tensorkiln.base.json_text import parse_json
 
 MANIFEST = "manifest.json"
 _MANIFEST_VERSION = 1
@@ -165,7 +166,8 @@ class ArtifactSet:
     def load(cls, folder: str | Path) -> ArtifactSet:
         """Read what `save` wrote. Contents stay on disk until looked at; hashes are checked.
 
-        Raises UserError (code `bad-container`) for anything missing, changed or leading outside.
+        Raises UserError for anything changed (code `bad-container`), missing (`missing-file`),
+        leading outside (`unsafe-path`), or of an impossible name (`bad-artifact`).
         """
         root = Path(folder)
         rows, imports = _read_manifest(root)
@@ -244,18 +246,12 @@ class ArtifactSet:
     @classmethod
     def from_nodes(cls, nodes: Sequence[container.Node]) -> ArtifactSet:
         """Inverse of `nodes`; those without artifacts stood for what has no form as bytes."""
-        if nodes[0].key != container.LIB or any(n.key == container.LIB for n in nodes[1:]):
+        if nodes[0].key != container.LIB:
             raise UserError(f"its root is {nodes[0].key!r}, expected '_lib'", code="bad-container")
         placed: dict[int, Artifact] = {}
         groups: list[Group] = []
         for node in nodes:
-            keys = {f.target_key for f in node.files}
-            if len(keys) > 1:
-                raise UserError(
-                    f"node {node.key!r} has the target keys {sorted(keys)}, expected one",
-                    code="bad-container",
-                )
-            groups.append(Group(node.key, *keys))
+            groups.append(Group(node.key, *{f.target_key for f in node.files}))
             for f in node.files:
                 made = Artifact(f.codegen_id, node.key, f.file_name, f.content, f.target_key)
                 if placed.setdefault(f.position, made) is not made:
@@ -344,12 +340,12 @@ def _read_manifest(
     """The rows of artifacts, and the imports."""
     where = str(root / MANIFEST)
     try:
-        parsed = json.loads((root / MANIFEST).read_text(encoding="utf-8"))
-    except OSError as error:
+        parsed = parse_json(FileContent(root / MANIFEST).view)
+    except UserError as error:
         raise UserError(
-            f"no artifacts here: {error.strerror}", code="missing-file", where=where
+            f"no artifacts here: {error.message}", code=error.code, where=where
         ) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"not valid JSON: {error}", code="bad-container", where=where) from None
     if not isinstance(parsed, dict) or parsed.get("version") != _MANIFEST_VERSION:
         version = parsed.get("version") if isinstance(parsed, dict) else None

@@ -28,6 +28,7 @@ MAJOR, MINOR = 1, 0
 LIB, IMPORT_TREE = "_lib", "_import_tree"
 ALIGN = 64
 MAX_NAME = 1 << 12
+MAX_HEADS = 1 << 21  # all bytes but contents: Python makes up to thirty of each
 # magic, major, minor, zero, total length, SHA-256 of all from byte 56 on; then the node count
 _HEAD = struct.Struct("<8sHHIQ32s")
 _HASHED = _HEAD.size
@@ -65,6 +66,13 @@ def pack(nodes: Sequence[Node]) -> Iterator[bytes | memoryview]:
     for piece in _body(nodes):
         total += len(piece)
         digest.update(piece)
+    heads = total - _HASHED - sum(content_size(file.content) for node in nodes for file in node.files)
+    if heads > MAX_HEADS:
+        raise UserError(
+            f"names and imports take {heads} bytes; a container has room for {MAX_HEADS}",
+            code="too-large",
+            hint="fewer artifacts, or shorter names",
+        )
     yield _HEAD.pack(MAGIC, MAJOR, MINOR, 0, total, digest.digest())
     yield from _body(nodes)
 
@@ -209,6 +217,7 @@ class _Reader:
     def __init__(self, data: memoryview, at: int, end: int | None = None):
         self._data, self._at = data, at
         self._end = len(data) if end is None else end
+        self._room = [MAX_HEADS]  # shared with the cursors of nodes
 
     @property
     def left(self) -> int:
@@ -220,29 +229,38 @@ class _Reader:
         self._at += size
         return self._data[self._at - size : self._at]
 
+    def head(self, size: int, what: str) -> memoryview:
+        """Bytes of anything but a content."""
+        taken = self.take(size, what)
+        self._room[0] -= size
+        if self._room[0] < 0:
+            _bad(f"names and imports take more than {MAX_HEADS} bytes")
+        return taken
+
     def u32(self, what: str) -> int:
-        value: int = _U32.unpack(self.take(4, what))[0]
+        value: int = _U32.unpack(self.head(4, what))[0]
         return value
 
     def u64(self, what: str) -> int:
-        value: int = _U64.unpack(self.take(8, what))[0]
+        value: int = _U64.unpack(self.head(8, what))[0]
         return value
 
     def name(self) -> str:
         size = self.u32("name length")
         if size > MAX_NAME:
             _bad(f"a name of {size} bytes; at most {MAX_NAME} are allowed")
+        name = bytes(self.head(size, "name"))
         try:
-            text = bytes(self.take(size, "name")).decode()
+            text = name.decode()
         except UnicodeDecodeError:
             _bad(f"a name before byte {self._at} is not UTF-8")
-        if any(ord(c) < 32 for c in text):
+        if name and min(name) < 32:
             _bad(f"a name before byte {self._at} has control characters")
         return text
 
     def pad(self) -> None:
         """Zeros up to the next multiple of 64."""
-        if any(self.take(-self._at % ALIGN, "padding")):
+        if any(self.head(-self._at % ALIGN, "padding")):
             _bad(f"padding before byte {self._at} is not zero")
 
     def inside(self) -> _Reader:
@@ -251,7 +269,9 @@ class _Reader:
         if size < 8 or size % ALIGN:
             _bad(f"a node of {size} bytes before byte {self._at}; expected a multiple of {ALIGN}")
         self.take(size - 8, "node")
-        return _Reader(self._data, self._at - size + 8, self._at)
+        inner = _Reader(self._data, self._at - size + 8, self._at)
+        inner._room = self._room
+        return inner
 
     def node(self, minor: int) -> Node:
         reader = self.inside()
@@ -273,7 +293,11 @@ class _Reader:
         count = self.u32("artifact count")
         if count * _LEAST_FILE > self.left:
             _bad(f"{count} artifacts cannot fit into {self.left} bytes")
-        return tuple(self.file() for _ in range(count))
+        files = tuple(self.file() for _ in range(count))
+        keys = {file.target_key for file in files}
+        if len(keys) > 1:
+            _bad(f"a node has artifacts of the target keys {sorted(keys)[:8]}, expected one")
+        return files
 
     def file(self) -> File:
         position = self.u32("position")
@@ -303,4 +327,4 @@ class _Reader:
         count = self.u64(f"number of {what}")
         if count > self.left // 8:
             _bad(f"{count} {what} cannot fit into {self.left} bytes")
-        return list(struct.unpack(f"<{count}Q", self.take(8 * count, what)))
+        return list(struct.unpack(f"<{count}Q", self.head(8 * count, what)))

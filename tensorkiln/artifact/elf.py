@@ -14,6 +14,7 @@ _NOBITS, _DYNAMIC, _SYMTAB, _DYNSYM, _RELA = 8, 6, 2, 11, 4
 _CODE = 4  # flag of a section: instructions
 _NEEDED, _SONAME = 1, 14
 _MAX_SECTIONS = 1 << 16
+_MAX_SYMBOLS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,8 @@ class Elf:
         names = self._strings(table)
         layout = struct.Struct(self.order + ("IBBHQQ" if self.wide else "IIIBBH"))
         data = self.content(table)
+        if len(data) > layout.size * _MAX_SYMBOLS:
+            raise _bad(f"more than {_MAX_SYMBOLS} symbols", self.where)
         found = []
         for at in range(0, len(data) - layout.size + 1, layout.size):
             row = layout.unpack_from(data, at)
@@ -99,7 +102,7 @@ class Elf:
                 name, address, size, info, other, index = row
             found.append(
                 Symbol(
-                    name=self._text(names, name),
+                    name=names.at(name),
                     address=address,
                     size=size,
                     section=index,
@@ -148,15 +151,35 @@ class Elf:
         data = self.content(table)
         ends = range(layout.size, len(data) + 1, layout.size)
         rows = (layout.unpack_from(data, end - layout.size) for end in ends)
-        return tuple(self._text(names, value) for key, value in rows if key == tag)
+        return tuple(names.at(value) for key, value in rows if key == tag)
 
-    def _strings(self, table: Section) -> memoryview:
+    def _strings(self, table: Section) -> _Names:
         if table.link >= len(self.sections):
             raise _bad(f"section {table.name!r} names a string table that is not there", self.where)
-        return self.content(self.sections[table.link])
+        return _Names(self.content(self.sections[table.link]), len(self.data), self.where)
 
-    def _text(self, names: memoryview, at: int) -> str:
-        return _string_at(names, at, self.where)
+
+class _Names:
+    """A string table. Names may share bytes, but never so many that all are longer than the file:
+    a table of endless names over one another would fill the memory."""
+
+    def __init__(self, table: memoryview, room: int, where: str):
+        self._table, self._room, self._where = table, room, where
+
+    def at(self, at: int) -> str:
+        """The name that begins at a byte."""
+        if at >= len(self._table):
+            if at == 0:
+                return ""
+            raise _bad("a name lies outside its string table", self._where)
+        window = bytes(self._table[at : at + 4096])
+        end = window.find(b"\0")
+        if end < 0:
+            raise _bad("a name without an end", self._where)
+        self._room -= end
+        if self._room < 0:
+            raise _bad("its names are longer than the file", self._where)
+        return window[:end].decode("utf-8", "replace")
 
 
 def read_elf(path: str | Path) -> Elf:
@@ -196,10 +219,10 @@ def _sections(
     for row in rows:
         if row[1] != _NOBITS and row[4] + row[5] > len(data):
             raise _bad(f"truncated: a section lies beyond its {len(data)} bytes", where)
-    text = data[rows[names][4] : rows[names][4] + rows[names][5]]
+    text = _Names(data[rows[names][4] : rows[names][4] + rows[names][5]], len(data), where)
     return tuple(
         Section(
-            name=_string_at(text, row[0], where),
+            name=text.at(row[0]),
             kind=row[1],
             address=row[3],
             offset=row[4],
@@ -212,18 +235,6 @@ def _sections(
         )
         for row in rows
     )
-
-
-def _string_at(names: memoryview, at: int, where: str) -> str:
-    if at >= len(names):
-        if at == 0:
-            return ""
-        raise _bad("a name lies outside its string table", where)
-    window = bytes(names[at : at + 4096])
-    end = window.find(b"\0")
-    if end < 0:
-        raise _bad("a name without an end", where)
-    return window[:end].decode("utf-8", "replace")
 
 
 def _looks_like(head: bytes) -> str:

@@ -15,9 +15,9 @@ from typing import TypeVar, cast
 from tensorkiln.artifact.artifact import Artifact, InMemoryArtifact, Later
 from tensorkiln.artifact.dependency import ExternalDependency
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.json_text import MAX_BYTES, parse_json
 
 FORMAT = 1
-_MAX_BYTES = 1 << 28
 
 Dim = int | str
 _T = TypeVar("_T")
@@ -132,11 +132,9 @@ class Metadata:
     @classmethod
     def from_bytes(cls, data: bytes | memoryview, where: str = "metadata") -> Metadata:
         """Inverse of `to_bytes`; zero bytes at the end are padding. UserError when malformed."""
-        if len(data) > _MAX_BYTES:
-            raise _bad(f"{len(data)} bytes of it", where)
         try:
-            parsed = json.loads(bytes(data).rstrip(b"\0").decode())
-        except (ValueError, RecursionError) as error:
+            parsed = parse_json(bytes(data[: MAX_BYTES + 1]).rstrip(b"\0"))
+        except ValueError as error:
             raise _bad(f"not valid JSON: {error}", where) from None
         return cls.from_json(parsed, where)
 

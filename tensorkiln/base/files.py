@@ -135,7 +135,12 @@ def resolve_inside(root: str | Path, relative: str, granted: Sequence[str | Path
     if ".." in parts:
         raise _refuse(relative, "it holds '..'; only names inside the folder are read")
     base = Path(root).resolve()
-    real = base.joinpath(*parts).resolve()
+    try:
+        real = base.joinpath(*parts).resolve()
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
+        raise _refuse(relative, f"it cannot be followed ({error})") from None
+    except UnicodeEncodeError:
+        raise _refuse(relative, "it is no text that a file can be named") from None
     allowed = [base, *(Path(folder).resolve() for folder in granted)]
     if not any(real.is_relative_to(folder) for folder in allowed):
         hint = f"grant the folder {str(real.parent)!r} if it is meant"

@@ -8,6 +8,7 @@
 #include <string.h>
 
 enum { MAJOR = 1, MINOR = 0, ALIGN = 64, HEAD = 56, MAX_NAME = 4096, LEAST_FILE = 28 };
+enum { MAX_HEADS = 1 << 21 }; /* all bytes but contents: no more is allocated, by and large */
 static const char container_magic[8] = "KILNSET";
 
 typedef struct reader {
@@ -22,7 +23,7 @@ typedef struct parts {
     kiln_artifact *artifacts;
     int *children;
     char *text;
-    uint64_t n_artifacts, n_children, n_text;
+    uint64_t n_artifacts, n_children, n_text, n_content;
 } parts;
 
 static const unsigned char *take_bytes(reader *r, uint64_t size, const char *fault)
@@ -132,6 +133,9 @@ static void read_artifact(reader *r, parts *b)
     made.bytes = take_number(r, 8, "a content's length is cut off");
     skip_padding(r);
     made.content = take_bytes(r, made.bytes, "a content is cut off");
+    b->n_content += r->fault == NULL ? made.bytes : 0;
+    if (r->at - HEAD - b->n_content > MAX_HEADS && r->fault == NULL)
+        r->fault = "names and imports take too many bytes";
     if (b->artifacts != NULL && r->fault == NULL)
         b->artifacts[b->n_artifacts] = made;
     b->n_artifacts++;
@@ -164,6 +168,9 @@ static void read_group(reader *r, parts *b, kiln_group *group, uint64_t minor)
     made.artifacts = b->artifacts + first;
     if (made.n_artifacts > 0)
         made.target_key = made.artifacts[0].target_key;
+    for (int i = 1; i < made.n_artifacts; i++)
+        if (strcmp(made.artifacts[i].target_key, made.target_key) != 0)
+            r->fault = "a node has artifacts of several target keys";
     *group = made;
 }
 
@@ -219,9 +226,10 @@ static const char *check_tree(const kiln_container *c)
 {
     const int n = c->n_groups;
     int *importers = calloc((size_t)n * 2, sizeof *importers);
-    int *ready = importers + n, n_ready = 1, seen = 0;
+    int n_ready = 1, seen = 0;
     if (importers == NULL)
         return "out of memory";
+    int *ready = importers + n;
     for (int g = 0; g < n; g++)
         for (int i = 0; i < c->groups[g].n_children; i++)
             importers[c->groups[g].children[i]]++;
@@ -246,6 +254,8 @@ static const char *read_nodes(reader r, parts *b, uint64_t groups, uint64_t mino
         read_tree(&r, b, groups);
     if (r.fault == NULL && r.at != r.end)
         r.fault = "bytes behind the last node";
+    if (r.fault == NULL && r.at - HEAD - b->n_content > MAX_HEADS)
+        r.fault = "names and imports take too many bytes";
     return r.fault;
 }
 
@@ -261,7 +271,7 @@ static kiln_container *allocate(parts *b, uint64_t groups)
                         (kiln_artifact *)(memory + head),
                         (int *)(memory + head + artifacts),
                         memory + head + artifacts + children,
-                        0, 0, 0};
+                        0, 0, 0, 0};
     *b = made;
     b->container->n_groups = (int)groups;
     return b->container;

@@ -202,16 +202,16 @@ static int call_below(int start, const char *function, const kiln_value *args, i
     queue[0] = start;
     for (int i = 0; i < n && code == KILN_ERROR_NAME; i++) {
         const kiln_group *group = &container->groups[queue[i]];
-        const loaded *module = &modules[queue[i]];
         lock_modules();
         code = queue[i] == 0 ? KILN_ERROR_NAME : load_group(queue[i]); /* 0 is the library */
+        const loaded module = modules[queue[i]]; /* another thread may set a new one */
         unlock_modules();
         if (code == KILN_ERROR_LOADER) { /* another one may have the function */
             without_loader = without_loader < 0 ? queue[i] : without_loader;
             code = KILN_ERROR_NAME;
         } else if (code == KILN_OK) {
             kiln_fail(KILN_ERROR_CALLBACK, "%s: failed, and did not say why", function);
-            code = module->loader.call(module->module, function, args, count, result);
+            code = module.loader.call(module.module, function, args, count, result);
         }
         for (int c = 0; c < group->n_children && code == KILN_ERROR_NAME; c++)
             if (!seen[group->children[c]]) {

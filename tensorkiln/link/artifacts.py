@@ -13,10 +13,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tensorkiln.artifact import Artifact, ArtifactSet, Content, Group, InMemoryArtifact
 from tensorkiln.artifact.artifact import content_size
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.json_text import parse_json
 from tensorkiln.link.elf_object import ALLOC, PROGBITS, DataSection, object_chunks
 from tensorkiln.link.shared import Fcompile, link_shared
 from tensorkiln.link.toolchain import linux_arch
@@ -76,7 +78,7 @@ class LinkPlan:
                 code="bad-artifact",
             )
         try:
-            plan = json.loads(found[0].text())
+            plan: Any = parse_json(found[0].view)
             if plan["version"] != _VERSION:
                 raise UserError(
                     f"{found[0].name}: version {plan['version']!r}, expected {_VERSION}",
@@ -84,7 +86,7 @@ class LinkPlan:
                 )
             words = [plan[k] for k in ("name", "triple", "prefix", "system_lib_prefix")]
             lists = [plan["exports"], plan["libraries"]]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{found[0].name} is damaged: {error!r}", code="bad-artifact") from None
         if not all(isinstance(part, list) for part in lists):
             raise UserError(f"{found[0].name} is damaged: no lists", code="bad-artifact")

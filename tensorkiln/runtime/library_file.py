@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 import struct
 from collections.abc import Mapping
@@ -12,13 +11,13 @@ from typing import Any
 
 from tensorkiln.artifact import ArtifactSet, FileContent
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.json_text import MAX_BYTES, parse_json
 
 _SECTION = b".kiln.meta"
 _ARTIFACTS = b".kiln.artifacts"
 _ARTIFACTS_HEAD = 64  # the container's size, and zeros
 _MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64", 40: "arm", 3: "i386"}
 _MAX_SECTIONS = 4096
-_MAX_METADATA = 64 << 20
 METADATA_VERSION = 1
 
 Metadata = Mapping[str, Any]
@@ -81,9 +80,7 @@ def _metadata_bytes(path: Path, raw: mmap.mmap, sections: Mapping[bytes, tuple[i
     if _SECTION not in sections:
         raise _damaged(path, "it has no section .kiln.meta")
     offset, size = sections[_SECTION]
-    if size > _MAX_METADATA:
-        raise _damaged(path, "its metadata is cut off")
-    return raw[offset : offset + size].rstrip(b"\0")
+    return raw[offset : offset + min(size, MAX_BYTES + 1)].rstrip(b"\0")
 
 
 def read_library_file(path: str | Path) -> LibraryFile:
@@ -103,8 +100,8 @@ def read_library_file(path: str | Path) -> LibraryFile:
         raise UserError(f"cannot read {str(file)!r}: {error.strerror}", code="no-file") from error
     (machine,) = struct.unpack_from("<H", head, 18)
     try:
-        metadata = json.loads(text)
-    except (ValueError, RecursionError):
+        metadata = parse_json(text)
+    except ValueError:
         raise _damaged(file, "its metadata is not JSON") from None
     if not isinstance(metadata, dict) or not isinstance(metadata.get("functions"), list):
         raise _damaged(file, "its metadata lists no functions")

@@ -16,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import tempfile
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -115,8 +116,7 @@ def _attach(
     root.imports.extend(module for group, module in made.items() if group not in imported)
     for module in made.values():
         module.root = weakref.ref(root)
-        if isinstance(module, PythonModule):
-            _tell(library, module)
+    _tell(library, [m for m in made.values() if isinstance(m, PythonModule)])
     return root
 
 
@@ -285,14 +285,20 @@ class _CLoader(ctypes.Structure):
     ]
 
 
-# number of a module -> it and its library; until the library is closed
-_modules: dict[int, tuple[NativeLibrary, PythonModule]] = {}
+# A file that is loaded twice is one library to the system, which knows the last module that it was
+# told. So all stay until the last library of their handle is closed.
+_modules: dict[int, tuple[ctypes.CDLL, PythonModule]] = {}  # by number
 _numbers = itertools.count(1)
+_in_use: dict[int, list[int]] = {}  # handle -> numbers of its modules, 0 for each open library
+_lock = threading.Lock()
 
 
 def _call_module(number: int, name: bytes, arguments: Any, count: int, result: Any) -> int:
     """A kernel of a library is a function of a Python module."""
-    library, module = _modules[number]
+    found = _modules.get(number)
+    if found is None:  # closed while it was called
+        return _NAME_ERROR
+    dll, module = found
     try:
         function = module.own(name.decode())
         if function is None:
@@ -300,7 +306,7 @@ def _call_module(number: int, name: bytes, arguments: Any, count: int, result: A
         function(*[lent_value(arguments[i]) for i in range(count)])
         return 0
     except BaseException as error:
-        library.dll.kiln_set_last_error(keep_raised(error))
+        dll.kiln_set_last_error(keep_raised(error))
         return CALLBACK_FAILED
 
 
@@ -308,12 +314,30 @@ _call_module_c = _Call(_call_module)
 _C_LOADER = _CLoader(ctypes.sizeof(_CLoader), None, _Load(), _call_module_c, None)
 
 
-def _tell(library: NativeLibrary, module: PythonModule) -> None:
-    """Give a library the module that Python made of its artifacts."""
-    number = next(_numbers)
-    _modules[number] = library, module
-    library.on_close(lambda: _modules.pop(number, None))
-    loader, key = module.group.loader.encode(), module.group.target_key.encode()
-    library.check(
-        library.dll.kiln_set_module(loader, key, ctypes.byref(_C_LOADER), ctypes.c_void_p(number))
-    )
+def _tell(library: NativeLibrary, made: Sequence[PythonModule]) -> None:
+    """Give a library the modules that Python made of its artifacts."""
+    if not made:
+        return
+    dll, handle = library.dll, library.dll._handle
+    with _lock:
+        _in_use.setdefault(handle, []).append(0)
+    library.on_close(lambda: _forget(handle))
+    for module in made:
+        number = next(_numbers)
+        _modules[number] = dll, module
+        with _lock:
+            _in_use[handle].append(number)
+        loader, key = module.group.loader.encode(), module.group.target_key.encode()
+        library.check(
+            dll.kiln_set_module(loader, key, ctypes.byref(_C_LOADER), ctypes.c_void_p(number))
+        )
+
+
+def _forget(handle: int) -> None:
+    """A library is closed: when it was the last of its handle, its modules go."""
+    with _lock:
+        numbers = _in_use[handle]
+        numbers.remove(0)
+        if 0 not in numbers:
+            for number in _in_use.pop(handle):
+                del _modules[number]

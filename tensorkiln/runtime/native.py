@@ -193,13 +193,7 @@ class NativeLibrary:
         _check_machine(file)
         self.path = file.path
         self.metadata = file.metadata
-        try:
-            self.functions = {f.name: f for f in map(_function, file.metadata["functions"])}
-        except (KeyError, TypeError, AttributeError) as error:
-            raise UserError(
-                f"{str(file.path)!r} is no library of ours: its metadata is damaged",
-                code="not-a-library",
-            ) from error
+        self.functions = functions_of(file)
         # Whether it takes and gives values: an ordinary library has no functions for them.
         self.has_values = any(f.kind == "outer" for f in self.functions.values())
         self.closed = False
@@ -266,6 +260,17 @@ class NativeLibrary:
     def index(self, name: str) -> int:
         """A function's number."""
         return int(self.dll.kiln_function_index(name.encode()))
+
+
+def functions_of(file: LibraryFile) -> dict[str, FunctionInfo]:
+    """What the metadata says of each function, by name; UserError where it is damaged."""
+    try:
+        return {f.name: f for f in map(_function, file.metadata["functions"])}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{str(file.path)!r} is no library of ours: its metadata is damaged",
+            code="not-a-library",
+        ) from error
 
 
 def _check_machine(file: LibraryFile) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import random as random_module
+import signal
 import struct
 import subprocess
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
-from tensorkiln.artifact import ArtifactSet
+from tensorkiln.artifact import container
 from tensorkiln.base.errors import UserError
 
 CRT = Path(__file__).parents[2] / "tensorkiln" / "crt"
@@ -18,10 +21,39 @@ CRT = Path(__file__).parents[2] / "tensorkiln" / "crt"
 # Reads containers, each behind its length, from standard input; a line of JSON for each.
 DRIVER = r"""
 #include "loader.h"
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/time.h>
+
+/* What the reader has taken at one time, at most. */
+static uint64_t taken, most;
+
+void *counted_malloc(size_t size)
+{
+    most = taken + size > most ? taken + size : most;
+    uint64_t *made = size > (uint64_t)1 << 32 ? NULL : malloc(size + 16);
+    if (made == NULL)
+        return NULL;
+    made[0] = size;
+    taken += size;
+    return made + 2;
+}
+
+void *counted_calloc(size_t count, size_t size)
+{
+    void *made = size != 0 && count > SIZE_MAX / size ? NULL : counted_malloc(count * size);
+    return made == NULL ? NULL : memset(made, 0, count * size);
+}
+
+void counted_free(void *made)
+{
+    if (made == NULL)
+        return;
+    taken -= ((uint64_t *)made)[-2];
+    free((uint64_t *)made - 2);
+}
 
 static void quoted(const char *text)
 {
@@ -64,7 +96,10 @@ int main(void)
         kiln_container *c;
         if (fread(data, 1, size, stdin) != size)
             return 2;
-        alarm(1); /* a hang ends the program */
+        /* A hang ends the program; the sanitizers take a while to hash megabytes. */
+        const struct itimerval limit = {{0, 0}, {1 + (long)(size >> 22), 0}}, none = {{0, 0}, {0, 0}};
+        setitimer(ITIMER_VIRTUAL, &limit, NULL);
+        most = 0;
         if (kiln_read_container(data, size, &c) != 0) {
             printf("null\n");
         } else {
@@ -74,10 +109,15 @@ int main(void)
                 group(&c->groups[g]);
             }
             printf("]\n");
-            free(c);
+            counted_free(c);
         }
-        alarm(0);
+        setitimer(ITIMER_VIRTUAL, &none, NULL);
         free(data);
+        if (taken != 0 || most > 2 * size + ((uint64_t)64 << 20)) {
+            fprintf(stderr, "%llu bytes kept, %llu taken for a container of %llu\n",
+                    (unsigned long long)taken, (unsigned long long)most, (unsigned long long)size);
+            return 3;
+        }
     }
     return 0;
 }
@@ -90,13 +130,20 @@ class CReader:
     def __init__(self, folder: Path):
         self._program = folder / "reader"
         (folder / "driver.c").write_text(DRIVER)
-        sources = [folder / "driver.c", *(CRT / f for f in ("container.c", "sha256.c", "error.c"))]
-        subprocess.run(
-            ["gcc", "-std=c99", "-g", "-O1", "-Wall", "-Wextra", "-Werror",
-             "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-I", str(CRT),
-             *map(str, sources), "-o", str(self._program)],
-            check=True,
-        )  # fmt: skip
+        # The reader's own calls of malloc are counted, those of the driver are not.
+        counted = [f"-D{f}=counted_{f}" for f in ("malloc", "calloc", "free")]
+        build = ["gcc", "-D_DEFAULT_SOURCE", "-std=c99", "-g", "-O1", "-Wall", "-Wextra", "-Werror",
+                 "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-I", str(CRT)]  # fmt: skip
+        objects = []
+        for source, more in (
+            (folder / "driver.c", []),
+            (CRT / "container.c", counted),
+            (CRT / "sha256.c", []),
+            (CRT / "error.c", []),
+        ):
+            objects.append(str(folder / f"{source.stem}.o"))
+            subprocess.run([*build, *more, "-c", str(source), "-o", objects[-1]], check=True)
+        subprocess.run([*build, *objects, "-o", str(self._program)], check=True)
 
     def read(self, containers: Sequence[bytes]) -> list[object]:
         """What is in each; None for what it refuses. AssertionError when a sanitizer complains."""
@@ -109,21 +156,42 @@ class CReader:
 def python_summary(data: bytes) -> object:
     """The same of our own reader."""
     try:
-        artifacts = ArtifactSet.from_bytes(data)
+        nodes = container.unpack(memoryview(data))
     except UserError as error:
         assert error.code in ("bad-container", "container-version")
         return None
-    del artifacts
-    from tensorkiln.artifact import container
-
     rows: list[object] = []
-    for node in container.unpack(memoryview(data)):
+    for node in nodes:
         files = [
             [f.codegen_id, f.file_name, f.target_key, hashlib.sha256(f.content).hexdigest()]  # type: ignore[arg-type]
             for f in node.files
         ]
         rows.append([node.key, list(node.children), files])
     return rows
+
+
+class Watch:
+    """`with Watch(size):` what is done to an input of `size` bytes takes no second, and no more
+    than twice its size and 64 MiB at one time; tracemalloc must be running, and slows large ones."""
+
+    def __init__(self, size: int):
+        self._most = 2 * size + (64 << 20)
+
+    def __enter__(self) -> None:
+        tracemalloc.reset_peak()
+        self._before = tracemalloc.get_traced_memory()[0]
+        signal.signal(signal.SIGVTALRM, _hangs)
+        # Time of this process: others may be running.
+        signal.setitimer(signal.ITIMER_VIRTUAL, 1 + 9 * (self._most > 66 << 20))
+
+    def __exit__(self, *_: object) -> None:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        taken = tracemalloc.get_traced_memory()[1] - self._before
+        assert taken <= self._most, f"{taken} bytes of memory, at most {self._most} are allowed"
+
+
+def _hangs(number: int, frame: object) -> NoReturn:
+    raise TimeoutError("more than a second")
 
 
 def sealed(data: bytes | bytearray) -> bytes:
@@ -153,18 +221,30 @@ _BOMBS = (
 
 
 def damaged_container(random: random_module.Random, seeds: Sequence[bytes]) -> bytes:
-    """One of `seeds` with a few faults; mostly sealed again, so that they are looked at."""
-    data = bytearray(random.choice(seeds))
+    """One of `seeds` with a few faults, or nodes that fit no rule; mostly sealed again, so that
+    they are looked at."""
+    if random.random() < 0.2:
+        data = bytearray(invented_container(random))
+        return bytes(data) if random.random() < 0.7 else sealed(damaged(random, data))
+    data = damaged(random, bytearray(random.choice(seeds)))
+    return sealed(data) if random.random() < 0.9 else bytes(data)
+
+
+def damaged(
+    random: random_module.Random, data: bytearray, places: Sequence[range] = ()
+) -> bytearray:
+    """`data` with one to four faults, at `places` or anywhere."""
     for _ in range(random.randint(1, 4)):
         if not data:
             break
-        at = random.randrange(len(data))
+        place = random.choice(places) if places else range(len(data))
+        at = min(random.choice(place), len(data) - 1)
         fault = random.randrange(7)
         if fault == 0:
             data[at] ^= 1 << random.randrange(8)
         elif fault == 1:
             data[at] = random.randrange(256)
-        elif fault == 2:
+        elif fault == 2 and random.random() < 0.3:
             del data[at:]
         elif fault == 3:  # a length bomb
             size = random.choice((4, 8))
@@ -173,11 +253,57 @@ def damaged_container(random: random_module.Random, seeds: Sequence[bytes]) -> b
             data[at : at + size] = bomb.to_bytes(size, "little")
         elif fault == 4:  # a run of it somewhere else
             size = random.choice((8, 64, 128))
-            to = random.randrange(len(data)) // 8 * 8
+            to = min(random.choice(place), len(data) - 1) // 8 * 8
             data[to : to + size] = data[at // 8 * 8 : at // 8 * 8 + size]
         elif fault == 5:
             del data[at : at + random.choice((1, 8, 64))]
-        else:  # numbers of the import tree, at the end
-            start = max(0, len(data) - 16 * random.randint(1, 12)) // 8 * 8
+        else:  # a small number: of the import tree, where it is one
+            start = (at if places else max(0, len(data) - 16 * random.randint(1, 12))) // 8 * 8
             data[start : start + 8] = random.randrange(6).to_bytes(8, "little")
-    return sealed(data) if random.random() < 0.9 else bytes(data)
+    return data
+
+
+def container_of(nodes: Sequence[bytes], tree: bytes = b"", count: int | None = None) -> bytes:
+    """A container of nodes as given: what a hostile writer, not a bad disk, produces."""
+    made = [n + bytes(-(len(n) + 8) % 64) for n in ([*nodes, tree] if tree else nodes)]
+    inner = b"".join(struct.pack("<Q", len(n) + 8) + n for n in made)
+    return sealed(bytes(56) + struct.pack("<Q", len(made) if count is None else count) + inner)
+
+
+def text(value: str) -> bytes:
+    """A name behind its length."""
+    return struct.pack("<I", len(value.encode())) + value.encode()
+
+
+def tree_of(rows: Sequence[int], children: Sequence[int]) -> bytes:
+    """The node of the import tree."""
+    numbers = [len(rows), *rows, len(children), *children]
+    return text("_import_tree") + struct.pack(f"<{len(numbers)}Q", *numbers)
+
+
+_NAMES = ("", "x", "x", "native", "a/b.txt", "../up", "_lib", "_new", "a" * 300, "CON", "A", "é", "\n")
+
+
+def invented_container(random: random_module.Random) -> bytes:
+    """Nodes, names and imports by chance: circles, two of one name, places taken twice."""
+    nodes, at = [text("_lib")], 64 + 64
+    for _ in range(random.randrange(5)):
+        node, key = text(random.choice(_NAMES)), random.choice(_NAMES)
+        count = random.randrange(4)
+        node += struct.pack("<I", count if random.random() < 0.95 else random.choice(_BOMBS[:11]))
+        for place in range(count):
+            node += struct.pack("<I", random.choice((place, random.randrange(8))))
+            key = random.choice(_NAMES) if random.random() < 0.1 else key
+            node += text(random.choice(_NAMES)) + text(random.choice(_NAMES)) + text(key)
+            size = random.choice((0, 1, 64, 100))
+            node += struct.pack("<Q", size)
+            node += bytes(-(at + 8 + len(node)) % 64) + bytes(size)
+        at += 8 + len(node) + -(8 + len(node)) % 64
+        nodes.append(node)
+    rows, children = [0], list[int]()
+    for i in range(len(nodes)):
+        below = range(1, len(nodes)) if random.random() < 0.2 else range(i + 1, len(nodes))
+        wanted = below if i == 0 and random.random() < 0.7 else []
+        children += sorted({*wanted, *(c for c in below if random.random() < 0.3)})
+        rows.append(len(children))
+    return container_of(nodes, tree_of(rows, children))

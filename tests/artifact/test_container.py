@@ -10,12 +10,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tensorkiln.artifact import Artifact, ArtifactSet, container
 from tensorkiln.base.errors import UserError
-from tests.artifact.damage import CReader, damaged_container, python_summary, sealed
+from tests.artifact.damage import (
+    CReader,
+    container_of,
+    python_summary,
+    sealed,
+    text,
+    tree_of,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats" / "container.md"
 EXAMPLE = ArtifactSet(
@@ -121,24 +126,11 @@ def test_a_newer_minor_version_may_have_more_nodes() -> None:
     assert ArtifactSet.from_bytes(bytes(data)) == EXAMPLE
 
 
-def body(*nodes: bytes, tree: bytes | None = None) -> bytes:
-    """A container of nodes as given: what a hostile writer, not a bad disk, produces."""
-    made = [n + bytes(-(len(n) + 8) % 64) for n in nodes]
-    if tree is not None:
-        made.append(tree + bytes(-(len(tree) + 8) % 64))
-    inner = b"".join(struct.pack("<Q", len(n) + 8) + n for n in made)
-    return sealed(bytes(56) + struct.pack("<Q", len(made)) + inner)
+def body(*nodes: bytes, tree: bytes = b"") -> bytes:
+    return container_of(nodes, tree)
 
 
-def text(value: str) -> bytes:
-    return struct.pack("<I", len(value)) + value.encode()
-
-
-def tree(rows: list[int], children: list[int]) -> bytes:
-    numbers = [len(rows), *rows, len(children), *children]
-    return text("_import_tree") + struct.pack(f"<{len(numbers)}Q", *numbers)
-
-
+tree = tree_of
 LIB = text("_lib")
 EMPTY = text("x") + struct.pack("<I", 0)
 
@@ -161,7 +153,7 @@ EMPTY = text("x") + struct.pack("<I", 0)
         (body(LIB, EMPTY, tree=tree([0, 2, 1], [1])), "descend|row pointers"),
         (body(LIB, EMPTY, text("y") + b"\0" * 4, tree=tree([0, 1, 2, 3], [1, 2, 1])), "cycle"),
         (body(LIB, EMPTY, EMPTY, tree=tree([0, 2, 2, 2], [1, 2])), "two nodes of one loader"),
-        (body(LIB, LIB, tree=tree([0, 1, 1], [1])), "its root is"),
+        (body(LIB, LIB, tree=tree([0, 1, 1], [1])), "two nodes of one loader"),
         (body(EMPTY, tree=tree([0, 0], [])), "its root is 'x'"),
         (body(LIB, text("x") + b"\xff" * 4, tree=tree([0, 1, 1], [1])), "cannot fit"),
         (body(LIB, b"\xff\xff\xff\x7f", tree=tree([0, 1, 1], [1])), "at most 4096"),
@@ -196,33 +188,15 @@ def test_hostile_containers(data: bytes, says: str | None, c_reader: CReader) ->
     with pytest.raises(UserError, match=says) as caught:
         ArtifactSet.from_bytes(data)
     assert caught.value.code == "bad-container"
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.randoms(use_true_random=False))
-def test_damage_is_refused_or_reads_the_same_in_both(c_reader: CReader, random: object) -> None:
-    data = damaged_container(random, [EXAMPLE.to_bytes(), NESTED.to_bytes()])  # type: ignore[arg-type]
-    (in_c,) = c_reader.read([data])
-    here = python_summary(data)
-    if here is not None:
-        assert in_c == here
-    else:  # Python also refuses what is no path, which C does not know of
-        assert in_c is None or container_reads(data)
-
-
-def container_reads(data: bytes) -> bool:
-    try:
-        container.unpack(memoryview(data))
-    except UserError:
-        return False
-    return True
+    assert in_c == python_summary(data)
 
 
 def test_c_knows_sha256(c_reader: CReader) -> None:
     """Lengths around the block size: a container whose hash is right is read."""
-    for size in (*range(0, 70), 127, 128, 1000):
-        one = ArtifactSet((Artifact("c", "x", "f", bytes(range(256)) * 4, ""),))
-        data = one.replace("f", b"z" * size).to_bytes()
+    one = ArtifactSet((Artifact("c", "x", "f", b"", ""),))
+    sizes = (*range(0, 70), 127, 128, 1000)
+    made = [one.replace("f", b"z" * size).to_bytes() for size in sizes]
+    for data, in_c in zip(made, c_reader.read(made), strict=True):
         assert hashlib.sha256(data[56:]).digest() == data[24:56]
-        (in_c,) = c_reader.read([data])
-        assert in_c == python_summary(data) != None  # noqa: E711
+        assert in_c is not None
+        assert in_c == python_summary(data)

@@ -1,0 +1,27 @@
+"""Reading JSON that somebody else may have written."""
+
+from __future__ import annotations
+
+import json
+
+# Python makes up to a hundred bytes of each value and six of each byte: these bounds keep a text
+# that is made to take memory below what its reader may take.
+MAX_BYTES = 1 << 23
+MAX_VALUES = 1 << 18
+
+
+def parse_json(data: bytes | memoryview) -> object:
+    """The value of a text in UTF-8; ValueError for what is none, or too large or deep to be read.
+
+    At most 8 MiB, and 262,144 of the signs that begin values or stand between them.
+    """
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"{len(data)} bytes; at most {MAX_BYTES} are read")
+    text = bytes(data)
+    values = sum(map(text.count, (b"[", b"{", b",", b":")))
+    if values > MAX_VALUES:
+        raise ValueError(f"{values} values; at most {MAX_VALUES} are read")
+    try:
+        return json.loads(text.decode())
+    except RecursionError:
+        raise ValueError("nested too deeply") from None

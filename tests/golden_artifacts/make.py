@@ -1,0 +1,72 @@
+"""`python -m tests.golden_artifacts.make`: artifacts as this version writes them, in this folder.
+
+They are kept for good: every later version loads them (test_golden_artifacts.py). What is there is
+never written again; a new version of a format gets files of its own, with its number in the name.
+
+    library-1.so      a library of metadata 1, for any x86-64 processor
+    loaders-1.so      the same with a container 1.0 for a loader in C, which is in it too
+    compile-1.kilnset a whole compile as a container 1.0, with a link plan 1
+    compile-1/        the same as a folder of manifest 1
+    nested-1.kilnset  imports below imports, two target keys, an empty content
+    recorded-1.json   what is in them, an input, and the result that all of them give
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+import tensorkiln as tk
+from tensorkiln.artifact import Artifact, ArtifactSet
+from tensorkiln.script import from_source
+from tensorkiln.target import Target
+from tests.artifact.test_loaders import MODULE, WANTED, X, launched
+
+HERE = Path(__file__).parent
+VERSION = 1
+NESTED = ArtifactSet(
+    (
+        Artifact("a", "front", "a.txt", b"front"),
+        Artifact("b", "native", "entry.c", b"int main;"),
+        Artifact("a", "back", "b.txt", b"x" * 64, "k0"),
+        Artifact("a", "back", "b.txt", b"", "k1"),
+        Artifact("a", "front", "c.txt", b"front again"),
+    )
+).importing("front", ("back", "k0"), ("back", "k1"))
+
+
+def listing(artifacts: ArtifactSet) -> list[list[str]]:
+    """Names and hashes, as they are recorded."""
+    return [[a.loader, a.name, a.sha256] for a in artifacts.plain]
+
+
+def main() -> None:
+    """Write what is missing."""
+    recorded = HERE / f"recorded-{VERSION}.json"
+    if recorded.exists():
+        raise SystemExit(f"{recorded} is there: the files of a version are written once")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the baseline is meant
+        baseline = Target({"kind": "llvm", "mcpu": "x86-64"})
+        plain = tk.compile(from_source(MODULE), baseline)
+        carrying = tk.compile(from_source(MODULE), baseline, externals=[launched("npu0", True)])
+    plain.export_library(HERE / f"library-{VERSION}.so")
+    carrying.export_library(HERE / f"loaders-{VERSION}.so")
+    carrying.artifacts.save(HERE / f"compile-{VERSION}")
+    (HERE / f"compile-{VERSION}.kilnset").write_bytes(carrying.artifacts.to_bytes())
+    (HERE / f"nested-{VERSION}.kilnset").write_bytes(NESTED.to_bytes())
+    text = {
+        "input": X.tolist(),
+        "result": WANTED.astype(np.float32).tolist(),
+        "compile": listing(carrying.artifacts),
+        "nested": listing(NESTED),
+        "nested_imports": NESTED.imports,
+    }
+    recorded.write_text(json.dumps(text, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

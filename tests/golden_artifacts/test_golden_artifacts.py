@@ -1,0 +1,153 @@
+"""Artifacts that former versions wrote, down to the first: all of them load and give what they gave.
+
+The files are made by make.py, once for each version of a format.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorkiln as tk
+from tensorkiln.artifact import ArtifactSet
+from tensorkiln.artifact.inspect import inspect_library
+from tensorkiln.base.errors import UserError
+from tests.golden_artifacts.make import HERE, listing
+
+VERSIONS = sorted(int(p.stem.partition("-")[2]) for p in HERE.glob("recorded-*.json"))
+runs_here = pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64") or sys.platform != "linux",
+    reason="the golden libraries are for Linux on x86-64",
+)
+
+
+def recorded(version: int) -> Any:
+    return json.loads((HERE / f"recorded-{version}.json").read_text(encoding="utf-8"))
+
+
+def check(lib: tk.runtime.Module, version: int) -> None:
+    main = tk.runtime.Executor(lib, tk.cpu())["main"]
+    found = main(np.array(recorded(version)["input"], np.float32)).numpy()
+    assert np.allclose(found, np.array(recorded(version)["result"]), rtol=1e-5)
+
+
+def test_the_first_version_is_there() -> None:
+    assert VERSIONS[0] == 1
+    files = [p for p in HERE.rglob("*") if p.suffix in (".so", ".kilnset", ".o", ".c")]
+    assert all(p.stat().st_size < 100_000 for p in files)
+
+
+@runs_here
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", ["library", "loaders"])
+def test_libraries_load_and_run(name: str, version: int) -> None:
+    path = HERE / f"{name}-{version}.so"
+    lib = tk.runtime.load_module(path)
+    check(lib, version)
+    groups = [module.group for module in lib.imports]
+    assert groups == ([("teststream", "npu0")] if name == "loaders" else [])
+    lib.close()
+    report = inspect_library(path)
+    assert report.metadata.functions[0].name == "main"
+    assert report.metadata.cpu_features in ((), ("sse2",))
+
+
+@runs_here
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("form", ["folder", "container"])
+def test_whole_compiles_link_and_run(form: str, version: int) -> None:
+    artifacts = read(form, version)
+    assert listing(artifacts) == recorded(version)["compile"]
+    check(tk.load_artifacts(artifacts), version)
+
+
+def read(form: str, version: int) -> ArtifactSet:
+    if form == "folder":
+        return ArtifactSet.load(HERE / f"compile-{version}")
+    return ArtifactSet.from_bytes((HERE / f"compile-{version}.kilnset").read_bytes())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_containers_read_as_they_were_written(version: int) -> None:
+    artifacts = ArtifactSet.from_bytes((HERE / f"nested-{version}.kilnset").read_bytes())
+    assert listing(artifacts) == recorded(version)["nested"]
+    assert json.loads(json.dumps(artifacts.imports)) == recorded(version)["nested_imports"]
+    assert read("folder", version) == read("container", version)
+
+
+def test_what_is_written_now_is_the_newest_version(tmp_path: Path) -> None:
+    """A change of a format that does not count its version up is seen here."""
+    newest = VERSIONS[-1]
+    for name in ("compile", "nested"):
+        data = (HERE / f"{name}-{newest}.kilnset").read_bytes()
+        assert ArtifactSet.from_bytes(data).to_bytes() == data
+    ArtifactSet.load(HERE / f"compile-{newest}").save(tmp_path / "set")
+    written = (tmp_path / "set" / "manifest.json").read_text()
+    assert written == (HERE / f"compile-{newest}" / "manifest.json").read_text()
+
+
+# ---- newer ones are refused, by both versions -------------------------------------------------
+
+
+def test_a_newer_container(tmp_path: Path) -> None:
+    data = bytearray((HERE / "nested-1.kilnset").read_bytes())
+    struct.pack_into("<H", data, 8, 9)
+    with pytest.raises(UserError, match=r"container version 9\.0; this Tensorkiln reads 1\.x"):
+        ArtifactSet.from_bytes(bytes(data))
+
+
+def test_a_newer_manifest(tmp_path: Path) -> None:
+    shutil.copytree(HERE / "compile-1", tmp_path / "set")
+    changed(tmp_path / "set" / "manifest.json", '"version": 1', '"version": 9')
+    with pytest.raises(UserError, match="manifest version 9; this version reads 1"):
+        ArtifactSet.load(tmp_path / "set")
+
+
+def test_a_newer_link_plan(tmp_path: Path) -> None:
+    artifacts = read("folder", 1)
+    plan = artifacts["link.json"].text().replace('"version": 1', '"version": 9').encode()
+    with pytest.raises(UserError, match="version 9, expected 1"):
+        tk.load_artifacts(artifacts.replace("link.json", plan))
+
+
+def test_newer_metadata(tmp_path: Path) -> None:
+    data = (HERE / "library-1.so").read_bytes()
+    assert data.count(b'"format": 1,') == 1
+    path = tmp_path / "newer.so"
+    path.write_bytes(data.replace(b'"format": 1,', b'"format": 9,'))
+    with pytest.raises(UserError, match="metadata version 9, this Tensorkiln reads version 1"):
+        tk.runtime.load_module(path)
+    with pytest.raises(UserError, match="format 9; this version reads 1"):
+        inspect_library(path)
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
+@runs_here
+def test_a_newer_library_interface(tmp_path: Path) -> None:
+    """A library says in code which calls it understands."""
+    meta = (
+        '{"format":1,"library":"x","prefix":"x","cpu_features":[],"weights_bytes":0,"functions":[]}'
+    )
+    names = tk.runtime.native._PROTOTYPES
+    source = f"__attribute__((section(\".kiln.meta\"), used)) const char m[] = {json.dumps(meta)};\n"
+    source += "".join(f"int {n}(void) {{ return 99; }}\n" for n in names)
+    (tmp_path / "x.c").write_text(source)
+    command = ["gcc", "-shared", "-fPIC", "-o", str(tmp_path / "x.so"), str(tmp_path / "x.c")]
+    subprocess.run(command, check=True)
+    with pytest.raises(UserError, match="library interface 99, this Tensorkiln knows 2"):
+        tk.runtime.load_module(tmp_path / "x.so")
+
+
+def changed(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
