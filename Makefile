@@ -6,7 +6,7 @@ PIP_ARGS ?=
 BIN := .venv/bin
 SETUP := Makefile pyproject.toml
 
-.PHONY: demo test lint bench compare conformance roundtrip fuzz aarch64 hosts report-test clean help
+.PHONY: demo test lint bench compare conformance roundtrip fuzz fuzz-artifacts large aarch64 hosts report-test clean help
 
 help:
 	@echo "make demo         compile ResNet-18, run it, compare with ONNX Runtime"
@@ -17,6 +17,8 @@ help:
 	@echo "make conformance  the model zoo against ONNX Runtime and float64"
 	@echo "make roundtrip    text and back after every pass: 17 networks, 500 generated modules"
 	@echo "make fuzz         2,100 random schedules, compared by running them"
+	@echo "make fuzz-artifacts  200,000 damaged artifacts, then ten guided minutes for C and Python each"
+	@echo "make large        a model of five gigabytes, exported, loaded, run"
 	@echo "make aarch64      kernels, models and the runtime for AArch64 under qemu, which must be there"
 	@echo "make hosts        programs in C, C++ and Rust that run libraries, under sanitizers and valgrind"
 	@echo "make report-test  the page of kiln explain in headless Chromium, which must be there"
@@ -59,6 +61,7 @@ bench: .venv/has-bench $(PEERS:%=.venv/peer-%)
 	$(BIN)/python -m bench.compile_time
 	$(BIN)/python -m bench.memory
 	$(BIN)/python -m bench.overhead
+	$(BIN)/python -m bench.loading
 	$(BIN)/python -m bench.results
 
 # Needs valgrind: `apt-get install valgrind`.
@@ -73,6 +76,17 @@ roundtrip: .venv/has-dev
 
 fuzz: .venv/has-dev
 	$(BIN)/python -m pytest -q -s -n $(JOBS) -m fuzz tests/schedule
+
+# The second and third need clang and `pip install atheris`, and say so where they are not there.
+FUZZ_SECONDS ?= 600
+fuzz-artifacts: .venv/has-dev
+	$(BIN)/python -m pytest -q -s -m fuzz_artifacts tests/artifact
+	$(BIN)/python -m tests.artifact.guided c $(FUZZ_SECONDS)
+	$(BIN)/python -m tests.artifact.guided python $(FUZZ_SECONDS)
+
+# Takes 11 GiB of disk.
+large: .venv/has-dev
+	$(BIN)/python -m pytest -q -s -m large tests/artifact
 
 # Where there is no emulator, `make test` says so and leaves these out; here that is an error.
 aarch64: .venv/has-dev

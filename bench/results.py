@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from bench import compile_time, memory, overhead
+from bench import compile_time, loading, memory, overhead
 from bench.report import best_peer, geometric_mean, ratio, summary_lines
 from bench.roofline import limits_line, restored, table
 from bench.store import ROOT, Record, load
@@ -37,6 +37,7 @@ def page(records: list[Record], remarks: str) -> str:
             ("Latency", _latency(here)),
             ("Compile time and memory", _compile(here)),
             ("Memory of a run", _memory(here)),
+            ("Loading", _loading(here)),
             ("Calls", _overhead(here)),
             ("Kernels against the limits of the machine", _rooflines(here)),
         ):
@@ -105,6 +106,11 @@ def _memory(records: list[Record]) -> list[str]:
             "| model | engine | MiB | |", "|---|---|--:|---|"]  # fmt: skip
     made = [line for r in found for line in memory.lines(r["model"], r["rows"])]
     return [*head, *made, ""] if made else []
+
+
+def _loading(records: list[Record]) -> list[str]:
+    rows = [loading.row_text(row) for r in _kind(records, "loading") for row in r["rows"]]
+    return [*loading.HEAD, *rows, ""] if rows else []
 
 
 def _overhead(records: list[Record]) -> list[str]:

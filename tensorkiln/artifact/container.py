@@ -66,7 +66,9 @@ def pack(nodes: Sequence[Node]) -> Iterator[bytes | memoryview]:
     for piece in _body(nodes):
         total += len(piece)
         digest.update(piece)
-    heads = total - _HASHED - sum(content_size(file.content) for node in nodes for file in node.files)
+    heads = (
+        total - _HASHED - sum(content_size(file.content) for node in nodes for file in node.files)
+    )
     if heads > MAX_HEADS:
         raise UserError(
             f"names and imports take {heads} bytes; a container has room for {MAX_HEADS}",

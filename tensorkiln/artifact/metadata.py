@@ -203,8 +203,8 @@ def constants_text(constants: Iterable[ConstantInfo]) -> str:
 def constants_from(data: bytes | memoryview, where: str) -> tuple[ConstantInfo, ...]:
     """Inverse of `constants_text`. Raises UserError (code `bad-metadata`)."""
     try:
-        parsed = json.loads(bytes(data))
-    except (ValueError, RecursionError) as error:
+        parsed = parse_json(data)
+    except ValueError as error:
         raise _bad(f"not valid JSON: {error}", where) from None
     return tuple(_constant(row) for row in _Reader({"constants": parsed}, where).rows("constants"))
 

@@ -132,7 +132,8 @@ class FastCalls:
         """`failed(code)` raises the exception for a result code."""
         table = [*map(_address_of, _NEEDED), *map(id, _OBJECTS), LARGE]
         dll.kiln_python_open((ctypes.c_void_p * len(table))(*table))
-        address = ctypes.cast(dll.kiln_python_call, ctypes.c_void_p)
+        # The number alone: the object would keep `dll` and its functions as long as `_KEPT` is.
+        address = ctypes.cast(dll.kiln_python_call, ctypes.c_void_p).value
         self._method = _MethodDef(b"kiln_function", address, _FLAGS, None)
         self._failed = failed
         _KEPT.append(self._method)

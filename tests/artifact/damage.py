@@ -97,7 +97,8 @@ int main(void)
         if (fread(data, 1, size, stdin) != size)
             return 2;
         /* A hang ends the program; the sanitizers take a while to hash megabytes. */
-        const struct itimerval limit = {{0, 0}, {1 + (long)(size >> 22), 0}}, none = {{0, 0}, {0, 0}};
+        const struct itimerval none = {{0, 0}, {0, 0}};
+        const struct itimerval limit = {{0, 0}, {1 + (long)(size >> 22), 0}};
         setitimer(ITIMER_VIRTUAL, &limit, NULL);
         most = 0;
         if (kiln_read_container(data, size, &c) != 0) {
@@ -132,8 +133,9 @@ class CReader:
         (folder / "driver.c").write_text(DRIVER)
         # The reader's own calls of malloc are counted, those of the driver are not.
         counted = [f"-D{f}=counted_{f}" for f in ("malloc", "calloc", "free")]
-        build = ["gcc", "-D_DEFAULT_SOURCE", "-std=c99", "-g", "-O1", "-Wall", "-Wextra", "-Werror",
-                 "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-I", str(CRT)]  # fmt: skip
+        build = ["gcc", "-D_DEFAULT_SOURCE", "-std=c99", "-g", "-O1", "-I", str(CRT)]
+        build += ["-Wall", "-Wextra", "-Werror", "-fno-sanitize-recover=all"]
+        build += ["-fsanitize=address,undefined"]
         objects = []
         for source, more in (
             (folder / "driver.c", []),
@@ -171,8 +173,8 @@ def python_summary(data: bytes) -> object:
 
 
 class Watch:
-    """`with Watch(size):` what is done to an input of `size` bytes takes no second, and no more
-    than twice its size and 64 MiB at one time; tracemalloc must be running, and slows large ones."""
+    """`with Watch(size):` what is done to an input of `size` bytes takes no second (large ones ten,
+    as tracemalloc must be running), and no more than twice its size and 64 MiB at one time."""
 
     def __init__(self, size: int):
         self._most = 2 * size + (64 << 20)
@@ -281,7 +283,21 @@ def tree_of(rows: Sequence[int], children: Sequence[int]) -> bytes:
     return text("_import_tree") + struct.pack(f"<{len(numbers)}Q", *numbers)
 
 
-_NAMES = ("", "x", "x", "native", "a/b.txt", "../up", "_lib", "_new", "a" * 300, "CON", "A", "é", "\n")
+_NAMES = (
+    "",
+    "x",
+    "x",
+    "native",
+    "a/b.txt",
+    "../up",
+    "_lib",
+    "_new",
+    "a" * 300,
+    "CON",
+    "A",
+    "é",
+    "\n",
+)
 
 
 def invented_container(random: random_module.Random) -> bytes:

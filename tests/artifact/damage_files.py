@@ -17,8 +17,8 @@ from tests.artifact.damage import damaged, sealed
 # ---- folders ------------------------------------------------------------------------------------
 
 _WORDS: tuple[object, ...] = (
-    "", ".", "..", "../x", "/etc/passwd", "a" * 300, "native", "npu0", "x\0y", "\ud800", "é", "loop",
-    "pipe", "host", 5, None, True, [], {}, -1, 1.5, 1 << 70, ["x"], "0" * 64,
+    "", ".", "..", "../x", "/etc/passwd", "a" * 300, "native", "npu0", "x\0y", "\ud800", "é",
+    "loop", "pipe", "host", 5, None, True, [], {}, -1, 1.5, 1 << 70, ["x"], "0" * 64,
 )  # fmt: skip
 
 
@@ -153,7 +153,9 @@ def small_library(metadata: bytes, container: bytes) -> bytes:
     for name, kind, content, link in parts:
         body += bytes(-len(body) % 64)
         at = names.index(name + b"\0")
-        rows += struct.pack("<IIQQQQIIQQ", at, kind, 2, 0, 64 + len(body), len(content), link, 0, 64, 24)
+        rows += struct.pack(
+            "<IIQQQQIIQQ", at, kind, 2, 0, 64 + len(body), len(content), link, 0, 64, 24
+        )
         body += content
     head = b"\x7fELF\2\1\1" + bytes(9) + struct.pack("<HHIQQQ", 3, 62, 1, 0, 0, 64 + len(body))
     return head + struct.pack("<IHHHHHH", 0, 64, 0, 0, 64, 5, 3) + body + rows

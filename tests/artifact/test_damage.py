@@ -66,15 +66,15 @@ def seed() -> int:
 
 
 def test_containers(c_reader: CReader) -> None:
-    containers(c_reader, 2000, seed())
+    containers(c_reader, 1500, seed())
 
 
 def test_folders(tmp_path: Path) -> None:
-    folders(tmp_path, 600, seed())
+    folders(tmp_path, 400, seed())
 
 
 def test_libraries(tmp_path: Path, c_reader: CReader) -> None:
-    libraries(tmp_path, c_reader, 600, seed())
+    libraries(tmp_path, c_reader, 400, seed())
 
 
 @pytest.mark.fuzz_artifacts
@@ -167,7 +167,7 @@ def libraries(tmp_path: Path, c_reader: CReader, count: int, start: int) -> int:
 # ---- much in little: what is small as bytes and large in memory -------------------------------
 
 LIB = text("_lib")
-MANY = 40_000
+MANY = 36_000
 
 
 def _file(place: int, name: str) -> bytes:
@@ -188,7 +188,7 @@ BOMBS = {
         [LIB, _tiny_files(MANY, "a")], tree_of([0, 1, 1], [1])
     ),
     "names": lambda: container_of(
-        [LIB, _tiny_files(9000, "😀" + "a" * 4000)], tree_of([0, 1, 1], [1])
+        [LIB, _tiny_files(600, "😀" + "a" * 4000)], tree_of([0, 1, 1], [1])
     ),
     "nodes": lambda: container_of(
         [LIB, *(text(f"l{i}") + bytes(4) for i in range(MANY))],

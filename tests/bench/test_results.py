@@ -47,11 +47,14 @@ def test_every_row_names_its_run_and_what_was_too_slow() -> None:
     assert lines[-1].endswith("1.000 over 2 of 2 models")
 
 
-@pytest.mark.parametrize("kind", ["memory", "overhead", "compile", "roofline"])
+@pytest.mark.parametrize("kind", ["memory", "loading", "overhead", "compile", "roofline"])
 def test_sections_appear_with_their_records(kind: str) -> None:
     data: dict[str, Any] = {
         "memory": {"rows": [{"label": "ours", "status": "ok", "run_bytes": 3 << 20,
                              "planned_bytes": 7, "workspace_bytes": 7}]},
+        "loading": {"rows": [{"model": "mlp", "weights_bytes": 1 << 20, "export_s": 0.25,
+                              "cold_s": 0.002, "warm_s": 0.0005, "loaded_bytes": 1 << 19,
+                              "run_bytes": 3 << 20}]},
         "overhead": {"rows": {"tvm-ffi, empty, no arguments": [0.1, 0.2], "ours": [0.5, 0.7]}},
         "compile": {"rows": [{"model": "mlp", "kind": "cold", "status": "ok", "total_s": 1.25}]},
         "roofline": {"whole": 9.0, "limits": {"gflops": 100.0, "gbytes": [[1024, 50.0]]},
@@ -62,6 +65,7 @@ def test_sections_appear_with_their_records(kind: str) -> None:
     text = page([{**record, **data[kind]}, latency("mlp", 1, ours=2.0, ort=1.0)], "")
     expected = {
         "memory": "| mlp | ours | 3.0 | planned 7 B, in the executor 7 B |",
+        "loading": "| mlp | 1 | 0.25 | 2.00 | 0.50 | 0.5 | 3.0 |",
         "overhead": "| ours | 0.50 | 0.70 | 0.40 | 0.50 |",
         "compile": "| mlp | cold | 1.25 |",
         "roofline": "| mlp | 0.02 | 0.01 | 50% | 0.01 | 50.0 | `k` 10 µs |",

@@ -1,4 +1,4 @@
-"""Artifacts that former versions wrote, down to the first: all of them load and give what they gave.
+"""Artifacts that former versions wrote, down to the first: they load, and give what they gave.
 
 The files are made by make.py, once for each version of a format.
 """
@@ -138,7 +138,7 @@ def test_a_newer_library_interface(tmp_path: Path) -> None:
         '{"format":1,"library":"x","prefix":"x","cpu_features":[],"weights_bytes":0,"functions":[]}'
     )
     names = tk.runtime.native._PROTOTYPES
-    source = f"__attribute__((section(\".kiln.meta\"), used)) const char m[] = {json.dumps(meta)};\n"
+    source = f'__attribute__((section(".kiln.meta"), used)) const char m[] = {json.dumps(meta)};\n'
     source += "".join(f"int {n}(void) {{ return 99; }}\n" for n in names)
     (tmp_path / "x.c").write_text(source)
     command = ["gcc", "-shared", "-fPIC", "-o", str(tmp_path / "x.so"), str(tmp_path / "x.c")]

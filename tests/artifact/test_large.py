@@ -1,0 +1,168 @@
+"""Five gigabytes of weights, inside the model's file and beside it: exported, loaded, run.
+
+`make large`; it takes 11 GiB of disk. `KILN_LARGE_GIB` makes it smaller.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+ROOT = Path(__file__).parents[2]
+LAYERS = 10
+BLOCK = 64  # rows of a layer that are made at once
+GIB = float(os.environ.get("KILN_LARGE_GIB", "5"))
+SIZE = int((GIB * 2**30 / 4 / LAYERS) ** 0.5) // 64 * 64
+
+COMPILE = """
+import sys
+import tensorkiln as tk
+exe = tk.compile(tk.frontend.from_onnx(sys.argv[1]))
+exe.export_library(sys.argv[2])
+"""
+RUN = """
+import sys
+import numpy as np
+import tensorkiln as tk
+lib = tk.runtime.load_module(sys.argv[1])
+y = tk.runtime.Executor(lib, tk.cpu())["main"](np.load(sys.argv[2])).numpy()
+np.save(sys.argv[3], y)
+"""
+
+
+def rows_of(layer: int) -> Iterator[np.ndarray]:
+    """The rows of a layer's weights, block by block: never all at once."""
+    for first in range(0, SIZE, BLOCK):
+        rng = np.random.default_rng([layer, first])
+        yield rng.standard_normal((BLOCK, SIZE), np.float32) * np.float32(SIZE**-0.5)
+
+
+def wanted(x: np.ndarray) -> np.ndarray:
+    value = x.astype(np.float64)
+    for layer in range(LAYERS):
+        made = np.zeros((1, SIZE))
+        for i, rows in enumerate(rows_of(layer)):
+            made += value[:, i * BLOCK : (i + 1) * BLOCK] @ rows.astype(np.float64)
+        value = np.tanh(made)
+    return value
+
+
+def graph_without_weights() -> bytes:
+    """The graph, to which weights are appended: fields of a message may come in any order."""
+    nodes, value = [], "x"
+    for layer in range(LAYERS):
+        nodes.append(helper.make_node("MatMul", [value, f"w{layer}"], [f"m{layer}"]))
+        value = "y" if layer == LAYERS - 1 else f"v{layer}"
+        nodes.append(helper.make_node("Tanh", [f"m{layer}"], [value]))
+    graph = helper.make_graph(
+        nodes, "large",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, SIZE])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, SIZE])],
+    )  # fmt: skip
+    return bytes(graph.SerializeToString())
+
+
+def weight(layer: int) -> TensorProto:
+    made = TensorProto(name=f"w{layer}", data_type=TensorProto.FLOAT)
+    made.dims.extend([SIZE, SIZE])
+    return made
+
+
+def varint(value: int) -> bytes:
+    low = bytes([value & 127 | 128 * (value > 127)])
+    return low if value < 128 else low + varint(value >> 7)
+
+
+def field(number: int, size: int) -> bytes:
+    """The head of a field of bytes."""
+    return varint(number << 3 | 2) + varint(size)
+
+
+def write_beside(folder: Path) -> None:
+    """ONNX's external data: one file for all weights."""
+    graph = graph_without_weights()
+    nbytes = 4 * SIZE * SIZE
+    with (folder / "weights.data").open("wb") as stream:
+        for layer in range(LAYERS):
+            made = weight(layer)
+            made.data_location = TensorProto.EXTERNAL
+            for key, value in (("location", "weights.data"), ("offset", str(layer * nbytes)),
+                               ("length", str(nbytes))):  # fmt: skip
+                made.external_data.add(key=key, value=value)
+            text = made.SerializeToString()
+            graph += field(5, len(text)) + text
+            for rows in rows_of(layer):
+                stream.write(rows.data)
+    (folder / "model.onnx").write_bytes(model_head() + field(7, len(graph)) + graph)
+
+
+def write_inside(folder: Path) -> None:
+    """All in one file. The protobuf library stops at two gigabytes; the format does not."""
+    graph = graph_without_weights()
+    nbytes = 4 * SIZE * SIZE
+    heads = [weight(layer).SerializeToString() + field(9, nbytes) for layer in range(LAYERS)]
+    tensors = [field(5, len(head) + nbytes) + head for head in heads]
+    size = len(graph) + sum(map(len, tensors)) + LAYERS * nbytes
+    with (folder / "model.onnx").open("wb") as stream:
+        stream.write(model_head() + field(7, size) + graph)
+        for layer in range(LAYERS):
+            stream.write(tensors[layer])
+            for rows in rows_of(layer):
+                stream.write(rows.data)
+
+
+def model_head() -> bytes:
+    model = helper.make_model(
+        helper.make_graph([], "", [], []), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    model.ClearField("graph")
+    return bytes(model.SerializeToString())
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("write", [write_beside, write_inside])
+def test_five_gigabytes(write: Callable[[Path], None], tmp_path: Path) -> None:
+    weights = 4 * LAYERS * SIZE * SIZE
+    free = shutil.disk_usage(tmp_path).free
+    if free < 2.2 * weights:
+        pytest.fail(f"{free} bytes of disk are free, {int(2.2 * weights)} are needed")
+    write(tmp_path)
+    peak = python(COMPILE, tmp_path / "model.onnx", tmp_path / "net.so")
+    assert peak < weights / 4 + (1 << 29), f"{peak} bytes of memory to export {weights}"
+    assert (tmp_path / "net.so").stat().st_size > weights
+    for name in ("model.onnx", "weights.data"):
+        (tmp_path / name).unlink(missing_ok=True)
+    x = np.random.default_rng(0).standard_normal((1, SIZE), np.float32)
+    np.save(tmp_path / "x.npy", x)
+    held = python(RUN, tmp_path / "net.so", tmp_path / "x.npy", tmp_path / "y.npy")
+    assert held < 1 << 28, f"{held} bytes of memory beside {weights} of mapped weights"
+    found = np.load(tmp_path / "y.npy")
+    assert np.allclose(found, wanted(x), rtol=1e-4, atol=1e-4)
+    print(json.dumps({"weights": weights, "export_peak": peak, "run": held}))
+    (tmp_path / "net.so").unlink()
+
+
+def python(program: str, *arguments: Path) -> int:
+    """Run a program; the most memory that it had which no file backs."""
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    peak, process = 0, subprocess.Popen(command, cwd=ROOT)
+    status = Path(f"/proc/{process.pid}/status")
+    while process.poll() is None:
+        text = status.read_text() if status.exists() else ""
+        if "RssAnon:" in text:
+            peak = max(peak, int(text.split("RssAnon:")[1].split()[0]) << 10)
+        try:
+            process.wait(0.02)
+        except subprocess.TimeoutExpired:
+            continue
+    assert process.returncode == 0
+    return peak
