@@ -32,6 +32,7 @@ from tensorkiln.schedule.lower import LowerGroups
 from tensorkiln.target import Target, cpu_target, hooks_of, require_codegen, with_host
 from tensorkiln.transform.relax.assign_layouts import AssignLayouts
 from tensorkiln.transform.relax.canonicalize import canonicalize
+from tensorkiln.transform.relax.compact_pointwise import compact_pointwise
 from tensorkiln.transform.relax.decompose_attention import DecomposeAttention
 from tensorkiln.transform.relax.eliminate_common_subexpressions import (
     eliminate_common_subexpressions,
@@ -82,6 +83,7 @@ def relax_passes(target: Target, externals: Sequence[External] = ()) -> list[Pas
         # Externals see canonical operators on row-major tensors.
         PartitionExternals(target, externals),
         DecomposeAttention(cpu),
+        compact_pointwise,
         SelectWinograd(cpu),
         SelectStrassen(cpu),
         AssignLayouts(cpu),

@@ -170,8 +170,8 @@ Param = Buffer | Var
 class PrimFunc(Scripted):
     """A tensor program. `outputs`: how many of the last buffers are written; the rest are read.
 
-    `inplace` lists read parameters whose memory may be the (single) output's: every element is
-    read before the same element is written, and never after.
+    `inplace` lists read parameters whose memory may be the (single) output's, from the same start:
+    no byte of it is read after it was written.
     `op_class` names the schedule that made it (`conv2d_direct`, `matmul_packed`, ...).
     """
 

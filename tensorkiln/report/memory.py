@@ -56,7 +56,7 @@ def memory_pictures(
 
 def _picture(f: Function, sizes: Mapping[str, int]) -> MemoryPicture:
     homes = {name: at for name, kind, at in f.attrs["homes"] if kind == "workspace"}
-    roots: dict[RVar, RVar] = {}
+    owners: dict[RVar, tuple[RVar, ...]] = {}  # of values that share memory
     calls: list[str] = []
     made: dict[RVar, int] = {}
     last: dict[RVar, int] = {}
@@ -65,8 +65,8 @@ def _picture(f: Function, sizes: Mapping[str, int]) -> MemoryPicture:
         if not isinstance(b.value, Call):
             continue
         reads = [a for a in b.value.args if isinstance(a, RVar)]
-        if b.value.op == "reshape" and reads:
-            roots[b.var] = roots.get(reads[0], reads[0])
+        if b.value.op in ("reshape", "concat") and reads:
+            owners[b.var] = tuple(v for a in reads for v in owners.get(a, (a,)))
             continue
         step = len(calls)
         callee = b.value.callee
@@ -74,7 +74,7 @@ def _picture(f: Function, sizes: Mapping[str, int]) -> MemoryPicture:
         made[b.var] = last[b.var] = step
         kernel[b.var] = calls[-1]
         for a in reads:
-            last[roots.get(a, a)] = step
+            last |= dict.fromkeys(owners.get(a, (a,)), step)
     blocks = []
     for var, start in made.items():
         if var.name not in homes:

@@ -14,7 +14,7 @@ from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.group import Group, static
 from tensorkiln.schedule.intrin.transpose import transpose_name
 from tensorkiln.schedule.movement_boxes import Box, plan_movement
-from tensorkiln.schedule.movement_program import movement_program
+from tensorkiln.schedule.movement_program import compacts, movement_program
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import is_role, made
 from tensorkiln.target import Target
@@ -35,10 +35,11 @@ def schedule_movement(group: Group, target: Target, check: bool = False) -> Sche
     boxes = _plan(group, target)
     assert boxes is not None
     s = Schedule(movement_program(group, boxes), check)
+    in_order = compacts(group, boxes)
     for box in boxes:
         forms = {"copy": _copy, "turn": _turn}
         steps = forms[box.form](s, box) if box.form in forms else ""
-        if _is_shared(box):
+        if _is_shared(box) and not in_order:
             _tasks(s, box, steps)
     if any(map(_is_shared, boxes)):
         _share(s, [name for name in s.loops() if is_role(name, "z")])

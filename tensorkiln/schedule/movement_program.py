@@ -26,6 +26,9 @@ from tensorkiln.schedule.build import loop, nest, zero_border
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.movement_boxes import Axis, Box
 
+# Elements up to which memory is worth more than a second thread: some tens of microseconds.
+_COMPACTED = 1 << 18
+
 Index = dict[Axis, Expr]
 Body = Callable[[Index], Stmt]
 
@@ -34,7 +37,20 @@ def movement_program(group: Group, boxes: Sequence[Box]) -> PrimFunc:
     """The halo, then every box."""
     move = _Movement(group)
     body = seq(move.halo(), *map(move.box, boxes))
-    return PrimFunc(group.name, group.flat_params, body, op_class="movement")
+    inplace = (0,) if compacts(group, boxes) else ()
+    return PrimFunc(group.name, group.flat_params, body, inplace=inplace, op_class="movement")
+
+
+def compacts(group: Group, boxes: Sequence[Box]) -> bool:
+    """Whether the result may lie where the only operand does: whole vectors are computed in the
+    order of memory by one thread, from elements that never lie before those written."""
+    box, params, t = boxes[0], group.function.params, group.out_type
+    if len(boxes) > 1 or len(params) != 1 or len(box.loads) != 1 or box.form != "copy":
+        return False
+    # The last vector of a row would read again what is overwritten by then.
+    whole = box.q.loads == (1,) and box.q.extent % box.lanes == 0 and not box.valid
+    ahead = all(a.out <= a.loads[0] for a in box.axes) and box.out_base <= box.bases[0]
+    return whole and ahead and not any(map(t.memory.halo, (2, 3))) and box.elements <= _COMPACTED
 
 
 class _Movement:

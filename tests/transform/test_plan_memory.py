@@ -52,52 +52,76 @@ def check_plan(mod: IRModule, **sizes: int) -> int:
     (f,) = mod.graphs
     total = _number(f.attrs.workspace_bytes, sizes)
     homes = {name: (kind, at) for name, kind, at in f.attrs.homes}
-    root: dict[RVar, Value] = {}
+    owners: dict[Value, tuple[RVar, ...]] = {}  # of values that share memory
     spans: dict[RVar, list[int]] = {}
     for i, b in enumerate(f.bindings):
         call = b.value
         assert isinstance(call, Call)
-        for a in call.args:
-            r = root.get(a, a) if isinstance(a, RVar) else a
-            if isinstance(r, RVar) and r in spans:
-                spans[r][1] = i
-        if call.op == "reshape":
-            root[b.var] = root.get(call.args[0], call.args[0])  # type: ignore[arg-type]
+        for v in (v for a in call.args for v in _owners(a, owners) if v in spans):
+            spans[v][1] = i
+        if call.op in ("reshape", "concat"):
+            owners[b.var] = tuple(v for a in call.args for v in _owners(a, owners))
         else:
             spans[b.var] = [i, i]
     for v in f.result.fields if isinstance(f.result, Tuple) else (f.result,):
-        r = root.get(v, v)  # type: ignore[arg-type]
-        assert homes[r.name][0] == "arg"  # type: ignore[union-attr]
+        (r,) = _owners(v, owners)
+        assert homes[r.name][0] == "arg"
     places = []
     for v, (start, end) in spans.items():
         kind, at = homes[v.name]
         if kind == "workspace":
-            size = v.tensor.dtype.bytes
-            for d in v.tensor.physical_shape:
-                size *= _number(d, sizes)
             lo = _number(at, sizes)
+            size = _bytes(v, sizes)
             assert lo % 64 == 0 and lo + size <= total
             places.append((v, start, end, lo, lo + size))
+    _check_concats(f, homes, owners, sizes)
     for one, other in itertools.combinations(places, 2):
         a, b = sorted((one, other), key=lambda p: p[1])
         if a[4] <= b[3] or b[4] <= a[3] or b[1] > a[2]:
             continue
-        assert b[1] == a[2] and a[3] == b[3], f"{a[0]} and {b[0]} share memory while both live"
-        assert _may_replace(mod, f, b[1], a[0], root), f"{b[0]} overwrites its operand {a[0]}"
+        assert b[1] == a[2], f"{a[0]} and {b[0]} share memory while both live"
+        assert _may_replace(mod, f, b[1], a[0], owners), f"{b[0]} overwrites its operand {a[0]}"
     return total
 
 
+def _owners(v: Value, owners: dict[Value, tuple[RVar, ...]]) -> tuple[RVar, ...]:
+    return owners.get(v, (v,) if isinstance(v, RVar) else ())
+
+
+def _bytes(v: RVar, sizes: dict[str, int]) -> int:
+    size = v.tensor.dtype.bytes
+    for d in v.tensor.physical_shape:
+        size *= _number(d, sizes)
+    return size
+
+
+def _check_concats(
+    f: Function, homes: dict[str, tuple[str, object]], owners: dict[Value, tuple[RVar, ...]],
+    sizes: dict[str, int],
+) -> None:  # fmt: skip
+    """The operands of every concatenation that is no kernel lie one behind the other."""
+    for b in f.bindings:
+        if isinstance(b.value, Call) and b.value.op == "concat":
+            at = _number(homes[owners[b.var][0].name][1], sizes)
+            for v in owners[b.var]:
+                assert homes[v.name] == ("workspace", at)
+                at += _bytes(v, sizes)
+
+
 def _may_replace(
-    mod: IRModule, f: Function, at: int, operand: RVar, root: dict[RVar, Value]
+    mod: IRModule, f: Function, at: int, operand: RVar, owners: dict[Value, tuple[RVar, ...]]
 ) -> bool:
-    """Whether the kernel of binding `at` reads `operand` only through overwritable parameters."""
+    """Whether the kernel of binding `at` reads `operand` only through an overwritable parameter
+    that begins where its result does."""
     call = f.bindings[at].value
     assert isinstance(call, Call) and isinstance(call.callee, GlobalRef)
     kernel = mod[call.callee.name]
     assert isinstance(kernel, PrimFunc)
-    reads = [k for k, a in enumerate(call.args)
-             if isinstance(a, RVar) and root.get(a, a) is operand]  # fmt: skip
-    return len(reads) == 1 and reads[0] in kernel.inplace
+    reads = [k for k, a in enumerate(call.args) if operand in _owners(a, owners)]
+    homes = {name: (kind, at) for name, kind, at in f.attrs.homes}
+    first = homes[_owners(call.args[reads[0]], owners)[0].name] if reads else None
+    same = first == homes[f.bindings[at].var.name]
+    return len(reads) == 1 and reads[0] in kernel.inplace and same
 
 
 def _chain(g: Graph, x: RVar) -> Value:

@@ -35,7 +35,7 @@ from tensorkiln.target.registers import max_rows
 from tensorkiln.transform.relax.select_strassen import PANEL_VECTORS, parts_layout
 
 # Operators that compute in whatever layout their first operand has.
-_KEEPS = ("max_pool2d", "avg_pool2d", "concat", "lrn")
+_KEEPS = ("max_pool2d", "avg_pool2d", "concat", "lrn", "slice")
 _CONVOLUTIONS = ("conv2d", "winograd_conv2d")
 # Columns of a linear panel, in vectors: 8 rows x 3 vectors, or 14 x 2, fill 32 registers. Of 16,
 # 3 x 3 run at 1.03 of 6 x 2 with AVX2; where operands are overwritten, 4 x 2 fit and 2 x 3.
@@ -295,6 +295,8 @@ class _Assign:
             return False
         if call.op == "concat" and not self._concat_in_blocks(call):
             return False
+        if call.op == "slice" and not _slices_pixels(var, call):
+            return False
         if int_value(var.type.shape[1]) is None:
             return False
         same = [a for a in call.args if isinstance(a, RVar) and self._is_blocked(a)]
@@ -374,6 +376,14 @@ class _Assign:
             to = Layout.parse(layout)
             self.packed[key] = Constant(to.pack(c.array), c.type.with_layout(to), c.name)
         return self.packed[key]
+
+
+def _slices_pixels(var: RVar, call: Call) -> bool:
+    """Whether a slice takes all images and channels."""
+    x, a = call.args[0].type, call.attrs
+    assert isinstance(x, TensorType)
+    first = all(int_value(i) == 0 for i in a.begin[:2])
+    return first and var.tensor.shape[:2] == x.shape[:2] and a.strides[:2] == (1, 1)
 
 
 def _ndim(a: Value) -> int:

@@ -4,7 +4,8 @@
 
 A group has at most one anchor (contraction, reduction, or opaque operator). Elementwise
 operators follow the anchor they read; elementwise and injective operators read once are computed
-where they are used. Row-major reshapes stay calls: they are the same memory.
+where they are used. Row-major reshapes stay calls: they are the same memory. So do concatenations
+whose operands can be computed side by side.
 
 Needs: `assign_layouts`. Every later pass sees calls of primitive functions and bare reshapes.
 
@@ -32,6 +33,7 @@ from tensorkiln.ir.relax import (
     Value,
 )
 from tensorkiln.ir.visit import extern_names
+from tensorkiln.transform.relax.adjacent_concats import adjacent_concats
 from tensorkiln.transform.relax.fuse_rule import FuseRule, decide_edges, parse_rule
 
 # Anchors whose schedules run an elementwise epilogue on each finished element.
@@ -136,7 +138,9 @@ def _own_results(f: Function) -> Function:
 
 class _Fuse:
     def __init__(self, f: Function, names: _Names, decided: dict[RVar, bool], default: bool):
-        f = _own_results(f)
+        f, self.adjacent = _own_results(f), set[RVar]()
+        if default:
+            f, self.adjacent = adjacent_concats(f, decided)
         self.f, self.names, self.decided, self.default = f, names, decided, default
         self.uses: dict[RVar, int] = {}
         for b in f.bindings:
@@ -177,7 +181,7 @@ class _Fuse:
             if not isinstance(a, RVar) or self.uses.get(a) != 1 or a not in self.group_of:
                 continue
             producer = self.group_of[a]
-            if producer.out is not a:
+            if producer.out is not a or b.var in self.adjacent:
                 continue
             usual = self.default and self._can_join(producer, b, call, pattern, group.anchor)
             if self.decided.get(a, usual) and (usual or _can_loop(producer, call, group.anchor)):
@@ -235,7 +239,8 @@ class _Fuse:
     # -- building ------------------------------------------------------------------------
 
     def _emit(self, group: _Group, bindings: list[Binding], functions: list[Function]) -> None:
-        if group.is_view and not self._result_needs_copy(group):
+        shares = group.is_view and not self._result_needs_copy(group)
+        if shares or group.out in self.adjacent:
             bindings.append(group.bindings[0])
             return
         params: dict[int, tuple[Value, RVar]] = {}

@@ -2,23 +2,24 @@
 
     y = kernel(x)    ->   attrs homes = (("y", "workspace", 0), ...), workspace_bytes = ...
 
-Row-major reshapes share their operand's memory. A kernel whose result may replace an operand that
-dies there does so. Static tensors are placed largest first at the lowest offset that is free over
-their lifetime; tensors of symbolic size reuse a dead one of provably equal size, else they follow.
-A value that only waits while memory is fullest is computed just before it is read, where that makes
-the workspace smaller: the shortcut of a residual block goes behind the block's first layers.
+Row-major reshapes share their operand's memory, and operands of a concatenation that `fuse_ops`
+left an operator lie side by side, where the result is. A kernel whose result may replace an operand
+that dies there does so, and goes behind the other readers of that operand where this makes the
+workspace smaller. A value that only waits while memory is fullest is computed just before it is
+read, where that does: the shortcut of a residual block goes behind the block's first layers.
 
 Needs: `lower_groups` (which operands a kernel may overwrite is written on it).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
 from tensorkiln.arith import prove_equal, simplify
 from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.attrs import Attrs, AttrValue
-from tensorkiln.ir.expr import Expr, IntImm, as_expr, int_value
+from tensorkiln.ir.expr import Expr, IntImm, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
     Call,
@@ -30,6 +31,8 @@ from tensorkiln.ir.relax import (
     Value,
 )
 from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.transform.relax.adjacent_concats import offsets_within
+from tensorkiln.transform.relax.storages import Part, Storage, place_storages
 
 ALIGN = 64
 
@@ -40,9 +43,9 @@ def plan_memory(mod: IRModule) -> IRModule:
 
 
 def _smallest(plan: _Plan) -> _Plan:
-    """The plan after every delay that makes it smaller."""
+    """The plan after every change of order that makes it smaller."""
     while (total := int_value(plan.total)) is not None:
-        tried = (_Plan(_delayed(plan.f, at), plan.mod) for at in plan.waiting())
+        tried = (_Plan(_moved(plan.f, at, to), plan.mod) for at, to in plan.moves())
         better = next((p for p in tried if (int_value(p.total) or 0) < total), None)
         if better is None:
             break
@@ -50,50 +53,50 @@ def _smallest(plan: _Plan) -> _Plan:
     return plan
 
 
-def _delayed(f: Function, at: int) -> Function:
-    """The function with one binding moved to just before the first that reads it."""
-    b = f.bindings[at]
-    rest = f.bindings[at + 1 :]
-    reader = next(
-        i for i, r in enumerate(rest) if isinstance(r.value, Call) and b.var in r.value.args
-    )
-    return replace(f, bindings=(*f.bindings[:at], *rest[:reader], b, *rest[reader:]))
-
-
-@dataclass(slots=True, eq=False)
-class _Storage:
-    """Memory of one or more values: live from binding `start` to binding `end`."""
-
-    size: Expr
-    start: int
-    end: int
-    offset: Expr | None = None
+def _moved(f: Function, at: int, to: int) -> Function:
+    """The function with binding `at` moved to just before binding `to`."""
+    b = f.bindings
+    if to < at:
+        return replace(f, bindings=(*b[:to], b[at], *b[to:at], *b[at + 1 :]))
+    return replace(f, bindings=(*b[:at], *b[at + 1 : to], b[at], *b[to:]))
 
 
 class _Plan:
     def __init__(self, f: Function, mod: IRModule):
         self.f, self.mod = f, mod
-        self.root: dict[RVar, Value] = {}
-        self.storage: dict[RVar, _Storage] = {}
         self.homes: dict[RVar, tuple[str, AttrValue]] = {}
+        # Values that share memory: reshapes with their operand, operands with a concatenation,
+        # from a byte of it. `owners` are the kernels' results among which a value is.
+        self.view_of: dict[RVar, Value] = {}
+        self.within: dict[RVar, tuple[RVar, int]] = {}
+        self.owners: dict[Value, tuple[RVar, ...]] = {}
+        # Where values lie that are within no other: byte `at` of a storage.
+        self.places: dict[RVar, tuple[Storage, int]] = {}
         self._find_homes()
         self._lifetimes()
-        self.total = self._place()
+        self.storages = list(dict.fromkeys(s for s, _ in self.places.values()))
+        self.total = place_storages(self.storages)
 
     def _find_homes(self) -> None:
-        """Parameters, results, and values that are views of others."""
+        """Parameters, results, and values that share the memory of others."""
         f = self.f
         for i, p in enumerate(f.params):
             self.homes[p] = ("arg", i)
         for b in f.bindings:
             call = b.value
             if isinstance(call, Call) and call.op == "reshape":
-                self.root[b.var] = self._root(call.args[0])
+                self.view_of[b.var] = self._root(call.args[0])
+                self.owners[b.var] = self._owners(call.args[0])
+            elif isinstance(call, Call) and call.op == "concat":
+                self.owners[b.var] = tuple(v for a in call.args for v in self._owners(a))
+                for a, at in zip(call.args, offsets_within(b.var.tensor, call), strict=True):
+                    assert isinstance(a, RVar)
+                    self.within[a] = (b.var, at)
             elif not (isinstance(call, Call) and isinstance(call.callee, GlobalRef)):
                 raise InternalError(f"{f.name}: {b.var} is not a kernel call or a view")
         for j, v in enumerate(_fields(f.result)):
             root = self._root(v)
-            if not isinstance(root, RVar) or root in self.homes:
+            if not isinstance(root, RVar) or root in self.homes or self._owners(root) != (root,):
                 raise InternalError(f"{f.name}: result {j} has no memory of its own")
             self.homes[root] = ("arg", len(f.params) + j)
 
@@ -101,8 +104,11 @@ class _Plan:
         """The function with the plan on it."""
         f = self.f
         homes = [(v.name, kind, at) for v, (kind, at) in self.homes.items()]
-        for v, s in self.storage.items():
-            homes.append((v.name, "workspace", _value(s.offset)))
+        for b in f.bindings:
+            if b.var not in self.homes and b.var not in self.owners:
+                storage, at = self._place(b.var)
+                assert storage.offset is not None
+                homes.append((b.var.name, "workspace", _value(simplify(storage.offset + at))))
         names = [h[0] for h in homes]
         if len(set(names)) != len(names):
             raise InternalError(f"{f.name}: two values share a name")
@@ -110,95 +116,91 @@ class _Plan:
         return replace(f, attrs=Attrs.of(**attrs))
 
     def _root(self, v: Value) -> Value:
-        return self.root.get(v, v) if isinstance(v, RVar) else v
+        return self.view_of.get(v, v) if isinstance(v, RVar) else v
+
+    def _owners(self, v: Value) -> tuple[RVar, ...]:
+        return self.owners.get(v, (v,) if isinstance(v, RVar) else ())
+
+    def _place(self, v: RVar) -> tuple[Storage, int]:
+        """Where a value lies; a storage of its own when nobody has said yet."""
+        at = 0
+        while v in self.within:
+            v, further = self.within[v]
+            at += further
+        storage, start = self.places.setdefault(v, (Storage(), 0))
+        return storage, start + at
 
     # -- lifetimes -----------------------------------------------------------------------
 
     def _lifetimes(self) -> None:
-        last: dict[Value, int] = {}
+        last: dict[RVar, int] = {}
         for i, b in enumerate(self.f.bindings):
             assert isinstance(b.value, Call)
-            for a in b.value.args:
-                if isinstance(a, RVar):
-                    last[self._root(a)] = i
+            last |= {v: i for a in b.value.args for v in self._owners(a)}
+        dying: dict[int, set[RVar]] = {}
+        for v, i in last.items():
+            dying.setdefault(i, set()).add(v)
         for i, b in enumerate(self.f.bindings):
-            if b.var in self.root or b.var in self.homes:
+            if b.var in self.owners or b.var in self.homes:
                 continue
-            call = b.value
+            call, start = b.value, i
             assert isinstance(call, Call)
-            size = _bytes(b.var.tensor)
-            reused = self._in_place(call, i, last, size)
-            if reused is not None:
-                reused.end = last.get(b.var, i)
-                self.storage[b.var] = reused
-            else:
-                self.storage[b.var] = _Storage(size, i, last.get(b.var, i))
+            replaced = self._replaced(b.var, call, dying.get(i, set()))
+            if replaced is not None:
+                self.places[b.var] = self._place(replaced)
+                start = i + 1  # until then it is the operand's
+            storage, at = self._place(b.var)
+            storage.parts.append(Part(at, _bytes(b.var.tensor), start, last.get(b.var, i)))
 
-    def _in_place(self, call: Call, i: int, last: dict[Value, int], size: Expr) -> _Storage | None:
-        """The storage of an operand that dies here and that the kernel may overwrite."""
-        assert isinstance(call.callee, GlobalRef)
-        kernel = self.mod[call.callee.name]
-        if not isinstance(kernel, PrimFunc):
-            return None  # an external's: nothing is known about the order of its accesses
-        for k in kernel.inplace:
+    def _replaced(self, var: RVar, call: Call, dying: set[RVar]) -> RVar | None:
+        """The operand that dies here and whose memory is the result's."""
+        if var in self.within:
+            return None
+        for k in self._inplace(call):
             a = self._root(call.args[k])
-            s = self.storage.get(a) if isinstance(a, RVar) else None
-            read_twice = sum(self._root(x) is a for x in call.args) > 1
-            dies = s is not None and s.end == i == last[a] and not read_twice
-            if s is not None and dies and prove_equal(s.size, size):
-                return s
+            owners = set(self._owners(a))
+            if not isinstance(a, RVar) or not owners <= dying or owners & set(self.homes):
+                continue
+            read_twice = sum(bool(owners & set(self._owners(x))) for x in call.args) > 1
+            if not read_twice and _holds(_bytes(a.tensor), _bytes(var.tensor)):
+                return a
         return None
 
-    def waiting(self) -> list[int]:
-        """Bindings of values that nothing reads before, or when, memory is fullest."""
-        storages = set(self.storage.values())
-        sizes = [(s.start, s.end, int_value(s.size) or 0) for s in storages]
-        live = [sum(n for a, e, n in sizes if a <= i <= e) for i in range(len(self.f.bindings))]
+    def _inplace(self, call: Call) -> tuple[int, ...]:
+        """Operands that the kernel may overwrite. Nothing is known about the order in which an
+        external's accesses memory."""
+        if not isinstance(call.callee, GlobalRef):
+            return ()
+        kernel = self.mod[call.callee.name]
+        return kernel.inplace if isinstance(kernel, PrimFunc) else ()
+
+    # -- order ---------------------------------------------------------------------------
+
+    def moves(self) -> Iterator[tuple[int, int]]:
+        """Bindings that might better stand just before another one: (which, before which)."""
+        parts = [p for s in self.storages for p in s.parts]
+        live = [sum(p.bytes for p in parts if p.start <= i <= p.end)
+                for i in range(len(self.f.bindings))]  # fmt: skip
         fullest = max(range(len(live)), key=live.__getitem__, default=0)
-        first: dict[Value, int] = {}
+        made: dict[Value, int] = {}
+        readers: dict[Value, list[int]] = {}
         for i, b in enumerate(self.f.bindings):
+            made[b.var] = i
             for a in b.value.args if isinstance(b.value, Call) else ():
-                first.setdefault(a, i)
-        made = [(i, b.var) for i, b in enumerate(self.f.bindings) if b.var in self.storage]
-        return [i for i, v in made if i < fullest < first.get(v, 0)]
-
-    # -- placement -----------------------------------------------------------------------
-
-    def _place(self) -> Expr:
-        storages = list(dict.fromkeys(self.storage.values()))
-        fixed = [s for s in storages if int_value(s.size) is not None]
-        fixed.sort(key=lambda s: (-(int_value(s.size) or 0), s.start))
-        placed: list[tuple[int, int, _Storage]] = []
-        end = 0
-        for s in fixed:
-            size = int_value(s.size) or 0
-            at = 0
-            for lo, hi, other in sorted(placed, key=lambda p: p[0]):
-                if other.end < s.start or s.end < other.start:
-                    continue
-                if at + size <= lo:
-                    break
-                at = max(at, hi)
-            s.offset = as_expr(at)
-            placed.append((at, at + size, s))
-            end = max(end, at + size)
-        return self._place_symbolic([s for s in storages if int_value(s.size) is None], end)
-
-    def _place_symbolic(self, storages: list[_Storage], start: int) -> Expr:
-        free_after: list[_Storage] = []
-        total: Expr = as_expr(start)
-        for s in sorted(storages, key=lambda s: s.start):
-            match = next(
-                (o for o in free_after if o.end < s.start and prove_equal(o.size, s.size)), None
-            )
-            if match is not None:
-                free_after.remove(match)
-                s.offset = match.offset
-            else:
-                s.offset = total
-                total = simplify(total + s.size)
-            free_after.append(s)
-        return total
+                readers.setdefault(a, []).append(i)
+        for i, b in enumerate(self.f.bindings):
+            call, first = b.value, readers.get(b.var, [0])[0]
+            if b.var in self.homes or b.var in self.owners or not isinstance(call, Call):
+                continue
+            if i < fullest < first:  # nothing reads it before, or when, memory is fullest
+                yield i, first
+            ready = 1 + max((made.get(a, -1) for a in call.args), default=-1)
+            for k in self._inplace(call):
+                a = call.args[k]
+                behind = 1 + max((r for r in readers[a] if r != i), default=ready - 1)
+                smaller = _bytes(a.type) != _bytes(b.var.type)  # type: ignore[arg-type]
+                if smaller and ready <= behind <= first and behind not in (i, i + 1):
+                    yield i, behind
 
 
 def _fields(v: Value) -> tuple[Value, ...]:
@@ -213,7 +215,15 @@ def _bytes(t: TensorType) -> Expr:
     return simplify((simplify(n) + (ALIGN - 1)) // ALIGN * ALIGN)
 
 
-def _value(e: Expr | None) -> AttrValue:
+def _holds(memory: Expr, size: Expr) -> bool:
+    """Whether `size` bytes fit: as far as can be told."""
+    have, want = int_value(memory), int_value(size)
+    if have is None or want is None:
+        return prove_equal(memory, size)
+    return want <= have
+
+
+def _value(e: Expr) -> AttrValue:
     """Integers as themselves, symbolic sizes as expressions."""
-    n = int_value(e) if e is not None else None
+    n = int_value(e)
     return e if n is None else n

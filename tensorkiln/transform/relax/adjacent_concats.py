@@ -1,0 +1,108 @@
+"""Concatenations that need no kernel: their operands can be computed side by side, in one piece of
+memory, where the result is.
+
+    c = concat(a, b); d = concat(a, b, e)   ->   c = concat(a, b); d = concat(c, e)
+
+The second line is how dense networks write what the first line's memory goes on to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from math import prod
+
+from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.relax import Binding, Call, Function, RVar, TensorType, Tuple, Value
+
+# Memory of values begins at whole cache lines.
+_LINE = 64
+
+
+def adjacent_concats(f: Function, never: Collection[RVar]) -> tuple[Function, set[RVar]]:
+    """The function with such concatenations as few operands as can be, and which they are; none
+    with an operand in `never`.
+
+    Each operand is computed for itself, belongs to no other of them, and takes whole cache lines of
+    the result's memory. The memory of the function's results is the caller's, so neither is one.
+    """
+    nested = _nested(f)
+    taken = _owners_of_results(f) | set(never)
+    calls = {b.var: b.value for b in nested if isinstance(b.value, Call)}
+    found: set[RVar] = set()
+    for var, call in calls.items():
+        if call.op != "concat" or var in taken:
+            continue
+        operands = [a for a in call.args if isinstance(a, RVar) and a in calls]
+        own = all(calls[a].op != "reshape" for a in operands)
+        distinct = len({*operands}) == len(call.args) and not taken & {*operands}
+        if own and distinct and _side_by_side(var.tensor, call):
+            found.add(var)
+            taken |= {*operands}
+    if not found:
+        return f, found
+    chosen = (n if n.var in found else b for n, b in zip(nested, f.bindings, strict=True))
+    return replace(f, bindings=tuple(chosen)), found
+
+
+def _nested(f: Function) -> list[Binding]:
+    """Concatenations that begin with all operands of an earlier one begin with its result."""
+    made: dict[tuple[object, ...], Value] = {}
+    bindings: list[Binding] = []
+    for b in f.bindings:
+        call = b.value
+        if isinstance(call, Call) and call.op == "concat":
+            axis, args = call.attrs.axis, call.args
+            most = next((n for n in range(len(args), 1, -1) if (axis, *args[:n]) in made), 0)
+            made.setdefault((axis, *args), b.var)
+            if 0 < most < len(args):
+                whole = (made[axis, *args[:most]], *args[most:])
+                b = Binding(b.var, replace(call, args=whole))
+        bindings.append(b)
+    return bindings
+
+
+def offsets_within(t: TensorType, call: Call) -> list[int]:
+    """The byte at which each operand of an adjacent concatenation begins."""
+    offsets, at = [], 0
+    for a in call.args:
+        offsets.append(at)
+        at += _bytes(a.type) or 0
+    assert at == _bytes(t)
+    return offsets
+
+
+def _side_by_side(t: TensorType, call: Call) -> bool:
+    """Whether the memory of the operands, end to end, is that of the result."""
+    axis, axes = call.attrs.axis % t.ndim, t.memory.axes
+    at = next(i for i, a in enumerate(axes) if a.dim == axis)
+    block = max((a.divisor for a in axes if a.dim == axis), default=1)
+    types = [a.type for a in call.args]
+    if t.memory.halo(axis) or any(int_value(d) != 1 for d in t.physical_shape[:at]):
+        return False
+    for x in types:
+        assert isinstance(x, TensorType)
+        size, extent = _bytes(x), int_value(x.shape[axis])
+        if size is None or size % _LINE or extent is None or extent % block:
+            return False
+        if x.memory != t.memory or x.dtype != t.dtype:
+            return False
+    return sum(_bytes(x) or 0 for x in types) == _bytes(t)
+
+
+def _bytes(t: object) -> int | None:
+    assert isinstance(t, TensorType)
+    extents = [int_value(d) for d in t.physical_shape]
+    known = [n for n in extents if n is not None]
+    return prod(known) * t.dtype.bytes if len(known) == len(extents) else None
+
+
+def _owners_of_results(f: Function) -> set[RVar]:
+    views = {b.var: b.value.args[0] for b in f.bindings
+             if isinstance(b.value, Call) and b.value.op == "reshape"}  # fmt: skip
+    owners: set[RVar] = set()
+    for v in f.result.fields if isinstance(f.result, Tuple) else (f.result,):
+        while isinstance(v, RVar):
+            owners.add(v)
+            v = views.get(v)  # type: ignore[assignment]
+    return owners

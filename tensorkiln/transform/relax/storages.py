@@ -1,0 +1,107 @@
+"""Where the storages of a workspace lie: values that are in use at the same time lie apart.
+
+A storage is memory whose parts belong together: the operands of a concatenation side by side, or a
+value and, in its place, the one computed from it. Each part is in use for a time of its own.
+Storages of known size are placed largest first at the lowest offset that is free; one of symbolic
+size takes the place of a dead one of provably equal size, else it follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tensorkiln.arith import prove_equal, simplify
+from tensorkiln.ir.expr import Expr, as_expr, int_value
+
+
+@dataclass(slots=True)
+class Part:
+    """`size` bytes from byte `at` of a storage, in use from binding `start` to binding `end`."""
+
+    at: int
+    size: Expr
+    start: int
+    end: int
+
+    @property
+    def bytes(self) -> int:
+        """The size, 0 when it is symbolic."""
+        return int_value(self.size) or 0
+
+
+@dataclass(slots=True, eq=False)
+class Storage:
+    """Parts that keep their distances; symbolic ones all begin at byte 0."""
+
+    parts: list[Part] = field(default_factory=list)
+    offset: Expr | None = None
+
+    @property
+    def start(self) -> int:
+        """The first binding that uses it."""
+        return min(p.start for p in self.parts)
+
+    @property
+    def end(self) -> int:
+        """The last binding that uses it."""
+        return max(p.end for p in self.parts)
+
+    @property
+    def bytes(self) -> int:
+        """From its first to its last byte."""
+        return max(p.at + p.bytes for p in self.parts)
+
+    @property
+    def symbolic(self) -> bool:
+        """Whether its size is not known."""
+        return any(int_value(p.size) is None for p in self.parts)
+
+
+def place_storages(storages: Iterable[Storage]) -> Expr:
+    """Give every storage its offset; the bytes of all together."""
+    order = list(storages)
+    fixed = [s for s in order if not s.symbolic]
+    fixed.sort(key=lambda s: (-s.bytes, s.start))
+    placed: list[tuple[int, Part]] = []
+    end = 0
+    for s in fixed:
+        at = _lowest(s, placed)
+        s.offset = as_expr(at)
+        placed += [(at + p.at, p) for p in s.parts]
+        end = max(end, at + s.bytes)
+    return _place_symbolic([s for s in order if s.symbolic], end)
+
+
+def _lowest(s: Storage, placed: list[tuple[int, Part]]) -> int:
+    """The lowest offset at which no part of `s` meets what is placed."""
+    taken = [
+        (lo - p.at - p.bytes, lo + other.bytes - p.at)  # between these, and not at them
+        for p in s.parts
+        for lo, other in placed
+        if p.start <= other.end and other.start <= p.end
+    ]
+    at = 0
+    for after, before in sorted(taken):
+        if at <= after:
+            break
+        at = max(at, before)
+    return at
+
+
+def _place_symbolic(storages: list[Storage], start: int) -> Expr:
+    free_after: list[Storage] = []
+    total: Expr = as_expr(start)
+    for s in sorted(storages, key=lambda s: s.start):
+        size = s.parts[0].size
+        match = next(
+            (o for o in free_after if o.end < s.start and prove_equal(o.parts[0].size, size)), None
+        )
+        if match is not None:
+            free_after.remove(match)
+            s.offset = match.offset
+        else:
+            s.offset = total
+            total = simplify(total + size)
+        free_after.append(s)
+    return total
