@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from bench import compile_time, loading, memory, overhead
+from bench import compile_time, convolutions, loading, memory, overhead
 from bench.report import best_peer, geometric_mean, ratio, summary_lines
 from bench.roofline import limits_line, restored, table
 from bench.store import ROOT, Record, load
@@ -39,6 +39,7 @@ def page(records: list[Record], remarks: str) -> str:
             ("Memory of a run", _memory(here)),
             ("Loading", _loading(here)),
             ("Calls", _overhead(here)),
+            ("Convolutions against the FMA peak", _convolutions(here)),
             ("Kernels against the limits of the machine", _rooflines(here)),
         ):
             if made:
@@ -116,6 +117,13 @@ def _loading(records: list[Record]) -> list[str]:
 def _overhead(records: list[Record]) -> list[str]:
     found = _kind(records, "overhead")
     return [*overhead.lines(found[-1]["rows"]), ""] if found else []
+
+
+def _convolutions(records: list[Record]) -> list[str]:
+    found = _kind(records, "convolutions")
+    made = [line for r in found for line in convolutions.lines(r["model"], r["peak"], r["rows"])]
+    head = "Operations of the direct sums, in the time that layers took (bench/convolutions.py).\n"
+    return [head, *convolutions.HEAD, *made, ""] if made else []
 
 
 def _rooflines(records: list[Record]) -> list[str]:

@@ -1,5 +1,6 @@
 /* Memory for intermediate results: one block per executor that only grows. Large blocks are
- * mapped at 2 MiB boundaries and offered to the kernel for huge pages, which saves most TLB misses. */
+ * mapped at 2 MiB boundaries and offered to the kernel for huge pages, which saves most TLB misses;
+ * what is left of the last one is taken in small pages, so that no more is taken than was asked. */
 #include "crt.h"
 #include <pthread.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 #endif
 
 #define HUGE_PAGE ((size_t)2 << 20)
+#define WHOLE_PAGES ((size_t)64 << 10) /* a multiple of every system's small pages */
 
 static int out_of_memory(int64_t bytes)
 {
@@ -19,17 +21,21 @@ static int out_of_memory(int64_t bytes)
 #if defined(HAVE_MMAP)
 static int map_block(kiln_workspace *workspace, size_t bytes)
 {
-    const size_t size = (bytes + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);
+    const size_t size = (bytes + WHOLE_PAGES - 1) & ~(WHOLE_PAGES - 1);
     const size_t mapped = size + HUGE_PAGE;
     char *block = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (block == MAP_FAILED)
         return out_of_memory((int64_t)bytes);
-    workspace->block = block;
-    workspace->mapped = mapped;
-    workspace->base = (char *)(((uintptr_t)block + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1));
+    char *base = (char *)(((uintptr_t)block + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1));
+    if (base != block)
+        munmap(block, (size_t)(base - block));
+    munmap(base + size, (size_t)(block + mapped - (base + size)));
+    workspace->block = base;
+    workspace->mapped = size;
+    workspace->base = base;
     workspace->bytes = (int64_t)size;
 #if defined(MADV_HUGEPAGE)
-    madvise(workspace->base, size, MADV_HUGEPAGE);
+    madvise(base, size & ~(HUGE_PAGE - 1), MADV_HUGEPAGE);
 #endif
     return KILN_OK;
 }

@@ -12,12 +12,15 @@ from tensorkiln.schedule.build import PARALLEL_WORK, tiles
 from tensorkiln.schedule.conv2d_program import Conv, conv2d_program
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.primitives import Schedule
-from tensorkiln.schedule.register_tile import is_role, made, sink
+from tensorkiln.schedule.register_tile import fetch_ahead, is_role, made, sink
 from tensorkiln.schedule.tile import spatial_tile
 from tensorkiln.target import Target
 
 # With fewer panels than this, an uneven number of them leaves threads waiting.
 _FEW_TASKS = 8
+# With so few tiles of pixels the time in which a panel's weights come from memory shows. Bytes that
+# are then fetched ahead: 1x1 layers of 7 x 7 pixels take 5% to 8% less time, 3x3 layers the same.
+_STREAMED, _FETCHED = 8, 16 << 10
 
 
 def supports_conv2d(call: Call, out: TensorType) -> bool:
@@ -39,6 +42,8 @@ def schedule_conv2d(group: Group, target: Target, check: bool = False) -> Schedu
     rows, cols = spatial_tile(target, c.vectors, c.height, c.width)
     _register_tiles(s, rows, cols)
     s.set_scope("part" if "part" in s.blocks() else "total", "register")
+    if -(-c.height // rows) * -(-c.width // cols) <= _STREAMED:
+        fetch_ahead(s, c.w, _FETCHED)
     _tasks(s, c, rows_are_tasks=len(tiles(c.height, rows)) == 1)
     return s
 

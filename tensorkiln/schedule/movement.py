@@ -35,11 +35,15 @@ def schedule_movement(group: Group, target: Target, check: bool = False) -> Sche
     boxes = _plan(group, target)
     assert boxes is not None
     s = Schedule(movement_program(group, boxes), check)
-    in_order = compacts(group, boxes)
+    if compacts(group, boxes):
+        s.vectorize("r")
+        s.vectorize("q")
+        s.set_scope("row", "register")
+        return s
     for box in boxes:
         forms = {"copy": _copy, "turn": _turn}
         steps = forms[box.form](s, box) if box.form in forms else ""
-        if _is_shared(box) and not in_order:
+        if _is_shared(box):
             _tasks(s, box, steps)
     if any(map(_is_shared, boxes)):
         _share(s, [name for name in s.loops() if is_role(name, "z")])

@@ -4,6 +4,10 @@ schedules.
     for i, q:                               copy: all operands lie along q, as the output does
         out[..q] = value(x[..q])
 
+    for i:                                  compact: the output lies where its operand does
+        for q: row[q] = x[..q]
+        for q: out[..q] = value(row[q])
+
     for i:                                  turn: some lie along p
         for q, p: rows[q, p] = x[..p]
         for p, q: columns[p, q] = rows[q, p]
@@ -36,21 +40,22 @@ Body = Callable[[Index], Stmt]
 def movement_program(group: Group, boxes: Sequence[Box]) -> PrimFunc:
     """The halo, then every box."""
     move = _Movement(group)
-    body = seq(move.halo(), *map(move.box, boxes))
-    inplace = (0,) if compacts(group, boxes) else ()
-    return PrimFunc(group.name, group.flat_params, body, inplace=inplace, op_class="movement")
+    inplace = compacts(group, boxes)
+    body = move.compact(boxes[0]) if inplace else seq(move.halo(), *map(move.box, boxes))
+    return PrimFunc(
+        group.name, group.flat_params, body, inplace=(0,) * inplace, op_class="movement"
+    )
 
 
 def compacts(group: Group, boxes: Sequence[Box]) -> bool:
-    """Whether the result may lie where the only operand does: whole vectors are computed in the
-    order of memory by one thread, from elements that never lie before those written."""
+    """Whether the result may lie where the only operand does: vectors are computed in the order of
+    memory by one thread, from elements that never lie before those written."""
     box, params, t = boxes[0], group.function.params, group.out_type
     if len(boxes) > 1 or len(params) != 1 or len(box.loads) != 1 or box.form != "copy":
         return False
-    # The last vector of a row would read again what is overwritten by then.
-    whole = box.q.loads == (1,) and box.q.extent % box.lanes == 0 and not box.valid
+    vector = box.q.loads == (1,) and box.q.extent == box.lanes and not box.valid
     ahead = all(a.out <= a.loads[0] for a in box.axes) and box.out_base <= box.bases[0]
-    return whole and ahead and not any(map(t.memory.halo, (2, 3))) and box.elements <= _COMPACTED
+    return vector and ahead and not any(map(t.memory.halo, (2, 3))) and box.elements <= _COMPACTED
 
 
 class _Movement:
@@ -84,6 +89,23 @@ class _Movement:
         """One loop along q, inside those of the others."""
         axes = (*box.others, box.q)
         return _nest((*_around(box), box.named("q")), axes, lambda at: self.write(box, at))
+
+    def compact(self, box: Box) -> Stmt:
+        """Vectors that are read whole before they are written."""
+
+        def vector(at: Index) -> Stmt:
+            row = self.local(box.named("row"), (box.q,))
+            read = _nest(
+                "r", (box.q,), lambda q: Store(row, (q[box.q],), self.load(box, 0, {**at, **q}))
+            )
+            write = _nest(
+                (box.named("q"),),
+                (box.q,),
+                lambda q: self.write(box, {**at, **q}, {box.loads[0]: Load(row, (q[box.q],))}),
+            )
+            return Alloc(row, seq(read, write))  # fmt: skip
+
+        return _nest(_around(box), box.others, vector)
 
     def strided(self, box: Box) -> Stmt:
         """The same; what is zero apart, as operands need not reach so far."""

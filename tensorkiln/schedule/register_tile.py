@@ -16,8 +16,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensorkiln.arith import simplify_stmt
+from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.schedule.group import static
 from tensorkiln.schedule.intrin.dot import dot_name
 from tensorkiln.schedule.primitives import Schedule
 
@@ -118,6 +120,16 @@ def steps_of_four(s: Schedule, k: str) -> None:
     s.unroll(steps)
     if extent is not None and extent % 4:
         s.unroll(rest[0])
+
+
+def fetch_ahead(s: Schedule, weights: Buffer, size: int) -> None:
+    """Fetch weights into the second-level cache some `size` bytes before a sum in steps of a few
+    terms reads them. They lie in the order in which sums read them."""
+    for name in [name for name in s.loops() if is_role(name, "c")]:
+        (*_, terms), loop = s.children(name), s.loop(name)
+        if loop.kind == "serial" and is_role(terms, "c"):
+            step = 4 * static(weights.shape[-1], "panel") * weights.dtype.bytes
+            s.prefetch(name, weights.name, max(1, size // step))
 
 
 def finished(s: Schedule) -> PrimFunc:

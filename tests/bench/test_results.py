@@ -47,7 +47,9 @@ def test_every_row_names_its_run_and_what_was_too_slow() -> None:
     assert lines[-1].endswith("1.000 over 2 of 2 models")
 
 
-@pytest.mark.parametrize("kind", ["memory", "loading", "overhead", "compile", "roofline"])
+@pytest.mark.parametrize(
+    "kind", ["memory", "loading", "overhead", "compile", "roofline", "convolutions"]
+)
 def test_sections_appear_with_their_records(kind: str) -> None:
     data: dict[str, Any] = {
         "memory": {"rows": [{"label": "ours", "status": "ok", "run_bytes": 3 << 20,
@@ -57,6 +59,8 @@ def test_sections_appear_with_their_records(kind: str) -> None:
                               "run_bytes": 3 << 20}]},
         "overhead": {"rows": {"tvm-ffi, empty, no arguments": [0.1, 0.2], "ours": [0.5, 0.7]}},
         "compile": {"rows": [{"model": "mlp", "kind": "cold", "status": "ok", "total_s": 1.25}]},
+        "convolutions": {"peak": 100.0, "rows": [{"threads": 2, "filters": [1, 3], "layers": 4,
+                                                  "flops": 1e6, "micros": 20.0}]},
         "roofline": {"whole": 9.0, "limits": {"gflops": 100.0, "gbytes": [[1024, 50.0]]},
                      "rows": [{"kernel": "k", "op_class": "loops", "calls": 1, "flops": 1e6,
                                "bytes": 10.0, "micros": 20.0, "limit": 10.0, "bound": "compute"}]},
@@ -68,6 +72,7 @@ def test_sections_appear_with_their_records(kind: str) -> None:
         "loading": "| mlp | 1 | 0.25 | 2.00 | 0.50 | 0.5 | 3.0 |",
         "overhead": "| ours | 0.50 | 0.70 | 0.40 | 0.50 |",
         "compile": "| mlp | cold | 1.25 |",
+        "convolutions": "| mlp | 1x1 and 3x3 | 4 | 2 | 1 | 0.02 | 50.0 | 25% |",
         "roofline": "| mlp | 0.02 | 0.01 | 50% | 0.01 | 50.0 | `k` 10 µs |",
     }
     assert expected[kind] in text

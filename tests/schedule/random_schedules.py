@@ -117,6 +117,11 @@ def _annotate(rng: Random, f: PrimFunc) -> Arguments | None:
     return (rng.choice(names), rng.choice(("hint", "depth")), rng.choice((1, "x", None))), {}
 
 
+def _prefetch(rng: Random, f: PrimFunc) -> Arguments | None:
+    chosen = on_loop(lambda rng: rng.choice(f.buffers).name, one_of(1, 3))
+    return chosen(rng, f)
+
+
 def a_block(rng: Random, f: PrimFunc) -> str | None:
     names = blocks(f)
     return rng.choice(names) if names else None
@@ -300,6 +305,7 @@ ACTIONS: list[tuple[str, Choose]] = [
     ("parallel", on_loop()),
     ("bind", on_loop(one_of("blockIdx.x", "threadIdx.x", "threadIdx.y"))),
     ("annotate", _annotate),
+    ("prefetch", _prefetch),
     ("fission", on_loop()),
     ("compute_at", near_user(False)),
     ("compute_at", near_user(False)),

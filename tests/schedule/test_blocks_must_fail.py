@@ -24,6 +24,7 @@ from tensorkiln.schedule.primitives import (
     reorder,
     split,
     tensorize,
+    vectorize,
 )
 from tensorkiln.script import T
 from tests.schedule import corpus as c
@@ -110,6 +111,22 @@ ROWS: list[tuple[PrimFunc, str, tuple[Any, ...], dict[str, Any], str, str]] = [
     (LATER, "decompose_reduction", ("C_1_1", "k_tail"), {}, "does not begin in", "first term"),
     (c.matmul, "set_scope", ("A", "local"), {}, "'A' is a parameter", "cache_read"),
     (c.blur_twice, "set_scope", ("t", "registers"), {}, "scope 'registers'", "mean 'register'"),
+    (
+        vectorize(c.matmul_apart, "j_1"),
+        "cache_read",
+        ("C_1", "B"),
+        {"at": "j_1"},
+        "in loop 'j_1', which is vectorized",
+        "vectorize it afterwards",
+    ),
+    (
+        vectorize(c.blur_twice, "i_1"),
+        "compute_at",
+        ("t", "i_1"),
+        {},
+        "loop 'i_1' is vectorized",
+        "vectorize it afterwards",
+    ),
     (c.blur_twice, "storage_align", ("t", 1, 8), {}, "axis=1", "from 0 to 0"),
     (c.blur_twice, "storage_align", ("t", 0, 8, 9), {}, "offset=9", "offset < factor"),
     (c.matmul, "transform_layout", ("A", "i, j -> j, i"), {}, "is a parameter", "params=True"),

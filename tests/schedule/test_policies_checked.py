@@ -101,6 +101,13 @@ def _plain(g, x):  # noqa: ANN001, ANN202
     return g.conv2d(x, rand(21, 3, 1, 1))
 
 
+def _pixels(g, x):  # noqa: ANN001, ANN202
+    """Every other pixel, which goes where all of them were."""
+    y = g.slice(g.conv2d(x, rand(48, 3, 1, 1)), begin=(0, 0, 0, 1), strides=(1, 1, 2, 2),
+                shape=(1, 48, 4, 3))  # fmt: skip
+    return g.conv2d(y, rand(16, 48, 1, 1))
+
+
 def _bytes(*shape: int) -> Constant:
     return constant(np.random.default_rng(shape).integers(-128, 128, shape).astype(np.int8))
 
@@ -184,6 +191,7 @@ CASES: dict[str, tuple[Build, tuple[int | Var, ...], str]] = {
     "argmax": (lambda g, x: g.argmax(x, axis=1), (6, 41), "loops"),
     "softmax_of_columns": (lambda g, x: g.softmax(x, axis=1), (2, 5, 40), "loops"),
     "softmax_of_columns_parallel": (lambda g, x: g.softmax(x, axis=0), (16, 512), "loops"),
+    "pixels": (_pixels, (1, 3, 7, 7), "movement"),
     "transpose": (_transpose(1, 0), (37, 53), "movement"),
     "transpose_parallel": (_transpose(1, 0), (300, 301), "movement"),
     "transpose_around": (_transpose(0, 2, 1, 3), (2, 12, 9, 64), "movement"),

@@ -14,7 +14,8 @@ import pytest
 from tensorkiln.ir.buffer import buffer
 from tensorkiln.ir.equal import structural_equal
 from tensorkiln.ir.expr import Var, const
-from tensorkiln.ir.stmt import Alloc, Block, For, If, Let, PrimFunc, Seq, Stmt, Store
+from tensorkiln.ir.stmt import Alloc, Block, For, If, Let, Prefetch, PrimFunc, Seq, Stmt, Store
+from tensorkiln.ir.text.print_tir import TirPrinter
 from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.schedule.primitives import (
     PRIMITIVES,
@@ -33,6 +34,7 @@ from tensorkiln.schedule.primitives import (
     parallel,
     parent,
     partition,
+    prefetch,
     reorder,
     replay,
     split,
@@ -243,6 +245,24 @@ def test_hints_and_threads_are_attributes() -> None:
     assert loop(f, "i").attrs["depth"] == 2 and block(f, "C_1").attrs["tag"] == "inner"
     assert not loop(annotate(f, "i", "depth"), "i").attrs
     assert loop(bind(f, "i", "threadIdx.y"), "i").attrs["thread"] == "threadIdx.y"
+
+
+def test_each_line_of_what_is_read_later_is_fetched_once() -> None:
+    @T.prim_func
+    def rows(A: T.Buffer((7, 40)), C: T.Buffer((7,))) -> None:
+        for i in range(7):
+            for j in range(40):
+                C[i] = C[i] + A[i, j]
+
+    s = Schedule(rows)
+    s.prefetch("i", "A", 2)
+    found = [t for t in walk_stmt(s.func.body) if isinstance(t, Prefetch)]
+    places = [tuple(map(TirPrinter().expr, t.indices)) for t in found]
+    assert places == [("i + 2", "0"), ("i + 2", "16"), ("i + 2", "32")]
+    assert {(t.buffer.name, t.locality, t.write) for t in found} == {("A", 2, False)}
+    inner = prefetch(split(rows, "j", 4), "j_0", "A", 3, 3)
+    (one,) = [t for t in walk_stmt(inner.body) if isinstance(t, Prefetch)]
+    assert TirPrinter().expr(one.indices[1]) == "j_0 * 4 + 12" and one.locality == 3
 
 
 # ---- traces ------------------------------------------------------------------------------------

@@ -124,6 +124,26 @@ def _may_replace(
     return len(reads) == 1 and reads[0] in kernel.inplace and same
 
 
+def _dense(g: Graph, x: Value) -> Value:
+    """Each layer reads all before it."""
+    parts = [g.relu(g.conv2d(x, rand(32, 16, 1, 1)))]
+    for k in range(4):
+        all_of_them = g.concat(*parts, axis=1) if k else parts[0]
+        channels = int_value(all_of_them.type.shape[1])
+        parts.append(g.conv2d(g.relu(all_of_them), rand(16, channels, 1, 1, seed=k)))
+    return g.mean(g.concat(*parts, axis=1), axes=(2, 3))
+
+
+def test_concatenations_are_where_their_operands_are() -> None:
+    mod = planned(graph(_dense, x=(1, 16, 10, 10)))
+    bare = [b.value.op for b in mod.graphs[0].bindings if b.value.op]  # type: ignore[union-attr]
+    assert bare == ["concat"] * 4 and not any("concat" in f.name for f in mod.prim_funcs)
+    # All channels there are in the end, and what relu makes of all but the last layer's.
+    assert check_plan(mod) == (96 + 80) * 100 * 4
+    pair = planned(graph(_dense, x=(2, 16, 10, 10)))
+    assert check_plan(pair) and any("concat" in f.name for f in pair.prim_funcs)
+
+
 def _chain(g: Graph, x: RVar) -> Value:
     for k in range(6):
         x = g.linear(x, rand(64, 64, seed=k))

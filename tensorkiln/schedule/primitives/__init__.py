@@ -22,6 +22,7 @@ from tensorkiln.schedule.primitives.navigate import (
 from tensorkiln.schedule.primitives.nests import fuse, reorder, tile
 from tensorkiln.schedule.primitives.normalise import normal
 from tensorkiln.schedule.primitives.pad_loop import pad_loop
+from tensorkiln.schedule.primitives.prefetch import prefetch
 from tensorkiln.schedule.primitives.rfactor import rfactor
 from tensorkiln.schedule.primitives.sums import compose_reduction, decompose_reduction
 from tensorkiln.schedule.primitives.table import PRIMITIVES
@@ -33,7 +34,7 @@ __all__ = [
     "bind", "block", "blockize", "blocks", "cache_read", "cache_write", "children", "compact",
     "compose_reduction", "compute_at", "compute_inline", "decompose_reduction", "fission",
     "fuse", "loop", "loops", "loops_of", "normal", "pad", "pad_loop", "parallel", "parent",
-    "partition", "peel", "reorder", "replay", "require_order", "reverse_compute_at",
+    "partition", "peel", "prefetch", "reorder", "replay", "require_order", "reverse_compute_at",
     "reverse_compute_inline", "rfactor", "set_scope", "split", "split_even", "storage_align",
     "tensorize", "tile", "transform_layout", "unroll", "vectorize",
 ]  # fmt: skip

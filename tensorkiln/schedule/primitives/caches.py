@@ -149,6 +149,10 @@ def _cut_at(place: Place, at: str | None, buf: Buffer) -> tuple[int, Stmt]:
         block = next(s.name for s in reversed(path) if isinstance(s, Block))
         raise place.fail(f"{buf.name!r} is allocated inside block {block!r}",
                          "name a block inside its allocation")  # fmt: skip
+    lanes = [s.var.name for s in path[:step] if isinstance(s, For) and s.kind == "vectorized"]
+    if lanes:
+        raise place.fail(f"the copy would be in loop {lanes[0]!r}, which is vectorized",
+                         "name a loop around that one, or vectorize it afterwards")  # fmt: skip
     return step, path[step]
 
 

@@ -115,6 +115,10 @@ def _require_movable(at: Place, b: Block, target: Place) -> None:
     """The block may go inside the loop: neither is in a block, and its buffers are there."""
     require_flat(at.path, at.what)
     require_flat(target.path, at.what)
+    lanes = [s.var.name for s in target.path if isinstance(s, For) and s.kind == "vectorized"]
+    if lanes:
+        raise at.fail(f"loop {lanes[0]!r} is vectorized",
+                      "name a loop around that one, or vectorize it afterwards")  # fmt: skip
     require_in_scope(b, at.path, target.path, at.what)
 
 

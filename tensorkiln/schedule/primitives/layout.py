@@ -9,8 +9,8 @@ from tensorkiln.arith import Bounds, prove_equal, simplify
 from tensorkiln.base.errors import nearest
 from tensorkiln.ir.buffer import SCOPES, Buffer
 from tensorkiln.ir.expr import Expr, Ramp, Var, const, int_value
-from tensorkiln.ir.stmt import Alloc, Block, BlockIter, PrimFunc, Stmt, Store, seq
-from tensorkiln.ir.visit import free_vars, map_stmt
+from tensorkiln.ir.stmt import Alloc, Block, BlockIter, For, PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.visit import free_vars, map_stmt, walk_stmt
 from tensorkiln.schedule.primitives.errors import ScheduleError
 from tensorkiln.schedule.primitives.index_map import (
     IndexMap,
@@ -18,6 +18,7 @@ from tensorkiln.schedule.primitives.index_map import (
     index_map,
     is_injective,
 )
+from tensorkiln.schedule.primitives.lanes import check_lanes
 from tensorkiln.schedule.primitives.names import fresh, taken
 from tensorkiln.schedule.primitives.normalise import keep_normal, normal
 from tensorkiln.schedule.primitives.places import (
@@ -29,6 +30,7 @@ from tensorkiln.schedule.primitives.places import (
     nest_over,
     replace_alloc,
 )
+from tensorkiln.schedule.primitives.program import open_loop
 from tensorkiln.schedule.primitives.reindex import Indices, map_accesses, refreshed, require_visible
 from tensorkiln.schedule.primitives.surgery import replace_buffers
 
@@ -144,6 +146,10 @@ def _transformed(
 
     body = map_accesses(f, f.body, buf, new, move)
     changed = replace(f, body=replace_alloc(body, buf, new))
+    for loop in [s for s in walk_stmt(changed.body) if isinstance(s, For)]:
+        if loop.kind == "vectorized":
+            at, s = open_loop(changed, loop.var.name, "transform_layout")
+            check_lanes(at, s)
     if buf in f.params:
         return replace(changed, params=tuple(new if p is buf else p for p in f.params))
     return filled(changed, new, pad) if more and pad is not None else changed

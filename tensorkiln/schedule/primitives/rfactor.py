@@ -68,6 +68,12 @@ def rfactor(f: PrimFunc, block: str, loop: str, axis: int = 0, scope: str = "loc
         raise at.fail(f"loop {loop!r} does not run over terms of the sum",
                       f"loops that do: {', '.join(names) or 'none'}")  # fmt: skip
     terms = {v for i in reduce for v in free_vars(i.value)}
+    # The block that adds up begins its sum at its first term, which must be that of the whole sum.
+    firsts = {v: const(0, v.dtype) for v in terms}
+    starts = (binary("eq", substitute(i.value, firsts), 0) for i in reduce)
+    if b.init is not None and not all(prove(e, bounds_of(f, ())) for e in starts):
+        raise at.fail(f"block {block!r} goes on with a sum that another begins",
+                      "rfactor before the loop is cut in two")  # fmt: skip
     for i in b.iters:
         # The nest that adds up would run over the elements once for each term of such a loop.
         both = [v for v in free_vars(i.value) if i.kind != "reduce" and v in terms]

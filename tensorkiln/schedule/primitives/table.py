@@ -15,6 +15,7 @@ from tensorkiln.schedule.primitives.loops import partition, peel, split, split_e
 from tensorkiln.schedule.primitives.marks import annotate, bind, parallel, unroll, vectorize
 from tensorkiln.schedule.primitives.nests import fuse, reorder, tile
 from tensorkiln.schedule.primitives.pad_loop import pad_loop
+from tensorkiln.schedule.primitives.prefetch import prefetch
 from tensorkiln.schedule.primitives.rfactor import rfactor
 from tensorkiln.schedule.primitives.sums import compose_reduction, decompose_reduction
 from tensorkiln.schedule.primitives.tensorize import blockize, tensorize
@@ -33,6 +34,7 @@ PRIMITIVES: dict[str, Callable[..., PrimFunc]] = {
     "parallel": parallel,
     "bind": bind,
     "annotate": annotate,
+    "prefetch": prefetch,
     "compute_at": compute_at,
     "reverse_compute_at": reverse_compute_at,
     "compute_inline": compute_inline,

@@ -2,10 +2,10 @@
 
     y = conv2d(x, w, strides=(2, 2))  ->  s = slice(x, strides=(1, 1, 2, 2)); y = conv2d(s, w)
 
-The shortcut of a residual block reads a quarter of what the block before it has written. Whoever
-comes first to all of x makes the slice worth it: it goes into the memory of x (`plan_memory`), of
-which three quarters are free while the block's own layers run. ResNet-50 needs 0.4 MB less for it,
-and the slice takes no longer than the sums gain from pixels that lie together.
+The shortcut of a residual block reads a quarter of what the block before it has written. The slice
+goes into the memory of x as soon as the block's first layer has read it (`plan_memory`), and three
+quarters of that are free from then on: ResNet-50 takes 4.93 MB instead of 5.34. The slice costs 1%
+of the time of the sums, which gain as much from pixels that lie together.
 
 Needs: canonical conv2d; run before `assign_layouts`.
 """
@@ -13,12 +13,17 @@ Needs: canonical conv2d; run before `assign_layouts`.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Constant, Function, RVar, TensorType
 from tensorkiln.ops import call as op_call
 from tensorkiln.ops import infer
+
+# With fewer output channels the slice takes more than a few hundredths of the time of the sums. It
+# is one thread's work, and smaller images do not decide how much memory a network takes.
+_OUTPUTS, _BYTES = 256, 2 << 20
 
 
 def compact_pointwise(mod: IRModule) -> IRModule:
@@ -53,12 +58,13 @@ def _pixels(call: Call, out: TensorType) -> Call:
 
 
 def _fits(call: Call) -> bool:
-    """Whether it is a 1x1 float32 convolution of all channels that skips pixels of an image of
-    known size."""
+    """Whether it is a 1x1 float32 convolution of all channels to many that skips pixels of a
+    large image."""
     if call.op != "conv2d" or not isinstance(call.args[1], Constant):
         return False
     x, w, a = call.args[0].type, call.args[1].type, call.attrs
     assert isinstance(x, TensorType)
     one = all(int_value(d) == 1 for d in w.shape[2:]) and not any(a.padding)
-    known = None not in [int_value(d) for d in x.shape[1:]]
-    return one and known and x.dtype.name == "float32" and a.groups == 1 and a.strides != (1, 1)
+    size = prod(int_value(d) or 0 for d in x.shape[1:]) * x.dtype.bytes
+    many = a.groups == 1 and (int_value(w.shape[0]) or 0) >= _OUTPUTS and size >= _BYTES
+    return one and many and x.dtype.name == "float32" and a.strides != (1, 1)
