@@ -206,13 +206,20 @@ class NativeLibrary:
         else:
             self.dll = _load(file.path)
             self._unload = functools.partial(_ctypes.dlclose, self.dll._handle)
+        try:
+            self._open(file, more | (_LOADER_PROTOTYPES if file.carries else {}))
+        except BaseException:
+            self._unload()  # nobody gets to see it
+            raise
+        self.run: Callable[..., int] = self.dll.kiln_executor_run
+        self.calls = FastCalls(self.dll, self.check)
+
+    def _open(self, file: LibraryFile, more: Mapping[str, tuple[Any, tuple[Any, ...]]]) -> None:
+        """Find its functions, and ask whether this processor can run it."""
         _declare(self.dll, file.path, {"kiln_abi_version": _PROTOTYPES["kiln_abi_version"]})
         self._check_version()  # another version may have other functions
-        more = more | (_LOADER_PROTOTYPES if file.carries else {})
-        _declare(self.dll, file.path, _PROTOTYPES | more)
-        self.run: Callable[..., int] = self.dll.kiln_executor_run
+        _declare(self.dll, file.path, {**_PROTOTYPES, **more})
         self.check(self.dll.kiln_open())
-        self.calls = FastCalls(self.dll, self.check)
 
     def on_close(self, function: Callable[[], object]) -> None:
         """Call `function` when the library is unloaded."""

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +87,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Picture, dict[str, A
         pytest.skip(missing)
     folder = tmp_path_factory.mktemp("resnet18")
     onnx.save(resnet18(), folder / "resnet18.onnx")
-    started = time.perf_counter()
     assert main(["explain", str(folder / "resnet18.onnx"), "-o", str(folder / "report")]) == 0
-    assert time.perf_counter() - started < 60
     page = folder / "report" / "index.html"
     assert page.stat().st_size < 15e6
     probed = folder / "probed.html"
