@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tensorkiln.base.errors import UserError, nearest
-from tensorkiln.ir.attrs import AttrValue
+from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.relax import Call, TensorType, Type, Value
 from tensorkiln.ops.broadcast import BROADCAST
 from tensorkiln.ops.dynamic import DYNAMIC
@@ -54,10 +56,14 @@ def signature(name: str) -> Signature:
     return OPS[name]
 
 
-def defaults(name: str) -> dict[str, AttrValue]:
-    """Attributes that an operator has when nobody says otherwise; none for an unknown name."""
-    op = OPS.get(name) or DYNAMIC.get(name)
-    return {k: v for k, v in op.attrs.items() if v is not REQUIRED} if op else {}
+def completed(call: Call) -> Call:
+    """The call with the defaults of attributes it leaves out; the very call when it has them all,
+    or is of no operator that is known."""
+    op = OPS.get(call.op) or DYNAMIC.get(call.op)
+    if op is None or all(k in call.attrs or v is REQUIRED for k, v in op.attrs.items()):
+        return call
+    known = {k: v for k, v in op.attrs.items() if v is not REQUIRED}
+    return replace(call, attrs=Attrs.of(**{**known, **call.attrs}))
 
 
 def call(name: str, *args: Value, span: str = "", **attrs: AttrValue) -> Call:
@@ -91,7 +97,7 @@ def infer_tensor(call: Call) -> TensorType:
     try:
         op.check_count(len(call.args))
         types = [operand_type(op, k, arg) for k, arg in enumerate(call.args)]
-        return op.infer(types, call.attrs)
+        return op.infer(types, completed(call).attrs)
     except UserError as error:
         raise located(error, call.span) from None
 

@@ -318,7 +318,7 @@ def _tell(library: NativeLibrary, made: Sequence[PythonModule]) -> None:
     """Give a library the modules that Python made of its artifacts."""
     if not made:
         return
-    dll, handle = library.dll, library.dll._handle
+    dll, handle = library.dll, library.handle
     with _lock:
         _in_use.setdefault(handle, []).append(0)
     library.on_close(lambda: _forget(handle))

@@ -203,9 +203,11 @@ class NativeLibrary:
         self.dll: Any
         if isinstance(source, Image):
             self.dll, self._unload = _Addresses(source.addresses), source.unload
+            self.handle = id(self.dll)
         else:
             self.dll = _load(file.path)
-            self._unload = functools.partial(_ctypes.dlclose, self.dll._handle)
+            self.handle = int(self.dll._handle)  # the same for a file that was loaded before
+            self._unload = functools.partial(_ctypes.dlclose, self.handle)
         try:
             self._open(file, more | (_LOADER_PROTOTYPES if file.carries else {}))
         except BaseException:

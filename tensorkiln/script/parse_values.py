@@ -321,7 +321,7 @@ class ValueParser:
         skip: tuple[str, ...] = (), **fixed: AttrValue,
     ) -> Call:  # fmt: skip
         """A call whose keywords, but for those in `skip`, are its attributes."""
-        attrs = {**(ops.defaults(callee) if isinstance(callee, str) else {}), **fixed}
+        attrs: dict[str, AttrValue] = dict(fixed)
         span = ""
         for k in node.keywords:
             if k.arg == "span":

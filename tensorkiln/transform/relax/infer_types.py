@@ -1,4 +1,4 @@
-"""Derives every type again from the operators."""
+"""Derives every type again from the operators, whose attributes it completes."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ from tensorkiln.transform.relax.graph import same_type, substitute, substitute_v
 
 
 def infer_types(mod: IRModule) -> IRModule:
-    """Check every binding's type against what its operator says, and simplify its extents.
+    """Check every binding's type against what its operator says, simplify its extents, and write
+    down the attributes that a call leaves to their defaults.
 
-    Before:  y: (N * 1, 4) = relu(x)
-    After:   y: (N, 4) = relu(x)
+    Before:  y: (N * 1, 4) = matmul(x, w)
+    After:   y: (N, 4) = matmul(x, w, transpose_a=False, transpose_b=False, wide=False)
     Needs:   nothing. InternalError `type-mismatch` names function, binding and both types.
     """
     new = tuple(_Infer(mod, f).run() if _is_open(f) else f for f in mod.functions)
@@ -54,17 +55,18 @@ def _is_open(f: AnyFunction) -> TypeGuard[Function]:
 
 
 class _Infer:
-    """One function, with its branches and closures. `by`: variables whose type was simplified."""
+    """One function, with its branches and closures. `by`: variables whose type was simplified;
+    `changed`: whether anything else is new."""
 
     def __init__(self, mod: IRModule, f: Function):
         self._mod, self._f = mod, f
         self._by: dict[RVar, Value] = {}
-        self._split = False
+        self._changed = False
         self._dims: set[Var] = {v for p in f.params for v in symbols(p.type)}
 
     def run(self) -> Function:
         body = self._body(Body(self._f.bindings, self._f.result), self._f.name)
-        if not self._by and not self._split:
+        if not self._by and not self._changed:
             return self._f
         return replace(self._f, bindings=body.bindings, result=body.result)
 
@@ -91,7 +93,7 @@ class _Infer:
             self._by[b.var] = var = RVar(var.name, wanted)
         if isinstance(bound, Call) and bound.op and _is_wider(wanted, derived):
             # What an operator gives is of its own type; the wider variable holds that.
-            self._split, own = True, RVar(var.name, derived)
+            self._changed, own = True, RVar(var.name, derived)
             return [Binding(own, bound), Binding(var, own)]
         return [b if bound is b.value and var is b.var else Binding(var, bound)]
 
@@ -108,6 +110,10 @@ class _Infer:
         if isinstance(bound, MatchCast):
             self._dims |= set(symbols(bound.type))
             return MatchCast(substitute_value(bound.value, self._by), _simplified(bound.type))
+        if isinstance(bound, Call) and bound.op:
+            full = ops.completed(bound)
+            self._changed |= full is not bound
+            return substitute(full, self._by)
         return substitute(bound, self._by)
 
     def _agree(self, declared: Type, derived: Type) -> bool:
