@@ -187,8 +187,7 @@ class Artifact:
     @property
     def name(self) -> str:
         """`codegen_id/[target_key/]file_name`, where `ArtifactSet.save` puts it."""
-        parts = (self.codegen_id, self.target_key, self.file_name)
-        return "/".join(part for part in parts if part)
+        return _path(self.codegen_id, self.target_key, self.file_name)
 
     @property
     def size(self) -> int:
@@ -286,13 +285,16 @@ class InMemoryArtifact:
     @property
     def name(self) -> str:
         """`codegen_id/[target_key/]file_name`."""
-        parts = (self.codegen_id, self.target_key, self.file_name)
-        return "/".join(part for part in parts if part)
+        return _path(self.codegen_id, self.target_key, self.file_name)
 
     @property
     def size(self) -> int:
         """It takes no bytes."""
         return 0
+
+
+def _path(*parts: str) -> str:
+    return "/".join(part for part in parts if part)
 
 
 def _check_name(text: str, what: str, *, nested: bool) -> None:
