@@ -18,6 +18,7 @@ import itertools
 import tempfile
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -137,7 +138,7 @@ def _module_of(
     return PythonModule(group, function(plain, devices), first.file_name)
 
 
-class ImportedModule:
+class ImportedModule(ABC):
     """What a loader made of a group of artifacts: functions by name."""
 
     def __init__(self, group: Group):
@@ -161,9 +162,9 @@ class ImportedModule:
         """The same as `imports`."""
         return self.imports
 
+    @abstractmethod
     def own(self, name: str) -> Callable[..., Any] | None:
         """Its own function of that name."""
-        raise NotImplementedError
 
     def names(self) -> tuple[str, ...]:
         """Names of its own functions, as far as it can tell."""

@@ -65,7 +65,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
     return 0;
 }
 """
-LIMITS = ("-timeout=600", "-rss_limit_mb=512", "-max_len=4096", "-print_final_stats=1")
+FOUND = Path(__file__).parents[2] / "build" / "found"  # inputs that ended a run stay here
+LIMITS = (
+    f"-artifact_prefix={FOUND}/",
+    "-timeout=600",
+    "-rss_limit_mb=512",
+    "-max_len=4096",
+    "-print_final_stats=1",
+)
 
 
 def fuzz_c(seconds: int, folder: Path) -> int:
@@ -166,6 +173,7 @@ def main() -> None:
     parser.add_argument("what", choices=("c", "python"))
     parser.add_argument("seconds", type=int, nargs="?", default=600)
     options = parser.parse_args()
+    FOUND.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         fuzz = fuzz_c if options.what == "c" else fuzz_python
         raise SystemExit(fuzz(options.seconds, Path(name)))
