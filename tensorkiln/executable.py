@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tensorkiln.artifact import Artifact, ArtifactSet
 from tensorkiln.artifact.metadata import KernelInfo
+from tensorkiln.artifact.sections import WEIGHTS_PAD
 from tensorkiln.artifact.tar import write_tar
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError, nearest
 from tensorkiln.codegen.host_c import required_features
@@ -29,7 +30,6 @@ from tensorkiln.link.artifacts import (
 )
 from tensorkiln.link.shared import RUNTIME_EXPORTS, Fcompile
 from tensorkiln.link.static import link_static
-from tensorkiln.link.weights_object import PAD
 from tensorkiln.target import Target, cpu_target
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _linked_in_memory(artifacts: ArtifactSet, plan: LinkPlan) -> Image:
     objects = [bytes(a.view) for a in own if a.file_name.endswith(".o")]
     objects.append(b"".join(container_object(artifacts, plan.triple)))  # if only its root
     weights = next((a.view for a in own if a.file_name == WEIGHTS), memoryview(b""))
-    memory = np.zeros(len(weights) + PAD + 64, np.uint8)
+    memory = np.zeros(len(weights) + WEIGHTS_PAD + 64, np.uint8)
     start = -memory.ctypes.data % 64
     memory[start : start + len(weights)] = np.frombuffer(weights, np.uint8)
     code = link_in_memory(

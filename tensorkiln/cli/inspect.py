@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tensorkiln.artifact import Artifact, ArtifactSet
-from tensorkiln.artifact.inspect import inspect_library
 from tensorkiln.base.errors import UserError
 from tensorkiln.cli.colour import (
     add_colour,
@@ -25,6 +24,7 @@ from tensorkiln.cli.library_report import report_text, some
 from tensorkiln.cli.tables import columns, size_text
 from tensorkiln.inspectors import Inspector, Inspectors, Subject, known_inspectors, open_subject
 from tensorkiln.inspectors.extract import extract
+from tensorkiln.inspectors.library import inspect_library
 from tensorkiln.inspectors.registry import Shown, unknown_inspector
 from tensorkiln.inspectors.subject import files_of
 

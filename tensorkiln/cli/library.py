@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tensorkiln.artifact.inspect import inspect_library
 from tensorkiln.artifact.metadata import FunctionInfo, TensorInfo
 from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.inspectors.library import inspect_library
 
 Array = npt.NDArray[Any]
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from tensorkiln.artifact.inspect import LibraryReport
 from tensorkiln.artifact.metadata import FunctionInfo
 from tensorkiln.cli.tables import columns, dims_text, size_text
+from tensorkiln.inspectors.library import LibraryReport
 
 _SHOWN = 10  # kernels listed without --all
 _TAGS = {"tag": "tag", "base_tag": "made from tag"}  # field of the target -> what to call it

@@ -12,21 +12,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorkiln.artifact import Artifact, ArtifactSet, FileContent, TextContent
+from tensorkiln.artifact import Artifact, ArtifactSet, FileContent, TextContent, sections
 from tensorkiln.artifact.artifact_set import MANIFEST, Group, in_place
-from tensorkiln.artifact.elf import Elf, elf_of
-from tensorkiln.artifact.inspect import META_SECTION
-from tensorkiln.artifact.metadata import ArtifactInfo, Metadata, constants_text
+from tensorkiln.artifact.elf import elf_of
+from tensorkiln.artifact.metadata import ArtifactInfo, constants_text
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import resolve_inside
 from tensorkiln.inspectors.archive import AR_MAGIC, ar_members, tar_members
+from tensorkiln.inspectors.library import kernels_of, library_metadata
 from tensorkiln.inspectors.llvm import BITCODE
-from tensorkiln.inspectors.objects import Function, LinkedCode, functions_of
+from tensorkiln.inspectors.objects import LinkedCode
 
-WEIGHTS_SECTION = ".kiln.weights"
-ARTIFACTS_SECTION = ".kiln.artifacts"
-_WEIGHTS_PAD = 65536  # KILN_WEIGHTS_PAD in crt.h
-_ARTIFACTS_HEAD = 64  # of that section: the container's size in 8 bytes, zeros
 _NAME_FIELDS = ("codegen_id", "loader", "file_name", "target_key")
 _MOST_FILES = 100_000
 _NOT_IN_NAMES = str.maketrans(dict.fromkeys('<>:"|?*\\', "_"))
@@ -131,7 +127,7 @@ def _stripped(path: Path) -> Iterator[Artifact]:
             continue
         elf = elf_of(content.view, str(content.path))
         data = [s for s in elf.sections if s.name.endswith("_weights_data")]
-        size = data[0].size - _WEIGHTS_PAD if data else -1
+        size = data[0].size - sections.WEIGHTS_PAD if data else -1
         if size >= 0:
             weights = FileContent(content.path, data[0].offset, size)
             yield Artifact("host", "native", "weights.bin", weights)
@@ -195,16 +191,16 @@ def _tar(path: Path) -> ArtifactSet:
 
 def _elf(path: Path, itself: Artifact) -> Subject:
     elf = elf_of(itself.view, str(path))
-    section = elf.section(META_SECTION)
+    section = elf.section(sections.METADATA)
     if elf.relocatable or section is None:
         return Subject(str(path), "file", ArtifactSet((itself,)), itself)
+    metadata = library_metadata(elf)
     raw = bytes(elf.content(section)).rstrip(b"\0")
-    metadata = Metadata.from_bytes(raw, f"{path}:{META_SECTION}")
     found = [Artifact("host", "native", "metadata.json", raw)]
     if metadata.weights_bytes:
-        weights = elf.section(WEIGHTS_SECTION)
+        weights = elf.section(sections.WEIGHTS)
         if weights is None or weights.size < metadata.weights_bytes or metadata.weights_bytes < 0:
-            message = f"section {WEIGHTS_SECTION} does not hold {metadata.weights_bytes} bytes"
+            message = f"section {sections.WEIGHTS} does not hold {metadata.weights_bytes} bytes"
             raise UserError(message, code="bad-library", where=str(path))
         data = FileContent(path, weights.offset, metadata.weights_bytes)
         found.append(Artifact("host", "native", "weights.bin", data))
@@ -212,42 +208,17 @@ def _elf(path: Path, itself: Artifact) -> Subject:
             text = TextContent(lambda: constants_text(metadata.constants))
             found.append(Artifact("host", "text", "weights.json", text))
     makers = {a.file_name.rpartition(".")[0]: a.codegen_id for a in metadata.artifacts}
-    for symbol, functions in _kernels(functions_of(elf), metadata).items():
+    for symbol, functions in kernels_of(elf, metadata).items():
         code = LinkedCode(elf, functions)
         found.append(Artifact(makers.get(symbol, "code"), "native", f"{symbol}.code", code))
-    carried = _carried(elf)
+    rides = elf.section(sections.ARTIFACTS)
+    carried = ArtifactSet()
+    if rides is not None:
+        where = f"{path}:{sections.ARTIFACTS}"
+        carried = sections.carried_artifacts(elf.content(rides), where)
     artifacts = ArtifactSet((*found, *carried), carried.imports)
     absent = _absent(metadata.artifacts, files_of(artifacts))
     return Subject(str(path), "library", artifacts, itself, absent)
-
-
-def _carried(elf: Elf) -> ArtifactSet:
-    """The artifacts for loaders that ride in the library, as the container in it says."""
-    section = elf.section(ARTIFACTS_SECTION)
-    if section is None:
-        return ArtifactSet()
-    data = elf.content(section)
-    size = int.from_bytes(data[:8], "little")
-    if size > len(data) - _ARTIFACTS_HEAD:
-        message = f"section {ARTIFACTS_SECTION} does not hold {size} bytes"
-        raise UserError(message, code="bad-library", where=elf.where)
-    try:
-        return ArtifactSet.from_bytes(data[_ARTIFACTS_HEAD : _ARTIFACTS_HEAD + size])
-    except UserError as error:
-        where = f"{elf.where}:{ARTIFACTS_SECTION}"
-        raise UserError(error.message, code=error.code, where=where) from None
-
-
-def _kernels(functions: Iterable[Function], metadata: Metadata) -> dict[str, list[Function]]:
-    """The functions of each kernel, `name.body0` and the like included. A stripped library
-    does not say where its kernels are."""
-    found: dict[str, list[Function]] = {}
-    known = {kernel.symbol for kernel in metadata.kernels}
-    for f in functions:
-        kernel = f.name.partition(".")[0]
-        if kernel in known:
-            found.setdefault(kernel, []).append(f)
-    return found
 
 
 def _absent(infos: Iterable[ArtifactInfo], artifacts: Iterable[Artifact]) -> tuple[Absent, ...]:

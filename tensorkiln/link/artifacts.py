@@ -17,6 +17,7 @@ from typing import Any
 
 from tensorkiln.artifact import Artifact, ArtifactSet, Content, Group, InMemoryArtifact
 from tensorkiln.artifact.artifact import content_size
+from tensorkiln.artifact.sections import ARTIFACTS, ARTIFACTS_HEAD
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.json_text import parse_json
 from tensorkiln.link.elf_object import ALLOC, PROGBITS, DataSection, object_chunks
@@ -35,7 +36,7 @@ LOADER_EXPORTS = (
     "kiln_set_last_error",
     "kiln_set_module",
 )
-_SECTION, _SYMBOL = ".kiln.artifacts", "kiln_container_data"
+_SYMBOL = "kiln_container_data"
 _VERSION = 1
 
 
@@ -207,9 +208,9 @@ def source_name(a: Artifact) -> str:
 
 
 def container_object(artifacts: ArtifactSet, triple: str) -> Iterator[bytes | memoryview]:
-    """The object that holds the container: its size in the first 64 bytes, then itself."""
+    """The object that holds the container: its size in the head, then itself."""
     body = b"".join(artifacts.to_chunks(leave_out=STAYS, in_memory=True))
-    content = [len(body).to_bytes(8, "little"), bytes(56), body]
-    size = 64 + len(body)
-    section = DataSection(_SECTION, PROGBITS, ALLOC, 64, size, content)
+    content = [len(body).to_bytes(ARTIFACTS_HEAD, "little"), body]
+    size = ARTIFACTS_HEAD + len(body)
+    section = DataSection(ARTIFACTS, PROGBITS, ALLOC, 64, size, content)
     return object_chunks(linux_arch(triple), [section], _SYMBOL, 0, size)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorkiln.artifact.artifact import Content, content_size, write_at, write_content
+from tensorkiln.artifact.sections import WEIGHTS_PAD
 from tensorkiln.base.cache import key_of, user_cache
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import atomic_path
@@ -30,7 +31,6 @@ from tensorkiln.link.toolchain import (
     linux_arch,
     tool_error,
 )
-from tensorkiln.link.weights_object import PAD
 from tensorkiln.link.weights_segment import place_weights, placeholder
 
 _NEARLY_FULL = 1 << 20  # a tool that dies with less than this left died of it: some just abort
@@ -193,7 +193,7 @@ def _write(path: Path, code: bytes, weights: Content | None) -> None:
             write_at(stream.fileno(), memoryview(code), 0)
             return
         placed = place_weights(code, content_size(weights))
-        end = placed.start + content_size(weights) + PAD
+        end = placed.start + content_size(weights) + WEIGHTS_PAD
         stream.truncate(end)
         write_at(stream.fileno(), memoryview(placed.head), 0)
         write_content(weights, stream.fileno(), placed.start)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tensorkiln.artifact.artifact import Content, content_chunks, content_size
+from tensorkiln.artifact.sections import WEIGHTS_PAD
 from tensorkiln.link.elf_object import (
     ALLOC,
     PROGBITS,
@@ -19,14 +20,13 @@ from tensorkiln.link.elf_object import (
     object_chunks,
 )
 
-PAD = 65536  # KILN_WEIGHTS_PAD in crt.h
 _LARGE = 1_900_000_000
 _PAGE = 4096
 
 
 def write_weights_object(path: Path, weights: Content, arch: str, symbol: str) -> None:
     """Write the object to `path`, streaming; `symbol` is the pointer's name."""
-    size = content_size(weights) + PAD
+    size = content_size(weights) + WEIGHTS_PAD
     large = arch == "x86_64" and size > _LARGE
     data = DataSection(
         f"{'.lrodata' if large else '.rodata'}.{symbol}",
@@ -34,7 +34,7 @@ def write_weights_object(path: Path, weights: Content, arch: str, symbol: str) -
         ALLOC | (X86_LARGE if large else 0),
         _PAGE,
         size,
-        (part for parts in (content_chunks(weights), [bytes(PAD)]) for part in parts),
+        (part for parts in (content_chunks(weights), [bytes(WEIGHTS_PAD)]) for part in parts),
     )
     pointer = DataSection(
         ".data.rel.ro", PROGBITS, ALLOC | WRITE, 8, 8, [bytes(8)], ((0, "absolute", 0),)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from tensorkiln.artifact.sections import WEIGHTS, WEIGHTS_PAD
 from tensorkiln.base.errors import InternalError
 from tensorkiln.link.elf_object import (
     ALLOC,
@@ -24,9 +25,7 @@ from tensorkiln.link.elf_object import (
     object_chunks,
     section_header,
 )
-from tensorkiln.link.weights_object import PAD
 
-SECTION_NAME = ".kiln.weights"
 _OWNER = b"tensorkiln\0\0"  # of the note: 11 bytes, padded to a multiple of 4
 HUGE_PAGE = 2 << 20
 _NOTE_HEAD = struct.pack("<III", 11, 8, 1) + _OWNER
@@ -74,13 +73,13 @@ def place_weights(linked: bytes, size: int) -> Placed:
     start = _up(len(out), page)
     address = _up(max(row[3] + row[6] for row in loads), page)
     _point(out, rows, note, address)
-    row = (_LOAD, _READ, start, address, address, size + PAD, size + PAD, page)
+    row = (_LOAD, _READ, start, address, address, size + WEIGHTS_PAD, size + WEIGHTS_PAD, page)
     # Loaders expect segments in the order of their addresses.
     rows.remove(note)
     rows.insert(rows.index(loads[-1]) + 1, row)
     for i, each in enumerate(rows):
         _PROGRAM.pack_into(out, table + i * _PROGRAM.size, *each)
-    tail = _sections(out, start, address, size + PAD)
+    tail = _sections(out, start, address, size + WEIGHTS_PAD)
     return Placed(bytes(out), start, tail)
 
 
@@ -141,7 +140,7 @@ def _sections(out: bytearray, start: int, address: int, size: int) -> bytes:
     rows = [list(SECTION.unpack_from(out, table + i * SECTION.size)) for i in range(count)]
     strings = bytes(out[rows[names][4] : rows[names][4] + rows[names][5]])
     name = len(strings)
-    strings += SECTION_NAME.encode() + b"\0"
+    strings += WEIGHTS.encode() + b"\0"
     strings += bytes(-len(strings) % 8)
     rows[names][4:6] = start + size, len(strings)
     more = section_header(name, PROGBITS, ALLOC, start, size, address=address, align=4096)

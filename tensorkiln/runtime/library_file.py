@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from tensorkiln.artifact import ArtifactSet, FileContent
+from tensorkiln.artifact.sections import ARTIFACTS, METADATA, carried_artifacts
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.json_text import MAX_BYTES, parse_json
 
-_SECTION = b".kiln.meta"
-_ARTIFACTS = b".kiln.artifacts"
-_ARTIFACTS_HEAD = 64  # the container's size, and zeros
+_METADATA, _ARTIFACTS = METADATA.encode(), ARTIFACTS.encode()
 _MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64", 40: "arm", 3: "i386"}
 _MAX_SECTIONS = 4096
 METADATA_VERSION = 1
@@ -42,13 +41,7 @@ class LibraryFile:
         if self.container is None:
             return ArtifactSet()
         view = FileContent(self.path, *self.container).view
-        size = int.from_bytes(view[:8], "little")
-        try:
-            if size > len(view) - _ARTIFACTS_HEAD or any(view[8:_ARTIFACTS_HEAD]):
-                raise UserError("the artifacts it carries are cut off", code="bad-container")
-            return ArtifactSet.from_bytes(view[_ARTIFACTS_HEAD : _ARTIFACTS_HEAD + size])
-        except UserError as error:
-            raise UserError(error.message, code=error.code, where=str(self.path)) from None
+        return carried_artifacts(view, str(self.path))
 
 
 def _damaged(path: Path, what: str) -> UserError:
@@ -68,7 +61,7 @@ def _sections(path: Path, raw: mmap.mmap) -> dict[bytes, tuple[int, int]]:
     start, found = rows[names][4], dict[bytes, tuple[int, int]]()
     for name, kind, _flags, _address, offset, size in rows:
         at = start + name
-        for wanted in (_SECTION, _ARTIFACTS):
+        for wanted in (_METADATA, _ARTIFACTS):
             if kind != 8 and raw[at : at + len(wanted) + 1] == wanted + b"\0":
                 if offset + size > len(raw):
                     raise _damaged(path, f"its section {wanted.decode()} is cut off")
@@ -77,9 +70,9 @@ def _sections(path: Path, raw: mmap.mmap) -> dict[bytes, tuple[int, int]]:
 
 
 def _metadata_bytes(path: Path, raw: mmap.mmap, sections: Mapping[bytes, tuple[int, int]]) -> bytes:
-    if _SECTION not in sections:
+    if _METADATA not in sections:
         raise _damaged(path, "it has no section .kiln.meta")
-    offset, size = sections[_SECTION]
+    offset, size = sections[_METADATA]
     return raw[offset : offset + min(size, MAX_BYTES + 1)].rstrip(b"\0")
 
 

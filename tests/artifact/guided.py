@@ -105,9 +105,9 @@ def fuzz_python(seconds: int, folder: Path) -> int:
         return 2
     with atheris.instrument_imports(include=["tensorkiln.artifact", "tensorkiln.runtime"]):
         from tensorkiln.artifact import ArtifactSet
-        from tensorkiln.artifact.inspect import inspect_library
         from tensorkiln.artifact.metadata import Metadata
         from tensorkiln.base.errors import UserError
+        from tensorkiln.inspectors.library import inspect_library
         from tensorkiln.link.artifacts import LinkPlan
         from tensorkiln.runtime.library_file import read_library_file
         from tensorkiln.runtime.native import functions_of

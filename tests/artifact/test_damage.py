@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from tensorkiln.artifact import Artifact, ArtifactSet, container
-from tensorkiln.artifact.inspect import inspect_library
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.json_text import MAX_VALUES
+from tensorkiln.inspectors.library import inspect_library
 from tensorkiln.link.artifacts import LinkPlan
 from tensorkiln.runtime.library_file import read_library_file
 from tensorkiln.runtime.native import functions_of

@@ -10,7 +10,6 @@ import pytest
 
 from tensorkiln.artifact import Artifact
 from tensorkiln.artifact.elf import read_elf
-from tensorkiln.artifact.inspect import inspect_library
 from tensorkiln.artifact.metadata import (
     FunctionInfo,
     KernelInfo,
@@ -20,6 +19,7 @@ from tensorkiln.artifact.metadata import (
     artifact_infos,
 )
 from tensorkiln.base.errors import UserError
+from tensorkiln.inspectors.library import inspect_library
 
 METADATA = Metadata(
     library="net",

@@ -13,10 +13,10 @@ import pytest
 
 import tensorkiln
 from tensorkiln.artifact import Artifact, ArtifactSet
-from tensorkiln.artifact.inspect import KernelSize, LibraryReport
 from tensorkiln.artifact.metadata import FunctionInfo, KernelInfo, Metadata, TensorInfo
 from tensorkiln.base.errors import Issue
 from tensorkiln.inspectors import Subject, open_subject
+from tensorkiln.inspectors.library import KernelSize, LibraryReport
 from tensorkiln.target import Target
 
 MAIN = FunctionInfo(

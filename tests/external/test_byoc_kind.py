@@ -11,8 +11,8 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.artifact import Artifact
-from tensorkiln.artifact.inspect import inspect_library
 from tensorkiln.external import External, ExternalDependency, symbols
+from tensorkiln.inspectors.library import inspect_library
 from tensorkiln.ir.expr import Var, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Function, TensorType, tensor

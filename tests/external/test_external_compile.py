@@ -13,10 +13,10 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.artifact import Artifact
-from tensorkiln.artifact.inspect import inspect_library
 from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.external import External, ExternalDependency
 from tensorkiln.external.c_reference import C_REFERENCE
+from tensorkiln.inspectors.library import inspect_library
 from tensorkiln.ir.equal import first_difference
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule

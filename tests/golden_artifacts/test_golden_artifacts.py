@@ -19,8 +19,8 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.artifact import ArtifactSet
-from tensorkiln.artifact.inspect import inspect_library
 from tensorkiln.base.errors import UserError
+from tensorkiln.inspectors.library import inspect_library
 from tests.golden_artifacts.make import HERE, listing
 
 VERSIONS = sorted(int(p.stem.partition("-")[2]) for p in HERE.glob("recorded-*.json"))

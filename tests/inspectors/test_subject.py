@@ -21,11 +21,11 @@ import pytest
 import tensorkiln as tk
 from examples.make_mlp import make_mlp
 from tensorkiln.artifact import Artifact, ArtifactSet, InMemoryArtifact
-from tensorkiln.artifact.inspect import inspect_library
 from tensorkiln.base.errors import UserError
 from tensorkiln.cli.demo_model import resnet18
 from tensorkiln.inspectors import Inspectors, Subject, known_inspectors, open_subject
 from tensorkiln.inspectors.builtin import builtin_inspectors
+from tensorkiln.inspectors.library import inspect_library
 from tensorkiln.inspectors.objects import functions_in
 from tensorkiln.inspectors.registry import make_inspector, text_of
 from tensorkiln.inspectors.weights import Weights
@@ -261,8 +261,8 @@ def test_artifacts_for_loaders_ride_in_a_library(tmp_path: Path) -> None:
     assert names(subject) == ["host/metadata.json", "npu/fpga0/stream.bin", "npu/t.json"]
     assert subject.artifacts["stream.bin"] == carried["stream.bin"]
     assert subject.artifacts.imports == carried.imports != ()
-    for bad, code in ((section[:-1] + b"?", "bad-container"), (b"\xff" * 80, "bad-library"),
-                      (b"", "bad-library")):  # fmt: skip
+    for bad, code in ((section[:-1] + b"?", "bad-container"), (b"\xff" * 80, "bad-container"),
+                      (b"", "bad-container")):  # fmt: skip
         path = library_with(sections | {".kiln.artifacts": bad or b"1"}, tmp_path)
         with pytest.raises(UserError) as caught:
             open_subject(path)

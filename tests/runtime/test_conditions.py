@@ -17,9 +17,9 @@ onnx = pytest.importorskip("onnx", reason="onnx is not installed: no model can b
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 import tensorkiln as tk  # noqa: E402
-from tensorkiln.artifact.inspect import inspect_library  # noqa: E402
 from tensorkiln.base.errors import UserError  # noqa: E402
 from tensorkiln.cli.inspect import report_text  # noqa: E402
+from tensorkiln.inspectors.library import inspect_library  # noqa: E402
 from tensorkiln.ir.text.printer import constant_table, print_module  # noqa: E402
 from tensorkiln.runtime import Executor, load_module  # noqa: E402
 from tensorkiln.script import from_source  # noqa: E402

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import tensorkiln as tk
-from tensorkiln.artifact.inspect import inspect_library
 from tensorkiln.cli.demo_model import resnet18
 from tensorkiln.cli.inspect import report_text
+from tensorkiln.inspectors.library import inspect_library
 from tensorkiln.target import Target
 
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -1,20 +1,20 @@
-"""Looking into an exported library without loading any of its code."""
+"""What a compiled library says about itself, read from its file: none of its code is loaded."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from tensorkiln.artifact import sections
 from tensorkiln.artifact.elf import Elf, read_elf
 from tensorkiln.artifact.metadata import Metadata
 from tensorkiln.base.errors import UserError
-
-META_SECTION = ".kiln.meta"
+from tensorkiln.inspectors.objects import Function, functions_of
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSize:
-    """A kernel and the bytes of its code."""
+    """A kernel and the bytes of its code; 0 in a library without symbols."""
 
     symbol: str
     code_bytes: int
@@ -57,7 +57,11 @@ def inspect_library(path: str | Path) -> LibraryReport:
     """Read an exported library. UserError when it is none of ours, truncated or malformed."""
     elf = read_elf(path)
     metadata = library_metadata(elf)
-    kernels = _kernel_sizes(elf, metadata)
+    code_of = kernels_of(elf, metadata)
+    kernels = tuple(
+        KernelSize(k.symbol, sum(f.size for f in code_of.get(k.symbol, ())))
+        for k in metadata.kernels
+    )
     code = sum(s.size for s in elf.sections if s.name.startswith(".text"))
     kernel_code = sum(kernel.code_bytes for kernel in kernels)
     exports = sorted(
@@ -81,25 +85,25 @@ def inspect_library(path: str | Path) -> LibraryReport:
 
 
 def library_metadata(elf: Elf) -> Metadata:
-    """The metadata section of a library, parsed."""
-    section = elf.section(META_SECTION)
+    """The metadata of a library, parsed. UserError where there is none (`bad-library`), or none
+    that can be read (`bad-metadata`)."""
+    section = elf.section(sections.METADATA)
     if section is None:
         raise UserError(
-            f"no {META_SECTION} section: not a library made by kiln",
+            f"no {sections.METADATA} section: not a library made by kiln",
             code="bad-library",
             where=elf.where,
         )
-    return Metadata.from_bytes(elf.content(section), f"{elf.where}:{META_SECTION}")
+    return Metadata.from_bytes(elf.content(section), f"{elf.where}:{sections.METADATA}")
 
 
-def _kernel_sizes(elf: Elf, metadata: Metadata) -> tuple[KernelSize, ...]:
-    """Code bytes of each kernel, its parallel bodies (`name.body0`, ...) included, in call order.
-
-    A stripped library has them all as zero.
-    """
-    sizes: dict[str, int] = {}
-    for s in elf.symbols():
-        if s.is_function and s.is_defined:
-            kernel = s.name.partition(".")[0]
-            sizes[kernel] = sizes.get(kernel, 0) + s.size
-    return tuple(KernelSize(k.symbol, sizes.get(k.symbol, 0)) for k in metadata.kernels)
+def kernels_of(elf: Elf, metadata: Metadata) -> dict[str, list[Function]]:
+    """The functions of each kernel, its parallel bodies (`name.body0` and the like) included, by
+    address. A stripped library does not say where its kernels are."""
+    known = {kernel.symbol for kernel in metadata.kernels}
+    found: dict[str, list[Function]] = {}
+    for f in functions_of(elf):
+        kernel = f.name.partition(".")[0]
+        if kernel in known:
+            found.setdefault(kernel, []).append(f)
+    return found

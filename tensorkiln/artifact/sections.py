@@ -1,0 +1,24 @@
+"""Where a compiled library keeps what is not code (docs/formats/library.md)."""
+
+from __future__ import annotations
+
+from tensorkiln.artifact.artifact_set import ArtifactSet
+from tensorkiln.base.errors import UserError
+
+METADATA = ".kiln.meta"  # JSON, and zeros
+WEIGHTS = ".kiln.weights"
+WEIGHTS_PAD = 65536  # zeros behind the weights: KILN_WEIGHTS_PAD in crt.h
+ARTIFACTS = ".kiln.artifacts"
+ARTIFACTS_HEAD = 64  # bytes before the container: its size in 8, zeros
+
+
+def carried_artifacts(section: memoryview, where: str) -> ArtifactSet:
+    """The artifacts in the bytes of section `ARTIFACTS`, as views of them. Raises UserError
+    (`bad-container` and what a container may have wrong)."""
+    size = int.from_bytes(section[:8], "little")
+    try:
+        if size > len(section) - ARTIFACTS_HEAD or any(section[8:ARTIFACTS_HEAD]):
+            raise UserError("the artifacts it carries are cut off", code="bad-container")
+        return ArtifactSet.from_bytes(section[ARTIFACTS_HEAD : ARTIFACTS_HEAD + size])
+    except UserError as error:
+        raise UserError(error.message, code=error.code, where=where) from None
