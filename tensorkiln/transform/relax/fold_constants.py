@@ -115,12 +115,13 @@ def _numbers(attrs: Attrs) -> Attrs | None:
 
 def _evaluate(op: str, args: list[Constant], attrs: Attrs, type_: TensorType) -> Constant:
     arrays = [a.array for a in args]
-    name = args[0].name if len(args) == 1 and op in ("reshape", "transpose") else ""
+    # A folded bias is still somebody's: tables of weights show the first name that went into it.
+    name = next((a.name for a in args if a.name), "")
     if op == "transpose":
         return Constant(arrays[0].transpose(attrs.axes), type_, name)
     if op == "broadcast_to":
         # A view without memory of its own: it is only read to fold something else, or small.
-        return Constant(np.broadcast_to(arrays[0], attrs.shape), type_)
+        return Constant(np.broadcast_to(arrays[0], attrs.shape), type_, name)
     with np.errstate(all="ignore"):
         array = np.asarray(ops.get(op).numpy(arrays, attrs))
     return Constant(array.astype(type_.dtype.name, copy=False), type_, name)

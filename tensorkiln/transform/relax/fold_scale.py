@@ -61,8 +61,11 @@ def _rounded(array: np.ndarray, like: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array.astype(like.dtype))
 
 
-def _affine(m: Match, scale: np.ndarray | None, shift: np.ndarray | None) -> Value | None:
-    """The layer `y` with its output times `scale` plus `shift` (float64 vectors)."""
+def _affine(
+    m: Match, scale: np.ndarray | None, shift: np.ndarray | None, name: str = ""
+) -> Value | None:
+    """The layer `y` with its output times `scale` plus `shift` (float64 vectors); a layer without
+    a bias gets one called `name`."""
     layer = m.producer("y")
     x, *rest = layer.args
     constants = [c for c in rest if isinstance(c, Constant) and c.type.layout is None]
@@ -79,8 +82,7 @@ def _affine(m: Match, scale: np.ndarray | None, shift: np.ndarray | None) -> Val
         b = b + shift
     args: list[Value] = [x, weights]
     if bias or shift is not None:
-        name = bias[0].name if bias else ""
-        args.append(constant(_rounded(b, w.array), name))
+        args.append(constant(_rounded(b, w.array), bias[0].name if bias else name))
     return m.emit(layer.op, *args, span=layer.span, **layer.attrs)
 
 
@@ -106,7 +108,7 @@ def _over(m: Match) -> Value | None:
 
 def _plus(m: Match) -> Value | None:
     t = _vector(m)
-    return None if t is None else _affine(m, None, t)
+    return None if t is None else _affine(m, None, t, m.constant("C").name)
 
 
 def _normed(m: Match) -> Value | None:
@@ -114,7 +116,7 @@ def _normed(m: Match) -> Value | None:
     if not m.once("y") or _channel_axis(m.producer("y"), m.type.ndim) != 1:
         return None
     s, t = _norm_vectors(m)
-    return _affine(m, s, t)
+    return _affine(m, s, t, m.constant("B").name)
 
 
 # --- into the batch norm before ------------------------------------------------------------------
@@ -193,7 +195,10 @@ def _split_norm(m: Match) -> Value:
     """batch_norm(x) -> x*s + t"""
     s, t = _norm_vectors(m)
     shape = (-1, *(1 for _ in range(m.type.ndim - 2)))
-    scale, shift = (constant(_rounded(v, m.array("G")).reshape(shape)) for v in (s, t))
+    scale, shift = (
+        constant(_rounded(v, m.array("G")).reshape(shape), m.constant(n).name)
+        for n, v in (("G", s), ("B", t))
+    )
     return m.emit("add", m.emit("mul", m["x"], scale), shift)
 
 
