@@ -91,16 +91,19 @@ def export_library(
 
 
 def load_artifacts(
-    artifacts: ArtifactSet, devices: Device | Sequence[Device] | None = None
+    artifacts: ArtifactSet,
+    devices: Device | Sequence[Device] | None = None,
+    library: Module | None = None,
 ) -> Module:
     """Load the artifacts of a compile in this process, the way an exported library is loaded.
 
-    `runtime/load.py` is the road, step by step. UserErrors are those of `export_library` and
-    `load_module`.
+    Artifacts without native code, such as another program for a device, serve `library`. The road
+    is `runtime/load.py`, step by step. UserErrors are those of `export_library` and `load_module`,
+    and `no-library`.
     """
     from tensorkiln.runtime import load
 
-    return load.load_artifacts(artifacts, devices, link=_link_here)
+    return load.load_artifacts(artifacts, devices, link=_link_here, library=library)
 
 
 def _link_here(
@@ -201,10 +204,14 @@ class Executable:
         fcompile: Fcompile | str | None = None,
         devices: Device | Sequence[Device] | None = None,
     ) -> Module:
-        """Link into a temporary library and load it: the very road an exported one takes."""
+        """Link into a temporary library and load it: the very road an exported one takes.
+
+        Once: later calls give the same Module, unless they name a compiler or devices.
+        """
         from tensorkiln.runtime import load
 
-        if self._loaded is None or self._loaded.library.closed:
+        asked = fcompile is not None or devices is not None
+        if asked or self._loaded is None or self._loaded.library.closed:
             self._loaded = load.load_artifacts(
                 self.artifacts, devices, link=lambda a, folder: self._link(a, folder, fcompile)
             )

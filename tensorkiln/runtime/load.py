@@ -1,10 +1,12 @@
 """From artifacts to modules: the one road, for what is in memory and for a library on disk.
 
     1  partition   artifacts into groups by loader and target key
-    2  native      their code is linked and opened; a library that was exported already is its own
-    3  others      each group, in the order of loaders' names, goes to its loader: a module
-    4  imports     every module gets those that it imports; the library gets the rest
-    5  context     the root is the library: a function of any module may look for others there
+    2  metadata    what functions there are is read from the library's file; nothing of it runs yet
+    3  native      host code is linked and opened; where there is none, it is that of the library
+                   that the artifacts came in, or that the caller names
+    4  others      each group, in the order of loaders' names, goes to its loader: a module
+    5  imports     every module gets those that it imports; the library gets the rest
+    6  context     the root is the library: a function of any module may look for others there
 
 A loader is a Python function (`register_loader`), or C in the library itself or its host
 (`kiln_register_loader`, kiln.h). One that nobody registered is no error before a function of its
@@ -29,7 +31,7 @@ from tensorkiln.runtime.callbacks import add_library
 from tensorkiln.runtime.device import Device, device_list
 from tensorkiln.runtime.failures import CALLBACK_FAILED, ArgumentTypeError, FunctionLookupError
 from tensorkiln.runtime.library_file import read_library_file
-from tensorkiln.runtime.module import Module
+from tensorkiln.runtime.module import TENSOR, Module, put_number
 from tensorkiln.runtime.native import Image, NativeLibrary, Value
 from tensorkiln.runtime.raised import keep_raised
 from tensorkiln.runtime.tensor import view_of
@@ -78,12 +80,28 @@ def load_artifacts(
     devices: Device | Sequence[Device] | None = None,
     *,
     link: Link,
+    library: Module | None = None,
 ) -> Module:
-    """Load artifacts: `link(artifacts, folder)` makes a library of them, which is opened, in
-    the folder or in memory.
+    """Load artifacts: `link(artifacts, folder)` makes a library of those that are native, in the
+    folder or in memory.
 
-    Raises what `link`, a loader or `load_module` raises.
+    Where none is native they serve `library`, which then has them in the place of those groups that
+    it was loaded with; it is returned. Raises UserError (code `no-library`) for neither or both;
+    what `link`, a loader or `load_module` raises.
     """
+    has_native = any(a.loader in ("native", "llvmjit") for a in artifacts)
+    if has_native == (library is not None):
+        raise UserError(
+            "the artifacts hold native code: they are a library of their own"
+            if has_native
+            else "no artifact is native code, so there is no library that they serve",
+            code="no-library",
+            hint="load_artifacts(artifacts)"
+            if has_native
+            else "name one: library=load_module(...)",
+        )
+    if library is not None:
+        return _attach(library, artifacts, devices, replacing=True)
     folder = tempfile.TemporaryDirectory(prefix="kiln-jit-")
     root = Module(NativeLibrary(link(artifacts, Path(folder.name))))
     root.keep = folder
@@ -102,23 +120,42 @@ def load_module(path: str | Path, devices: Device | Sequence[Device] | None = No
 
 
 def _attach(
-    root: Module, artifacts: ArtifactSet, devices: Device | Sequence[Device] | None
+    root: Module,
+    artifacts: ArtifactSet,
+    devices: Device | Sequence[Device] | None,
+    *,
+    replacing: bool = False,
 ) -> Module:
-    """Steps 3 to 5."""
+    """Steps 4 to 6: modules of all groups that a loader takes, below the library."""
     library = root.library
     if library.has_values:
         add_library(library)
     found = device_list(devices)
     groups = {g: a for g, a in artifacts.groups().items() if g.loader not in _NOT_LOADED}
+    if replacing:
+        _require_loaders(groups)
     made = {group: _module_of(library, group, files, found) for group, files in groups.items()}
     for above, below in artifacts.imports:
         made[above].imports.append(made[below])
     imported = {below for _, below in artifacts.imports}
-    root.imports.extend(module for group, module in made.items() if group not in imported)
     for module in made.values():
         module.root = weakref.ref(root)
     _tell(library, [m for m in made.values() if isinstance(m, PythonModule)])
+    stays = [m for m in root.imports if m.group not in made]
+    root.imports[:] = stays + [module for group, module in made.items() if group not in imported]
     return root
+
+
+def _require_loaders(groups: Mapping[Group, Sequence[Artifact | InMemoryArtifact]]) -> None:
+    """A loader in C reads what the library carries: it does not get to see other artifacts."""
+    for group, files in groups.items():
+        if group.loader not in _loaders and not isinstance(files[0], InMemoryArtifact):
+            names = ", ".join(a.file_name for a in files)
+            raise FunctionLookupError(
+                f"loader {group} is not registered in Python, so nothing can be made of {names}",
+                code="unknown-loader",
+                hint=nearest(group.loader, _loaders) or f"known: {', '.join(_loaders) or 'none'}",
+            )
 
 
 def _module_of(
@@ -240,11 +277,9 @@ class NativeModule(ImportedModule):
     def _call(self, name: str, arguments: Sequence[object]) -> None:
         values, kept = (Value * max(1, len(arguments)))(), []
         for i, argument in enumerate(arguments):
-            if isinstance(argument, int):
-                values[i].kind, values[i].payload.integer = 1, argument
-            else:
+            if not put_number(values[i], argument):
                 address, owner = view_of(argument, f"{name}: argument {i}", writable=False)
-                values[i].kind, values[i].payload.pointer = 7, address
+                values[i].kind, values[i].payload.pointer = TENSOR, address
                 kept.append(owner)
         result, dll = Value(), self._library.dll
         loader, key = self.group.loader.encode(), self.group.target_key.encode()

@@ -15,8 +15,19 @@ from tensorkiln.runtime.fast_call import Signature
 from tensorkiln.runtime.native import FunctionInfo, NativeLibrary, ParamInfo, Value
 from tensorkiln.runtime.tensor import view_of, view_of_set
 
-_INT, _FLOAT, _TENSOR = 1, 3, 7  # enum kiln_kind
+_INT, _FLOAT, TENSOR = 1, 3, 7  # enum kiln_kind
 _KINDS = {"graph": "a graph function", "outer": "an outer function"}
+
+
+def put_number(value: Value, argument: object) -> bool:
+    """Write a number into `value`; False for anything else."""
+    if isinstance(argument, bool | int | np.integer | np.bool_):
+        value.kind, value.payload.integer = _INT, int(argument)
+    elif isinstance(argument, float | np.floating):
+        value.kind, value.payload.real = _FLOAT, float(argument)
+    else:
+        return False
+    return True
 
 
 class _Call:
@@ -38,11 +49,7 @@ class _Call:
 
     def _fill(self, value: Value, param: ParamInfo | None, argument: object) -> object:
         """Write one argument; returns what must stay alive during the call."""
-        if isinstance(argument, bool | int | np.integer | np.bool_):
-            value.kind, value.payload.integer = _INT, int(argument)
-            return None
-        if isinstance(argument, float | np.floating):
-            value.kind, value.payload.real = _FLOAT, float(argument)
+        if put_number(value, argument):
             return None
         name = param.name if param else "?"
         if param is not None and param.role == "scalar":
@@ -57,7 +64,7 @@ class _Call:
             address, kept = view_of_set(argument, what)
         else:
             address, kept = view_of(argument, what, writable=writes)
-        value.kind, value.payload.pointer = _TENSOR, address
+        value.kind, value.payload.pointer = TENSOR, address
         return kept
 
 

@@ -332,6 +332,28 @@ def test_a_stream_can_be_taken_out_changed_and_put_back(tmp_path: Path) -> None:
     assert np.allclose(run(tk.runtime.load_module(tmp_path / "edited.so")), wanted, rtol=1e-5)
 
 
+def test_artifacts_without_native_code_serve_a_library(tmp_path: Path) -> None:
+    """Another stream for the device, with the host code that is there already."""
+    tk.runtime.register_loader("stream", lambda artifacts, devices: StreamModule(artifacts))
+    exe = tk.compile(from_source(MODULE), externals=[STREAMER])
+    lib = tk.runtime.load_module(exe.export_library(tmp_path / "net.so"))
+    assert close(run(lib))
+    (stream,) = [a for a in exe.artifacts if a.loader == "stream"]
+    other = tk.ArtifactSet((tk.Artifact("streamer", "stream", stream.file_name, b"mul 3.0"),))
+    assert tk.load_artifacts(other, library=lib) is lib
+    assert np.allclose(run(lib), np.exp(3 * np.tanh(X.astype(np.float64))), rtol=1e-5)
+    assert [m.type_key for m in lib.imports] == ["stream"]
+    assert lib.imports[0].root() is lib
+    for artifacts, library in ((other, None), (exe.artifacts, lib)):
+        with pytest.raises(UserError) as caught:
+            tk.load_artifacts(artifacts, library=library)
+        assert caught.value.code == "no-library"
+    unknown = tk.ArtifactSet((tk.Artifact("streamer", "steam", "a.cmd", b""),))
+    with pytest.raises(LookupError, match="'steam' is not registered in Python.*a.cmd") as missing:
+        tk.load_artifacts(unknown, library=lib)
+    assert "stream" in missing.value.hint  # type: ignore[attr-defined]
+
+
 def test_a_failing_loader_of_c_says_why(tmp_path: Path) -> None:
     exe = tk.compile(from_source(MODULE), externals=[launched("npu0", driver=True)])
     edited = exe.artifacts.replace("program.bin", b"12345")
