@@ -52,23 +52,7 @@ def assemble(
     With `system_lib_prefix` its C entries begin with that instead of the library's name.
     """
     arena = WeightArena()
-    functions: list[HostFunction] = [
-        graph_host_function(f, mod, arena) for f in mod.graphs if not f.is_private
-    ]
-    functions += [
-        tensor_host_function(f, f.name, sizes_read(f)) for f in mod.prim_funcs if f.public
-    ]
-    outer = _outer_code(mod, arena)
-    functions = [_fallible(f, code.fallible) for f in functions]
-    if outer is not None:
-        outer = replace(outer, helpers=tuple(_fallible(f, code.fallible) for f in outer.helpers))
-    if not functions and outer is None:
-        raise UserError(
-            "the module has no public function",
-            code="nothing-to-compile",
-            where="compile",
-            hint="a function without private=True is public",
-        )
+    functions, outer = _host_functions(mod, arena, code.fallible)
     name = c_name(mod.name)
     prefix = check_prefix(system_lib_prefix).rstrip("_") if system_lib_prefix is not None else name
     artifacts = list(code.artifacts)
@@ -110,7 +94,26 @@ def assemble(
     if target.kind == "llvmjit":
         artifacts = for_jit(artifacts, cpu.mtriple)
     made = ArtifactSet(tuple(artifacts), code.artifacts.imports)
-    return Executable(made, target, tuple(functions), name, mod, infos, linker, outer)
+    return Executable(made, target, functions, name, mod, infos, linker, outer)
+
+
+def _host_functions(
+    mod: IRModule, arena: WeightArena, fallible: Collection[str]
+) -> tuple[tuple[HostFunction, ...], OuterCode | None]:
+    """What the library offers; UserError when that is nothing."""
+    graphs = [graph_host_function(f, mod, arena) for f in mod.graphs if not f.is_private]
+    tensors = [tensor_host_function(f, f.name, sizes_read(f)) for f in mod.prim_funcs if f.public]
+    outer = _outer_code(mod, arena)
+    if outer is not None:
+        outer = replace(outer, helpers=tuple(_fallible(f, fallible) for f in outer.helpers))
+    elif not graphs and not tensors:
+        raise UserError(
+            "the module has no public function",
+            code="nothing-to-compile",
+            where="compile",
+            hint="a function without private=True is public",
+        )
+    return tuple(_fallible(f, fallible) for f in (*graphs, *tensors)), outer
 
 
 def _link_files(mod: IRModule, code: Emitted, plan: LinkPlan, loaded: bool) -> Iterator[Artifact]:

@@ -88,15 +88,7 @@ def rfactor(f: PrimFunc, block: str, loop: str, axis: int = 0, scope: str = "loc
     if not isinstance(axis, int) or not 0 <= axis <= rank:
         raise at.fail(f"axis={axis!r}", f"a number from 0 to {rank}")
     top = _private(at, store.buffer)
-    lanes = [x.var.name for x in at.path[:top] if isinstance(x, For) and x.kind == "vectorized"]
-    if lanes:
-        raise at.fail(f"the partial sums would be in loop {lanes[0]!r}, which is vectorized",
-                      "vectorize it afterwards")  # fmt: skip
-    inside = {x.var for x in at.path[top:] if isinstance(x, For)}
-    outside = sorted(v.name for v in terms - inside)
-    if outside:  # the partial sums would begin anew each time, and the block with them
-        raise at.fail(f"the sum also runs over {outside[0]!r}, around what is the block's alone",
-                      "rfactor before blockize")  # fmt: skip
+    _require_whole(at, top, terms)
     shape = _inserted(store.buffer.shape, axis, s.extent)
     partial = new_buffer(at, f"{store.buffer.name}_rf", store.buffer, shape, scope)
     _require_first_terms(at, b, s)
@@ -106,6 +98,20 @@ def rfactor(f: PrimFunc, block: str, loop: str, axis: int = 0, scope: str = "loc
     after = at_path_close(at, top, Alloc(partial, seq(nest, second)))
     empty = _maybe_empty(at, b, s)
     return after if empty is None else decompose_reduction(after, first.name, empty)
+
+
+def _require_whole(at: Place, top: int, terms: set[Var]) -> None:
+    """From step `top` of the path on, where the partial sums will be, there is all of the sum, and
+    one at a time."""
+    lanes = [x.var.name for x in at.path[:top] if isinstance(x, For) and x.kind == "vectorized"]
+    if lanes:
+        raise at.fail(f"the partial sums would be in loop {lanes[0]!r}, which is vectorized",
+                      "vectorize it afterwards")  # fmt: skip
+    inside = {x.var for x in at.path[top:] if isinstance(x, For)}
+    outside = sorted(v.name for v in terms - inside)
+    if outside:  # the partial sums would begin anew each time, and the block with them
+        raise at.fail(f"the sum also runs over {outside[0]!r}, around what is the block's alone",
+                      "rfactor before blockize")  # fmt: skip
 
 
 def _maybe_empty(at: Place, b: Block, s: For) -> str | None:
