@@ -21,6 +21,7 @@ from tests.artifact.damage import (
     text,
     tree_of,
 )
+from tests.golden_artifacts.make import NESTED
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats" / "container.md"
 EXAMPLE = ArtifactSet(
@@ -29,15 +30,6 @@ EXAMPLE = ArtifactSet(
         Artifact("npu", "stream", "add.cmd", b"\1\2\3", target_key="npu0"),
     )
 )
-NESTED = ArtifactSet(
-    (
-        Artifact("a", "front", "a.txt", b"front"),
-        Artifact("b", "native", "entry.c", b"int main;"),
-        Artifact("a", "back", "b.txt", b"x" * 64, "k0"),
-        Artifact("a", "back", "b.txt", b"", "k1"),
-        Artifact("a", "front", "c.txt", b"front again"),
-    )
-).importing("front", ("back", "k0"), ("back", "k1"))
 
 
 def hexdump(data: bytes) -> str:
