@@ -266,9 +266,10 @@ def _tensorize(rng: Random, f: PrimFunc) -> Arguments | None:
         return on_loop(one_of("fma_4", "fma_8", "fma_16", "dot4_i8"))(rng, f)
     name = rng.choice(inner)
     size = int_value(loop(f, name).extent)
-    if size not in (4, 8):
+    blocks = [s for s in walk_stmt(loop(f, name)) if isinstance(s, Block)]
+    if size not in (4, 8) or not blocks:  # a loop may hold a prefetch alone
         return None
-    match next(s for s in walk_stmt(loop(f, name)) if isinstance(s, Block)).body:
+    match blocks[0].body:
         case Store(value=Binary("add", Load(), Load())):
             wanted = f"sum_{size}"
         case Store(value=Binary("min" | "max" as op)):

@@ -10,7 +10,7 @@ import pytest
 
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.stmt import Alloc, PrimFunc
+from tensorkiln.ir.stmt import Alloc, Block, PrimFunc
 from tensorkiln.ir.verify import verify
 from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.schedule.primitives import (
@@ -177,6 +177,12 @@ def test_layouts() -> None:
     p = transform_layout(c.transpose, "A", "i, j -> j, i", params=True)
     assert 'A: T.Buffer((8, 6), "float32")' in p.script()
     same(c.matmul, set_scope(storage_align(f, "B_local", 0, 8, 1), "B_local", "global"))
+    inside = blockize(cache_read(c.matmul, "C_1", "A", at="k"), "i")
+    moved = transform_layout(inside, "A_local", "i, j -> j, i")
+    (outer,) = [b for b in walk_stmt(moved.body) if isinstance(b, Block) and b.name == "C_o"]
+    assert [r.buffer.name for r in outer.reads] == ["A", "C", "B"]
+    assert [r.buffer.name for r in outer.writes] == ["C"]
+    verify(IRModule((moved,)))
 
 
 def test_padding() -> None:

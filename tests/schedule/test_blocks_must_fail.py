@@ -172,6 +172,7 @@ ROWS: list[tuple[PrimFunc, str, tuple[Any, ...], dict[str, Any], str, str]] = [
         "rfactor before blockize",
     ),
     (c.matmul, "rfactor", ("C_1", "k"), {"scope": "regster"}, "scope 'regster'", "mean 'register'"),
+    (vectorize(ROWS_K, "i_1"), "tensorize", ("j_1", "fma_8"), {}, "around it", "has lanes"),
     (c.matmul, "tensorize", ("k", "shift_4_4"), {}, "no instruction 'shift_4_4'", "shift_1_16"),
     (c.matmul, "tensorize", ("k", "transpose_3x4"), {}, "no instruction", "transpose_16x16"),
     (c.matmul, "tensorize", ("k", "sum_15"), {}, "no instruction 'sum_15'", "sum_16"),

@@ -81,10 +81,10 @@ def compact_at(f: PrimFunc, buf: Buffer, loop: str, where: str) -> PrimFunc:
                             hint="use storage_align after its size is final")  # fmt: skip
     new = replace(buf, shape=box.shape)
     here = Around(known=at.bounds.dims(dims_of(f)))
-    body = reindex(without_alloc(f.body, buf), here, buf, new, less(lows), where)
-    f = replace(f, body=body)
+    f = replace(f, body=without_alloc(f.body, buf))
     at, s = open_loop(f, loop, "compact")
-    return at.close(replace(s, body=Alloc(new, s.body)))
+    f = at.close(replace(s, body=Alloc(buf, s.body)))
+    return replace(f, body=reindex(f.body, here, buf, new, less(lows), where))
 
 
 # ---- whether an iteration reads only what it wrote -------------------------------------------

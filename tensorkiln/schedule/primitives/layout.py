@@ -28,7 +28,6 @@ from tensorkiln.schedule.primitives.places import (
     find_local,
     made,
     nest_over,
-    replace_alloc,
 )
 from tensorkiln.schedule.primitives.program import open_loop
 from tensorkiln.schedule.primitives.reindex import Indices, map_accesses, refreshed, require_visible
@@ -144,8 +143,7 @@ def _transformed(
     def move(indices: Indices, known: Bounds) -> Indices:
         return _moved(m, indices, known, where)
 
-    body = map_accesses(f, f.body, buf, new, move)
-    changed = replace(f, body=replace_alloc(body, buf, new))
+    changed = replace(f, body=map_accesses(f, f.body, buf, new, move))
     for loop in [s for s in walk_stmt(changed.body) if isinstance(s, For)]:
         if loop.kind == "vectorized":
             at, s = open_loop(changed, loop.var.name, "transform_layout")

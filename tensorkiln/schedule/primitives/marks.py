@@ -27,6 +27,9 @@ def vectorize(f: PrimFunc, loop: str, check: bool = True) -> PrimFunc:
     """
     at, s = open_loop(f, loop, "vectorize")
     _constant(at, s)
+    for t in at.path[:-1]:
+        if isinstance(t, For) and t.kind == "vectorized":
+            raise at.fail(f"{t.var.name!r} around it is vectorized", "fuse both, or unroll one")
     check_lanes(at, s)
     return _marked(at, s, "vectorized", check)
 

@@ -98,16 +98,6 @@ def without_alloc(s: Stmt, buf: Buffer) -> Stmt:
     return map_stmt(s, lambda e: e, lambda t: without_alloc(t, buf))
 
 
-def replace_alloc(s: Stmt, old: Buffer, new: Buffer) -> Stmt:
-    """`s` with `new` allocated where `old` was."""
-    if isinstance(s, Alloc) and s.buffer is old:
-        return Alloc(new, s.body)
-    return map_stmt(s, lambda e: e, lambda t: replace_alloc(t, old, new))
-
-
-# ---- paths -----------------------------------------------------------------------------------
-
-
 def around_of(f: PrimFunc, path: Path) -> Around:
     """What surrounds the end of a path."""
     here = Around(known=Bounds.dims(dims_of(f)))

@@ -18,6 +18,7 @@ from tensorkiln.arith.regions import regions_of
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import AddressOf, Expr, Load, Ramp, Var, const, int_value
 from tensorkiln.ir.stmt import (
+    Alloc,
     Block,
     BlockIter,
     For,
@@ -59,7 +60,8 @@ def _expressions(s: Stmt) -> list[Expr]:
 
 
 def map_accesses(f: PrimFunc, s: Stmt, old: Buffer, new: Buffer, move: Move) -> Stmt:
-    """`s` with each access old[i] at new[move(i)]; `move` sees indices as they are written."""
+    """`s` with each access old[i] at new[move(i)], and the new buffer made where the old one was;
+    `move` sees indices as they are written."""
     return _Raw(old, new, move, f).stmt(s, bounds_of(f, (s,)))
 
 
@@ -87,6 +89,8 @@ class _Raw:
         t = map_stmt(s, ex, lambda x: self.stmt(x, inner))
         if isinstance(t, Store | Prefetch) and t.buffer is self.old:
             return replace(t, buffer=self.new, indices=self.move(t.indices, inner))
+        if isinstance(t, Alloc) and t.buffer is self.old:
+            return replace(t, buffer=self.new)
         return refreshed(t) if isinstance(t, Block) and t is not s else t
 
 
@@ -113,8 +117,8 @@ class _Frame:
 
 
 def reindex(s: Stmt, around: Around, old: Buffer, new: Buffer, move: Move, where: str) -> Stmt:
-    """`s`, a whole body, with each access old[i] at new[move(i)]; `move` sees and gives indices
-    in terms of loops."""
+    """`s`, a whole body, with each access old[i] at new[move(i)], and the new buffer made where the
+    old one was; `move` sees and gives indices in terms of loops."""
     return _Reindex(old, new, move, where).stmt(s, around)
 
 
@@ -137,6 +141,8 @@ class _Reindex:
         if isinstance(t, Store | Prefetch) and t.buffer is self.old:
             assert isinstance(s, Store | Prefetch)
             return replace(t, buffer=self.new, indices=self.indices(s.indices, around))
+        if isinstance(t, Alloc) and t.buffer is self.old:
+            return replace(t, buffer=self.new)
         return t
 
     def bind(self, var: Var) -> None:

@@ -109,6 +109,9 @@ def tensorize(f: PrimFunc, name: str, instruction: str | Instruction) -> PrimFun
     at = open_at(f, name, "tensorize")
     found = _instruction(instruction, at)
     at.what = f"tensorize({name!r}, {found.name!r})"
+    for s in at.path[:-1]:
+        if isinstance(s, For) and s.kind == "vectorized":
+            raise at.fail(f"{s.var.name!r} around it is vectorized", "an instruction has lanes")
     try:
         here, template = plain(at.stmt), plain(found.template.body)
     except ValueError as e:
