@@ -155,6 +155,7 @@ ROWS: list[tuple[PrimFunc, str, tuple[Any, ...], dict[str, Any], str, str]] = [
         "fuse only loops of one kind",
     ),
     (c.matmul, "rfactor", ("C_1", "k"), {"axis": 3}, "axis=3", "from 0 to 2"),
+    (tensorize(ROWS_K, "j_1", "fma_8"), "rfactor", ("fma_8", "k"), {}, "has lanes", "before"),
     (
         vectorize(c.matmul, "j"),
         "rfactor",

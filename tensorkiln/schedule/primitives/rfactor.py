@@ -60,6 +60,8 @@ def rfactor(f: PrimFunc, block: str, loop: str, axis: int = 0, scope: str = "loc
     if found is None or not isinstance(store, Store):
         raise at.fail(f"block {block!r} is not a sum", "as C[vi] = C[vi] + A[vi, vk]")
     op, _ = found
+    if store.value.dtype.lanes > 1:
+        raise at.fail(f"block {block!r} has lanes", "rfactor before tensorize")
     if not store.buffer.dtype.is_float and not store.buffer.dtype.is_int:
         raise at.fail(f"a sum of {store.buffer.dtype}")
     reduce = [i for i in b.iters if i.kind == "reduce"]
