@@ -67,7 +67,7 @@ def export_library(
     file_name: str | Path,
     fcompile: Fcompile | str | None = None,
     workspace_dir: str | Path | None = None,
-    addons: Sequence[Path | bytes] = (),
+    addons: Sequence[str | Path | bytes] = (),
     exports: Sequence[str] = (),
 ) -> Path:
     """Make one file of the artifacts of a compile, such as `ArtifactSet.load` gives.
@@ -231,7 +231,7 @@ class Executable:
         file_name: str | Path,
         fcompile: Fcompile | str | None = None,
         workspace_dir: str | Path | None = None,
-        addons: Sequence[Path | bytes] = (),
+        addons: Sequence[str | Path | bytes] = (),
         exports: Sequence[str] = (),
     ) -> Path:
         """Make one file of everything and return its path. The suffix says what:

@@ -183,6 +183,12 @@ class Artifact:
             _check_name(self.target_key, "target_key", nested=False)
         if isinstance(self.content, memoryview) and not self.content.contiguous:
             raise UserError(f"artifact {self.name}: content is not contiguous", code="bad-artifact")
+        if not isinstance(self.content, Content):
+            raise UserError(
+                f"artifact {self.name}: content is {type(self.content).__name__}, expected bytes",
+                code="bad-artifact",
+                hint="text.encode()" if isinstance(self.content, str) else "",
+            )
 
     @property
     def name(self) -> str:

@@ -190,7 +190,7 @@ def read_elf(path: str | Path) -> Elf:
 def elf_of(data: memoryview, where: str) -> Elf:
     """The headers of a file in memory."""
     if bytes(data[:4]) != b"\x7fELF":
-        raise _bad(f"not an ELF shared library{_looks_like(bytes(data[:8]))}", where)
+        raise _bad(f"not an ELF file{_looks_like(bytes(data[:8]))}", where)
     if len(data) < 64 or data[4] not in (1, 2) or data[5] not in (1, 2):
         raise _bad("truncated or malformed ELF header", where)
     wide, order = data[4] == 2, "<" if data[5] == 1 else ">"

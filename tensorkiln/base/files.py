@@ -45,6 +45,22 @@ def _temporary_beside(target: Path) -> Path:
     return target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
 
 
+def made_folder(path: str | Path) -> Path:
+    """A folder that is there or is made, with those above it; UserError like `atomic_path`."""
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise UserError(
+            f"cannot make folder {str(path)!r}: a file has that name", code="cannot-write"
+        ) from None
+    except OSError as error:
+        reason = _SENTENCES.get(error.errno or 0, error.strerror or str(error))
+        message = f"cannot make folder {str(path)!r}: {reason}"
+        raise UserError(message, code="cannot-write") from None
+    return folder
+
+
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """Yield a temporary name beside `path`; it becomes `path` when the block ends well.

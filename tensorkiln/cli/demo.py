@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tensorkiln.base.config import available_cpus, read_config
 from tensorkiln.base.errors import UserError
-from tensorkiln.base.files import atomic_write
+from tensorkiln.base.files import atomic_write, made_folder
 from tensorkiln.cli.bench import answer_text
 from tensorkiln.cli.compare import Request, compare_fresh
 from tensorkiln.cli.options import add_target, stderr_progress
@@ -26,8 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """The whole road in one command."""
-    folder: Path = args.folder
-    _make_folder(folder)
+    folder = made_folder(args.folder)
     model, library = folder / "resnet18.onnx", folder / "resnet18.so"
     print("ResNet-18, 224 x 224, random weights")
     count = _compile(model, library, folder / "artifacts", args.target)
@@ -52,15 +51,6 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("ONNX Runtime is not installed: nothing to compare with")
     print("PASS" if answer.agrees else "FAIL: results differ from ONNX Runtime's")
     return 0 if answer.agrees else 1
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"cannot make folder {str(folder)!r}: {error.strerror}", hint="kiln demo --folder DIR"
-        ) from None
 
 
 def _compile(model: Path, library: Path, artifacts: Path, target: str) -> int:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from tensorkiln.base.errors import UserError
-from tensorkiln.base.files import atomic_open
+from tensorkiln.base.files import atomic_open, made_folder
 from tensorkiln.cli.library import (
     Array,
     graph_function,
@@ -86,10 +86,7 @@ def _summary(outputs: dict[str, Array]) -> str:
 def _write(folder: Path, names: list[str], outputs: list[Array]) -> None:
     import numpy as np
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot write {str(folder)!r}: {error.strerror}") from None
+    made_folder(folder)
     for index, (name, array) in enumerate(zip(names, outputs, strict=True)):
         # A name from a model may hold slashes and dots, and must not choose the folder.
         plain = re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_") or f"output{index}"

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from tensorkiln.artifact import Artifact, ArtifactSet, Content, Group, InMemoryArtifact
-from tensorkiln.artifact.artifact import content_size
+from tensorkiln.artifact.artifact import FileContent, content_size
+from tensorkiln.artifact.elf import elf_of
 from tensorkiln.artifact.sections import ARTIFACTS, ARTIFACTS_HEAD
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.json_text import parse_json
@@ -102,7 +103,7 @@ def link_artifacts(
     *,
     fcompile: Fcompile | str | None = None,
     workspace_dir: str | Path | None = None,
-    addons: Sequence[Path | bytes] = (),
+    addons: Sequence[str | Path | bytes] = (),
     exports: Sequence[str] = (),
     in_memory: bool = False,
 ) -> Path:
@@ -125,16 +126,18 @@ def link_artifacts(
         fcompile=fcompile,
         workspace_dir=workspace_dir,
         owners=[owner for owner, _ in parts.objects],
+        authors=parts.authors,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a link begins with: objects with their owners, C sources by file name, weights, and
-    whether a container for loaders is among the objects."""
+    """What a link begins with: objects with their owners, C sources by file name and the artifacts
+    that they are, weights, and whether a container for loaders is among the objects."""
 
     objects: tuple[tuple[str, memoryview], ...]
     sources: Mapping[str, str]
+    authors: Mapping[str, str]
     weights: Content | None
     carries: bool
 
@@ -147,7 +150,7 @@ class Parts:
 def parts_of(
     artifacts: ArtifactSet,
     plan: LinkPlan,
-    addons: Sequence[Path | bytes],
+    addons: Sequence[str | Path | bytes],
     *,
     in_memory: bool = False,
 ) -> Parts:
@@ -163,20 +166,35 @@ def parts_of(
     native = [a for a in (artifacts if in_memory else artifacts.plain) if a.loader == "native"]
     sources, objects, weights = _collected(native)
     named = [(a.name, a.view) for a in objects]
-    named += [_addon(i, addon) for i, addon in enumerate(addons)]
+    if isinstance(addons, str | bytes | Path):
+        raise UserError("addons are a list of object files", code="bad-addon", hint="addons=[...]")
+    named += [_addon(i, addon, plan.triple) for i, addon in enumerate(addons)]
     carries = any(map(rides, artifacts.groups()))
     if carries:
         named.append(
             ("the container", memoryview(b"".join(container_object(artifacts, plan.triple))))
         )
-    return Parts(tuple(named), {source_name(a): a.text() for a in sources}, weights, carries)
+    texts = {source_name(a): a.text() for a in sources}
+    authors = {source_name(a): a.name for a in sources}
+    return Parts(tuple(named), texts, authors, weights, carries)
 
 
-def _addon(number: int, addon: Path | bytes) -> tuple[str, memoryview]:
-    """Name and bytes of an object that the caller brings."""
-    if isinstance(addon, Path):
-        return str(addon), memoryview(addon.read_bytes())
-    return f"addon {number}", memoryview(addon)
+def _addon(number: int, addon: str | Path | bytes, triple: str) -> tuple[str, memoryview]:
+    """Name and bytes of an object that the caller brings; UserError for what is none, or is for
+    another machine."""
+    if isinstance(addon, str | Path):
+        name, data = str(addon), FileContent(addon).view
+    else:
+        name, data = f"addon {number}", memoryview(addon)
+    elf = elf_of(data, name)
+    if not elf.relocatable or elf.machine != linux_arch(triple):
+        what = "an object file" if elf.relocatable else "a library or a program"
+        raise UserError(
+            f"{name} is {what} for {elf.machine}; an addon is an object file for "
+            f"{linux_arch(triple)}",
+            code="bad-addon",
+        )
+    return name, data
 
 
 def _collected(

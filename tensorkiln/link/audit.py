@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from tensorkiln.artifact.elf import elf_of, read_elf
-from tensorkiln.base.errors import InternalError, UserError
+from tensorkiln.base.errors import InternalError, UserError, nearest
 
 # What linkers themselves define.
 _LINKERS = frozenset(("_GLOBAL_OFFSET_TABLE_", "_DYNAMIC", "__ehdr_start", "__dso_handle"))
@@ -21,12 +21,14 @@ _OURS = ("llvm/", "host/", "the runtime", "the container", "the weights")
 def audit_symbols(
     objects: Iterable[tuple[str, bytes | memoryview]],
     provided: Collection[str] | None = None,
+    shown: Collection[str] = (),
 ) -> None:
     """Look through objects, each with the name of its owner.
 
-    `provided` are symbols of the libraries that are linked; None when nobody can tell. Raises
-    UserError, code `symbol-clash` (a symbol that two define) or `undefined-symbol` (one that
-    nobody defines); the latter is an InternalError when our own code needs it.
+    `provided` are symbols of the libraries that are linked; None when nobody can tell. `shown` are
+    those that the library is to export. Raises UserError, code `symbol-clash` (a symbol that two
+    define) or `undefined-symbol` (one that nobody defines); the latter is an InternalError when our
+    own code needs it.
     """
     defined: dict[str, str] = {}
     needed: dict[str, str] = {}
@@ -46,6 +48,13 @@ def audit_symbols(
                     code="symbol-clash",
                     hint="static functions of one file do not meet those of others",
                 )
+    unknown = sorted(set(shown) - defined.keys() - weak)
+    if unknown:
+        raise UserError(
+            f"exports name {unknown[0]!r}, which nothing that is linked defines",
+            code="undefined-symbol",
+            hint=nearest(unknown[0], defined),
+        )
     if provided is None:
         return
     lacking = [

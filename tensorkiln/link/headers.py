@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tensorkiln.base.errors import UserError
-from tensorkiln.base.files import atomic_write
+from tensorkiln.base.files import atomic_write, made_folder
 from tensorkiln.link.shared import CRT
 
 HOSTS = CRT.parent / "hosts"
@@ -30,12 +30,7 @@ def write_headers(folder: str | Path, generated: Mapping[str, str]) -> list[Path
             code="name-clash",
             hint="give the model's file another name",
         )
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"cannot make folder {str(target)!r}: {error.strerror}", code="cannot-write"
-        ) from None
+    made_folder(target)
     for name, text in {**texts, **generated}.items():
         atomic_write(target / name, text)
     return [target / name for name in (*texts, *generated)]

@@ -17,7 +17,7 @@ from tensorkiln.artifact.artifact import Content, content_size, write_at, write_
 from tensorkiln.artifact.sections import WEIGHTS_PAD
 from tensorkiln.base.cache import key_of, user_cache
 from tensorkiln.base.errors import UserError
-from tensorkiln.base.files import atomic_path
+from tensorkiln.base.files import atomic_path, made_folder
 from tensorkiln.link.audit import audit_symbols, symbols_of_libraries
 from tensorkiln.link.stubs import SYSTEM_SYMBOLS
 from tensorkiln.link.toolchain import (
@@ -84,6 +84,7 @@ def link_shared(
     fcompile: Fcompile | str | None = None,
     workspace_dir: str | Path | None = None,
     owners: Sequence[str] = (),
+    authors: Mapping[str, str] | None = None,
 ) -> Path:
     """Link one self-contained shared library and return its path.
 
@@ -91,7 +92,8 @@ def link_shared(
     (`entry.c`); `weights` go behind what is linked; `exports` are the symbols to show besides the
     runtime's. `fcompile` is a command (`"gcc"`) or a callable `(output, files, options)`; without
     it $CC, then the packaged tools. Intermediate files stay in `workspace_dir` when one is named.
-    The output appears whole or not at all. `owners` say for messages where each object is from.
+    The output appears whole or not at all. `owners` and `authors` say for messages where each
+    object and C source is from.
 
     Raises UserError (folder not writable, disk full, no tool, a symbol that two files define),
     InternalError (a symbol that none defines; the link failed: its message holds the command and
@@ -106,7 +108,7 @@ def link_shared(
     else:
         weights = None
     shown = sorted({*RUNTIME_EXPORTS, *exports})
-    job = _Link(given, names, c_sources, shown, tuple(libraries))
+    job = _Link(given, names, c_sources, shown, tuple(libraries), authors or {})
     with atomic_path(target) as temporary:
         code = _linked(job, triple, fcompile, target, workspace_dir)
         _write(temporary, code, weights)
@@ -123,6 +125,7 @@ class _Link:
     sources: Mapping[str, str]
     shown: Sequence[str]
     libraries: tuple[str, ...]
+    authors: Mapping[str, str]  # of sources
 
     def key(self, tools: Toolchain) -> dict[str, str]:
         """Components of the key of the library."""
@@ -166,7 +169,7 @@ def _linked(
         except ToolFailure as failure:
             if failure.full or shutil.disk_usage(folder).free < _NEARLY_FULL:
                 raise OSError(errno.ENOSPC, str(failure)) from failure
-            raise tool_error(failure) from failure
+            raise tool_error(failure, tools) from failure
         made = (folder / "library.so").read_bytes()
     if key is not None and cache is not None:
         cache.put(key_of(key), made, key)
@@ -211,9 +214,7 @@ def _work_folder(output: Path, keep: str | Path | None) -> Iterator[Path]:
     """A folder for intermediate files on the output's disk, so that the last step is a rename;
     it goes in any case, unless the caller named one to keep."""
     if keep is not None:
-        folder = Path(keep).resolve()
-        folder.mkdir(parents=True, exist_ok=True)
-        yield folder
+        yield made_folder(keep).resolve()
         return
     folder = Path(tempfile.mkdtemp(prefix=f".{output.name[:80]}.", dir=output.parent)).resolve()
     try:
@@ -231,16 +232,19 @@ def compiled_objects(
     tools: Toolchain,
     objects: Sequence[tuple[str, bytes | memoryview]],
     sources: Mapping[str, str],
+    authors: Mapping[str, str],
     libraries: Sequence[str],
     folder: Path,
+    shown: Sequence[str] = (),
     later: Sequence[str] = (),
 ) -> list[str]:
     """Names of all objects of a library, the runtime's too, written to `folder` and audited.
 
-    `objects` come with their owners; `later` are symbols of objects that the caller adds.
+    `objects` come with their owners, sources with `authors`; `shown` must be among their symbols;
+    `later` are symbols of objects that the caller adds.
     """
     owners = [owner for owner, _ in objects]
-    job = _Link([data for _, data in objects], owners, sources, (), tuple(libraries))
+    job = _Link([data for _, data in objects], owners, sources, shown, tuple(libraries), authors)
     return _compiled(tools, _written(job, folder), job, folder, later)
 
 
@@ -252,7 +256,7 @@ def _compiled(
     own = tools.compile(list(job.sources), CRT, folder) if job.sources else []
     runtime = _runtime_object(tools, folder)
     compiled = [
-        *((f"host/{source}", made) for source, made in zip(job.sources, own, strict=True)),
+        *((job.authors.get(s, f"host/{s}"), o) for s, o in zip(job.sources, own, strict=True)),
         ("the runtime", runtime),
     ]
     objects = [*zip(job.owners, job.objects, strict=True)]
@@ -262,7 +266,7 @@ def _compiled(
         provided |= {*SYSTEM_SYMBOLS, *later}
     else:
         provided = None
-    audit_symbols(objects, provided)
+    audit_symbols(objects, provided, job.shown)
     return [*own, *files, runtime]
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from tensorkiln.artifact import ArtifactSet
 from tensorkiln.artifact.elf import elf_of
 from tensorkiln.base.errors import UserError
-from tensorkiln.base.files import atomic_path
+from tensorkiln.base.files import atomic_path, made_folder
 from tensorkiln.link.artifacts import LinkPlan, parts_of
 from tensorkiln.link.rename import rename_symbols
 from tensorkiln.link.shared import Fcompile, compiled_objects
@@ -36,7 +36,7 @@ def link_static(
     *,
     fcompile: Fcompile | str | None = None,
     workspace_dir: str | Path | None = None,
-    addons: Sequence[Path | bytes] = (),
+    addons: Sequence[str | Path | bytes] = (),
     exports: Sequence[str] = (),
 ) -> Path:
     """Write `output`, an archive (`.a`) or one relocatable object (`.o`), and return its path.
@@ -53,9 +53,7 @@ def link_static(
     plan, target = LinkPlan.of(artifacts), Path(output)
     parts = parts_of(artifacts, plan, addons)
     tools = choose_toolchain(plan.triple, fcompile)
-    keep = Path(workspace_dir) if workspace_dir is not None else None
-    if keep is not None:
-        keep.mkdir(parents=True, exist_ok=True)
+    keep = made_folder(workspace_dir) if workspace_dir is not None else None
     with (
         atomic_path(target) as temporary,
         nullcontext(str(keep)) if keep else tempfile.TemporaryDirectory() as name,
@@ -63,11 +61,12 @@ def link_static(
         folder = Path(name).resolve()
         try:
             objects = compiled_objects(
-                tools, parts.objects, parts.sources, plan.libraries, folder, (_WEIGHTS_SYMBOL,)
-            )
+                tools, parts.objects, parts.sources, parts.authors, plan.libraries, folder, exports,
+                (_WEIGHTS_SYMBOL,),
+            )  # fmt: skip
             tools.merge(objects, "merged.o", folder)
         except ToolFailure as failure:
-            raise tool_error(failure) from failure
+            raise tool_error(failure, tools) from failure
         code = (folder / "merged.o").read_bytes()
         names = _other_names(code, {*plan.exports, *exports, SHARED_BY_ALL}, plan)
         (folder / "code.o").write_bytes(rename_symbols(code, names))

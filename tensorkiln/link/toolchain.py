@@ -288,8 +288,10 @@ def choose_toolchain(triple: str, command: str | None = None) -> Toolchain:
     return ZigToolchain(triple, config.cache_dir)
 
 
-def tool_error(failure: ToolFailure) -> Exception:
-    """The error to show: undefined symbols are ours, and named; else the tool's words."""
+def tool_error(failure: ToolFailure, tools: Toolchain | None) -> Exception:
+    """The error to show: undefined symbols by name, else the tool's words. The caller's fault when
+    the tool was the caller's choice."""
+    kind = InternalError if isinstance(tools, ZigToolchain) else UserError
     names = sorted(
         {
             line.split("undefined symbol:")[1].strip()
@@ -303,10 +305,8 @@ def tool_error(failure: ToolFailure) -> Exception:
         }
     )
     if names:
-        return InternalError(
-            f"the link lacks {', '.join(names)}\n{failure}", code="undefined-symbol"
-        )
-    return InternalError(str(failure), code="link-failed")
+        return kind(f"the link lacks {', '.join(names)}\n{failure}", code="undefined-symbol")
+    return kind(str(failure), code="link-failed")
 
 
 __all__ = [

@@ -44,8 +44,16 @@ class LibraryFile:
         return carried_artifacts(view, str(self.path))
 
 
+_OTHERS = {
+    ".tar": "unpack it; tk.load_artifacts(tk.ArtifactSet.load(folder))",
+    ".a": "it is linked into a program",
+    ".o": "it is linked into a program",
+}
+
+
 def _damaged(path: Path, what: str) -> UserError:
-    return UserError(f"{str(path)!r} is no library of ours: {what}", code="not-a-library")
+    message = f"{str(path)!r} is no library of ours: {what}"
+    return UserError(message, code="not-a-library", hint=_OTHERS.get(path.suffix, ""))
 
 
 def _sections(path: Path, raw: mmap.mmap) -> dict[bytes, tuple[int, int]]:

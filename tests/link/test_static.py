@@ -179,8 +179,37 @@ def test_a_symbol_that_two_define_names_both(tmp_path: Path) -> None:
 
 def test_a_symbol_that_nobody_defines_names_who_needs_it(tmp_path: Path) -> None:
     lacking = external("mine", "void lost(void);\nvoid {symbol}(void){{ lost(); }}\n")
-    with pytest.raises(Exception, match=r"the link lacks lost \(needed by host/mine_mine_tanh.c\)"):
+    with pytest.raises(UserError, match=r"the link lacks lost \(needed by mine/mine_tanh.c\)"):
         tk.compile(module("tanh"), externals=[lacking]).export_library(tmp_path / "net.so")
+
+
+@pytest.mark.parametrize("suffix", ["so", "a"])
+def test_addons_and_exports_are_looked_at(tmp_path: Path, suffix: str) -> None:
+    """Whatever cannot be linked is said in our words, and nothing is written."""
+    exe = tk.compile(module("tanh"))
+    made = {}
+    for name, target in (("here", "x86_64-linux"), ("there", "aarch64-linux")):
+        made[name] = tmp_path / f"{name}.o"
+        command = [sys.executable, "-m", "ziglang", "cc", "-target", target, "-c", "-x", "c", "-"]
+        text = b"int extra(void) { return 1; }"
+        subprocess.run([*command, "-fPIC", "-o", str(made[name])], input=text, check=True)
+    (tmp_path / "text.o").write_text("no object")
+    library = tmp_path / f"net.{suffix}"
+    before = sorted(tmp_path.iterdir())
+    for addons, exports, says in (
+        ([tmp_path / "none.o"], (), "cannot read .*none.o"),
+        ([str(tmp_path / "text.o")], (), "not an ELF file"),
+        ([made["there"]], (), "for aarch64; an addon is an object file for x86_64"),
+        (made["here"], (), "addons are a list"),
+        ([made["here"], made["here"].read_bytes()], (), "'extra' is defined by .*here.o and by"),
+        ([made["here"]], ["extr"], "exports name 'extr', which nothing"),
+    ):
+        with pytest.raises(UserError, match=says):
+            exe.export_library(library, addons=addons, exports=exports)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="a file has that name"):
+        exe.export_library(library, workspace_dir=tmp_path / "text.o")
+    assert sorted(tmp_path.iterdir()) == before
+    exe.export_library(library, addons=[str(made["here"])], exports=["extra"])
 
 
 def test_every_call_of_a_library_resolves(tmp_path: Path) -> None:
