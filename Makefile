@@ -16,7 +16,7 @@ help:
 	@echo "make compare      instructions of every kernel against those recorded"
 	@echo "make conformance  the model zoo against ONNX Runtime and float64"
 	@echo "make roundtrip    text and back after every pass: 17 networks, 500 generated modules"
-	@echo "make fuzz         2,100 random schedules, compared by running them"
+	@echo "make fuzz         2,100 random schedules, compared by running them; 500 compiled"
 	@echo "make fuzz-artifacts  200,000 damaged artifacts, then ten guided minutes for C and Python each"
 	@echo "make large        a model of five gigabytes, exported, loaded, run"
 	@echo "make aarch64      kernels, models and the runtime for AArch64 under qemu, which must be there"

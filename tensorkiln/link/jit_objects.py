@@ -37,7 +37,7 @@ def _object(tools: Toolchain, name: str, text: str) -> bytes:
         try:
             (made,) = tools.compile([name], CRT, folder, FLAGS)
         except ToolFailure as failure:
-            raise tool_error(failure) from failure
+            raise tool_error(failure, tools) from failure
         data = (folder / made).read_bytes()
     if cache is not None:
         cache.put(key_of(key), data, key)

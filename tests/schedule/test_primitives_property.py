@@ -134,11 +134,22 @@ def test_every_primitive_takes_part() -> None:
 
 @pytest.mark.slow
 def test_the_compiler_agrees() -> None:
+    compile_many(range(COMPILED))
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("part", range(PARTS))
+def test_the_compiler_agrees_on_hundreds(part: int) -> None:
+    first = 1000 * (part + 1)
+    compile_many(range(first, first + 3 * COMPILED))
+
+
+def compile_many(numbers: range) -> None:
     """Random schedules, compiled: block lowering, lanes, threads and all."""
     functions, wanted = [], []
     # a program of its own has its sizes as numbers
     fixed = [case for case in CASES if not case.sizes]
-    for k in range(COMPILED):
+    for k in numbers:
         case = fixed[k % len(fixed)]
         rng = Random(f"compiled {k}")
         f, _ = random_schedule(case.func, rng, 8, Tally(), leave_out=("bind",))
@@ -147,8 +158,10 @@ def test_the_compiler_agrees() -> None:
         functions.append(type(f)(name, f.params, f.body, f.outputs, public=True))
         wanted.append((case, name, outputs(case, case.func, k)))
     lib = tk.compile(IRModule(tuple(functions)), relax_pipeline=None).jit()
-    for k, (case, name, want) in enumerate(wanted):
+    for k, (case, name, want) in zip(numbers, wanted, strict=True):
         arrays = case.arrays(k)
         lib[name](*arrays.values())
         for got, expected in zip(arrays.values(), want, strict=True):
-            np.testing.assert_allclose(got, expected, rtol=1e-5, err_msg=functions[k].script())
+            np.testing.assert_allclose(
+                got, expected, rtol=1e-5, err_msg=f"{case.func.name}, {name}"
+            )
