@@ -180,8 +180,10 @@ static int bind_scalar(kiln_binding *b, int p, const kiln_value *value)
         return kiln_fail(KILN_ERROR_ARGUMENT, "%s: argument '%s' must be %s, received %s",
                          b->function->name, b->function->params[p].name,
                          real ? "a number" : "an integer",
-                         value->kind == KILN_FLOAT ? "a number with a fraction"
-                                                   : "something else");
+                         value->kind == KILN_FLOAT    ? "a number with a fraction"
+                         : value->kind == KILN_BOOL   ? "a bool"
+                         : value->kind == KILN_TENSOR ? "a tensor"
+                                                      : "something else");
     return KILN_OK;
 }
 

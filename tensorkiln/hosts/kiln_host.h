@@ -367,11 +367,126 @@ static inline int kiln_host_output_shape(const kiln_host_library *library,
     return kiln_host_report(library, code, error);
 }
 
+/* ---- values ------------------------------------------------------------------------------------ */
+
+static inline kiln_value kiln_host_value(int32_t kind)
+{
+    kiln_value made;
+    made.kind = kind;
+    made.small = 0;
+    made.as.integer = 0;
+    return made;
+}
+
+static inline kiln_value kiln_host_int(int64_t number)
+{
+    kiln_value made = kiln_host_value(KILN_INT);
+    made.as.integer = number;
+    return made;
+}
+
+static inline kiln_value kiln_host_bool(int truth)
+{
+    kiln_value made = kiln_host_value(KILN_BOOL);
+    made.as.integer = truth != 0;
+    return made;
+}
+
+static inline kiln_value kiln_host_float(double number)
+{
+    kiln_value made = kiln_host_value(KILN_FLOAT);
+    made.as.real = number;
+    return made;
+}
+
+/* A tensor that stays the caller's, for the time of a call. */
+static inline kiln_value kiln_host_lend(const kiln_tensor *tensor)
+{
+    kiln_value made = kiln_host_value(KILN_TENSOR);
+    memcpy(&made.as.pointer, &tensor, sizeof tensor); /* which a call does not write to */
+    return made;
+}
+
+/* Row-major without gaps. */
+static inline int kiln_host_is_packed(const kiln_tensor *tensor)
+{
+    int64_t step = 1;
+    for (int d = tensor->ndim - 1; d >= 0 && tensor->strides != NULL; d--) {
+        if (tensor->shape[d] != 1 && tensor->strides[d] != step)
+            return 0;
+        step *= tensor->shape[d];
+    }
+    return 1;
+}
+
 /* Calls a tensor function with tensors and numbers in the order of its parameters. */
 static inline int kiln_host_call(const kiln_host_library *library, const kiln_host_function *f,
                                  const kiln_value *arguments, int count, kiln_host_error *error)
 {
     return kiln_host_report(library, library->api.call(f->index, arguments, count), error);
+}
+
+static inline int kiln_host_check_values(const kiln_host_library *library, kiln_host_error *error)
+{
+    return library->api.executor_invoke != NULL
+               ? KILN_OK
+               : kiln_host_fail(error, KILN_ERROR_NAME,
+                                "'%s' has no outer functions, so it takes no values",
+                                library->file.path);
+}
+
+/* Calls an outer function, or any other of a library that has one. Whoever asks gives `*result` back
+ * by library->api.release(); values for arguments come from the functions above, or api.make_... */
+static inline int kiln_host_invoke(const kiln_host_executor *executor, const kiln_host_function *f,
+                                   const kiln_value *arguments, int count, kiln_value *result,
+                                   kiln_host_error *error)
+{
+    const kiln_host_api *api = &executor->library->api;
+    int code = kiln_host_check_values(executor->library, error);
+    *result = kiln_host_value(KILN_NONE);
+    if (code != KILN_OK)
+        return code;
+    if (strcmp(f->kind, "outer") == 0 && count != f->n_inputs)
+        return kiln_host_wrong_count(f->name, "input", f->inputs, f->n_inputs, count, error);
+    code = api->executor_invoke(executor->executor, f->index, arguments, count, result);
+    return kiln_host_report(executor->library, code, error);
+}
+
+/* Gives the library's call_packed a function of the host by name; NULL takes the name away, which
+ * must be done before closing for `destroy` to run. */
+static inline int kiln_host_register_function(const kiln_host_library *library, const char *name,
+                                              kiln_callback callback, void *context,
+                                              void (*destroy)(void *context), kiln_host_error *error)
+{
+    kiln_value made = kiln_host_value(KILN_NONE);
+    int code = kiln_host_check_values(library, error);
+    if (code != KILN_OK)
+        return code;
+    if (callback != NULL)
+        code = library->api.make_function(callback, context, destroy, &made);
+    if (code == KILN_OK)
+        code = library->api.register_function(name, callback == NULL ? NULL : &made);
+    kiln_host_report(library, code, error); /* before `destroy` may fail at something else */
+    library->api.release(&made);
+    return code;
+}
+
+static inline int kiln_host_check_loaders(const kiln_host_library *library, kiln_host_error *error)
+{
+    return library->api.register_loader != NULL
+               ? KILN_OK
+               : kiln_host_fail(error, KILN_ERROR_NAME, "'%s' carries no artifacts for loaders",
+                                library->file.path);
+}
+
+/* Makes a loader known to the library; NULL takes it away. */
+static inline int kiln_host_register_loader(const kiln_host_library *library, const char *name,
+                                            const kiln_loader *loader, kiln_host_error *error)
+{
+    const int code = kiln_host_check_loaders(library, error);
+    return code != KILN_OK
+               ? code
+               : kiln_host_report(library, library->api.register_loader(name, loader), error);
 }
 
 #ifdef __cplusplus

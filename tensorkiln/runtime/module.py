@@ -53,9 +53,11 @@ class _Call:
             return None
         name = param.name if param else "?"
         if param is not None and param.role == "scalar":
+            expected = "a number" if "float" in param.dtype else "an integer"
+            is_tensor = hasattr(argument, "__dlpack__")
+            received = "a tensor" if is_tensor else type(argument).__name__
             raise ArgumentTypeError(
-                f"{self.info.name}: argument {name!r} must be a number, "
-                f"received {type(argument).__name__}",
+                f"{self.info.name}: argument {name!r} must be {expected}, received {received}",
                 code="argument-kind",
             )
         writes = param is not None and param.role in ("out", "inout")

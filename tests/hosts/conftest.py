@@ -18,17 +18,20 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("programs")
 
 
+SUFFIXES = {"C": "c", "C++": "cpp", "Rust": "rs"}
+
+
+def in_each(stem: str) -> dict[str, Path]:
+    """A program of this folder, by language."""
+    return {language: HERE / f"{stem}.{suffix}" for language, suffix in SUFFIXES.items()}
+
+
 EXAMPLES = {
     "C": ROOT / "examples/c_host/any_model.c",
     "C++": ROOT / "examples/cpp_host/main.cpp",
     "Rust": ROOT / "examples/rust_host/src/main.rs",
 }
-REFUSALS = {
-    "C": HERE / "refusals.c",
-    "C++": HERE / "refusals.cpp",
-    "Rust": HERE / "refusals.rs",
-}
-STRESS = {"C": HERE / "stress.c", "C++": HERE / "stress.cpp", "Rust": HERE / "stress.rs"}
+REFUSALS, STRESS, VALUES, LOADERS = map(in_each, ("refusals", "stress", "values", "loaders"))
 
 
 def program(sources: dict[str, Path], language: str, folder: Path) -> Path:

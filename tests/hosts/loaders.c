@@ -1,13 +1,14 @@
-/* loaders LIBRARY: runs `main` before and after the host has a loader for the library's streams of
- * commands; prints the code, the sentence and the results. */
+/* loaders LIBRARY: runs `main` of a library with a stream of commands: without a loader for it, with
+ * one that fails, with a module that fails, with both well; prints codes, sentences and results. */
 #include "kiln_host.h"
 
 typedef struct device {
+    const kiln_host_library *library;
     char command[8]; /* "mul" */
     float number;
 } device;
 
-static int live;
+static int live, is_failing;
 
 static int load(void *context, const char *target_key, const kiln_artifact *artifacts, int count,
                 void **module)
@@ -15,14 +16,16 @@ static int load(void *context, const char *target_key, const kiln_artifact *arti
     device *made = (device *)calloc(1, sizeof *made);
     char text[64] = "";
     (void)target_key;
+    if (is_failing) {
+        ((const kiln_host_library *)context)->api.set_last_error("the device is on fire");
+        return free(made), KILN_ERROR_CALLBACK;
+    }
     if (made == NULL || count != 1 || artifacts[0].bytes >= sizeof text)
         return free(made), KILN_ERROR_MEMORY;
     memcpy(text, artifacts[0].content, (size_t)artifacts[0].bytes);
-    if (sscanf(text, "%7s %f", made->command, &made->number) != 2 ||
-        strcmp(made->command, "mul") != 0) {
-        ((const kiln_host_library *)context)->api.set_last_error("a stream of other commands");
+    if (sscanf(text, "%7s %f", made->command, &made->number) != 2)
         return free(made), KILN_ERROR_CALLBACK;
-    }
+    made->library = (const kiln_host_library *)context;
     live++;
     *module = made;
     return KILN_OK;
@@ -35,6 +38,10 @@ static int call(void *module, const char *function, const kiln_value *arguments,
     const kiln_tensor *const y = (const kiln_tensor *)arguments[1].as.pointer;
     if (count < 2 || strcmp(function, "streamer_mul") != 0)
         return KILN_ERROR_NAME;
+    if (is_failing) {
+        ((const device *)module)->library->api.set_last_error("the device has stopped");
+        return KILN_ERROR_CALLBACK;
+    }
     for (int64_t i = 0; i < x->shape[0] * x->shape[1]; i++)
         ((float *)y->data)[i] = ((const float *)x->data)[i] * ((const device *)module)->number;
     result->kind = KILN_NONE;
@@ -76,9 +83,18 @@ int main(int argc, char **argv)
         return puts(error.sentence), 1;
     const kiln_loader loader = {sizeof loader, library, load, call, unload};
     const int before = run(executor, &error);
-    const int registered = library->api.register_loader("stream", &loader);
+    const int registered = kiln_host_register_loader(library, "stream", &loader, &error);
+    is_failing = 1;
+    const int refused = run(executor, &error);
+    is_failing = 0;
     const int after = run(executor, &error);
+    is_failing = 1;
+    const int stopped = run(executor, &error);
     kiln_host_executor_destroy(executor);
     kiln_host_close(library);
-    return before == KILN_ERROR_LOADER && registered == KILN_OK && after == KILN_OK && live == 0 ? 0 : 1;
+    printf("%d live\n", live);
+    return before == KILN_ERROR_LOADER && registered == KILN_OK && after == KILN_OK &&
+                   refused == KILN_ERROR_CALLBACK && stopped == KILN_ERROR_CALLBACK
+               ? 0
+               : 1;
 }

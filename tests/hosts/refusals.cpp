@@ -1,4 +1,4 @@
-// As refusals.c.
+// As refusals.c; there is no tensor of another device to be made here.
 #include "kiln.hpp"
 
 #include <cstdio>
@@ -6,45 +6,70 @@
 
 static double memory[4096];
 
-template <class T>
-static kiln::Tensor typed(const std::string &name, bool is_null, const kiln::Tensor::Shape &shape)
-{
-    if (kiln::dtype_of<T>() != kiln::DType(kiln_host_dtype_named(name.c_str())))
-        throw std::runtime_error("another type");
-    return kiln::Tensor::view(is_null ? nullptr : reinterpret_cast<T *>(memory), shape);
-}
-
 static kiln::Tensor tensor_of(const std::string &text)
 {
     std::istringstream words(text);
-    std::string role, dtype, sizes, null, size;
+    std::string role, dtype, sizes, how, size;
     std::getline(words, role, ':');
     std::getline(words, dtype, ':');
     std::getline(words, sizes, ':');
-    std::getline(words, null, ':');
-    kiln::Tensor::Shape shape;
+    std::getline(words, how, ':');
+    kiln::Tensor::Shape shape, strides;
     for (std::istringstream rest(sizes); std::getline(rest, size, 'x');)
         shape.push_back(std::stoll(size));
-    if (dtype == "float64")
-        return typed<double>(dtype, !null.empty(), shape);
-    if (dtype == "uint8")
-        return typed<unsigned char>(dtype, !null.empty(), shape);
-    if (dtype == "bool")
-        return typed<bool>(dtype, !null.empty(), shape);
-    return typed<float>(dtype, !null.empty(), shape);
+    std::int64_t step = 2;
+    for (std::size_t d = shape.size(); d-- > 0; step *= shape[d])
+        strides.insert(strides.begin(), step);
+    kiln_tensor raw = kiln_host_tensor(memory, kiln_host_dtype_named(dtype.c_str()), shape.data(),
+                                       static_cast<int>(shape.size()));
+    if (how == "null")
+        raw.data = nullptr;
+    if (how == "odd")
+        raw.byte_offset = 1;
+    if (how == "gaps")
+        raw.strides = strides.data();
+    return kiln::Tensor::view(raw, role == "out");
+}
+
+static kiln::Argument number_of(const std::string &text)
+{
+    const std::string number = text.substr(text.rfind(':') + 1);
+    if (text[2] == 'i')
+        return std::stoll(number);
+    if (text[2] == 'b')
+        return number != "0";
+    return std::stod(number);
+}
+
+static void run(const kiln::Library &library, const std::string &name,
+                const std::vector<std::string> &words)
+{
+    std::vector<kiln::Tensor> inputs, outputs, tensors;
+    std::vector<kiln::Argument> arguments;
+    tensors.reserve(words.size());
+    bool has_number = false;
+    for (const std::string &word : words) {
+        has_number |= word[0] == 'v';
+        if (word[0] == 'v') {
+            arguments.push_back(number_of(word));
+            continue;
+        }
+        (word[0] == 'i' ? inputs : outputs).push_back(tensor_of(word));
+        tensors.push_back(tensor_of(word));
+        arguments.emplace_back(tensors.back());
+    }
+    if (has_number)
+        library.call(name, arguments);
+    else
+        kiln::Executor(library).run(name, inputs, outputs);
 }
 
 int main(int argc, char **argv)
 {
     try {
         const kiln::Library library(argv[1]);
-        if (argc > 2) {
-            const kiln::Executor executor(library);
-            std::vector<kiln::Tensor> inputs, outputs;
-            for (int i = 3; i < argc; i++)
-                (argv[i][0] == 'i' ? inputs : outputs).push_back(tensor_of(argv[i]));
-            executor.run(argv[2], inputs, outputs);
-        }
+        if (argc > 2)
+            run(library, argv[2], {argv + 3, argv + argc});
         std::printf("0\n\n");
     } catch (const kiln::Error &error) {
         std::printf("%d\n%s\n", error.code(), error.what());

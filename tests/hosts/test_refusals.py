@@ -31,7 +31,9 @@ FILE_CODES = {
 
 @dataclass(frozen=True)
 class Call:
-    """A bad call; tensors are `in:float32:2x8`, and `:null` for an address that is null."""
+    """A call by a function's name; tensors are `in:float32:2x8`, and then `:null` for an address that
+    is null, `:odd` for one that suits no type, `:gaps` for strides, `:device` for one of a device;
+    numbers are `v:int:3`."""
 
     code: int
     sentence: str
@@ -137,11 +139,45 @@ CALLS = {
         "main",
         "in:float32:2x8 out:float32:2x4:null",
     ),
+    "device": Call(
+        5,
+        "main: input 'x' must be in CPU memory (device type 1), received device type 2, index 0",
+        "main",
+        "in:float32:2x8:device out:float32:2x4",
+    ),
+    "a number for a tensor": Call(
+        7,
+        "scale: argument 'x' must be a tensor of shape [n], received a value that is not a tensor",
+        "scale",
+        "v:int:1 v:float:2 v:int:3",
+    ),
+    "a tensor for a number": Call(
+        7,
+        "scale: argument 'factor' must be a number, received a tensor",
+        "scale",
+        "out:float32:2 out:float32:1 v:int:3",
+    ),
+    "a fraction for an integer": Call(
+        7,
+        "scale: argument 'shift' must be an integer, received a number with a fraction",
+        "scale",
+        "out:float32:2 v:float:2 v:float:0.5",
+    ),
+    "too few numbers": Call(
+        1, "scale: expected 3 arguments, received 2", "scale", "out:float32:2 v:int:2"
+    ),
     "function": Call(
         10,
         "library mlp has no function 'mian'; it has main, fixed, split, pair, add_one, scale",
         "mian",
     ),
+}
+
+ACCEPTED = {
+    "no rows, and no memory": Call(0, "", "main", "in:float32:0x8:null out:float32:0x4:null"),
+    "any address": Call(0, "", "main", "in:float32:3x8:odd out:float32:3x4:odd"),
+    "gaps": Call(0, "", "main", "in:float32:3x8:gaps out:float32:3x4:gaps"),
+    "numbers": Call(0, "", "scale", "out:float32:2 v:float:0.5 v:bool:1"),
 }
 
 
@@ -185,6 +221,31 @@ FILES: dict[str, tuple[int, str, Callable[[bytes], bytes | None]]] = {
         101,
         "'{path}' is no library of ours: not an ELF shared library",
         lambda raw: b"MZ" * 99,
+    ),
+    "archive": (
+        101,
+        "'{path}' is no library of ours: not an ELF shared library",
+        lambda raw: b"!<arch>\n" + raw,
+    ),
+    "cut off in its header": (
+        101,
+        "'{path}' is no library of ours: not an ELF shared library",
+        lambda raw: raw[:63],
+    ),
+    "cut off behind its header": (
+        101,
+        "'{path}' is no library of ours: its section table is damaged or cut off",
+        lambda raw: raw[:64],
+    ),
+    "cut off by a byte": (
+        101,
+        "'{path}' is no library of ours: its section table is damaged or cut off",
+        lambda raw: raw[:-1],
+    ),
+    "big-endian": (
+        101,
+        "'{path}' is no library of ours: not a 64-bit little-endian ELF file",
+        lambda raw: raw[:5] + b"\2" + raw[6:],
     ),
     "empty": (101, "'{path}' is no library of ours: not an ELF shared library", lambda raw: b""),
     "32 bits": (
@@ -247,47 +308,70 @@ FILES: dict[str, tuple[int, str, Callable[[bytes], bytes | None]]] = {
         "'{path}' is compiled for riscv64, this machine is x86_64",
         lambda raw: raw[:18] + struct.pack("<H", 243) + raw[20:],
     ),
+    "an unknown machine": (
+        103,
+        "'{path}' is compiled for ELF machine 4660, this machine is x86_64",
+        lambda raw: raw[:18] + struct.pack("<H", 4660) + raw[20:],
+    ),
 }
 
 
-class Nowhere:
-    """A tensor whose address is null; its DLPack header is patched, never its data."""
+class Patched:
+    """A tensor whose DLPack header is patched, never its data."""
 
-    def __init__(self, array: np.ndarray):
-        self.array, self.shape = array, array.shape
+    def __init__(self, array: np.ndarray, **fields: object):
+        self.array, self.shape, self.fields = array, array.shape, fields
 
     def __dlpack__(self, **_: object) -> object:
         capsule = self.array.__dlpack__()
-        DLTensor.from_address(capsule_pointer(capsule, b"dltensor")).data = None
+        header = DLTensor.from_address(capsule_pointer(capsule, b"dltensor"))
+        for name, value in self.fields.items():
+            setattr(header, name, value)
         return capsule
 
 
-def tensor_of(word: str) -> object:
-    _, dtype, shape, *null = word.split(":")
-    array = np.zeros(tuple(map(int, filter(None, shape.split("x")))), dtype)
-    return Nowhere(array) if null else array
+def argument_of(word: str) -> object:
+    role, dtype, shape, *how = word.split(":")
+    if role == "v":
+        return {"int": int, "float": float, "bool": lambda text: text != "0"}[dtype](shape)
+    sizes = tuple(map(int, filter(None, shape.split("x"))))
+    array = np.zeros(sizes, dtype)
+    match how:
+        case ["null"]:
+            return Patched(array, data=None)
+        case ["device"]:
+            return Patched(array, device_type=2)
+        case ["odd"]:
+            return np.zeros(array.nbytes + 1, np.uint8)[1:].view(dtype).reshape(sizes)
+        case ["gaps"]:
+            return np.zeros((*sizes, 2), dtype)[..., 0]
+    return array
 
 
 def in_python(path: Path, function: str = "", tensors: str = "") -> tuple[str, str]:
     """Code and sentence of the exception."""
     with pytest.raises(UserError) as caught:
-        run_function = Executor(load_module(path))[function]
-        words = tensors.split()
-        inputs = [tensor_of(word) for word in words if word.startswith("in")]
-        outputs = [tensor_of(word) for word in words if word.startswith("out")]
-        if function == "add_one":
-            run_function(*inputs, *outputs)
-        else:
-            run_function(*inputs, out=outputs)
+        call_in_python(path, function, tensors)
     return caught.value.code, caught.value.message
+
+
+def call_in_python(path: Path, function: str, tensors: str) -> None:
+    run_function = Executor(load_module(path))[function]
+    words = tensors.split()
+    if function in ("add_one", "scale"):
+        run_function(*map(argument_of, words))
+    else:
+        inputs = [argument_of(word) for word in words if word.startswith("in")]
+        outputs = [argument_of(word) for word in words if word.startswith("out")]
+        run_function(*inputs, out=outputs)
 
 
 def elsewhere(host: Path, path: Path, *words: str) -> tuple[int, str]:
     """Code and sentence of a program."""
     done = run(host, path, *words)
     assert done.returncode == 0, done.stdout + done.stderr
-    code, sentence = done.stdout.rstrip("\n").split("\n", 1)
-    return int(code), sentence
+    code, sentence = done.stdout.split("\n", 1)
+    return int(code), sentence.rstrip("\n")
 
 
 def name_of(code: int) -> str:
@@ -299,9 +383,16 @@ def test_calls_in_python(library: Path, call: Call) -> None:
     assert in_python(library, call.function, call.tensors) == (name_of(call.code), call.sentence)
 
 
+@pytest.mark.parametrize("call", ACCEPTED.values(), ids=ACCEPTED)
+def test_what_python_takes(library: Path, call: Call) -> None:
+    call_in_python(library, call.function, call.tensors)
+
+
 @pytest.mark.parametrize("language", REFUSALS)
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("call", [*CALLS.values(), *ACCEPTED.values()], ids=[*CALLS, *ACCEPTED])
 def test_calls_elsewhere(library: Path, programs: Path, language: str, call: Call) -> None:
+    if call.code == 5 and language != "C":
+        return  # their tensors are of the processor's memory
     host = program(REFUSALS, language, programs)
     answer = elsewhere(host, library, call.function, *call.tensors.split())
     assert answer == (call.code, call.sentence)

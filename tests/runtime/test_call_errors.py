@@ -216,7 +216,7 @@ GRAPH: list[tuple[str, Callable[[Any], object], type, str, str]] = [
         lambda e: e["scale"](f32(1), f32(1), 1),
         TypeError,
         "argument-kind",
-        "scale: argument 'factor' must be a number, received ndarray",
+        "scale: argument 'factor' must be a number, received a tensor",
     ),
     (
         "fraction for integer",

@@ -7,8 +7,12 @@ pub const ERROR_COUNT: i32 = 1;
 pub const ERROR_RANK: i32 = 2;
 pub const ERROR_SHAPE: i32 = 3;
 pub const ERROR_DTYPE: i32 = 4;
+pub const ERROR_DEVICE: i32 = 5;
+pub const ERROR_NULL: i32 = 6;
 pub const ERROR_ARGUMENT: i32 = 7;
 pub const ERROR_NAME: i32 = 10;
+pub const ERROR_CALLBACK: i32 = 13;
+pub const ERROR_LOADER: i32 = 17;
 /// From 100 on: before there is a library to ask.
 pub const ERROR_FILE: i32 = 100;
 pub const ERROR_LIBRARY: i32 = 101;

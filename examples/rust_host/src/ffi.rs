@@ -1,7 +1,7 @@
 //! The C functions of a loaded library, by `dlopen` and `dlsym` alone.
 
 use crate::error::{self, Error, Result};
-use crate::tensor::RawTensor;
+use crate::tensor::{DType, RawTensor};
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
 use std::mem::{size_of, transmute_copy};
 use std::path::Path;
@@ -17,7 +17,7 @@ extern "C" {
     fn dlerror() -> *const c_char;
 }
 
-fn text(at: *const c_char) -> String {
+pub fn text(at: *const c_char) -> String {
     if at.is_null() {
         return String::new();
     }
@@ -25,33 +25,143 @@ fn text(at: *const c_char) -> String {
     unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned()
 }
 
-/// Declares the functions of `kiln.h` that every library has and this crate uses.
-macro_rules! api {
-    ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        pub struct Api {
-            handle: *mut c_void,
+/// A value as `kiln.h` describes it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RawValue {
+    pub kind: i32,
+    pub small: u32,
+    pub data: RawData,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union RawData {
+    pub integer: i64,
+    pub real: f64,
+    pub pointer: *mut c_void,
+}
+
+pub const KIND_NONE: i32 = 0;
+pub const KIND_INT: i32 = 1;
+pub const KIND_BOOL: i32 = 2;
+pub const KIND_FLOAT: i32 = 3;
+pub const KIND_TENSOR: i32 = 7;
+/// Those before, from tensors on, are lent for the time of a call.
+pub const KIND_SMALL_STRING: i32 = 11;
+/// The first of the objects, whose references are counted.
+pub const KIND_STRING: i32 = 65;
+pub const KIND_FUNCTION: i32 = 68;
+
+impl RawValue {
+    pub const NONE: RawValue = RawValue::integer(KIND_NONE, 0);
+
+    pub const fn integer(kind: i32, integer: i64) -> RawValue {
+        RawValue { kind, small: 0, data: RawData { integer } }
+    }
+}
+
+pub type Callback = unsafe extern "C" fn(*mut c_void, *const RawValue, i32, *mut RawValue) -> c_int;
+
+#[repr(C)]
+pub struct RawArtifact {
+    pub codegen_id: *const c_char,
+    pub file_name: *const c_char,
+    pub target_key: *const c_char,
+    pub content: *const c_void,
+    pub bytes: u64,
+}
+
+#[repr(C)]
+pub struct RawLoader {
+    pub size: u32,
+    pub context: *mut c_void,
+    pub load: unsafe extern "C" fn(
+        *mut c_void,
+        *const c_char,
+        *const RawArtifact,
+        c_int,
+        *mut *mut c_void,
+    ) -> c_int,
+    pub call: unsafe extern "C" fn(
+        *mut c_void,
+        *const c_char,
+        *const RawValue,
+        i32,
+        *mut RawValue,
+    ) -> c_int,
+    pub unload: unsafe extern "C" fn(*mut c_void),
+}
+
+/// Declares functions of `kiln.h` that this crate uses, as the fields of a struct.
+macro_rules! functions {
+    ($set:ident: $($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
+        pub struct $set {
             $(pub $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
         }
 
-        impl Api {
-            fn bind(handle: *mut c_void, path: &str) -> Result<Api> {
-                Ok(Api { handle, $($name: find(handle, path, concat!("kiln_", stringify!($name)))?,)* })
+        impl $set {
+            fn bind(handle: *mut c_void, path: &str) -> Result<$set> {
+                Ok($set { $($name: find(handle, path, concat!("kiln_", stringify!($name)))?,)* })
             }
         }
     };
 }
 
-api! {
+functions! { Core: // of every library
     open: fn() -> c_int;
     last_error: fn() -> *const c_char;
     function_index: fn(*const c_char) -> c_int;
     executor_create: fn(*mut *mut c_void) -> c_int;
     executor_destroy: fn(*mut c_void);
     executor_run: fn(*mut c_void, c_int, *const *const RawTensor, c_int) -> c_int;
+    executor_workspace_bytes: fn(*const c_void) -> i64;
     executor_set_num_threads: fn(*mut c_void, c_int);
     output_shape: fn(c_int, *const *const RawTensor, c_int, c_int, *mut i64, *mut c_int) -> c_int;
+    call: fn(c_int, *const RawValue, c_int) -> c_int;
     set_num_threads: fn(c_int);
     get_num_threads: fn() -> c_int;
+}
+
+functions! { Values: // of a library with outer functions
+    executor_invoke: fn(*mut c_void, c_int, *const RawValue, c_int, *mut RawValue) -> c_int;
+    call_value: fn(*const RawValue, *const RawValue, c_int, *mut RawValue) -> c_int;
+    make_tensor: fn(*const i64, c_int, DType, *mut RawValue) -> c_int;
+    make_tuple: fn(*const RawValue, c_int, *mut RawValue) -> c_int;
+    make_shape: fn(*const i64, c_int, *mut RawValue) -> c_int;
+    make_string: fn(*const c_char, i64, *mut RawValue) -> c_int;
+    make_function: fn(Callback, *mut c_void, unsafe extern "C" fn(*mut c_void), *mut RawValue) -> c_int;
+    register_function: fn(*const c_char, *const RawValue) -> c_int;
+    set_last_error: fn(*const c_char);
+    tensor_of: fn(*const RawValue) -> *const RawTensor;
+    string_of: fn(*const RawValue, *mut i64) -> *const c_char;
+    shape_of: fn(*const RawValue, *mut c_int) -> *const i64;
+    items_of: fn(*const RawValue, *mut c_int) -> *const RawValue;
+    retain: fn(*const RawValue);
+    release: fn(*mut RawValue);
+    live_objects: fn() -> i64;
+}
+
+functions! { Loaders: // of a library with artifacts for loaders
+    register_loader: fn(*const c_char, *const RawLoader) -> c_int;
+    set_last_error: fn(*const c_char);
+}
+
+/// The functions of an open library.
+pub struct Api {
+    pub handle: *mut c_void,
+    pub core: Core,
+    pub values: Option<Values>,
+    pub loaders: Option<Loaders>,
+}
+
+impl Api {
+    fn bind(handle: *mut c_void, path: &str) -> Result<Api> {
+        let core = Core::bind(handle, path)?;
+        let values = Values::bind(handle, path).ok();
+        let loaders = Loaders::bind(handle, path).ok();
+        Ok(Api { handle, core, values, loaders })
+    }
 }
 
 // SAFETY: "All functions may be called from any thread" (kiln.h).
@@ -99,11 +209,13 @@ impl Api {
         let name = path.display().to_string();
         let refused =
             |why: String| Error::new(error::ERROR_LOAD, format!("cannot load '{name}': {why}"));
-        let full = path.canonicalize().map_err(|why| refused(why.to_string()))?;
-        let full = CString::new(full.into_os_string().into_encoded_bytes())
-            .map_err(|why| refused(why.to_string()))?;
+        let mut file = path.as_os_str().as_encoded_bytes().to_vec();
+        if !file.contains(&b'/') {
+            file.splice(0..0, *b"./"); // never the search path
+        }
+        let file = CString::new(file).map_err(|why| refused(why.to_string()))?;
         // SAFETY: the path ends with NUL; libraries of ours run nothing when they are loaded.
-        let handle = unsafe { dlopen(full.as_ptr(), RTLD_NOW) };
+        let handle = unsafe { dlopen(file.as_ptr(), RTLD_NOW) };
         if handle.is_null() {
             // SAFETY: the last failure of this thread.
             return Err(refused(text(unsafe { dlerror() })));
@@ -113,9 +225,16 @@ impl Api {
         let api = Api::bind(handle.0, &name)?;
         std::mem::forget(handle); // `api` closes it
                                   // SAFETY: a function without arguments.
-        let code = unsafe { (api.open)() };
+        let code = unsafe { (api.core.open)() };
         api.check(code)?;
         Ok(api)
+    }
+
+    /// An exported symbol, or null.
+    pub fn address(&self, symbol: &str) -> *mut c_void {
+        let symbol = CString::new(symbol);
+        // SAFETY: the handle is open, and the text ends with NUL.
+        symbol.map_or(std::ptr::null_mut(), |symbol| unsafe { dlsym(self.handle, symbol.as_ptr()) })
     }
 
     /// A result code as a result.
@@ -123,7 +242,7 @@ impl Api {
         // SAFETY: a function without arguments; its text lasts until this thread's next failure.
         (code == 0)
             .then_some(())
-            .ok_or_else(|| Error::new(code, text(unsafe { (self.last_error)() })))
+            .ok_or_else(|| Error::new(code, text(unsafe { (self.core.last_error)() })))
     }
 }
 

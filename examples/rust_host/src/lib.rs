@@ -20,25 +20,38 @@ pub mod error;
 mod ffi;
 mod json;
 mod library_file;
+mod loader;
 mod tensor;
+mod value;
 
 pub use error::{Error, Result};
 pub use library_file::{Dim, Function, Param};
+pub use loader::{Artifact, Module};
 pub use tensor::{Bool, DType, Element, Tensor, View, ViewMut, BF16, F16};
+pub use value::{Argument, Value};
 
-use ffi::Api;
+use ffi::{Api, RawValue};
 use library_file::join;
+use std::any::Any;
 use std::ffi::{c_int, c_void, CString};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tensor::RawTensor;
 
 const MAX_RANK: usize = 16;
+
+/// What the host has registered in a library.
+#[derive(Default)]
+struct Kept {
+    functions: Vec<CString>,
+    loaders: Vec<(CString, Arc<dyn Any + Send + Sync>)>,
+}
 
 struct Loaded {
     api: Api,
     functions: Vec<Function>,
     path: String,
+    kept: Mutex<Kept>,
 }
 
 /// A loaded library.
@@ -54,7 +67,8 @@ impl Library {
         let functions = library_file::read(path.as_ref())?;
         let api = Api::load(path.as_ref())?;
         let path = path.as_ref().display().to_string();
-        Ok(Library { loaded: Arc::new(Loaded { api, functions, path }) })
+        let kept = Mutex::default();
+        Ok(Library { loaded: Arc::new(Loaded { api, functions, path, kept }) })
     }
 
     pub fn functions(&self) -> &[Function] {
@@ -69,28 +83,83 @@ impl Library {
         })
     }
 
+    /// Calls a tensor function with tensors and numbers in the order of its parameters. Those that it
+    /// writes must be `Argument::Out`.
+    pub fn call(&self, name: &str, arguments: &mut [Argument<'_>]) -> Result<()> {
+        let f = self.function(name)?;
+        for (param, argument) in f.inputs.iter().zip(arguments.iter()) {
+            if matches!(argument, Argument::In(_)) {
+                check_read_only(f, param)?;
+            }
+        }
+        let index = self.loaded.index(name)?;
+        let tensors: Vec<Option<RawTensor>> = arguments.iter().map(Argument::tensor).collect();
+        let all: Vec<RawValue> = arguments.iter().zip(&tensors).map(|(a, t)| a.raw(t)).collect();
+        let api = &self.loaded.api;
+        // SAFETY: views describe memory that is borrowed for the call; the library checks the rest.
+        api.check(unsafe { (api.core.call)(index, all.as_ptr(), all.len() as c_int) })
+    }
+
+    /// An address that the library shows, of a function or of data; null when it has none of that name.
+    pub fn address(&self, symbol: &str) -> *mut c_void {
+        self.loaded.api.address(symbol)
+    }
+
     /// Threads that calls into this library may use; 0 is the default.
     pub fn set_num_threads(&self, threads: i32) {
         // SAFETY: any number will do.
-        unsafe { (self.loaded.api.set_num_threads)(threads) }
+        unsafe { (self.loaded.api.core.set_num_threads)(threads) }
     }
 
     pub fn num_threads(&self) -> i32 {
         // SAFETY: a function without arguments.
-        unsafe { (self.loaded.api.get_num_threads)() }
+        unsafe { (self.loaded.api.core.get_num_threads)() }
     }
 }
 
 impl Loaded {
+    fn values(&self) -> Result<&ffi::Values> {
+        self.api.values.as_ref().ok_or_else(|| {
+            let sentence = format!("'{}' has no outer functions, so it takes no values", self.path);
+            Error::new(error::ERROR_NAME, sentence)
+        })
+    }
+
+    fn loaders(&self) -> Result<&ffi::Loaders> {
+        self.api.loaders.as_ref().ok_or_else(|| {
+            let sentence = format!("'{}' carries no artifacts for loaders", self.path);
+            Error::new(error::ERROR_NAME, sentence)
+        })
+    }
+
+    /// Not locked while the library is called, which has locks of its own.
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn index(&self, name: &str) -> Result<c_int> {
-        let symbol = CString::new(name)
-            .map_err(|_| Error::new(error::ERROR_NAME, "the name of a function has no NUL"))?;
+        let symbol = value::c_name(name)?;
         // SAFETY: text that ends with NUL.
-        let index = unsafe { (self.api.function_index)(symbol.as_ptr()) };
+        let index = unsafe { (self.api.core.function_index)(symbol.as_ptr()) };
         if index < 0 {
             self.api.check(error::ERROR_NAME)?;
         }
         Ok(index)
+    }
+}
+
+impl Drop for Loaded {
+    /// What the host has registered goes, for the system may keep the library for others.
+    fn drop(&mut self) {
+        let kept = std::mem::take(&mut *self.kept());
+        for (name, values) in kept.functions.iter().zip(self.api.values.iter().cycle()) {
+            // SAFETY: text that ends with NUL; null takes the name away.
+            unsafe { (values.register_function)(name.as_ptr(), std::ptr::null()) };
+        }
+        for ((name, _), loaders) in kept.loaders.iter().zip(self.api.loaders.iter().cycle()) {
+            // SAFETY: the same.
+            unsafe { (loaders.register_loader)(name.as_ptr(), std::ptr::null()) };
+        }
     }
 }
 
@@ -109,14 +178,14 @@ impl Executor {
         let mut executor = std::ptr::null_mut();
         let api = &library.loaded.api;
         // SAFETY: there is room for the address.
-        api.check(unsafe { (api.executor_create)(&mut executor) })?;
+        api.check(unsafe { (api.core.executor_create)(&mut executor) })?;
         Ok(Executor { library: library.clone(), executor })
     }
 
     /// Runs a graph function; returns new tensors, one for each output.
     pub fn run(&self, name: &str, inputs: &[View<'_>]) -> Result<Vec<Tensor>> {
         let f = self.library.function(name)?;
-        check_count(f, "input", &f.inputs, inputs.len())?;
+        check_counts(f, inputs.len(), f.outputs.len())?;
         let index = self.library.loaded.index(name)?;
         let raw: Vec<RawTensor> = inputs.iter().map(View::raw).collect();
         let mut outputs = Vec::with_capacity(f.outputs.len());
@@ -141,24 +210,46 @@ impl Executor {
         outputs: &mut [ViewMut<'_>],
     ) -> Result<()> {
         let f = self.library.function(name)?;
-        check_count(f, "input", &f.inputs, inputs.len())?;
-        check_count(f, "output", &f.outputs, outputs.len())?;
-        check_roles(f, inputs.len())?;
+        check_counts(f, inputs.len(), outputs.len())?;
+        f.inputs.iter().take(inputs.len()).try_for_each(|param| check_read_only(f, param))?;
         let index = self.library.loaded.index(name)?;
         let raw = inputs.iter().map(View::raw).chain(outputs.iter().map(ViewMut::raw));
         let raw: Vec<RawTensor> = raw.collect();
         let all: Vec<*const RawTensor> = raw.iter().map(std::ptr::from_ref).collect();
         let api = &self.library.loaded.api;
         // SAFETY: views describe memory that is borrowed for the call; the library checks the rest.
-        let code =
-            unsafe { (api.executor_run)(self.executor, index, all.as_ptr(), all.len() as c_int) };
+        let code = unsafe {
+            (api.core.executor_run)(self.executor, index, all.as_ptr(), all.len() as c_int)
+        };
         api.check(code)
+    }
+
+    /// Calls an outer function, or any other of a library that has one.
+    pub fn invoke(&self, name: &str, arguments: &[Value]) -> Result<Value> {
+        let library = &self.library;
+        let f = library.function(name)?;
+        let (api, index) = (library.loaded.values()?, library.loaded.index(name)?);
+        if f.kind == "outer" {
+            check_count(f, "input", &f.inputs, arguments.len())?;
+        }
+        let given = Value::raw_of(library, arguments)?;
+        let count = given.len() as c_int;
+        library.make(|made| {
+            // SAFETY: all values live.
+            unsafe { (api.executor_invoke)(self.executor, index, given.as_ptr(), count, made) }
+        })
+    }
+
+    /// Bytes of intermediate results: the most that a call has needed so far.
+    pub fn workspace_bytes(&self) -> i64 {
+        // SAFETY: the executor lives.
+        unsafe { (self.library.loaded.api.core.executor_workspace_bytes)(self.executor) }
     }
 
     /// Threads that one call may use, the calling one included; 0 means the library's.
     pub fn set_num_threads(&self, threads: i32) {
         // SAFETY: the executor lives.
-        unsafe { (self.library.loaded.api.executor_set_num_threads)(self.executor, threads) }
+        unsafe { (self.library.loaded.api.core.executor_set_num_threads)(self.executor, threads) }
     }
 
     fn output_shape(&self, index: c_int, inputs: &[RawTensor], output: usize) -> Result<Vec<i64>> {
@@ -167,7 +258,7 @@ impl Executor {
         let api = &self.library.loaded.api;
         // SAFETY: there is room for KILN_MAX_RANK sizes.
         api.check(unsafe {
-            (api.output_shape)(
+            (api.core.output_shape)(
                 index,
                 all.as_ptr(),
                 all.len() as c_int,
@@ -183,24 +274,31 @@ impl Executor {
 impl Drop for Executor {
     fn drop(&mut self) {
         // SAFETY: nobody else has it.
-        unsafe { (self.library.loaded.api.executor_destroy)(self.executor) }
+        unsafe { (self.library.loaded.api.core.executor_destroy)(self.executor) }
     }
 }
 
 /// A `View` is only read.
-fn check_roles(f: &Function, inputs: usize) -> Result<()> {
-    let written = |p: &&Param| p.role == "out" || p.role == "inout";
-    f.inputs.iter().take(inputs).find(written).map_or(Ok(()), |param| {
-        let sentence =
-            format!("{}: argument '{}' is written to: it is an output", f.name, param.name);
-        Err(Error::new(error::ERROR_ARGUMENT, sentence))
-    })
+fn check_read_only(f: &Function, param: &Param) -> Result<()> {
+    if param.role != "out" && param.role != "inout" {
+        return Ok(());
+    }
+    let sentence = format!("{}: argument '{}' is written to: it is an output", f.name, param.name);
+    Err(Error::new(error::ERROR_ARGUMENT, sentence))
 }
 
 /// What only graph functions tell apart; of others the library has the words.
+fn check_counts(f: &Function, inputs: usize, outputs: usize) -> Result<()> {
+    if f.kind != "graph" {
+        return Ok(());
+    }
+    check_count(f, "input", &f.inputs, inputs)?;
+    check_count(f, "output", &f.outputs, outputs)
+}
+
 fn check_count(f: &Function, what: &str, params: &[Param], received: usize) -> Result<()> {
     let expected = params.len();
-    if f.kind != "graph" || expected == received {
+    if expected == received {
         return Ok(());
     }
     let plural = if expected == 1 { "" } else { "s" };

@@ -4,6 +4,7 @@ use crate::error::{self, Error, Result};
 use std::alloc::{alloc_zeroed, dealloc, handle_alloc_error, Layout};
 use std::ffi::c_void;
 use std::marker::PhantomData;
+use std::mem::align_of;
 use std::ptr::NonNull;
 
 /// An element type; `kiln_dtype` in `kiln.h`.
@@ -77,7 +78,7 @@ elements! {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct RawTensor {
-    data: *mut c_void,
+    pub data: *mut c_void,
     device_type: i32,
     device_id: i32,
     ndim: i32,
@@ -125,12 +126,77 @@ fn check_length(shape: &[i64], length: usize) -> Result<()> {
     Err(Error::new(error::ERROR_COUNT, sentence))
 }
 
+/// Whether all elements lie among these, where the first one is number `start`.
+fn check_strides(shape: &[i64], strides: &[i64], start: usize, length: usize) -> Result<()> {
+    if shape.len() != strides.len() {
+        let (sizes, given) = (shape.len(), strides.len());
+        let sentence = format!("a view of {sizes} dimensions was given {given} strides");
+        return Err(Error::new(error::ERROR_RANK, sentence));
+    }
+    if count(shape)? == 0 {
+        return Ok(());
+    }
+    let (mut first, mut last) = (start as i128, start as i128);
+    for (size, stride) in shape.iter().zip(strides) {
+        let reach = i128::from(size - 1) * i128::from(*stride);
+        *(if reach < 0 { &mut first } else { &mut last }) += reach;
+    }
+    if first >= 0 && last < length as i128 {
+        return Ok(());
+    }
+    let sentence = format!("a view reaches from element {first} to {last} of {length}");
+    Err(Error::new(error::ERROR_SHAPE, sentence))
+}
+
+fn is_packed(shape: &[i64], strides: &[i64]) -> bool {
+    let mut step = 1;
+    shape.iter().zip(strides).rev().all(|(size, stride)| {
+        let fits = *size == 1 || *stride == step;
+        step *= size;
+        fits
+    })
+}
+
+/// The slice of packed elements of that type, by address.
+fn packed<T: Element>(view: &View<'_>) -> Result<(*const T, usize)> {
+    let length = count(&view.shape)?;
+    let data: *const T = view.data.cast();
+    let refuse = |code, what: &str| Err(Error::new(code, what));
+    if T::DTYPE != view.dtype {
+        return refuse(error::ERROR_DTYPE, "the tensor holds elements of another type");
+    }
+    if view.strides.as_ref().is_some_and(|strides| !is_packed(&view.shape, strides)) {
+        let what = "a view with strides has no plain row of elements";
+        return refuse(error::ERROR_ARGUMENT, what);
+    }
+    if length == 0 {
+        return Ok((NonNull::dangling().as_ptr(), 0));
+    }
+    if data.is_null() || data as usize % align_of::<T>() != 0 {
+        return refuse(error::ERROR_NULL, "the elements lie at no address of their type");
+    }
+    Ok((data, length))
+}
+
 impl<'a> View<'a> {
     /// Row-major elements; as many as the shape says.
     pub fn new<T: Element>(elements: &'a [T], shape: &[i64]) -> Result<View<'a>> {
         check_length(shape, elements.len())?;
         // SAFETY: the slice has all elements of the shape.
         Ok(unsafe { View::from_raw(elements.as_ptr().cast(), T::DTYPE, shape, None) })
+    }
+
+    /// Elements with gaps; strides count elements, from the one that is number `start`.
+    pub fn strided<T: Element>(
+        elements: &'a [T],
+        shape: &[i64],
+        strides: &[i64],
+        start: usize,
+    ) -> Result<View<'a>> {
+        check_strides(shape, strides, start, elements.len())?;
+        let first = elements.as_ptr().wrapping_add(start).cast();
+        // SAFETY: the slice has all of them.
+        Ok(unsafe { View::from_raw(first, T::DTYPE, shape, Some(strides)) })
     }
 
     /// Memory described by hand; strides count elements.
@@ -145,6 +211,63 @@ impl<'a> View<'a> {
     ) -> View<'a> {
         let (shape, strides) = (shape.to_vec(), strides.map(<[i64]>::to_vec));
         View { data, dtype, shape, strides, borrowed: PhantomData }
+    }
+
+    /// A tensor of a library's.
+    ///
+    /// # Safety
+    /// It is one, for `'a`.
+    pub(crate) unsafe fn from_tensor(raw: &RawTensor) -> Result<View<'a>> {
+        if raw.device_type != 1 {
+            let sentence = format!(
+                "a view must be in CPU memory (device type 1), received device type {}",
+                raw.device_type
+            );
+            return Err(Error::new(error::ERROR_DEVICE, sentence));
+        }
+        let ndim = raw.ndim as usize;
+        let row = |at: *const i64| match ndim {
+            0 => &[],
+            // SAFETY: shape and strides have as many entries as dimensions.
+            _ => unsafe { std::slice::from_raw_parts(at, ndim) },
+        };
+        let strides = (!raw.strides.is_null()).then(|| row(raw.strides));
+        let data = raw.data.cast::<u8>().wrapping_add(raw.byte_offset as usize).cast();
+        // SAFETY: the caller's.
+        Ok(unsafe { View::from_raw(data, raw.dtype, row(raw.shape), strides) })
+    }
+
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    pub fn shape(&self) -> &[i64] {
+        &self.shape
+    }
+
+    /// Its elements, which lie without gaps; an error when they are of another type.
+    pub fn values<T: Element>(&self) -> Result<&'a [T]> {
+        let (data, length) = packed::<T>(self)?;
+        // SAFETY: whoever made the view says that they are there for `'a`.
+        Ok(unsafe { std::slice::from_raw_parts(data, length) })
+    }
+
+    /// The bytes of its elements, which lie without gaps.
+    pub fn bytes(&self) -> Result<&'a [u8]> {
+        let bytes =
+            count(&self.shape)? * usize::from(self.dtype.bits / 8) * usize::from(self.dtype.lanes);
+        let plain = View { dtype: u8::DTYPE, ..self.clone() };
+        let (data, _) = packed::<u8>(&plain)?;
+        // SAFETY: as above.
+        Ok(unsafe { std::slice::from_raw_parts(data, bytes) })
+    }
+
+    /// The same elements, to be written: an output that a loader's module is given.
+    ///
+    /// # Safety
+    /// They may be written to, and nobody else uses them while the new view is there.
+    pub unsafe fn assume_mut(&self) -> ViewMut<'a> {
+        ViewMut { view: self.clone(), borrowed: PhantomData }
     }
 
     pub(crate) fn raw(&self) -> RawTensor {
@@ -167,6 +290,26 @@ impl<'a> ViewMut<'a> {
         check_length(shape, elements.len())?;
         // SAFETY: the slice has all elements of the shape, and is borrowed exclusively.
         Ok(unsafe { ViewMut::from_raw(elements.as_mut_ptr().cast(), T::DTYPE, shape, None) })
+    }
+
+    /// As `View::strided`.
+    pub fn strided<T: Element>(
+        elements: &'a mut [T],
+        shape: &[i64],
+        strides: &[i64],
+        start: usize,
+    ) -> Result<ViewMut<'a>> {
+        check_strides(shape, strides, start, elements.len())?;
+        let first = elements.as_mut_ptr().wrapping_add(start).cast();
+        // SAFETY: the slice has all of them, and is borrowed exclusively.
+        Ok(unsafe { ViewMut::from_raw(first, T::DTYPE, shape, Some(strides)) })
+    }
+
+    /// Its elements, which lie without gaps; an error when they are of another type.
+    pub fn values_mut<T: Element>(&mut self) -> Result<&mut [T]> {
+        let (data, length) = packed::<T>(&self.view)?;
+        // SAFETY: as those of `View`, and borrowed exclusively.
+        Ok(unsafe { std::slice::from_raw_parts_mut(data.cast_mut(), length) })
     }
 
     /// As `View::from_raw`.
