@@ -29,7 +29,7 @@ from tensorkiln.ir.planned import planned_graph
 from tensorkiln.ir.text.printer import print_module
 from tensorkiln.link.artifacts import LINK_PLAN, LOADER_EXPORTS, LinkPlan, rides
 from tensorkiln.link.jit_objects import for_jit
-from tensorkiln.link.shared import RUNTIME_EXPORTS, Fcompile
+from tensorkiln.link.shared import RUNTIME_EXPORTS, SYSTEM_LIBRARIES, Fcompile
 from tensorkiln.target import Target
 
 if TYPE_CHECKING:
@@ -77,11 +77,17 @@ def assemble(
     )
     say(SOURCES, f"entry.c\n{entry}")
     outers = outer.names if outer else ()
-    header = header_h(functions, library_name=name, prefix=prefix, outers=outers)
     if arena.size:
         table = constants_text(arena.constants)
         artifacts.append(Artifact("host", "text", "weights.json", table.encode()))
     libraries = tuple(dict.fromkeys(x for e in used for x in e.libraries))
+    header = header_h(
+        functions,
+        library_name=name,
+        prefix=prefix,
+        outers=outers,
+        libraries=(*libraries, *SYSTEM_LIBRARIES),
+    )
     shown = exported_symbols(functions, prefix=prefix, outer=outer)
     plan = LinkPlan(name, cpu.mtriple, shown, libraries, prefix, system_lib_prefix or "")
     artifacts += [

@@ -129,15 +129,27 @@ def _outer(names: Sequence[str]) -> str:
     )
 
 
+def _link(prefix: str, libraries: Sequence[str]) -> str:
+    """What else a program links that has the library in it."""
+    if not libraries:
+        return ""
+    return (
+        "\n/* What a program that links the static library (.a, .o) links too, behind it. */\n"
+        f"#define {prefix.upper()}_LINK {quote(' '.join(libraries))}\n"
+    )
+
+
 def header_h(
     functions: Sequence[HostFunction],
     *,
     library_name: str,
     prefix: str = "",
     outers: Sequence[str] = (),
+    libraries: Sequence[str] = (),
 ) -> str:
     """The text of the header. Tensors are row-major without gaps; any address that suits the
-    element type will do (the caller's buffers stay the caller's). `outers` are named only."""
+    element type will do (the caller's buffers stay the caller's). `outers` are named only;
+    `libraries` are what a linker of programs is told besides a static library."""
     prefix = prefix or c_name(library_name)
     guard = f"{prefix.upper()}_H"
     entries = "\n\n".join(_entry(function, prefix) for function in functions)
@@ -157,7 +169,7 @@ extern "C" {{
 #endif
 
 {entries}
-{_outer(outers)}
+{_outer(outers)}{_link(prefix, libraries)}
 /* What went wrong in this thread; "" when nothing did. */
 const char *{prefix}_last_error(void);
 

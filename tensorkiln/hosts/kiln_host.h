@@ -411,12 +411,12 @@ static inline kiln_value kiln_host_lend(const kiln_tensor *tensor)
 static inline int kiln_host_is_packed(const kiln_tensor *tensor)
 {
     int64_t step = 1;
+    int fits = 1;
     for (int d = tensor->ndim - 1; d >= 0 && tensor->strides != NULL; d--) {
-        if (tensor->shape[d] != 1 && tensor->strides[d] != step)
-            return 0;
+        fits &= tensor->shape[d] == 1 || tensor->strides[d] == step;
         step *= tensor->shape[d];
     }
-    return 1;
+    return fits || step == 0;
 }
 
 /* Calls a tensor function with tensors and numbers in the order of its parameters. */

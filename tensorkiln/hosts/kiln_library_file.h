@@ -6,6 +6,10 @@
 #ifndef KILN_LIBRARY_FILE_H
 #define KILN_LIBRARY_FILE_H
 
+#if defined(__SIZEOF_POINTER__) && __SIZEOF_POINTER__ != 8
+#error "Tensorkiln makes libraries for 64-bit systems only; this program is compiled for another one"
+#endif
+
 #include "kiln.h"
 #include "kiln_json.h"
 

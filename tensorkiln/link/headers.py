@@ -14,7 +14,12 @@ HOSTS = CRT.parent / "hosts"
 
 def host_headers() -> list[Path]:
     """What a program in C or C++ includes, in one folder of its own (docs/howto/hosts.md)."""
-    return [CRT / "kiln.h", *sorted(HOSTS.glob("*.h")), *sorted(HOSTS.glob("*.hpp"))]
+    return [
+        CRT / "kiln.h",
+        CRT / "kiln_system.h",
+        *sorted(HOSTS.glob("*.h")),
+        *sorted(HOSTS.glob("*.hpp")),
+    ]
 
 
 def write_headers(folder: str | Path, generated: Mapping[str, str]) -> list[Path]:

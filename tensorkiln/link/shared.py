@@ -40,6 +40,9 @@ Fcompile = Callable[[str, list[str], list[str]], object]
 
 CRT = Path(__file__).resolve().parent.parent / "crt"
 
+# Where glibc is older than 2.34; newer ones have them as empty files.
+SYSTEM_LIBRARIES = ("-lpthread", "-ldl", "-lm")
+
 RUNTIME_EXPORTS: tuple[str, ...] = (
     "kiln_abi_version",
     "kiln_call",
@@ -276,7 +279,7 @@ def _link_by_callable(fcompile: Fcompile, files: Sequence[str], job: _Link, fold
     paths += [str(path) for path in crt_sources()]
     options = [*C_FLAGS, f"-I{CRT}", f"-ffile-prefix-map={folder}=.", f"-ffile-prefix-map={CRT}=."]
     options += link_options(str(folder / "exports.map"))
-    options += [*job.libraries, "-lpthread", "-ldl", "-lm"]
+    options += [*job.libraries, *SYSTEM_LIBRARIES]
     fcompile(str(folder / "library.so"), paths, options)
     if not (folder / "library.so").is_file():
         raise UserError("fcompile returned, but wrote no output", code="link-failed")

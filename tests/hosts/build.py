@@ -22,6 +22,8 @@ CHECKED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-
 GET = {
     "gcc": "apt-get install gcc",
     "g++": "apt-get install g++",
+    "clang": "apt-get install clang",
+    "clang++": "apt-get install clang",
     "rustc": "rustup or apt-get install rustc",
     "cargo": "rustup or apt-get install cargo",
     "valgrind": "apt-get install valgrind",

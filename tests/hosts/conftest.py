@@ -31,7 +31,9 @@ EXAMPLES = {
     "C++": ROOT / "examples/cpp_host/main.cpp",
     "Rust": ROOT / "examples/rust_host/src/main.rs",
 }
-REFUSALS, STRESS, VALUES, LOADERS = map(in_each, ("refusals", "stress", "values", "loaders"))
+REFUSALS, STRESS, VALUES, LOADERS, DTYPES = map(
+    in_each, ("refusals", "stress", "values", "loaders", "dtypes")
+)
 
 
 def program(sources: dict[str, Path], language: str, folder: Path) -> Path:

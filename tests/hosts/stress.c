@@ -1,7 +1,7 @@
 /* What a host of long standing does to a library; the first argument after it says which.
  *
  *   cycles N       opens, runs, closes; prints what of memory and files is in use before and after
- *   threads        four threads at once, on one executor, on their own, and opening and closing
+ *   threads        eight threads at once, on one executor, on their own, and opening and closing
  *   memory         every allocation of the host fails once
  *   mutate N SEED  reads damaged copies of the library's bytes
  *   names          prints what a JSON text from the command line decodes to */
@@ -111,7 +111,7 @@ static void *thread(void *shared)
     kiln_host_executor *own;
     float out[ROWS * OUT];
     CHECK(kiln_host_executor_create(common->library, &own, &error) == KILN_OK);
-    for (int i = 0; i < 200; i++) {
+    for (int i = 0; i < 100; i++) {
         memset(out, 0, sizeof out);
         CHECK(run(i % 2 ? own : common, out, &error) == KILN_OK);
         CHECK(memcmp(out, expected, sizeof out) == 0);
@@ -128,12 +128,12 @@ static void threads(void)
     kiln_host_error error = {0, ""};
     kiln_host_library *library;
     kiln_host_executor *executor;
-    pthread_t all[4];
+    pthread_t all[8];
     CHECK(kiln_host_open(path, &library, &error) == KILN_OK);
     CHECK(kiln_host_executor_create(library, &executor, &error) == KILN_OK);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 8; i++)
         CHECK(pthread_create(&all[i], NULL, thread, executor) == 0);
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 8; i++)
         pthread_join(all[i], NULL);
     kiln_host_executor_destroy(executor);
     kiln_host_close(library);

@@ -26,8 +26,7 @@ fn tensors(executor: &Executor) -> kiln::Result<()> {
     for (i, value) in data.iter().enumerate() {
         wide[2 * i] = *value;
     }
-    // SAFETY: the strides stay within `wide`.
-    let gaps = unsafe { View::from_raw(wide.as_ptr().cast(), f32::DTYPE, &[2, 8], Some(&[16, 2])) };
+    let gaps = View::strided(&wide, &[2, 8], &[16, 2], 0)?;
     assert_eq!(executor.run("main", &[gaps])?[0].values::<f32>()?, &out[..]);
     let mut tensor = Tensor::zeros(Bool::DTYPE, &[0, 5])?;
     assert!(tensor.values_mut::<Bool>()?.is_empty());
@@ -42,8 +41,54 @@ fn tensors(executor: &Executor) -> kiln::Result<()> {
     executor.run_into("add_one", &both[..1], &mut [ViewMut::new(&mut two, &[1])?])?;
     assert_eq!(two, [2.0]);
     assert_eq!(code(executor.run("ma\0in", &[])), kiln::error::ERROR_NAME);
+    strides(&data)
+}
+
+/// No view reaches outside its slice.
+fn strides(data: &[f32]) -> kiln::Result<()> {
+    assert_eq!(View::strided(data, &[2, 8], &[8, 1], 0)?.values::<f32>()?, data);
+    let backwards = View::strided(data, &[16], &[-1], 15)?;
+    assert_eq!(code(backwards.values::<f32>()), kiln::error::ERROR_ARGUMENT);
+    assert!(View::strided(data, &[0, 8], &[1000, 1], 99)?.values::<f32>()?.is_empty());
+    for (sizes, steps, start) in [
+        ([2, 8], [9, 1], 0),
+        ([2, 8], [8, 1], 1),
+        ([2, 8], [-1, 1], 0),
+        ([2, 8], [i64::MAX, i64::MAX], 0),
+    ] {
+        let refused = View::strided(data, &sizes, &steps, start);
+        assert_eq!(code(refused), kiln::error::ERROR_SHAPE, "{sizes:?} {steps:?} {start}");
+    }
+    assert_eq!(code(View::strided(data, &[16], &[1, 1], 0)), kiln::error::ERROR_RANK);
+    let mut own = data.to_vec();
+    assert_eq!(ViewMut::strided(&mut own, &[8], &[1], 8)?.values_mut::<f32>()?, &data[8..]);
+    // SAFETY: memory that nobody looks at.
+    let nowhere = unsafe { View::from_raw(std::ptr::null(), f32::DTYPE, &[1], None) };
+    assert_eq!(code(nowhere.values::<f32>()), kiln::error::ERROR_NULL);
     Ok(())
 }
+
+fn numbers(library: &Library) -> kiln::Result<()> {
+    let (mut x, y) = ([1.0_f32, 2.0], [0.0_f32; 2]);
+    library.call("scale", &mut [ViewMut::new(&mut x, &[2])?.into(), 3.0.into(), 4.into()])?;
+    assert_eq!(x, [7.0, 10.0]);
+    let mut few = [ViewMut::new(&mut x, &[2])?.into()];
+    assert_eq!(code(library.call("scale", &mut few)), kiln::error::ERROR_COUNT);
+    let mut read_only = [View::new(&y, &[2])?.into(), 3.0.into(), 4.into()];
+    assert_eq!(code(library.call("scale", &mut read_only)), kiln::error::ERROR_ARGUMENT);
+    assert!(!library.address("kiln_open").is_null() && library.address("kiln_no").is_null());
+    library.set_num_threads(3);
+    assert_eq!(library.num_threads(), 3);
+    library.set_num_threads(0);
+    assert_eq!(code(library.make_string("no values here")), kiln::error::ERROR_NAME);
+    assert_eq!(code(Executor::new(library)?.invoke("main", &[])), kiln::error::ERROR_NAME);
+    let refused = library.register_loader("none", |_, _| unreachable!());
+    assert_eq!(code(refused), kiln::error::ERROR_NAME);
+    Ok(())
+}
+
+/// What threads may share and send.
+fn shared<T: Send + Sync>() {}
 
 fn main() -> kiln::Result<()> {
     let path = std::env::args().nth(1).expect("a library");
@@ -51,19 +96,18 @@ fn main() -> kiln::Result<()> {
     let expected = run(&executor)?;
     tensors(&executor)?;
     std::thread::scope(|scope| {
-        for _ in 0..4 {
+        for _ in 0..8 {
             scope.spawn(|| {
                 let own = Executor::new(&Library::open(&path).unwrap()).unwrap();
-                for i in 0..200 {
+                for i in 0..100 {
                     let which = if i % 2 == 0 { &own } else { &executor };
                     assert_eq!(run(which).unwrap(), expected);
                 }
             });
         }
     });
-    let library = Library::open(&path)?;
-    library.set_num_threads(3);
-    assert_eq!(library.num_threads(), 3);
+    shared::<(Library, Executor, Tensor, kiln::Value, View<'_>, kiln::Error)>();
+    numbers(&Library::open(&path)?)?;
     println!("done");
     Ok(())
 }

@@ -31,9 +31,9 @@ FILE_CODES = {
 
 @dataclass(frozen=True)
 class Call:
-    """A call by a function's name; tensors are `in:float32:2x8`, and then `:null` for an address that
-    is null, `:odd` for one that suits no type, `:gaps` for strides, `:device` for one of a device;
-    numbers are `v:int:3`."""
+    """A call by a function's name. Tensors are `in:float32:2x8`, and then `:null` for an address
+    that is null, `:odd` for one that suits no type, `:gaps` for strides, `:device` for one of a
+    device; numbers are `v:int:3`."""
 
     code: int
     sentence: str

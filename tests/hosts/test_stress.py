@@ -7,8 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from tensorkiln.codegen.host_c import (
+    HostFunction,
+    KernelCall,
+    Ptr,
+    ScalarExpr,
+    TensorInfo,
+    entry_c,
+    exported_symbols,
+)
 from tensorkiln.link.headers import HOSTS
-from tensorkiln.link.shared import CRT
+from tensorkiln.link.shared import CRT, link_shared
 from tests.hosts.build import (
     CHECKED,
     HERE,
@@ -19,7 +28,8 @@ from tests.hosts.build import (
     require,
     run,
 )
-from tests.hosts.conftest import EXAMPLES, STRESS, program
+from tests.hosts.conftest import DTYPES, EXAMPLES, STRESS, program
+from tests.link import sample
 
 
 @pytest.mark.parametrize("language", ["C++", "Rust"])
@@ -29,7 +39,48 @@ def test_lifetimes_threads_and_failures(library: Path, programs: Path, language:
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stdout + done.stderr
 
 
-def test_four_threads_in_c(library: Path, programs: Path) -> None:
+WIDTHS = {
+    **{"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2},
+    **{"int8": 1, "int16": 2, "int32": 4, "int64": 8},
+    **{"uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8, "bool": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For each element type a function that copies, called like it."""
+    functions = [
+        HostFunction(
+            name,
+            "graph",
+            (TensorInfo("x", name, ("s_n",)),),
+            (TensorInfo("y", name, ("s_n",)),),
+            ("n",),
+            calls=(KernelCall("copy", (Ptr("arg"), Ptr("arg", 1), ScalarExpr(f"s_n * {width}"))),),
+        )
+        for name, width in WIDTHS.items()
+    ]
+    copy = (
+        "#include <string.h>\n#include <stdint.h>\n"
+        "void copy(void *x, void *y, int64_t bytes) { memcpy(y, x, (size_t)bytes); }\n"
+    )
+    return link_shared(
+        [],
+        {"entry.c": entry_c(functions, library_name="copies", weights_size=0), "copy.c": copy},
+        None,
+        tmp_path_factory.mktemp("copies") / "copies.so",
+        triple=sample.TRIPLE,
+        exports=exported_symbols(functions, prefix="copies"),
+    )
+
+
+@pytest.mark.parametrize("language", DTYPES)
+def test_every_element_type(copies: Path, programs: Path, language: str) -> None:
+    done = run(program(DTYPES, language, programs), copies)
+    assert done.stdout.split("\n") == [*WIDTHS, ""], done.stdout + done.stderr
+
+
+def test_eight_threads_in_c(library: Path, programs: Path) -> None:
     done = run(program(STRESS, "C", programs), library, "threads")
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -125,19 +176,48 @@ def test_declarations_are_those_of_kiln_h(tmp_path: Path) -> None:
     build(require("gcc"), "-std=c99", *WARN, *include, "-c", source, "-o", tmp_path / "o")
 
 
-@pytest.mark.parametrize(
-    "compiler", ["gcc -std=c11", "g++ -x c++ -std=c++17", "g++ -x c++ -std=c++20"]
-)
-def test_the_header_is_c_and_cpp(compiler: str, tmp_path: Path) -> None:
-    """In two files of one program, without a warning."""
-    for name in ("one.c", "two.c"):
-        (tmp_path / name).write_text(
-            '#include "kiln_host.h"\n#include "kiln_host.h"\n'
-            + ("int main(void) { return 0; }\n" if name == "one.c" else "")
+C_COMPILERS = [
+    f"{tool} -std={standard}" for tool in ("gcc", "clang") for standard in ("c99", "c11", "c17")
+]
+CPP_COMPILERS = [
+    f"{tool} -std={standard}"
+    for tool in ("g++", "clang++")
+    for standard in ("c++17", "c++20", "c++2b")
+]
+
+
+def two_files(folder: Path, header: str, command: str) -> None:
+    """A program of two files that both include the header, twice, built without a warning."""
+    for name in ("one", "two"):
+        (folder / f"{name}.c").write_text(
+            f'#include "{header}"\n#include "{header}"\n'
+            + ("int main(void) { return 0; }\n" if name == "one" else "")
         )
-    tool, *flags = compiler.split()
-    command = (require(tool), *flags, *WARN, "-I", CRT, "-I", HOSTS)
-    build(*command, tmp_path / "one.c", tmp_path / "two.c", "-o", tmp_path / "both", "-ldl")
+    tool, *flags = command.split()
+    command_line = (require(tool), *flags, *WARN, "-I", CRT, "-I", HOSTS)
+    build(*command_line, folder / "one.c", folder / "two.c", "-o", folder / "both", "-ldl")
+
+
+@pytest.mark.parametrize("compiler", [*C_COMPILERS, *(f"{c} -x c++" for c in CPP_COMPILERS)])
+def test_the_c_header_in_c_and_cpp(compiler: str, tmp_path: Path) -> None:
+    two_files(tmp_path, "kiln_host.h", compiler)
+
+
+@pytest.mark.parametrize("compiler", CPP_COMPILERS)
+def test_the_cpp_header(compiler: str, tmp_path: Path) -> None:
+    two_files(tmp_path, "kiln.hpp", f"{compiler} -x c++")
+    tool, standard = compiler.split()
+    source = ("-c", STRESS["C++"], "-o", tmp_path / "o")
+    build(require(tool), standard, *WARN, "-I", CRT, "-I", HOSTS, *source)
+
+
+@pytest.mark.parametrize("tool", ["gcc", "clang"])
+def test_32_bits_are_refused_in_words(tool: str, tmp_path: Path) -> None:
+    """Before a header of a system that may not be installed is asked for."""
+    (tmp_path / "one.c").write_text('#include "kiln_host.h"\n')
+    done = run(require(tool), "-m32", "-fsyntax-only", "-I", CRT, "-I", HOSTS, tmp_path / "one.c")
+    assert done.returncode != 0
+    assert "Tensorkiln makes libraries for 64-bit systems only" in done.stderr
 
 
 def test_the_sources_are_here() -> None:

@@ -16,6 +16,9 @@
 //! A library stays loaded until it and its executors are dropped, in any order. Libraries and
 //! executors may be used by any number of threads at once; an executor is quickest when used by one.
 
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("Tensorkiln makes libraries for 64-bit systems only");
+
 pub mod error;
 mod ffi;
 mod json;

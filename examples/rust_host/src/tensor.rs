@@ -150,11 +150,12 @@ fn check_strides(shape: &[i64], strides: &[i64], start: usize, length: usize) ->
 
 fn is_packed(shape: &[i64], strides: &[i64]) -> bool {
     let mut step = 1;
-    shape.iter().zip(strides).rev().all(|(size, stride)| {
-        let fits = *size == 1 || *stride == step;
+    let fits = shape.iter().zip(strides).rev().fold(true, |fits, (size, stride)| {
+        let follows = *size == 1 || *stride == step;
         step *= size;
-        fits
-    })
+        fits && follows
+    });
+    fits || step == 0
 }
 
 /// The slice of packed elements of that type, by address.

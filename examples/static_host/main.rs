@@ -1,0 +1,40 @@
+//! As main.c, from Rust.
+//!
+//!     rustc -O -o static_rust main.rs -C link-arg=mlp.a -lpthread -ldl -lm
+//!
+//! With cargo, `build.rs` prints the same: `cargo:rustc-link-arg=mlp.a`.
+
+use std::ffi::{c_char, c_int, CStr};
+
+// What mlp.h declares.
+extern "C" {
+    fn mlp_main(batch: i64, image: *const f32, logits: *mut f32) -> c_int;
+    fn mlp_last_error() -> *const c_char;
+    fn mlp_set_num_threads(threads: c_int);
+}
+
+const INPUTS: usize = 784;
+const OUTPUTS: usize = 10;
+
+fn run(image: &[f32], logits: &mut [f32]) -> Result<(), (i32, String)> {
+    let rows = image.len() / INPUTS;
+    assert_eq!((image.len(), logits.len()), (rows * INPUTS, rows * OUTPUTS));
+    // SAFETY: the library reads and writes as many elements as the assertion says, and its text lasts
+    // until this thread's next failure.
+    unsafe {
+        match mlp_main(rows as i64, image.as_ptr(), logits.as_mut_ptr()) {
+            0 => Ok(()),
+            code => Err((code, CStr::from_ptr(mlp_last_error()).to_string_lossy().into_owned())),
+        }
+    }
+}
+
+fn main() {
+    let image: Vec<f32> = (0..2 * INPUTS).map(|i| (i % 7) as f32 / 4.0).collect();
+    let mut logits = vec![0.0; 2 * OUTPUTS];
+    unsafe { mlp_set_num_threads(1) } // no thread is ever created
+    run(&image, &mut logits).expect("the sizes are the model's");
+    logits.iter().for_each(|value| print!("{value:.5} "));
+    let (code, sentence) = run(&[], &mut []).expect_err("no rows");
+    println!("\nerror {code}: {sentence}");
+}
