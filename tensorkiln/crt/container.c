@@ -305,7 +305,7 @@ int kiln_read_container(const void *data, uint64_t size, kiln_container **contai
     const uint64_t major = take_number(&r, 2, ""), minor = take_number(&r, 2, "");
     if (major != MAJOR)
         return kiln_fail(KILN_ERROR_CONTAINER,
-                         "container version %d.%d; this runtime reads %d.x", (int)major,
+                         "container version %d.%d; this Tensorkiln reads %d.x", (int)major,
                          (int)minor, MAJOR);
     const char *fault = check_hash(&r);
     const uint64_t count = take_number(&r, 8, "");

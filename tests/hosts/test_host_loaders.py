@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import tensorkiln as tk
+from tensorkiln.artifact.container import MAGIC
+from tensorkiln.base.errors import UserError
 from tensorkiln.runtime import Executor, load_module
 from tensorkiln.script import from_source
 from tests.artifact.test_loaders import MODULE, STREAMER
@@ -51,3 +53,19 @@ def test_a_missing_loader_elsewhere(carrying: Path, programs: Path, language: st
     """The sentence that Python gives."""
     done = run(program(EXAMPLES, language, programs), carrying, "main", "n=3")
     assert (done.returncode, done.stderr) == (1, f"error 17: {in_python(carrying)}\n")
+
+
+@pytest.mark.parametrize("language", EXAMPLES)
+def test_newer_artifacts_elsewhere(
+    carrying: Path, programs: Path, language: str, tmp_path: Path
+) -> None:
+    """Python reads them when it opens the library, the others when a function needs them."""
+    raw, path = carrying.read_bytes(), tmp_path / "net.so"
+    at = raw.rindex(MAGIC) + len(MAGIC)
+    path.write_bytes(raw[:at] + b"\x09" + raw[at + 1 :])
+    sentence = "container version 9.0; this Tensorkiln reads 1.x"
+    with pytest.raises(UserError) as caught:
+        load_module(path)
+    assert caught.value.message == sentence
+    done = run(program(EXAMPLES, language, programs), path, "main", "n=3")
+    assert (done.returncode, done.stderr) == (1, f"error 16: {sentence}\n")
