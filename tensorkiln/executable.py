@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -69,17 +70,29 @@ def export_library(
     workspace_dir: str | Path | None = None,
     addons: Sequence[str | Path | bytes] = (),
     exports: Sequence[str] = (),
+    weights: str = "embedded",
 ) -> Path:
     """Make one file of the artifacts of a compile, such as `ArtifactSet.load` gives.
 
     As `Executable.export_library`.
     """
     path = Path(file_name)
+    if weights not in ("embedded", "beside"):
+        raise UserError(
+            f"weights={weights!r}: they are 'embedded' in a library, or 'beside' it",
+            code="bad-argument",
+            hint=nearest(weights, ("embedded", "beside")),
+        )
+    beside = weights == "beside"
+    if path.suffix in (".a", ".o", ".tar") and beside:
+        raise UserError(
+            f"weights lie beside shared libraries, not beside {path.name!r}", code="bad-argument"
+        )
     if path.suffix == ".tar":
         return write_tar(artifacts, path)
-    link = {".so": link_artifacts, ".a": link_static, ".o": link_static}.get(path.suffix)
-    if link is None:
+    if path.suffix not in (".so", ".a", ".o"):
         raise _suffix_error(path)
+    link = functools.partial(link_artifacts, beside=beside) if path.suffix == ".so" else link_static
     return link(
         artifacts,
         path,
@@ -233,19 +246,22 @@ class Executable:
         workspace_dir: str | Path | None = None,
         addons: Sequence[str | Path | bytes] = (),
         exports: Sequence[str] = (),
+        weights: str = "embedded",
     ) -> Path:
         """Make one file of everything and return its path. The suffix says what:
 
         `.so` a shared library; `.a` an archive and `.o` an object, for programs that link it in;
         `.tar` the artifacts, unlinked. `fcompile` is a compiler command or, for `.so`, a callable
         (output, files, options); `addons` are further object files; `workspace_dir` keeps every
-        intermediate file; `exports` are further symbols to show, such as those of kernels. The
-        file appears whole or not at all. Raises UserError for other suffixes, UnsupportedError
-        for those of other systems.
+        intermediate file; `exports` are further symbols to show, such as those of kernels. With
+        `weights="beside"` a `.so` has them in a second file of its name, `net.safetensors`, which
+        must stay beside it. Files appear whole or not at all. Raises UserError for other suffixes,
+        UnsupportedError for those of other systems.
         """
+        linker = fcompile or self.linker
         with _externs_named(self.module):
             return export_library(
-                self.artifacts, file_name, fcompile or self.linker, workspace_dir, addons, exports
+                self.artifacts, file_name, linker, workspace_dir, addons, exports, weights
             )
 
     def export_stripped(self, folder: str | Path) -> Path:

@@ -32,6 +32,11 @@ class Section:
     allocated: bool
     is_code: bool
 
+    @property
+    def in_file(self) -> bool:
+        """Whether its bytes are in the file."""
+        return self.kind != _NOBITS
+
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
@@ -77,7 +82,7 @@ class Elf:
 
     def content(self, section: Section) -> memoryview:
         """The bytes of a section, without a copy; empty for one that takes no room."""
-        if section.kind == _NOBITS:
+        if not section.in_file:
             return self.data[:0]
         return self.data[section.offset : section.offset + section.size]
 

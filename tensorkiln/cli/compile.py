@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+from tensorkiln.artifact.weights_file import weights_beside
 from tensorkiln.cli.options import (
     add_model,
     add_target,
@@ -30,6 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     parser.add_argument(
         "--keep", metavar="DIR", type=Path, help="also write every artifact to this folder"
+    )
+    parser.add_argument(
+        "--weights",
+        choices=("embedded", "beside"),
+        default="embedded",
+        help="in the library (default), or in a file beside it: net.safetensors for net.so",
     )
     parser.add_argument(
         "--headers",
@@ -70,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         progress.finish()
         return 0
     progress.phase("link")
-    executable.export_library(output)
+    executable.export_library(output, weights=args.weights)
     if args.headers is not None:
         write_headers(args.headers, {f"{executable.name}.h": executable.header()})
     progress.finish()
@@ -78,6 +85,9 @@ def run(args: argparse.Namespace) -> int:
         seconds = time.perf_counter() - started
         size = size_text(output.stat().st_size)
         print(f"{output}: {size}, {cpu_target(target).mcpu}, {seconds:.1f} s", file=sys.stderr)
+        if args.weights == "beside":
+            beside = weights_beside(output)
+            print(f"{beside}: {size_text(beside.stat().st_size)}", file=sys.stderr)
         if args.keep is not None:
             print(f"{args.keep}: {len(executable.artifacts)} artifacts", file=sys.stderr)
     return 0

@@ -38,7 +38,8 @@ enum kiln_code {
     KILN_ERROR_DEPTH = 14,     /* calls within calls, too many or too deep for the stack */
     KILN_ERROR_ASSERTION = 15, /* an assertion of a tensor program does not hold */
     KILN_ERROR_CONTAINER = 16, /* the artifacts that the library carries are damaged, or newer */
-    KILN_ERROR_LOADER = 17     /* nobody registered the loader that a function needs */
+    KILN_ERROR_LOADER = 17,    /* nobody registered the loader that a function needs */
+    KILN_ERROR_WEIGHTS = 18    /* the file of weights beside the library is not there, or another */
 };
 
 /* ---- values ---------------------------------------------------------------------------- */
@@ -101,8 +102,8 @@ typedef struct kiln_value {
 /* Version of this interface; a host refuses a library whose version it does not know. */
 int kiln_abi_version(void);
 
-/* 0 when this processor has every feature the library was compiled for, else KILN_ERROR_CPU.
- * Every call that runs a kernel checks it too. */
+/* 0 when this processor has every feature the library was compiled for and its weights are there,
+ * else KILN_ERROR_CPU or KILN_ERROR_WEIGHTS. Every call that runs a kernel checks it too. */
 int kiln_open(void);
 
 /* Description of the library as JSON text; the same bytes lie in ELF section ".kiln.meta". */

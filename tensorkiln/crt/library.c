@@ -39,7 +39,9 @@ int kiln_prepare(void)
     static int prepared; /* done twice in a race, with the same result */
     if (__atomic_load_n(&prepared, __ATOMIC_RELAXED))
         return KILN_OK;
-    const int code = check_cpu();
+    int code = check_cpu();
+    if (code == KILN_OK)
+        code = kiln_map_weights();
     if (code == KILN_OK) {
         touch_pad();
         __atomic_store_n(&prepared, 1, __ATOMIC_RELAXED);

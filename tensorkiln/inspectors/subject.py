@@ -14,8 +14,9 @@ from pathlib import Path
 
 from tensorkiln.artifact import Artifact, ArtifactSet, FileContent, TextContent, sections
 from tensorkiln.artifact.artifact_set import MANIFEST, Group, in_place
-from tensorkiln.artifact.elf import elf_of
+from tensorkiln.artifact.elf import Section, elf_of
 from tensorkiln.artifact.metadata import ArtifactInfo, constants_text
+from tensorkiln.artifact.weights_file import read_weights, weights_beside
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import resolve_inside
 from tensorkiln.inspectors.archive import AR_MAGIC, ar_members, tar_members
@@ -196,14 +197,18 @@ def _elf(path: Path, itself: Artifact) -> Subject:
         return Subject(str(path), "file", ArtifactSet((itself,)), itself)
     metadata = library_metadata(elf)
     raw = bytes(elf.content(section)).rstrip(b"\0")
+    lost: tuple[Absent, ...] = ()
     found = [Artifact("host", "native", "metadata.json", raw)]
     if metadata.weights_bytes:
         weights = elf.section(sections.WEIGHTS)
         if weights is None or weights.size < metadata.weights_bytes or metadata.weights_bytes < 0:
             message = f"section {sections.WEIGHTS} does not hold {metadata.weights_bytes} bytes"
             raise UserError(message, code="bad-library", where=str(path))
-        data = FileContent(path, weights.offset, metadata.weights_bytes)
-        found.append(Artifact("host", "native", "weights.bin", data))
+        try:
+            data = weights_content(path, weights, metadata.weights_bytes)
+            found.append(Artifact("host", "native", "weights.bin", data))
+        except UserError as error:  # the rest is worth a look without the file beside
+            lost = (Absent("host/weights.bin", metadata.weights_bytes, error.message),)
         if metadata.constants:
             text = TextContent(lambda: constants_text(metadata.constants))
             found.append(Artifact("host", "text", "weights.json", text))
@@ -217,11 +222,21 @@ def _elf(path: Path, itself: Artifact) -> Subject:
         where = f"{path}:{sections.ARTIFACTS}"
         carried = sections.carried_artifacts(elf.content(rides), where)
     artifacts = ArtifactSet((*found, *carried), carried.imports)
-    absent = _absent(metadata.artifacts, files_of(artifacts))
+    known: tuple[Artifact | Absent, ...] = (*files_of(artifacts), *lost)
+    absent = (*lost, *_absent(metadata.artifacts, known))
     return Subject(str(path), "library", artifacts, itself, absent)
 
 
-def _absent(infos: Iterable[ArtifactInfo], artifacts: Iterable[Artifact]) -> tuple[Absent, ...]:
+def weights_content(path: Path, section: Section, size: int) -> FileContent:
+    """The weights of a library, which are in it or beside it."""
+    if section.in_file:
+        return FileContent(path, section.offset, size)
+    return read_weights(weights_beside(path), size)
+
+
+def _absent(
+    infos: Iterable[ArtifactInfo], artifacts: Iterable[Artifact | Absent]
+) -> tuple[Absent, ...]:
     here = {a.name: a for a in artifacts}
     found = []
     for info in infos:

@@ -18,6 +18,7 @@ from typing import Any
 from tensorkiln.artifact import Artifact, ArtifactSet, Content, Group, InMemoryArtifact
 from tensorkiln.artifact.artifact import FileContent, content_size
 from tensorkiln.artifact.elf import elf_of
+from tensorkiln.artifact.metadata import ConstantInfo, constants_from
 from tensorkiln.artifact.sections import ARTIFACTS, ARTIFACTS_HEAD
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.json_text import parse_json
@@ -106,9 +107,11 @@ def link_artifacts(
     addons: Sequence[str | Path | bytes] = (),
     exports: Sequence[str] = (),
     in_memory: bool = False,
+    beside: bool = False,
 ) -> Path:
     """Link a whole compile into the shared library `output` and return its path.
 
+    With `beside`, weights go into a file of their own beside it (artifact/weights_file.py).
     `in_memory` lets artifacts pass that have no form as bytes: the library knows their groups, and
     whoever loads it brings the modules. Without it they are a UserError (code
     `in-memory-artifact`), as are damaged or missing parts; tools that fail are InternalErrors.
@@ -127,7 +130,16 @@ def link_artifacts(
         workspace_dir=workspace_dir,
         owners=[owner for owner, _ in parts.objects],
         authors=parts.authors,
+        beside=_constants(artifacts) if beside else None,
     )
+
+
+def _constants(artifacts: ArtifactSet) -> tuple[ConstantInfo, ...]:
+    """The names of what is in the weights."""
+    for a in artifacts.plain:
+        if a.codegen_id == "host" and a.file_name == "weights.json":
+            return constants_from(a.view, a.name)
+    return ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-PROGBITS, SYMTAB, STRTAB, RELA, NOTE = 1, 2, 3, 4, 7
+PROGBITS, SYMTAB, STRTAB, RELA, NOTE, NOBITS = 1, 2, 3, 4, 7, 8
 WRITE, ALLOC, INFO_LINK, X86_LARGE = 1, 2, 0x40, 0x10000000
 
 # e_machine and the relocations `address of a symbol` and `distance to a symbol`, of 64 bits.

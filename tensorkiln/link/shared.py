@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorkiln.artifact.artifact import Content, content_size, write_at, write_content
+from tensorkiln.artifact.metadata import ConstantInfo
 from tensorkiln.artifact.sections import WEIGHTS_PAD
+from tensorkiln.artifact.weights_file import weights_beside, write_weights
 from tensorkiln.base.cache import key_of, user_cache
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import atomic_path, made_folder
@@ -88,6 +90,7 @@ def link_shared(
     workspace_dir: str | Path | None = None,
     owners: Sequence[str] = (),
     authors: Mapping[str, str] | None = None,
+    beside: Sequence[ConstantInfo] | None = None,
 ) -> Path:
     """Link one self-contained shared library and return its path.
 
@@ -95,8 +98,9 @@ def link_shared(
     (`entry.c`); `weights` go behind what is linked; `exports` are the symbols to show besides the
     runtime's. `fcompile` is a command (`"gcc"`) or a callable `(output, files, options)`; without
     it $CC, then the packaged tools. Intermediate files stay in `workspace_dir` when one is named.
-    The output appears whole or not at all. `owners` and `authors` say for messages where each
-    object and C source is from.
+    With `beside`, the table of constants, weights go into a file of their own (`net.safetensors`
+    for `net.so`). The output appears whole or not at all. `owners` and `authors` say for messages
+    where each object and C source is from.
 
     Raises UserError (folder not writable, disk full, no tool, a symbol that two files define),
     InternalError (a symbol that none defines; the link failed: its message holds the command and
@@ -114,7 +118,10 @@ def link_shared(
     job = _Link(given, names, c_sources, shown, tuple(libraries), authors or {})
     with atomic_path(target) as temporary:
         code = _linked(job, triple, fcompile, target, workspace_dir)
-        _write(temporary, code, weights)
+        if weights is not None and beside is not None:
+            digest = write_weights(weights_beside(target), weights, beside)
+            code = place_weights(code, content_size(weights), digest).head
+        _write(temporary, code, weights if beside is None else None)
         temporary.chmod(temporary.stat().st_mode | 0o111 & ~_umask())
     return target
 

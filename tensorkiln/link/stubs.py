@@ -32,10 +32,10 @@ _PLAIN = (
 # soname -> names; on x86-64 in version 2.2.5 except as said below, on aarch64 in 2.17.
 STUB_LIBRARIES: Mapping[str, str] = {
     "libc.so.6": (
-        "__register_atfork abort calloc clock_gettime close dl_iterate_phdr free getauxval getenv "
-        "madvise malloc mmap munmap open posix_memalign pthread_attr_destroy pthread_self read "
-        "realloc sched_getaffinity sigfillset "
-        f"snprintf strchr strcmp strlen strncmp strrchr strtol syscall sysconf vsnprintf {_PLAIN}"
+        "__errno_location __register_atfork abort calloc clock_gettime close dl_iterate_phdr free "
+        "getauxval getenv lseek madvise malloc mmap munmap open posix_memalign pthread_self read "
+        "pthread_attr_destroy realloc realpath sched_getaffinity sigfillset snprintf strchr strcmp "
+        "strerror strlen strncmp strrchr strtol syscall sysconf vsnprintf " + _PLAIN
     ),
     "libm.so.6": " ".join(f"{name} {name}f" for name in _MATHEMATICS.split()),
     "libpthread.so.0": (
@@ -60,6 +60,7 @@ _X86_VERSIONS: Mapping[str, str] = {
     "__tls_get_addr": "GLIBC_2.3",
     "clock_gettime": "GLIBC_2.17",
     "getauxval": "GLIBC_2.16",
+    "realpath": "GLIBC_2.3",
     "sched_getaffinity": "GLIBC_2.3.4",
 }
 

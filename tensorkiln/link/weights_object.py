@@ -14,11 +14,11 @@ from tensorkiln.artifact.sections import WEIGHTS_PAD
 from tensorkiln.link.elf_object import (
     ALLOC,
     PROGBITS,
-    WRITE,
     X86_LARGE,
     DataSection,
     object_chunks,
 )
+from tensorkiln.link.weights_segment import POINTER_SIZE, pointer_section
 
 _LARGE = 1_900_000_000
 _PAGE = 4096
@@ -36,9 +36,6 @@ def write_weights_object(path: Path, weights: Content, arch: str, symbol: str) -
         size,
         (part for parts in (content_chunks(weights), [bytes(WEIGHTS_PAD)]) for part in parts),
     )
-    pointer = DataSection(
-        ".data.rel.ro", PROGBITS, ALLOC | WRITE, 8, 8, [bytes(8)], ((0, "absolute", 0),)
-    )
     with path.open("wb") as stream:
-        for part in object_chunks(arch, [data, pointer], symbol, 1, 8):
+        for part in object_chunks(arch, [data, pointer_section()], symbol, 1, POINTER_SIZE):
             stream.write(part)

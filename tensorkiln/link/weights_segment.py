@@ -6,6 +6,10 @@ weights, which follow the linker's output in the file, and points the pointer th
 never reads or writes gigabytes, its output does not depend on the weights' values, and they are
 written once, straight to their place. Large ones begin at a huge page in the file and in memory, so
 that a kernel which holds the file in huge pages may map it in them.
+
+Weights that stay beside the library take no room in it: the segment is addresses only, to which
+the library maps its file of weights when it is opened (crt/weights.c). What it must know for that
+follows the pointer: whether they are beside, and the hash of the data.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from tensorkiln.artifact.sections import WEIGHTS, WEIGHTS_PAD
 from tensorkiln.base.errors import InternalError
 from tensorkiln.link.elf_object import (
     ALLOC,
+    NOBITS,
     NOTE,
     PROGBITS,
     SECTION,
@@ -28,6 +33,7 @@ from tensorkiln.link.elf_object import (
 
 _OWNER = b"tensorkiln\0\0"  # of the note: 11 bytes, padded to a multiple of 4
 HUGE_PAGE = 2 << 20
+POINTER_SIZE = 48  # the pointer, whether the weights are beside, their SHA-256
 _NOTE_HEAD = struct.pack("<III", 11, 8, 1) + _OWNER
 _PROGRAM = struct.Struct("<IIQQQQQQ")  # type, flags, offset, address, physical, file, memory, align
 _LOAD, _DYNAMIC, _NOTE, _READ = 1, 2, 4, 4
@@ -42,10 +48,15 @@ def placeholder(arch: str, symbol: str = "kiln_weights") -> bytes:
         ".note.kiln.weights", NOTE, ALLOC, 8, len(_NOTE_HEAD) + 8, [_NOTE_HEAD, bytes(8)],
         ((len(_NOTE_HEAD), "distance", 1),),
     )  # fmt: skip
-    pointer = DataSection(
-        ".data.rel.ro", PROGBITS, ALLOC | WRITE, 8, 8, [bytes(8)], ((0, "absolute", 0),)
-    )
-    return b"".join(object_chunks(arch, [note, pointer], symbol, 1, 8))
+    return b"".join(object_chunks(arch, [note, pointer_section()], symbol, 1, POINTER_SIZE))
+
+
+def pointer_section() -> DataSection:
+    """The pointer to the first section of an object, and what follows it: `weights_place` in
+    crt/weights.c."""
+    words = ((0, "absolute", 0),)
+    content = [bytes(POINTER_SIZE)]
+    return DataSection(".data.rel.ro", PROGBITS, ALLOC | WRITE, 8, POINTER_SIZE, content, words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +68,10 @@ class Placed:
     tail: bytes
 
 
-def place_weights(linked: bytes, size: int) -> Placed:
-    """What to write around `size` bytes of weights. Raises InternalError where a linker dropped the
-    placeholder, or made of it what is not understood."""
+def place_weights(linked: bytes, size: int, beside: bytes | None = None) -> Placed:
+    """What to write around `size` bytes of weights; with the hash of those `beside` the library,
+    all of it is head. Raises InternalError where a linker dropped the placeholder, or made of it
+    what is not understood."""
     out = bytearray(linked)
     (table,) = struct.unpack_from("<Q", out, 32)
     (count,) = struct.unpack_from("<H", out, 56)
@@ -72,15 +84,21 @@ def place_weights(linked: bytes, size: int) -> Placed:
     page = max(HUGE_PAGE if size >= 2 * HUGE_PAGE else 4096, *(row[7] for row in loads))
     start = _up(len(out), page)
     address = _up(max(row[3] + row[6] for row in loads), page)
-    _point(out, rows, note, address)
-    row = (_LOAD, _READ, start, address, address, size + WEIGHTS_PAD, size + WEIGHTS_PAD, page)
+    _point(out, rows, note, address, beside)
+    held = size + WEIGHTS_PAD if beside is None else 0
+    offset = start if held else 0  # of no bytes, but alike modulo the alignment
+    row = (_LOAD, _READ, offset, address, address, held, size + WEIGHTS_PAD, page)
     # Loaders expect segments in the order of their addresses.
     rows.remove(note)
     rows.insert(rows.index(loads[-1]) + 1, row)
     for i, each in enumerate(rows):
         _PROGRAM.pack_into(out, table + i * _PROGRAM.size, *each)
-    tail = _sections(out, start, address, size + WEIGHTS_PAD)
-    return Placed(bytes(out), start, tail)
+    if held:
+        tail = _sections(out, start, address, held, PROGBITS)
+        return Placed(bytes(out), start, tail)
+    out += bytes(-len(out) % 8)
+    tail = _sections(out, len(out), address, size + WEIGHTS_PAD, NOBITS)
+    return Placed(bytes(out) + tail, len(out) + len(tail), b"")
 
 
 def _up(n: int, to: int) -> int:
@@ -96,12 +114,17 @@ def _lost(what: str) -> InternalError:
 
 
 def _point(
-    out: bytearray, rows: list[tuple[int, ...]], note: tuple[int, ...], address: int
+    out: bytearray,
+    rows: list[tuple[int, ...]],
+    note: tuple[int, ...],
+    address: int,
+    beside: bytes | None,
 ) -> None:
     """Let the pointer hold `address`: in the file, and in what the loader adds its base to."""
     (distance,) = struct.unpack_from("<q", out, note[2] + len(_NOTE_HEAD))
     pointer = note[3] + len(_NOTE_HEAD) + distance
-    struct.pack_into("<Q", out, _offset(rows, pointer), address)
+    place = _offset(rows, pointer)
+    struct.pack_into("<QQ32s", out, place, address, beside is not None, beside or b"")
     (machine,) = struct.unpack_from("<H", out, 18)
     dynamic = _dynamic(out, rows)
     start = _offset(rows, dynamic[_RELA]) if _RELA in dynamic else 0
@@ -131,7 +154,7 @@ def _dynamic(out: bytearray, rows: list[tuple[int, ...]]) -> dict[int, int]:
     return found
 
 
-def _sections(out: bytearray, start: int, address: int, size: int) -> bytes:
+def _sections(out: bytearray, start: int, address: int, size: int, kind: int) -> bytes:
     """The table of sections with one more, and its names, as they follow the weights."""
     (table,) = struct.unpack_from("<Q", out, 40)
     _, count, names = struct.unpack_from("<HHH", out, 58)
@@ -142,8 +165,9 @@ def _sections(out: bytearray, start: int, address: int, size: int) -> bytes:
     name = len(strings)
     strings += WEIGHTS.encode() + b"\0"
     strings += bytes(-len(strings) % 8)
-    rows[names][4:6] = start + size, len(strings)
-    more = section_header(name, PROGBITS, ALLOC, start, size, address=address, align=4096)
-    struct.pack_into("<Q", out, 40, start + size + len(strings))
+    end = start + size if kind == PROGBITS else start
+    rows[names][4:6] = end, len(strings)
+    more = section_header(name, kind, ALLOC, start, size, address=address, align=4096)
+    struct.pack_into("<Q", out, 40, end + len(strings))
     struct.pack_into("<H", out, 60, count + 1)
     return strings + b"".join(SECTION.pack(*row) for row in rows) + more

@@ -52,6 +52,7 @@ _CODES: dict[int, tuple[type[TensorkilnError], str]] = {
     15: (ProgramAssertionError, "assertion"),
     16: (UserError, "bad-container"),
     17: (FunctionLookupError, "unknown-loader"),
+    18: (UserError, "bad-weights"),
 }
 
 

@@ -1,0 +1,138 @@
+"""Weights in a file of their own beside the library: `net.safetensors` for `net.so`.
+
+The format is safetensors: 8 bytes say how long the header is, the header is JSON and says of each
+tensor its type, shape and place, and the data follows. Ours begins with the hash of the data, by
+which a library knows its weights (crt/weights.c), and is padded so that the data can be mapped.
+A tensor that is packed for a kernel has one dimension: its elements as they lie.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from tensorkiln.artifact.artifact import Content, FileContent, content_size, write_at, write_content
+from tensorkiln.artifact.metadata import ConstantInfo
+from tensorkiln.base.errors import UserError
+from tensorkiln.base.files import atomic_path
+
+SUFFIX = ".safetensors"
+HEAD = '{"__metadata__":{"sha256":"'  # then 64 hex digits; WEIGHTS_HEAD in crt/weights.c
+_PAGE = 1 << 16  # the largest of any machine we compile for
+_HUGE_PAGE = 2 << 20
+_MOST = 100_000_000  # bytes of a header, by the format
+_TYPES = {
+    "float64": ("F64", 8), "float32": ("F32", 4), "float16": ("F16", 2), "bfloat16": ("BF16", 2),
+    "int64": ("I64", 8), "int32": ("I32", 4), "int16": ("I16", 2), "int8": ("I8", 1),
+    "uint64": ("U64", 8), "uint32": ("U32", 4), "uint16": ("U16", 2), "uint8": ("U8", 1),
+    "bool": ("BOOL", 1),
+}  # fmt: skip
+
+
+def weights_beside(library: str | Path) -> Path:
+    """The file of weights that belongs to a library."""
+    return Path(library).with_suffix(SUFFIX)
+
+
+def write_weights(path: Path, weights: Content, constants: Sequence[ConstantInfo]) -> bytes:
+    """Write the file, whole or not at all; the SHA-256 of its data.
+
+    Constants name what is in the weights; bytes without a name, such as the zeros between two
+    constants, are tensors of bytes, for the format has no holes.
+    """
+    size = content_size(weights)
+    tensors = _tensors(size, constants)
+    page = _HUGE_PAGE if size >= 2 * _HUGE_PAGE else _PAGE
+    start = -(-(8 + len(_header(bytes(32), tensors))) // page) * page
+    if start - 8 > _MOST:
+        raise UserError(
+            f"the names of {len(tensors)} weights take more than {_MOST} bytes",
+            code="too-large",
+            hint="export them inside the library",
+        )
+    with atomic_path(path) as temporary, temporary.open("r+b", buffering=0) as stream:
+        stream.truncate(start + size)
+        write_content(weights, stream.fileno(), start)
+        digest = _digest(temporary, start, size)
+        header = _header(digest, tensors).ljust(start - 8)
+        head = (start - 8).to_bytes(8, "little") + header
+        write_at(stream.fileno(), memoryview(head), 0)
+    return digest
+
+
+def read_weights(path: Path, size: int) -> FileContent:
+    """The data of such a file, which must have `size` bytes; it is not hashed.
+
+    Raises UserError: code `missing-file`, or `bad-weights` for a file that is none.
+    """
+    whole = FileContent(path)
+    start = 8 + int.from_bytes(FileContent(path, 0, min(8, whole.size)).view, "little")
+    if start > 8 + _MOST or whole.size != start + size or _hash_in(path, start) is None:
+        raise UserError(
+            f"{str(path)!r} is no file of {size} bytes of weights that was exported",
+            code="bad-weights",
+        )
+    return FileContent(path, start, size)
+
+
+def verify_weights(path: Path, size: int) -> None:
+    """Read all of it: UserError (code `bad-weights`) where the data is not what was exported."""
+    content = read_weights(path, size)
+    found = _hash_in(path, content.offset)
+    if _digest(path, content.offset, size).hex() != found:
+        raise UserError(
+            f"{str(path)!r} is damaged: its hash does not match its data", code="bad-weights"
+        )
+
+
+def _hash_in(path: Path, start: int) -> str | None:
+    """What the header says; None where it does not begin like ours."""
+    begins = len(HEAD) + 64
+    if start < 8 + begins:
+        return None
+    text = bytes(FileContent(path, 8, begins).view).decode("ascii", "replace")
+    return text[len(HEAD) :] if text.startswith(HEAD) else None
+
+
+def _digest(path: Path, start: int, size: int) -> bytes:
+    digest = hashlib.sha256()
+    for chunk in FileContent(path, start, size).chunks():
+        digest.update(chunk)
+    return digest.digest()
+
+
+def _header(digest: bytes, tensors: dict[str, dict[str, object]]) -> bytes:
+    text = json.dumps(tensors, separators=(",", ":"))
+    return f'{HEAD}{digest.hex()}"}},{text[1:]}'.encode()
+
+
+def _tensors(size: int, constants: Sequence[ConstantInfo]) -> dict[str, dict[str, object]]:
+    """Rows of the header, in the order of the data."""
+    by_place = {c.offset: c for c in reversed(constants)}  # those of the same bytes: the first name
+    places = sorted({0, *by_place}) if size else []
+    rows: dict[str, dict[str, object]] = {}
+
+    def add(name: str, dtype: str, shape: Sequence[int], start: int, stop: int) -> None:
+        unique = name if name not in rows else f"{name}#{start}"
+        rows[unique] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, stop]}
+
+    for start, stop in zip(places, [*places[1:], size], strict=True):
+        constant, end = by_place.get(start), start
+        if constant is not None and constant.dtype in _TYPES:
+            dtype, width = _TYPES[constant.dtype]
+            count = width
+            for extent in constant.shape:
+                count *= extent
+            if constant.layout:
+                count = (stop - start) // width * width
+            shape = (count // width,) if constant.layout else constant.shape
+            end = start + count
+            add(constant.name, dtype, shape, start, end)
+        elif constant is not None:
+            end = stop
+            add(constant.name, "U8", (stop - start,), start, stop)
+        if end < stop:
+            add(f"__bytes__.{end}", "U8", (stop - end,), end, stop)
+    return rows
