@@ -1,4 +1,5 @@
-"""Five gigabytes of weights, inside the model's file and beside it: exported, loaded, run.
+"""Five gigabytes of weights, inside the model's file and beside it, in the library and beside it:
+exported, loaded, run.
 
 `make large`; it takes 11 GiB of disk. `KILN_LARGE_GIB` makes it smaller.
 """
@@ -17,6 +18,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from tensorkiln.artifact.weights_file import weights_beside
+
 ROOT = Path(__file__).parents[2]
 LAYERS = 10
 BLOCK = 64  # rows of a layer that are made at once
@@ -27,7 +30,7 @@ COMPILE = """
 import sys
 import tensorkiln as tk
 exe = tk.compile(tk.frontend.from_onnx(sys.argv[1]))
-exe.export_library(sys.argv[2])
+exe.export_library(sys.argv[2], weights=sys.argv[3])
 """
 RUN = """
 import sys
@@ -130,18 +133,23 @@ def model_head() -> bytes:
 
 
 @pytest.mark.large
-@pytest.mark.parametrize("write", [write_beside, write_inside])
-def test_five_gigabytes(write: Callable[[Path], None], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("write", "place"),
+    [(write_beside, "embedded"), (write_inside, "embedded"), (write_beside, "beside")],
+)
+def test_five_gigabytes(write: Callable[[Path], None], place: str, tmp_path: Path) -> None:
     weights = 4 * LAYERS * SIZE * SIZE
     free = shutil.disk_usage(tmp_path).free
     if free < 2.2 * weights:
         pytest.fail(f"{free} bytes of disk are free, {int(2.2 * weights)} are needed")
     write(tmp_path)
-    peak = python(COMPILE, tmp_path / "model.onnx", tmp_path / "net.so")
+    peak = python(COMPILE, tmp_path / "model.onnx", tmp_path / "net.so", place)
     # Never twice. (Once, where a layer's columns are no multiple of the panels that kernels read:
     # they are padded in memory.)
     assert peak < weights * 1.1 + (1 << 28), f"{peak} bytes of memory to export {weights}"
-    assert (tmp_path / "net.so").stat().st_size > weights
+    library, beside = tmp_path / "net.so", weights_beside(tmp_path / "net.so")
+    assert (library if place == "embedded" else beside).stat().st_size > weights
+    assert place == "embedded" or library.stat().st_size < 1 << 20
     for name in ("model.onnx", "weights.data"):
         (tmp_path / name).unlink(missing_ok=True)
     x = np.random.default_rng(0).standard_normal((1, SIZE), np.float32)
@@ -151,10 +159,11 @@ def test_five_gigabytes(write: Callable[[Path], None], tmp_path: Path) -> None:
     found = np.load(tmp_path / "y.npy")
     assert np.allclose(found, wanted(x), rtol=1e-4, atol=1e-4)
     print(json.dumps({"weights": weights, "export_peak": peak, "run": held}))
-    (tmp_path / "net.so").unlink()
+    for file in (library, beside):
+        file.unlink(missing_ok=True)
 
 
-def python(program: str, *arguments: Path) -> int:
+def python(program: str, *arguments: Path | str) -> int:
     """Run a program; the most memory that it had which no file backs."""
     command = [sys.executable, "-c", program, *map(str, arguments)]
     peak, process = 0, subprocess.Popen(command, cwd=ROOT)
