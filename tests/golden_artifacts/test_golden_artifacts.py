@@ -19,9 +19,10 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.artifact import ArtifactSet
+from tensorkiln.artifact.weights_file import verify_weights
 from tensorkiln.base.errors import UserError
 from tensorkiln.inspectors.library import inspect_library
-from tests.golden_artifacts.make import HERE, listing
+from tests.golden_artifacts.make import HERE, WEIGHTS, listing
 
 VERSIONS = sorted(int(p.stem.partition("-")[2]) for p in HERE.glob("recorded-*.json"))
 runs_here = pytest.mark.skipif(
@@ -59,6 +60,17 @@ def test_libraries_load_and_run(name: str, version: int) -> None:
     report = inspect_library(path)
     assert report.metadata.functions[0].name == "main"
     assert report.metadata.cpu_features in ((), ("sse2",))
+
+
+@runs_here
+@pytest.mark.parametrize("version", VERSIONS)
+def test_weights_beside_a_library(version: int) -> None:
+    lib = tk.runtime.load_module(HERE / f"beside-{version}.so")
+    x = np.array(recorded(version)["input"], np.float32)
+    found = tk.runtime.Executor(lib, tk.cpu())["main"](x).numpy()
+    assert np.allclose(found, x.astype(np.float64) @ WEIGHTS, rtol=1e-5)
+    lib.close()
+    verify_weights(HERE / f"beside-{version}.safetensors", lib.metadata["weights_bytes"])
 
 
 @runs_here
