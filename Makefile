@@ -80,7 +80,7 @@ fuzz: .venv/has-dev
 # The second and third need clang and `pip install atheris`, and say so where they are not there.
 FUZZ_SECONDS ?= 600
 fuzz-artifacts: .venv/has-dev
-	$(BIN)/python -m pytest -q -s -m fuzz_artifacts tests/artifact
+	$(BIN)/python -m pytest -q -s -n $(JOBS) -m fuzz_artifacts tests/artifact
 	$(BIN)/python -m tests.artifact.guided c $(FUZZ_SECONDS)
 	$(BIN)/python -m tests.artifact.guided python $(FUZZ_SECONDS)
 
