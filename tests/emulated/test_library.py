@@ -100,3 +100,15 @@ def test_a_c_program(tmp_path: Path) -> None:
     got = np.frombuffer((tmp_path / "out").read_bytes(), F)
     want = x.astype(np.float64) @ w.array + b.array
     np.testing.assert_allclose(got, want[0], rtol=1e-5, atol=1e-5)
+
+
+def test_weights_beside_the_library(tmp_path: Path) -> None:
+    """Pages may be larger there; what is mapped must begin at one."""
+    AARCH64.require()
+    path = sample.build(tmp_path / "mlp.so", triple="aarch64-unknown-linux-gnu", beside=())
+    x = floats(3, 8)
+    found = Emulated(AARCH64, path, "cortex-a53")["main"](x)
+    np.testing.assert_allclose(found, sample.expected(x), rtol=1e-5, atol=1e-5)
+    (tmp_path / "mlp.safetensors").unlink()
+    with pytest.raises(RuntimeError, match="weights in .*mlp.safetensors, which cannot be opened"):
+        Emulated(AARCH64, path, "cortex-a53")["main"](x)
