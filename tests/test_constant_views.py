@@ -11,7 +11,9 @@ import tensorkiln as tk
 from tensorkiln.codegen.weights import ALIGN, BLOCK, WeightArena, WeightsContent
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.padded import Padded, parts_between
 from tensorkiln.ir.relax import constant, tensor
+from tensorkiln.ir.text.print_relax import digest
 from tensorkiln.ops.builder import GraphBuilder
 
 F = np.float32
@@ -97,6 +99,52 @@ def test_packing(view: View, layout: str) -> None:
     packed = to.pack(view(a))
     np.testing.assert_array_equal(packed, to.pack(a))
     np.testing.assert_array_equal(to.unpack(packed, a.shape), a)
+
+
+def by_definition(to: Layout, a: Array) -> Array:
+    """Each element where the module's docstring says that it lies, and zeros."""
+    sizes = []
+    for x in to.axes:
+        outermost = x.divisor == max(y.divisor for y in to.axes if y.dim == x.dim)
+        extent = -(-(a.shape[x.dim] + 2 * x.halo) // x.divisor)
+        sizes.append(extent if outermost else x.modulus)
+    out = np.zeros(sizes, a.dtype)
+    for i in np.ndindex(a.shape):
+        where = ((i[x.dim] + x.halo) // x.divisor for x in to.axes)
+        out[
+            tuple(w % x.modulus if x.modulus else w for w, x in zip(where, to.axes, strict=True))
+        ] = a[i]
+    return out
+
+
+@pytest.mark.parametrize("shape", [(6, 10, 3, 4), (5, 9, 1, 2), (8, 16, 3, 3), (1, 1, 1, 1)])
+@pytest.mark.parametrize(
+    "layout",
+    ["A/4 B/8 C D B%8 A%4", "A/4 B/8 C D B/2%4 A%4 B%2", "B%4 A B/4 C D", "A B/4 C+1 D+2 B%4",
+     "D+1 C+1 B/4 A/3 A%3 B%4"],
+)  # fmt: skip
+def test_padding_is_made_piece_by_piece(shape: tuple[int, ...], layout: str) -> None:
+    """Any run of bytes, any element, and the digest are those of the array packed at once."""
+    rng = np.random.default_rng(2)
+    a, to = rng.standard_normal(shape).astype(F), Layout.parse(layout)
+    want, later = by_definition(to, a), to.packed(a)
+    assert (later.shape, later.dtype, later.nbytes) == (want.shape, want.dtype, want.nbytes)
+    np.testing.assert_array_equal(to.pack(a), want)
+    assert digest(later) == digest(want)
+    for start, stop in np.sort(rng.integers(0, want.size + 1, (50, 2))).tolist():
+        parts = [p.reshape(-1) for p in parts_between(later, 4 * start, 4 * stop) if stop > start]
+        np.testing.assert_array_equal(np.concatenate([F([]), *parts]), want.reshape(-1)[start:stop])
+    if isinstance(later, Padded):
+        places = tuple(rng.integers(0, n, 100) for n in want.shape)
+        np.testing.assert_array_equal(later.take(places), want[places])
+
+
+def test_only_padding_is_copied() -> None:
+    a = np.zeros((300, 1000), F)
+    later = Layout.parse("B/48 A B%48").packed(a)
+    parts = [later[i] for i in range(len(later))]
+    assert [np.shares_memory(p, a) for p in parts] == [True] * 20 + [False]
+    assert {len(p) for p in parts} == {300}
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -97,7 +97,7 @@ class OuterWriter(Frame):
     def _constant(self, c: Constant) -> str:
         at = self.library.arena.place_constant(c)
         shape = self.library.tables.constant_shape(c)
-        fields = f"{{kiln_weights + {at}, 1, 0, {c.array.ndim}, {c_dtype(c.type.dtype)}"
+        fields = f"{{kiln_weights + {at}, 1, 0, {c.data.ndim}, {c_dtype(c.type.dtype)}"
         return f"kiln_view(&(kiln_tensor){fields}, {shape}, NULL, 0}})"
 
     def owned(self, v: Value) -> str:

@@ -117,9 +117,9 @@ class Tables:
 
     def constant_shape(self, c: Constant) -> str:
         """The name of the array of a constant's sizes; NULL for a scalar."""
-        if not c.array.shape:
+        if not c.data.shape:
             return "NULL"
-        return self._entry("dims", "int64_t {}[] = ", f"{{{', '.join(map(str, c.array.shape))}}}")
+        return self._entry("dims", "int64_t {}[] = ", f"{{{', '.join(map(str, c.data.shape))}}}")
 
     def _entry(self, stem: str, declaration: str, content: str) -> str:
         key = declaration + content

@@ -16,6 +16,7 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.base.mapped import MappedFile
 from tensorkiln.base.threads import in_threads
 from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.padded import Padded, parts_between
 from tensorkiln.ir.relax import Constant
 from tensorkiln.ir.text.print_relax import digest
 
@@ -27,7 +28,7 @@ BLOCK = 2 << 20
 _SAMPLE = 64
 
 # Where in a block a part goes; an array, and which of its bytes in row-major order.
-_Part = tuple[int, np.ndarray, int, int]
+_Part = tuple[int, np.ndarray | Padded, int, int]
 
 
 @dataclass(slots=True)
@@ -37,17 +38,17 @@ class WeightArena:
     In that order a kernel that prefetches past its own weights warms the next kernel's.
     """
 
-    arrays: list[np.ndarray] = field(default_factory=list)
+    arrays: list[np.ndarray | Padded] = field(default_factory=list)
     size: int = 0
     constants: dict[ConstantInfo, None] = field(default_factory=dict)  # in order
     _placed: dict[int, int] = field(default_factory=dict)  # by identity, hence:
-    _alive: list[np.ndarray] = field(default_factory=list)
-    _alike: dict[tuple[int, bytes], np.ndarray] = field(default_factory=dict)
+    _alive: list[np.ndarray | Padded] = field(default_factory=list)
+    _alike: dict[tuple[int, bytes], np.ndarray | Padded] = field(default_factory=dict)
     _digests: dict[str, int] = field(default_factory=dict)
 
     def place_constant(self, c: Constant) -> int:
         """The byte offset of a constant, whose name and type the table of constants then tells."""
-        at = self.place(c.array)
+        at = self.place(c.data)
         shape = tuple(int_value(d) or 0 for d in c.type.shape)
         layout = str(c.type.layout or "")
         # As a script gives names back: what follows '#' tells apart those that are the same.
@@ -55,7 +56,7 @@ class WeightArena:
         self.constants[ConstantInfo(name, c.type.dtype.name, shape, layout, at)] = None
         return at
 
-    def place(self, array: np.ndarray) -> int:
+    def place(self, array: np.ndarray | Padded) -> int:
         """The byte offset of an array; arrays of the same bytes are one, as in the text."""
         if id(array) in self._placed:
             return self._placed[id(array)]
@@ -73,12 +74,13 @@ class WeightArena:
         return at
 
 
-def _sample(array: np.ndarray) -> bytes:
+def _sample(array: np.ndarray | Padded) -> bytes:
     """A few elements from all over an array."""
     if array.size <= _SAMPLE:
-        return array.tobytes()
+        return np.asarray(array).tobytes()
     places = np.linspace(0, array.size - 1, _SAMPLE, dtype=np.int64)
-    return array[np.unravel_index(places, array.shape)].tobytes()
+    index = np.unravel_index(places, array.shape)
+    return (array.take(index) if isinstance(array, Padded) else array[index]).tobytes()
 
 
 class WeightsContent(Later):
@@ -157,9 +159,9 @@ class WeightsContent(Later):
         return bytes, (bytes(self.view),)
 
 
-def _owner(array: np.ndarray) -> object:
+def _owner(array: np.ndarray | Padded) -> object:
     """What an array is a view of, at the end."""
-    owner: object = array
+    owner: object = array.array if isinstance(array, Padded) else array
     while True:
         if isinstance(owner, np.ndarray) and owner.base is not None:
             owner = owner.base
@@ -176,11 +178,11 @@ def _is_settled(owner: object) -> bool:
     return isinstance(owner, MappedFile | bytes)
 
 
-def _settled(arrays: list[np.ndarray]) -> list[np.ndarray]:
+def _settled(arrays: list[np.ndarray | Padded]) -> list[np.ndarray]:
     """Copies of arrays, views of one temporary file without a name."""
     total = sum(a.nbytes for a in arrays)
     if not total:
-        return arrays
+        return [np.asarray(a) for a in arrays]
     with tempfile.TemporaryFile(prefix="kiln-weights-") as stream:
         for a in arrays:
             for start in range(0, a.nbytes, BLOCK):
@@ -199,26 +201,8 @@ def _filled(room: np.ndarray, parts: list[_Part]) -> memoryview:
     """A block of bytes: its parts, and zeros between them."""
     room[:] = 0
     for at, array, start, stop in parts:
-        for part in _between(array, start, stop):
+        for part in parts_between(array, start, stop):
             there = room[at : at + part.nbytes].view(part.dtype)
             np.copyto(there.reshape(part.shape), part)
             at += part.nbytes
     return room.data
-
-
-def _between(array: np.ndarray, start: int, stop: int) -> Iterator[np.ndarray]:
-    """The elements from byte `start` to byte `stop` in row-major order, as parts of an array."""
-    if array.ndim < 2 or array.flags.c_contiguous:
-        yield array.reshape(-1)[start // array.itemsize : stop // array.itemsize]
-        return
-    row = array.nbytes // len(array)
-    first, last = -(-start // row), stop // row
-    if first > last:  # all within one row
-        yield from _between(array[last], start - last * row, stop - last * row)
-        return
-    if start < first * row:
-        yield from _between(array[first - 1], start - (first - 1) * row, row)
-    if first < last:
-        yield array[first:last]
-    if last * row < stop:
-        yield from _between(array[last], 0, stop - last * row)

@@ -141,7 +141,7 @@ class _Partition:
         def operand(a: Value) -> Value:
             if isinstance(a, RVar) and a in inside:
                 return inside[a]
-            if isinstance(a, Constant) and a.array.size == 1:
+            if isinstance(a, Constant) and a.data.size == 1:
                 return a
             assert isinstance(a, RVar | Constant), a
             return params.setdefault(a, RVar(f"p{len(params)}", a.type))

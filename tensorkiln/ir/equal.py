@@ -229,11 +229,11 @@ class _Comparison:
 
     def constants(self, a: Constant, b: Constant) -> None:
         self.at(".type", a.type, b.type)
-        if a.array is b.array:
+        if a.data is b.data:
             return
-        if a.array.shape != b.array.shape or a.array.dtype != b.array.dtype:
+        if a.data.shape != b.data.shape or a.data.dtype != b.data.dtype:
             raise _Differs(
-                f"{a.array.dtype}{list(a.array.shape)} != {b.array.dtype}{list(b.array.shape)}"
+                f"{a.data.dtype}{list(a.data.shape)} != {b.data.dtype}{list(b.data.shape)}"
             )
         if not _same_bytes(a.array, b.array):
             raise _Differs(f"bytes of {a.name or 'constant'} != bytes of {b.name or 'constant'}")

@@ -17,14 +17,13 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from tensorkiln.ir.dtype import INT64
 from tensorkiln.ir.expr import Expr, IntImm, as_expr, int_value
+from tensorkiln.ir.padded import Array, Padded, padded
 
-Array = np.ndarray[Any, np.dtype[Any]]
 _AXIS = re.compile(r"([A-H])(?:/(\d+))?(?:%(\d+))?(?:\+(\d+))?$")
 
 
@@ -143,22 +142,18 @@ class Layout:
 
     def pack(self, array: Array) -> Array:
         """A logical array -> its physical form: a view of it, or of a copy padded with zeros."""
-        pad: list[tuple[int, int]] = []
-        split: list[int] = []
-        order: dict[LayoutAxis, int] = {}
+        return np.asarray(self.packed(array))
+
+    def packed(self, array: Array) -> Array | Padded:
+        """`pack` without a copy: where there is padding, it is made when parts are looked at."""
+        pads, shape = [], dict[LayoutAxis, int]()
         for d, extent in enumerate(array.shape):
             splits, halo = self._splits(d), self.halo(d)
-            inner = [a.modulus for a in splits[1:]]
-            total = extent + 2 * halo
-            outer = -(-total // math.prod(inner))
-            pad.append((halo, outer * math.prod(inner) - extent - halo))
-            for k, a in enumerate(splits):
-                order[a] = len(split)
-                split.append(outer if k == 0 else a.modulus)
-        if any(p != (0, 0) for p in pad):
-            array = np.pad(array, pad)
-            array.flags.writeable = False
-        return array.reshape(split).transpose([order[a] for a in self.axes])
+            inner = math.prod(a.modulus for a in splits[1:])
+            outer = -(-(extent + 2 * halo) // inner)
+            pads.append((halo, outer * inner - extent - halo))
+            shape |= {a: a.modulus if k else outer for k, a in enumerate(splits)}
+        return padded(array, pads, self.axes, [shape[a] for a in self.axes])
 
     def unpack(self, packed: Array, shape: Sequence[int]) -> Array:
         """Inverse of `pack` for a logical `shape`."""

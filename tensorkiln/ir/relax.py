@@ -34,6 +34,7 @@ from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, ExprLike, Var, as_expr, int_value
 from tensorkiln.ir.layout import Layout
+from tensorkiln.ir.padded import Padded
 from tensorkiln.ir.text.scripted import Scripted
 from tensorkiln.ir.visit import free_vars, substitute
 
@@ -196,12 +197,18 @@ class RVar:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
-    """A literal tensor. `array` is the physical data of `type` (packed when it has a layout);
-    it may be a read-only view of the model's file. `name` is the initializer's, when known."""
+    """A literal tensor. `data` is the physical data of `type` (packed when it has a layout);
+    it may be a read-only view of the model's file, or of that with padding nowhere in memory.
+    `name` is the initializer's, when known."""
 
-    array: np.ndarray
+    data: np.ndarray | Padded
     type: TensorType
     name: str = ""
+
+    @property
+    def array(self) -> np.ndarray:
+        """`data` in memory: a copy, each time, where it is `Padded`."""
+        return self.data if isinstance(self.data, np.ndarray) else np.asarray(self.data)
 
     @property
     def tensor(self) -> TensorType:

@@ -204,12 +204,12 @@ class GraphVerifier:
             return
         self._type(c.type, brings=False)
         expected = tuple(int_value(d) for d in c.type.physical_shape)
-        if c.array.shape != expected:
+        if c.data.shape != expected:
             hint = f"in memory, {show(c.type)} is an array of shape {expected}"
-            raise Malformed(f"constant {c.name}: array {c.array.shape}, type {expected}", hint)
-        if c.array.dtype.itemsize != c.type.dtype.bytes:
-            hint = f"a type of {c.array.dtype}, or elements of {plural(c.type.dtype.bytes, 'byte')}"
-            raise Malformed(f"constant {c.name}: array {c.array.dtype}, type {c.type.dtype}", hint)
+            raise Malformed(f"constant {c.name}: array {c.data.shape}, type {expected}", hint)
+        if c.data.dtype.itemsize != c.type.dtype.bytes:
+            hint = f"a type of {c.data.dtype}, or elements of {plural(c.type.dtype.bytes, 'byte')}"
+            raise Malformed(f"constant {c.name}: array {c.data.dtype}, type {c.type.dtype}", hint)
         self._known[id(c)] = c
 
     # ---- bindings ----------------------------------------------------------------------------

@@ -92,7 +92,7 @@ def _check_memory(
     else:
         index = int_value(place.indices[0]) or 0
         what, ours = f"{buf.name}[{index}]", buf is plan.storage_set
-        have = int_value(plan.sizes[index]) if ours else plan.constants[index].array.nbytes
+        have = int_value(plan.sizes[index]) if ours else plan.constants[index].data.nbytes
     if written and not ours:
         hint = "results and storages are what a planned graph writes"
         raise Malformed(f"the kernel writes {what}, which is only read", hint)

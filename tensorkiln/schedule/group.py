@@ -167,7 +167,7 @@ class Group:
 
 
 def _constant_element(value: Constant) -> Callable[..., Expr]:
-    if value.array.size != 1:
+    if value.data.size != 1:
         raise InternalError("only one-element constants stay inside a group")
     item = value.array.reshape(()).item()
     literal = const(item, value.type.dtype)

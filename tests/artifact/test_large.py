@@ -1,7 +1,7 @@
-"""Five gigabytes of weights, inside the model's file and beside it, in the library and beside it:
-exported, loaded, run.
+"""Weights that are never in memory, inside the model's file and beside it, in the library and
+beside it: exported, loaded, run.
 
-`make large`; it takes 11 GiB of disk. `KILN_LARGE_GIB` makes it smaller.
+`make large` takes five gigabytes of them, and 11 GiB of disk; `KILN_LARGE_GIB` makes that smaller.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ ROOT = Path(__file__).parents[2]
 LAYERS = 10
 BLOCK = 64  # rows of a layer that are made at once
 GIB = float(os.environ.get("KILN_LARGE_GIB", "5"))
-SIZE = int((GIB * 2**30 / 4 / LAYERS) ** 0.5) // 64 * 64
+# Memory of a whole process that no file backs, Python and NumPy included. Reached are
+# 43 MiB for an export (37 where kernels are cached), 17 for load and run, whatever the size.
+MOST_EXPORT, MOST_RUN = 128 << 20, 64 << 20
 
 COMPILE = """
 import sys
@@ -42,25 +44,31 @@ np.save(sys.argv[3], y)
 """
 
 
-def rows_of(layer: int) -> Iterator[np.ndarray]:
+def size_of(gib: float) -> int:
+    """Rows and columns of a layer, odd times 64: no multiple of the panels that kernels read, so
+    that weights are padded."""
+    return int((gib * 2**30 / 4 / LAYERS) ** 0.5) // 128 * 128 + 64
+
+
+def rows_of(layer: int, size: int) -> Iterator[np.ndarray]:
     """The rows of a layer's weights, block by block: never all at once."""
-    made = np.random.default_rng(layer).standard_normal((BLOCK, SIZE), np.float32)
-    made *= np.float32(SIZE**-0.5)
-    for first in range(0, SIZE, BLOCK):
+    made = np.random.default_rng(layer).standard_normal((BLOCK, size), np.float32)
+    made *= np.float32(size**-0.5)
+    for first in range(0, size, BLOCK):
         yield np.roll(made, first // BLOCK * 7, axis=1)
 
 
 def wanted(x: np.ndarray) -> np.ndarray:
     value = x.astype(np.float64)
     for layer in range(LAYERS):
-        made = np.zeros((1, SIZE))
-        for i, rows in enumerate(rows_of(layer)):
+        made = np.zeros(value.shape)
+        for i, rows in enumerate(rows_of(layer, value.size)):
             made += value[:, i * BLOCK : (i + 1) * BLOCK] @ rows.astype(np.float64)
         value = np.tanh(made)
     return value
 
 
-def graph_without_weights() -> bytes:
+def graph_without_weights(size: int) -> bytes:
     """The graph, to which weights are appended: fields of a message may come in any order."""
     nodes, value = [], "x"
     for layer in range(LAYERS):
@@ -69,15 +77,15 @@ def graph_without_weights() -> bytes:
         nodes.append(helper.make_node("Tanh", [f"m{layer}"], [value]))
     graph = helper.make_graph(
         nodes, "large",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, SIZE])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, SIZE])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, size])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, size])],
     )  # fmt: skip
     return bytes(graph.SerializeToString())
 
 
-def weight(layer: int) -> TensorProto:
+def weight(layer: int, size: int) -> TensorProto:
     made = TensorProto(name=f"w{layer}", data_type=TensorProto.FLOAT)
-    made.dims.extend([SIZE, SIZE])
+    made.dims.extend([size, size])
     return made
 
 
@@ -91,36 +99,36 @@ def field(number: int, size: int) -> bytes:
     return varint(number << 3 | 2) + varint(size)
 
 
-def write_beside(folder: Path) -> None:
+def write_beside(folder: Path, size: int) -> None:
     """ONNX's external data: one file for all weights."""
-    graph = graph_without_weights()
-    nbytes = 4 * SIZE * SIZE
+    graph = graph_without_weights(size)
+    nbytes = 4 * size * size
     with (folder / "weights.data").open("wb") as stream:
         for layer in range(LAYERS):
-            made = weight(layer)
+            made = weight(layer, size)
             made.data_location = TensorProto.EXTERNAL
             for key, value in (("location", "weights.data"), ("offset", str(layer * nbytes)),
                                ("length", str(nbytes))):  # fmt: skip
                 made.external_data.add(key=key, value=value)
             text = made.SerializeToString()
             graph += field(5, len(text)) + text
-            for rows in rows_of(layer):
+            for rows in rows_of(layer, size):
                 stream.write(rows.data)
     (folder / "model.onnx").write_bytes(model_head() + field(7, len(graph)) + graph)
 
 
-def write_inside(folder: Path) -> None:
+def write_inside(folder: Path, size: int) -> None:
     """All in one file. The protobuf library stops at two gigabytes; the format does not."""
-    graph = graph_without_weights()
-    nbytes = 4 * SIZE * SIZE
-    heads = [weight(layer).SerializeToString() + field(9, nbytes) for layer in range(LAYERS)]
+    graph = graph_without_weights(size)
+    nbytes = 4 * size * size
+    heads = [weight(layer, size).SerializeToString() + field(9, nbytes) for layer in range(LAYERS)]
     tensors = [field(5, len(head) + nbytes) + head for head in heads]
-    size = len(graph) + sum(map(len, tensors)) + LAYERS * nbytes
+    whole = len(graph) + sum(map(len, tensors)) + LAYERS * nbytes
     with (folder / "model.onnx").open("wb") as stream:
-        stream.write(model_head() + field(7, size) + graph)
+        stream.write(model_head() + field(7, whole) + graph)
         for layer in range(LAYERS):
             stream.write(tensors[layer])
-            for rows in rows_of(layer):
+            for rows in rows_of(layer, size):
                 stream.write(rows.data)
 
 
@@ -132,30 +140,32 @@ def model_head() -> bytes:
     return bytes(model.SerializeToString())
 
 
-@pytest.mark.large
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+@pytest.mark.parametrize("gib", [0.2, pytest.param(GIB, marks=pytest.mark.large)])
 @pytest.mark.parametrize(
     ("write", "place"),
     [(write_beside, "embedded"), (write_inside, "embedded"), (write_beside, "beside")],
 )
-def test_five_gigabytes(write: Callable[[Path], None], place: str, tmp_path: Path) -> None:
-    weights = 4 * LAYERS * SIZE * SIZE
+def test_weights_are_never_in_memory(
+    write: Callable[[Path, int], None], place: str, gib: float, tmp_path: Path
+) -> None:
+    size = size_of(gib)
+    weights = 4 * LAYERS * size * size
     free = shutil.disk_usage(tmp_path).free
     if free < 2.2 * weights:
         pytest.fail(f"{free} bytes of disk are free, {int(2.2 * weights)} are needed")
-    write(tmp_path)
+    write(tmp_path, size)
     peak = python(COMPILE, tmp_path / "model.onnx", tmp_path / "net.so", place)
-    # Never twice. (Once, where a layer's columns are no multiple of the panels that kernels read:
-    # they are padded in memory.)
-    assert peak < weights * 1.1 + (1 << 28), f"{peak} bytes of memory to export {weights}"
+    assert peak < MOST_EXPORT, f"{peak} bytes of memory to export {weights}"
     library, beside = tmp_path / "net.so", weights_beside(tmp_path / "net.so")
     assert (library if place == "embedded" else beside).stat().st_size > weights
     assert place == "embedded" or library.stat().st_size < 1 << 20
     for name in ("model.onnx", "weights.data"):
         (tmp_path / name).unlink(missing_ok=True)
-    x = np.random.default_rng(0).standard_normal((1, SIZE), np.float32)
+    x = np.random.default_rng(0).standard_normal((1, size), np.float32)
     np.save(tmp_path / "x.npy", x)
     held = python(RUN, tmp_path / "net.so", tmp_path / "x.npy", tmp_path / "y.npy")
-    assert held < 1 << 28, f"{held} bytes of memory beside {weights} of mapped weights"
+    assert held < MOST_RUN, f"{held} bytes of memory beside {weights} of mapped weights"
     found = np.load(tmp_path / "y.npy")
     assert np.allclose(found, wanted(x), rtol=1e-4, atol=1e-4)
     print(json.dumps({"weights": weights, "export_peak": peak, "run": held}))

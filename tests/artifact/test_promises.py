@@ -298,13 +298,13 @@ def test_weights_become_resident_as_they_are_touched(tmp_path: Path) -> None:
     path = Path(tk.compile(both).export_library(tmp_path / "net.so"))
     assert path.stat().st_size > weights
     drop_from_cache(path)
+    before = anonymous()
     lib = tk.runtime.load_module(path)
     executor = tk.runtime.Executor(lib, tk.cpu())
     executor.set_num_threads(1)  # the library whose thread pool a process uses stays mapped
     main = executor["main"]
     loaded = mapped(path)
     assert loaded < 8 << 20, f"{loaded} bytes of {weights} are resident before any call"
-    before = anonymous()
     x = np.ones((1, size), np.float32)
     found = main(x).numpy()
     assert weights * 0.95 < mapped(path) < path.stat().st_size + (8 << 20)

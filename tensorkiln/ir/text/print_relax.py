@@ -11,6 +11,7 @@ import numpy as np
 
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import Expr, FloatImm, Var
+from tensorkiln.ir.padded import Padded, parts_between
 from tensorkiln.ir.relax import (
     AnyTensorType,
     Binding,
@@ -41,16 +42,20 @@ from tensorkiln.ir.text.print_tir import TirPrinter
 from tensorkiln.ir.text.syntax import GRAPH_WORDS, INLINE_ELEMENTS
 
 # id of an array -> (the array, its digest): hashing a model's weights once is slow enough.
-_DIGESTS: dict[int, tuple[weakref.ref[np.ndarray], str]] = {}
+_DIGESTS: dict[int, tuple[weakref.ref[np.ndarray | Padded], str]] = {}
+_PIECE = 1 << 20  # bytes that are copied at once to be hashed
 
 
-def digest(array: np.ndarray) -> str:
+def digest(array: np.ndarray | Padded) -> str:
     """SHA-256 of the array's bytes in row-major order, remembered while the array lives."""
     known = _DIGESTS.get(id(array))
     if known is not None and known[0]() is array:
         return known[1]
-    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    text = hashlib.sha256(data).hexdigest()  # type: ignore[arg-type]
+    hashed = hashlib.sha256()
+    for start in range(0, array.nbytes, _PIECE):
+        for part in parts_between(array, start, min(start + _PIECE, array.nbytes)):
+            hashed.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+    text = hashed.hexdigest()
     key = id(array)
     _DIGESTS[key] = (weakref.ref(array, lambda _: _DIGESTS.pop(key, None)), text)
     return text
@@ -60,11 +65,11 @@ class Constants:
     """Keys of a module's constants: their names, told apart by a number where they clash."""
 
     def __init__(self) -> None:
-        self.table: dict[str, np.ndarray] = {}
+        self.table: dict[str, np.ndarray | Padded] = {}
         self._keys: dict[Constant, str] = {}
         self._next: dict[str, int] = {}
 
-    def digest(self, array: np.ndarray) -> str:
+    def digest(self, array: np.ndarray | Padded) -> str:
         """What stands for the bytes of an array."""
         return digest(array)
 
@@ -79,7 +84,7 @@ class Constants:
             count += 1
             key = f"{base}#{count}"
         self._next[base] = count + 1
-        self._keys[c], self.table[key] = key, c.array
+        self._keys[c], self.table[key] = key, c.data
         return key
 
 
@@ -265,11 +270,11 @@ class RelaxPrinter:
         tail = "" if c.type.layout is None else f', layout="{c.type.layout}"'
         if values is not None:
             name = "" if self._canonical or not c.name else f", name={string(c.name)}"
-            if c.array.ndim == 0 and not c.type.shape:
+            if c.data.ndim == 0 and not c.type.shape:
                 return f'R.const({values[0]}, "{c.type.dtype}"{tail}{name})'
             return f'R.const([{", ".join(values)}], "{c.type.dtype}", {shape}{tail}{name})'
         key = "" if self._canonical else f"{string(self._constants.key(c))}, "
-        tail += f', sha256="{self._constants.digest(c.array)}"'
+        tail += f', sha256="{self._constants.digest(c.data)}"'
         return f'R.const({key}"{c.type.dtype}", {shape}{tail})'
 
 
@@ -290,8 +295,10 @@ _NAMED: dict[str, Callable[[list[str]], list[str]]] = {
 
 def _inline(c: Constant) -> list[str] | None:
     """The elements as literals, or None when they are many or would not come back exactly."""
+    if c.data.size > INLINE_ELEMENTS:
+        return None
     a = c.array
-    if a.size > INLINE_ELEMENTS or a.dtype.kind not in "biuf" or str(a.dtype) != c.type.dtype.name:
+    if a.dtype.kind not in "biuf" or str(a.dtype) != c.type.dtype.name:
         return None
     # NaN has one spelling: one with a sign or a payload of its own does not come back.
     values = [float("nan") if v != v else v for v in a.reshape(-1).tolist()]

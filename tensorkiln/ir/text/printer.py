@@ -10,6 +10,7 @@ import numpy as np
 
 from tensorkiln.ir.expr import Expr
 from tensorkiln.ir.module import AnyFunction, IRModule
+from tensorkiln.ir.padded import Padded
 from tensorkiln.ir.relax import Function
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.text.names import identifier, string
@@ -49,7 +50,7 @@ def constant_table(mod: IRModule) -> dict[str, np.ndarray]:
     """The arrays that the module's text refers to by name: `from_source(text, constants=...)`."""
     constants = Constants()
     _module_text(mod, constants)
-    return dict(constants.table)
+    return {key: np.asarray(data) for key, data in constants.table.items()}
 
 
 def _module_text(mod: IRModule, constants: Constants) -> str:
@@ -77,7 +78,7 @@ def _function_lines(f: AnyFunction, constants: Constants, pad: str, canonical: b
 class _Unread(Constants):
     """Of a text that nobody reads: no weights are hashed for it."""
 
-    def digest(self, array: np.ndarray) -> str:
+    def digest(self, array: np.ndarray | Padded) -> str:
         return ""
 
 

@@ -216,7 +216,7 @@ class _Assign:
             wide = best.spread(w.array)
             t = replace(w.type, shape=tuple(map(as_expr, wide.shape)))
             to = Layout.parse(layout)
-            self.packed[key] = Constant(to.pack(wide), t.with_layout(to), w.name)
+            self.packed[key] = Constant(to.packed(wide), t.with_layout(to), w.name)
         return self.packed[key]
 
     def _linear(self, var: RVar, call: Call) -> None:
@@ -374,7 +374,7 @@ class _Assign:
         key = (id(c), layout)
         if key not in self.packed:
             to = Layout.parse(layout)
-            self.packed[key] = Constant(to.pack(c.array), c.type.with_layout(to), c.name)
+            self.packed[key] = Constant(to.packed(c.array), c.type.with_layout(to), c.name)
         return self.packed[key]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tensorkiln.ir.expr import Expr, int_value
 from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.padded import Padded
 from tensorkiln.ir.relax import (
     Binding,
     Bound,
@@ -59,9 +60,10 @@ def _bound_key(bound: Bound) -> object:
 
 def _value_key(v: Value) -> object:
     match v:
-        case Constant(array=array, type=type_):
-            if array.nbytes <= SMALL:
-                return ("constant", type_, array.tobytes())
+        case Constant(data=data, type=type_):
+            if data.nbytes <= SMALL:
+                return ("constant", type_, v.array.tobytes())
+            array = data.array if isinstance(data, Padded) else data
             place = array.__array_interface__["data"][0]
             return ("constant", type_, place, array.shape, array.strides)
         case Tuple(fields=fields):

@@ -250,7 +250,7 @@ class _Fuse:
         def operand(op: str, a: Value) -> Value:
             if isinstance(a, RVar) and a in inside:
                 return inside[a]
-            if isinstance(a, Constant) and a.array.size == 1 and not _differs_by_layer(op, a):
+            if isinstance(a, Constant) and a.data.size == 1 and not _differs_by_layer(op, a):
                 return a
             if id(a) not in params:
                 params[id(a)] = (a, RVar(f"p{len(params)}", a.type))

@@ -149,7 +149,7 @@ class _Split:
         def address(v: Value) -> Expr:
             v = self._root(v)
             if isinstance(v, Constant):
-                return Load(constants, (as_expr(order[id(v.array)]),))
+                return Load(constants, (as_expr(order[id(v.data)]),))
             assert isinstance(v, RVar)
             kind, at = self.homes[v.name]
             if kind == "arg":
@@ -190,7 +190,7 @@ class _Split:
                 continue
             for v in map(self._root, call.args):
                 if isinstance(v, Constant):
-                    self.constants.setdefault(id(v.array), v)
+                    self.constants.setdefault(id(v.data), v)
 
     def _root(self, v: Value) -> Value:
         while isinstance(v, RVar) and v in self.views:
