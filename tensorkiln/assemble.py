@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tensorkiln.artifact import Artifact, ArtifactSet, TextContent
 from tensorkiln.artifact.dependency import merge_dependencies
 from tensorkiln.artifact.metadata import KernelInfo, added_json, artifact_infos, constants_text
+from tensorkiln.base.cache import user_cache
 from tensorkiln.base.debug import SOURCES, say
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.version import VERSION
@@ -20,13 +21,14 @@ from tensorkiln.codegen.call_plan import (
 from tensorkiln.codegen.host_c import entry_c, exported_symbols, header_h
 from tensorkiln.codegen.host_function import HostFunction, c_name
 from tensorkiln.codegen.import_c import imports_c
+from tensorkiln.codegen.llvm.texts import module_text
+from tensorkiln.codegen.plan_text import plan_text
 from tensorkiln.codegen.system_lib_c import check_prefix, system_lib_c
 from tensorkiln.codegen.weights import WeightArena, WeightsContent
 from tensorkiln.executable import Executable
 from tensorkiln.external import Emitted, External
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.planned import planned_graph
-from tensorkiln.ir.text.printer import print_module
 from tensorkiln.link.artifacts import LINK_PLAN, LOADER_EXPORTS, LinkPlan, rides
 from tensorkiln.link.jit_objects import for_jit
 from tensorkiln.link.shared import RUNTIME_EXPORTS, SYSTEM_LIBRARIES, Fcompile
@@ -78,8 +80,9 @@ def assemble(
     say(SOURCES, f"entry.c\n{entry}")
     outers = outer.names if outer else ()
     if arena.size:
-        table = constants_text(arena.constants)
-        artifacts.append(Artifact("host", "text", "weights.json", table.encode()))
+        listed = constants_text(arena.constants)
+        artifacts.append(Artifact("host", "text", "weights.json", listed.encode()))
+    kernels = {a.file_name.rpartition(".")[0]: a.codegen_id for a in (*code.artifacts, *texts)}
     libraries = tuple(dict.fromkeys(x for e in used for x in e.libraries))
     header = header_h(
         functions,
@@ -94,7 +97,8 @@ def assemble(
         Artifact("host", "native", "entry.c", entry.encode()),
         *_link_files(mod, code, plan, loaded),
         Artifact("host", "header", f"{name}.h", header.encode()),
-        Artifact("ir", "text", "module.py", TextContent(lambda: print_module(mod))),
+        *_plan(mod, (*functions, *(outer.helpers if outer else ())), arena, kernels),
+        Artifact("ir", "text", "module.py", TextContent(lambda: module_text(mod, user_cache()))),
         *texts,
     ]
     if target.kind == "llvmjit":
@@ -132,6 +136,18 @@ def _link_files(mod: IRModule, code: Emitted, plan: LinkPlan, loaded: bool) -> I
         announced = system_lib_c(plan.system_lib_prefix, tuple(dict.fromkeys(listed)))
         yield Artifact("host", "native", "system_lib.c", announced.encode())
     yield Artifact("host", "native", LINK_PLAN, plan.to_bytes())
+
+
+def _plan(
+    mod: IRModule,
+    functions: Sequence[HostFunction],
+    arena: WeightArena,
+    kernels: Mapping[str, str],
+) -> Iterator[Artifact]:
+    """What runs when, on which memory; for people."""
+    if any(f.kind == "graph" for f in functions):
+        text = TextContent(lambda: plan_text(functions, mod, arena.constants, kernels))
+        yield Artifact("host", "text", "plan.txt", text)
 
 
 def _fallible(function: HostFunction, kernels: Collection[str]) -> HostFunction:

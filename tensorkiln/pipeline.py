@@ -18,7 +18,8 @@ from tensorkiln.base.cache import user_cache
 from tensorkiln.base.config import Config, read_config
 from tensorkiln.base.errors import InternalError, Issue, UserError
 from tensorkiln.base.progress import Progress
-from tensorkiln.codegen.llvm.compile import KernelFiles, compile_kernels, known_objects
+from tensorkiln.codegen.llvm.compile import Kernel, compile_kernels, known_objects
+from tensorkiln.codegen.llvm.texts import KernelFiles
 from tensorkiln.codegen.lowered import require_cpu_programs, require_lowered
 from tensorkiln.codegen.system_lib_c import check_prefix
 from tensorkiln.executable import Executable
@@ -279,7 +280,7 @@ def check(model: object, target: Target | str | None = None) -> tuple[Issue, ...
 
 
 def _kernels(
-    mod: IRModule, plan: Plan, known: dict[str, bytes], config: Config, progress: Progress
+    mod: IRModule, plan: Plan, known: dict[str, Kernel], config: Config, progress: Progress
 ) -> tuple[Emitted, list[Artifact]]:
     """Code for the PrimFuncs: what the kind's own code generator makes of them, or objects with
     files that show what is in them."""
@@ -301,6 +302,6 @@ def _kernels(
     )
     loader, suffix = ("llvmjit", "bc") if in_memory else ("native", "o")
     code = (Artifact("llvm", loader, f"{k.name}.{suffix}", k.object) for k in kernels)
-    files = KernelFiles(mod.prim_funcs, plan.cpu)
+    files = KernelFiles(mod.prim_funcs, kernels, plan.cpu, user_cache())
     texts = [Artifact("llvm", "text", name, text) for name, text in files.contents()]
     return Emitted(ArtifactSet(tuple(code))), texts

@@ -43,7 +43,11 @@ def run(args: argparse.Namespace) -> int:
             [
                 (str(model), size_text(model.stat().st_size), "the model"),
                 (str(library), size_text(library.stat().st_size), f"kiln inspect {library}"),
-                (f"{folder / 'artifacts'}/", f"{count} files", "kernels, call plan, header"),
+                (
+                    f"{folder / 'artifacts'}/",
+                    f"{count} files",
+                    "kernels; host/plan.txt",
+                ),
             ]
         )
     )

@@ -49,17 +49,23 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """All that a function follows from: `source`, a text, and the `steps` taken from there, which
-    are functions of this package."""
+    """All that a function follows from: `source`, a text without names, the `names` that are not in
+    it, and the `steps` taken from there, which are functions of this package."""
 
     source: str
     head: Head
+    names: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()
 
     @property
     def body_key(self) -> dict[str, str]:
         """Components of the key of what follows from the body."""
         return {**head_key(self.source), "kind": "body", "steps": " ".join(self.steps)}
+
+    def text_key(self, name: str) -> dict[str, str]:
+        """Components of the key of the text, with all names, of the function called `name`."""
+        names = json.dumps([name, *self.names])
+        return {**self.body_key, "kind": "tir text", "names": names}
 
 
 def head_key(source: str) -> dict[str, str]:
@@ -131,9 +137,9 @@ def is_pending(f: object) -> bool:
     return isinstance(f, Derived) and f.pending
 
 
-def derived(f: PrimFunc, source: str, forms: Forms) -> PrimFunc:
-    """`f`, which follows from `source`, with its origin; `f` itself when a Head cannot describe
-    it. `forms` are what each parameter may be."""
+def derived(f: PrimFunc, source: str, names: tuple[str, ...], forms: Forms) -> PrimFunc:
+    """`f`, which follows from `source` and `names`, with its origin; `f` itself when a Head cannot
+    describe it. `forms` are what each parameter may be."""
     if len(f.params) != len(forms) or extern_names(f):
         return f
     if any(isinstance(s, Assert) for s in walk_stmt(f.body)):
@@ -144,7 +150,7 @@ def derived(f: PrimFunc, source: str, forms: Forms) -> PrimFunc:
     ]
     head = Head(tuple(k or 0 for k in chosen), f.outputs, f.inplace, f.op_class)
     described = None not in chosen and f == _headed(f.name, head, forms, f.body)
-    return Derived(f, Origin(source, head)) if described else f
+    return Derived(f, Origin(source, head, names)) if described else f
 
 
 def promised(name: str, origin: Origin, forms: Forms, make: Make) -> PrimFunc:

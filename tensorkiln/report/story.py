@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tensorkiln.artifact import ArtifactSet
 from tensorkiln.base.errors import TensorkilnError
-from tensorkiln.codegen.llvm.compile import kernel_texts
+from tensorkiln.codegen.llvm.texts import kernel_texts
 from tensorkiln.executable import Executable
 from tensorkiln.external import External
 from tensorkiln.ir.module import IRModule

@@ -10,7 +10,7 @@ from tensorkiln.ir.expr import Expr
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.relax import Binding, Call, Function, GlobalRef, ShapeValue
 from tensorkiln.ir.stmt import PrimFunc
-from tensorkiln.ir.text.printer import print_function
+from tensorkiln.ir.text.printer import nameless_text
 from tensorkiln.schedule.group import Group
 from tensorkiln.target import Target
 
@@ -40,9 +40,9 @@ class LowerGroups:
                 continue
             group = Group(f, f.name)
             symbols[f.name] = group.symbols
-            key = print_function(f, canonical=True)
+            key, names = nameless_text(f)
             if key not in kernels:
-                kernels[key] = kernel_of(group, f"{self.target}\n{key}", self.target, cache)
+                kernels[key] = kernel_of(group, f"{self.target}\n{key}", names, self.target, cache)
             renamed[f.name] = kernels[key].name
         if not renamed:
             return mod
@@ -52,9 +52,12 @@ class LowerGroups:
         return mod.with_functions((*graphs, *kernels.values()))
 
 
-def kernel_of(group: Group, source: str, target: Target, cache: Cache | None) -> PrimFunc:
+def kernel_of(
+    group: Group, source: str, names: tuple[str, ...], target: Target, cache: Cache | None
+) -> PrimFunc:
     """The scheduled kernel of a group, or the promise of one: where the cache knows what comes of
-    `source`, which is all that it follows from, the body waits until somebody looks at it."""
+    `source`, which with `names` is all that it follows from, the body waits until somebody looks
+    at it."""
     # Some schedules see some buffers as flat.
     forms = tuple(zip(group.params, group.flat_params, strict=True))
 
@@ -65,8 +68,8 @@ def kernel_of(group: Group, source: str, target: Target, cache: Cache | None) ->
 
     found = cache.get(key_of(head_key(source))) if cache is not None else None
     if found is None:
-        return derived(make(), source, forms)
-    return promised(group.name, Origin(source, Head.from_bytes(found)), forms, make)
+        return derived(make(), source, names, forms)
+    return promised(group.name, Origin(source, Head.from_bytes(found), names), forms, make)
 
 
 def _call_kernels(

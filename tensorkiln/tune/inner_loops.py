@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensorkiln.base.errors import UnsupportedError
-from tensorkiln.codegen.llvm.compile import kernel_texts
+from tensorkiln.codegen.llvm.texts import kernel_texts
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.target import Target
 

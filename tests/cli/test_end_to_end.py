@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -125,7 +126,35 @@ def test_demo(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "PASS"
     for word in ("ONNX Runtime", "results agree", "resnet18.so", "kiln inspect"):
         assert word in done.stdout
-    assert (tmp_path / "demo" / "artifacts" / "host" / "entry.c").is_file()
+    _look_around(tmp_path / "demo" / "artifacts")
+
+
+def _look_around(folder: Path) -> None:
+    """A person finds the plan by its name, and in it the source, the assembly and the weights of
+    each convolution of ResNet-18, by names."""
+    plan = (folder / "host" / "plan.txt").read_text()
+    table = plan[plan.index("step ") :].splitlines()
+    at = [m.start() for m in re.finditer(r"(?<=  )\S|^\S", table[0])]
+    rows = [[row[a:b].strip() for a, b in zip(at, [*at[1:], None], strict=True)] for row in table]
+    assert rows[0] == ["step", "kernel", "node of the model", "reads", "writes", "bytes"]
+    assert [int(row[0]) for row in rows[1:]] == list(range(1, len(rows)))
+    source = (folder / "ir" / "module.py").read_text()
+    weights = json.loads((folder / "host" / "weights.json").read_text())
+    named = {w["name"]: w for w in weights} | {f"{w['name']}@{w['offset']}": w for w in weights}
+    convolutions = [row for row in rows if re.match(r"llvm/.*conv2d", row[1])]
+    assert len(convolutions) == 20 and len({row[2] for row in convolutions}) == 20
+    for _, kernel, node, reads, writes, size in convolutions:
+        code, name = folder / kernel, kernel.rpartition("/")[2]
+        assert node and int(size) > 0 and writes.startswith("+")
+        assert source.count(f"    def {name}(") == 1
+        assert f"define void @{name}(" in code.with_suffix(".ll").read_text()
+        assert f"\n{name}:\n" in code.with_suffix(".s").read_text()
+        assert code.with_suffix(".o").read_bytes().startswith(b"\x7fELF")
+        read = [named[r] for r in reads.split(", ") if not r.startswith("+") and r != "x"]
+        assert [len(w["shape"]) for w in read] == [4, 1], reads
+    assert rows[-1][4] == "logits"
+    least = max(int(row[4]) + int(row[5]) for row in rows[1:-1])
+    assert least <= int(re.findall(r"(\d+) bytes of workspace", plan)[0]) < least + 4096
 
 
 def test_baseline_target_says_so(folder: Path) -> None:

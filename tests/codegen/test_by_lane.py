@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensorkiln.codegen.llvm.by_lane import by_lane
-from tensorkiln.codegen.llvm.compile import kernel_text
+from tensorkiln.codegen.llvm.texts import kernel_text
 from tensorkiln.ir.buffer import Buffer, buffer
 from tensorkiln.ir.expr import Broadcast, Expr, IntImm, Load, Ramp, Shuffle, Var, intrin
 from tensorkiln.ir.stmt import Alloc, For, PrimFunc, Stmt, Store, seq

@@ -68,12 +68,37 @@ def test_a_warm_compile_schedules_nothing_and_makes_the_same(
         warm = tk.compile(mod)
         assert pending_in(warm.module) == [f.name for f in warm.module.prim_funcs]
         two = warm.export_library(tmp_path / "two.so").read_bytes()
-    assert one == two
-    # What somebody looks at is made, and is the same text and the same program.
-    for a, b, c in zip(plain.artifacts, cold.artifacts, warm.artifacts, strict=True):
-        assert bytes(a.view) == bytes(b.view) == bytes(c.view), a.name
-    assert pending_in(warm.module) == []
+        assert one == two
+        # What there is to read comes from the cache too: nothing is emitted for it.
+        patch.setattr("tensorkiln.codegen.llvm.emit.emit_llvm", lambda *a: pytest.fail("emits"))
+        patch.setattr("tensorkiln.codegen.llvm.compile._Worker", lambda: pytest.fail("compiles"))
+        for a, b, c in zip(plain.artifacts, cold.artifacts, warm.artifacts, strict=True):
+            assert bytes(a.view) == bytes(b.view) == bytes(c.view), a.name
+        assert pending_in(warm.module) != []
+    # What somebody looks at is made, and is the same program.
     assert structural_equal(plain.module, warm.module)
+    assert pending_in(warm.module) == []
+
+
+@pytest.mark.parametrize("names", [("n", "x"), ("m", "x"), ("n", "rows"), ("x", "n")])
+def test_texts_have_the_names_of_their_model(
+    names: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Objects are the same whatever a model calls its tensors and sizes; texts are not."""
+
+    def net(size: str, name: str) -> IRModule:
+        build = lambda g, x: g.softmax(g.tanh(g.linear(x, rand(8, 24))), axis=1)  # noqa: E731
+        return graph(build, **{name: (Var(size), 8)})
+
+    tk.compile(net("k", "y"))
+    for _ in range(2):  # with texts of another name in the cache, then with these
+        found = tk.compile(net(*names))
+        monkeypatch.setenv("KILN_CACHE", "0")
+        want = tk.compile(net(*names))
+        monkeypatch.setenv("KILN_CACHE", "1")
+        assert pending_in(found.module) != []
+        assert found.artifacts["ir/module.py"].text() == want.artifacts["ir/module.py"].text()
+        assert found.artifacts == want.artifacts
 
 
 def test_a_promise_is_a_function_like_any_other() -> None:
@@ -100,13 +125,16 @@ def damage(file: Path) -> None:
 def test_lost_entries_are_made_again(
     spoil: object, every: int, cache: Path, tmp_path: Path
 ) -> None:
-    """Heads, aliases, objects and linked libraries, in any combination."""
-    want = tk.compile(NET).export_library(tmp_path / "one.so").read_bytes()
+    """Heads, aliases, objects, texts and linked libraries, in any combination."""
+    cold = tk.compile(NET)
+    want = cold.export_library(tmp_path / "one.so").read_bytes()
     files = sorted(f for f in (cache / "objects").glob("??/*"))
     assert len(files) > 10
     for file in files[::every]:
         spoil(file)  # type: ignore[operator]
-    assert tk.compile(NET).export_library(tmp_path / "two.so").read_bytes() == want
+    again = tk.compile(NET)
+    assert again.export_library(tmp_path / "two.so").read_bytes() == want
+    assert again.artifacts == cold.artifacts
 
 
 def test_another_compiler_trusts_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import tensorkiln as tk
 from tensorkiln.base.cache import Cache
 from tensorkiln.base.errors import InternalError
 from tensorkiln.codegen.llvm import compile as kernel_compiler
-from tensorkiln.codegen.llvm import emit
-from tensorkiln.codegen.llvm.compile import compile_kernels, kernel_text
+from tensorkiln.codegen.llvm import emit, worker
+from tensorkiln.codegen.llvm.compile import compile_kernels, options_of
+from tensorkiln.codegen.llvm.texts import kernel_text
 from tensorkiln.ir.expr import IntImm, Load, Ramp, Var, VectorReduce, cast, intrin, unary
 from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import RVar, Value
 from tensorkiln.ir.stmt import For, PrimFunc, Store
 from tensorkiln.target import Target
 from tensorkiln.transform.tir.vectorize_loops import vectorize_loops
 from tests.codegen.kernels import elementwise, program
+from tests.transform.graphs import Graph, graph, rand
 
 V4 = Target({"kind": "llvm", "mcpu": "x86-64-v4"})
 V3 = Target({"kind": "llvm", "mcpu": "haswell"})
@@ -120,6 +126,36 @@ def test_objects_are_the_same_bytes_every_time() -> None:
     one = compile_kernels(funcs, V4, jobs=1)
     two = compile_kernels(_lowered(_fma(), _round(), _row_sums()), V4, jobs=2)
     assert [k.object for k in one] == [k.object for k in two]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="llvmlite assembles for its own CPU")
+@pytest.mark.parametrize("target", [V1, V3, V4], ids=["v1", "v3", "v4"])
+def test_objects_made_of_their_assembly_are_those_made_at_once(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read of a kernel is what runs, to the byte."""
+    net = graph(_net, x=(1, 16, 12, 12))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the baseline
+        kernels = [*tk.compile(net, target).module.prim_funcs]
+    kernels += _lowered(_fma(), _round(), _row_sums())
+    kernels = [f for f in kernels if not f.attrs.get("host")]
+    assert len(kernels) > 8
+    options = options_of(target, "object")
+    made = [worker.compile_text(emit.emit_llvm(f, target), options) for f in kernels]
+    monkeypatch.setattr(worker, "_assembles", lambda triple: False)
+    for f, (code, assembly) in zip(kernels, made, strict=True):
+        text = emit.emit_llvm(f, target)
+        assert worker.compile_text(text, options) == (code, b""), f.name
+        assert worker.compile_text(text, {**options, "emit": "assembly"}) == (assembly, b"")
+
+
+def _net(g: Graph, x: RVar) -> Value:
+    """Sums, tables of constants, functions of libm, branches."""
+    y = g.relu(g.conv2d(x, rand(32, 16, 3, 3), padding=(1, 1, 1, 1)))
+    z = g.max_pool2d(g.sigmoid(y), kernel=(3, 3), strides=(2, 2), padding=(1, 1, 1, 1))
+    z = g.reshape(g.erf(g.pow(z, 3.0)), shape=(32, 36))
+    return g.softmax(g.linear(g.transpose(z, axes=(1, 0)), rand(32, 10)), axis=1)
 
 
 # -- spills ------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 
 from tensorkiln.artifact import Artifact, FileContent
 from tensorkiln.base.errors import UserError
-from tensorkiln.codegen.llvm.compile import kernel_texts
+from tensorkiln.codegen.llvm.texts import kernel_texts
 from tensorkiln.inspectors import objects, open_subject
 from tensorkiln.inspectors.signatures import list_functions
 from tests.inspectors.conftest import Forms

@@ -7,14 +7,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from tensorkiln.artifact import TextContent
 from tensorkiln.base.cache import Cache, key_of
 from tensorkiln.base.debug import SOURCES, say
 from tensorkiln.base.errors import InternalError
@@ -29,14 +28,40 @@ from tensorkiln.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One compiled tensor program: its symbol and relocatable object."""
+    """One compiled tensor program: its symbol and relocatable object, under which key the cache
+    has it, and what there is to read of it, if the cache was not asked for that."""
 
     name: str
     object: bytes  # or bitcode, where that was asked for
     cached: bool
+    key: str
+    texts: Texts | None = None
 
 
-def _options(target: Target, emit: str) -> dict[str, object]:
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What people read of an object: LLVM IR, and assembly where that is known."""
+
+    ir: str
+    assembly: str = ""
+
+    def to_bytes(self) -> bytes:
+        """As caches keep it: a tenth of the text."""
+        return zlib.compress(json.dumps([self.ir, self.assembly]).encode(), 1)
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Texts:
+        """Inverse of `to_bytes`."""
+        return Texts(*json.loads(zlib.decompress(data)))
+
+    @staticmethod
+    def components(key: str) -> dict[str, str]:
+        """Of the cache's key of what is read of the object of a key."""
+        return {"kind": "texts", "object": key}
+
+
+def options_of(target: Target, emit: str) -> dict[str, object]:
+    """What a worker is told besides the text."""
     return {
         "triple": target.mtriple, "cpu": target.mcpu, "features": target.llvm_features, "opt": 3,
         "emit": emit,
@@ -58,8 +83,9 @@ class _Worker:
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
 
-    def compile(self, name: str, text: str, options: dict[str, object]) -> bytes:
-        """Object code. Raises InternalError naming the kernel when LLVM refuses or aborts."""
+    def compile(self, name: str, text: str, options: dict[str, object]) -> tuple[bytes, bytes]:
+        """As `worker.compile_text`. Raises InternalError naming the kernel when LLVM refuses or
+        aborts."""
         if self.process is None:
             root = str(Path(__file__).parents[3])
             code = f"import sys; sys.path.insert(0, {root!r}); " \
@@ -73,16 +99,16 @@ class _Worker:
         try:
             write_frame(process.stdin, json.dumps(options).encode())
             write_frame(process.stdin, text.encode())
-            status, result = read_frame(process.stdout), read_frame(process.stdout)
+            status, result, more = (read_frame(process.stdout) for _ in range(3))
         except BrokenPipeError:
-            status = result = None
-        if status is None or result is None:
+            status = result = more = None
+        if status is None or result is None or more is None:
             raise InternalError(self._last_words(name), code="llvm-abort",
                                 hint=_reproducer(name, text, options))  # fmt: skip
         if status != b"ok":
             raise InternalError(f"kernel {name}: {result.decode()}", code="llvm-error",
                                 hint=_reproducer(name, text, options))  # fmt: skip
-        return result
+        return result, more
 
     def _last_words(self, name: str) -> str:
         assert self.process is not None
@@ -95,6 +121,28 @@ class _Worker:
         if self.process is not None:
             self.process.communicate()
             self.process = None
+
+
+class Workers:
+    """A compiler process for each thread that asks for one; they end with the block."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+        self._all: list[_Worker] = []
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._all:
+            worker.close()
+
+    def compile(self, name: str, text: str, options: dict[str, object]) -> tuple[bytes, bytes]:
+        """As `_Worker.compile`."""
+        if not hasattr(self._local, "worker"):
+            self._local.worker = _Worker()
+            self._all.append(self._local.worker)
+        return self._local.worker.compile(name, text, options)  # type: ignore[no-any-return]
 
 
 def _platform(target: Target) -> str:
@@ -118,18 +166,18 @@ def _alias_key(f: Derived, target: Target) -> dict[str, str]:
 
 def known_objects(
     funcs: Sequence[PrimFunc], target: Target, cache: Cache | None
-) -> dict[str, bytes]:
+) -> dict[str, Kernel]:
     """By name, the objects of functions whose bodies still wait, where the cache has them. The
     bodies of the others are made here: checks that pass over what is pending see them."""
-    known: dict[str, bytes] = {}
+    known: dict[str, Kernel] = {}
     for f in funcs:
         if isinstance(f, Derived) and f.pending:
             key = cache.get(key_of(_alias_key(f, target))) if cache is not None else None
             found = cache.get(key.decode()) if cache is not None and key is not None else None
-            if found is None:
+            if found is None or key is None:
                 f.settle()
             else:
-                known[f.name] = found
+                known[f.name] = Kernel(f.name, found, True, key.decode())
     return known
 
 
@@ -139,6 +187,8 @@ def _remember(f: PrimFunc, target: Target, key: str, cache: Cache) -> None:
         cache.put(key_of(_alias_key(f, target)), key.encode(), _alias_key(f, target))
         head = head_key(f.origin.source)
         cache.put(key_of(head), f.origin.head.to_bytes(), head)
+        text = f.origin.text_key(f.name)
+        cache.put(key_of(text), zlib.compress(print_function(f).encode(), 1), text)
 
 
 def compile_kernels(
@@ -147,22 +197,22 @@ def compile_kernels(
     *,
     jobs: int = 1,
     cache: Cache | None = None,
-    known: Mapping[str, bytes] = MappingProxyType({}),
+    known: Mapping[str, Kernel] = MappingProxyType({}),
     on_done: Callable[[str], None] = lambda name: None,
     emit: Literal["object", "bitcode"] = "object",
 ) -> list[Kernel]:
     """Code of every function, in order. The first failure is raised after all stopped."""
-    made = {f.name: _from_cache(f, known[f.name], on_done) for f in funcs if f.name in known}
+    made = {f.name: _from_cache(known[f.name], on_done) for f in funcs if f.name in known}
     todo = [f for f in funcs if f.name not in made]
     if todo:
         made |= {k.name: k for k in _compiled(todo, target, jobs, cache, on_done, emit)}
     return [made[f.name] for f in funcs]
 
 
-def _from_cache(f: PrimFunc, code: bytes, on_done: Callable[[str], None]) -> Kernel:
-    say(SOURCES, f"{f.name}.ll: object from the cache; KILN_CACHE=0 emits it again")
-    on_done(f.name)
-    return Kernel(f.name, code, True)
+def _from_cache(kernel: Kernel, on_done: Callable[[str], None]) -> Kernel:
+    say(SOURCES, f"{kernel.name}.ll: object from the cache; KILN_CACHE=0 emits it again")
+    on_done(kernel.name)
+    return kernel
 
 
 def _compiled(
@@ -178,90 +228,23 @@ def _compiled(
 
     from tensorkiln.codegen.llvm.emit import emit_llvm
 
-    local = threading.local()
-    workers: list[_Worker] = []
-    lock = threading.Lock()
-
     def one(f: PrimFunc) -> Kernel:
         components = _object_key(f, target, emit)
         key = key_of(components)
         found = cache.get(key) if cache is not None else None
-        if found is None:
-            if not hasattr(local, "worker"):
-                local.worker = _Worker()
-                with lock:
-                    workers.append(local.worker)
-            text = emit_llvm(f, target)
-            say(SOURCES, f"{f.name}.ll\n{text}")
-            made = local.worker.compile(f.name, text, _options(target, emit))
-            if cache is not None:
-                cache.put(key, made, components)
         if cache is not None and emit == "object":
             _remember(f, target, key, cache)
         if found is not None:
-            return _from_cache(f, found, on_done)
+            return _from_cache(Kernel(f.name, found, True, key), on_done)
+        ir = emit_llvm(f, target)
+        say(SOURCES, f"{f.name}.ll\n{ir}")
+        made, assembly = workers.compile(f.name, ir, options_of(target, emit))
+        texts = Texts(ir, assembly.decode())
+        if cache is not None:
+            cache.put(key, made, components)
+            cache.put(key_of(Texts.components(key)), texts.to_bytes(), Texts.components(key))
         on_done(f.name)
-        return Kernel(f.name, made, False)
+        return Kernel(f.name, made, False, key, texts)
 
-    try:
-        with ThreadPoolExecutor(max(1, jobs)) as pool:
-            return list(pool.map(one, funcs))
-    finally:
-        for w in workers:
-            w.close()
-
-
-class KernelFiles:
-    """LLVM IR and assembly of kernels as the files `<kernel>.ll` and `<kernel>.s`, to be read. They
-    are made, all at once, when the first of them is looked at."""
-
-    def __init__(self, funcs: Sequence[PrimFunc], target: Target):
-        self._funcs, self._target = tuple(funcs), target
-
-    def contents(self) -> Iterator[tuple[str, TextContent]]:
-        """File names with what they hold."""
-        for i, f in enumerate(self._funcs):
-            yield f"{f.name}.ll", TextContent(partial(self._ll, i))
-            yield f"{f.name}.s", TextContent(partial(self._assembly, i))
-
-    @cached_property
-    def _irs(self) -> list[str]:
-        return kernel_texts(self._funcs, self._target, "llvm")
-
-    @cached_property
-    def _assemblies(self) -> list[str]:
-        return _assembled(self._funcs, self._irs, self._target, "assembly")
-
-    def _ll(self, i: int) -> str:
-        """With what a reader needs to make the same object of it."""
-        t = self._target
-        cpu = f'"target-cpu"="{t.mcpu}" "target-features"="{t.llvm_features}"'
-        head, tail = f'target triple = "{t.mtriple}"\n\n', f"\nattributes #0 = {{ {cpu} }}\n"
-        return head + self._irs[i] + tail
-
-    def _assembly(self, i: int) -> str:
-        return self._assemblies[i]
-
-
-def kernel_text(f: PrimFunc, target: Target, emit: str = "assembly") -> str:
-    """LLVM IR (`emit="llvm"`), assembly, or `"annotated"` assembly of one kernel, to be read."""
-    return kernel_texts([f], target, emit)[0]
-
-
-def kernel_texts(funcs: Sequence[PrimFunc], target: Target, emit: str = "assembly") -> list[str]:
-    """The same of several, by one worker."""
-    from tensorkiln.codegen.llvm.emit import emit_llvm
-
-    texts = [emit_llvm(f, target) for f in funcs]
-    return texts if emit == "llvm" else _assembled(funcs, texts, target, emit)
-
-
-def _assembled(
-    funcs: Sequence[PrimFunc], texts: Sequence[str], target: Target, emit: str
-) -> list[str]:
-    worker, options = _Worker(), _options(target, emit)
-    try:
-        named = zip(funcs, texts, strict=True)
-        return [worker.compile(f.name, text, options).decode() for f, text in named]
-    finally:
-        worker.close()
+    with Workers() as workers, ThreadPoolExecutor(max(1, jobs)) as pool:
+        return list(pool.map(one, funcs))

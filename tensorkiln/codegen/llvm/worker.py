@@ -14,13 +14,35 @@ from pathlib import Path
 from typing import IO, Any
 
 
-def compile_text(text: str, options: dict[str, Any]) -> bytes:
-    """Object code of one module. `options`: triple, cpu, features, opt (0..3), emit
-    (`object`, `assembly`, `annotated` assembly, which names loops and spills, or `bitcode`)."""
+def compile_text(text: str, options: dict[str, Any]) -> tuple[bytes, bytes]:
+    """Code of one module, and its assembly where that came on the way. `options`: triple, cpu,
+    features, opt (0..3), emit (`object`, `assembly`, `annotated` assembly, which names loops and
+    spills, or `bitcode`)."""
     import llvmlite.binding as llvm
 
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
+    machine, module = _parsed(text, options)
+    module.verify()
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(0))
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_sroa_pass()
+    passes.run(module, builder)
+    if options["emit"] == "bitcode":
+        return bytes(module.as_bitcode()), b""
+    if options["emit"] == "object" and not _assembles(options["triple"]):
+        return bytes(machine.emit_object(module)), b""
+    machine.set_asm_verbosity(options["emit"] == "annotated")
+    assembly = machine.emit_assembly(module)
+    if options["emit"] != "object":
+        return assembly.encode(), b""
+    return _assembled(assembly, options), assembly.encode()
+
+
+def _parsed(text: str, options: dict[str, Any]) -> tuple[Any, Any]:
+    """The machine to compile for, and a module for it."""
+    import llvmlite.binding as llvm
+
     machine = llvm.Target.from_triple(options["triple"]).create_target_machine(
         cpu=options["cpu"],
         features=options["features"],
@@ -31,16 +53,32 @@ def compile_text(text: str, options: dict[str, Any]) -> bytes:
     module = llvm.parse_assembly(text)
     module.triple = options["triple"]
     module.data_layout = str(machine.target_data)
-    module.verify()
-    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(0))
-    passes = llvm.create_new_module_pass_manager()
-    passes.add_sroa_pass()
-    passes.run(module, builder)
-    if options["emit"] in ("assembly", "annotated"):
-        machine.set_asm_verbosity(options["emit"] == "annotated")
-        return bytes(machine.emit_assembly(module).encode())
-    if options["emit"] == "bitcode":
-        return bytes(module.as_bitcode())
+    return machine, module
+
+
+def _assembles(triple: str) -> bool:
+    """Whether objects are made of their assembly, which people want to read as well: generating
+    code a second time for that takes ten times as long as assembling. llvmlite has the assembler
+    of its own processor only; that objects are the same either way is tested on x86-64."""
+    import llvmlite.binding as llvm
+
+    return all(t.startswith("x86_64-") for t in (triple, llvm.get_default_triple()))
+
+
+def _assembled(assembly: str, options: dict[str, Any]) -> bytes:
+    """The object of assembly text: that of a module of nothing else."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_asmparser()
+    # The module brings a `.file` of its own.
+    lines = (line for line in assembly.splitlines() if not line.startswith("\t.file\t"))
+    quoted = "".join(
+        chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:02X}"
+        for b in "\n".join([*lines, ""]).encode()
+    )
+    # LLVM tunes code for x86-64 as for generic; what it fills gaps with depends on that.
+    cpu = "generic" if options["cpu"] == "x86-64" else options["cpu"]
+    machine, module = _parsed(f'module asm "{quoted}"\n', {**options, "cpu": cpu})
     return bytes(machine.emit_object(module))
 
 
@@ -71,14 +109,14 @@ def main() -> None:
         try:
             status, result = b"ok", compile_text(text.decode(), json.loads(head))
         except Exception as e:
-            status, result = b"error", f"{type(e).__name__}: {e}".encode()
-        write_frame(stdout, status)
-        write_frame(stdout, result)
+            status, result = b"error", (f"{type(e).__name__}: {e}".encode(), b"")
+        for frame in (status, *result):
+            write_frame(stdout, frame)
 
 
 def reproduce(module: str, options: str) -> None:
     """Compile one module file with the options of an options file; what an error message names."""
-    made = compile_text(Path(module).read_text(), json.loads(Path(options).read_text()))
+    made, _ = compile_text(Path(module).read_text(), json.loads(Path(options).read_text()))
     print(f"{module}: compiled to {len(made)} bytes")
 
 

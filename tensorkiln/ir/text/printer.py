@@ -6,18 +6,22 @@ constants are printed by name and digest (`R.const("fc.weight", ...)`); their by
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from tensorkiln.ir.expr import Expr
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.expr import Expr, Var
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.padded import Padded
-from tensorkiln.ir.relax import Function
+from tensorkiln.ir.relax import Function, RVar
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.text.names import identifier, string
 from tensorkiln.ir.text.print_relax import Constants, RelaxPrinter
 from tensorkiln.ir.text.print_tir import TirPrinter
 from tensorkiln.ir.text.syntax import CLASS
 
+Known = Callable[[PrimFunc], str | None]
 HEADER = "import tensorkiln as tk\nfrom tensorkiln.script import R, T\n\n\n"
 
 
@@ -32,9 +36,19 @@ def print_function(f: AnyFunction, canonical: bool = False) -> str:
     return "\n".join(_function_lines(f, Constants(), "", canonical)) + "\n"
 
 
-def print_module(mod: IRModule) -> str:
-    """The module as a Python file that `from_source` reads back."""
-    return _module_text(mod, Constants())
+def nameless_text(f: Function) -> tuple[str, tuple[str, ...]]:
+    """The canonical text of a graph function, and the names that are not in it, in the order in
+    which what they name appears."""
+    graph = RelaxPrinter(Constants(), CLASS, canonical=True)
+    graph.function(f)
+    names = tuple(v.name for v in graph.names.given if isinstance(v, RVar | Var | Buffer))
+    return "\n".join(graph.lines) + "\n", names
+
+
+def print_module(mod: IRModule, known: Known = lambda f: None) -> str:
+    """The module as a Python file that `from_source` reads back. `known` may give the text of a
+    tensor program, as `print_function` has it, without a look at its body."""
+    return _module_text(mod, Constants(), known)
 
 
 def print_any(node: object) -> str:
@@ -53,7 +67,7 @@ def constant_table(mod: IRModule) -> dict[str, np.ndarray]:
     return {key: np.asarray(data) for key, data in constants.table.items()}
 
 
-def _module_text(mod: IRModule, constants: Constants) -> str:
+def _module_text(mod: IRModule, constants: Constants, known: Known = lambda f: None) -> str:
     option = "" if mod.name == "model" else f"(name={string(mod.name)})"
     lines = [f"@tk.script.ir_module{option}", f"class {CLASS}:"]
     if not mod.functions:
@@ -61,7 +75,11 @@ def _module_text(mod: IRModule, constants: Constants) -> str:
     for i, f in enumerate(mod.functions):
         if i:
             lines.append("")
-        lines += _function_lines(f, constants, "    ", canonical=False)
+        text = known(f) if isinstance(f, PrimFunc) else None
+        if text is not None:
+            lines += [f"    {line}" for line in text.splitlines()]
+        else:
+            lines += _function_lines(f, constants, "    ", canonical=False)
     return HEADER + "\n".join(lines) + "\n"
 
 
@@ -96,6 +114,7 @@ def printed_names(f: AnyFunction) -> dict[object, str]:
 __all__ = [
     "constant_table",
     "identifier",
+    "nameless_text",
     "print_expr",
     "print_function",
     "print_module",

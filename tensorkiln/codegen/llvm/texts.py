@@ -1,0 +1,123 @@
+"""What people read of kernels: LLVM IR and assembly, and the text of a lowered module."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from functools import cached_property, partial
+
+from tensorkiln.artifact import TextContent
+from tensorkiln.base.cache import Cache, key_of
+from tensorkiln.base.config import read_config
+from tensorkiln.codegen.llvm.compile import Kernel, Texts, Workers, options_of
+from tensorkiln.ir.derived import Derived
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.text.printer import print_module
+from tensorkiln.target import Target
+
+
+class KernelFiles:
+    """LLVM IR and assembly of kernels as the files `<kernel>.ll` and `<kernel>.s`, to be read.
+
+    They come from where the objects did, the compile or the cache. What is in neither is made, all
+    at once, when the first of them is looked at.
+    """
+
+    def __init__(
+        self, funcs: Sequence[PrimFunc], kernels: Sequence[Kernel], target: Target,
+        cache: Cache | None,
+    ):  # fmt: skip
+        self._funcs, self._kernels = tuple(funcs), tuple(kernels)
+        self._target, self._cache = target, cache
+
+    def contents(self) -> Iterator[tuple[str, TextContent]]:
+        """File names with what they hold."""
+        for i, f in enumerate(self._funcs):
+            yield f"{f.name}.ll", TextContent(partial(self._ll, i))
+            yield f"{f.name}.s", TextContent(partial(self._assembly, i))
+
+    @cached_property
+    def _found(self) -> list[Texts | None]:
+        return [k.texts or self._cached(k.key) for k in self._kernels]
+
+    def _cached(self, key: str) -> Texts | None:
+        if self._cache is None:
+            return None
+        data = self._cache.get(key_of(Texts.components(key)))
+        return Texts.from_bytes(data) if data is not None else None
+
+    @cached_property
+    def _irs(self) -> list[str]:
+        from tensorkiln.codegen.llvm.emit import emit_llvm
+
+        named = zip(self._funcs, self._found, strict=True)
+        return [found.ir if found else emit_llvm(f, self._target) for f, found in named]
+
+    @cached_property
+    def _assemblies(self) -> list[str]:
+        out = [found.assembly if found else "" for found in self._found]
+        lacking = [i for i, text in enumerate(out) if not text]
+        irs = [self._irs[i] for i in lacking]
+        made = _assembled([self._funcs[i] for i in lacking], irs, self._target, "assembly")
+        for i, assembly in zip(lacking, made, strict=True):
+            out[i] = assembly
+            if self._cache is not None:
+                components = Texts.components(self._kernels[i].key)
+                texts = Texts(self._irs[i], assembly)
+                self._cache.put(key_of(components), texts.to_bytes(), components)
+        return out
+
+    def _ll(self, i: int) -> str:
+        """With what a reader needs to make the same object of it."""
+        t = self._target
+        cpu = f'"target-cpu"="{t.mcpu}" "target-features"="{t.llvm_features}"'
+        head, tail = f'target triple = "{t.mtriple}"\n\n', f"\nattributes #0 = {{ {cpu} }}\n"
+        return head + self._irs[i] + tail
+
+    def _assembly(self, i: int) -> str:
+        return self._assemblies[i]
+
+
+def kernel_text(f: PrimFunc, target: Target, emit: str = "assembly") -> str:
+    """LLVM IR (`emit="llvm"`), assembly, or `"annotated"` assembly of one kernel, to be read."""
+    return kernel_texts([f], target, emit)[0]
+
+
+def kernel_texts(funcs: Sequence[PrimFunc], target: Target, emit: str = "assembly") -> list[str]:
+    """The same of several."""
+    from tensorkiln.codegen.llvm.emit import emit_llvm
+
+    texts = [emit_llvm(f, target) for f in funcs]
+    return texts if emit == "llvm" else _assembled(funcs, texts, target, emit)
+
+
+def _assembled(
+    funcs: Sequence[PrimFunc], texts: Sequence[str], target: Target, emit: str
+) -> list[str]:
+    from concurrent.futures import ThreadPoolExecutor
+
+    if not funcs:
+        return []
+    options = options_of(target, emit)
+    jobs = min(read_config().compile_jobs or 2, len(funcs))
+    with Workers() as workers, ThreadPoolExecutor(jobs) as pool:
+        names = [f.name for f in funcs]
+        made = pool.map(lambda n, text: workers.compile(n, text, options), names, texts)
+        return [code.decode() for code, _ in made]
+
+
+def module_text(mod: IRModule, cache: Cache | None) -> str:
+    """The module as `print_module` has it. The text of a kernel whose body waits comes from the
+    cache: making bodies takes a hundred times as long as printing them."""
+
+    def known(f: PrimFunc) -> str | None:
+        if not isinstance(f, Derived) or not f.pending or cache is None:
+            return None
+        data = cache.get(key_of(f.origin.text_key(f.name)))
+        return zlib.decompress(data).decode() if data is not None else None
+
+    return print_module(mod, known)
+
+
+__all__ = ["KernelFiles", "kernel_text", "kernel_texts", "module_text"]

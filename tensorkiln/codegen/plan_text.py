@@ -1,0 +1,87 @@
+"""The plan of a compile for people: which kernel runs when, for which node, on which memory."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from tensorkiln.artifact.metadata import ConstantInfo
+from tensorkiln.codegen.host_function import HostFunction, Param, Ptr, TensorInfo
+from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.module import AnyFunction, IRModule
+from tensorkiln.ir.stmt import PrimFunc
+
+_HEAD = """\
+Which kernels run, in this order, and on which memory. `+4096` is a byte of the workspace, where
+intermediate results lie; weights have the names of host/weights.json, and `@offset` where several
+share one. Of a kernel FOLDER/NAME the code is in files of that name (.ll: LLVM IR, .s: assembly),
+and `def NAME` in ir/module.py is the tensor program that it was made of.
+"""
+_TITLES = ("step", "kernel", "node of the model", "reads", "writes", "bytes")
+
+
+def plan_text(
+    functions: Sequence[HostFunction],
+    mod: IRModule,
+    constants: Iterable[ConstantInfo],
+    folders: Mapping[str, str],
+) -> str:
+    """A table for each graph function; `folders` says where a kernel's files are."""
+    names = {c.offset: c.name for c in constants}
+    often = Counter(names.values())
+    names = {at: name if often[name] == 1 else f"{name}@{at}" for at, name in names.items()}
+    graphs = [f for f in functions if f.kind == "graph"]
+    return "\n".join([_HEAD, *("\n".join(_function(f, mod, names, folders)) for f in graphs)])
+
+
+def _function(
+    f: HostFunction, mod: IRModule, names: Mapping[int, str], folders: Mapping[str, str]
+) -> Iterator[str]:
+    yield f"{f.name}: {len(f.calls)} steps, {f.workspace_bytes} bytes of workspace"
+    for word, tensors in (("takes", f.inputs), ("gives", f.outputs)):
+        yield from (f"  {word} {_typed(p)}" for p in tensors)
+    for symbol, name in f.symbol_names.items():
+        yield f"  s_{symbol} is the size {name}"
+    if not all(isinstance(s.start, int) for s in f.storages):
+        for i, s in enumerate(f.storages):
+            yield f"  storage {i} is at +{s.start}, {s.size} bytes"
+    yield ""
+    rows = [_TITLES]
+    for i, call in enumerate(f.calls, 1):
+        *read, written = (_place(a, f, names) for a in call.args if isinstance(a, Ptr))
+        folder = folders.get(call.symbol, "")
+        kernel = f"{folder}/{call.symbol}" if folder else call.symbol
+        size = _bytes_written(mod[call.symbol])
+        rows.append((str(i), kernel, call.span, ", ".join(read), written, size))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(text.ljust(n) for text, n in zip(row, widths, strict=True)).rstrip()
+    yield ""
+
+
+def _typed(p: Param) -> str:
+    dims = f"[{', '.join(map(str, p.dims))}]" if isinstance(p, TensorInfo) else ""
+    return f"{p.name}: {p.dtype}{dims}"
+
+
+def _place(p: Ptr, f: HostFunction, names: Mapping[int, str]) -> str:
+    if p.base == "weights":
+        found = names.get(p.offset) if isinstance(p.offset, int) else None
+        return found or f"weights+{p.offset}"
+    if p.base == "arg":
+        return (*f.inputs, *f.outputs)[p.index].name + (f"+{p.offset}" if p.offset else "")
+    start = f.storages[p.index].start
+    if isinstance(start, int) and isinstance(p.offset, int):
+        return f"+{start + p.offset}"
+    return f"+{p.offset} of storage {p.index}" if start else f"+{p.offset}"
+
+
+def _bytes_written(f: AnyFunction) -> str:
+    """Of the output, padding included; nothing where only the run tells."""
+    if not isinstance(f, PrimFunc):
+        return ""
+    out = f.buffers[-1]
+    sizes = [int_value(d) for d in out.shape]
+    known = [n for n in sizes if n is not None]
+    return str(math.prod(known) * out.dtype.bytes) if len(known) == len(sizes) else ""
