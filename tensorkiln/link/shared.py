@@ -169,7 +169,7 @@ def _linked(
         found = cache.get(key_of(key)) if workspace_dir is None else None
         if found is not None:
             return found
-    with _work_folder(target, workspace_dir) as folder:
+    with work_folder(target, workspace_dir) as folder:
         try:
             if tools is None:
                 assert callable(fcompile)
@@ -177,9 +177,7 @@ def _linked(
             else:
                 _link_by_tools(tools, _written(job, folder), job, folder)
         except ToolFailure as failure:
-            if failure.full or shutil.disk_usage(folder).free < _NEARLY_FULL:
-                raise OSError(errno.ENOSPC, str(failure)) from failure
-            raise tool_error(failure, tools) from failure
+            raise why(failure, tools, folder) from failure
         made = (folder / "library.so").read_bytes()
     if key is not None and cache is not None:
         cache.put(key_of(key), made, key)
@@ -219,8 +217,15 @@ def _umask() -> int:
     return mask
 
 
+def why(failure: ToolFailure, tools: Toolchain | None, folder: Path) -> Exception:
+    """The error to show: tools have many words for a full disk."""
+    if failure.full or shutil.disk_usage(folder).free < _NEARLY_FULL:
+        return OSError(errno.ENOSPC, str(failure))
+    return tool_error(failure, tools)
+
+
 @contextmanager
-def _work_folder(output: Path, keep: str | Path | None) -> Iterator[Path]:
+def work_folder(output: Path, keep: str | Path | None) -> Iterator[Path]:
     """A folder for intermediate files on the output's disk, so that the last step is a rename;
     it goes in any case, unless the caller named one to keep."""
     if keep is not None:

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import shutil
 import struct
-import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 
 from tensorkiln.artifact import ArtifactSet
+from tensorkiln.artifact.artifact import FileContent, content_size
 from tensorkiln.artifact.elf import elf_of
 from tensorkiln.base.errors import UserError
-from tensorkiln.base.files import atomic_path, made_folder
+from tensorkiln.base.files import atomic_path
 from tensorkiln.link.artifacts import LinkPlan, parts_of
 from tensorkiln.link.rename import rename_symbols
-from tensorkiln.link.shared import Fcompile, compiled_objects
-from tensorkiln.link.toolchain import ToolFailure, choose_toolchain, linux_arch, tool_error
+from tensorkiln.link.shared import Fcompile, compiled_objects, why, work_folder
+from tensorkiln.link.toolchain import ToolFailure, choose_toolchain, linux_arch
 from tensorkiln.link.weights_object import write_weights_object
 
 SHARED_BY_ALL = "kiln_system_libraries"  # one in a program, not one in a library
@@ -53,12 +52,9 @@ def link_static(
     plan, target = LinkPlan.of(artifacts), Path(output)
     parts = parts_of(artifacts, plan, addons)
     tools = choose_toolchain(plan.triple, fcompile)
-    keep = made_folder(workspace_dir) if workspace_dir is not None else None
-    with (
-        atomic_path(target) as temporary,
-        nullcontext(str(keep)) if keep else tempfile.TemporaryDirectory() as name,
-    ):
-        folder = Path(name).resolve()
+    if target.suffix == ".a" and parts.weights is not None:
+        _check_size(content_size(parts.weights))
+    with atomic_path(target) as temporary, work_folder(target, workspace_dir) as folder:
         try:
             objects = compiled_objects(
                 tools, parts.objects, parts.sources, parts.authors, plan.libraries, folder, exports,
@@ -66,7 +62,7 @@ def link_static(
             )  # fmt: skip
             tools.merge(objects, "merged.o", folder)
         except ToolFailure as failure:
-            raise tool_error(failure, tools) from failure
+            raise why(failure, tools, folder) from failure
         code = (folder / "merged.o").read_bytes()
         names = _other_names(code, {*plan.exports, *exports, SHARED_BY_ALL}, plan)
         (folder / "code.o").write_bytes(rename_symbols(code, names))
@@ -105,7 +101,7 @@ def _write_archive(path: Path, members: Sequence[Path]) -> None:
     symbols = [
         (s.name, i)
         for i, member in enumerate(members)
-        for s in elf_of(memoryview(member.read_bytes()), member.name).symbols()
+        for s in elf_of(FileContent(member).view, member.name).symbols()
         if s.is_global and s.is_defined and s.name
     ]
     names = b"".join(name.encode() + b"\0" for name, _ in symbols)
@@ -115,12 +111,7 @@ def _write_archive(path: Path, members: Sequence[Path]) -> None:
         starts.append(at)
         size = member.stat().st_size
         at += _MEMBER.size + size + size % 2
-    if at >= 1 << 32:
-        raise UserError(
-            f"an archive of {at} bytes: its index has offsets of 32 bits",
-            code="too-large",
-            hint="export_library to a name ending in .so, or .o",
-        )
+    _check_size(at)
     offsets = struct.pack(f">{len(symbols) + 1}I", len(symbols), *(starts[i] for _, i in symbols))
     with path.open("wb") as stream:
         stream.write(b"!<arch>\n" + _head("/", index_size) + offsets + names)
@@ -131,6 +122,16 @@ def _write_archive(path: Path, members: Sequence[Path]) -> None:
             with member.open("rb") as source:
                 shutil.copyfileobj(source, stream, 1 << 20)
             stream.write(b"\n" * (size % 2))
+
+
+def _check_size(size: int) -> None:
+    """UserError where an archive cannot say where its members are."""
+    if size >= 1 << 32:
+        raise UserError(
+            f"an archive of {size} bytes: its index has offsets of 32 bits",
+            code="too-large",
+            hint="export_library to a name ending in .so, or .o",
+        )
 
 
 def _head(name: str, size: int) -> bytes:

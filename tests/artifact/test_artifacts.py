@@ -65,6 +65,30 @@ def test_both_forms_give_the_set_back(found: list[Artifact]) -> None:
             assert first.read_bytes() == second.read_bytes()
 
 
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
+@given(SETS.filter(bool), st.data())
+def test_an_edited_folder_is_the_set_with_other_content(
+    found: list[Artifact], data: st.DataObject
+) -> None:
+    """Refused, by name, unless it is said to be edited; then nothing but the content differs."""
+    import tempfile
+
+    artifacts, changed = ArtifactSet(tuple(found)), data.draw(st.sampled_from(found))
+    content = data.draw(st.binary(max_size=40).filter(lambda b: b != bytes(changed.view)))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "set"
+        artifacts.save(folder)
+        assert ArtifactSet.load(folder, edited=True) == artifacts
+        (folder / changed.name).write_bytes(content)
+        with pytest.raises(UserError, match="not the file that was saved") as caught:
+            ArtifactSet.load(folder)
+        assert repr(changed.name) in caught.value.message and "edited=True" in caught.value.hint
+        edited = ArtifactSet.load(folder, edited=True)
+        assert edited == artifacts.replace(changed.name, content)
+        edited.save(Path(name) / "again")
+        assert ArtifactSet.load(Path(name) / "again") == edited
+
+
 def test_equality_and_hash_see_every_field_but_the_producer() -> None:
     base = Artifact("llvm", "native", "a.o", b"x", "k", "conv1")
     assert base == Artifact("llvm", "native", "a.o", memoryview(b"x"), "k", "pool7")

@@ -148,6 +148,40 @@ def test_many_makers_and_loaders_in_one_library(
     assert not np.allclose(found, before, rtol=1e-3)
 
 
+def test_one_file_is_edited_and_the_set_linked_again(tmp_path: Path) -> None:
+    """By hand, in the folder: the C of a kernel, then the weights."""
+    bias = np.array([1, 2, 3, 4], np.float32)
+    rows = 'R.Tensor(("n", 4), "float32")'
+    mod = tk.script.from_source(
+        f"@R.function\ndef main(x: {rows}) -> {rows}:\n"
+        f"    a: {rows} = R.mul(x, R.const(2.0, 'float32'))\n"
+        f"    b: {rows} = R.tanh(a)\n"
+        f"    c: {rows} = R.add(b, R.const('bias', 'float32', (4,)))\n"
+        "    return c\n",
+        constants={"bias": bias},
+    )
+    exe = tk.compile(mod, externals=[replace(C_REFERENCE, supports=lambda c, t: c.op == "mul")])
+    x = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
+
+    def answers(factor: float, added: np.ndarray) -> None:
+        artifacts = tk.ArtifactSet.load(tmp_path / "set", edited=True)
+        path = tk.export_library(artifacts, tmp_path / f"edited{factor}{added[0]}.so")
+        want = np.tanh(factor * x.astype(np.float64)) + added
+        for lib in (tk.load_artifacts(artifacts), tk.runtime.load_module(path)):
+            np.testing.assert_allclose(run(lib, x), want, rtol=1e-5, atol=1e-6)
+
+    exe.artifacts.save(tmp_path / "set")
+    answers(2.0, bias)
+    (source,) = (tmp_path / "set" / "c_reference").glob("*.c")
+    source.write_text(source.read_text().replace("2.0f", "-3.0f"))
+    answers(-3.0, bias)
+    file = tmp_path / "set" / "host" / "weights.bin"
+    weights = bytearray(file.read_bytes())
+    assert weights.count(bias.tobytes()) == 1
+    file.write_bytes(weights.replace(bias.tobytes(), (10 * bias).tobytes()))
+    answers(-3.0, 10 * bias)
+
+
 # ---- nothing is left behind ---------------------------------------------------------------------
 
 

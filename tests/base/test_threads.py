@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
 
 import pytest
 
@@ -40,4 +43,32 @@ def test_items_that_fail_to_come() -> None:
     before = threading.active_count()
     with pytest.raises(OSError, match="gone"):
         in_threads(lambda i: None, items())  # type: ignore[arg-type]
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 7, 39])
+@pytest.mark.parametrize("seconds", [0.0, 0.002])
+def test_nobody_works_on_after_an_interrupt(at: int, seconds: float) -> None:
+    """Wherever the main thread is: starting others, working, or waiting for them."""
+    begun, ended = [0] * 40, [0] * 40
+
+    def work(i: int) -> None:
+        begun[i] += 1
+        if i == at:
+            os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(seconds)
+        ended[i] += 1
+
+    before = threading.active_count()
+    for _ in range(20):
+        with pytest.raises(KeyboardInterrupt):
+            in_threads(work, range(40))
+            time.sleep(1)  # it may arrive when all is done
+        counts = list(ended)
+        time.sleep(2 * seconds)
+        assert ended == counts
+        assert sum(begun) - sum(ended) <= 20  # at most the main thread's own item each time
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert threading.active_count() == before

@@ -1,0 +1,127 @@
+"""What is written appears whole or not at all: on a full disk, and when somebody interrupts."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorkiln as tk
+from tensorkiln.base.errors import UserError
+from tensorkiln.codegen import weights
+from tests.transform.graphs import graph, rand
+
+SIZE = 1500  # squared, in float32, twice: 18 MB, which are written in 9 blocks
+OUTPUTS = ["net.so", "net.o", "net.a", "net.tar", "net", "stripped"]
+
+
+@pytest.fixture(scope="module")
+def executable() -> tk.Executable:
+    layers = [rand(SIZE, SIZE, seed=i) for i in range(2)]
+    net = graph(lambda g, x: g.matmul(g.relu(g.matmul(x, layers[0])), layers[1]), x=(1, SIZE))
+    return tk.compile(net)
+
+
+def write(executable: tk.Executable, path: Path) -> None:
+    if path.name == "stripped":
+        executable.export_stripped(path)
+    elif path.suffix:
+        executable.export_library(path)
+    else:
+        executable.artifacts.save(path)
+
+
+def full_disk() -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def in_block(number: int, then: Callable[[], None], patch: pytest.MonkeyPatch) -> None:
+    """Let something happen when that block of the weights is made, and others take long."""
+    real, seen = weights._filled, [0]
+
+    def filled(*arguments: object) -> memoryview:
+        seen[0] += 1
+        if seen[0] == number:
+            then()
+        time.sleep(0.02)
+        return real(*arguments)  # type: ignore[arg-type]
+
+    patch.setattr(weights, "_filled", filled)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    files = (p for p in folder.rglob("*") if not p.is_dir())
+    return {str(p.relative_to(folder)): p.read_bytes() for p in files}
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("number", [1, 5, 9])
+@pytest.mark.parametrize("then", [full_disk, interrupt])
+def test_nothing_is_left_and_the_former_stays(
+    executable: tk.Executable, output: str, number: int, then: Callable[[], None],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    expected: type[BaseException] = UserError if then is full_disk else KeyboardInterrupt
+    threads = threading.active_count()
+    # What such a folder is known by.
+    inside = {"net": "net/manifest.json", "stripped": "stripped/kernels/main.o"}.get(output, output)
+    for is_there in (False, True):
+        if is_there:
+            (tmp_path / inside).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / inside).write_bytes(b"former")
+        before = tree(tmp_path)
+        with monkeypatch.context() as patch:
+            in_block(number, then, patch)
+            with pytest.raises(expected) as caught:
+                write(executable, tmp_path / output)
+        if then is full_disk:
+            assert "the disk is full" in str(caught.value) and output in str(caught.value)
+        assert tree(tmp_path) == before
+        assert [p.name for p in tmp_path.iterdir()] == [output] * is_there
+        deadline = time.monotonic() + 5  # one that was being started may still be on its way
+        while threading.active_count() > threads and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert threading.active_count() == threads
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_a_file_that_may_not_grow_so_large(output: str, tmp_path: Path) -> None:
+    """The system's own refusal, in a process of its own."""
+    script = (
+        "import resource, sys\nfrom pathlib import Path\n"
+        "from tensorkiln.base.errors import UserError\n"
+        "from tests.artifact import test_written_whole as t\n"
+        "made = t.executable.__wrapped__()\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (12 << 20, 12 << 20))\n"
+        "try: t.write(made, Path(sys.argv[1]))\n"
+        "except UserError as error: print(error.code, error)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / output)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.stdout.startswith("cannot-write "), done.stdout + done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_they_are_written_after_all(executable: tk.Executable, tmp_path: Path) -> None:
+    for output in OUTPUTS:
+        write(executable, tmp_path / output)
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(OUTPUTS)
+    x = np.ones((1, SIZE), np.float32)
+    library = tk.runtime.load_module(tmp_path / "net.so")
+    found = tk.runtime.Executor(library, tk.cpu())["main"](x).numpy()
+    saved = tk.load_artifacts(tk.ArtifactSet.load(tmp_path / "net"))
+    again = tk.runtime.Executor(saved, tk.cpu())["main"](x).numpy()
+    assert found.any() and np.array_equal(found, again)
