@@ -21,6 +21,7 @@ from tensorkiln.ir.visit import map_stmt
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.pipeline import tir_passes
 from tensorkiln.schedule import choose
+from tests.codegen.kernels import TARGETS
 from tests.transform.graphs import Graph, graph, rand
 
 
@@ -99,6 +100,21 @@ def test_texts_have_the_names_of_their_model(
         assert pending_in(found.module) != []
         assert found.artifacts["ir/module.py"].text() == want.artifacts["ir/module.py"].text()
         assert found.artifacts == want.artifacts
+
+
+@pytest.mark.parametrize("target", ["neon", "llvmjit"])
+def test_assembly_that_was_made_to_be_read_is_kept(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the compile did not come by it: for other processors, and of bitcode."""
+    made_for = TARGETS.get(target) or tk.Target({**tk.Target("native").to_json(), "kind": target})
+    first = tk.compile(SYMBOLIC, made_for).artifacts["linear_tanh.s"].text()
+    assert "\nlinear_tanh:" in first
+    if target == "llvmjit":
+        assert tk.compile(SYMBOLIC).artifacts["linear_tanh.s"].text() == first
+    again = tk.compile(SYMBOLIC, made_for)
+    monkeypatch.setattr("tensorkiln.codegen.llvm.compile._Worker", lambda: pytest.fail("compiles"))
+    assert again.artifacts["linear_tanh.s"].text() == first
 
 
 def test_a_promise_is_a_function_like_any_other() -> None:
