@@ -16,7 +16,6 @@ from pathlib import Path
 from tensorkiln.artifact.artifact import Content, FileContent, content_size, write_at, write_content
 from tensorkiln.artifact.metadata import ConstantInfo
 from tensorkiln.base.errors import UserError
-from tensorkiln.base.files import atomic_path
 
 SUFFIX = ".safetensors"
 HEAD = '{"__metadata__":{"sha256":"'  # then 64 hex digits; WEIGHTS_HEAD in crt/weights.c
@@ -37,7 +36,7 @@ def weights_beside(library: str | Path) -> Path:
 
 
 def write_weights(path: Path, weights: Content, constants: Sequence[ConstantInfo]) -> bytes:
-    """Write the file, whole or not at all; the SHA-256 of its data.
+    """Write the file; the SHA-256 of its data.
 
     Constants name what is in the weights; bytes without a name, such as the zeros between two
     constants, are tensors of bytes, for the format has no holes.
@@ -52,10 +51,10 @@ def write_weights(path: Path, weights: Content, constants: Sequence[ConstantInfo
             code="too-large",
             hint="export them inside the library",
         )
-    with atomic_path(path) as temporary, temporary.open("r+b", buffering=0) as stream:
+    with path.open("wb", buffering=0) as stream:
         stream.truncate(start + size)
         write_content(weights, stream.fileno(), start)
-        digest = _digest(temporary, start, size)
+        digest = _digest(path, start, size)
         header = _header(digest, tensors).ljust(start - 8)
         head = (start - 8).to_bytes(8, "little") + header
         write_at(stream.fileno(), memoryview(head), 0)

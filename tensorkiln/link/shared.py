@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,10 +116,12 @@ def link_shared(
         weights = None
     shown = sorted({*RUNTIME_EXPORTS, *exports})
     job = _Link(given, names, c_sources, shown, tuple(libraries), authors or {})
-    with atomic_path(target) as temporary:
+    with ExitStack() as files:  # both appear at the end, or neither
+        temporary = files.enter_context(atomic_path(target))
         code = _linked(job, triple, fcompile, target, workspace_dir)
         if weights is not None and beside is not None:
-            digest = write_weights(weights_beside(target), weights, beside)
+            other = files.enter_context(atomic_path(weights_beside(target)))
+            digest = write_weights(other, weights, beside)
             code = place_weights(code, content_size(weights), digest).head
         _write(temporary, code, weights if beside is None else None)
         temporary.chmod(temporary.stat().st_mode | 0o111 & ~_umask())

@@ -21,7 +21,7 @@ from tensorkiln.codegen import weights
 from tests.transform.graphs import graph, rand
 
 SIZE = 1500  # squared, in float32, twice: 18 MB, which are written in 9 blocks
-OUTPUTS = ["net.so", "net.o", "net.a", "net.tar", "net", "stripped"]
+OUTPUTS = ["net.so", "beside.so", "net.o", "net.a", "net.tar", "net", "stripped"]
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,9 @@ def executable() -> tk.Executable:
 
 
 def write(executable: tk.Executable, path: Path) -> None:
-    if path.name == "stripped":
+    if path.name == "beside.so":
+        executable.export_library(path, weights="beside")
+    elif path.name == "stripped":
         executable.export_stripped(path)
     elif path.suffix:
         executable.export_library(path)
@@ -88,13 +90,28 @@ def test_nothing_is_left_and_the_former_stays(
             with pytest.raises(expected) as caught:
                 write(executable, tmp_path / output)
         if then is full_disk:
-            assert "the disk is full" in str(caught.value) and output in str(caught.value)
+            said = str(caught.value)
+            assert "the disk is full" in said and Path(output).stem in said
         assert tree(tmp_path) == before
         assert [p.name for p in tmp_path.iterdir()] == [output] * is_there
         deadline = time.monotonic() + 5  # one that was being started may still be on its way
         while threading.active_count() > threads and time.monotonic() < deadline:
             time.sleep(0.01)
         assert threading.active_count() == threads
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_library_and_the_weights_beside_it_appear_together(
+    executable: tk.Executable, is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights of one export with the code of another would be refused when they are loaded."""
+    for name in ("beside.so", "beside.safetensors") if is_there else ():
+        (tmp_path / name).write_bytes(b"former")
+    before = tree(tmp_path)
+    monkeypatch.setattr("tensorkiln.link.shared._write", lambda *_: full_disk())
+    with pytest.raises(UserError, match="the disk is full"):
+        write(executable, tmp_path / "beside.so")
+    assert tree(tmp_path) == before
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
@@ -118,7 +135,8 @@ def test_a_file_that_may_not_grow_so_large(output: str, tmp_path: Path) -> None:
 def test_they_are_written_after_all(executable: tk.Executable, tmp_path: Path) -> None:
     for output in OUTPUTS:
         write(executable, tmp_path / output)
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(OUTPUTS)
+    names = sorted(p.name for p in tmp_path.iterdir())
+    assert names == sorted([*OUTPUTS, "beside.safetensors"])
     x = np.ones((1, SIZE), np.float32)
     library = tk.runtime.load_module(tmp_path / "net.so")
     found = tk.runtime.Executor(library, tk.cpu())["main"](x).numpy()
