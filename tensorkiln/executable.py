@@ -151,7 +151,7 @@ def _linked_in_memory(artifacts: ArtifactSet, plan: LinkPlan) -> Image:
     code = link_in_memory(
         [(a.name, bytes(a.view)) for a in own if a.file_name.endswith(".bc")],
         objects,
-        [*RUNTIME_EXPORTS, *plan.exports, *(LOADER_EXPORTS if carries else ())],
+        [*RUNTIME_EXPORTS, _UNLOAD, *plan.exports, *(LOADER_EXPORTS if carries else ())],
         {"kiln_weights": memory.ctypes.data + start} if len(weights) else {},
     )
     read_metadata = ctypes.CFUNCTYPE(ctypes.c_char_p)(code.addresses["kiln_metadata"])
@@ -164,12 +164,15 @@ def _linked_in_memory(artifacts: ArtifactSet, plan: LinkPlan) -> Image:
     )
 
     def unload(kept: object = memory) -> None:
-        """The weights go with the code that reads them."""
+        """What dlclose() would do. The weights go with the code that reads them."""
+        ctypes.CFUNCTYPE(None)(code.addresses[_UNLOAD])()
         code.unload()
 
     return Image(file, code.addresses, unload)
 
 
+# Not in RUNTIME_EXPORTS: dlclose() finds it without a name.
+_UNLOAD = "kiln_unload"
 _SYSTEMS = {".dylib": "macOS", ".dll": "Windows", ".wasm": "WebAssembly"}
 
 

@@ -132,8 +132,14 @@ void kiln_locate(const char *function, const char *step);
 /* ---- cpu.c: may this processor use a feature? 1 yes, 0 no, -1 unknown name ------------------ */
 int kiln_has_feature(const char *name);
 
-/* ---- library.c: facts; before the first kernel ----------------------------------------------- */
+/* ---- library.c: facts; before the first kernel, after the last -------------------------------- */
 int kiln_prepare(void);
+KILN_API void kiln_unload(void);
+/* What it calls, in loader.c, registry.c, workspace.c, share.c. */
+void kiln_unload_modules(void);
+void kiln_forget_names(void);
+void kiln_release_idle(void);
+void kiln_leave_pool(void);
 /* By its number, which is one. */
 const char *kiln_function_name(int index);
 
@@ -247,14 +253,14 @@ KILN_API py_object *kiln_python_call(py_object *self, py_object *const *args, pt
 /* foreign.c: what a tvm-ffi entry returns for a code of ours. */
 int kiln_ffi_result(int code);
 
-/* ---- threads.c, parallel.c, pool.c, wait.c: threads ---------------------------------------- */
+/* ---- threads.c, parallel.c, pool.c, share.c, wait.c: threads -------------------------------- */
 int kiln_default_threads(void);
 /* Sets the number of threads for calls from this thread; returns the previous one (0: default). */
 int kiln_limit_threads(int threads);
 /* What kernels call. */
 void kiln_parallel_for(kiln_body body, void *closure, int64_t n);
-/* The pool of this library; libraries in one process agree on the pool of the first one. */
-extern KILN_API const kiln_pool_api kiln_pool_v1;
+/* The same on the pool of this process (pool.h). */
+void kiln_pool_for(kiln_body body, void *closure, int64_t n, int threads);
 /* Sleeps while *word == value; may return early. Wakes all who sleep on word. */
 void kiln_wait(uint32_t *word, uint32_t value);
 void kiln_wake(uint32_t *word);

@@ -49,6 +49,19 @@ int kiln_prepare(void)
     return code;
 }
 
+/* What dlclose() does with the library, and exit(): last of its destructors, for others may still
+ * call something. Visible for hosts that have put it into memory themselves and take it away. */
+#if defined(__GNUC__)
+__attribute__((destructor(101)))
+#endif
+KILN_API void kiln_unload(void)
+{
+    kiln_unload_modules();
+    kiln_forget_names();
+    kiln_release_idle();
+    kiln_leave_pool();
+}
+
 KILN_API int kiln_abi_version(void)
 {
     return KILN_ABI_VERSION;

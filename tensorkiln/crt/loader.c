@@ -257,8 +257,7 @@ void kiln_import_kernel(const char *loader, const char *target_key, const char *
         kiln_kernel_failed(code);
 }
 
-#if defined(__GNUC__)
-__attribute__((destructor)) static void unload_modules(void)
+void kiln_unload_modules(void)
 {
     for (int g = 0; modules != NULL && g < container->n_groups; g++)
         if (modules[g].is_loaded && modules[g].loader.unload != NULL)
@@ -271,4 +270,3 @@ __attribute__((destructor)) static void unload_modules(void)
         loaders = next;
     }
 }
-#endif

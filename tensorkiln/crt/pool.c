@@ -1,47 +1,23 @@
-/* The built-in thread pool.
+/* The built-in thread pool: jobs. What it is made of, and where its threads live: pool.h.
  *
  * A job is published under a sequence number that is odd while the job is being written. Its loop
  * is cut into chunks that threads claim: the caller and even workers from the front, odd workers
  * from the back, so two threads that keep pace each run one contiguous half. A claim succeeds only
  * under the job's own sequence number, and the caller waits for every chunk claimed by a worker,
- * so a job cannot change under a worker that takes part. A worker that is asleep or descheduled
- * claims nothing and delays nobody. No counter is ever reset: a late reader cannot be fooled.
+ * so a job cannot change under a worker that takes part, nor can its library be unloaded. A worker
+ * that is asleep or descheduled claims nothing and delays nobody. No counter is ever reset: a late
+ * reader cannot be fooled.
  *
  * Who waits spins for some 200 microseconds, then sleeps in the kernel: short loops follow each
  * other fast, and an idle process uses no CPU. To wake a worker costs its caller 5 microseconds and
  * comes 15 to 50 late; a loop that finds it spinning costs less than one. */
-#include "crt.h"
-#include <pthread.h>
+#include "pool.h"
 #include <signal.h>
+#include <stdlib.h>
 #include <time.h>
 
 #define SPIN_NANOSECONDS 200000
-#define MAX_WORKERS 1023
 #define CHUNKS_PER_THREAD 8
-
-#define LOAD(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
-#define STORE(x, v) __atomic_store_n(&(x), (v), __ATOMIC_SEQ_CST)
-
-static struct {
-    kiln_body body;
-    void *closure;
-    int64_t n;
-    uint32_t chunks;  /* pieces of the loop */
-    uint32_t threads; /* workers 1 .. threads - 1 may take part */
-} job;
-
-/* Claims of the current job: its sequence number, chunks taken from the front, first of the chunks
- * taken from the back. */
-static uint64_t claims __attribute__((aligned(64)));
-
-static uint32_t sequence __attribute__((aligned(64))); /* odd: job is being written */
-static uint32_t sleepers;                              /* workers asleep on `sequence` */
-static uint32_t arrived __attribute__((aligned(64)));  /* chunks finished by workers, ever */
-static uint32_t caller_sleeps;
-static uint32_t expected;                              /* value of arrived when a job is done */
-static uint32_t busy;                                  /* a caller owns the pool */
-static uint32_t workers;                               /* threads that exist */
-static __thread int inside;                            /* this thread runs a chunk right now */
 
 static void relax(void)
 {
@@ -69,191 +45,234 @@ static int spin(const uint32_t *word, uint32_t value)
                 return 1;
             relax();
         }
-    } while (now() < end);
+    } while (now() < end && !__atomic_load_n(&kiln_this_home.closing, __ATOMIC_RELAXED));
     return 0;
 }
 
 /* One of `chunks` even parts of 0..n: the first n % chunks parts get one more. */
-static void run_chunk(kiln_body body, void *closure, int64_t n, uint32_t chunks, uint32_t chunk)
+static void run_chunk(const kiln_job *job, uint32_t chunk)
 {
-    const int64_t each = n / chunks, more = n % chunks;
+    const int64_t each = job->n / job->chunks, more = job->n % job->chunks;
     const int64_t begin = chunk * each + (chunk < more ? chunk : more);
-    const int64_t end = begin + each + (chunk < more);
-    inside = 1;
-    body(closure, begin, end);
-    inside = 0;
+    job->body(job->closure, begin, begin + each + (chunk < more));
 }
 
 /* The next chunk of the job published as `ticket`, or -1: none is left, or the job is over. */
-static int32_t claim(uint32_t ticket, int from_back)
+static int32_t claim(kiln_pool *pool, uint32_t ticket, int from_back)
 {
-    uint64_t now = LOAD(claims);
+    uint64_t seen = LOAD(pool->claims);
     for (;;) {
-        const uint32_t front = (uint32_t)(now >> 16) & 0xffff, back = (uint32_t)now & 0xffff;
-        if ((uint32_t)(now >> 32) != ticket || front >= back)
+        const uint32_t front = (uint32_t)(seen >> 16) & 0xffff, back = (uint32_t)seen & 0xffff;
+        if ((uint32_t)(seen >> 32) != ticket || front >= back)
             return -1;
-        const uint64_t next = from_back ? now - 1 : now + 0x10000;
-        if (__atomic_compare_exchange_n(&claims, &now, next, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        const uint64_t next = from_back ? seen - 1 : seen + 0x10000;
+        if (__atomic_compare_exchange_n(&pool->claims, &seen, next, 0, __ATOMIC_SEQ_CST,
+                                        __ATOMIC_SEQ_CST))
             return (int32_t)(from_back ? back - 1 : front);
     }
 }
 
-static void await_job(uint32_t seen)
+/* ---- workers ------------------------------------------------------------------------------ */
+
+/* Rings for those who sleep. */
+static void ring(kiln_pool *pool)
 {
-    if (spin(&sequence, seen))
-        return;
-    __atomic_add_fetch(&sleepers, 1, __ATOMIC_SEQ_CST);
-    while (LOAD(sequence) == seen)
-        kiln_wait(&sequence, seen);
-    __atomic_sub_fetch(&sleepers, 1, __ATOMIC_SEQ_CST);
+    ADD(pool->bell, 1);
+    kiln_wake(&pool->bell);
 }
 
-static void *work(void *argument)
+static void await_job(kiln_pool *pool, uint32_t seen)
 {
-    const uint32_t number = (uint32_t)(uintptr_t)argument;
-    uint32_t seen = 0; /* even and below every published job: a job posted before we ran counts */
+    if (spin(&pool->sequence, seen))
+        return;
+    ADD(pool->sleepers, 1);
     for (;;) {
-        const uint32_t ticket = LOAD(sequence);
-        if (ticket == seen) {
-            await_job(seen);
+        const uint32_t bell = LOAD(pool->bell);
+        if (LOAD(pool->sequence) != seen || LOAD(kiln_this_home.closing))
+            break;
+        kiln_wait(&pool->bell, bell);
+    }
+    SUB(pool->sleepers, 1);
+}
+
+/* This thread is no longer in `home`. That may be gone right after: only its address is used. */
+static void leave(kiln_pool *pool, kiln_home *home)
+{
+    SUB(home->residents, 1);
+    if (LOAD(pool->closings))
+        kiln_wake(&home->residents);
+}
+
+/* The end of a worker whose home is being unloaded. */
+static kiln_entry end(kiln_worker *self)
+{
+    self->next = LOAD(kiln_this_home.ended);
+    while (!__atomic_compare_exchange_n(&kiln_this_home.ended, &self->next, self, 0,
+                                        __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        ;
+    leave(self->pool, &kiln_this_home);
+    return NULL;
+}
+
+static kiln_job read_job(const kiln_pool *pool)
+{
+    const kiln_job job = {LOAD(pool->job.home), LOAD(pool->job.body),   LOAD(pool->job.closure),
+                          LOAD(pool->job.n),    LOAD(pool->job.chunks), LOAD(pool->job.threads)};
+    return job;
+}
+
+/* The chunk, which is claimed, and all that can be claimed after it. */
+static void take_part(kiln_worker *self, const kiln_job *job, int32_t chunk)
+{
+    kiln_pool *const pool = self->pool;
+    do {
+        run_chunk(job, (uint32_t)chunk);
+        ADD(pool->arrived, 1);
+        if (LOAD(pool->caller_sleeps))
+            kiln_wake(&pool->arrived);
+    } while ((chunk = claim(pool, self->seen, self->number & 1)) >= 0);
+}
+
+kiln_entry kiln_work(kiln_worker *self)
+{
+    kiln_pool *const pool = self->pool;
+    if (self->left != NULL) {
+        leave(pool, self->left);
+        self->left = NULL;
+        const kiln_job job = read_job(pool); /* it waits for our chunk */
+        take_part(self, &job, self->chunk);
+    }
+    for (;;) {
+        if (LOAD(kiln_this_home.closing))
+            return end(self);
+        const uint32_t ticket = LOAD(pool->sequence);
+        if (ticket == self->seen) {
+            await_job(pool, ticket);
             continue;
         }
         if (ticket & 1) {
             relax();
             continue;
         }
-        const kiln_body body = LOAD(job.body);
-        void *const closure = LOAD(job.closure);
-        const int64_t n = LOAD(job.n);
-        const uint32_t chunks = LOAD(job.chunks), threads = LOAD(job.threads);
-        if (LOAD(sequence) != ticket)
+        const kiln_job job = read_job(pool);
+        if (LOAD(pool->sequence) != ticket)
             continue;
-        seen = ticket;
-        if (number >= threads)
-            continue;
+        self->seen = ticket;
         int32_t chunk;
-        while ((chunk = claim(ticket, number & 1)) >= 0) {
-            run_chunk(body, closure, n, chunks, (uint32_t)chunk);
-            __atomic_add_fetch(&arrived, 1, __ATOMIC_SEQ_CST);
-            if (LOAD(caller_sleeps))
-                kiln_wake(&arrived);
+        if (self->number >= job.threads || (chunk = claim(pool, ticket, self->number & 1)) < 0)
+            continue;
+        if (job.home == &kiln_this_home) {
+            take_part(self, &job, chunk);
+            continue;
         }
+        /* The claim keeps that library loaded; it counts us before we leave this one. */
+        ADD(job.home->residents, 1);
+        self->left = &kiln_this_home;
+        self->chunk = chunk;
+        return job.home->entry;
     }
+}
+
+/* ---- callers ------------------------------------------------------------------------------ */
+
+static kiln_worker *start_worker(kiln_pool *pool, uint32_t number)
+{
+    kiln_worker *worker = calloc(1, sizeof *worker);
+    if (worker == NULL)
+        return NULL;
+    worker->pool = pool;
+    worker->number = number;
+    /* `seen` is even and below every published job: a job posted before it runs counts. */
+    ADD(kiln_this_home.residents, 1);
+    if (pthread_create(&worker->thread, NULL, kiln_this_home.entry, worker) == 0)
+        return worker;
+    SUB(kiln_this_home.residents, 1);
+    free(worker);
     return NULL;
-}
-
-/* After fork() the child has no workers; it starts its own when it needs them. */
-static void forget_workers(void)
-{
-    workers = 0;
-    sleepers = 0;
-    caller_sleeps = 0;
-    sequence = (sequence + 1) & ~(uint32_t)1;
-    job.threads = 0;
-    claims = 0;
-    expected = arrived;
-    busy = 0;
-    inside = 0;
-}
-
-#if defined(__GLIBC__)
-/* pthread_atfork lives in a static part of glibc that we do not link; this is what it calls. Weak,
- * for musl has only the other name. */
-extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *)
-    __attribute__((weak));
-#endif
-
-static void watch_fork(void)
-{
-    static int watching;
-    if (watching)
-        return;
-    watching = 1;
-#if defined(__GLIBC__)
-    if (__register_atfork != NULL)
-        __register_atfork(NULL, NULL, forget_workers, NULL);
-#else
-    pthread_atfork(NULL, NULL, forget_workers);
-#endif
 }
 
 /* Starts threads until there are `count`; fewer when the system refuses. Only the owner of the
  * pool calls this. Workers take no signals: those are the host's business. */
-static void start_workers(uint32_t count)
+static void start_workers(kiln_pool *pool, uint32_t count)
 {
+    const uint32_t gaps = LOAD(pool->gaps);
+    uint32_t ready = 0;
     sigset_t all, before;
-    watch_fork();
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);
-    while (workers < count) {
-        pthread_t thread;
-        if (pthread_create(&thread, NULL, work, (void *)(uintptr_t)(workers + 1)) != 0)
+    for (; ready < MAX_WORKERS; ready++) {
+        kiln_worker *worker = LOAD(pool->worker[ready + 1]);
+        if (worker == NULL && ready < count)
+            STORE(pool->worker[ready + 1], worker = start_worker(pool, ready + 1));
+        if (worker == NULL)
             break;
-        pthread_detach(thread);
-        workers++;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pool->ready = ready;
+    pool->known_gaps = gaps; /* one that is made from now on is counted next time */
 }
 
 /* Makes the job known and returns its ticket. */
-static uint32_t publish(kiln_body body, void *closure, int64_t n, uint32_t chunks, uint32_t threads)
+static uint32_t publish(kiln_pool *pool, const kiln_job *job)
 {
-    const uint32_t ticket = __atomic_add_fetch(&sequence, 1, __ATOMIC_SEQ_CST) + 1;
-    STORE(job.body, body);
-    STORE(job.closure, closure);
-    STORE(job.n, n);
-    STORE(job.chunks, chunks);
-    STORE(job.threads, threads);
-    STORE(claims, (uint64_t)ticket << 32 | chunks);
-    STORE(sequence, ticket);
-    if (LOAD(sleepers) != 0)
-        kiln_wake(&sequence);
+    const uint32_t ticket = ADD(pool->sequence, 1) + 1;
+    STORE(pool->job.home, job->home);
+    STORE(pool->job.body, job->body);
+    STORE(pool->job.closure, job->closure);
+    STORE(pool->job.n, job->n);
+    STORE(pool->job.chunks, job->chunks);
+    STORE(pool->job.threads, job->threads);
+    STORE(pool->claims, (uint64_t)ticket << 32 | job->chunks);
+    STORE(pool->sequence, ticket);
+    if (LOAD(pool->sleepers) != 0)
+        ring(pool);
     return ticket;
 }
 
-static void await_workers(void)
+static void await_workers(kiln_pool *pool)
 {
     for (;;) {
-        const uint32_t value = LOAD(arrived);
-        if (value == expected)
+        const uint32_t value = LOAD(pool->arrived);
+        if (value == pool->expected)
             return;
-        if (spin(&arrived, value))
+        if (spin(&pool->arrived, value))
             continue;
-        STORE(caller_sleeps, 1);
-        if (LOAD(arrived) == value)
-            kiln_wait(&arrived, value);
-        STORE(caller_sleeps, 0);
+        STORE(pool->caller_sleeps, 1);
+        if (LOAD(pool->arrived) == value)
+            kiln_wait(&pool->arrived, value);
+        STORE(pool->caller_sleeps, 0);
     }
 }
 
-static void parallel_for(kiln_body body, void *closure, int64_t n, int threads)
+void kiln_pool_for(kiln_body body, void *closure, int64_t n, int threads)
 {
     uint32_t count = (uint32_t)(threads > MAX_WORKERS ? MAX_WORKERS + 1 : threads);
     if (n < count)
         count = (uint32_t)n;
+    kiln_pool *const pool = count < 2 ? NULL : kiln_shared_pool();
     /* A nested loop, or one beside another caller's, runs here and now. */
-    if (count < 2 || inside || __atomic_exchange_n(&busy, 1, __ATOMIC_SEQ_CST) != 0) {
+    if (pool == NULL || LOAD(pool->busy) ||
+        __atomic_exchange_n(&pool->busy, 1, __ATOMIC_SEQ_CST) != 0) {
         if (n > 0)
             body(closure, 0, n);
         return;
     }
-    if (workers < count - 1)
-        start_workers(count - 1);
-    if (count > workers + 1)
-        count = workers + 1;
-    uint32_t chunks = count * CHUNKS_PER_THREAD;
-    if (n < chunks)
-        chunks = (uint32_t)n;
-    const uint32_t ticket = publish(body, closure, n, chunks, count);
+    if (pool->ready < count - 1 || pool->known_gaps != LOAD(pool->gaps))
+        start_workers(pool, count - 1);
+    if (count > pool->ready + 1)
+        count = pool->ready + 1;
+    kiln_job job = {&kiln_this_home, body, closure, n, count * CHUNKS_PER_THREAD, count};
+    if (n < job.chunks)
+        job.chunks = (uint32_t)n;
+    const uint32_t ticket = publish(pool, &job);
     uint32_t mine = 0;
     int32_t chunk;
-    while ((chunk = claim(ticket, 0)) >= 0) {
-        run_chunk(body, closure, n, chunks, (uint32_t)chunk);
+    while ((chunk = claim(pool, ticket, 0)) >= 0) {
+        run_chunk(&job, (uint32_t)chunk);
         mine++;
     }
-    expected += chunks - mine;
-    await_workers();
-    STORE(busy, 0);
+    pool->expected += job.chunks - mine;
+    await_workers(pool);
+    STORE(pool->job.home, NULL);
+    STORE(pool->busy, 0);
 }
-
-KILN_API const kiln_pool_api kiln_pool_v1 = {1, sizeof(kiln_pool_api), parallel_for};

@@ -107,9 +107,8 @@ int kiln_call_packed(const char *name, const kiln_value *args, int count, kiln_v
     return code;
 }
 
-#if defined(__GNUC__)
-/* dlclose() forgets the names. Functions of the host are not given back: it may be gone. */
-__attribute__((destructor)) static void forget_names(void)
+/* Functions of the host are not given back: it may be gone. */
+void kiln_forget_names(void)
 {
     while (registry != NULL) {
         registered *next = registry->next;
@@ -117,4 +116,3 @@ __attribute__((destructor)) static void forget_names(void)
         registry = next;
     }
 }
-#endif

@@ -112,9 +112,7 @@ void kiln_workspace_give(kiln_workspace *workspace)
     pthread_mutex_unlock(&idle_lock);
 }
 
-#if defined(__GNUC__)
-/* dlclose() gives the idle workspaces back. */
-__attribute__((destructor)) static void release_idle(void)
+void kiln_release_idle(void)
 {
     while (idle != NULL) {
         kiln_workspace *next = idle->next;
@@ -123,4 +121,3 @@ __attribute__((destructor)) static void release_idle(void)
         idle = next;
     }
 }
-#endif

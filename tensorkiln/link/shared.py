@@ -59,7 +59,6 @@ RUNTIME_EXPORTS: tuple[str, ...] = (
     "kiln_metadata",
     "kiln_open",
     "kiln_output_shape",
-    "kiln_pool_v1",
     "kiln_python_call",
     "kiln_python_open",
     "kiln_set_num_threads",

@@ -236,7 +236,7 @@ int main(int argc, char **argv)
 """
 
 
-SOURCES = [str(CRT / f"{name}.c") for name in ("pool", "wait", "threads", "parallel")]
+SOURCES = [str(CRT / f"{name}.c") for name in ("pool", "share", "wait", "threads", "parallel")]
 
 
 @pytest.fixture(scope="module")

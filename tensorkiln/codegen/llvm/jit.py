@@ -28,8 +28,9 @@ class Linked:
     _kept: list[Any]
 
     def unload(self) -> None:
-        """Free it: static destructors run, addresses mean nothing any more."""
-        self._kept.clear()
+        """Free it: addresses mean nothing any more. No destructor of the code runs."""
+        while self._kept:
+            ctypes.pythonapi.Py_DecRef(ctypes.py_object(self._kept.pop()))
 
 
 def link_in_memory(
@@ -62,7 +63,14 @@ def link_in_memory(
         tracker = builder.link(_compiler(), f"library{next(_numbers)}")
     except RuntimeError as error:
         raise InternalError(f"linking in memory failed: {error}", code="link-failed") from error
-    return Linked({name: tracker[name] for name in shown}, [tracker])
+    return Linked({name: tracker[name] for name in shown}, [_immortal(tracker)])
+
+
+def _immortal(kept: Any) -> Any:
+    """The object, which the end of the interpreter does not free: threads may run its code, and
+    exit() calls into it later."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+    return kept
 
 
 def _text_of(name: str, data: bytes) -> str:
@@ -87,7 +95,7 @@ def _compiler() -> Any:
         codemodel="jitdefault",
         jit=True,
     )
-    return llvm.create_lljit_compiler(machine)
+    return _immortal(llvm.create_lljit_compiler(machine))
 
 
 def _thread_local_storage() -> int:

@@ -1,0 +1,315 @@
+/* How the libraries of a process find one pool, how threads get from one to another, and how a
+ * library leaves: what has no place inside of a single library. */
+#include "pool.h"
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#if defined(__linux__)
+#include <link.h>
+#endif
+
+kiln_pool *kiln_the_pool; /* NULL: this library has run no parallel loop */
+static uint32_t exiting;  /* exit() was called */
+
+/* ---- a note with the way to kiln_the_pool, and the jump ------------------------------------------ */
+
+/* The note tells other libraries where kiln_the_pool is; it is found in memory, under the loader's lock.
+ * A worker starts at kiln_worker_entry, with itself as the argument, be it from pthread_create() or
+ * from the entry of another library; in both cases the return address is that of the C library. */
+#if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__))
+#define CAN_SHARE 1
+#define NOTE_TYPE 2
+#define TEXT(x) #x
+#define NUMBER(x) TEXT(x)
+__asm__(".pushsection .note.kiln.pool,\"a\",%note\n"
+        ".balign 4\n"
+        ".long 11, 16, " NUMBER(NOTE_TYPE) "\n"
+        ".asciz \"tensorkiln\"\n"
+        ".balign 4\n"
+        ".quad " NUMBER(POOL_PROTOCOL) "\n"
+        ".quad kiln_the_pool - .\n"
+        ".popsection\n");
+
+void *kiln_worker_entry(void *worker);
+__asm__(".pushsection .text.kiln_worker_entry,\"ax\",%progbits\n"
+        ".balign 16\n"
+        ".globl kiln_worker_entry\n"
+        ".hidden kiln_worker_entry\n"
+        ".type kiln_worker_entry, %function\n"
+        "kiln_worker_entry:\n"
+        ".cfi_startproc\n"
+#if defined(__x86_64__)
+        "    .byte 0xf3, 0x0f, 0x1e, 0xfa\n" /* endbr64 */
+        "    pushq %rdi\n"
+        "    .cfi_adjust_cfa_offset 8\n"
+        "    callq kiln_work\n"
+        "    popq %rdi\n"
+        "    .cfi_adjust_cfa_offset -8\n"
+        "    testq %rax, %rax\n"
+        "    je 1f\n"
+        "    jmpq *%rax\n"
+        "1:  retq\n"
+#else
+        "    hint #34\n" /* bti c */
+        "    stp x29, x30, [sp, #-32]!\n"
+        "    .cfi_def_cfa_offset 32\n"
+        "    .cfi_offset 29, -32\n"
+        "    .cfi_offset 30, -24\n"
+        "    mov x29, sp\n"
+        "    str x0, [sp, #16]\n"
+        "    bl kiln_work\n"
+        "    mov x16, x0\n"
+        "    ldr x0, [sp, #16]\n"
+        "    ldp x29, x30, [sp], #32\n"
+        "    .cfi_restore 29\n"
+        "    .cfi_restore 30\n"
+        "    .cfi_def_cfa_offset 0\n"
+        "    cbz x16, 1f\n"
+        "    br x16\n"
+        "1:  mov x0, #0\n"
+        "    ret\n"
+#endif
+        ".cfi_endproc\n"
+        ".size kiln_worker_entry, . - kiln_worker_entry\n"
+        ".popsection\n");
+#else
+static void *kiln_worker_entry(void *worker)
+{
+    kiln_work(worker); /* all work is this library's: nobody else knows of its pool */
+    return NULL;
+}
+#endif
+
+kiln_home kiln_this_home = {kiln_worker_entry, 0, 0, NULL};
+
+/* ---- finding ------------------------------------------------------------------------------ */
+
+#if defined(CAN_SHARE)
+/* The pool that the library of a note uses. */
+static kiln_pool *pool_of(const char *note, const char *end)
+{
+    static const char owner[12] = "tensorkiln";
+    while (end - note >= 12) {
+        uint32_t head[3]; /* bytes of the name, of the content, type */
+        int64_t content[2];
+        memcpy(head, note, sizeof head);
+        const char *const name = note + sizeof head, *const at = name + ((head[0] + 3) & ~3u);
+        if (head[0] == 11 && head[1] == sizeof content && head[2] == NOTE_TYPE &&
+            memcmp(name, owner, sizeof owner) == 0) {
+            memcpy(content, at, sizeof content);
+            kiln_pool *const *const place = (kiln_pool *const *)(at + 8 + content[1]);
+            if (content[0] == POOL_PROTOCOL && LOAD(*place) != NULL)
+                return LOAD(*place);
+        }
+        note = at + ((head[1] + 3) & ~3u);
+    }
+    return NULL;
+}
+
+static int look_into(struct dl_phdr_info *image, size_t size, void *context)
+{
+    kiln_pool **const found = context;
+    (void)size;
+    for (int i = 0; i < image->dlpi_phnum && *found == NULL; i++)
+        if (image->dlpi_phdr[i].p_type == PT_NOTE && image->dlpi_phdr[i].p_align <= 4) {
+            const char *const start = (const char *)(image->dlpi_addr + image->dlpi_phdr[i].p_vaddr);
+            *found = pool_of(start, start + image->dlpi_phdr[i].p_memsz);
+        }
+    return *found != NULL;
+}
+
+static kiln_pool *find_pool(void)
+{
+    kiln_pool *found = NULL;
+    dl_iterate_phdr(look_into, &found);
+    return found;
+}
+#else
+static kiln_pool *find_pool(void)
+{
+    return NULL;
+}
+#endif
+
+typedef struct errand {
+    void (*run)(struct errand *);
+    kiln_pool *pool;
+    int done;
+} errand;
+
+#if defined(CAN_SHARE)
+static int run_errand(struct dl_phdr_info *image, size_t size, void *context)
+{
+    errand *const what = context;
+    (void)image;
+    (void)size;
+    what->run(what);
+    what->done = 1;
+    return 1;
+}
+#endif
+
+/* Does it while no other library of the process does such a thing, or goes: the loader holds its
+ * lock while it shows us the loaded files, and lets the same thread look at them again. Nothing
+ * that is done there takes another lock, or touches a thread-local variable, whose first use may. */
+static void under_loaders_lock(errand *what)
+{
+#if defined(CAN_SHARE)
+    dl_iterate_phdr(run_errand, what);
+#endif
+    if (!what->done)
+        what->run(what);
+}
+
+/* ---- coming ------------------------------------------------------------------------------- */
+
+/* In the child of fork() nobody works: it starts its own threads when it needs them. The pool is
+ * cleared by the first of its users that gets here. */
+static void forget_workers(void)
+{
+    kiln_pool *const pool = LOAD(kiln_the_pool);
+    kiln_this_home.residents = 0;
+    kiln_this_home.ended = NULL;
+    if (pool == NULL || pool->process == getpid())
+        return;
+    pool->process = getpid();
+    for (int i = 1; i <= MAX_WORKERS; i++) {
+        free(pool->worker[i]);
+        pool->worker[i] = NULL;
+    }
+    pool->ready = 0;
+    pool->sleepers = 0;
+    pool->closings = 0;
+    pool->caller_sleeps = 0;
+    pool->sequence = (pool->sequence + 1) & ~(uint32_t)1;
+    pool->job.home = NULL;
+    pool->job.threads = 0;
+    pool->claims = 0;
+    pool->expected = pool->arrived;
+    pool->busy = 0;
+}
+
+static void note_exit(void *nothing)
+{
+    (void)nothing;
+    STORE(exiting, 1);
+}
+
+#if defined(__GLIBC__)
+/* pthread_atfork() lives in a static part of glibc that we do not link; this is what it calls. Weak,
+ * for musl has only the other name. Both functions forget what they were told with the address of
+ * our home when __cxa_finalize() is called with it. */
+extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *)
+    __attribute__((weak));
+extern int __cxa_atexit(void (*)(void *), void *, void *);
+extern void __cxa_finalize(void *);
+#endif
+
+static void watch_process(void)
+{
+#if defined(__GLIBC__)
+    if (__register_atfork != NULL)
+        __register_atfork(NULL, NULL, forget_workers, &kiln_this_home);
+    __cxa_atexit(note_exit, NULL, &kiln_this_home);
+#else
+    static int watching; /* nothing forgets it */
+    if (!watching)
+        pthread_atfork(NULL, NULL, forget_workers);
+    watching = 1;
+    note_exit(NULL); /* musl unloads nothing: its destructors are those of exit() */
+#endif
+}
+
+static void unwatch_process(void)
+{
+#if defined(__GLIBC__)
+    __cxa_finalize(&kiln_this_home);
+#endif
+}
+
+static void join_pool(errand *what)
+{
+    kiln_pool *const found = find_pool();
+    kiln_pool *const pool = found != NULL ? found : what->pool;
+    pool->users++;
+    STORE(kiln_the_pool, pool);
+    what->pool = found != NULL ? what->pool : NULL; /* to be freed */
+}
+
+kiln_pool *kiln_shared_pool(void)
+{
+    static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
+    void *made = NULL;
+    if (LOAD(kiln_the_pool) != NULL)
+        return LOAD(kiln_the_pool);
+    pthread_mutex_lock(&once);
+    if (LOAD(kiln_the_pool) == NULL && posix_memalign(&made, 64, sizeof(kiln_pool)) == 0) {
+        memset(made, 0, sizeof(kiln_pool));
+        errand what = {join_pool, made, 0};
+        what.pool->process = getpid();
+        watch_process();
+        under_loaders_lock(&what);
+        free(what.pool);
+    }
+    pthread_mutex_unlock(&once);
+    return LOAD(kiln_the_pool);
+}
+
+/* ---- leaving ------------------------------------------------------------------------------ */
+
+static void leave_pool(errand *what)
+{
+    what->pool = --kiln_the_pool->users == 0 ? kiln_the_pool : NULL; /* to be freed */
+    STORE(kiln_the_pool, NULL);
+}
+
+/* Nothing after this sentence would be better: our code is about to be taken away from under it. */
+static void refuse_to_go(void)
+{
+    static const char sentence[] =
+        "tensorkiln: a library was unloaded while one of its functions was running\n";
+    if (write(2, sentence, sizeof sentence - 1) < 0)
+        abort();
+    abort();
+}
+
+/* All residents have gone: here, none runs a line of the library any more. */
+static void see_them_off(kiln_pool *pool)
+{
+    for (uint32_t left; (left = LOAD(kiln_this_home.residents)) != 0;)
+        kiln_wait(&kiln_this_home.residents, left);
+    kiln_worker *ended = __atomic_exchange_n(&kiln_this_home.ended, NULL, __ATOMIC_SEQ_CST);
+    while (ended != NULL) {
+        kiln_worker *const worker = ended;
+        ended = worker->next;
+        pthread_join(worker->thread, NULL);
+        STORE(pool->worker[worker->number], NULL);
+        ADD(pool->gaps, 1);
+        free(worker);
+    }
+}
+
+/* At exit other threads may be calling us: their loops go on, and we go without waiting. */
+void kiln_leave_pool(void)
+{
+    kiln_pool *const pool = LOAD(kiln_the_pool);
+    if (pool == NULL)
+        return;
+    const uint32_t at_exit = LOAD(exiting);
+    STORE(kiln_this_home.closing, 1);
+    const int running = LOAD(pool->job.home) == &kiln_this_home;
+    if (running && !at_exit)
+        refuse_to_go();
+    ADD(pool->closings, 1);
+    ADD(pool->bell, 1);
+    kiln_wake(&pool->bell);
+    if (!running)
+        see_them_off(pool);
+    SUB(pool->closings, 1);
+    unwatch_process();
+    if (at_exit)
+        return;
+    errand what = {leave_pool, NULL, 0};
+    under_loaders_lock(&what);
+    free(what.pool);
+}
