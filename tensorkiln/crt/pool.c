@@ -13,7 +13,6 @@
  * comes 15 to 50 late; a loop that finds it spinning costs less than one. */
 #include "pool.h"
 #include <signal.h>
-#include <stdlib.h>
 #include <time.h>
 
 #define SPIN_NANOSECONDS 200000
@@ -175,20 +174,20 @@ kiln_entry kiln_work(kiln_worker *self)
 
 /* ---- callers ------------------------------------------------------------------------------ */
 
-static kiln_worker *start_worker(kiln_pool *pool, uint32_t number)
+static int start_worker(kiln_pool *pool, uint32_t number)
 {
-    kiln_worker *worker = calloc(1, sizeof *worker);
-    if (worker == NULL)
-        return NULL;
+    kiln_worker *const worker = &pool->worker[number];
     worker->pool = pool;
+    worker->left = NULL;
     worker->number = number;
-    /* `seen` is even and below every published job: a job posted before it runs counts. */
+    worker->seen = 0; /* even and below every published job: a job posted before it runs counts */
     ADD(kiln_this_home.residents, 1);
+    STORE(worker->there, 1);
     if (pthread_create(&worker->thread, NULL, kiln_this_home.entry, worker) == 0)
-        return worker;
+        return 1;
+    STORE(worker->there, 0);
     SUB(kiln_this_home.residents, 1);
-    free(worker);
-    return NULL;
+    return 0;
 }
 
 /* Starts threads until there are `count`; fewer when the system refuses. Only the owner of the
@@ -200,13 +199,9 @@ static void start_workers(kiln_pool *pool, uint32_t count)
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);
-    for (; ready < MAX_WORKERS; ready++) {
-        kiln_worker *worker = LOAD(pool->worker[ready + 1]);
-        if (worker == NULL && ready < count)
-            STORE(pool->worker[ready + 1], worker = start_worker(pool, ready + 1));
-        if (worker == NULL)
-            break;
-    }
+    while (ready < MAX_WORKERS && (LOAD(pool->worker[ready + 1].there) ||
+                                   (ready < count && start_worker(pool, ready + 1))))
+        ready++;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pool->ready = ready;
     pool->known_gaps = gaps; /* one that is made from now on is counted next time */

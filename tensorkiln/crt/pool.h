@@ -1,7 +1,7 @@
 /* pool.h - one pool of threads for all libraries of ours in a process, each of which may be unloaded
  * at any time.
  *
- * The pool is a block of the heap that its users count. Its threads have no code of their own: a
+ * The pool is a block of memory that its users count. Its threads have no code of their own: a
  * thread runs that of a library, its home, and moves into another one with the first piece of work
  * that it takes from there. It moves by a jump from the bottom of its stack (share.c), so nothing on
  * the stack leads back. Whoever is asleep or spins stays where it worked last.
@@ -43,7 +43,8 @@ typedef struct kiln_worker {
     pthread_t thread;
     uint32_t number; /* from 1 */
     uint32_t seen;   /* the last job that it looked at */
-    int32_t chunk;   /* claimed, to be run on arrival; -1: none */
+    int32_t chunk;   /* claimed, to be run on arrival */
+    uint32_t there;  /* the thread exists, or is still to be joined */
 } kiln_worker;
 
 typedef struct kiln_job {
@@ -76,9 +77,9 @@ typedef struct kiln_pool {
     uint32_t known_gaps;                        /* of `gaps`, when `ready` was counted */
     uint32_t gaps;                              /* workers taken away, ever; whoever does counts */
 
-    uint32_t users;   /* libraries; under the loader's lock */
-    int32_t process;  /* another one after fork() */
-    kiln_worker *worker[MAX_WORKERS + 1]; /* by number; NULL: not there */
+    uint32_t users;  /* libraries; under the loader's lock */
+    int32_t process; /* another one after fork() */
+    kiln_worker worker[MAX_WORKERS + 1]; /* by number */
 } kiln_pool;
 
 /* This library's. */

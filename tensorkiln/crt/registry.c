@@ -110,9 +110,13 @@ int kiln_call_packed(const char *name, const kiln_value *args, int count, kiln_v
 /* Functions of the host are not given back: it may be gone. */
 void kiln_forget_names(void)
 {
-    while (registry != NULL) {
-        registered *next = registry->next;
-        free(registry);
-        registry = next;
+    pthread_mutex_lock(&registry_lock);
+    registered *entry = registry;
+    registry = NULL;
+    pthread_mutex_unlock(&registry_lock);
+    while (entry != NULL) {
+        registered *const next = entry->next;
+        free(entry);
+        entry = next;
     }
 }

@@ -3,6 +3,7 @@
 #include "pool.h"
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #if defined(__linux__)
 #include <link.h>
@@ -173,10 +174,9 @@ static void forget_workers(void)
     if (pool == NULL || pool->process == getpid())
         return;
     pool->process = getpid();
-    for (int i = 1; i <= MAX_WORKERS; i++) {
-        free(pool->worker[i]);
-        pool->worker[i] = NULL;
-    }
+    for (int i = 1; i <= MAX_WORKERS; i++)
+        if (pool->worker[i].there)
+            pool->worker[i].there = 0;
     pool->ready = 0;
     pool->sleepers = 0;
     pool->closings = 0;
@@ -227,11 +227,29 @@ static void unwatch_process(void)
 #endif
 }
 
+/* Pages of its own: nearly all of it is room for workers that are never there, and at exit it is
+ * left as it is, which should not look like a leak. */
+static kiln_pool *new_pool(void)
+{
+    kiln_pool *const pool = mmap(NULL, sizeof *pool, PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pool == MAP_FAILED)
+        return NULL;
+    pool->process = getpid();
+    return pool;
+}
+
+static void free_pool(kiln_pool *pool)
+{
+    if (pool != NULL)
+        munmap(pool, sizeof *pool);
+}
+
 static void join_pool(errand *what)
 {
     kiln_pool *const found = find_pool();
     kiln_pool *const pool = found != NULL ? found : what->pool;
-    pool->users++;
+    ADD(pool->users, 1);
     STORE(kiln_the_pool, pool);
     what->pool = found != NULL ? what->pool : NULL; /* to be freed */
 }
@@ -239,17 +257,14 @@ static void join_pool(errand *what)
 kiln_pool *kiln_shared_pool(void)
 {
     static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
-    void *made = NULL;
     if (LOAD(kiln_the_pool) != NULL)
         return LOAD(kiln_the_pool);
     pthread_mutex_lock(&once);
-    if (LOAD(kiln_the_pool) == NULL && posix_memalign(&made, 64, sizeof(kiln_pool)) == 0) {
-        memset(made, 0, sizeof(kiln_pool));
-        errand what = {join_pool, made, 0};
-        what.pool->process = getpid();
+    errand what = {join_pool, NULL, 0};
+    if (LOAD(kiln_the_pool) == NULL && (what.pool = new_pool()) != NULL) {
         watch_process();
         under_loaders_lock(&what);
-        free(what.pool);
+        free_pool(what.pool);
     }
     pthread_mutex_unlock(&once);
     return LOAD(kiln_the_pool);
@@ -259,7 +274,8 @@ kiln_pool *kiln_shared_pool(void)
 
 static void leave_pool(errand *what)
 {
-    what->pool = --kiln_the_pool->users == 0 ? kiln_the_pool : NULL; /* to be freed */
+    kiln_pool *const pool = LOAD(kiln_the_pool);
+    what->pool = SUB(pool->users, 1) == 0 ? pool : NULL; /* to be freed */
     STORE(kiln_the_pool, NULL);
 }
 
@@ -283,9 +299,8 @@ static void see_them_off(kiln_pool *pool)
         kiln_worker *const worker = ended;
         ended = worker->next;
         pthread_join(worker->thread, NULL);
-        STORE(pool->worker[worker->number], NULL);
+        STORE(worker->there, 0);
         ADD(pool->gaps, 1);
-        free(worker);
     }
 }
 
@@ -311,5 +326,5 @@ void kiln_leave_pool(void)
         return;
     errand what = {leave_pool, NULL, 0};
     under_loaders_lock(&what);
-    free(what.pool);
+    free_pool(what.pool);
 }

@@ -114,10 +114,14 @@ void kiln_workspace_give(kiln_workspace *workspace)
 
 void kiln_release_idle(void)
 {
-    while (idle != NULL) {
-        kiln_workspace *next = idle->next;
-        kiln_workspace_release(idle);
-        free(idle);
-        idle = next;
+    pthread_mutex_lock(&idle_lock); /* at exit other threads may be calling us */
+    kiln_workspace *workspace = idle;
+    idle = NULL;
+    pthread_mutex_unlock(&idle_lock);
+    while (workspace != NULL) {
+        kiln_workspace *const next = workspace->next;
+        kiln_workspace_release(workspace);
+        free(workspace);
+        workspace = next;
     }
 }

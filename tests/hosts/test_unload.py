@@ -1,0 +1,117 @@
+"""Libraries come and go while others work: of each that was closed nothing is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tensorkiln.codegen.host_c import exported_symbols
+from tensorkiln.link.shared import link_shared
+from tests.hosts.build import HERE, WARN, build, require, run
+from tests.link import sample
+
+# In each piece of a loop, kernels call what the program hangs in, and some the loader.
+HEAD = """
+#include <dlfcn.h>
+__attribute__((visibility("default"))) void (*piece_hook)(void);
+"""
+PIECE = "static void dense_rows(void *closure, int64_t begin, int64_t end)\n{\n"
+HOOK = "    if (piece_hook)\n        piece_hook();\n"
+LOOK = '    dlclose(dlopen("libm.so.6", RTLD_NOW));\n'
+SANITIZERS = {
+    "none": (),
+    "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+    "thread": ("-fsanitize=thread",),
+}
+ENVIRONMENT = {
+    "none": {},
+    "address": {},
+    "thread": {  # which has a thread of its own
+        "TSAN_OPTIONS": "halt_on_error=1:report_thread_leaks=0",
+        "HELPER_THREADS": "1",
+    },
+}
+
+
+class Maker:
+    """The program and libraries for it, each made once, under one sanitizer."""
+
+    def __init__(self, sanitizer: str, folder: Path):
+        self.sanitizer, self.folder = sanitizer, folder
+        self.flags = SANITIZERS[sanitizer]
+        command = (require("gcc"), "-std=c99", *WARN, *self.flags, "-O1", "-g")
+        self.program = folder / "unload"
+        build(*command, HERE / "unload.c", "-o", self.program, "-ldl", "-lpthread")
+
+    def library(self, name: str, more: str = "") -> str:
+        """A library as the program takes it, with more to do in each piece of its loops."""
+        output = self.folder / f"{name}.so"
+        if not output.exists():
+            assert PIECE in sample.KERNELS
+            kernels = HEAD + sample.KERNELS.replace(PIECE, PIECE + HOOK + more)
+            link_shared(
+                [],
+                {"entry.c": sample.entry(name), "kernels.c": kernels},
+                sample.DATA,
+                output,
+                triple=sample.TRIPLE,
+                exports=[*exported_symbols(sample.FUNCTIONS, prefix=name), "piece_hook"],
+                fcompile=" ".join([require("gcc"), *self.flags]) if self.flags else None,
+            )
+        return f"{name}={output}"
+
+    def run(self, what: str, rounds: int, *libraries: str) -> tuple[int, str]:
+        """Status and words of the program."""
+        more = ENVIRONMENT[self.sanitizer]
+        done = run(self.program, what, str(rounds), *libraries, **more)
+        return done.returncode, done.stdout + done.stderr[-6000:]
+
+
+@pytest.fixture(scope="module", params=list(SANITIZERS))
+def maker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Maker:
+    return Maker(request.param, tmp_path_factory.mktemp(f"unload-{request.param}"))
+
+
+@pytest.mark.parametrize("what", ["owner", "fork", "exit", "late"])
+def test_two_libraries(maker: Maker, what: str) -> None:
+    """The first to start threads goes first, the other one works on with as many; in a child as well,
+    at exit, and while exit() is at work."""
+    if what == "fork" and maker.sanitizer == "thread":
+        return  # ThreadSanitizer ends a child that starts threads
+    libraries = maker.library("one"), maker.library("two")
+    for _ in range(10 if what == "exit" else 1):  # where it stands when the process ends is chance
+        status, said = maker.run(what, 0, *libraries)
+        assert (status, said) == (0, ""), said
+
+
+def test_a_thousand_lives(maker: Maker) -> None:
+    rounds = 1000 if maker.sanitizer == "none" else 100
+    status, said = maker.run("cycles", rounds, maker.library("one"), maker.library("two"))
+    assert status == 0, said
+    if maker.sanitizer == "none":  # the others keep what is freed
+        memory, maps = (int(word) for word in said.split() if word.lstrip("-").isdigit())
+        assert memory < 512 and maps <= 2, said
+
+
+def test_eight_threads_load_call_and_drop(maker: Maker) -> None:
+    libraries = [maker.library(name) for name in ("one", "two", "three", "four")]
+    rounds = 100 if maker.sanitizer == "none" else 20
+    status, said = maker.run("many", rounds, *libraries)
+    assert (status, said) == (0, ""), said
+
+
+def test_kernels_that_want_the_loaders_lock(maker: Maker) -> None:
+    """To unload waits for threads that hold nothing and want nothing: not for kernels, which here
+    want what dlclose() holds."""
+    libraries = maker.library("one"), maker.library("looks", LOOK)
+    rounds = 300 if maker.sanitizer == "none" else 50
+    status, said = maker.run("lock", rounds, *libraries)
+    assert (status, said) == (0, ""), said
+
+
+def test_a_library_that_unloads_itself(maker: Maker) -> None:
+    """Its code would be gone when the kernel returns: the process ends with a sentence instead."""
+    status, said = maker.run("inside", 0, maker.library("one"))
+    assert status == -6 or (maker.sanitizer != "none" and status != 0)
+    assert "tensorkiln: a library was unloaded while one of its functions was running" in said
