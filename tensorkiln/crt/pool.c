@@ -115,8 +115,14 @@ static kiln_entry end(kiln_worker *self)
 
 static kiln_job read_job(const kiln_pool *pool)
 {
-    const kiln_job job = {LOAD(pool->job.home), LOAD(pool->job.body),   LOAD(pool->job.closure),
-                          LOAD(pool->job.n),    LOAD(pool->job.chunks), LOAD(pool->job.threads)};
+    kiln_job job;
+    job.home = LOAD(pool->job.home);
+    job.caller = LOAD(pool->job.caller);
+    job.body = LOAD(pool->job.body);
+    job.closure = LOAD(pool->job.closure);
+    job.n = LOAD(pool->job.n);
+    job.chunks = LOAD(pool->job.chunks);
+    job.threads = LOAD(pool->job.threads);
     return job;
 }
 
@@ -212,6 +218,7 @@ static uint32_t publish(kiln_pool *pool, const kiln_job *job)
 {
     const uint32_t ticket = ADD(pool->sequence, 1) + 1;
     STORE(pool->job.home, job->home);
+    STORE(pool->job.caller, job->caller);
     STORE(pool->job.body, job->body);
     STORE(pool->job.closure, job->closure);
     STORE(pool->job.n, job->n);
@@ -256,9 +263,10 @@ void kiln_pool_for(kiln_body body, void *closure, int64_t n, int threads)
         start_workers(pool, count - 1);
     if (count > pool->ready + 1)
         count = pool->ready + 1;
-    kiln_job job = {&kiln_this_home, body, closure, n, count * CHUNKS_PER_THREAD, count};
-    if (n < job.chunks)
-        job.chunks = (uint32_t)n;
+    uint32_t chunks = count * CHUNKS_PER_THREAD;
+    if (n < chunks)
+        chunks = (uint32_t)n;
+    const kiln_job job = {&kiln_this_home, pthread_self(), body, closure, n, chunks, count};
     const uint32_t ticket = publish(pool, &job);
     uint32_t mine = 0;
     int32_t chunk;
@@ -266,7 +274,7 @@ void kiln_pool_for(kiln_body body, void *closure, int64_t n, int threads)
         run_chunk(&job, (uint32_t)chunk);
         mine++;
     }
-    pool->expected += job.chunks - mine;
+    pool->expected += chunks - mine;
     await_workers(pool);
     STORE(pool->job.home, NULL);
     STORE(pool->busy, 0);

@@ -49,6 +49,7 @@ typedef struct kiln_worker {
 
 typedef struct kiln_job {
     kiln_home *home; /* whose work it is; NULL: no job is being done */
+    pthread_t caller;
     kiln_body body;
     void *closure;
     int64_t n;

@@ -279,6 +279,16 @@ static void leave_pool(errand *what)
     STORE(kiln_the_pool, NULL);
 }
 
+/* Whether this thread is in a loop of this library. */
+static int is_inside(kiln_pool *pool)
+{
+    int inside = pthread_equal(LOAD(pool->job.caller), pthread_self());
+    for (int i = 1; i <= MAX_WORKERS && !inside; i++)
+        inside = LOAD(pool->worker[i].there) &&
+                 pthread_equal(pool->worker[i].thread, pthread_self());
+    return inside && LOAD(pool->job.home) == &kiln_this_home;
+}
+
 /* Nothing after this sentence would be better: our code is about to be taken away from under it. */
 static void refuse_to_go(void)
 {
@@ -304,7 +314,9 @@ static void see_them_off(kiln_pool *pool)
     }
 }
 
-/* At exit other threads may be calling us: their loops go on, and we go without waiting. */
+/* At exit other threads may be calling us: their loops go on, and we go without waiting; what they
+ * may use stays. (That it is exit() is not always known: another thread's very first loop may have
+ * begun after exit() had asked for it.) */
 void kiln_leave_pool(void)
 {
     kiln_pool *const pool = LOAD(kiln_the_pool);
@@ -313,7 +325,7 @@ void kiln_leave_pool(void)
     const uint32_t at_exit = LOAD(exiting);
     STORE(kiln_this_home.closing, 1);
     const int running = LOAD(pool->job.home) == &kiln_this_home;
-    if (running && !at_exit)
+    if (running && !at_exit && is_inside(pool))
         refuse_to_go();
     ADD(pool->closings, 1);
     ADD(pool->bell, 1);
@@ -322,7 +334,7 @@ void kiln_leave_pool(void)
         see_them_off(pool);
     SUB(pool->closings, 1);
     unwatch_process();
-    if (at_exit)
+    if (at_exit || running)
         return;
     errand what = {leave_pool, NULL, 0};
     under_loaders_lock(&what);
