@@ -32,7 +32,7 @@ from tensorkiln.runtime.device import Device, device_list
 from tensorkiln.runtime.failures import CALLBACK_FAILED, ArgumentTypeError, FunctionLookupError
 from tensorkiln.runtime.library_file import read_library_file
 from tensorkiln.runtime.module import TENSOR, Module, put_number
-from tensorkiln.runtime.native import Image, NativeLibrary, Value
+from tensorkiln.runtime.native import Image, NativeLibrary, Value, calling_back
 from tensorkiln.runtime.raised import keep_raised
 from tensorkiln.runtime.tensor import view_of
 from tensorkiln.runtime.values import lent_value
@@ -323,7 +323,7 @@ class _CLoader(ctypes.Structure):
 
 # A file that is loaded twice is one library to the system, which knows the last module that it was
 # told. So all stay until the last library of their handle is closed.
-_modules: dict[int, tuple[ctypes.CDLL, PythonModule]] = {}  # by number
+_modules: dict[int, tuple[int, ctypes.CDLL, PythonModule]] = {}  # by number; with the handle
 _numbers = itertools.count(1)
 _in_use: dict[int, list[int]] = {}  # handle -> numbers of its modules, 0 for each open library
 _lock = threading.Lock()
@@ -334,7 +334,8 @@ def _call_module(number: int, name: bytes, arguments: Any, count: int, result: A
     found = _modules.get(number)
     if found is None:  # closed while it was called
         return _NAME_ERROR
-    dll, module = found
+    handle, dll, module = found
+    calling_back.append(handle)
     try:
         function = module.own(name.decode())
         if function is None:
@@ -344,6 +345,8 @@ def _call_module(number: int, name: bytes, arguments: Any, count: int, result: A
     except BaseException as error:
         dll.kiln_set_last_error(keep_raised(error))
         return CALLBACK_FAILED
+    finally:
+        calling_back.remove(handle)
 
 
 _call_module_c = _Call(_call_module)
@@ -360,7 +363,7 @@ def _tell(library: NativeLibrary, made: Sequence[PythonModule]) -> None:
     library.on_close(lambda: _forget(handle))
     for module in made:
         number = next(_numbers)
-        _modules[number] = dll, module
+        _modules[number] = handle, dll, module
         with _lock:
             _in_use[handle].append(number)
         loader, key = module.group.loader.encode(), module.group.target_key.encode()

@@ -169,7 +169,8 @@ class Module:
 
     def close(self) -> None:
         """Unload the library. Executors and functions of it raise UserErrors from then on; a value
-        that it returned and that is still alive makes this an error, as its memory would go."""
+        that it returned and that is still alive makes this an error, as its memory would go, and so
+        does a Python function that it has called and that has not returned."""
         library = self.library
         if not library.closed and library.has_values:
             remove_library(library)

@@ -183,6 +183,11 @@ class ExecutorMemory:
         self._free()
 
 
+# Handles of libraries, one for each Python function that they call right now: lists do in one step
+# what threads do at once.
+calling_back: list[int] = []
+
+
 class NativeLibrary:
     """A library in this process. Stays loaded until `close`: values and threads may outlive the
     object."""
@@ -237,9 +242,17 @@ class NativeLibrary:
             )
 
     def close(self) -> None:
-        """Unload it; every later use is an error. UserError while values of it are alive."""
+        """Unload it; every later use is an error. UserError while values of it are alive, and in a
+        function that it calls."""
         if self.closed:
             return
+        if self.handle in calling_back:
+            raise UserError(
+                f"library {str(self.path)!r} cannot be closed: it has called a Python function that "
+                "has not returned",
+                code="in-use",
+                hint="close it when the call is over",
+            )
         executors = list(self.executors)
         for executor in executors:
             executor.destroy()

@@ -13,7 +13,7 @@ import numpy as np
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.runtime.failures import CALLBACK_FAILED, ArgumentTypeError
-from tensorkiln.runtime.native import NativeLibrary, Value
+from tensorkiln.runtime.native import NativeLibrary, Value, calling_back
 from tensorkiln.runtime.raised import keep_raised
 from tensorkiln.runtime.tensor import Array, DLTensor, Tensor, capsule_pointer, dtype_named
 
@@ -256,6 +256,7 @@ def _dtype(tensor: DLTensor) -> np.dtype[Any]:
 def _call_function(context: int, arguments: Any, count: int, result: Any) -> int:
     """What C calls. An exception stays here; `raised_in_callback` lets it go on."""
     library, function = _functions[context]
+    calling_back.append(library.handle)
     try:
         values = [from_value(library, arguments[i]) for i in range(count)]
         to_value(library, function(*values), result[0], "the result of a callback")
@@ -264,6 +265,8 @@ def _call_function(context: int, arguments: Any, count: int, result: Any) -> int
         sentence = keep_raised(error)
         library.dll.kiln_set_last_error(sentence)
         return CALLBACK_FAILED
+    finally:
+        calling_back.remove(library.handle)
 
 
 def _forget_function(context: int) -> None:

@@ -280,6 +280,28 @@ def test_what_outlives_a_library_says_that_it_is_closed(streaming: Path) -> None
     lib.close()  # a second time is no error
 
 
+def test_a_loaders_function_cannot_close_its_library(streaming: Path) -> None:
+    codes: list[str] = []
+
+    def load(artifacts: Any, devices: Any) -> Any:
+        streams = StreamModule(artifacts)
+
+        def closing(x: Any, out: Any) -> None:
+            with pytest.raises(UserError, match="has called a Python function") as caught:
+                lib.close()
+            codes.append(caught.value.code)
+            streams[name](x, out)
+
+        (name,) = streams.streams
+        return {name: closing}
+
+    tk.runtime.register_loader("stream", load)
+    lib = tk.runtime.load_module(streaming)
+    streamed(lib)
+    lib.close()
+    assert codes == ["in-use"]
+
+
 def test_modules_are_freed_with_their_library(streaming: Path) -> None:
     import weakref
 
@@ -335,7 +357,7 @@ def test_weights_become_resident_as_they_are_touched(tmp_path: Path) -> None:
     before = anonymous()
     lib = tk.runtime.load_module(path)
     executor = tk.runtime.Executor(lib, tk.cpu())
-    executor.set_num_threads(1)  # the library whose thread pool a process uses stays mapped
+    executor.set_num_threads(2)  # whose threads go with it
     main = executor["main"]
     loaded = mapped(path)
     assert loaded < 8 << 20, f"{loaded} bytes of {weights} are resident before any call"

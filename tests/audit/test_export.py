@@ -129,6 +129,5 @@ def test_exports_only_documented_symbols(small: Exported, tmp_path: Path) -> Non
     names = {line.split()[-1].split("@")[0] for line in output.splitlines()}
     assert {"__tvm_ffi_main", "kiln_executor_run"} <= names
     foreign = {name for name in names if not name.startswith("__tvm_ffi_")} - declared
-    # A versioned table for other libraries of ours, so that they share one thread pool, and the
-    # entry of our own Python runtime.
-    assert foreign <= {"kiln_pool_v1", "kiln_python_call", "kiln_python_open"}
+    # The entry of our own Python runtime.
+    assert foreign <= {"kiln_python_call", "kiln_python_open"}

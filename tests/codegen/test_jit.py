@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +56,40 @@ def test_it_runs_without_a_linker(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.array_equal(b, a + 1)
     with pytest.raises(ValueError, match="dimension 1 is 3, expected 64"):
         tk.runtime.Executor(lib, tk.cpu())["main"](np.zeros((2, 3), np.float32))
+
+
+def test_its_threads_go_with_the_code() -> None:
+    """In a process of its own: a thread in code that was freed ends it, sometimes at exit."""
+    script = """
+import os, time
+import numpy as np
+import tensorkiln as tk
+from tensorkiln.script import from_source
+MODULE = '''
+@R.function
+def main(x: R.Tensor((512, 512), "float32")) -> R.Tensor((512, 512), "float32"):
+    y: R.Tensor((512, 512), "float32") = R.matmul(x, x)
+    return y
+'''
+lib, kept = (tk.compile(from_source(MODULE), "llvmjit").jit() for _ in range(2))
+x = np.ones((512, 512), np.float32)
+before = len(os.listdir("/proc/self/task"))
+for each in lib, kept:
+    executor = tk.runtime.Executor(each)
+    executor.set_num_threads(3)
+    executor["main"](x)
+    print(len(os.listdir("/proc/self/task")) - before)
+lib.close()
+for _ in range(1000):
+    if len(os.listdir("/proc/self/task")) == before + 2:
+        break
+    time.sleep(0.002)
+executor["main"](x)
+print(len(os.listdir("/proc/self/task")) - before)
+assert os.waitstatus_to_exitcode(os.waitpid(os.fork() or os._exit(0), 0)[1]) == 0
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "2\n4\n2\n"), done.stderr
 
 
 def test_saved_and_loaded_through_bitcode(tmp_path: Path) -> None:

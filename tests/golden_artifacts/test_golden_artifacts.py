@@ -6,6 +6,7 @@ The files are made by make.py, once for each version of a format.
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shutil
 import struct
@@ -23,6 +24,7 @@ from tensorkiln.artifact.weights_file import verify_weights
 from tensorkiln.base.errors import UserError
 from tensorkiln.inspectors.library import inspect_library
 from tests.golden_artifacts.make import HERE, WEIGHTS, listing
+from tests.link import sample
 
 VERSIONS = sorted(int(p.stem.partition("-")[2]) for p in HERE.glob("recorded-*.json"))
 runs_here = pytest.mark.skipif(
@@ -60,6 +62,55 @@ def test_libraries_load_and_run(name: str, version: int) -> None:
     report = inspect_library(path)
     assert report.metadata.functions[0].name == "main"
     assert report.metadata.cpu_features in ((), ("sse2",))
+
+
+@runs_here
+@pytest.mark.parametrize("order", [("old", "new"), ("new", "old")])
+def test_the_first_threads_beside_todays(tmp_path: Path, order: tuple[str, str]) -> None:
+    """The library stays loaded for good, as libraries of its time do whose threads are used; those of
+    today have a pool of their own, and go. In a process that may keep it."""
+    new = sample.build(tmp_path / "new.so")
+    script = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from tensorkiln import runtime
+def load(path, threads):
+    module = runtime.load_module(path)
+    executor = runtime.Executor(module)
+    executor.set_num_threads(threads)
+    return module, executor["main"]
+def mapped(module): return str(module.path) in Path("/proc/self/maps").read_text()
+def threads(): return len(os.listdir("/proc/self/task"))
+rows, x = np.ones((64, 4096), np.float32), np.ones((500, 8), np.float32)
+before = threads()
+for which in sys.argv[1:3]:
+    if which == "old":
+        old, run_old = load(sys.argv[3], 3)
+        assert np.allclose(run_old(rows).numpy(), np.e)
+    else:
+        new, run_new = load(sys.argv[4], 3)
+        want = run_new(x).numpy()
+assert threads() == before + 4
+for _ in range(50):
+    assert np.allclose(run_old(rows).numpy(), np.e) and (run_new(x).numpy() == want).all()
+if sys.argv[1] == "old":
+    old.close()
+    assert (run_new(x).numpy() == want).all()
+    new.close()
+else:
+    new.close()
+    assert np.allclose(run_old(rows).numpy(), np.e)
+    old.close()
+print(mapped(old), mapped(new))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, *order, str(HERE / "parallel-1.so"), str(new)],
+        env={**os.environ, "PYTHONPATH": str(HERE.parent.parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, "True False\n"), done.stderr
 
 
 @runs_here

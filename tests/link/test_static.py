@@ -90,6 +90,53 @@ def test_two_libraries_in_one_program(tmp_path: Path, suffix: str) -> None:
         assert np.allclose(found[i], f(product), rtol=1e-5)
 
 
+THREADS = r"""
+#include "one.h"
+#include "two.h"
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static int threads(void)
+{
+    int count = -2;
+    DIR *folder = opendir("/proc/self/task");
+    while (readdir(folder) != NULL)
+        count++;
+    closedir(folder);
+    return count;
+}
+
+int main(void)
+{
+    float *x = calloc(512 * 512, sizeof *x), *y = calloc(512 * 512, sizeof *y);
+    one_set_num_threads(3);
+    two_set_num_threads(4);
+    int code = one_main(x, y);
+    printf("%d ", threads());
+    code |= two_main(x, y) | one_main(x, y);
+    printf("%d", threads());
+    return code;
+}
+"""
+
+
+def test_two_libraries_in_one_program_share_threads(tmp_path: Path) -> None:
+    square = 'R.Tensor((512, 512), "float32")'
+    text = f"@R.function\ndef main(x: {square}) -> {square}:\n"
+    text += f"    y: {square} = R.matmul(x, x)\n    return y\n"
+    for prefix in ("one_", "two_"):
+        exe = tk.compile(from_source(text), system_lib_prefix=prefix)
+        exe.export_library(tmp_path / f"{prefix}.a")
+        (tmp_path / f"{prefix.rstrip('_')}.h").write_text(exe.header())
+    (tmp_path / "program.c").write_text(THREADS)
+    command = ["gcc", "-O1", f"-I{CRT}", "program.c", "one_.a", "two_.a", "-o", "program",
+               "-lpthread", "-ldl", "-lm"]  # fmt: skip
+    subprocess.run(command, cwd=tmp_path, check=True)
+    done = subprocess.run([tmp_path / "program"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "3 4")
+
+
 def test_the_same_bytes_each_time(tmp_path: Path) -> None:
     exe = tk.compile(module("tanh"), system_lib_prefix="net_")
     for suffix in (".a", ".tar", ".so"):

@@ -40,6 +40,31 @@ def test_an_ordinary_library(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again["main"](x).numpy(), y.numpy())
 
 
+def test_a_function_that_it_calls_cannot_close_a_library() -> None:
+    f = F("main", x=SCALAR)
+    lib: Any = library(f.outer(f.packed("h", SCALAR, "tests.outer.close", f["x"])))
+    refused: list[tuple[str, str]] = []  # their tracebacks would hold values
+
+    def close(t: Any) -> Any:
+        try:
+            lib.close()
+        except UserError as error:
+            refused.append((error.code, str(error)))
+        return t
+
+    tk.runtime.register_function("tests.outer.close", close)
+    run = tk.runtime.Executor(lib, tk.cpu())["main"]
+    assert run(np.array(2, np.float32)).numpy() == 2
+    assert run(np.array(3, np.float32)).numpy() == 3
+    for code, sentence in refused:
+        assert code == "in-use"
+        assert "it has called a Python function that has not returned" in sentence
+    assert len(refused) == 2
+    gc.collect()
+    lib.close()
+    tk.runtime.unregister_function("tests.outer.close")
+
+
 def test_values_keep_a_library_open() -> None:
     f = F("main", x=SCALAR)
     hooked = f.packed("h", SCALAR, "tests.outer.close", f["x"])
