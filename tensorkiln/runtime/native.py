@@ -248,8 +248,8 @@ class NativeLibrary:
             return
         if self.handle in calling_back:
             raise UserError(
-                f"library {str(self.path)!r} cannot be closed: it has called a Python function that "
-                "has not returned",
+                f"library {str(self.path)!r} cannot be closed: it has called a Python function "
+                "that has not returned",
                 code="in-use",
                 hint="close it when the call is over",
             )

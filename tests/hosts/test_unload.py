@@ -8,6 +8,7 @@ import pytest
 
 from tensorkiln.codegen.host_c import exported_symbols
 from tensorkiln.link.shared import link_shared
+from tests.emulated.machine import AARCH64
 from tests.hosts.build import HERE, WARN, build, require, run
 from tests.link import sample
 
@@ -75,8 +76,8 @@ def maker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize("what", ["owner", "fork", "exit", "late"])
 def test_two_libraries(maker: Maker, what: str) -> None:
-    """The first to start threads goes first, the other one works on with as many; in a child as well,
-    at exit, and while exit() is at work."""
+    """The first to start threads goes first, the other one works on with as many; in a child, too, at
+    exit, and while exit() is at work."""
     if what == "fork" and maker.sanitizer == "thread":
         return  # ThreadSanitizer ends a child that starts threads
     libraries = maker.library("one"), maker.library("two")
@@ -115,3 +116,18 @@ def test_a_library_that_unloads_itself(maker: Maker) -> None:
     status, said = maker.run("inside", 0, maker.library("one"))
     assert status == -6 or (maker.sanitizer != "none" and status != 0)
     assert "tensorkiln: a library was unloaded while one of its functions was running" in said
+
+
+@pytest.mark.emulated
+def test_another_machines_threads_move(tmp_path: Path) -> None:
+    """The jump from library to library is assembly. No fork(): qemu does not survive it."""
+    AARCH64.require()
+    program = AARCH64.build(tmp_path / "unload", HERE / "unload.c")
+    libraries = [
+        f"{name}={sample.build(tmp_path / f'{name}.so', name=name, triple=AARCH64.triple)}"
+        for name in ("one", "two", "three")
+    ]
+    for what, rounds in (("owner", 0), ("cycles", 20), ("many", 5), ("exit", 0), ("late", 0)):
+        command = AARCH64.command("cortex-a72", program, what, str(rounds), *libraries)
+        done = run(*command, HELPER_THREADS="1")  # qemu's own
+        assert done.returncode == 0, f"{what}: {done.stdout}{done.stderr}"
