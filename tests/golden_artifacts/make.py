@@ -7,8 +7,8 @@ parallel-1.so is of a version before this one, which has no such symbol.
     library-1.so      a library of metadata 1, for any x86-64 processor
     loaders-1.so      the same with a container 1.0 for a loader in C, which is in it too
     beside-1.so       a library whose weights lie in beside-1.safetensors
-    parallel-1.so     exp of x[n, 4096]; libraries of its time find the threads of another by its
-                      symbol kiln_pool_v1, and keep that one loaded for good
+    parallel-1.so     exp of x[n, 4096]; libraries of its time find threads of another by its symbol
+                      kiln_pool_v1, and keep it loaded for good
     compile-1.kilnset a whole compile as a container 1.0, with a link plan 1
     compile-1/        the same as a folder of manifest 1
     nested-1.kilnset  imports below imports, two target keys, an empty content

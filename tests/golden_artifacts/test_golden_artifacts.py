@@ -67,8 +67,8 @@ def test_libraries_load_and_run(name: str, version: int) -> None:
 @runs_here
 @pytest.mark.parametrize("order", [("old", "new"), ("new", "old")])
 def test_the_first_threads_beside_todays(tmp_path: Path, order: tuple[str, str]) -> None:
-    """The old one stays loaded for good, as those of its time do whose threads are used; today's have
-    another pool, and go. In a process that may keep it."""
+    """The old one stays, as those of its time do whose threads are used; today's have another pool,
+    and go. In a process that may keep it."""
     new = sample.build(tmp_path / "new.so")
     script = """
 import os, sys

@@ -164,7 +164,7 @@ def test_valgrind(library: Path, programs: Path, language: str) -> None:
 
 @pytest.mark.parametrize("threads", ["1", "3"])
 def test_many_lives_under_valgrind(library: Path, plain: Path, threads: str) -> None:
-    """Opened again and again, at other addresses, by several threads; nothing is left at the end."""
+    """Opened again and again, at other addresses, by several threads; nothing is left at last."""
     for words in (("cycles", "20"), ("threads",)):
         done = run(require("valgrind"), *VALGRIND, plain, library, *words, KILN_NUM_THREADS=threads)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -76,7 +76,7 @@ def maker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize("what", ["owner", "fork", "exit", "late"])
 def test_two_libraries(maker: Maker, what: str) -> None:
-    """The first to start threads goes first, the other one works on with as many; in a child, too,
+    """The first to start threads goes first, and the other one works on with as many; in a child;
     at exit, and while exit() is at work."""
     if what == "fork" and maker.sanitizer == "thread":
         return  # ThreadSanitizer ends a child that starts threads
