@@ -10,7 +10,7 @@
 // the same that C, Python and Rust hosts give for the same mistake; without memory, std::bad_alloc.
 //
 // Library, Executor and Tensor own what they stand for and can be moved, not copied. A library stays
-// loaded until it and its executors are gone, in any order. Threads: member functions that are const
+// loaded until it, its executors and its values are gone, in any order. Threads: member functions that are const
 // may be called by any number of threads at once on the same object, Executor::run among them (an
 // executor is quickest when used by one thread); others need that nobody else uses the object.
 #ifndef KILN_HPP

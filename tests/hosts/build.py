@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -56,18 +55,18 @@ def build(*command: str | Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def c_program(source: Path, output: Path, *flags: str, warn: Sequence[str] = WARN) -> Path:
+def c_program(source: Path, output: Path, *flags: str) -> Path:
     """C99 over kiln_host.h."""
     include = ("-I", CRT, "-I", HOSTS)
-    head = (require("gcc"), "-std=c99", *warn, *flags, *include)
+    head = (require("gcc"), "-std=c99", *WARN, *flags, *include)
     build(*head, source, "-o", output, "-ldl", "-lpthread")
     return output
 
 
-def cpp_program(source: Path, output: Path, *flags: str, standard: str = "c++17") -> Path:
-    """C++ over kiln.hpp."""
+def cpp_program(source: Path, output: Path, *flags: str) -> Path:
+    """C++17 over kiln.hpp."""
     include = ("-I", CRT, "-I", HOSTS)
-    head = (require("g++"), f"-std={standard}", *WARN, *flags, *include)
+    head = (require("g++"), "-std=c++17", *WARN, *flags, *include)
     build(*head, source, "-o", output, "-ldl", "-lpthread")
     return output
 

@@ -1,5 +1,6 @@
 /* refusals LIBRARY [FUNCTION [in|out:DTYPE:SHAPE[:null|odd|gaps|device] | v:int|float|bool:NUMBER ...]]:
- * prints the code and the sentence. With a number among them they are the arguments of one call. */
+ * prints the code and the sentence. With a number among them they are the arguments of one call.
+ * FUNCTION "@invoke" calls `main` with values, "@loader" registers a loader. */
 #include "kiln_host.h"
 
 static double memory[4096];
@@ -46,6 +47,23 @@ static int call(const kiln_host_library *library, const char *name, const kiln_v
     return code != KILN_OK ? code : kiln_host_call(library, f, arguments, count, error);
 }
 
+/* What only some libraries can do. */
+static int ask(const char *what, const kiln_host_library *library, kiln_host_error *error)
+{
+    const kiln_host_function *f;
+    kiln_host_executor *executor;
+    kiln_value result;
+    if (strcmp(what, "@loader") == 0)
+        return kiln_host_register_loader(library, "none", NULL, error);
+    int code = kiln_host_executor_create(library, &executor, error);
+    if (code == KILN_OK)
+        code = kiln_host_find(library, "main", &f, error);
+    if (code == KILN_OK)
+        code = kiln_host_invoke(executor, f, NULL, 0, &result, error);
+    kiln_host_executor_destroy(executor);
+    return code;
+}
+
 static int run(char **words, int count, const kiln_host_library *library, kiln_host_error *error)
 {
     kiln_tensor tensors[8], inputs[8], outputs[8];
@@ -54,6 +72,8 @@ static int run(char **words, int count, const kiln_host_library *library, kiln_h
     int n_inputs = 0, n_outputs = 0, has_number = 0;
     kiln_host_executor *executor;
     const kiln_host_function *f;
+    if (words[0][0] == '@')
+        return ask(words[0], library, error);
     for (int i = 0; i < count - 1; i++)
         if (words[i + 1][0] == 'v') {
             arguments[i] = number_of(words[i + 1]);

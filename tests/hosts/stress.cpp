@@ -1,31 +1,10 @@
 // Lifetimes, ownership, threads and failures of kiln.hpp; prints "done".
+#include "failing_new.hpp"
 #include "kiln.hpp"
 
 #include <cstdio>
 #include <cstdlib>
 #include <thread>
-
-static thread_local long allocations, fail_at = -1;
-
-static void *allocate(std::size_t bytes, std::size_t alignment)
-{
-    if (allocations++ == fail_at)
-        throw std::bad_alloc();
-    void *memory = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-    if (memory == nullptr)
-        throw std::bad_alloc();
-    return memory;
-}
-
-void *operator new(std::size_t bytes) { return allocate(bytes, 16); }
-void *operator new(std::size_t bytes, std::align_val_t alignment)
-{
-    return allocate(bytes, static_cast<std::size_t>(alignment));
-}
-void operator delete(void *memory) noexcept { std::free(memory); }
-void operator delete(void *memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void *memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void *memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 
 #define CHECK(condition)                                            \
     do {                                                            \
@@ -139,20 +118,13 @@ static void numbers(const kiln::Library &library)
 // Whatever allocation fails, nothing is leaked and what there is still works.
 static long failures(const std::string &path, const std::vector<float> &expected)
 {
-    for (long k = 0;; k++) {
-        allocations = 0;
-        fail_at = k;
-        try {
-            const kiln::Library library(path);
-            const kiln::Executor executor(library);
-            const std::vector<float> found = run(executor);
-            fail_at = -1;
-            CHECK(found == expected);
-            return k;
-        } catch (const std::bad_alloc &) {
-            fail_at = -1;
-        }
-    }
+    return each_failing([&] {
+        const kiln::Library library(path);
+        const kiln::Executor executor(library);
+        const std::vector<float> found = run(executor);
+        fail_at = -1;
+        CHECK(found == expected);
+    });
 }
 
 int main(int, char **argv)

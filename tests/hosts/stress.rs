@@ -76,7 +76,11 @@ fn numbers(library: &Library) -> kiln::Result<()> {
     assert_eq!(code(library.call("scale", &mut few)), kiln::error::ERROR_COUNT);
     let mut read_only = [View::new(&y, &[2])?.into(), 3.0.into(), 4.into()];
     assert_eq!(code(library.call("scale", &mut read_only)), kiln::error::ERROR_ARGUMENT);
-    assert!(!library.address("kiln_open").is_null() && library.address("kiln_no").is_null());
+    assert!(library.address("kiln_no").is_null() && library.address("kiln\0no").is_null());
+    let address = library.address("kiln_abi_version");
+    // SAFETY: kiln.h declares it so.
+    let version: extern "C" fn() -> i32 = unsafe { std::mem::transmute(address) };
+    assert_eq!(version(), 2);
     library.set_num_threads(3);
     assert_eq!(library.num_threads(), 3);
     library.set_num_threads(0);

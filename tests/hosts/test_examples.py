@@ -13,7 +13,7 @@ import tensorkiln as tk
 from tensorkiln.ir.module import IRModule
 from tensorkiln.link.headers import host_headers, write_headers
 from tensorkiln.runtime import Executor, load_module
-from tests.hosts.build import CRATE, build, cpp_program, require, run
+from tests.hosts.build import CRATE, build, require, run
 from tests.hosts.conftest import EXAMPLES, program
 from tests.outer.build import BOOL, SCALAR, F, GlobalRef, If, binary, number
 
@@ -116,10 +116,6 @@ def test_an_outer_function_says_what_it_is(outer: Path, programs: Path, language
     done = run(host, outer, "main")
     words = "main is an outer function: it takes and gives values, by kiln_executor_invoke"
     assert (done.returncode, done.stderr) == (1, f"error 10: {words}\n")
-
-
-def test_cpp_example_as_cpp_20(tmp_path: Path) -> None:
-    cpp_program(EXAMPLES["C++"], tmp_path / "host", standard="c++20")
 
 
 def test_cargo_builds_the_crate_and_runs_its_tests(tmp_path: Path) -> None:

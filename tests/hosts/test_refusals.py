@@ -424,6 +424,22 @@ def test_files_elsewhere(
     assert elsewhere(program(REFUSALS, language, programs), path) == (code, sentence)
 
 
+LACKS_PARTS = {
+    "@invoke": "'{path}' has no outer functions, so it takes no values",
+    "@loader": "'{path}' carries no artifacts for loaders",
+}
+
+
+@pytest.mark.parametrize("language", REFUSALS)
+@pytest.mark.parametrize("part", LACKS_PARTS)
+def test_what_a_library_has_no_functions_for(
+    library: Path, programs: Path, language: str, part: str
+) -> None:
+    """Python calls any function with anything, and its loaders are for all libraries."""
+    answer = elsewhere(program(REFUSALS, language, programs), library, part)
+    assert answer == (10, LACKS_PARTS[part].format(path=library))
+
+
 @pytest.mark.parametrize("language", REFUSALS)
 def test_a_path_without_a_folder(
     library: Path, programs: Path, language: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

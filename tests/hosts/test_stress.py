@@ -20,7 +20,6 @@ from tensorkiln.link.headers import HOSTS
 from tensorkiln.link.shared import CRT, link_shared
 from tests.hosts.build import (
     CHECKED,
-    HERE,
     WARN,
     build,
     c_program,
@@ -28,7 +27,7 @@ from tests.hosts.build import (
     require,
     run,
 )
-from tests.hosts.conftest import DTYPES, EXAMPLES, STRESS, program
+from tests.hosts.conftest import DTYPES, EXAMPLES, LOADERS, STRESS, VALUES, program
 from tests.link import sample
 
 
@@ -223,8 +222,9 @@ def test_the_c_header_in_c_and_cpp(compiler: str, tmp_path: Path) -> None:
 def test_the_cpp_header(compiler: str, tmp_path: Path) -> None:
     two_files(tmp_path, "kiln.hpp", f"{compiler} -x c++")
     tool, standard = compiler.split()
-    source = ("-c", STRESS["C++"], "-o", tmp_path / "o")
-    build(require(tool), standard, *WARN, "-I", CRT, "-I", HOSTS, *source)
+    for source in (STRESS["C++"], VALUES["C++"], LOADERS["C++"], EXAMPLES["C++"]):
+        head = (require(tool), standard, *WARN, "-I", CRT, "-I", HOSTS)
+        build(*head, "-fsyntax-only", source)
 
 
 @pytest.mark.parametrize("tool", ["gcc", "clang"])
@@ -234,7 +234,3 @@ def test_32_bits_are_refused_in_words(tool: str, tmp_path: Path) -> None:
     done = run(require(tool), "-m32", "-fsyntax-only", "-I", CRT, "-I", HOSTS, tmp_path / "one.c")
     assert done.returncode != 0
     assert "Tensorkiln makes libraries for 64-bit systems only" in done.stderr
-
-
-def test_the_sources_are_here() -> None:
-    assert all(source.is_relative_to(HERE) and source.exists() for source in STRESS.values())

@@ -105,6 +105,10 @@ int main(int argc, char **argv)
     CHECK(kiln_host_executor_create(library, &executor, &error) == KILN_OK);
     CHECK(kiln_host_find(library, "main", &f, &error) == KILN_OK);
     const kiln_host_api *const api = &library->api;
+    CHECK(kiln_host_address(library, "kiln_open") != NULL);
+    CHECK(kiln_host_address(library, "kiln_opem") == NULL);
+    api->set_num_threads(2);
+    CHECK(api->get_num_threads() == 2);
     CHECK(api->make_tensor(&three, 1, kiln_host_dtype(2, 32), &arguments[0]) == KILN_OK);
     memcpy(api->tensor_of(&arguments[0])->data, row, sizeof row);
     CHECK(api->make_string("a string of some length", 23, &arguments[1]) == KILN_OK);

@@ -1,4 +1,5 @@
 // As values.c.
+#include "failing_new.hpp"
 #include "kiln.hpp"
 
 #include <atomic>
@@ -88,7 +89,8 @@ static void run(const std::string &path)
     const kiln::Library other(path);
     kiln::Value tuple = library.make_tuple({1, true, 2.5, row, {}});
     kiln::Value copy = tuple;
-    copy = copy; // NOLINT
+    const kiln::Value &same = copy;
+    copy = same;
     tuple = kiln::Value();
     const std::vector<kiln::Value> items = copy.items();
     if (!tuple.is_none() || items.at(0).integer() != 1 || !items[1].boolean() ||
@@ -101,9 +103,29 @@ static void run(const std::string &path)
     copy = other.make_tuple({row}); // the same file: the same library in memory
 }
 
+// Whatever allocation fails, all values are given back.
+static void failures(const std::string &path)
+{
+    const long count = each_failing([&] {
+        const kiln::Library library(path);
+        const kiln::Executor executor(library);
+        const kiln::Value row = library.make_tensor(kiln::Tensor({3}, std::vector<float>{1, 0, 2}));
+        library.register_function("hook", hook());
+        const kiln::Value result = executor.invoke(
+            "main", {row, library.make_string("a string of some length"), library.make_shape({4, 5}),
+                     library.make_function(hook())});
+        result.items().at(3)({row});
+    });
+    if (count < 40)
+        std::printf("only %ld allocations failed\n", count);
+}
+
 int main(int argc, char **argv)
 {
     const kiln::Library library(argv[argc - 1]); // keeps it loaded, to be asked afterwards
     run(argv[argc - 1]);
     std::printf("%lld live, %d gone\n", static_cast<long long>(library.api().live_objects()), destroyed);
+    failures(argv[argc - 1]);
+    if (library.api().live_objects() != 0)
+        std::puts("values are leaked");
 }

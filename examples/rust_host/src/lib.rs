@@ -13,7 +13,7 @@
 //! }
 //! ```
 //!
-//! A library stays loaded until it and its executors are dropped, in any order. Libraries and
+//! A library stays loaded until it, its executors and its values are dropped, in any order. Libraries and
 //! executors may be used by any number of threads at once; an executor is quickest when used by one.
 
 #[cfg(not(target_pointer_width = "64"))]

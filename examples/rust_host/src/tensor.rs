@@ -96,7 +96,15 @@ fn count(shape: &[i64]) -> Result<usize> {
     })
 }
 
-/// Elements that a call reads; borrowed for `'a`.
+/// Elements that a call reads; borrowed for `'a`:
+///
+/// ```compile_fail,E0597
+/// let view = {
+///     let row = vec![0.0_f32; 8];
+///     kiln::View::new(&row, &[8])
+/// };
+/// assert_eq!(view.unwrap().shape(), [8]);
+/// ```
 #[derive(Clone)]
 pub struct View<'a> {
     data: *const c_void,

@@ -16,7 +16,7 @@ use std::sync::Weak;
 ///
 /// What is seen of a value goes with it:
 ///
-/// ```compile_fail
+/// ```compile_fail,E0515
 /// fn escapes(value: kiln::Value) -> kiln::View<'static> {
 ///     value.tensor().unwrap()
 /// }
