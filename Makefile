@@ -92,7 +92,7 @@ large: .venv/has-dev
 aarch64: .venv/has-dev
 	REQUIRE_QEMU=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "emulated or aarch64"
 
-# Where there is no gcc, g++, rustc, cargo or valgrind, `make test` says so and leaves out what needs
+# Where there is no gcc, g++, clang, rustc, cargo or valgrind, `make test` says so and leaves out what needs
 # it; here that is an error.
 hosts: .venv/has-dev
 	REQUIRE_HOSTS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile tests/hosts tests/test_docs.py

@@ -13,8 +13,9 @@
 //! }
 //! ```
 //!
-//! A library stays loaded until it, its executors and its values are dropped, in any order. Libraries and
-//! executors may be used by any number of threads at once; an executor is quickest when used by one.
+//! A library stays loaded until it, its executors and its values are dropped, in any order. Libraries
+//! and executors may be used by any number of threads at once; an executor is quickest when used by
+//! one.
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("Tensorkiln makes libraries for 64-bit systems only");
