@@ -157,6 +157,14 @@ def test_a_library_called_like_a_header_is_refused(tmp_path: Path) -> None:
         write_headers(tmp_path, {"kiln.h": ""})
 
 
+def test_codes_are_those_of_the_headers() -> None:
+    headers = "".join(path.read_text() for path in host_headers())
+    in_c = re.findall(r"^\s+KILN_(?:HOST_)?(ERROR_\w+) = (\d+)", headers, re.M)
+    rust = (CRATE / "src/error.rs").read_text()
+    in_rust = re.findall(r"^pub const (ERROR_\w+): i32 = (\d+);", rust, re.M)
+    assert in_c == in_rust and len(in_c) > 20
+
+
 def test_constants_are_those_of_the_runtime() -> None:
     """A version is raised in all hosts at once."""
     from tensorkiln.runtime.library_file import METADATA_VERSION

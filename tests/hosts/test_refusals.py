@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import sys
 from collections.abc import Callable
@@ -12,10 +13,10 @@ import numpy as np
 import pytest
 
 from tensorkiln.base.errors import UserError
-from tensorkiln.runtime import Executor, load_module
+from tensorkiln.runtime import Executor, load_module, read_metadata
 from tensorkiln.runtime.failures import _CODES
 from tensorkiln.runtime.tensor import DLTensor, capsule_pointer
-from tests.hosts.build import run
+from tests.hosts.build import ROOT, run
 from tests.hosts.conftest import REFUSALS, program
 from tests.link import sample
 
@@ -495,6 +496,46 @@ def demanding(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A library for a processor that nobody has."""
     path = tmp_path_factory.mktemp("cpu") / "mlp.so"
     return sample.build(path, cpu_features=("+warp-drive",))
+
+
+BESIDE = ROOT / "tests" / "golden_artifacts" / "beside-1.so"
+WEIGHTS: dict[str, tuple[str, Callable[[bytes], bytes | None]]] = {
+    "missing": (
+        "library {name} has its weights in {path}, which cannot be opened: "
+        "No such file or directory",
+        lambda raw: None,
+    ),
+    "text": ("{path} is no file of weights that was exported", lambda raw: b"MZ" * 99),
+    "others": (
+        "the weights in {path} are not those that library {name} was exported with",
+        lambda raw: re.sub(rb"[0-9a-f]{64}", b"0" * 64, raw, count=1),
+    ),
+    "cut off": ("{path} is cut off, or was changed", lambda raw: raw[:-1]),
+}
+
+
+def weights_beside(name: str, folder: Path) -> tuple[Path, str]:
+    """A library with such a file beside it, and what everybody says of it."""
+    sentence, change = WEIGHTS[name]
+    library, weights = folder / "net.so", folder / "net.safetensors"
+    library.write_bytes(BESIDE.read_bytes())
+    content = change(BESIDE.with_suffix(".safetensors").read_bytes())
+    if content is not None:
+        weights.write_bytes(content)
+    return library, sentence.format(path=weights, name=read_metadata(library)["library"])
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_weights_beside_in_python(name: str, tmp_path: Path) -> None:
+    library, sentence = weights_beside(name, tmp_path)
+    assert in_python(library) == ("bad-weights", sentence)
+
+
+@pytest.mark.parametrize("language", REFUSALS)
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_weights_beside_elsewhere(programs: Path, language: str, name: str, tmp_path: Path) -> None:
+    library, sentence = weights_beside(name, tmp_path)
+    assert elsewhere(program(REFUSALS, language, programs), library) == (18, sentence)
 
 
 LACKS = (

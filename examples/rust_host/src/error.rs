@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Codes below 100 are those of `enum kiln_code` in `kiln.h`.
+/// Codes below 100 are those of `enum kiln_code` in `kiln.h`, which says what each is for.
 pub const ERROR_COUNT: i32 = 1;
 pub const ERROR_RANK: i32 = 2;
 pub const ERROR_SHAPE: i32 = 3;
@@ -10,9 +10,17 @@ pub const ERROR_DTYPE: i32 = 4;
 pub const ERROR_DEVICE: i32 = 5;
 pub const ERROR_NULL: i32 = 6;
 pub const ERROR_ARGUMENT: i32 = 7;
+pub const ERROR_MEMORY: i32 = 8;
+pub const ERROR_CPU: i32 = 9;
 pub const ERROR_NAME: i32 = 10;
+pub const ERROR_HOST: i32 = 11;
+pub const ERROR_CONDITION: i32 = 12;
 pub const ERROR_CALLBACK: i32 = 13;
+pub const ERROR_DEPTH: i32 = 14;
+pub const ERROR_ASSERTION: i32 = 15;
+pub const ERROR_CONTAINER: i32 = 16;
 pub const ERROR_LOADER: i32 = 17;
+pub const ERROR_WEIGHTS: i32 = 18;
 /// From 100 on: before there is a library to ask.
 pub const ERROR_FILE: i32 = 100;
 pub const ERROR_LIBRARY: i32 = 101;
