@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tensorkiln.artifact import Artifact, ArtifactSet, TextContent
+from tensorkiln.artifact import Artifact, ArtifactSet, Group, TextContent
 from tensorkiln.artifact.dependency import merge_dependencies
 from tensorkiln.artifact.metadata import KernelInfo, added_json, artifact_infos, constants_text
 from tensorkiln.base.cache import user_cache
@@ -20,7 +20,7 @@ from tensorkiln.codegen.call_plan import (
 )
 from tensorkiln.codegen.host_c import entry_c, exported_symbols, header_h
 from tensorkiln.codegen.host_function import HostFunction, c_name
-from tensorkiln.codegen.import_c import imports_c
+from tensorkiln.codegen.import_c import import_info, imports_c
 from tensorkiln.codegen.llvm.texts import module_text
 from tensorkiln.codegen.plan_text import plan_text
 from tensorkiln.codegen.system_lib_c import check_prefix, system_lib_c
@@ -60,7 +60,7 @@ def assemble(
     artifacts = list(code.artifacts)
     if arena.size:
         artifacts.append(Artifact("host", "native", "weights.bin", WeightsContent(arena)))
-    infos = _kernel_infos(mod)
+    infos = _kernel_infos(mod, code.imported)
     used = [e for e in externals if any(f.external == e.name for f in mod.externals)]
     needs = merge_dependencies((f"external {e.name!r}", d) for e in used for d in e.dependencies)
     metadata = added_json(
@@ -164,15 +164,21 @@ def _outer_code(mod: IRModule, arena: WeightArena) -> OuterCode | None:
     return outer_code(mod, arena)
 
 
-def _kernel_infos(mod: IRModule) -> tuple[KernelInfo, ...]:
-    """What each kernel computes: the model's nodes, and the class of its schedule."""
+def _kernel_infos(mod: IRModule, imported: Sequence[tuple[str, Group]]) -> tuple[KernelInfo, ...]:
+    """What each kernel computes: the model's nodes, and the class of its schedule; and who provides
+    it, if that is a loader's module."""
     spans: dict[str, list[str]] = {}
     for f in mod.graphs:
         for call in planned_graph(f, mod).calls:
             spans.setdefault(call.name, []).append(call.span)
     classes = {k.name: k.op_class for k in mod.prim_funcs}
     classes |= {f.name: f"external:{f.external}" for f in mod.externals}
+    provided = {name: import_info(mod, name, group) for name, group in imported}
     return tuple(
-        KernelInfo(name, tuple(filter(None, spans.get(name, ()))), kernel_class)
+        replace(
+            provided.get(name, KernelInfo(name)),
+            nodes=tuple(filter(None, spans.get(name, ()))),
+            kernel_class=kernel_class,
+        )
         for name, kernel_class in classes.items()
     )

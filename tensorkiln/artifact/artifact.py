@@ -36,6 +36,10 @@ class Later(ABC):
         """The bytes as one."""
         return memoryview(b"".join(self.chunks()))
 
+    def part(self, at: int, size: int) -> memoryview:
+        """`size` bytes from byte `at` on."""
+        return self.view[at : at + size]
+
     def write(self, file: int, at: int) -> None:
         """Write all bytes to an open file from byte `at` on."""
         for chunk in self.chunks():
@@ -87,6 +91,15 @@ class FileContent(Later):
                 left -= len(piece)
                 yield memoryview(piece)
 
+    def part(self, at: int, size: int) -> memoryview:
+        """Bytes, read rather than mapped."""
+        with self.path.open("rb") as stream:
+            stream.seek(self.offset + at)
+            piece = stream.read(min(size, self.size - at))
+        if len(piece) < size:
+            raise UserError(f"{str(self.path)!r} became shorter", code="truncated")
+        return memoryview(piece)
+
     def __reduce__(self) -> tuple[type[FileContent], tuple[Path, int, int]]:
         return FileContent, (self.path, self.offset, self.size)
 
@@ -131,6 +144,13 @@ def content_view(content: Content) -> memoryview:
     """`content` as flat bytes, without a copy."""
     view = content.view if isinstance(content, Later) else memoryview(content)
     return view.cast("B") if view.format != "B" or view.ndim != 1 else view
+
+
+def content_part(content: Content, at: int, size: int) -> memoryview:
+    """`size` bytes of it from byte `at` on; of a file no more than these are read."""
+    if isinstance(content, Later):
+        return content.part(at, size)
+    return content_view(content)[at : at + size]
 
 
 def content_size(content: Content) -> int:

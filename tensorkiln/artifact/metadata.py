@@ -57,12 +57,19 @@ class FunctionInfo:
 
 @dataclass(frozen=True, slots=True)
 class KernelInfo:
-    """A generated kernel: its symbol, the model's nodes it computes, its class, own workspace."""
+    """A generated kernel: its symbol, the model's nodes it computes, its class, own workspace.
+
+    One that the module of a loader provides says whose, and what that is called with.
+    """
 
     symbol: str
     nodes: tuple[str, ...] = ()
     kernel_class: str = ""
     workspace_bytes: int = 0
+    loader: str = ""
+    target_key: str = ""
+    inputs: tuple[TensorInfo, ...] = ()
+    outputs: tuple[TensorInfo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +216,18 @@ def constants_from(data: bytes | memoryview, where: str) -> tuple[ConstantInfo, 
     return tuple(_constant(row) for row in _Reader({"constants": parsed}, where).rows("constants"))
 
 
+def functions_from(data: bytes | memoryview, where: str) -> tuple[FunctionInfo, ...] | None:
+    """The functions that a JSON file lists under `functions`, as metadata does; `kind` may be
+    missing. None for one that lists none. Raises UserError (code `bad-metadata`)."""
+    try:
+        parsed = parse_json(data)
+    except ValueError as error:
+        raise _bad(f"not valid JSON: {error}", where) from None
+    if not isinstance(parsed, dict) or "functions" not in parsed:
+        return None
+    return tuple(_function(row, "kernel") for row in _Reader(parsed, where).rows("functions"))
+
+
 def artifact_infos(artifacts: Iterable[Artifact | InMemoryArtifact]) -> tuple[ArtifactInfo, ...]:
     """What metadata records of each artifact."""
     return tuple(
@@ -252,12 +271,20 @@ def _function_json(function: FunctionInfo) -> dict[str, object]:
 
 
 def _kernel_json(kernel: KernelInfo) -> dict[str, object]:
-    return {
+    out: dict[str, object] = {
         "symbol": kernel.symbol,
         "nodes": list(kernel.nodes),
         "class": kernel.kernel_class,
         "workspace_bytes": kernel.workspace_bytes,
     }
+    if kernel.loader:
+        out |= {
+            "loader": kernel.loader,
+            "target_key": kernel.target_key,
+            "inputs": [_tensor_json(tensor) for tensor in kernel.inputs],
+            "outputs": [_tensor_json(tensor) for tensor in kernel.outputs],
+        }
+    return out
 
 
 def _constant_json(constant: ConstantInfo) -> dict[str, object]:
@@ -326,11 +353,11 @@ def _tensor(row: _Reader) -> TensorInfo:
     )
 
 
-def _function(row: _Reader) -> FunctionInfo:
+def _function(row: _Reader, kind: str | None = None) -> FunctionInfo:
     symbols = row.get("symbols", dict, {})
     return FunctionInfo(
         name=row.get("name", str),
-        kind=row.get("kind", str),
+        kind=row.get("kind", str, kind),
         inputs=tuple(_tensor(tensor) for tensor in row.rows("inputs")),
         outputs=tuple(_tensor(tensor) for tensor in row.rows("outputs")),
         symbols=_symbols(symbols),
@@ -350,6 +377,10 @@ def _kernel(row: _Reader) -> KernelInfo:
         row.texts("nodes"),
         row.get("class", str, ""),
         row.get("workspace_bytes", int, 0),
+        row.get("loader", str, ""),
+        row.get("target_key", str, ""),
+        tuple(_tensor(tensor) for tensor in row.rows("inputs")),
+        tuple(_tensor(tensor) for tensor in row.rows("outputs")),
     )
 
 

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from tensorkiln.base.terminal import is_terminal
+
 
 class Progress:
     """Silent progress, and the interface of the others.
@@ -126,6 +128,6 @@ def make_progress(stream: TextIO, mode: str = "auto") -> Progress:
     """Progress on `stream`: `tty` redraws, `plain` writes lines, `off` is silent, `auto` picks."""
     if mode == "off":
         return Progress()
-    if mode == "tty" or (mode == "auto" and stream.isatty()):
+    if mode == "tty" or (mode == "auto" and is_terminal(stream)):
         return TtyProgress(stream)
     return PlainProgress(stream)

@@ -14,6 +14,7 @@ from pathlib import Path
 from tensorkiln.base.config import available_cpus, read_config
 from tensorkiln.cli.compare import Answer, Request, compare_fresh
 from tensorkiln.cli.options import add_target, model_file, read_dims, stderr_progress
+from tensorkiln.cli.screen import Screen
 from tensorkiln.cli.tables import columns
 
 
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         report = {"subject": str(subject), "threads": threads, **asdict(answer)}
         print(json.dumps({**report, "agrees": answer.agrees}, indent=1))
     else:
-        print(answer_text(answer, threads))
+        Screen(args.color).report(answer_text(answer, threads))
     return 0 if answer.agrees else 1
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from tensorkiln.base.errors import Issue
 from tensorkiln.cli.options import add_target, model_file
+from tensorkiln.cli.screen import Screen
 from tensorkiln.cli.tables import columns
 
 
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         }
         print(json.dumps(report, indent=1))
     else:
-        print(issue_table(str(model), issues))
+        Screen(args.color).report(issue_table(str(model), issues))
     return 1 if issues else 0
 
 

@@ -14,6 +14,7 @@ from tensorkiln.base.files import atomic_write, made_folder
 from tensorkiln.cli.bench import answer_text
 from tensorkiln.cli.compare import Request, compare_fresh
 from tensorkiln.cli.options import add_target, stderr_progress
+from tensorkiln.cli.screen import Screen
 from tensorkiln.cli.tables import columns, size_text
 
 
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         str(library.resolve()), str(model.resolve()), threads=threads, seconds=args.seconds
     )
     answer = compare_fresh(request)
-    print(answer_text(answer, threads))
+    Screen(args.color).report(answer_text(answer, threads))
     print("to read")
     print(
         columns(

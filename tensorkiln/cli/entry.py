@@ -16,6 +16,7 @@ import tensorkiln
 from tensorkiln.base.config import read_config, unknown_variables
 from tensorkiln.base.errors import InternalError, TensorkilnError, UnsupportedError, UserError
 from tensorkiln.cli import bench, check, compile, demo, explain, inspect, run, targets
+from tensorkiln.cli.screen import add_colour, leave_quietly, print_error
 
 DONE, NO, WRONG, UNSUPPORTED, BUG, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
@@ -43,11 +44,23 @@ def make_parser() -> argparse.ArgumentParser:
         line = (module.__doc__ or "").splitlines()[0].partition(": ")[2]
         sub = commands.add_parser(name, help=line, description=line)
         module.add_arguments(sub)
+        add_colour(sub)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `kiln` with `argv` (default: the process's arguments); the exit code comes back."""
+    try:
+        try:
+            return _main(argv)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        leave_quietly()
+        return DONE
+
+
+def _main(argv: Sequence[str] | None) -> int:
     args = make_parser().parse_args(argv)
     try:
         read_config()  # a bad variable fails here, with its own message
@@ -59,22 +72,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("kiln: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output (`| head`) has gone; a second complaint at exit helps nobody.
-        sys.stderr.close()
-        return DONE
+        raise
     except Exception as error:  # every error leaves as one message and a code
-        return _report(error)
+        return _report(error, args.color)
 
 
-def _report(error: Exception) -> int:
+def _report(error: Exception, colour: str) -> int:
     """Print one message for `error` (with its traceback when asked for) and pick the exit code."""
     if _debug() >= 1:
         traceback.print_exception(error)
     elif isinstance(error, TensorkilnError) and not isinstance(error, InternalError):
-        print(f"kiln: error: {error}", file=sys.stderr)
+        print_error(f"kiln: error: {error}", colour)
     else:
         kind = "" if isinstance(error, InternalError) else f"{type(error).__name__}: "
-        print(f"kiln: internal error: {kind}{error}", file=sys.stderr)
+        print_error(f"kiln: internal error: {kind}{error}", colour)
         print("  KILN_DEBUG=1 shows where; please report it with that", file=sys.stderr)
     if isinstance(error, UnsupportedError):
         return UNSUPPORTED

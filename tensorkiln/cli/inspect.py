@@ -6,47 +6,79 @@ Without further options: a report. Inspectors (`tensorkiln.inspectors`) look int
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tensorkiln.artifact import Artifact, ArtifactSet
 from tensorkiln.base.errors import UserError
-from tensorkiln.cli.colour import (
-    add_colour,
-    paint_report,
-    paint_source,
-    paint_table,
-    wants_colour,
-)
-from tensorkiln.cli.library_report import report_text, some
+from tensorkiln.cli.library_report import SHOWN, report_text, some
+from tensorkiln.cli.screen import Screen
 from tensorkiln.cli.tables import columns, size_text
 from tensorkiln.inspectors import Inspector, Inspectors, Subject, known_inspectors, open_subject
 from tensorkiln.inspectors.extract import extract
 from tensorkiln.inspectors.library import inspect_library
 from tensorkiln.inspectors.registry import Shown, unknown_inspector
 from tensorkiln.inspectors.subject import files_of
+from tensorkiln.inspectors.table import table_lines
+from tensorkiln.inspectors.weights import Weights, show_weight
+
+_EXAMPLES = """
+examples:
+  kiln inspect net.so                               what it is, and what is inside
+  kiln inspect net.so --list                        every artifact, and what can show it
+  kiln inspect net.so --as weights                  all weights with statistics
+  kiln inspect net.so --weight conv1.weight         one of them with its histogram
+  kiln inspect artifacts --artifact conv2d_relu.s   one kernel's assembly
+  kiln inspect net.so --extract inside              everything as files
+"""
+# What the files that every compile leaves are for, by their ends.
+_MEANINGS = {
+    "host/entry.c": "the plan: one line per kernel call",
+    "host/imports.c": "calls of kernels that loaders provide",
+    "host/link.json": "what the linker is told",
+    "host/metadata.json": "functions, kernels, target",
+    "host/weights.bin": "the weights, end to end",
+    "host/weights.json": "which weight is where in them",
+    "ir/module.py": "the graph and every kernel as loops",
+    ".h": "the C header",
+}
+_SUFFIXES = {
+    ".ll": "LLVM IR", ".s": "assembly", ".o": "object", ".code": "linked code", ".bc": "bitcode",
+    ".c": "C",
+}  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `kiln inspect`."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EXAMPLES
     parser.add_argument(
         "file", type=Path, metavar="FILE",
-        help="a library, a container, a folder of artifacts or of --stripped, .a, .tar, or any "
-        "one artifact",
+        help="a library, a container, a folder of --keep or --stripped, .a, .tar, or any one file",
     )  # fmt: skip
-    parser.add_argument("--list", action="store_true", help="the artifacts, and what shows them")
-    parser.add_argument("--artifact", metavar="NAME", default="", help="show this one")
     parser.add_argument(
-        "--as", dest="inspector", metavar="INSPECTOR", default="", help="how; --list names them"
+        "--list", action="store_true", help="name every artifact, and the inspectors of each"
     )
     parser.add_argument(
-        "--extract", type=Path, metavar="DIR", help="write artifacts and texts into a folder"
+        "--artifact", metavar="NAME", default="",
+        help="show this one: its name as listed, or what follows the last /",
+    )  # fmt: skip
+    parser.add_argument(
+        "--as", dest="inspector", metavar="INSPECTOR", default="",
+        help="show it this way: disassemble, hexdump, weights, ...; --list names them",
+    )  # fmt: skip
+    parser.add_argument(
+        "--weight", metavar="NAME", default="", help="show one weight, with its histogram"
     )
+    parser.add_argument(
+        "--extract", type=Path, metavar="DIR",
+        help="write all artifacts, and what inspectors say of them, into a folder",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON, with everything")
-    parser.add_argument("--all", action="store_true", help="list every kernel and artifact")
-    add_colour(parser)
+    parser.add_argument("--all", action="store_true", help="leave nothing out of tables")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,23 +86,27 @@ def run(args: argparse.Namespace) -> int:
     subject = open_subject(args.file)
     inspectors = known_inspectors(_warn)
     chosen = _chosen(subject, args.artifact)
-    painted = wants_colour(args.color)
+    screen = Screen(args.color)
     if args.extract is not None:
         texts = extract(chosen, inspectors, args.extract, only=args.inspector, warn=_warn)
         print(f"{args.extract}: {len(chosen)} artifact(s), {texts} text(s)")
     elif args.json:
         print(json.dumps(_json(subject, chosen, inspectors), indent=1))
     elif args.list:
-        _print_report(_list_text(chosen, inspectors), painted)
+        screen.report(_list_text(chosen, inspectors), cut=True)
+    elif args.weight:
+        weights = Weights(files_of(chosen))
+        for row in weights.called(args.weight):
+            screen.shown(show_weight(weights, row), "report")
     elif args.artifact or args.inspector:
-        _show(subject, chosen, inspectors, args, painted)
+        _show(subject, chosen, inspectors, args, screen)
     elif subject.kind == "library":
         text = report_text(inspect_library(args.file), args.all)
-        _print_report(f"{text}\n{_inside_text(subject, inspectors, args.all)}", painted)
+        screen.report(f"{text}\n{_inside_text(subject, inspectors, args.all)}", cut=True)
     elif subject.kind == "file" and subject.itself is not None:
-        _print(inspectors.choose(subject.itself), subject.itself, painted)
+        _print(inspectors.choose(subject.itself), subject.itself, screen)
     else:
-        _print_report(_inside_text(subject, inspectors, args.all), painted)
+        screen.report(_inside_text(subject, inspectors, args.all), cut=True)
     return 0
 
 
@@ -101,14 +137,14 @@ def _show(
     chosen: ArtifactSet,
     inspectors: Inspectors,
     args: argparse.Namespace,
-    painted: bool,
+    screen: Screen,
 ) -> None:
     """What one inspector says: of one artifact; of several together; of the whole file; of each."""
     files = files_of(chosen)
     name, groups = args.inspector, inspectors.groups(files)
     if args.artifact:
         (artifact,) = files
-        _print(inspectors.choose(artifact, name), artifact, painted)
+        _print(inspectors.choose(artifact, name), artifact, screen)
         return
     pairs: list[tuple[Inspector, object]] = [(r, f) for r, f in groups if r.is_called(name)]
     if not pairs and subject.itself is not None:
@@ -118,27 +154,35 @@ def _show(
     if not pairs:
         known = [r for r, _ in groups] + [r for a in files for r in inspectors.of(a)]
         raise unknown_inspector(name, known, subject.path)
+    if len(pairs) == 1:
+        _print(*pairs[0], screen)
+        return
+    refused: UserError | None = None
+    shown = 0
     for row, given in pairs:
-        if len(pairs) > 1:
-            what = given.name if isinstance(given, Artifact) else row.full_name
-            _print_report(f"# {what}", painted)
-        _print(row, given, painted)
+        what = given.name if isinstance(given, Artifact) else row.full_name
+        pieces = _pieces(row, given)
+        try:
+            first = next(pieces, "")
+        except UserError as error:  # of several, those are shown that can be
+            refused = refused or error
+            _warn(f"{what} is left out: {error}")
+            continue
+        shown += 1
+        screen.report(f"# {what}", cut=True)
+        screen.shown(itertools.chain([first], pieces), row.language)
+    if refused is not None and not shown:
+        raise refused
 
 
-def _print(row: Inspector, given: object, painted: bool) -> None:
+def _print(row: Inspector, given: object, screen: Screen) -> None:
+    screen.shown(_pieces(row, given), row.language)
+
+
+def _pieces(row: Inspector, given: object) -> Iterator[str]:
     """What an inspector says, piece by piece."""
     shown: Shown = row.show(given)
-    for i, piece in enumerate([shown] if isinstance(shown, str) else shown):
-        text = piece
-        if painted and row.language:
-            text = paint_source(piece, row.language)
-        elif painted:
-            text = paint_table(piece, head=i == 0)
-        sys.stdout.write(text)
-
-
-def _print_report(text: str, painted: bool) -> None:
-    print(paint_report(text) if painted else text)
+    yield from [shown] if isinstance(shown, str) else shown
 
 
 # -- tables ------------------------------------------------------------------------------------
@@ -146,16 +190,68 @@ def _print_report(text: str, painted: bool) -> None:
 
 def _inside_text(subject: Subject, inspectors: Inspectors, everything: bool) -> str:
     """What can be looked at, and how it is shown."""
-    rows = [(a.name, size_text(a.size), a.loader, inspectors.choose(a).name) for a in subject.files]
-    parts = [f"inside {subject.path} ({subject.kind})", some(rows, everything) or "  nothing"]
-    together = _names(row for row, _ in inspectors.groups(subject.files))
+    files = subject.files
+    total = f"{len(files)} artifact(s), {size_text(sum(a.size for a in files))}"
+    singles, families = _families(files)
+    rows = [
+        (a.name, size_text(a.size), a.loader, inspectors.choose(a).name, _meaning(a.name))
+        for a in singles
+    ]
+    parts = [f"inside {subject.path} ({subject.kind}): {total}"]
+    parts += [some(rows, everything) or ("" if families else "  nothing")]
+    parts += [_family_text(family, everything) for family in families]
+    if subject.absent:
+        parts.append(f"linked into it: {len(subject.absent)} artifact(s) (--keep keeps the files)")
+        if everything:
+            parts.append(columns([(a.name, size_text(a.size), a.reason) for a in subject.absent]))
+    together = _names(row for row, _ in inspectors.groups(files))
     if together:
         parts += ["together", columns([("--as", together)])]
     imports = subject.artifacts.imports
     if imports:
         pairs = [(_group_text(above), _group_text(below)) for above, below in imports]
         parts += ["imports", columns(pairs)]
-    return "\n".join(parts)
+    return "\n".join(filter(None, parts))
+
+
+def _meaning(name: str) -> str:
+    return next((text for end, text in _MEANINGS.items() if name.endswith(end)), "")
+
+
+# The files of one folder that differ by what is before their suffix: suffix -> size by stem.
+_Family = dict[str, dict[str, str]]
+
+
+def _families(files: Sequence[Artifact]) -> tuple[list[Artifact], list[_Family]]:
+    """Files that stand alone, and those of kernels and the like: several with the same suffixes."""
+    by_stem: dict[str, dict[str, Artifact]] = {}
+    for a in files:
+        stem, dot, suffix = a.name.rpartition(".")
+        if not _meaning(a.name) and "/" not in suffix:
+            by_stem.setdefault(stem, {})[dot + suffix] = a
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for stem, found in by_stem.items():
+        alike.setdefault((stem.rpartition("/")[0], *sorted(found)), []).append(stem)
+    kept = [stems for stems in alike.values() if len(stems) > 1]
+    families = [
+        {stem: {suffix: size_text(a.size) for suffix, a in by_stem[stem].items()} for stem in stems}
+        for stems in kept
+    ]
+    inside = {stem for stems in kept for stem in stems}
+    singles = [a for a in files if _meaning(a.name) or a.name.rpartition(".")[0] not in inside]
+    return singles, families
+
+
+def _family_text(family: _Family, everything: bool) -> str:
+    """A line for each stem, a column for each suffix."""
+    suffixes = sorted(next(iter(family.values())), key=lambda s: ([*_SUFFIXES, s].index(s), s))
+    folder = next(iter(family)).rpartition("/")[0]
+    head = [f"{folder}/", *(f"{s} {_SUFFIXES.get(s, '')}".rstrip() for s in suffixes)]
+    rows = [[f"  {stem}", *(sizes[s] for s in suffixes)] for stem, sizes in family.items()]
+    shown = rows if everything else rows[:SHOWN]
+    text = "".join(table_lines(head, shown, "l" + "r" * len(suffixes)))
+    more = f"  ... and {len(rows) - len(shown)} more (--all)\n" if len(rows) > len(shown) else ""
+    return (text + more).rstrip("\n")
 
 
 def _group_text(group: tuple[str, str]) -> str:

@@ -1,5 +1,5 @@
 """What `kiln inspect` says of a compiled library: inputs, outputs, target, processor features,
-sizes, memory, compiler version, artifacts."""
+sizes, memory, compiler version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tensorkiln.artifact.metadata import FunctionInfo
 from tensorkiln.cli.tables import columns, dims_text, size_text
 from tensorkiln.inspectors.library import LibraryReport
 
-_SHOWN = 10  # kernels listed without --all
+SHOWN = 10  # kernels listed without --all
 _TAGS = {"tag": "tag", "base_tag": "made from tag"}  # field of the target -> what to call it
 
 
@@ -34,9 +34,6 @@ def report_text(report: LibraryReport, everything: bool = False) -> str:
     parts = [columns(facts), *(_function_text(function) for function in meta.functions)]
     if report.kernels:
         parts.append(_kernels_text(report, everything))
-    rows = [(f"{a.codegen_id}/{a.file_name}", size_text(a.size), a.loader) for a in meta.artifacts]
-    if rows:
-        parts.append("artifacts\n" + some(rows, everything))
     return "\n".join(parts)
 
 
@@ -63,11 +60,8 @@ def _function_text(function: FunctionInfo) -> str:
 
 
 def _kernels_text(report: LibraryReport, everything: bool) -> str:
-    """Kernels with the nodes they compute; the largest code first unless all are wanted."""
+    """Kernels with the nodes they compute, in the order of their first calls."""
     nodes = {kernel.symbol: kernel for kernel in report.metadata.kernels}
-    order = report.kernels
-    if not everything:
-        order = tuple(sorted(order, key=lambda k: (-k.code_bytes, k.symbol)))
     rows = [
         (
             k.symbol,
@@ -75,13 +69,13 @@ def _kernels_text(report: LibraryReport, everything: bool) -> str:
             size_text(k.code_bytes),
             ", ".join(nodes[k.symbol].nodes)[:80],
         )
-        for k in order
+        for k in report.kernels
     ]
     return "kernels\n" + some(rows, everything)
 
 
 def some(rows: Sequence[tuple[str, ...]], everything: bool) -> str:
     """The first rows as columns, or all of them."""
-    shown = rows if everything else rows[:_SHOWN]
+    shown = rows if everything else rows[:SHOWN]
     more = f"\n  ... and {len(rows) - len(shown)} more (--all)" if len(rows) > len(shown) else ""
     return columns(shown) + more

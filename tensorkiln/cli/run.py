@@ -21,6 +21,7 @@ from tensorkiln.cli.library import (
     random_inputs,
 )
 from tensorkiln.cli.options import model_file, read_dims
+from tensorkiln.cli.screen import Screen
 from tensorkiln.cli.tables import columns, dims_text, time_text
 
 
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     outputs = call(*(given[tensor.name] for tensor in function.inputs))
     seconds = time.perf_counter() - started
     names = output_names(function, len(outputs))
-    print(_summary(dict(zip(names, outputs, strict=True))))
+    Screen(args.color).report(_summary(dict(zip(names, outputs, strict=True))))
     print(f"first call {time_text(seconds)}")
     if args.output_dir is not None:
         _write(args.output_dir, names, outputs)

@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Iterable
 
 from tensorkiln.base.errors import UnsupportedError
+from tensorkiln.cli.screen import Screen
 from tensorkiln.cli.tables import columns, size_text
 from tensorkiln.target import Target, require_codegen
 from tensorkiln.target.isa import ISAS
@@ -40,7 +41,10 @@ def run(args: argparse.Namespace) -> int:
     else:
         target = Target({"tag": args.tag}) if args.tag else Target(text)
         data, lines = _facts(target), lambda: _facts_text(target)
-    print(json.dumps(data, indent=1) if args.json else lines())
+    if args.json:
+        print(json.dumps(data, indent=1))
+    else:
+        Screen(args.color).report(lines())
     return 0
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tensorkiln.artifact import Group
+from tensorkiln.artifact.metadata import KernelInfo, TensorInfo
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.codegen.host_function import DTYPES
 from tensorkiln.codegen.host_header import quote
 from tensorkiln.codegen.run_c import wrap
-from tensorkiln.codegen.size_text import c_expression
+from tensorkiln.codegen.size_text import c_expression, expression_text
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import DType
-from tensorkiln.ir.expr import Expr, Var
+from tensorkiln.ir.expr import Expr, Var, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Function, TensorType, size_symbols
 from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.text.printer import printed_names
 from tensorkiln.ir.visit import free_vars
 
 _Tensor = tuple[DType, Sequence[Expr]]
@@ -34,6 +36,36 @@ def imports_c(mod: IRModule, imported: Sequence[tuple[str, Group]]) -> str:
         *(_shim(name, group, *_parameters(mod, name)) for name, group in imported),
     ]
     return "\n".join(parts)
+
+
+def import_info(mod: IRModule, name: str, group: Group) -> KernelInfo:
+    """What metadata says of a kernel that the module of a group provides."""
+    f = mod[name]
+    params, _ = _parameters(mod, name)
+    spelled = printed_names(f)
+    if isinstance(f, Function):
+        labels = [spelled[p] for p in f.params] + [spelled.get(f.result, "result")]
+        outputs = 1
+    else:
+        assert isinstance(f, PrimFunc)
+        labels, outputs = [spelled[p] for p in f.params], f.outputs
+    rows = []
+    for label, p in zip(labels, params, strict=True):
+        if isinstance(p, Var):
+            rows.append(TensorInfo(label, p.dtype.name, None))
+            continue
+        dtype, shape = p
+        names = {v: spelled[v] for e in shape for v in free_vars(e)}
+        sizes = [int_value(e) for e in shape]
+        dims = tuple(
+            expression_text(e, names) if n is None else n for e, n in zip(shape, sizes, strict=True)
+        )
+        rows.append(TensorInfo(label, dtype.name, dims))
+    first = len(rows) - outputs
+    return KernelInfo(
+        name, loader=group.loader, target_key=group.target_key,
+        inputs=tuple(rows[:first]), outputs=tuple(rows[first:]),
+    )  # fmt: skip
 
 
 def _parameters(mod: IRModule, name: str) -> tuple[list[_Tensor | Var], list[Var]]:

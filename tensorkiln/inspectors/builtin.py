@@ -32,7 +32,7 @@ def builtin_inspectors() -> list[Inspector]:
         ]
     for suffix in CODE:
         # Of a whole library one asks first what is in it.
-        first = make("disassemble", objects.show_instructions, suffix=suffix, language="gas",
+        first = make("disassemble", objects.show_instructions, suffix=suffix, language="code",
                      writes=".dis")  # fmt: skip
         second = make("symbols", objects.show_symbols, suffix=suffix)
         rows += [second, first] if suffix == ".so" else [first, second]
@@ -40,11 +40,11 @@ def builtin_inspectors() -> list[Inspector]:
             rows.append(make("sections", objects.show_sections, suffix=suffix))
     return [
         *rows,
-        make("hexdump", text.show_bytes, suffix=ANY),
+        make("hexdump", text.show_bytes, suffix=ANY, language="hexdump"),
         make("repr", text.show_repr, suffix=ANY, in_memory=True),
         make("weights", weights.show_weights, codegen_id="host", writes=".txt"),
         make("histograms", weights.show_histograms, codegen_id="host", language="xml",
              writes=".svg"),
         make("list-functions", signatures.list_functions, codegen_id="llvm", writes=".txt"),
-        make("print-signatures", signatures.print_signatures, loader="native", writes=".txt"),
+        make("print-signatures", signatures.print_signatures, loader=ANY, writes=".txt"),
     ]  # fmt: skip

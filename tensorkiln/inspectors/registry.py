@@ -10,6 +10,9 @@ them. Its full name says all of that:
     codegen.inspect_llvm_list-functions      all artifacts that `llvm` made, together
     loader.inspect_native_print-signatures   all artifacts that loader `native` gets, together
 
+One of any loader (`loader="*"`) is there once for each, under its name; it gets all artifacts, and
+the name as `loader`.
+
 The most specific one comes first: suffix with code generator, then suffix, then any; of two
 suffixes the longer; of equals the one that was registered first.
 """
@@ -18,7 +21,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from tensorkiln.artifact import Artifact, InMemoryArtifact
 from tensorkiln.base.errors import UserError, nearest
@@ -28,6 +32,7 @@ Shown = str | Iterable[str]
 ShowOne = Callable[[Artifact], Shown]
 ShowAll = Callable[[Sequence[Artifact]], Shown]
 ANY = "*"
+_FOR_PEOPLE = ("text", "header")  # loaders that load nothing
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*\Z")
 _SUFFIX = re.compile(r"\.[a-z0-9][a-z0-9.+-]*\Z")
 _KEY = re.compile(r"\w[\w.+-]*\Z")
@@ -58,7 +63,8 @@ class Inspector:
     def short_name(self) -> str:
         """`inspect_<codegen or loader>_<suffix>_<name>`, of the parts that it is keyed by."""
         suffix = "any" if self.suffix == ANY else self.suffix.removeprefix(".")
-        parts = ("inspect", self.loader or self.codegen_id, suffix, self.name)
+        owner = "any" if self.loader == ANY else self.loader or self.codegen_id
+        parts = ("inspect", owner, suffix, self.name)
         return "_".join(part for part in parts if part)
 
     @property
@@ -76,7 +82,7 @@ class Inspector:
         return (
             isinstance(artifact, InMemoryArtifact) == self.in_memory
             and self.codegen_id in ("", artifact.codegen_id)
-            and self.loader in ("", artifact.loader)
+            and self.loader in ("", ANY, artifact.loader)
             and (self.suffix in ("", ANY) or artifact.file_name.lower().endswith(self.suffix))
         )
 
@@ -121,8 +127,9 @@ class Inspectors:
     ) -> tuple[tuple[Inspector, tuple[Artifact, ...]], ...]:
         """The inspectors of several artifacts, each with those that it is for."""
         artifacts = tuple(artifacts)
-        rows = [row for row in self._rows if row.of_group]
-        pairs = [(row, tuple(a for a in artifacts if row.takes(a))) for row in rows]
+        loaders = dict.fromkeys(a.loader for a in artifacts if a.loader not in _FOR_PEOPLE)
+        rows = [one for row in self._rows if row.of_group for one in _for_each(row, loaders)]
+        pairs = [(one, tuple(a for a in artifacts if row.takes(a))) for row, one in rows]
         return tuple((row, found) for row, found in pairs if found)
 
     def choose(self, artifact: Artifact | InMemoryArtifact, name: str = "") -> Inspector:
@@ -137,6 +144,15 @@ class Inspectors:
     def text(self, artifact: Artifact | InMemoryArtifact, name: str = "") -> str:
         """What an inspector says of an artifact. Raises what `choose` and the inspector do."""
         return text_of(self.choose(artifact, name).show(artifact))
+
+
+def _for_each(row: Inspector, loaders: Iterable[str]) -> Iterator[tuple[Inspector, Inspector]]:
+    """The row, with itself; one of any loader with what it is for each."""
+    if row.loader != ANY:
+        yield row, row
+        return
+    for loader in loaders:
+        yield row, replace(row, loader=loader, show=partial(row.show, loader=loader))
 
 
 def text_of(shown: Shown) -> str:
@@ -186,7 +202,7 @@ def _check(row: Inspector) -> None:
     if not (row.suffix or row.codegen_id or row.loader):
         raise bad("it is keyed by nothing", f"suffix, codegen_id or loader; suffix={ANY!r} for all")
     for what, key in (("codegen_id", row.codegen_id), ("loader", row.loader)):
-        if key and not _KEY.match(key):
+        if key and key != (ANY if what == "loader" else "") and not _KEY.match(key):
             raise bad(f"{what} {key!r} is not a plain name", "letters, digits, '_', '-', '.', '+'")
     for what, key in (("suffix", row.suffix), ("writes", row.writes)):
         if key and key != ANY and not _SUFFIX.match(key):

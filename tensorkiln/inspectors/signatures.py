@@ -7,7 +7,13 @@ import re
 from collections.abc import Iterator, Sequence
 
 from tensorkiln.artifact import Artifact
-from tensorkiln.artifact.metadata import FunctionInfo, Metadata, TensorInfo
+from tensorkiln.artifact.metadata import (
+    FunctionInfo,
+    KernelInfo,
+    Metadata,
+    TensorInfo,
+    functions_from,
+)
 from tensorkiln.base.errors import UserError
 from tensorkiln.inspectors.llvm import show_functions
 from tensorkiln.inspectors.objects import LinkedCode, functions_in
@@ -32,20 +38,49 @@ def list_functions(artifacts: Sequence[Artifact]) -> Iterator[str]:
     yield from table_lines(("bytes", "function", "artifact"), texts, "r")
 
 
-def print_signatures(artifacts: Sequence[Artifact]) -> Iterator[str]:
-    """Each function with its inputs and outputs, as the metadata of the entry file says; kernels,
-    which have C names and addresses for parameters, follow."""
-    found = False
-    for artifact in artifacts:
-        metadata = metadata_in(artifact)
-        if metadata is not None:
-            found = True
-            yield from (f"{signature(f)}\n" for f in metadata.functions)
-            yield from (f"kernel {k.symbol}  ({k.kernel_class or '-'})\n" for k in metadata.kernels)
-    if not found:
-        for artifact in artifacts:
-            if artifact.file_name.endswith((".o", ".code")):
-                yield from (f"kernel {f.name}\n" for f in functions_in(artifact))
+def print_signatures(artifacts: Sequence[Artifact], loader: str) -> Iterator[str]:
+    """Each function that `loader` loads, with its inputs and outputs.
+
+    Of `native` those that can be called, as metadata or the entry file says, then the kernels,
+    which have C names and addresses for parameters. Of another loader what metadata says of the
+    kernels it provides, and what its own `.json` files list under `functions`. Raises UserError
+    (code `no-signatures`), naming the loaders whose functions are known.
+    """
+    lines = _signatures(artifacts, loader)
+    if not lines:
+        others = dict.fromkeys(a.loader for a in artifacts)
+        known = [x for x in others if x != loader and _signatures(artifacts, x)]
+        raise UserError(
+            f"nothing here says what functions loader {loader!r} has",
+            code="no-signatures",
+            hint=f"known: those of {', '.join(known) or 'no loader'}; a .json artifact of loader "
+            f"{loader!r} with `functions`, as metadata lists them, would say it",
+        )
+    yield from lines
+
+
+def _signatures(artifacts: Sequence[Artifact], loader: str) -> list[str]:
+    own = [a for a in artifacts if a.loader == loader]
+    said = list(filter(None, map(metadata_in, artifacts)))
+    lines = [_kernel_line(k) for m in said for k in m.kernels if (k.loader or "native") == loader]
+    if loader == "native":
+        lines = [*(signature(f) for m in said for f in m.functions), *lines]
+        if not said:
+            objects = [a for a in own if a.file_name.endswith((".o", ".code"))]
+            lines = [f"kernel {f.name}" for a in objects for f in functions_in(a)]
+        return [f"{line}\n" for line in lines]
+    for a in own:
+        if a.file_name.endswith(".json"):
+            lines += [signature(f) for f in functions_from(a.view, a.name) or ()]
+    return [f"{line}\n" for line in dict.fromkeys(lines)]
+
+
+def _kernel_line(k: KernelInfo) -> str:
+    if not k.loader:
+        return f"kernel {k.symbol}  ({k.kernel_class or '-'})"
+    f = FunctionInfo(k.symbol, "kernel", k.inputs, k.outputs)
+    where = f" on {k.target_key}" if k.target_key else ""
+    return f"{signature(f)}{where}  ({k.kernel_class or '-'})"
 
 
 def metadata_in(artifact: Artifact) -> Metadata | None:

@@ -11,17 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from tensorkiln.artifact import Artifact
+from tensorkiln.artifact import Artifact, Content
+from tensorkiln.artifact.artifact import content_part
 from tensorkiln.artifact.metadata import ConstantInfo, constants_from
-from tensorkiln.base.errors import UserError
+from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.inspectors.table import table_lines
 from tensorkiln.ir.dtype import DTYPES
 from tensorkiln.ir.expr import as_expr, int_value
 from tensorkiln.ir.layout import Layout
 
 BINS = 24
-_ELEMENTS = 1 << 20  # looked at at a time
+_ELEMENTS = 1 << 20  # read at a time
 _BLOCKS = " ▁▂▃▄▅▆▇█"
+_BAR = 40  # letters of the longest
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -56,8 +58,9 @@ class Weights:
         table = by_name["weights.json"]
         self.rows = constants_from(table.view, table.name)
 
-    def physical(self, row: ConstantInfo) -> tuple[Array, Layout]:
-        """The constant as it lies in memory. UserError (code `bad-metadata`) where it cannot."""
+    def packed(self, row: ConstantInfo) -> Packed:
+        """The constant as it lies in the weights. UserError (code `bad-metadata`) where it
+        cannot."""
         try:
             layout = Layout.parse(row.layout) if row.layout else Layout.plain(len(row.shape))
             dims = layout.physical_shape([as_expr(n) for n in row.shape])
@@ -65,18 +68,25 @@ class Weights:
             dtype = _dtype(row.dtype)
         except (ValueError, IndexError, ZeroDivisionError) as error:
             raise self._bad(row, f"not a type that can be read: {error}") from None
-        size = math.prod(shape) * dtype.itemsize
-        if row.offset < 0 or row.offset + size > self._data.size:
-            raise self._bad(row, f"its {size} bytes lie outside the weights")
-        flat = self._data.view[row.offset : row.offset + size]
-        return np.frombuffer(flat, dtype).reshape(shape), layout
+        found = Packed(self._data.content, row.offset, dtype, shape, layout, row.shape)
+        if row.offset < 0 or row.offset + found.size > self._data.size:
+            raise self._bad(row, f"its {found.size} bytes lie outside the weights")
+        return found
 
     def statistics(self, row: ConstantInfo) -> Statistics:
-        """What its values are like; they are looked at piece by piece, twice."""
-        array, layout = self.physical(row)
-        found = statistics(array, layout, row.shape)
+        """What its values are like; they are read piece by piece, twice."""
+        found = statistics(self.packed(row))
         if found.count != math.prod(row.shape):
             raise self._bad(row, f"layout {row.layout!r} does not hold each element once")
+        return found
+
+    def called(self, name: str) -> tuple[ConstantInfo, ...]:
+        """The constants of that name. Raises UserError (code `unknown-weight`) with the nearest."""
+        found = tuple(row for row in self.rows if row.name == name)
+        if not found:
+            names = [row.name for row in self.rows]
+            hint = nearest(name, names) or "--as weights lists them"
+            raise UserError(f"no weight {name!r}", code="unknown-weight", hint=hint)
         return found
 
     def _bad(self, row: ConstantInfo, message: str) -> UserError:
@@ -94,12 +104,62 @@ def _dtype(name: str) -> np.dtype[Any]:
     return np.dtype(name)
 
 
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Elements in `content` from byte `offset` on, `extents` of them, that `layout` makes of a
+    tensor of `shape`."""
+
+    content: Content
+    offset: int
+    dtype: np.dtype[Any]
+    extents: tuple[int, ...]
+    layout: Layout
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of it, padding included."""
+        return math.prod(self.extents) * self.dtype.itemsize
+
+    def pieces(self) -> Iterator[Array]:
+        """The elements of the tensor as float64, in the order of memory."""
+        pads = self.layout.pads([as_expr(n) for n in self.shape])
+        at = self.offset
+        for first, sizes in _boxes(self.extents):
+            count = math.prod(sizes)
+            read = content_part(self.content, at, count * self.dtype.itemsize)
+            at += count * self.dtype.itemsize
+            values = np.frombuffer(read, self.dtype)
+            if pads:
+                inside = _inside(self.layout, self.shape, first, sizes)
+                values = values.reshape(sizes)[inside]
+            yield values.astype(np.float64)
+
+
+def _boxes(extents: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Where pieces of an array begin and how large they are, so that each is one run of memory."""
+    if 0 in extents:
+        return
+    if not extents:
+        yield (), ()
+        return
+    cut = len(extents) - 1
+    while cut and math.prod(extents[cut:]) <= _ELEMENTS:
+        cut -= 1
+    inner = extents[cut + 1 :]
+    rows = max(1, _ELEMENTS // math.prod(inner))
+    for outer in np.ndindex(*extents[:cut]):
+        for row in range(0, extents[cut], rows):
+            count = min(rows, extents[cut] - row)
+            yield (*outer, row, *(0 for _ in inner)), (*(1 for _ in outer), count, *inner)
+
+
 @np.errstate(over="ignore")  # squares of the largest numbers: std is inf, as NumPy's is
-def statistics(array: Array, layout: Layout, shape: Sequence[int]) -> Statistics:
-    """Of the elements of a packed `array` that are in a logical tensor of `shape`."""
+def statistics(packed: Packed) -> Statistics:
+    """Of the elements of a tensor; memory does not grow with it."""
     count = nans = infinities = seen = 0
     low, high, mean, moment = np.inf, -np.inf, 0.0, 0.0
-    for values in _pieces(array, layout, shape):
+    for values in packed.pieces():
         count += values.size
         nans += int(np.isnan(values).sum())
         infinities += int(np.isinf(values).sum())
@@ -118,7 +178,7 @@ def statistics(array: Array, layout: Layout, shape: Sequence[int]) -> Statistics
         nan = float("nan")
         return Statistics(count, nans, infinities, nan, nan, nan, nan, (0,) * BINS)
     total = np.zeros(BINS, np.int64)
-    for values in _pieces(array, layout, shape):
+    for values in packed.pieces():
         total += _counts(values[np.isfinite(values)], low, high)
     std = float(np.sqrt(moment / seen))
     return Statistics(count, nans, infinities, low, high, mean, std, tuple(total.tolist()))
@@ -135,38 +195,21 @@ def _counts(values: Array, low: float, high: float) -> Array:
     return np.bincount(np.clip(at, 0, BINS - 1).astype(np.int64), minlength=BINS)
 
 
-def _pieces(array: Array, layout: Layout, shape: Sequence[int]) -> Iterator[Array]:
-    """The logical elements as float64, in pieces."""
-    if 0 in array.shape:
-        return
-    if array.ndim == 0:
-        yield array.reshape(1).astype(np.float64)
-        return
-    pads = layout.pads([as_expr(n) for n in shape])
-    if not pads:
-        flat = array.reshape(-1)
-        for at in range(0, flat.size, _ELEMENTS):
-            yield flat[at : at + _ELEMENTS].astype(np.float64)
-        return
-    rows = max(1, _ELEMENTS // max(1, array.size // len(array)))
-    for at in range(0, len(array), rows):
-        part = array[at : at + rows]
-        yield part[_inside(layout, shape, part.shape, at)].astype(np.float64)
-
-
-def _inside(layout: Layout, shape: Sequence[int], extents: Sequence[int], first: int) -> Array:
-    """Which elements of a part that starts at `first` on the outermost axis are no padding."""
+def _inside(
+    layout: Layout, shape: Sequence[int], first: Sequence[int], sizes: Sequence[int]
+) -> Array:
+    """Which elements of a piece that begins at `first` are no padding."""
     index: list[Any] = [0] * len(shape)
     for k, axis in enumerate(layout.axes):
-        places = np.arange(extents[k]) + (first if k == 0 else 0)
-        along = [1] * len(extents)
+        along = [1] * len(sizes)
         along[k] = -1
+        places = np.arange(first[k], first[k] + sizes[k])
         index[axis.dim] = index[axis.dim] + (places * axis.divisor).reshape(along)
     halos = [layout.halo(d) for d in range(len(shape))]
     inside = [
         (i - halo >= 0) & (i - halo < n) for i, halo, n in zip(index, halos, shape, strict=True)
     ]
-    whole: Array = np.broadcast_to(reduce(np.logical_and, inside), tuple(extents))
+    whole: Array = np.broadcast_to(reduce(np.logical_and, inside), tuple(sizes))
     return whole
 
 
@@ -174,18 +217,51 @@ def _inside(layout: Layout, shape: Sequence[int], extents: Sequence[int], first:
 
 
 def show_weights(artifacts: Sequence[Artifact]) -> Iterator[str]:
-    """A row for each constant: type, shape, statistics, and its histogram."""
+    """A row for each constant: type, shape, its histogram from min to max, statistics."""
     weights = Weights(artifacts)
     rows = []
     for row in weights.rows:
         s = weights.statistics(row)
-        rows.append(
-            (row.name, row.dtype, " x ".join(map(str, row.shape)) or "scalar",
-             *(f"{v:.4g}" for v in (s.low, s.high, s.mean, s.std)), str(s.nans),
-             str(s.infinities), f"|{bars(s.histogram)}|")
-        )  # fmt: skip
-    head = ("constant", "type", "shape", "min", "max", "mean", "std", "nan", "inf", "min to max")
-    yield from table_lines(head, rows, "lllrrrrrr")
+        numbers = (f"{v:.4g}" for v in (s.low, s.high, s.mean, s.std))
+        picture = f"|{bars(s.histogram)}|"
+        rows.append((row.name, row.dtype, shape_text(row.shape), picture, *numbers,
+                     str(s.nans), str(s.infinities)))  # fmt: skip
+    head = ("constant", "type", "shape", "min to max", "min", "max", "mean", "std", "nan", "inf")
+    yield from table_lines(head, rows, "llllrrrrrr")
+
+
+def show_weight(weights: Weights, row: ConstantInfo) -> Iterator[str]:
+    """One constant: where it is, how it lies there, and its values as a histogram of bars."""
+    packed, s = weights.packed(row), weights.statistics(row)
+    padding = math.prod(packed.extents) - s.count
+    yield f"{row.name}: {row.dtype}, {shape_text(row.shape)}, {s.count} values\n"
+    facts = [
+        ("place", f"{packed.size} bytes from byte {row.offset} of the weights"),
+        ("layout", f"{row.layout or 'row-major'}, in memory {shape_text(packed.extents)}"
+         + (f", {padding} of it padding" if padding else "")),
+        ("min, max", f"{s.low:.6g}, {s.high:.6g}"),
+        ("mean, std", f"{s.mean:.6g}, {s.std:.6g}"),
+        ("not finite", f"{s.nans} nan, {s.infinities} inf"),
+    ]  # fmt: skip
+    yield from (f"  {label:<10}  {text}\n" for label, text in facts)
+    yield "values\n"
+    step = (s.high - s.low) / BINS
+    starts = [f"{s.low + i * step:.4g}" for i in range(BINS)]
+    wide, deep = max(map(len, starts)), max(len(str(n)) for n in s.histogram)
+    top = max(s.histogram, default=0) or 1
+    for start, n in zip(starts, s.histogram, strict=True):
+        yield f"  {start:>{wide}}  {n:>{deep}}  {_bar(n / top)}".rstrip() + "\n"
+
+
+def _bar(part: float) -> str:
+    """A bar of eighths of a letter; what is not nothing is never blank."""
+    eighths: int = math.ceil(part * _BAR * 8)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """`64 x 3 x 7 x 7`; a scalar has no sizes."""
+    return " x ".join(map(str, shape)) or "scalar"
 
 
 def bars(histogram: Sequence[int]) -> str:
@@ -225,13 +301,12 @@ def _picture(row: ConstantInfo, s: Statistics, x: int, y: int) -> str:
         for i, n in enumerate(s.histogram)
         if n
     )
-    shape = " x ".join(map(str, row.shape)) or "scalar"
     odd = f", {s.nans} nan, {s.infinities} inf" if s.nans or s.infinities else ""
     name = row.name if len(row.name) <= 34 else f"...{row.name[-31:]}"
     return (
         f'<g transform="translate({x} {y})"><title>{escape(row.name)}</title>'
         f'<text y="10" font-weight="bold">{escape(name)}</text>'
-        f'<text y="24" fill="#555">{escape(row.dtype)} {shape}{odd}</text>'
+        f'<text y="24" fill="#555">{escape(row.dtype)} {shape_text(row.shape)}{odd}</text>'
         f'<g fill="#c2571a">{bars}</g><path d="M0 {base}H{_WIDE}" stroke="#999"/>'
         f'<text y="{_HIGH - 2}" fill="#555">{s.low:.4g}</text>'
         f'<text x="{_WIDE}" y="{_HIGH - 2}" fill="#555" text-anchor="end">{s.high:.4g}</text>'

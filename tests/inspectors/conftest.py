@@ -1,4 +1,4 @@
-"""One small network in every form that can be inspected."""
+"""One small network in every form that can be inspected, and ResNet-18 as a person meets it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 import tensorkiln as tk
 from examples.make_mlp import make_mlp
+from tensorkiln.cli.demo_model import resnet18 as demo_model
 
 
 @dataclass(frozen=True)
@@ -35,3 +36,38 @@ def forms(tmp_path_factory: pytest.TempPathFactory) -> Forms:
     executable.export_stripped(root / "stripped")
     return Forms(model, executable, root / "mlp.so", root / "folder", root / "mlp.set",
                  root / "stripped")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ResNet:
+    """What `kiln demo` leaves in its folder, for a processor that is the same everywhere."""
+
+    root: Path
+    model: Path
+    library: Path
+    folder: Path
+    container: Path
+    executable: tk.Executable
+
+
+@pytest.fixture(scope="session")
+def resnet(tmp_path_factory: pytest.TempPathFactory) -> ResNet:
+    """Ten seconds where the cache knows nothing of it."""
+    root = tmp_path_factory.mktemp("kiln-demo")
+    found = ResNet(
+        root, root / "resnet18.onnx", root / "resnet18.so", root / "artifacts",
+        root / "resnet18.set",
+        tk.compile(
+            tk.frontend.from_onnx(_written(root / "resnet18.onnx")),
+            {"kind": "llvm", "mtriple": "x86_64-unknown-linux-gnu", "mcpu": "x86-64-v3"},
+        ),
+    )  # fmt: skip
+    found.executable.export_library(found.library)
+    found.executable.artifacts.save(found.folder)
+    found.container.write_bytes(found.executable.artifacts.to_bytes())
+    return found
+
+
+def _written(path: Path) -> Path:
+    path.write_bytes(demo_model().SerializeToString())
+    return path

@@ -22,14 +22,13 @@ import tensorkiln as tk
 from examples.make_mlp import make_mlp
 from tensorkiln.artifact import Artifact, ArtifactSet, InMemoryArtifact
 from tensorkiln.base.errors import UserError
-from tensorkiln.cli.demo_model import resnet18
 from tensorkiln.inspectors import Inspectors, Subject, known_inspectors, open_subject
 from tensorkiln.inspectors.builtin import builtin_inspectors
 from tensorkiln.inspectors.library import inspect_library
 from tensorkiln.inspectors.objects import functions_in
 from tensorkiln.inspectors.registry import make_inspector, text_of
 from tensorkiln.inspectors.weights import Weights
-from tests.inspectors.conftest import Forms
+from tests.inspectors.conftest import Forms, ResNet
 
 CODES = {
     "bad-library", "bad-container", "bad-archive", "bad-metadata", "bad-artifact", "name-clash",
@@ -339,17 +338,12 @@ def test_a_large_file_stays_on_disk(tmp_path: Path) -> None:
     assert grown < 40_000 and count == 1  # KiB
 
 
-@pytest.mark.slow
-def test_the_folder_of_resnet18_is_readable(tmp_path: Path) -> None:
+def test_the_folder_of_resnet18_is_readable(resnet: ResNet) -> None:
     """A person finds kernel source, assembly, weights and plan by name."""
-    model = tmp_path / "resnet18.onnx"
-    onnx.save(resnet18(), model)
-    executable = tk.compile(tk.frontend.from_onnx(model))
-    executable.artifacts.save(tmp_path / "folder")
-    files = {p.relative_to(tmp_path / "folder").as_posix()
-             for p in (tmp_path / "folder").rglob("*") if p.is_file()}  # fmt: skip
-    program = (tmp_path / "folder/ir/module.py").read_text()
-    plan = (tmp_path / "folder/host/entry.c").read_text()
+    folder, executable = resnet.folder, resnet.executable
+    files = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+    program = (folder / "ir/module.py").read_text()
+    plan = (folder / "host/entry.c").read_text()
     nodes = set()
     for kernel in executable.kernels:
         assert {f"llvm/{kernel.symbol}{s}" for s in (".o", ".ll", ".s")} <= files
@@ -361,9 +355,11 @@ def test_the_folder_of_resnet18_is_readable(tmp_path: Path) -> None:
     assert {"manifest.json", "ir/module.py", "host/entry.c", "host/weights.bin",
             "host/weights.json"} <= rest and len(rest) <= 9  # fmt: skip
     # Every convolution of the model, by its name, with the shape and type of its weights.
-    subject = open_subject(tmp_path / "folder")
+    subject = open_subject(folder)
     weights = Weights([a for a in subject.artifacts if a.codegen_id == "host"])
-    model_weights = {i.name for i in onnx.load(model).graph.initializer if "weight" in i.name}
+    model_weights = {
+        i.name for i in onnx.load(resnet.model).graph.initializer if "weight" in i.name
+    }
     named = {row.name.removesuffix(".transpose") for row in weights.rows}
     assert len(named & model_weights) >= 20
     assert all(np.isfinite(weights.statistics(row).std) for row in weights.rows)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import keyword
-import os
 import token
 import tokenize
 from typing import TextIO
+
+from tensorkiln.base.terminal import wants_colour
 
 _RESET = "\x1b[0m"
 _COLOURS = {
@@ -36,4 +37,4 @@ def coloured(text: str) -> str:
 
 def coloured_for(file: TextIO, text: str) -> str:
     """`text`, in colour when `file` is a terminal that wants it."""
-    return coloured(text) if file.isatty() and "NO_COLOR" not in os.environ else text
+    return coloured(text) if wants_colour(file) else text
