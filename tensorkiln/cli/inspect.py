@@ -115,9 +115,11 @@ def _warn(sentence: str) -> None:
 
 
 def _chosen(subject: Subject, name: str) -> ArtifactSet:
-    """The artifacts asked for: one, or all."""
+    """The artifacts asked for: one, by its name or by the end of it, or all."""
     if not name:
         return subject.artifacts
+    ends = [a.name for a in subject.files if a.name.endswith(f"/{name}")]
+    name = ends[0] if len(ends) == 1 else name
     absent = [a for a in subject.absent if name in (a.name, a.name.rpartition("/")[2])]
     if absent:
         raise UserError(
@@ -176,7 +178,13 @@ def _show(
 
 
 def _print(row: Inspector, given: object, screen: Screen) -> None:
-    screen.shown(_pieces(row, given), row.language)
+    try:
+        screen.shown(_pieces(row, given), row.language)
+    except UserError as error:
+        if isinstance(given, Artifact) and error.where == given.name:  # a file's own name, not ours
+            where = given.name.removeprefix("file/")
+            raise UserError(error.message, code=error.code, where=where, hint=error.hint) from None
+        raise
 
 
 def _pieces(row: Inspector, given: object) -> Iterator[str]:

@@ -45,8 +45,9 @@ def files_of(artifacts: ArtifactSet) -> tuple[Artifact, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A thing to inspect. `kind` is `library`, `container`, `folder`, `stripped`, `archive`, `tar`
-    or `file`; `itself` is the whole file as an artifact, None for folders."""
+    """A thing to inspect. `kind` is `library`, `container`, `folder`, `stripped`, `model` (a folder
+    in Model Library Format), `archive`, `tar` or `file`; `itself` is the whole file as an artifact,
+    None for folders."""
 
     path: str
     kind: str
@@ -77,7 +78,11 @@ def open_subject(path: str | Path) -> Subject:
         head = stream.read(512)
     itself = Artifact("file", "file", _file_name(place, head), content)
     if head.startswith(b"KILNSET"):
-        return Subject(str(path), "container", ArtifactSet.from_bytes(content.view), itself)
+        try:
+            return Subject(str(path), "container", ArtifactSet.from_bytes(content.view), itself)
+        except UserError as error:
+            where = str(path)
+            raise UserError(error.message, code=error.code, where=where, hint=error.hint) from None
     if head.startswith(b"\x7fELF"):
         return _elf(place, itself)
     if head.startswith(AR_MAGIC):
@@ -105,12 +110,18 @@ def _file_name(path: Path, head: bytes) -> str:
 def _folder(path: Path) -> Subject:
     if (path / MANIFEST).is_file():
         return Subject(str(path), "folder", ArtifactSet.load(path))
+    if (path / "metadata.json").is_file() and (path / "codegen").is_dir():
+        plain = (
+            Artifact("model", "native", name, FileContent(resolve_inside(path, name)))
+            for name in sorted(_files(path))
+        )
+        return Subject(str(path), "model", ArtifactSet(tuple(plain)))
     if not (path / "kernels").is_dir():
         raise UserError(
             f"{str(path)!r} is a folder of something else",
             code="not-inspectable",
             hint=f"folders that `kiln compile --keep` wrote have {MANIFEST}, those of --stripped "
-            "have kernels/",
+            "have kernels/, those in Model Library Format metadata.json and codegen/",
         )
     return Subject(str(path), "stripped", ArtifactSet(tuple(_stripped(path))))
 

@@ -245,12 +245,19 @@ def show_weight(weights: Weights, row: ConstantInfo) -> Iterator[str]:
     ]  # fmt: skip
     yield from (f"  {label:<10}  {text}\n" for label, text in facts)
     yield "values\n"
-    step = (s.high - s.low) / BINS
-    starts = [f"{s.low + i * step:.4g}" for i in range(BINS)]
+    starts = _starts(s)
     wide, deep = max(map(len, starts)), max(len(str(n)) for n in s.histogram)
     top = max(s.histogram, default=0) or 1
     for start, n in zip(starts, s.histogram, strict=True):
-        yield f"  {start:>{wide}}  {n:>{deep}}  {_bar(n / top)}".rstrip() + "\n"
+        yield f"    {start:>{wide}}  {n:>{deep}}  {_bar(n / top)}".rstrip() + "\n"
+
+
+def _starts(s: Statistics) -> list[str]:
+    """Where each step of the histogram begins, in digits that tell it from its neighbours."""
+    step = s.high / BINS - s.low / BINS
+    digits = 2 - math.floor(math.log10(step)) if step > 0 and math.isfinite(step) else -1
+    how = f".{digits}f" if 0 <= digits <= 8 else ".4g"
+    return [f"{s.low + i * step:{how}}" for i in range(BINS)]
 
 
 def _bar(part: float) -> str:

@@ -11,9 +11,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tensorkiln.artifact import ArtifactSet
+import tensorkiln as tk
+from tensorkiln.artifact import Artifact, ArtifactSet
 from tensorkiln.cli import main
+from tensorkiln.external import External
 from tensorkiln.inspectors.text import show_json
+from tensorkiln.script import from_source
 from tests.inspectors.conftest import Forms
 
 
@@ -36,10 +39,13 @@ def test_the_report_names_what_is_inside(forms: Forms, form: str, capsys: Any) -
     assert f"inside {path} ({form})" in out
     listed = json.loads(inspect(capsys, path, "--json"))
     assert listed["kind"] == form
-    for row in listed["artifacts"]:
-        assert f"  {row['name']} " in out
-        assert row["inspectors"][-1] == "artifact.inspect_any_hexdump"
     table = inspect(capsys, path, "--list")
+    for row in listed["artifacts"]:
+        # Kernels are a line each, whose columns are the files there are of them.
+        stem, _, suffix = row["name"].rpartition(".")
+        assert f"  {row['name']} " in out or (f"\n  {stem} " in out and f" .{suffix} " in out)
+        assert f"\n  {row['name']} " in table
+        assert row["inspectors"][-1] == "artifact.inspect_any_hexdump"
     assert "together" in table and "loader.inspect_native_print-signatures" in table
 
 
@@ -211,3 +217,96 @@ def test_no_code_of_a_library_runs(tmp_path: Path) -> None:
 
     ctypes.CDLL(str(library))  # the test can fail
     assert mark.exists()
+
+
+# -- signatures of other loaders -------------------------------------------------------------------
+
+PROVIDED = """
+@R.function
+def main(x: R.Tensor(("n", 4), "float32")) -> R.Tensor(("n", 4), "float32"):
+    n = T.int64()
+    a: R.Tensor((n, 4), "float32") = R.mul(x, R.const(2.0, "float32"))
+    b: R.Tensor((n, 4), "float32") = R.tanh(a)
+    return b
+"""
+
+
+def test_signatures_of_a_loader_that_provides_kernels(tmp_path: Path, capsys: Any) -> None:
+    """The compile knows them; the library, the folder and the container say them."""
+
+    def emit(function: object, symbol: str) -> list[Artifact]:
+        return [Artifact("doubler", "doubler", f"{symbol}.txt", b"2.0", "npu0")]
+
+    external = External("doubler", lambda call, target: call.op == "mul", emit)
+    executable = tk.compile(from_source(PROVIDED), "llvm", externals=[external])
+    executable.export_library(tmp_path / "net.so")
+    executable.artifacts.save(tmp_path / "folder")
+    (tmp_path / "net.set").write_bytes(executable.artifacts.to_bytes())
+    for form in ("net.so", "folder", "net.set"):
+        shown = inspect(capsys, tmp_path / form, "--as", "inspect_doubler_print-signatures")
+        assert shown == (
+            "kernel doubler_mul(p0: float32[n, 4]) -> a: float32[n, 4] on npu0"
+            "  (external:doubler)\n"
+        )
+        native = inspect(capsys, tmp_path / form, "--as", "inspect_native_print-signatures")
+        assert "graph main(x: float32[n, 4])" in native and "doubler" not in native
+        both = inspect(capsys, tmp_path / form, "--as", "print-signatures")
+        assert shown in both and native in both
+    said = json.loads(inspect(capsys, tmp_path / "net.so", "--json"))["metadata"]["kernels"]
+    (kernel,) = [k for k in said if "loader" in k]
+    assert (kernel["loader"], kernel["target_key"]) == ("doubler", "npu0")
+    inspect(capsys, tmp_path / "net.so", "--extract", tmp_path / "out")
+    assert (tmp_path / "out" / "inspect_doubler_print-signatures.txt").read_text() == shown
+
+
+def test_signatures_that_a_loaders_own_files_carry(tmp_path: Path, capsys: Any) -> None:
+    table = {
+        "functions": [
+            {
+                "name": "add",
+                "inputs": [{"name": "x", "dtype": "float16", "shape": [2, "n"]}],
+                "outputs": [{"name": "y", "dtype": "int8", "shape": []}],
+            }
+        ]
+    }
+    rows = [
+        Artifact("gpu", "cuda", "code.ptx", b""),
+        Artifact("gpu", "cuda", "table.json", json.dumps(table).encode()),
+        Artifact("npu", "npu", "stream.bin", b"1"),
+        Artifact("npu", "npu", "sizes.json", b"[3]"),
+    ]
+    ArtifactSet(tuple(rows)).save(tmp_path / "set")
+    name = "loader.inspect_cuda_print-signatures"
+    wanted = "kernel add(x: float16[2, n]) -> y: int8[]\n"
+    assert inspect(capsys, tmp_path / "set", "--as", name) == wanted
+    err = refused(capsys, tmp_path / "set", "--as", "inspect_npu_print-signatures")
+    assert "what functions loader 'npu' has" in err and "known: those of cuda" in err
+    # Of all, those that are known; the others are named.
+    assert main(["inspect", str(tmp_path / "set"), "--as", "print-signatures"]) == 0
+    captured = capsys.readouterr()
+    assert wanted in captured.out and "npu_print-signatures is left out" in captured.err
+    err = refused(capsys, tmp_path / "set", "--as", "inspect_cudda_print-signatures")
+    assert "did you mean 'inspect_cuda_print-signatures'" in err
+    rows[1] = Artifact("gpu", "cuda", "table.json", b'{"functions": [{"name": 3}]}')
+    ArtifactSet(tuple(rows)).save(tmp_path / "bad")
+    err = refused(capsys, tmp_path / "bad", "--as", name)
+    assert "gpu/table.json.functions[0].name: expected str, got int" in err
+
+
+def test_the_end_of_a_name_is_enough(tmp_path: Path, capsys: Any) -> None:
+    rows = [Artifact("a", "b", "deep/one.txt", b"one"), Artifact("a", "b", "deep/two.txt", b"2"),
+            Artifact("a", "b", "two.txt", b"two")]  # fmt: skip
+    ArtifactSet(tuple(rows)).save(tmp_path / "set")
+    assert inspect(capsys, tmp_path / "set", "--artifact", "one.txt") == "one\n"
+    assert inspect(capsys, tmp_path / "set", "--artifact", "two.txt") == "two\n"
+    assert "did you mean 'a/deep/one.txt'" in refused(
+        capsys, tmp_path / "set", "--artifact", "a/deep/on.txt"
+    )
+
+
+@pytest.mark.parametrize("content", [b"", b"junk" * 99, b"\x7fELF", b"KILNSET\0", b"!<arch>\nx"])
+def test_damaged_files_are_named(content: bytes, tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "net.so"
+    path.write_bytes(content)
+    err = refused(capsys, path, *(["--as", "symbols"] if content[:4] == b"junk" else []))
+    assert err.startswith("kiln: error: ") and "net.so: " in err and "file/net.so" not in err

@@ -169,6 +169,21 @@ def test_a_tar_file(tmp_path: Path) -> None:
     assert found == {name.removeprefix("./"): content for name, content in members.items()}
 
 
+def test_a_folder_in_model_library_format(tmp_path: Path) -> None:
+    """What another compiler leaves: its files, by name."""
+    (tmp_path / "codegen/host/src").mkdir(parents=True)
+    (tmp_path / "codegen/host/src/lib0.c").write_text("int x;\n")
+    (tmp_path / "metadata.json").write_text('{"version": 7}')
+    subject = open_subject(tmp_path)
+    assert subject.kind == "model"
+    assert names(subject) == ["model/codegen/host/src/lib0.c", "model/metadata.json"]
+    assert known_inspectors().text(subject.files[0]) == "int x;\n"
+    (tmp_path / "codegen/evil.c").symlink_to("/etc/passwd")
+    with pytest.raises(UserError, match="leads out|outside|unsafe") as caught:
+        open_subject(tmp_path)
+    assert caught.value.code == "unsafe-path"
+
+
 def test_a_tar_file_of_a_folder(forms: Forms, tmp_path: Path) -> None:
     """Artifacts keep their makers and loaders, and are checked."""
     with tarfile.open(tmp_path / "set.tar", "w") as out:
