@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from tensorkiln.artifact import Artifact
+from tensorkiln.artifact.elf import elf_of
 from tensorkiln.artifact.metadata import (
     FunctionInfo,
     KernelInfo,
@@ -14,12 +15,14 @@ from tensorkiln.artifact.metadata import (
     TensorInfo,
     functions_from,
 )
+from tensorkiln.artifact.sections import METADATA
 from tensorkiln.base.errors import UserError
 from tensorkiln.inspectors.llvm import show_functions
 from tensorkiln.inspectors.objects import LinkedCode, functions_in
 from tensorkiln.inspectors.table import table_lines
 
 _TEXT = re.compile(r"static const char metadata\[\] =\n((?: *\"(?:[^\"\\\n]|\\.)*\"\n?)+);")
+_HOST = ("native", "llvmjit")  # loaders of the library's own code
 _LITERAL = re.compile(r"\"((?:[^\"\\\n]|\\.)*)\"")
 
 
@@ -28,20 +31,26 @@ def list_functions(artifacts: Sequence[Artifact]) -> Iterator[str]:
     how large those of bitcode will be is not known."""
     rows: list[tuple[int, str, str]] = []
     for artifact in artifacts:
-        if isinstance(artifact.content, LinkedCode) or artifact.file_name.endswith(".o"):
-            rows += [(f.size, f.name, artifact.name) for f in functions_in(artifact)]
-        elif artifact.file_name.endswith(".bc"):
-            lines = map(str.split, show_functions(artifact).splitlines())
-            rows += [(-1, line[-1], artifact.name) for line in lines if line[0] == "defined"]
+        rows += [(size, name, artifact.name) for name, size in _code_of(artifact)]
     rows.sort(key=lambda row: (-row[0], row[1]))
     texts = [("-" if size < 0 else str(size), name, where) for size, name, where in rows]
     yield from table_lines(("bytes", "function", "artifact"), texts, "r")
 
 
+def _code_of(artifact: Artifact) -> list[tuple[str, int]]:
+    """The functions of object code or bitcode, with their bytes, -1 for unknown."""
+    if isinstance(artifact.content, LinkedCode) or artifact.file_name.endswith(".o"):
+        return [(f.name, f.size) for f in functions_in(artifact)]
+    if not artifact.file_name.endswith(".bc"):
+        return []
+    lines = map(str.split, show_functions(artifact).splitlines())
+    return [(line[-1], -1) for line in lines if line[0] == "defined"]
+
+
 def print_signatures(artifacts: Sequence[Artifact], loader: str) -> Iterator[str]:
     """Each function that `loader` loads, with its inputs and outputs.
 
-    Of `native` those that can be called, as metadata or the entry file says, then the kernels,
+    Of `native`, or `llvmjit`, those that can be called, as metadata or the entry file says, then the kernels,
     which have C names and addresses for parameters. Of another loader what metadata says of the
     kernels it provides, and what its own `.json` files list under `functions`. Raises UserError
     (code `no-signatures`), naming the loaders whose functions are known.
@@ -62,12 +71,12 @@ def print_signatures(artifacts: Sequence[Artifact], loader: str) -> Iterator[str
 def _signatures(artifacts: Sequence[Artifact], loader: str) -> list[str]:
     own = [a for a in artifacts if a.loader == loader]
     said = list(filter(None, map(metadata_in, artifacts)))
-    lines = [_kernel_line(k) for m in said for k in m.kernels if (k.loader or "native") == loader]
-    if loader == "native":
+    host = loader in _HOST
+    lines = [_kernel_line(k) for m in said for k in m.kernels if k.loader == (loader, "")[host]]
+    if host:
         lines = [*(signature(f) for m in said for f in m.functions), *lines]
         if not said:
-            objects = [a for a in own if a.file_name.endswith((".o", ".code"))]
-            lines = [f"kernel {f.name}" for a in objects for f in functions_in(a)]
+            lines = [f"kernel {name}" for a in own for name, _ in _code_of(a)]
         return [f"{line}\n" for line in lines]
     for a in own:
         if a.file_name.endswith(".json"):
@@ -84,9 +93,14 @@ def _kernel_line(k: KernelInfo) -> str:
 
 
 def metadata_in(artifact: Artifact) -> Metadata | None:
-    """What a metadata file or an entry file says of its functions; None for other files."""
+    """What a metadata file, or an entry file in C or compiled, says of its functions; None for
+    other files."""
     if artifact.file_name == "metadata.json":
         return Metadata.from_bytes(artifact.view, artifact.name)
+    if artifact.file_name.endswith(".o"):
+        elf = elf_of(artifact.view, artifact.name)
+        section = elf.section(METADATA)
+        return None if section is None else Metadata.from_bytes(elf.content(section), elf.where)
     if not artifact.file_name.endswith("entry.c"):
         return None
     text = _TEXT.search(artifact.text())

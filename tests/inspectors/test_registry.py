@@ -63,7 +63,7 @@ def test_names_follow_one_scheme() -> None:
         "artifact.inspect_o_disassemble",
         "artifact.inspect_any_hexdump",
         "codegen.inspect_llvm_list-functions",
-        "loader.inspect_native_print-signatures",
+        "loader.inspect_any_print-signatures",
     } <= names
     own = row("default", suffix=".bin", codegen_id="mycodegenid")
     assert own.full_name == "artifact.inspect_mycodegenid_bin_default"
