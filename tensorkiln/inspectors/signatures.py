@@ -50,10 +50,10 @@ def _code_of(artifact: Artifact) -> list[tuple[str, int]]:
 def print_signatures(artifacts: Sequence[Artifact], loader: str) -> Iterator[str]:
     """Each function that `loader` loads, with its inputs and outputs.
 
-    Of `native`, or `llvmjit`, those that can be called, as metadata or the entry file says, then the kernels,
-    which have C names and addresses for parameters. Of another loader what metadata says of the
-    kernels it provides, and what its own `.json` files list under `functions`. Raises UserError
-    (code `no-signatures`), naming the loaders whose functions are known.
+    Of `native`, or `llvmjit`, those that can be called, as metadata or the entry file says, then
+    the kernels, which have C names and addresses for parameters. Of another loader what metadata
+    says of the kernels it provides, and what its own `.json` files list under `functions`. Raises
+    UserError (code `no-signatures`), naming the loaders whose functions are known.
     """
     lines = _signatures(artifacts, loader)
     if not lines:
