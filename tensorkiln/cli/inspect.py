@@ -36,7 +36,8 @@ examples:
 """
 # What the files that every compile leaves are for, by their ends.
 _MEANINGS = {
-    "host/entry.c": "the plan: one line per kernel call",
+    "host/plan.txt": "the plan: every kernel call, in order",
+    "host/entry.c": "the plan in C, and how to call it",
     "host/imports.c": "calls of kernels that loaders provide",
     "host/link.json": "what the linker is told",
     "host/metadata.json": "functions, kernels, target",
