@@ -1,8 +1,8 @@
 """The pictures of `kiln inspect` in the docs are what the command prints on a terminal, of the
 ResNet-18 that `kiln demo` makes; --bless makes them again.
 
-Numbers may differ from those in a picture: sizes change with every better schedule. Of code and bytes
-only the beginning is compared. Everything else may not differ.
+Numbers may differ from those in a picture: sizes change with every better schedule. Of code and
+bytes only the beginning is compared. Everything else may not differ.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COMMANDS = {
 }
 # What is long, and changes with every better schedule behind the words that are compared.
 SHORTENED = {
-    "inspect-kernel": "define ",
+    "inspect-kernel": ">define",
     "inspect-assembly": " bytes in ",
     "inspect-container": "KILNSET",
 }
