@@ -311,7 +311,8 @@ def _build(exe: Any, folder: Path, flags: list[str]) -> Path:
     (folder / "weights.c").write_text(
         f"static char data[{len(weights.view)} + 65536] "
         f"__attribute__((aligned(64))) = {{{data}}};\n"
-        "extern char *const kiln_weights;\nchar *const kiln_weights = data;\n"
+        "struct place { char *data; long more[5]; };\n"  # weights_place in crt/weights.c
+        "extern const struct place kiln_weights;\nconst struct place kiln_weights = {data, {0}};\n"
     )
     command = ["gcc", "-std=c99", "-g", "-O1", *flags, f"-I{CRT}", "host.c", "entry.c", "weights.c"]
     subprocess.run([*command, *sources, "-lpthread", "-ldl", "-o", "host"], check=True, cwd=folder)

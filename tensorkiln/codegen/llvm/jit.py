@@ -41,7 +41,8 @@ def link_in_memory(
 ) -> Linked:
     """Compile `bitcode` (names and modules), add `objects`, and find the symbols `shown`.
 
-    `constants` are pointers that the code finds under a name. Raises UserError for bitcode that is
+    `constants` are pointers that the code finds under a name, followed by 40 zeros (`weights_place`
+    in crt/weights.c: they are not beside the library). Raises UserError for bitcode that is
     none, UnsupportedError where the system lacks what threads need, InternalError when symbols are
     missing.
     """
@@ -51,7 +52,8 @@ def link_in_memory(
     for item in objects:
         builder.add_object_img(item)
     pointers = "".join(
-        f"@{name} = constant ptr inttoptr (i64 {address} to ptr)\n"
+        f"@{name} = constant {{ ptr, [5 x i64] }} "
+        f"{{ ptr inttoptr (i64 {address} to ptr), [5 x i64] zeroinitializer }}\n"
         for name, address in constants.items()
     )
     builder.add_ir(pointers or "; no constants\n")
