@@ -11,11 +11,13 @@ from tensorkiln.base.errors import UserError
 
 _MOST_JSON = 1 << 28
 _WIDTH = 16
+_JSON_WIDTH = 88  # letters, indentation not counted
 _LINES = 4096  # of a hexdump in one piece
 
 
 def show_json(artifact: Artifact) -> str:
-    """Indented, keys in their order. Raises UserError (code `bad-json`)."""
+    """Indented, keys in their order; what fits into a line is one. Raises UserError (code
+    `bad-json`)."""
     if artifact.size > _MOST_JSON:
         raise UserError(
             f"{artifact.size} bytes of JSON are too many to be laid out",
@@ -25,7 +27,7 @@ def show_json(artifact: Artifact) -> str:
         )
     try:
         parsed = json.loads(bytes(artifact.view).rstrip(b"\0").decode())
-        return json.dumps(parsed, indent=2, ensure_ascii=False) + "\n"
+        return "\n".join(_json_lines(parsed)) + "\n"
     except (ValueError, RecursionError) as error:
         raise UserError(
             f"not valid JSON: {error}",
@@ -33,6 +35,25 @@ def show_json(artifact: Artifact) -> str:
             where=artifact.name,
             hint="--as hexdump shows any bytes",
         ) from None
+
+
+def _json_lines(value: object) -> list[str]:
+    if not isinstance(value, dict | list) or not value:
+        return [json.dumps(value, ensure_ascii=False)]
+    parts: list[list[str]] = []
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+        lines = _json_lines(item)
+        if isinstance(value, dict):
+            lines[0] = f"{json.dumps(key, ensure_ascii=False)}: {lines[0]}"
+        parts.append(lines)
+    first, last = "{}" if isinstance(value, dict) else "[]"
+    if all(len(lines) == 1 for lines in parts):
+        room = _JSON_WIDTH - sum(len(lines[0]) + 2 for lines in parts)
+        if room >= 0:
+            return [first + ", ".join(lines[0] for lines in parts) + last]
+    for lines in parts[:-1]:
+        lines[-1] += ","
+    return [first, *(f"  {line}" for lines in parts for line in lines), last]
 
 
 def show_repr(artifact: InMemoryArtifact) -> str:

@@ -67,7 +67,7 @@ def test_broken_packages_are_named_and_do_no_harm(tmp_path: Path) -> None:
     (tmp_path / "a.fresh").write_text("text")
     done = kiln(tmp_path, str(tmp_path / "a.json"))
     assert done.returncode == 0
-    assert done.stdout == '{\n  "a": [\n    1\n  ]\n}\n'
+    assert done.stdout == '{"a": [1]}\n'
     lines = done.stderr.splitlines()
     assert len(lines) == len(BROKEN)
     for module, (_, says) in BROKEN.items():

@@ -74,6 +74,19 @@ def test_json_means_the_same(value: object, padded: bool) -> None:
     assert json.loads(shown) == value and shown.endswith("\n")
 
 
+def test_json_that_fits_into_a_line_is_one() -> None:
+    rows = [{"name": f"w{i}", "shape": [64, 3, 7, 7], "empty": {}, "odd": "é\n"} for i in range(2)]
+    shown = text.show_json(artifact("x.json", json.dumps(rows)))
+    assert shown.splitlines() == [
+        "[",
+        '  {"name": "w0", "shape": [64, 3, 7, 7], "empty": {}, "odd": "é\\n"},',
+        '  {"name": "w1", "shape": [64, 3, 7, 7], "empty": {}, "odd": "é\\n"}',
+        "]",
+    ]
+    deep = text.show_json(artifact("x.json", json.dumps({"a": {"b": list(range(40))}})))
+    assert deep.splitlines()[:4] == ["{", '  "a": {', '    "b": [', "      0,"]
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60), st.integers(1, 5))
 def test_text_stays_as_it_is(words: str, step: int) -> None:
