@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def write_weights(path: Path, weights: Content, constants: Sequence[ConstantInfo
         raise UserError(
             f"the names of {len(tensors)} weights take more than {_MOST} bytes",
             code="too-large",
-            hint="export them inside the library",
+            hint="embed them in the library",
         )
     with path.open("wb", buffering=0) as stream:
         stream.truncate(start + size)
@@ -109,7 +110,8 @@ def _header(digest: bytes, tensors: dict[str, dict[str, object]]) -> bytes:
 
 def _tensors(size: int, constants: Sequence[ConstantInfo]) -> dict[str, dict[str, object]]:
     """Rows of the header, in the order of the data."""
-    by_place = {c.offset: c for c in reversed(constants)}  # those of the same bytes: the first name
+    # Of those of the same bytes, the first name.
+    by_place = {c.offset: c for c in reversed(constants) if 0 <= c.offset < size}
     places = sorted({0, *by_place}) if size else []
     rows: dict[str, dict[str, object]] = {}
 
@@ -119,19 +121,14 @@ def _tensors(size: int, constants: Sequence[ConstantInfo]) -> dict[str, dict[str
 
     for start, stop in zip(places, [*places[1:], size], strict=True):
         constant, end = by_place.get(start), start
-        if constant is not None and constant.dtype in _TYPES:
-            dtype, width = _TYPES[constant.dtype]
-            count = width
-            for extent in constant.shape:
-                count *= extent
-            if constant.layout:
-                count = (stop - start) // width * width
-            shape = (count // width,) if constant.layout else constant.shape
-            end = start + count
+        if constant is not None:
+            dtype, width = _TYPES.get(constant.dtype, ("U8", 1))
+            room = (stop - start) // width
+            shape = constant.shape
+            if constant.layout or constant.dtype not in _TYPES or math.prod(shape) > room:
+                shape = (room,)
+            end = start + math.prod(shape) * width
             add(constant.name, dtype, shape, start, end)
-        elif constant is not None:
-            end = stop
-            add(constant.name, "U8", (stop - start,), start, stop)
         if end < stop:
             add(f"__bytes__.{end}", "U8", (stop - end,), end, stop)
     return rows

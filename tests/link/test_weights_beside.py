@@ -75,6 +75,7 @@ def test_row_major_tensors_keep_their_shape(tmp_path: Path) -> None:
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
     data = values.tobytes() + bytes(40) + bytes(range(64))
     constants = [
+        ConstantInfo("beyond the end", "float32", (1,), "", 4096),
         ConstantInfo("first", "float32", (2, 3), "", 0),
         ConstantInfo("the same", "float32", (3, 2), "", 0),
         ConstantInfo("packed", "int8", (5, 5), "O I -> I O", 64),
@@ -84,6 +85,11 @@ def test_row_major_tensors_keep_their_shape(tmp_path: Path) -> None:
     assert np.array_equal(found.pop("first"), values)
     assert np.array_equal(found.pop("packed"), np.arange(64, dtype=np.int8))
     assert {name: t.tolist() for name, t in found.items()} == {"__bytes__.24": [0] * 40}
+    # Somebody has edited the table: all bytes are in the file, whatever it says.
+    wide = [ConstantInfo("wide", "float32", (99, 99), "", 0)]
+    write_weights(tmp_path / "w.safetensors", data, wide)
+    found = safetensors.numpy.load_file(tmp_path / "w.safetensors")
+    assert [(n, t.tobytes()) for n, t in found.items()] == [("wide", data)]
 
 
 def test_nothing_of_it_is_copied_or_left(exported: Path) -> None:
