@@ -71,6 +71,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("output", OUTPUTS)
 @pytest.mark.parametrize("number", [1, 5, 9])
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("then", [full_disk, interrupt])
 def test_nothing_is_left_and_the_former_stays(
     executable: tk.Executable, output: str, number: int, then: Callable[[], None],

@@ -46,6 +46,7 @@ def test_items_that_fail_to_come() -> None:
     assert threading.active_count() == before
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("at", [0, 1, 2, 7, 39])
 @pytest.mark.parametrize("seconds", [0.0, 0.002])
 def test_nobody_works_on_after_an_interrupt(at: int, seconds: float) -> None:
