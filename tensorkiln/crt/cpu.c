@@ -94,14 +94,29 @@ static uint32_t read_cpu(uint32_t found[REGISTERS])
     return low;
 }
 
+/* One of them, or with REGISTERS the state. They are read once: in a virtual machine each cpuid is
+ * answered outside of it, and seven for each of thirty features took most of the time to open a
+ * library. Threads that do it at once write the same. */
+static uint32_t register_of_cpu(int which)
+{
+    static uint32_t kept[REGISTERS + 1];
+    static int known;
+    if (!__atomic_load_n(&known, __ATOMIC_ACQUIRE)) {
+        uint32_t found[REGISTERS + 1];
+        found[REGISTERS] = read_cpu(found);
+        for (int i = 0; i <= REGISTERS; i++)
+            __atomic_store_n(&kept[i], found[i], __ATOMIC_RELAXED);
+        __atomic_store_n(&known, 1, __ATOMIC_RELEASE);
+    }
+    return __atomic_load_n(&kept[which], __ATOMIC_RELAXED);
+}
+
 int kiln_has_feature(const char *name)
 {
-    uint32_t found[REGISTERS];
-    const uint32_t saved = read_cpu(found);
     for (size_t i = 0; i < sizeof features / sizeof *features; i++)
         if (strcmp(features[i].name, name) == 0)
-            return (found[features[i].where] >> features[i].bit & 1) != 0 &&
-                   (saved & features[i].state) == features[i].state;
+            return (register_of_cpu(features[i].where) >> features[i].bit & 1) != 0 &&
+                   (register_of_cpu(REGISTERS) & features[i].state) == features[i].state;
     return -1;
 }
 #elif defined(__aarch64__) && defined(__linux__)
