@@ -114,7 +114,7 @@ def link_artifacts(
     With `beside`, weights go into a file of their own beside it (artifact/weights_file.py).
     `in_memory` lets artifacts pass that have no form as bytes: the library knows their groups, and
     whoever loads it brings the modules. Without it they are a UserError (code
-    `in-memory-artifact`), as are damaged or missing parts; tools that fail are InternalErrors.
+    `in-memory-artifact`), as are damaged or missing parts. Raises what `link_shared` raises, too.
     """
     plan = LinkPlan.of(artifacts)
     parts = parts_of(artifacts, plan, addons, in_memory=in_memory)

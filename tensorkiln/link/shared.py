@@ -101,9 +101,9 @@ def link_shared(
     for `net.so`). The output appears whole or not at all. `owners` and `authors` say for messages
     where each object and C source is from.
 
-    Raises UserError (folder not writable, disk full, no tool, a symbol that two files define),
-    InternalError (a symbol that none defines; the link failed: its message holds the command and
-    what the tool wrote).
+    Raises UserError (folder not writable, disk full, no tool, a symbol that two files define or
+    that the caller's lack, the caller's own tool failed), InternalError (our code lacks a symbol,
+    the packaged tools failed: its message holds the command and what the tool wrote).
     """
     target = Path(output)
     given = [item.read_bytes() if isinstance(item, Path) else item for item in objects]
@@ -115,7 +115,7 @@ def link_shared(
         weights = None
     shown = sorted({*RUNTIME_EXPORTS, *exports})
     job = _Link(given, names, c_sources, shown, tuple(libraries), authors or {})
-    with ExitStack() as files:  # both appear at the end, or neither
+    with ExitStack() as files:  # both are renamed at the end, the weights first
         temporary = files.enter_context(atomic_path(target))
         code = _linked(job, triple, fcompile, target, workspace_dir)
         if weights is not None and beside is not None:

@@ -10,13 +10,7 @@
 #include <dirent.h>
 #include <pthread.h>
 
-#define CHECK(condition)                                                                 \
-    do {                                                                                 \
-        if (!(condition)) {                                                              \
-            printf("line %d: %s: %s\n", __LINE__, #condition, error.sentence);           \
-            exit(1);                                                                     \
-        }                                                                                \
-    } while (0)
+#include "check.h"
 
 enum { ROWS = 33, IN = 8, OUT = 4 };
 

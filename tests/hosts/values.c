@@ -3,13 +3,7 @@
 
 #include <pthread.h>
 
-#define CHECK(condition)                                                       \
-    do {                                                                       \
-        if (!(condition)) {                                                    \
-            printf("line %d: %s: %s\n", __LINE__, #condition, error.sentence); \
-            exit(1);                                                           \
-        }                                                                      \
-    } while (0)
+#include "check.h"
 
 static const kiln_host_library *library;
 static int is_failing, destroyed;
