@@ -25,9 +25,9 @@ from tensorkiln.codegen.system_lib_c import check_prefix
 from tensorkiln.executable import Executable
 from tensorkiln.external import Emitted, External, PartitionExternals, checked, emit_externals
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.verify import verify
 from tensorkiln.link.shared import Fcompile
 from tensorkiln.link.stubs import RUNTIME_CALLS
+from tensorkiln.ops.verify import verify
 from tensorkiln.passes import Instrument, Pass, Pipeline, make_runner, resolve
 from tensorkiln.schedule.lower import LowerGroups
 from tensorkiln.target import Target, cpu_target, hooks_of, require_codegen, with_host

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensorkiln.base.errors import UserError, nearest
-from tensorkiln.ir.attrs import Attrs, AttrValue
+from tensorkiln.ir.attrs import AttrValue
 from tensorkiln.ir.relax import Call, TensorType, Type, Value
+from tensorkiln.ops.attribute import REQUIRED, Attribute, completed
 from tensorkiln.ops.broadcast import BROADCAST
 from tensorkiln.ops.dynamic import DYNAMIC
 from tensorkiln.ops.elementwise import ELEMENTWISE
 from tensorkiln.ops.matmul import MATMUL
 from tensorkiln.ops.nn import NN
 from tensorkiln.ops.normalise import NORMALISE
-from tensorkiln.ops.op import PATTERNS, REQUIRED, Element, OpDef, Signature, TensorIn
+from tensorkiln.ops.op import PATTERNS, Element, OpDef, Signature, TensorIn
 from tensorkiln.ops.quantise import QUANTISE
 from tensorkiln.ops.reduction import REDUCTION
 from tensorkiln.ops.shape import SHAPE
@@ -43,27 +44,30 @@ def get(name: str) -> OpDef:
     return OPS[name]
 
 
+def declared(name: str) -> Signature | None:
+    """The operator of that name, with a result of known size or not, if there is one."""
+    return OPS.get(name) or DYNAMIC.get(name)
+
+
 def signature(name: str) -> Signature:
     """Operands and attributes of any operator, with a result of known size or not."""
-    if name in DYNAMIC:
-        return DYNAMIC[name]
-    if name not in OPS:
+    op = declared(name)
+    if op is None:
         raise UserError(
             f"there is no operator {name!r}",
             code="unknown-operator",
             hint=nearest(name, [*OPS, *DYNAMIC]),
         )
-    return OPS[name]
+    return op
 
 
-def completed(call: Call) -> Call:
+def with_defaults(call: Call) -> Call:
     """The call with the defaults of attributes it leaves out; the very call when it has them all,
     or is of no operator that is known."""
-    op = OPS.get(call.op) or DYNAMIC.get(call.op)
-    if op is None or all(k in call.attrs or v is REQUIRED for k, v in op.attrs.items()):
+    op = declared(call.op)
+    if op is None or all(k in call.attrs or row.required for k, row in op.attrs.items()):
         return call
-    known = {k: v for k, v in op.attrs.items() if v is not REQUIRED}
-    return replace(call, attrs=Attrs.of(**{**known, **call.attrs}))
+    return replace(call, attrs=completed(op.attrs, call.attrs))
 
 
 def call(name: str, *args: Value, span: str = "", **attrs: AttrValue) -> Call:
@@ -85,7 +89,7 @@ def infer(call: Call) -> Type:
         return infer_tensor(call)
     try:
         dynamic.check_count(len(call.args))
-        full = dynamic.complete(dict(call.attrs))
+        full = dynamic.complete(call.attrs)
         return dynamic.infer([a.type for a in call.args], full)
     except UserError as error:
         raise located(error, call.span) from None
@@ -96,8 +100,9 @@ def infer_tensor(call: Call) -> TensorType:
     op = get(call.op)
     try:
         op.check_count(len(call.args))
+        full = op.complete(call.attrs)
         types = [operand_type(op, k, arg) for k, arg in enumerate(call.args)]
-        return op.infer(types, completed(call).attrs)
+        return op.infer(types, full)
     except UserError as error:
         raise located(error, call.span) from None
 
@@ -121,6 +126,8 @@ def located(error: UserError, span: str) -> UserError:
 
 
 __all__ = [
-    "DYNAMIC", "OPS", "PATTERNS", "REQUIRED", "Element", "OpDef", "TensorIn", "call",
+    "DYNAMIC", "OPS", "PATTERNS", "REQUIRED", "Attribute", "Element", "OpDef", "TensorIn", "call",
+    "declared",
     "get", "infer", "infer_tensor", "located", "operand_type", "signature",
+    "with_defaults",
 ]  # fmt: skip

@@ -26,13 +26,13 @@ from tensorkiln.ir.expr import (
     select,
 )  # fmt: skip
 from tensorkiln.ir.relax import TensorType
+from tensorkiln.ops.attribute import Attribute, choice
 from tensorkiln.ops.elementwise import cast_array
 from tensorkiln.ops.op import Element, OpDef, Operands, TensorIn
 from tensorkiln.ops.rules import (
     ANY,
     BOOLEAN,
     NUMERIC,
-    bad_attribute,
     broadcast_index,
     broadcast_shapes,
     mismatch,
@@ -64,7 +64,7 @@ def _binary(
     *,
     result: DType | None = None,
     check: Callable[[DType, Attrs], None] | None = None,
-    **attrs: object,
+    **attrs: Attribute,
 ) -> OpDef:
     def infer(types: Operands, a: Attrs) -> TensorType:
         for operand, t in zip("ab", types, strict=True):
@@ -125,8 +125,6 @@ def _mod(x: Expr, y: Expr, a: Attrs) -> Expr:
 
 
 def _check_mod(dtype: DType, a: Attrs) -> None:
-    if a.fmod not in (0, 1):
-        raise bad_attribute("mod", "fmod", "0 or 1", repr(a.fmod))
     if dtype.is_float and not a.fmod:
         raise mismatch(
             "mod", "a", "an integer element type when fmod=0", str(dtype),
@@ -186,7 +184,7 @@ _ALL = (
     _binary("sub", NUMERIC, _same("sub"), _ufunc(np.subtract)),
     _binary("mul", NUMERIC, _same("mul"), _ufunc(np.multiply)),
     _binary("div", NUMERIC, _div, _np_div),
-    _binary("mod", NUMERIC, _mod, _np_mod, check=_check_mod, fmod=0),
+    _binary("mod", NUMERIC, _mod, _np_mod, check=_check_mod, fmod=choice(0, 1, default=0)),
     _binary("pow", NUMERIC, _pow, _np_pow),
     _binary("minimum", NUMERIC, _extreme("min"), _ufunc(np.minimum)),
     _binary("maximum", NUMERIC, _extreme("max"), _ufunc(np.maximum)),

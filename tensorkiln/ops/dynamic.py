@@ -22,6 +22,7 @@ from tensorkiln.ir.relax import (
     Type,
 )
 from tensorkiln.ir.type_text import show
+from tensorkiln.ops import attribute as at
 from tensorkiln.ops.op import Signature
 from tensorkiln.ops.rules import mismatch, normal_axis
 
@@ -48,7 +49,7 @@ def _tensor(op: str, name: str, t: Type, dtype: DType | None = None, ndim: int =
     return t
 
 
-def _check_axis(op: str, x: Tensor, axis: object) -> None:
+def _check_axis(op: str, x: Tensor, axis: int | None) -> None:
     if axis is not None and x.ndim is not None:
         normal_axis(op, axis, x.ndim)
 
@@ -152,7 +153,7 @@ def _np_nms(arrays: Arrays, a: Attrs) -> np.ndarray:
     """Rows of batch, class, box; of each class the best first."""
     boxes, scores = arrays[:2]
     limit, overlap, least = (_number(arrays, k) for k in (2, 3, 4))
-    corners = _corners(boxes, bool(a.center_point_box))
+    corners = _corners(boxes, a.center_point_box)
     rows: list[tuple[int, int, int]] = []
     for batch in range(scores.shape[0]):
         for kind in range(scores.shape[1]):
@@ -195,17 +196,20 @@ def _overlap(corners: np.ndarray, i: int, k: int) -> float:
 _ALL = (
     DynamicOp("nonzero", ("x",), {}, _infer_nonzero, _np_nonzero),
     DynamicOp(
-        "compress", ("x", "condition"), {"axis": None}, _infer_compress,
+        "compress", ("x", "condition"), {"axis": at.axis().or_none()}, _infer_compress,
         lambda arrays, a: np.compress(arrays[1], arrays[0], axis=a.axis),
     ),
-    DynamicOp("unique", ("x",), {"axis": None, "sorted": True}, _infer_unique, _np_unique),
+    DynamicOp(
+        "unique", ("x",), {"axis": at.axis().or_none(), "sorted": at.flag(True)},
+        _infer_unique, _np_unique,
+    ),
     DynamicOp(
         "slice_dynamic", ("x", "starts", "ends", "axes?", "steps?"), {}, _infer_slice, _np_slice
     ),
     DynamicOp(
         "non_max_suppression",
         ("boxes", "scores", "max_output_boxes?", "iou_threshold?", "score_threshold?"),
-        {"center_point_box": False}, _infer_nms, _np_nms,
+        {"center_point_box": at.flag(False)}, _infer_nms, _np_nms,
     ),
 )  # fmt: skip
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tensorkiln.ir.attrs import Attrs
-from tensorkiln.ir.dtype import BOOL, DTYPES, DType
+from tensorkiln.ir.dtype import BOOL, DType
 from tensorkiln.ir.expr import (
     Expr,
     FloatImm,
@@ -27,15 +27,17 @@ from tensorkiln.ir.expr import (
     unary,
 )  # fmt: skip
 from tensorkiln.ir.relax import TensorType
-from tensorkiln.ops.op import REQUIRED, Element, OpDef, Operands, TensorIn
+from tensorkiln.ops.attribute import Attribute, bound, choice, number
+from tensorkiln.ops.attribute import dtype as dtype_attribute
+from tensorkiln.ops.op import Element, OpDef, Operands, TensorIn
 from tensorkiln.ops.rules import (
     ANY,
     BOOLEAN,
     FLOAT,
     NUMERIC,
     SIGNED,
-    bad_attribute,
     require_dtype,
+    require_value,
 )  # fmt: skip
 
 Formula = Callable[[Expr, Attrs], Expr]
@@ -55,7 +57,7 @@ def _unary(
     *,
     result: DType | None = None,
     check: Check | None = None,
-    **attrs: object,
+    **attrs: Attribute,
 ) -> OpDef:
     """An operator of the operand's shape and dtype (or `result`)."""
 
@@ -133,15 +135,8 @@ def _clip(x: Expr, a: Attrs) -> Expr:
 def _check_clip(t: TensorType, a: Attrs) -> None:
     for key in ("min", "max"):
         bound = a[key]
-        if bound is not None and not isinstance(bound, (int, float)):
-            raise bad_attribute("clip", key, "a number or None", repr(bound))
-        if bound is not None and not t.dtype.is_float and int(bound) != bound:
-            raise bad_attribute("clip", key, f"a whole number for {t.dtype}", repr(bound))
-
-
-def _check_gelu(t: TensorType, a: Attrs) -> None:
-    if a.approximate not in ("none", "tanh"):
-        raise bad_attribute("gelu", "approximate", "'none' or 'tanh'", repr(a.approximate))
+        if bound is not None:
+            require_value("clip", key, bound, t.dtype)
 
 
 def _cast_program(ins: Sequence[TensorIn], a: Attrs, out: TensorType) -> Element:
@@ -157,14 +152,7 @@ def _cast_program(ins: Sequence[TensorIn], a: Attrs, out: TensorType) -> Element
 
 
 def _infer_cast(types: Operands, a: Attrs) -> TensorType:
-    return TensorType(types[0].shape, element_type("cast", a.dtype))
-
-
-def element_type(op: str, name: object) -> DType:
-    """The dtype an attribute names; UserError `bad-attribute` when there is none of that name."""
-    if not isinstance(name, str) or name not in DTYPES:
-        raise bad_attribute(op, "dtype", f"one of {', '.join(DTYPES)}", repr(name))
-    return DType(name)
+    return TensorType(types[0].shape, DType(a.dtype))
 
 
 # --- NumPy meaning -----------------------------------------------------------------------------
@@ -253,16 +241,16 @@ _ALL = (
     _unary("round", FLOAT, _plain("round"), _ufunc(np.rint)),  # half to even
     _unary("isnan", FLOAT, _intrin("isnan"), _ufunc(np.isnan), result=BOOL),
     _unary("logical_not", BOOLEAN, _plain("not"), _ufunc(np.logical_not)),
-    _unary("gelu", FLOAT, _gelu, _np_gelu, check=_check_gelu, approximate="none"),
-    _unary("leaky_relu", FLOAT, _leaky_relu, _np_leaky, alpha=0.01),
-    _unary("elu", FLOAT, _elu, _np_elu, alpha=1.0),
+    _unary("gelu", FLOAT, _gelu, _np_gelu, approximate=choice("none", "tanh", default="none")),
+    _unary("leaky_relu", FLOAT, _leaky_relu, _np_leaky, alpha=number(0.01)),
+    _unary("elu", FLOAT, _elu, _np_elu, alpha=number(1.0)),
     _unary(
         "hard_sigmoid",
         FLOAT,
         lambda x, a: _hard_sigmoid(x, a.alpha, a.beta),
         lambda x, a: _np_hard_sigmoid(x, a.alpha, a.beta),
-        alpha=0.2,
-        beta=0.5,
+        alpha=number(0.2),
+        beta=number(0.5),
     ),
     _unary(
         "hard_swish",
@@ -272,11 +260,19 @@ _ALL = (
     ),
     _unary("silu", FLOAT, lambda x, a: x * intrin("sigmoid", x), lambda x, a: x * sigmoid_array(x)),
     _unary("softplus", FLOAT, _softplus, _np_softplus),
-    _unary("clip", NUMERIC, _clip, _np_clip, check=_check_clip, min=None, max=None),
+    _unary(
+        "clip",
+        NUMERIC,
+        _clip,
+        _np_clip,
+        check=_check_clip,
+        min=bound().or_none(),
+        max=bound().or_none(),
+    ),
     OpDef(
         "cast",
         ("x",),
-        {"dtype": REQUIRED},
+        {"dtype": dtype_attribute()},
         "elementwise",
         _infer_cast,
         lambda arrays, a: cast_array(arrays[0], str(a.dtype)),

@@ -10,7 +10,8 @@ from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import INT32
 from tensorkiln.ir.expr import Expr, Reduce, Var, cast
 from tensorkiln.ir.relax import TensorType
-from tensorkiln.ops.op import REQUIRED, Element, OpDef, Operands, TensorIn
+from tensorkiln.ops import attribute as at
+from tensorkiln.ops.op import Element, OpDef, Operands, TensorIn
 from tensorkiln.ops.rules import (
     FLOAT,
     NUMERIC,
@@ -184,7 +185,7 @@ MATMUL: dict[str, OpDef] = {
     "matmul": OpDef(
         "matmul",
         ("a", "b"),
-        {"transpose_a": False, "transpose_b": False, "wide": False},
+        {"transpose_a": at.flag(False), "transpose_b": at.flag(False), "wide": at.flag(False)},
         "contraction",
         _infer_matmul,
         _np_matmul,
@@ -197,7 +198,7 @@ MATMUL: dict[str, OpDef] = {
     "attention": OpDef(
         "attention",
         ("q", "k", "v", "mask?"),
-        {"scale": REQUIRED, "causal": False},
+        {"scale": at.number(), "causal": at.flag(False)},
         "opaque",
         _infer_attention,
         _np_attention,

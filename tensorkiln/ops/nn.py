@@ -22,12 +22,12 @@ from tensorkiln.ir.expr import (
     select,
 )  # fmt: skip
 from tensorkiln.ir.relax import TensorType
-from tensorkiln.ops.op import REQUIRED, Element, OpDef, Operands, TensorIn
+from tensorkiln.ops import attribute as at
+from tensorkiln.ops.op import Element, OpDef, Operands, TensorIn
 from tensorkiln.ops.reduction import extreme_identity
 from tensorkiln.ops.rules import (
     FLOAT,
     NUMERIC,
-    integers,
     mismatch,
     product_array,
     product_dtype,
@@ -66,8 +66,7 @@ def conv_windows(w: TensorType, a: Attrs) -> Pair:
     kernel = [int_value(d) for d in w.shape[2:]]
     if None in kernel:
         raise mismatch("conv2d", "w", "a kernel of known height and width", show_type(w))
-    dilation = integers("conv2d", "dilation", a.dilation, 2, 1)
-    return windows("conv2d", a, kernel, dilation)  # type: ignore[arg-type]
+    return windows(a, kernel, a.dilation)  # type: ignore[arg-type]
 
 
 def _infer_conv2d(types: Operands, a: Attrs) -> TensorType:
@@ -75,7 +74,7 @@ def _infer_conv2d(types: Operands, a: Attrs) -> TensorType:
     require_ndim("conv2d", "x", x, 4, "(NCHW)")
     require_ndim("conv2d", "w", w, 4, "(OIHW)")
     dtype = product_dtype("conv2d", ("x", "w", "bias"), types)
-    outputs, (groups,) = w.shape[0], integers("conv2d", "groups", (a.groups,), 1, 1)
+    outputs, groups = w.shape[0], a.groups
     if not same_extent(x.shape[1], w.shape[1] * groups):
         expected = f"{show(w.shape[1] * groups)} channels ({groups} group(s) of 'w' {show_type(w)})"
         raise mismatch("conv2d", "x", expected, show_type(x))
@@ -130,24 +129,22 @@ def _np_conv2d(arrays: Arrays, a: Attrs) -> np.ndarray:
 # --- pooling -------------------------------------------------------------------------------------
 
 
-def pool_windows(op: str, a: Attrs) -> Pair:
+def pool_windows(a: Attrs) -> Pair:
     """The windows of a pooling operator."""
-    kernel = integers(op, "kernel", a.kernel, 2, 1)
-    dilation = integers(op, "dilation", a.get("dilation", (1, 1)), 2, 1)
-    return windows(op, a, kernel, dilation)
+    return windows(a, a.kernel, a.get("dilation", (1, 1)))
 
 
 def _infer_pool(op: str, kinds: str, types: Operands, a: Attrs) -> TensorType:
     x = types[0]
     require_ndim(op, "x", x, 4, "(NCHW)")
     require_dtype(op, "x", x, kinds)
-    pair = pool_windows(op, a)
+    pair = pool_windows(a)
     check_pool_padding(op, a, pair)
     return TensorType((*x.shape[:2], *output_extents(op, x, pair)), x.dtype)
 
 
 def _program_max_pool2d(ins: Ins, a: Attrs, out: TensorType) -> Element:
-    pair, lowest_value = pool_windows("max_pool2d", a), reduce_identity("max", out.dtype)
+    pair, lowest_value = pool_windows(a), reduce_identity("max", out.dtype)
 
     def element(n: Expr, c: Expr, i: Expr, j: Expr) -> Expr:
         kh, kw = _taps(pair)
@@ -169,8 +166,8 @@ def covered(w: Window, i: Expr, extent: Expr, include_pad: bool) -> Expr:
 
 def _program_avg_pool2d(ins: Ins, a: Attrs, out: TensorType) -> Element:
     """With count_include_pad a window counts its padding, but nothing beyond the padding."""
-    pair, x = pool_windows("avg_pool2d", a), ins[0]
-    include = bool(a.count_include_pad)
+    pair, x = pool_windows(a), ins[0]
+    include = a.count_include_pad
 
     def element(n: Expr, c: Expr, i: Expr, j: Expr) -> Expr:
         kh, kw = _taps(pair)
@@ -201,11 +198,11 @@ def _np_windows(x: np.ndarray, pair: Pair, fill: float) -> np.ndarray:
 
 def _np_max_pool2d(arrays: Arrays, a: Attrs) -> np.ndarray:
     fill = extreme_identity(arrays[0].dtype, "max")
-    return np.asarray(_np_windows(arrays[0], pool_windows("max_pool2d", a), fill).max(axis=(4, 5)))
+    return np.asarray(_np_windows(arrays[0], pool_windows(a), fill).max(axis=(4, 5)))
 
 
 def _np_avg_pool2d(arrays: Arrays, a: Attrs) -> np.ndarray:
-    x, pair = arrays[0], pool_windows("avg_pool2d", a)
+    x, pair = arrays[0], pool_windows(a)
     total = _np_windows(x, pair, 0).sum(axis=(4, 5))
     one = np.ones_like(x)
     if a.count_include_pad:
@@ -218,13 +215,20 @@ def _np_avg_pool2d(arrays: Arrays, a: Attrs) -> np.ndarray:
     return np.asarray(total / counts[:, :, : total.shape[2], : total.shape[3]])
 
 
-_POOL = {"kernel": REQUIRED, "strides": (1, 1), "padding": (0, 0, 0, 0), "ceil_mode": False}
+_STEPS = at.integers(2, 1, (1, 1))
+_PADDING = at.integers(4, 0, (0, 0, 0, 0))
+_POOL = {
+    "kernel": at.integers(2, 1),
+    "strides": _STEPS,
+    "padding": _PADDING,
+    "ceil_mode": at.flag(False),
+}
 
 NN: dict[str, OpDef] = {
     "conv2d": OpDef(
         "conv2d",
         ("x", "w", "bias?"),
-        {"strides": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), "groups": 1},
+        {"strides": _STEPS, "padding": _PADDING, "dilation": _STEPS, "groups": at.integer(1, 1)},
         "contraction",
         _infer_conv2d,
         _np_conv2d,
@@ -233,7 +237,7 @@ NN: dict[str, OpDef] = {
     "max_pool2d": OpDef(
         "max_pool2d",
         ("x",),
-        {**_POOL, "dilation": (1, 1)},
+        {**_POOL, "dilation": _STEPS},
         "reduction",
         lambda types, a: _infer_pool("max_pool2d", NUMERIC, types, a),
         _np_max_pool2d,
@@ -242,7 +246,7 @@ NN: dict[str, OpDef] = {
     "avg_pool2d": OpDef(
         "avg_pool2d",
         ("x",),
-        {**_POOL, "count_include_pad": False},
+        {**_POOL, "count_include_pad": at.flag(False)},
         "reduction",
         lambda types, a: _infer_pool("avg_pool2d", FLOAT, types, a),
         _np_avg_pool2d,

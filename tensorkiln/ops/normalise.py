@@ -22,13 +22,13 @@ from tensorkiln.ir.expr import (
     unary,
 )  # fmt: skip
 from tensorkiln.ir.relax import TensorType
-from tensorkiln.ops.op import REQUIRED, Element, OpDef, Operands, TensorIn
+from tensorkiln.ops import attribute as at
+from tensorkiln.ops.op import Element, OpDef, Operands, TensorIn
 from tensorkiln.ops.reduction import reduce_axes
 from tensorkiln.ops.rules import (
     FLOAT,
     clamp,
     inside,
-    integers,
     mismatch,
     normal_axis,
     product,
@@ -160,7 +160,7 @@ def _softmax(name: str) -> OpDef:
             total = np.exp(shifted).sum(axis=a.axis, keepdims=True)
             return np.asarray(shifted - np.log(total) if log else np.exp(shifted) / total)
 
-    return OpDef(name, ("x",), {"axis": -1}, "opaque", infer, reference, program)
+    return OpDef(name, ("x",), {"axis": at.axis(-1)}, "opaque", infer, reference, program)
 
 
 # --- lrn -----------------------------------------------------------------------------------------
@@ -169,7 +169,6 @@ def _softmax(name: str) -> OpDef:
 def _infer_lrn(types: Operands, a: Attrs) -> TensorType:
     x = types[0]
     require_dtype("lrn", "x", x, FLOAT)
-    integers("lrn", "size", (a.size,), 1, 1)
     if x.ndim < 2:
         expected = "2 or more dimensions (N, C, ...)"
         raise mismatch("lrn", "x", expected, show_type(x), code="rank-mismatch")
@@ -216,7 +215,7 @@ NORMALISE: dict[str, OpDef] = {
     "batch_norm": OpDef(
         "batch_norm",
         ("x", "gamma", "beta", "mean", "var"),
-        {"eps": 1e-5},
+        {"eps": at.number(1e-5)},
         "broadcast",
         _infer_batch_norm,
         _np_batch_norm,
@@ -225,7 +224,7 @@ NORMALISE: dict[str, OpDef] = {
     "layer_norm": OpDef(
         "layer_norm",
         ("x", "gamma", "beta?"),
-        {"axis": -1, "eps": 1e-5},
+        {"axis": at.axis(-1), "eps": at.number(1e-5)},
         "opaque",
         _infer_layer_norm,
         _np_layer_norm,
@@ -236,7 +235,12 @@ NORMALISE: dict[str, OpDef] = {
     "lrn": OpDef(
         "lrn",
         ("x",),
-        {"size": REQUIRED, "alpha": 1e-4, "beta": 0.75, "bias": 1.0},
+        {
+            "size": at.integer(1),
+            "alpha": at.number(1e-4),
+            "beta": at.number(0.75),
+            "bias": at.number(1.0),
+        },
         "reduction",
         _infer_lrn,
         _np_lrn,

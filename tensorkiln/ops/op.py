@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 
-from tensorkiln.base.errors import InternalError, UserError, nearest
+from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import Expr
 from tensorkiln.ir.relax import TensorType
+from tensorkiln.ops.attribute import Attribute, check_all, completed
 
 # How output elements relate to input elements; fusion is decided from this alone.
 #   elementwise  out[i] from in[i] of every input (all of the output's shape)
@@ -22,9 +22,6 @@ from tensorkiln.ir.relax import TensorType
 #   contraction  conv2d, matmul: has schedules of its own
 #   opaque       several passes over the data (softmax, layer norm): has schedules of its own
 PATTERNS = ("elementwise", "broadcast", "injective", "reduction", "contraction", "opaque")
-
-REQUIRED = object()
-"""Marks an attribute without a default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +54,11 @@ def _counts(inputs: tuple[str, ...]) -> tuple[int, bool]:
 @dataclass(frozen=True, slots=True)
 class Signature:
     """Operands and attributes of an operator. `inputs` are operand names; `name?` is optional
-    (trailing), `name*` variadic. `attrs` are the defaults."""
+    (trailing), `name*` variadic. `attrs` say what each attribute may be."""
 
     name: str
     inputs: tuple[str, ...]
-    attrs: Mapping[str, Any]
+    attrs: Mapping[str, Attribute]
 
     def operand_name(self, position: int) -> str:
         """`x`, or `xs[2]` for the third of a variadic operand."""
@@ -78,25 +75,16 @@ class Signature:
                 f"operator {self.name}: expected {number} operand(s) "
                 f"({', '.join(self.inputs)}), received {count}",
                 code="operand-count",
+                hint=f"attributes are given by name: {', '.join(f'{k}=' for k in self.attrs)}"
+                if self.attrs and count > least
+                else "",
             )
 
-    def complete(self, attrs: Mapping[str, Any]) -> Attrs:
-        """Attributes with defaults filled in; unknown or missing ones are a UserError."""
-        for key in attrs:
-            if key not in self.attrs:
-                raise UserError(
-                    f"operator {self.name} has no attribute {key!r}",
-                    code="unknown-attribute",
-                    hint=nearest(key, self.attrs),
-                )
-        full = {**self.attrs, **attrs}
-        missing = [k for k, v in full.items() if v is REQUIRED]
-        if missing:
-            raise UserError(
-                f"operator {self.name} needs attribute(s) {', '.join(missing)}",
-                code="missing-attribute",
-            )
-        return Attrs.of(**full)
+    def complete(self, attrs: Mapping[str, object]) -> Attrs:
+        """Attributes with defaults filled in. Raises UserError: `unknown-attribute`,
+        `missing-attribute`, `bad-attribute`."""
+        check_all(self.name, self.attrs, attrs)
+        return completed(self.attrs, attrs)
 
 
 @dataclass(frozen=True, slots=True)

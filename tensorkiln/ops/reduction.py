@@ -25,8 +25,9 @@ from tensorkiln.ir.expr import (
     select,
 )  # fmt: skip
 from tensorkiln.ir.relax import TensorType
+from tensorkiln.ops import attribute as at
 from tensorkiln.ops.broadcast import truncated_div
-from tensorkiln.ops.op import REQUIRED, Element, OpDef, Operands, TensorIn
+from tensorkiln.ops.op import Element, OpDef, Operands, TensorIn
 from tensorkiln.ops.rules import (
     NUMERIC,
     mismatch,
@@ -68,7 +69,7 @@ def _fold(name: str, op: str, numpy: Callable[..., np.ndarray]) -> OpDef:
     def infer(types: Operands, a: Attrs) -> TensorType:
         require_dtype(name, "x", types[0], NUMERIC)
         axes = normal_axes(name, a.axes, types[0].ndim)
-        return _reduced(types[0], axes, bool(a.keepdims), types[0].dtype)
+        return _reduced(types[0], axes, a.keepdims, types[0].dtype)
 
     def program(ins: Sequence[TensorIn], a: Attrs, out: TensorType) -> Element:
         x = ins[0]
@@ -76,7 +77,7 @@ def _fold(name: str, op: str, numpy: Callable[..., np.ndarray]) -> OpDef:
 
         def element(*index: Expr) -> Expr:
             over = reduce_axes(x.type, axes)
-            value = x(*merged_index(axes, [v for v, _ in over], index, bool(a.keepdims)))
+            value = x(*merged_index(axes, [v for v, _ in over], index, a.keepdims))
             total = Reduce(op, over, value) if over else value
             return total if name != "mean" else _mean(total, product(n for _, n in over))
 
@@ -85,10 +86,10 @@ def _fold(name: str, op: str, numpy: Callable[..., np.ndarray]) -> OpDef:
     def reference(arrays: Sequence[np.ndarray], a: Attrs) -> np.ndarray:
         x = arrays[0]
         with np.errstate(all="ignore"):
-            out = numpy(x, axis=tuple(a.axes), keepdims=bool(a.keepdims))
+            out = numpy(x, axis=tuple(a.axes), keepdims=a.keepdims)
         return np.asarray(out).astype(x.dtype)
 
-    attrs = {"axes": REQUIRED, "keepdims": False}
+    attrs = {"axes": at.axes(), "keepdims": at.flag(False)}
     return OpDef(name, ("x",), attrs, "reduction", infer, reference, program)
 
 
@@ -143,7 +144,7 @@ def _arg(name: str, op: str, numpy: Callable[..., np.ndarray]) -> OpDef:
         axis = normal_axis(name, a.axis, x.ndim)
         if int_value(x.shape[axis]) == 0:
             raise mismatch(name, "x", f"a non-empty dimension {axis}", show_type(x))
-        return _reduced(x, (axis,), bool(a.keepdims), INT64)
+        return _reduced(x, (axis,), a.keepdims, INT64)
 
     def program(ins: Sequence[TensorIn], a: Attrs, out: TensorType) -> Element:
         x = ins[0]
@@ -151,7 +152,7 @@ def _arg(name: str, op: str, numpy: Callable[..., np.ndarray]) -> OpDef:
 
         def element(*index: Expr) -> Expr:
             def at(v: Expr) -> Expr:
-                return x(*merged_index((axis,), [v], index, bool(a.keepdims)))
+                return x(*merged_index((axis,), [v], index, a.keepdims))
 
             inner, outer = reduce_axes(x.type, (axis,)), reduce_axes(x.type, (axis,))
             best = Reduce(op, inner, at(inner[0][0]))
@@ -163,9 +164,9 @@ def _arg(name: str, op: str, numpy: Callable[..., np.ndarray]) -> OpDef:
         return element
 
     def reference(arrays: Sequence[np.ndarray], a: Attrs) -> np.ndarray:
-        return np.asarray(numpy(arrays[0], axis=a.axis, keepdims=bool(a.keepdims)), np.int64)
+        return np.asarray(numpy(arrays[0], axis=a.axis, keepdims=a.keepdims), np.int64)
 
-    attrs = {"axis": REQUIRED, "keepdims": False}
+    attrs = {"axis": at.axis(), "keepdims": at.flag(False)}
     return OpDef(name, ("x",), attrs, "reduction", infer, reference, program)
 
 

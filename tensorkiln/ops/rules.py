@@ -24,6 +24,7 @@ from tensorkiln.ir.expr import (
     minimum,
 )  # fmt: skip
 from tensorkiln.ir.relax import TensorType
+from tensorkiln.ops.attribute import bad_attribute, shown
 
 Shape = tuple[Expr, ...]
 
@@ -84,15 +85,6 @@ def mismatch(
     return UserError(
         f"operator {op}: operand {operand!r}: expected {expected}, received {received}",
         code=code,
-        hint=hint,
-    )
-
-
-def bad_attribute(op: str, attr: str, expected: str, received: object, hint: str = "") -> UserError:
-    """The sentence for an attribute of the wrong kind or value."""
-    return UserError(
-        f"operator {op}: attribute {attr!r}: expected {expected}, received {received}",
-        code="bad-attribute",
         hint=hint,
     )
 
@@ -160,24 +152,20 @@ def same_extent(a: ExprLike, b: ExprLike) -> bool:
     return a == b or prove_equal(a, b)
 
 
-def extents(op: str, attr: str, values: object) -> Shape:
-    """An attribute that is a shape: non-negative integers and expressions."""
-    if not isinstance(values, tuple):
-        raise bad_attribute(op, attr, "a tuple of extents", repr(values))
-    for v in values:
-        number = int_value(v) if not isinstance(v, Expr) or isinstance(v, IntImm) else 0
-        if number is None or number < 0:
-            raise bad_attribute(op, attr, "extents of 0 or more", show_shape(values))
-    return tuple(as_expr(v) for v in values)
+def extents(values: Iterable[ExprLike]) -> Shape:
+    """An attribute that is a shape, as expressions."""
+    return tuple(map(as_expr, values))
 
 
-def integers(op: str, attr: str, values: object, count: int, least: int = 0) -> tuple[int, ...]:
-    """An attribute of `count` plain integers, none below `least`."""
-    good = isinstance(values, tuple) and len(values) == count
-    numbers = [int_value(v) for v in values] if good else []  # type: ignore[attr-defined]
-    if not good or any(n is None or n < least for n in numbers):
-        raise bad_attribute(op, attr, f"{count} integer(s) of {least} or more", repr(values))
-    return tuple(n for n in numbers if n is not None)
+def require_value(op: str, attr: str, value: ExprLike | bool, dtype: DType) -> None:
+    """UserError `bad-attribute` unless elements of `dtype` can be this number."""
+    if isinstance(value, Expr) or dtype.is_float:
+        return
+    low, high = (0, 1) if dtype.is_bool else (0, (1 << dtype.bits) - 1)
+    if not dtype.is_bool and not dtype.is_unsigned:
+        low, high = -(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1
+    if not (low <= value <= high and value == int(value)):
+        raise bad_attribute(op, attr, f"a whole number from {low} to {high} for {dtype}", value)
 
 
 def product(shape: Iterable[Expr]) -> Expr:
@@ -188,21 +176,19 @@ def product(shape: Iterable[Expr]) -> Expr:
     return simplify(total)
 
 
-def normal_axis(op: str, axis: object, ndim: int, attr: str = "axis") -> int:
+def normal_axis(op: str, axis: int, ndim: int, attr: str = "axis") -> int:
     """A possibly negative axis as 0 .. ndim-1."""
-    if not isinstance(axis, int) or not -ndim <= axis < ndim:
+    if not -ndim <= axis < ndim:
         expected = f"an axis from {-ndim} to {ndim - 1}" if ndim else "no axis (rank 0)"
-        raise bad_attribute(op, attr, expected, repr(axis))
+        raise bad_attribute(op, attr, expected, shown(axis))
     return axis % ndim
 
 
-def normal_axes(op: str, axes: object, ndim: int, attr: str = "axes") -> tuple[int, ...]:
+def normal_axes(op: str, axes: Sequence[int], ndim: int, attr: str = "axes") -> tuple[int, ...]:
     """Possibly negative, distinct axes as 0 .. ndim-1, in increasing order."""
-    if not isinstance(axes, tuple):
-        raise bad_attribute(op, attr, "a tuple of axes", repr(axes))
     found = [normal_axis(op, a, ndim, attr) for a in axes]
     if len(set(found)) != len(found):
-        raise bad_attribute(op, attr, "distinct axes", repr(axes))
+        raise bad_attribute(op, attr, "distinct axes", shown(axes))
     return tuple(sorted(found))
 
 

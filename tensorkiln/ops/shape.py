@@ -11,7 +11,7 @@ import numpy as np
 
 from tensorkiln.arith import simplify
 from tensorkiln.ir.attrs import Attrs
-from tensorkiln.ir.dtype import INT64
+from tensorkiln.ir.dtype import INT64, DType
 from tensorkiln.ir.expr import (
     Expr,
     IntImm,
@@ -25,8 +25,8 @@ from tensorkiln.ir.expr import (
 )  # fmt: skip
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import TensorType
-from tensorkiln.ops.elementwise import element_type
-from tensorkiln.ops.op import REQUIRED, Element, Infer, NumpyRef, OpDef, Operands, Program, TensorIn
+from tensorkiln.ops import attribute as at
+from tensorkiln.ops.op import Element, Infer, NumpyRef, OpDef, Operands, Program, TensorIn
 from tensorkiln.ops.rules import (
     INTEGER,
     Shape,
@@ -40,6 +40,7 @@ from tensorkiln.ops.rules import (
     product,
     require_dtype,
     require_same_dtype,
+    require_value,
     same_extent,
     show,
     show_shape,
@@ -53,7 +54,7 @@ Arrays = Sequence[np.ndarray]
 
 
 def _infer_reshape(types: Operands, a: Attrs) -> TensorType:
-    shape = extents("reshape", "shape", a.shape)
+    shape = extents(a.shape)
     have, want = product(types[0].shape), product(shape)
     if not same_extent(have, want):
         expected = f"{show(want)} elements for shape {show_shape(shape)}"
@@ -115,7 +116,7 @@ def _program_reshape(ins: Ins, a: Attrs, out: TensorType) -> Element:
 
 def _infer_transpose(types: Operands, a: Attrs) -> TensorType:
     x = types[0]
-    if not isinstance(a.axes, tuple) or sorted(a.axes) != list(range(x.ndim)):
+    if sorted(a.axes) != list(range(x.ndim)):
         raise bad_attribute("transpose", "axes", f"a permutation of {x.ndim} axes", repr(a.axes))
     return TensorType(tuple(x.shape[d] for d in a.axes), x.dtype)
 
@@ -126,7 +127,7 @@ def _program_transpose(ins: Ins, a: Attrs, out: TensorType) -> Element:
 
 
 def _infer_broadcast_to(types: Operands, a: Attrs) -> TensorType:
-    shape = extents("broadcast_to", "shape", a.shape)
+    shape = extents(a.shape)
     both = broadcast_shapes("broadcast_to", ("shape", "x"), [shape, types[0].shape])
     if len(both) != len(shape) or not all(map(same_extent, both, shape)):
         expected = f"a shape that broadcasts to {show_shape(shape)}"
@@ -139,7 +140,7 @@ def _program_broadcast_to(ins: Ins, a: Attrs, out: TensorType) -> Element:
 
 
 def _infer_tile(types: Operands, a: Attrs) -> TensorType:
-    x, repeats = types[0], extents("tile", "repeats", a.repeats)
+    x, repeats = types[0], extents(a.repeats)
     if len(repeats) != x.ndim:
         raise bad_attribute("tile", "repeats", f"{x.ndim} repeats", show_shape(repeats))
     shape = tuple(simplify(d * r) for d, r in zip(x.shape, repeats, strict=True))
@@ -165,10 +166,10 @@ def _program_tile(ins: Ins, a: Attrs, out: TensorType) -> Element:
 
 
 def _infer_slice(types: Operands, a: Attrs) -> TensorType:
-    x, shape = types[0], extents("slice", "shape", a.shape)
+    x, shape = types[0], extents(a.shape)
     for key in ("begin", "strides", "shape"):
         values = a[key]
-        if not isinstance(values, tuple) or len(values) != x.ndim:
+        if len(values) != x.ndim:
             raise bad_attribute("slice", key, f"{x.ndim} value(s)", repr(values))
     for d, (begin, stride, count) in enumerate(zip(a.begin, a.strides, shape, strict=True)):
         if int_value(stride) == 0:
@@ -280,9 +281,8 @@ def _np_take(arrays: Arrays, a: Attrs) -> np.ndarray:
 
 def _infer_pad(types: Operands, a: Attrs) -> TensorType:
     x = types[0]
-    if a.mode not in ("constant", "edge", "reflect"):
-        raise bad_attribute("pad", "mode", "'constant', 'edge' or 'reflect'", repr(a.mode))
-    before, after = (extents("pad", key, a[key]) for key in ("before", "after"))
+    require_value("pad", "value", a.value, x.dtype)
+    before, after = (extents(a[key]) for key in ("before", "after"))
     for key, widths in (("before", before), ("after", after)):
         if len(widths) != x.ndim:
             raise bad_attribute("pad", key, f"{x.ndim} width(s)", show_shape(widths))
@@ -347,7 +347,9 @@ def _np_pad(arrays: Arrays, a: Attrs) -> np.ndarray:
 
 
 def _infer_full(types: Operands, a: Attrs) -> TensorType:
-    return TensorType(extents("full", "shape", a.shape), element_type("full", a.dtype))
+    dtype = DType(a.dtype)
+    require_value("full", "value", a.value, dtype)
+    return TensorType(extents(a.shape), dtype)
 
 
 def _program_full(ins: Ins, a: Attrs, out: TensorType) -> Element:
@@ -355,7 +357,10 @@ def _program_full(ins: Ins, a: Attrs, out: TensorType) -> Element:
 
 
 def _infer_arange(types: Operands, a: Attrs) -> TensorType:
-    return TensorType(extents("arange", "count", (a.count,)), element_type("arange", a.dtype))
+    dtype = DType(a.dtype)
+    for key in ("start", "step"):
+        require_value("arange", key, a[key], dtype)
+    return TensorType(extents((a.count,)), dtype)
 
 
 def _program_arange(ins: Ins, a: Attrs, out: TensorType) -> Element:
@@ -374,10 +379,7 @@ def _np_arange(arrays: Arrays, a: Attrs) -> np.ndarray:
 
 
 def _infer_relayout(types: Operands, a: Attrs) -> TensorType:
-    try:
-        layout = Layout.parse(a.layout)
-    except ValueError as error:
-        raise bad_attribute("relayout", "layout", "a layout", str(error)) from None
+    layout = Layout.parse(a.layout)
     if sorted({axis.dim for axis in layout.axes}) != list(range(types[0].ndim)):
         expected = f"a layout of {types[0].ndim} dimension(s)"
         raise bad_attribute("relayout", "layout", expected, repr(a.layout))
@@ -394,7 +396,7 @@ def _injective(
     infer: Infer,
     program: Program,
     numpy: NumpyRef,
-    **attrs: object,
+    **attrs: at.Attribute,
 ) -> OpDef:
     return OpDef(name, inputs, attrs, "injective", infer, numpy, program)
 
@@ -402,44 +404,45 @@ def _injective(
 _ALL = (
     _injective(
         "reshape", ("x",), _infer_reshape, _program_reshape,
-        lambda arrays, a: arrays[0].reshape(a.shape), shape=REQUIRED,
+        lambda arrays, a: arrays[0].reshape(a.shape), shape=at.extents(),
     ),
     _injective(
         "transpose", ("x",), _infer_transpose, _program_transpose,
-        lambda arrays, a: np.array(arrays[0].transpose(a.axes), order="C"), axes=REQUIRED,
+        lambda arrays, a: np.array(arrays[0].transpose(a.axes), order="C"), axes=at.axes(),
     ),
     _injective(
         "broadcast_to", ("x",), _infer_broadcast_to, _program_broadcast_to,
-        lambda arrays, a: np.broadcast_to(arrays[0], a.shape).copy(), shape=REQUIRED,
+        lambda arrays, a: np.broadcast_to(arrays[0], a.shape).copy(), shape=at.extents(),
     ),
     _injective(
         "slice", ("x",), _infer_slice, _program_slice, _np_slice,
-        begin=REQUIRED, strides=REQUIRED, shape=REQUIRED,
+        begin=at.places(), strides=at.places(), shape=at.extents(),
     ),
     _injective(
         "concat", ("xs*",), _infer_concat, _program_concat,
-        lambda arrays, a: np.concatenate(list(arrays), axis=a.axis), axis=REQUIRED,
+        lambda arrays, a: np.concatenate(list(arrays), axis=a.axis), axis=at.axis(),
     ),
     _injective(
         "pad", ("x",), _infer_pad, _program_pad, _np_pad,
-        before=REQUIRED, after=REQUIRED, value=0.0, mode="constant",
+        before=at.extents(), after=at.extents(), value=at.element(0.0),
+        mode=at.choice("constant", "edge", "reflect", default="constant"),
     ),
-    _injective("take", ("x", "indices"), _infer_take, _program_take, _np_take, axis=0),
+    _injective("take", ("x", "indices"), _infer_take, _program_take, _np_take, axis=at.axis(0)),
     _injective(
         "tile", ("x",), _infer_tile, _program_tile,
-        lambda arrays, a: np.tile(arrays[0], a.repeats), repeats=REQUIRED,
+        lambda arrays, a: np.tile(arrays[0], a.repeats), repeats=at.extents(),
     ),
     _injective(
         "full", (), _infer_full, _program_full, _np_full,
-        shape=REQUIRED, value=REQUIRED, dtype="float32",
+        shape=at.extents(), value=at.element(), dtype=at.dtype("float32"),
     ),
     _injective(
         "arange", (), _infer_arange, _program_arange, _np_arange,
-        start=REQUIRED, step=REQUIRED, count=REQUIRED, dtype="int64",
+        start=at.scalar(), step=at.scalar(), count=at.extent(), dtype=at.dtype("int64"),
     ),
     _injective(
         "relayout", ("x",), _infer_relayout, lambda ins, a, out: ins[0].element,
-        lambda arrays, a: arrays[0].copy(), layout=REQUIRED,
+        lambda arrays, a: arrays[0].copy(), layout=at.layout(),
     ),
 )  # fmt: skip
 

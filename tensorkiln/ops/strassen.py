@@ -24,10 +24,10 @@ import numpy as np
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import IntImm, int_value
 from tensorkiln.ir.relax import TensorType
-from tensorkiln.ops.op import REQUIRED, OpDef, Operands
+from tensorkiln.ops import attribute as at
+from tensorkiln.ops.op import OpDef, Operands
 from tensorkiln.ops.rules import (
     FLOAT,
-    bad_attribute,
     mismatch,
     require_dtype,
     require_ndim,
@@ -67,8 +67,6 @@ def _infer_linear(types: Operands, a: Attrs) -> TensorType:
     require_ndim(op, "parts", parts, 3, "(7, rows / 2, K / 2)")
     require_ndim(op, "w", w, 2, "(K, N)")
     rows = a.rows
-    if not isinstance(rows, tuple) or not all(isinstance(n, int) and n >= 0 for n in rows):
-        raise bad_attribute(op, "rows", "the sizes of the leading dimensions", repr(rows))
     k, n = map(int_value, w.shape)
     if k is None or n is None or k % 2 or n % 2:
         raise mismatch(op, "w", "even numbers of rows and columns", show_type(w))
@@ -97,7 +95,7 @@ STRASSEN: dict[str, OpDef] = {
     # What a pass makes of linear; they have schedules of their own and no element form.
     "strassen_parts": OpDef("strassen_parts", ("x",), {}, "opaque", _infer_parts, _np_parts),
     "strassen_linear": OpDef(
-        "strassen_linear", ("parts", "w", "bias?"), {"rows": REQUIRED}, "contraction",
+        "strassen_linear", ("parts", "w", "bias?"), {"rows": at.counts()}, "contraction",
         _infer_linear, _np_linear,
     ),
 }  # fmt: skip

@@ -9,7 +9,7 @@ from tensorkiln.arith import simplify
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import Expr, ExprLike, as_expr, int_value, maximum, minimum
 from tensorkiln.ir.relax import TensorType
-from tensorkiln.ops.rules import bad_attribute, integers, mismatch, show_type
+from tensorkiln.ops.rules import bad_attribute, mismatch, show_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,11 @@ class Window:
 
 
 def windows(
-    op: str, a: Attrs, kernel: Sequence[int], dilation: Sequence[int] = (1, 1)
+    a: Attrs, kernel: Sequence[int], dilation: Sequence[int] = (1, 1)
 ) -> tuple[Window, Window]:
     """The two windows that an operator's checked attributes describe."""
-    strides = integers(op, "strides", a.strides, 2, 1)
-    top, left, bottom, right = integers(op, "padding", a.padding, 4)
-    ceil = bool(a.get("ceil_mode", False))
+    strides, (top, left, bottom, right) = a.strides, a.padding
+    ceil = a.get("ceil_mode", False)
     return (
         Window(kernel[0], strides[0], top, bottom, dilation[0], ceil),
         Window(kernel[1], strides[1], left, right, dilation[1], ceil),

@@ -21,11 +21,11 @@ from tensorkiln.base.threads import in_threads
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import TensorType
-from tensorkiln.ops.op import REQUIRED, OpDef, Operands
+from tensorkiln.ops import attribute as at
+from tensorkiln.ops.op import OpDef, Operands
 from tensorkiln.ops.rules import (
     FLOAT,
     bad_attribute,
-    integers,
     mismatch,
     require_dtype,
     require_ndim,
@@ -89,7 +89,7 @@ def tiles_at_once(products: int, input_blocks: int, lanes: int, vectors: int = 2
 
 def winograd_tile(a: Attrs) -> tuple[int, int]:
     """Rows and columns of an output tile."""
-    tile = integers("winograd_conv2d", "tile", a.tile, 2, 1)
+    tile = a.tile
     for m in tile:
         if m not in POINTS:
             known = " or ".join(map(str, POINTS))
@@ -103,7 +103,7 @@ def _infer(types: Operands, a: Attrs) -> TensorType:
     require_ndim(op, "u", u, 4, "(filters, channels, transformed rows and columns)")
     require_dtype(op, "x", x, FLOAT)
     require_same_dtype(op, ("x", "u", "bias"), types)
-    tile, (top, left, bottom, right) = winograd_tile(a), integers(op, "padding", a.padding, 4, 0)
+    tile, (top, left, bottom, right) = winograd_tile(a), a.padding
     if not same_extent(x.shape[1], u.shape[1]):
         raise mismatch(op, "x", f"{show(u.shape[1])} channels", show_type(x))
     if [int_value(d) for d in u.shape[2:]] != [m + TAPS - 1 for m in tile]:
@@ -146,7 +146,7 @@ WINOGRAD: dict[str, OpDef] = {
     "winograd_conv2d": OpDef(
         "winograd_conv2d",
         ("x", "u", "bias?"),
-        {"tile": REQUIRED, "padding": (0, 0, 0, 0)},
+        {"tile": at.integers(2, 1), "padding": at.integers(4, 0, (0, 0, 0, 0))},
         "contraction",
         _infer,
         _numpy,

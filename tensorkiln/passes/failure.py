@@ -84,7 +84,7 @@ def write_reproducer(folder: Path, p: Pass, step: Step) -> Path:
         "import numpy as np",
         "import ml_dtypes  # NumPy knows its types by name from here on",
         *imports,
-        "from tensorkiln.ir.verify import verify",
+        "from tensorkiln.ops.verify import verify",
         "from tensorkiln.script import from_source",
         "",
         "here = Path(__file__).parent",

@@ -13,7 +13,7 @@ from tensorkiln.base.errors import InternalError, UserError, nearest
 from tensorkiln.ir.equal import first_difference
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.text.printer import print_module
-from tensorkiln.ir.verify import verify
+from tensorkiln.ops.verify import verify
 from tensorkiln.passes.diff import module_diff
 from tensorkiln.passes.step import Instrument, Step
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from tensorkiln.base.config import Config
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.verify import verify
+from tensorkiln.ops.verify import verify
 from tensorkiln.passes.failure import pass_broke, pass_failed
 from tensorkiln.passes.instruments import DebugLadder, Dump, PrintAfter
 from tensorkiln.passes.step import Instrument, Pass, Step, pass_name

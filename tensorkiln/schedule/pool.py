@@ -32,7 +32,7 @@ def supports_pool(group: Group) -> bool:
         return False
     if None in (*map(int_value, x.shape[1:]), *map(int_value, out.shape[1:])):
         return False
-    pair = pool_windows(call.op, call.attrs)
+    pair = pool_windows(call.attrs)
     if any(w.dilation != 1 for w in pair) or pair[0].kernel * pair[1].kernel > 64:
         return False
     lane, zero = Var("l"), IntImm(0)

@@ -47,7 +47,7 @@ class Pool:
         x = call.args[0].type
         assert isinstance(x, TensorType)
         self.x, self.image = group.element(call.args[0]), x.shape[2:]
-        self.rows, self.cols = pool_windows(call.op, call.attrs)
+        self.rows, self.cols = pool_windows(call.attrs)
         self.lanes = self.out.memory.block(1)
         self.channels, self.height, self.width = map(_size, self.out.shape[1:])
         self.blocks = -(-self.channels // self.lanes)

@@ -20,7 +20,7 @@ def parse_call(exprs: ExprParser, node: ast.Call) -> CallKernel:
     for k in node.keywords:
         if k.arg != "span":
             raise exprs.fail(k.value, f"unknown option {k.arg!r} of T.call", "it takes span=")
-        span = str(exprs.literal(k.value))
+        span = exprs.string(k.value)
     return CallKernel(name, tuple(_argument(exprs, a) for a in node.args[1:]), span)
 
 

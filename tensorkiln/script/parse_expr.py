@@ -151,6 +151,13 @@ class ExprParser(PlainParser):
             raise self.fail(node, f"a Python {type(unwrap(found)).__name__} as an attribute")
         return known  # type: ignore[return-value]
 
+    def string(self, node: ast.expr) -> str:
+        """A string that is known while parsing."""
+        found = self.literal(node)
+        if not isinstance(found, str):
+            raise self.fail(node, "expected a string")
+        return found
+
     def attrs(self, node: ast.expr) -> Attrs:
         """`{"name": value}`, or a captured dict."""
         if isinstance(node, ast.Dict):

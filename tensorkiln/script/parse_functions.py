@@ -107,14 +107,7 @@ def _shuffle(p: ExprParser, node: ast.Call) -> Expr:
 
 
 def _vector_reduce(p: ExprParser, node: ast.Call) -> Expr:
-    return VectorReduce(_word(p, node.args[0]), p.expr(node.args[1]))
-
-
-def _word(p: ExprParser, node: ast.expr) -> str:
-    value = p.literal(node)
-    if not isinstance(value, str):
-        raise p.fail(node, "expected a string")
-    return value
+    return VectorReduce(p.string(node.args[0]), p.expr(node.args[1]))
 
 
 def _reduce(p: ExprParser, node: ast.Call) -> Expr:
@@ -123,7 +116,7 @@ def _reduce(p: ExprParser, node: ast.Call) -> Expr:
         raise p.fail(axes_node, "expected axes", "as [(k, 16)]")
     with p.scope.inner():
         axes = tuple(_axis(p, a) for a in axes_node.elts)
-        return Reduce(_word(p, op), axes, p.expr(body))
+        return Reduce(p.string(op), axes, p.expr(body))
 
 
 def _axis(p: ExprParser, node: ast.expr) -> tuple[Var, Expr]:
@@ -139,7 +132,7 @@ def _axis(p: ExprParser, node: ast.expr) -> tuple[Var, Expr]:
 
 def _variable(p: ExprParser, node: ast.Call) -> Expr:
     """`T.var("n", "int32")`: a symbolic dimension that is not int64."""
-    name = _word(p, node.args[0])
+    name = p.string(node.args[0])
     found = p.scope.bound.get(name)
     if isinstance(found, Var):
         return found
@@ -158,7 +151,7 @@ def _address_of(p: ExprParser, node: ast.Call) -> Expr:
 
 def _call_extern(p: ExprParser, node: ast.Call) -> Expr:
     """`T.call_extern("float64", "hypot", x, y)`; of type "void" it is a statement."""
-    dtype, name = _result_type(p, node.args[0]), _word(p, node.args[1])
+    dtype, name = _result_type(p, node.args[0]), p.string(node.args[1])
     if not (name.isidentifier() and name.isascii()):
         raise p.fail(node.args[1], f"{name!r} is not the name of a C function")
     return CallExtern(name, tuple(p.expr(a) for a in node.args[2:]), dtype)

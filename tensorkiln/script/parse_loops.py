@@ -81,7 +81,7 @@ def _hints(p: TirParser, call: ast.Call, kind: str) -> Attrs:
         if k.arg == "annotations":
             attrs = Attrs.of(**{**attrs, **p.exprs.attrs(k.value)})
         elif k.arg == "thread":
-            attrs = Attrs.of(**{**attrs, "thread": str(p.exprs.literal(k.value))})
+            attrs = Attrs.of(**{**attrs, "thread": p.exprs.string(k.value)})
     if (kind == "thread") != any(k.arg == "thread" for k in call.keywords):
         hint = 'as T.thread_binding(n, thread="blockIdx.x")'
         raise p.fail(call, "a thread loop, and no other, names its thread", hint)

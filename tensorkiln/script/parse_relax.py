@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
+from tensorkiln import ops
 from tensorkiln.base.errors import nearest
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import INT64
@@ -19,8 +20,9 @@ from tensorkiln.ir.relax import (
     Call,
     Function,
     Lambda,
-    MatchCast,
+    ObjectType,
     RVar,
+    TensorType,
     TupleType,
     Type,
     Value,
@@ -28,6 +30,7 @@ from tensorkiln.ir.relax import (
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.subtype import accepts
 from tensorkiln.ir.type_text import show
+from tensorkiln.ops.rules import same_extent
 from tensorkiln.script.parse_expr import ExprParser
 from tensorkiln.script.parse_flow import FlowParser
 from tensorkiln.script.parse_tir import plain_arguments
@@ -65,7 +68,7 @@ class RelaxParser(FlowParser):
         attrs: dict[str, object] = {}
         for k in options:
             if k.arg == "name":
-                name = str(self.exprs.literal(k.value))
+                name = self.exprs.string(k.value)
             elif k.arg == "attrs":
                 attrs |= self.exprs.attrs(k.value).items_
             elif k.arg == "private":
@@ -165,7 +168,7 @@ class RelaxParser(FlowParser):
         declared = None if annotation is None else self.types.type(annotation)
         value, found = self.bound(node)
         if annotation is not None and declared is not None:
-            self._check_annotation(annotation, declared, value, found)
+            self._check_annotation(annotation, declared, value, found, node)
             found = declared
         elif found is None:
             found = self.inferred(node, value)
@@ -174,13 +177,17 @@ class RelaxParser(FlowParser):
         self.bindings.append(Binding(var, value))
 
     def _check_annotation(
-        self, node: ast.expr, declared: Type, value: Bound, found: Type | None
+        self, node: ast.expr, declared: Type, value: Bound, found: Type | None, call: ast.expr
     ) -> None:
         """Where a value's own type is known, the one written beside its name may be wider."""
-        if isinstance(value, Call | MatchCast) or found is None or declared == found:
+        if isinstance(value, Call) and ops.declared(value.op) is not None:
+            found, declared = _logical(self.derived(call, value)), _logical(declared)
+        if found is None or declared == found or isinstance(found, ObjectType):
             return
-        if not accepts(declared, found):
+        if not accepts(declared, found, same_extent):
             hint = "R.match_cast(x, type) checks a type when it runs"
+            if isinstance(value, Call):
+                hint = f"write the type of what the call gives, {show(found)}, or none"
             message = f"the variable is {show(declared)}, its value {show(found)}"
             raise self.fail(node, message, hint)
 
@@ -199,6 +206,13 @@ class RelaxParser(FlowParser):
         var = RVar(s.name, value.type)
         self.name(s, s.name, var)
         self.bindings.append(Binding(var, value))
+
+
+def _logical(t: Type) -> Type:
+    """Without layouts, which type rules ignore."""
+    if isinstance(t, TensorType):
+        return t.with_layout(None)
+    return TupleType(tuple(map(_logical, t.fields))) if isinstance(t, TupleType) else t
 
 
 def annotation(exprs: ExprParser, arg: ast.arg) -> ast.expr:

@@ -130,7 +130,7 @@ class TirParser:
         strides = None
         for k in options:
             if k.arg == "scope":
-                scope = str(self.exprs.literal(k.value))
+                scope = self.exprs.string(k.value)
                 if scope not in SCOPES:
                     raise self.fail(k.value, f"unknown scope {scope!r}", f"one of {SCOPES}")
             elif k.arg == "align":
@@ -354,7 +354,7 @@ class TirParser:
         """Checked when the program runs; at once where only Python values decide."""
         message = f"assertion failed: {ast.unparse(node.test)}"
         if node.msg is not None:
-            message = str(self.exprs.literal(node.msg))
+            message = self.exprs.string(node.msg)
         test = self.exprs.any(node.test)
         if not is_python(test):
             return [Assert(self.exprs.expr(node.test, BOOL), message)]

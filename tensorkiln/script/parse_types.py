@@ -94,7 +94,7 @@ class TypeParser:
     def layout(self, node: ast.expr) -> Layout:
         """A memory layout's text."""
         try:
-            return Layout.parse(str(self.exprs.literal(node)))
+            return Layout.parse(self.exprs.string(node))
         except ValueError as e:
             raise self.fail(node, str(e)) from None
 

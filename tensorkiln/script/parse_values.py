@@ -41,6 +41,7 @@ from tensorkiln.ir.relax import (
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.subtype import Extents, called_type, function_type, is_condition, takes
 from tensorkiln.ir.type_text import show
+from tensorkiln.ops.attribute import check_all, check_one
 from tensorkiln.script.parse_expr import ExprParser
 from tensorkiln.script.parse_types import TypeParser
 from tensorkiln.script.scope import Number, Scope, plain
@@ -50,6 +51,8 @@ Infer = Callable[[Call], Type]
 Parsed = tuple[Bound, Type | None]
 # Bounds that need a variable of their own before they can be operands.
 COMPUTED = (Call, TupleItem, If, Lambda, MatchCast)
+# Callees with a grammar of their own, whose keywords it lists.
+WITHOUT_ATTRS = frozenset({"call_tir_inplace", "alloc_storage", "while_loop"})
 
 
 @dataclass(slots=True)
@@ -197,8 +200,17 @@ class ValueParser:
             return ObjectType()
         if call.op in IMPURE_OPS:
             return None
+        if ops.declared(call.op) is not None:
+            return self.derived(node, call)
         try:
             return self.module.infer(call)
+        except UserError as error:
+            raise self.fail(node, error.message, error.hint) from None
+
+    def derived(self, node: ast.expr, call: Call) -> Type:
+        """The type of a call of an operator that is declared, whatever the script says of it."""
+        try:
+            return ops.infer(call)
         except UserError as error:
             raise self.fail(node, error.message, error.hint) from None
 
@@ -325,22 +337,56 @@ class ValueParser:
         span = ""
         for k in node.keywords:
             if k.arg == "span":
-                span = str(self.exprs.literal(k.value))
-            elif k.arg in skip and k.arg is not None:
-                continue
-            elif k.arg is not None:
-                self._attribute(attrs, fixed, k.arg, k.value)
-            else:
-                attrs |= self.exprs.attrs(k.value).items_
+                span = self.exprs.string(k.value)
+            elif k.arg is None:
+                for key, value in self.exprs.attrs(k.value).items_:
+                    self._attribute(attrs, fixed, k.value, key, value)
+                    self._check_attribute(k.value, callee, skip, key, value)
+            elif k.arg not in skip:
+                value = self.exprs.attr(k.value)
+                self._attribute(attrs, fixed, k.value, k.arg, value)
+                self._check_attribute(k.value, callee, skip, k.arg, value)
         values = tuple(map(self.value, args))
-        return Call(callee, values, Attrs(tuple(sorted(attrs.items(), key=lambda p: p[0]))), span)
+        call = Call(callee, values, Attrs(tuple(sorted(attrs.items(), key=lambda p: p[0]))), span)
+        self._check_call(node, call)
+        return call
 
     def _attribute(
-        self, attrs: dict[str, AttrValue], fixed: Mapping[str, AttrValue], key: str, node: ast.expr
-    ) -> None:
-        if key in fixed:
-            raise self.fail(node, f"{key!r} is given by position")
-        attrs[key] = self.exprs.attr(node)
+        self, attrs: dict[str, AttrValue], fixed: Mapping[str, AttrValue],
+        node: ast.expr, key: str, value: AttrValue,
+    ) -> None:  # fmt: skip
+        if key in attrs:
+            by = "by position" if key in fixed else "twice"
+            raise self.fail(node, f"{key!r} is given {by}")
+        attrs[key] = value
+
+    def _check_attribute(
+        self, node: ast.expr, callee: str | GlobalRef | RVar, words: tuple[str, ...],
+        key: str, value: AttrValue,
+    ) -> None:  # fmt: skip
+        """Fail at an attribute that the callee does not have, or that cannot be this value."""
+        op = ops.declared(callee) if isinstance(callee, str) else None
+        if op is not None:
+            try:
+                check_one(op.name, op.attrs, key, value)
+            except UserError as error:
+                raise self.fail(node, error.message, error.hint) from None
+        elif not isinstance(callee, str) or callee in WITHOUT_ATTRS:
+            known = [*words, "span"]
+            name = callee if isinstance(callee, str) else callee.name
+            hint = nearest(key, known) or f"options are {', '.join(known)}"
+            raise self.fail(node, f"unknown option {key!r} in a call of {name}", hint)
+
+    def _check_call(self, node: ast.Call, call: Call) -> None:
+        """Fail where attributes that an operator needs are missing, or operands are too many."""
+        op = ops.declared(call.op)
+        if op is None:
+            return
+        try:
+            op.check_count(len(call.args))
+            check_all(op.name, op.attrs, call.attrs)
+        except UserError as error:
+            raise self.fail(node, error.message, error.hint) from None
 
 
 def _kernel_result(f: PrimFunc) -> Type | None:

@@ -43,8 +43,7 @@ class CallParser(ValueParser):
         """`R.op("any name", ...)`."""
         if not node.args:
             raise self.fail(node, "expected the operator's name")
-        name = self.exprs.literal(node.args[0])
-        return self.make(node, str(name), node.args[1:]), None
+        return self.make(node, self.exprs.string(node.args[0]), node.args[1:]), None
 
     def _out(self, node: ast.Call, position: int) -> Type | None:
         """The result's type, by position or by keyword."""
@@ -230,7 +229,7 @@ class CallParser(ValueParser):
         if isinstance(data, str):
             found = self._referred(node, data, TensorType(shape or (), dtype, layout), options)
         else:
-            name = str(self.exprs.literal(options["name"])) if "name" in options else ""
+            name = self.exprs.string(options["name"]) if "name" in options else ""
             array = self._array(node, data, dtype.name)
             kind = TensorType(_extents(array) if shape is None else shape, dtype, layout)
             found = Constant(array.reshape(self._physical(node, kind, array.size)), kind, name)

@@ -7,7 +7,7 @@ from typing import TypeGuard
 
 from tensorkiln import ops
 from tensorkiln.arith import simplify
-from tensorkiln.base.errors import InternalError, UserError
+from tensorkiln.base.errors import UserError
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.relax import (
@@ -43,7 +43,7 @@ def infer_types(mod: IRModule) -> IRModule:
 
     Before:  y: (N * 1, 4) = matmul(x, w)
     After:   y: (N, 4) = matmul(x, w, transpose_a=False, transpose_b=False, wide=False)
-    Needs:   nothing. InternalError `type-mismatch` names function, binding and both types.
+    Needs:   nothing. UserError `type-mismatch`, or that of the type rule, names the binding.
     """
     new = tuple(_Infer(mod, f).run() if _is_open(f) else f for f in mod.functions)
     same = all(a is b for a, b in zip(new, mod.functions, strict=True))
@@ -87,7 +87,8 @@ class _Infer:
         elif not self._agree(wanted, derived):
             declared = b.var.type
             message = f"declared {_show(declared)}, derived {_show(derived)}"
-            raise InternalError(message, code="type-mismatch", where=where)
+            hint = "make the variable what its value is"
+            raise UserError(message, code="type-mismatch", where=where, hint=hint)
         var = b.var
         if wanted != var.type:
             self._by[b.var] = var = RVar(var.name, wanted)
@@ -111,7 +112,7 @@ class _Infer:
             self._dims |= set(symbols(bound.type))
             return MatchCast(substitute_value(bound.value, self._by), _simplified(bound.type))
         if isinstance(bound, Call) and bound.op:
-            full = ops.completed(bound)
+            full = ops.with_defaults(bound)
             self._changed |= full is not bound
             return substitute(full, self._by)
         return substitute(bound, self._by)
@@ -141,7 +142,7 @@ class _Infer:
                 if same_type(then.result.type, orelse.result.type):
                     return then.result.type
                 message = f"{_show(then.result.type)} or {_show(orelse.result.type)}"
-                raise InternalError(f"branches give {message}", code="type-mismatch", where=where)
+                raise UserError(f"branches give {message}", code="type-mismatch", where=where)
             case GlobalRef():
                 return None
         return bound.type
@@ -160,8 +161,7 @@ def _operator_type(call: Call, where: str) -> Type:
     try:
         return ops.infer(call)
     except UserError as error:
-        message = f"{call.op}: {error.message}"
-        raise InternalError(message, code="type-mismatch", where=where) from error
+        raise UserError(error.message, code=error.code, where=where, hint=error.hint) from None
 
 
 def _is_wider(wanted: Type, derived: Type) -> bool:

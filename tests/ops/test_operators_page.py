@@ -1,0 +1,43 @@
+"""docs/operators.md is written from the table of operators: `pytest --bless` renews it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tensorkiln.ops import DYNAMIC, OPS
+from tensorkiln.ops.attribute import Attribute
+from tensorkiln.ops.op import Signature
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "operators.md"
+HEAD = """# Operators
+
+Written from the table of operators by `pytest tests/ops/test_operators_page.py --bless`. In a script
+they are `R.name(operands, attribute=value)`, for a builder `b.emit("name", ...)`. `x?` may be left
+out, `xs*` is any number of operands. Attributes are given by name, always; one that an operator does
+not have, or that cannot be this value, is an error.
+
+"""
+SIZED = """| operator | operands | attributes |
+|---|---|---|
+"""
+DYNAMIC_HEAD = """
+## Results whose size the data decides
+
+"""
+
+
+def row(op: Signature) -> str:
+    attrs = "; ".join(f"`{name}`: {meaning(a)}" for name, a in op.attrs.items())
+    return f"| `{op.name}` | {', '.join(f'`{x}`' for x in op.inputs)} | {attrs} |\n"
+
+
+def meaning(a: Attribute) -> str:
+    expected = "the name of an element type" if a.example == "float32" else a.expected
+    return f"{expected} (needed)" if a.required else f"{expected}, `{a.default!r}`"
+
+
+def test_the_page_is_the_table(golden: Callable[[Path, str], None]) -> None:
+    sized = "".join(map(row, sorted(OPS.values(), key=lambda op: op.name)))
+    dynamic = "".join(map(row, sorted(DYNAMIC.values(), key=lambda op: op.name)))
+    golden(PAGE, HEAD + SIZED + sized + DYNAMIC_HEAD + SIZED + dynamic)
