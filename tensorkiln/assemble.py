@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tensorkiln.artifact import Artifact, ArtifactSet, Group, TextContent
-from tensorkiln.artifact.dependency import merge_dependencies
+from tensorkiln.artifact.dependency import ExternalDependency, merge_dependencies
 from tensorkiln.artifact.metadata import KernelInfo, added_json, artifact_infos, constants_text
 from tensorkiln.base.cache import user_cache
 from tensorkiln.base.debug import SOURCES, say
@@ -62,7 +62,7 @@ def assemble(
         artifacts.append(Artifact("host", "native", "weights.bin", WeightsContent(arena)))
     infos = _kernel_infos(mod, code.imported)
     used = [e for e in externals if any(f.external == e.name for f in mod.externals)]
-    needs = merge_dependencies((f"external {e.name!r}", d) for e in used for d in e.dependencies)
+    needs = merge_dependencies(_dependencies(mod, used))
     metadata = added_json(
         VERSION, target.to_json(), infos, artifact_infos(artifacts), needs, arena.constants
     )
@@ -105,6 +105,18 @@ def assemble(
         artifacts = for_jit(artifacts, cpu.mtriple)
     made = ArtifactSet(tuple(artifacts), code.artifacts.imports)
     return Executable(made, target, functions, name, mod, infos, linker, outer)
+
+
+def _dependencies(
+    mod: IRModule, externals: Iterable[External]
+) -> Iterator[tuple[str, ExternalDependency]]:
+    """What externals need, and what functions say that they do, each with who says it."""
+    for e in externals:
+        for dependency in e.dependencies:
+            yield f"external {e.name!r}", dependency
+    for f in mod.functions:
+        for row in f.attrs.get("kExternalDependency", ()):
+            yield f"function {f.name!r}", ExternalDependency(*row)
 
 
 def _host_functions(

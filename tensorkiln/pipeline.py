@@ -16,7 +16,7 @@ from tensorkiln.artifact import Artifact, ArtifactSet
 from tensorkiln.assemble import assemble
 from tensorkiln.base.cache import user_cache
 from tensorkiln.base.config import Config, read_config
-from tensorkiln.base.errors import InternalError, Issue, UserError
+from tensorkiln.base.errors import InternalError, Issue, UnsupportedError, UserError
 from tensorkiln.base.progress import Progress
 from tensorkiln.codegen.llvm.compile import Kernel, compile_kernels, known_objects
 from tensorkiln.codegen.llvm.texts import KernelFiles
@@ -240,6 +240,7 @@ def compile(
     config, progress = read_config(), progress or Progress()
     runner = make_runner(instruments, config, plan.passes)
     _require_well_formed(mod, runner.verified)
+    _require_targets(mod, plan)
     progress.phase("optimise graph")
     mod = runner.run(mod, "relax", plan.relax)
     progress.phase("lower kernels")
@@ -272,6 +273,25 @@ def _require_well_formed(mod: IRModule, known: dict[int, object]) -> None:
         raise UserError(
             error.message, code=error.code, where=error.where, hint=error.hint
         ) from None
+
+
+def _require_targets(mod: IRModule, plan: Plan) -> None:
+    """A function's attribute `target` is what it is compiled for: one target for the module."""
+    for f in mod.functions:
+        text = f.attrs.get("target")
+        if text is None:
+            continue
+        try:
+            own = with_host(Target(text))
+        except UserError as error:
+            where = f"{f.name}.attrs.target"
+            raise UserError(error.message, code=error.code, where=where, hint=error.hint) from None
+        if own not in (plan.target, plan.cpu):
+            raise UnsupportedError(
+                f"its target is {text}, and the module is compiled for {plan.target}",
+                where=f.name,
+                hint="compile it for its target, in a module of its own",
+            )
 
 
 def check(model: object, target: Target | str | None = None) -> tuple[Issue, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.derived import is_pending
+from tensorkiln.ir.function_attrs import GRAPH_ATTRS, PROGRAM_ATTRS, problem_of
 from tensorkiln.ir.malformed import Malformed, listed, step
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.planned import storage_sizes
@@ -53,6 +54,12 @@ def verify(mod: IRModule, known: dict[int, object] | None = None) -> None:
 
 def verify_function(f: AnyFunction, mod: IRModule, known: dict[int, object]) -> None:
     """Raise Malformed where one function is not well formed; `known` as in `verify`."""
+    is_program = isinstance(f, PrimFunc)
+    for key, value in f.attrs.items_:
+        problem = problem_of(PROGRAM_ATTRS if is_program else GRAPH_ATTRS, f.name, key, value)
+        if problem is not None:
+            with step(f".attrs.{key}"):
+                raise Malformed(*problem)
     if isinstance(f, PrimFunc):
         TirVerifier().function(f)
         check_kernel_calls(f, mod)

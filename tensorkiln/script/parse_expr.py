@@ -25,6 +25,7 @@ from tensorkiln.ir.expr import (
     binary,
     int_value,
 )
+from tensorkiln.ir.function_attrs import Table, problem_of
 from tensorkiln.script.parse_functions import call_word
 from tensorkiln.script.parse_plain import NAMES, PlainParser
 from tensorkiln.script.python_values import (
@@ -171,6 +172,27 @@ class ExprParser(PlainParser):
         if not isinstance(found, dict) or not all(isinstance(k, str) for k in found):
             raise self.fail(node, "expected attributes as a dict", 'as {"unroll_depth": 4}')
         return Attrs.of(**{k: plain(v) for k, v in found.items()})  # type: ignore[arg-type]
+
+    def func_attr(self, nodes: list[ast.stmt], word: str) -> tuple[list[ast.stmt], ast.expr | None]:
+        """What `T.func_attr({...})` at the beginning of a function gives, after the other nodes."""
+        start = 1 if ast.get_docstring(ast.Module(nodes, [])) is not None else 0
+        match nodes[start : start + 1]:
+            case [ast.Expr(value=ast.Call(args=[given], keywords=[]) as call)]:
+                if self.scope.dialect(call.func) == word:
+                    return nodes[:start] + nodes[start + 1 :], given
+        return nodes, None
+
+    def function_attrs(self, node: ast.expr, table: Table, name: str) -> Attrs:
+        """Attributes of the function `name`, which must be those of the table, or have a dot."""
+        attrs, places = self.attrs(node), {}
+        if isinstance(node, ast.Dict):
+            keys = zip(node.keys, node.values, strict=True)
+            places = {k.value: v for k, v in keys if isinstance(k, ast.Constant)}
+        for key, value in attrs.items_:
+            problem = problem_of(table, name, key, value)
+            if problem is not None:
+                raise self.fail(places.get(key, node), *problem)
+        return attrs
 
     # ---- one method per kind of node ---------------------------------------------------------
 

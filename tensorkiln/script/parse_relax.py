@@ -14,6 +14,7 @@ from tensorkiln.base.errors import nearest
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import INT64
 from tensorkiln.ir.expr import Var
+from tensorkiln.ir.function_attrs import GRAPH_ATTRS
 from tensorkiln.ir.relax import (
     Binding,
     Bound,
@@ -55,28 +56,39 @@ class RelaxParser(FlowParser):
         for arg in plain_arguments(self.scope, node):
             params.append(RVar(arg.arg, self.types.type(annotation(self.exprs, arg))))
             self.name(arg, arg.arg, params[-1])
-        name, attrs = self._options(node.name, options)
+        nodes, given = self.exprs.func_attr(node.body, "R.func_attr")
+        name, attrs = self._options(node.name, options, given)
         self.declared = self._header_result(node)
-        result = self.sequence(node.body)
+        result = self.sequence(nodes)
         if result is None:
             raise self.fail(node, f"{node.name!r} has no return")
         if node.returns is not None:
             result = self._checked_result(node.returns, result)
         return Function(name, tuple(params), tuple(self.bindings), result, attrs)
 
-    def _options(self, name: str, options: list[ast.keyword]) -> tuple[str, Attrs]:
+    def _options(
+        self, name: str, options: list[ast.keyword], given: ast.expr | None
+    ) -> tuple[str, Attrs]:
+        """The function's name and its attributes, `given` those of R.func_attr."""
         attrs: dict[str, object] = {}
+        nodes = [given] if given is not None else []
         for k in options:
             if k.arg == "name":
                 name = self.exprs.string(k.value)
             elif k.arg == "attrs":
-                attrs |= self.exprs.attrs(k.value).items_
+                nodes.append(k.value)
             elif k.arg == "private":
-                if self.exprs.literal(k.value):
-                    attrs["private"] = True
+                private = self.exprs.literal(k.value)
+                if not isinstance(private, bool):
+                    raise self.fail(k.value, f"private is True or False, not {private!r}")
+                attrs |= {"private": True} if private else {}
             elif k.arg != "infer":
                 hint = nearest(k.arg or "", ["name", "attrs", "private"])
                 raise self.fail(k.value, f"unknown option {k.arg!r} of R.function", hint)
+        for node in nodes:
+            for key, value in self.exprs.function_attrs(node, GRAPH_ATTRS, name).items_:
+                if attrs.setdefault(key, value) != value:
+                    raise self.fail(node, f"attribute {key!r} is given twice")
         return name, Attrs(tuple(sorted(attrs.items(), key=lambda p: p[0])))  # type: ignore[arg-type]
 
     def _header_result(self, node: ast.FunctionDef) -> Type | None:

@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from tensorkiln.base.errors import nearest
-from tensorkiln.ir.attrs import NO_ATTRS, Attrs
+from tensorkiln.ir.attrs import NO_ATTRS
 from tensorkiln.ir.buffer import SCOPES, Buffer
 from tensorkiln.ir.dtype import BOOL, VOID, DType
 from tensorkiln.ir.expr import Broadcast, CallExtern, Expr, Var
+from tensorkiln.ir.function_attrs import PROGRAM_ATTRS
 from tensorkiln.ir.stmt import (
     Alloc,
     Assert,
@@ -38,7 +39,13 @@ from tensorkiln.script.python_values import is_python, steps, unwrap, wrap
 from tensorkiln.script.scope import Number, Python, Scope
 
 STATEMENTS = "there are loops, if, while, assert, stores A[i] = v, x = v, T.block, T.alloc_buffer"
-OPTIONS = ("name", "outputs", "inplace", "op_class", "private")
+OPTIONS: dict[str, tuple[type, str]] = {
+    "name": (str, "a text"),
+    "outputs": (int, "a number of buffers"),
+    "inplace": (tuple, "a tuple of positions of parameters"),
+    "op_class": (str, "a text"),
+    "private": (bool, "True or False"),
+}
 Wrap = Callable[[Stmt], Stmt]
 
 
@@ -57,12 +64,15 @@ class TirParser:
     def function(self, node: ast.FunctionDef, options: list[ast.keyword]) -> PrimFunc:
         """The tensor program of a decorated function."""
         params = self._params(node)
-        nodes, attrs = self._func_attr(node.body)
-        body = self.block(nodes)
         values = self._options(options)
+        nodes, given = self.exprs.func_attr(node.body, "T.func_attr")
+        name, attrs = values.get("name", node.name), NO_ATTRS
+        if given is not None:
+            attrs = self.exprs.function_attrs(given, PROGRAM_ATTRS, name)
+        body = self.block(nodes)
         outputs = values.get("outputs", inferred_outputs(params, body))
         return PrimFunc(
-            name=values.get("name", node.name),
+            name=name,
             params=params,
             body=body,
             outputs=outputs,
@@ -72,23 +82,17 @@ class TirParser:
             attrs=attrs,
         )
 
-    def _func_attr(self, nodes: list[ast.stmt]) -> tuple[list[ast.stmt], Attrs]:
-        """The attributes that `T.func_attr({...})` at the beginning gives, and the other nodes."""
-        start = 1 if ast.get_docstring(ast.Module(nodes, [])) is not None else 0
-        match nodes[start : start + 1]:
-            case [ast.Expr(value=ast.Call(args=[values], keywords=[]) as call)]:
-                if self.is_word(call, "T.func_attr"):
-                    rest = nodes[:start] + nodes[start + 1 :]
-                    return rest, self.exprs.attrs(values)
-        return nodes, NO_ATTRS
-
     def _options(self, options: list[ast.keyword]) -> dict[str, Any]:
         values = {}
         for k in options:
             if k.arg not in OPTIONS:
                 hint = nearest(k.arg or "", OPTIONS)
                 raise self.fail(k.value, f"unknown option {k.arg!r} of T.prim_func", hint)
-            values[k.arg] = self.exprs.literal(k.value)
+            value, (kind, form) = self.exprs.literal(k.value), OPTIONS[k.arg]
+            value = (value,) if kind is tuple and type(value) is int else value
+            if type(value) is not kind:
+                raise self.fail(k.value, f"option {k.arg!r} is {form}, not {value!r}")
+            values[k.arg] = value
         return values
 
     def _params(self, node: ast.FunctionDef) -> tuple[Param, ...]:

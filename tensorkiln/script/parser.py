@@ -95,9 +95,11 @@ def parse_module(
     for k in call.keywords if call is not None else []:
         if k.arg == "infer":
             continue
-        if k.arg != "name" or not isinstance(k.value, ast.Constant):
-            raise source.error(k.value, f"unknown option {k.arg!r} of ir_module")
-        name = str(k.value.value)
+        if k.arg != "name":
+            raise source.error(k.value, f"unknown option {k.arg!r} of ir_module", "it takes name=")
+        if not isinstance(k.value, ast.Constant) or not isinstance(k.value.value, str):
+            raise source.error(k.value, "the name of a module is a text")
+        name = k.value.value
     functions: list[ast.FunctionDef] = []
     for item in node.body:
         if isinstance(item, ast.FunctionDef):

@@ -342,7 +342,7 @@ def test_what_a_cpu_does_not_run_is_refused_all_at_once() -> None:
 def test_hints_and_attributes_change_nothing() -> None:
     @T.prim_func
     def f(X: T.Buffer((8,), "float32"), Y: T.Buffer((8,), "float32")):
-        T.func_attr({"note": "a", "k": (1, 2.5, None)})
+        T.func_attr({"mine.note": "a", "mine.k": (1, 2.5, None)})
         for i in T.serial(8, annotations={"pragma": "x"}):
             Y[i] = X[i] + 1.0
 

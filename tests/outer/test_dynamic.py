@@ -35,7 +35,7 @@ INDEX = AnyTensorType(1, I64)
 def _op(name: str, op: str, params: dict[str, Any], **attrs: Any) -> Any:
     f = F(name, **params)
     found = DYNAMIC[op]
-    full = Attrs.of(**{**found.attrs, **attrs})
+    full = found.complete(attrs)
     result = found.infer([p.type for p in f.params], full)
     return f.outer(f.call("y", result, op, *f.params, **dict(full.items_)))
 
@@ -101,8 +101,8 @@ def run() -> Any:
 
 def check(got: Any, op: str, arrays: tuple[Any, ...], **attrs: Any) -> None:
     found = DYNAMIC[op]
-    want = found.numpy(arrays, Attrs.of(**{**found.attrs, **attrs}))
-    several = isinstance(found.infer([ANY] * len(arrays), Attrs.of(**{**found.attrs, **attrs})),
+    want = found.numpy(arrays, found.complete(attrs))
+    several = isinstance(found.infer([ANY] * len(arrays), found.complete(attrs)),
                          TupleType)  # fmt: skip
     for g, w in zip(got if several else (got,), want if several else (want,), strict=True):
         assert (g.shape, g.numpy().dtype) == (w.shape, w.dtype)

@@ -110,7 +110,7 @@ class Parallel:
 
     @T.prim_func(private=True)
     def fill(a: T.Buffer((8,), "float32", align=4), k: T.int64):
-        T.func_attr({"note": "outputs are inferred"})
+        T.func_attr({"mine.note": "outputs are inferred"})
         for i in range(8):
             a[i] = T.Cast("float32", k * 8 + i)
 

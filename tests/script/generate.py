@@ -163,7 +163,11 @@ class GraphGen:
             var = RVar(self.pick(NAMES), kind)
             bindings.append(Binding(var, value))
             self.values.append(var)
-        attrs = Attrs.of(primitive=True, kind="a b") if self.draw(st.booleans()) else Attrs()
+        attrs = (
+            Attrs.of(primitive=True, **{"mine.kind": "a b"})
+            if self.draw(st.booleans())
+            else Attrs()
+        )
         return Function(name, params, tuple(bindings), self.value(), attrs)
 
 

@@ -286,7 +286,7 @@ def elementwise(shape, dtype, op, name="f"):
 
     @T.prim_func(name=name, private=True)
     def f(X: T.Buffer(shape, dtype), Y: T.Buffer(shape, dtype)):
-        T.func_attr({"rank": len(shape), "op_name": name})
+        T.func_attr({"mine.rank": len(shape), "mine.op_name": name})
         for i in range(shape[0]):
             for j in range(rest[0]):
                 Y[i, j] = op(X[i, j])
@@ -303,7 +303,7 @@ def test_templates(dtype) -> None:
     f = elementwise((4, 8), dtype, T.exp, name="exp_4_8")
     text = np.dtype(dtype).name
     assert f.name == "exp_4_8" and not f.public
-    assert f.attrs.rank == 2 and f.attrs.op_name == "exp_4_8"
+    assert f.attrs["mine.rank"] == 2 and f.attrs["mine.op_name"] == "exp_4_8"
     assert [str(b.dtype) for b in f.buffers] == [text, text]
     assert f.buffers[0].shape == (IntImm(4), IntImm(8))
     g = elementwise((2, 2), dtype, lambda x: x + 1)

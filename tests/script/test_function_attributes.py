@@ -1,0 +1,142 @@
+"""Attributes of functions: each is honoured, kept, or refused by name; none is dropped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import tensorkiln as tk
+from tensorkiln.base.errors import UnsupportedError, UserError
+from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.function_attrs import GRAPH_ATTRS, PROGRAM_ATTRS
+from tensorkiln.ir.module import IRModule
+from tensorkiln.runtime.library_file import read_library_file
+from tensorkiln.script import from_source
+
+PROGRAM = """
+@T.prim_func
+def f(X: T.Buffer((4,), "float32"), Y: T.Buffer((4,), "float32")):
+    T.func_attr({attrs})
+    for i in range(4):
+        Y[i] = X[i] + T.float32(1)
+"""
+GRAPH = """
+@R.function
+def f(x: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):
+    R.func_attr({attrs})
+    y: R.Tensor((4,), "float32") = R.neg(x)
+    return y
+"""
+LEVELS = pytest.mark.parametrize("text", [PROGRAM, GRAPH], ids=["program", "graph"])
+
+
+def read(text: str, attrs: str) -> IRModule:
+    return from_source(text.replace("{attrs}", attrs), file="net.py")
+
+
+WRONG = [
+    ("{'note': 1}", "no attribute 'note'", "mine.note"),
+    ("{'globl_symbol': 'f'}", "no attribute 'globl_symbol'", "global_symbol"),
+    ("{'global_symbol': 'g'}", "global_symbol 'g' of a function that is called 'f'", "name='g'"),
+    ("{'global_symbol': 3}", "'global_symbol' is the name of the function", "write"),
+    ("{'target': 3}", "'target' is a target's text", "write"),
+    ("{'target': ''}", "'target' is a target's text", "write"),
+    ("{'kExternalDependency': 'cmsis'}", "'kExternalDependency' is a tuple", "write"),
+    ("{'kExternalDependency': (('cmsis',),)}", "'kExternalDependency' is a tuple", "write"),
+]
+
+
+@LEVELS
+@pytest.mark.parametrize(("attrs", "message", "hint"), WRONG)
+def test_what_is_refused(text: str, attrs: str, message: str, hint: str) -> None:
+    with pytest.raises(UserError) as caught:
+        read(text, attrs)
+    assert caught.value.where.startswith("net.py:4:") and message in caught.value.message
+    assert hint in caught.value.hint
+    # And of modules that no script made.
+    good = read(text, "{'mine.note': 1}")["f"]
+    name, value = next(iter(eval(attrs).items()))
+    made = type(good)(**{k: getattr(good, k) for k in good.__dataclass_fields__} | {
+        "attrs": Attrs.of(**{name: value})
+    })  # fmt: skip
+    with pytest.raises(UserError) as caught:
+        tk.compile(IRModule((made,)))
+    assert message in caught.value.message and caught.value.where == f"f.attrs.{name}"
+
+
+@LEVELS
+def test_every_attribute_of_the_tables_has_a_type(text: str) -> None:
+    table = PROGRAM_ATTRS if text is PROGRAM else GRAPH_ATTRS
+    for name in table:
+        with pytest.raises(UserError, match=name):
+            read(text, f"{{{name!r}: -0.5}}")
+
+
+@LEVELS
+def test_what_is_kept_is_printed_and_survives_the_passes(text: str) -> None:
+    attrs = "{'global_symbol': 'f', 'mine.note': (1, 'a'), 'target': 'native'}"
+    mod = read(text, attrs)
+    again = from_source(mod.script())
+    exe = tk.compile(mod)
+    for found in (mod["f"], again["f"], exe.module["f"]):
+        kept = {k: v for k, v in found.attrs.items() if k != "planned"}
+        assert kept == {"global_symbol": "f", "mine.note": (1, "a"), "target": "native"}
+
+
+@LEVELS
+def test_another_target_is_refused(text: str) -> None:
+    other = '{"kind": "llvm", "mcpu": "znver3"}'
+    mod = read(text, f"{{'target': {other!r}}}")
+    with pytest.raises(UnsupportedError) as caught:
+        tk.compile(mod, "native")
+    assert f"f: its target is {other}" in str(caught.value)
+    assert tk.compile(mod, other).target == tk.Target(other)
+    with pytest.raises(UserError) as wrong:
+        tk.compile(read(text, "{'target': 'llvn'}"), "native")
+    assert wrong.value.where == "f.attrs.target" and "'llvm'" in wrong.value.hint
+
+
+def test_graph_attributes_are_given_once() -> None:
+    text = GRAPH.replace("@R.function", "@R.function(attrs={'mine.a': 1})")
+    assert read(text, "{'mine.a': 1}")["f"].attrs["mine.a"] == 1
+    with pytest.raises(UserError, match=r"'mine\.a' is given twice"):
+        read(text, "{'mine.a': 2}")
+
+
+def test_dependencies_of_programs_reach_the_library(tmp_path: Path) -> None:
+    row = ("cmsis-nn", "http://example.org/cmsis", "git", "5.8.0")
+    path = tk.compile(read(PROGRAM, f"{{'kExternalDependency': ({row!r},)}}")).export_library(
+        tmp_path / "net.so"
+    )
+    (found,) = json.loads(json.dumps(read_library_file(path).metadata))["dependencies"]
+    assert found == dict(zip(("short_name", "url", "url_type", "version_spec"), row, strict=True))
+    two = f"{{'kExternalDependency': ({row!r}, {(*row[:3], '5.9.0')!r})}}"
+    with pytest.raises(UserError, match=r"version_spec '5\.8\.0' against '5\.9\.0'"):
+        tk.compile(read(PROGRAM, two))
+    with pytest.raises(UserError, match="unknown url_type 'svn'"):
+        tk.compile(read(PROGRAM, "{'kExternalDependency': (('a', 'b', 'svn'),)}"))
+
+
+OPTIONS = [
+    ("outputs='x'", "option 'outputs' is a number of buffers"),
+    ("outputs=True", "option 'outputs' is a number of buffers"),
+    ("name=3", "option 'name' is a text"),
+    ("op_class=3", "option 'op_class' is a text"),
+    ("private='yes'", "option 'private' is True or False"),
+    ("inplace='X'", "option 'inplace' is a tuple"),
+    ("privat=True", "unknown option 'privat'"),
+]
+
+
+@pytest.mark.parametrize(("option", "message"), OPTIONS)
+def test_options_of_the_decorator(option: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read(PROGRAM.replace("@T.prim_func", f"@T.prim_func({option})"), "{}")
+
+
+@pytest.mark.parametrize("option", ["name=3", "private='yes'", "privat=True", "attrs=3"])
+def test_options_of_graphs(option: str) -> None:
+    with pytest.raises(UserError):
+        read(GRAPH.replace("@R.function", f"@R.function({option})"), "{}")
