@@ -10,6 +10,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from tensorkiln import frontend
 from tensorkiln.artifact import Artifact, ArtifactSet
@@ -17,7 +19,8 @@ from tensorkiln.assemble import assemble
 from tensorkiln.base.cache import user_cache
 from tensorkiln.base.config import Config, read_config
 from tensorkiln.base.errors import InternalError, Issue, UnsupportedError, UserError
-from tensorkiln.base.progress import Progress
+from tensorkiln.base.plugin import bad_answer, plugin
+from tensorkiln.base.progress import Progress, watched
 from tensorkiln.codegen.llvm.compile import Kernel, compile_kernels, known_objects
 from tensorkiln.codegen.llvm.texts import KernelFiles
 from tensorkiln.codegen.lowered import require_cpu_programs, require_lowered
@@ -123,20 +126,46 @@ def tir_passes(target: Target, externals: Sequence[External] = ()) -> list[Pass]
 
 def all_externals(target: Target, externals: Sequence[External] = ()) -> tuple[External, ...]:
     """The code generators for operators: those given, then those of the target's kind."""
-    own = hooks_of(target).relax_codegen
-    return (*externals, *(own(target) if own else ()))
+    own = hook(target, "relax_codegen", list | tuple, target) or ()
+    wrong = next((e for e in own if not isinstance(e, External)), None)
+    if wrong is not None:
+        what = f"relax_codegen of kind {target.kind!r}"
+        raise bad_answer(what, wrong, "External in its list", "bad-kind")
+    return (*externals, *own)
+
+
+def hook(target: Target, name: str, kind: Any, *given: object) -> Any:
+    """What a hook of the target's kind gives, which is a `kind`; None where it has no such hook."""
+    own = getattr(hooks_of(target), name)
+    if own is None:
+        return None
+    what = f"{name} of kind {target.kind!r}"
+    with plugin(what):
+        answer = own(*given)
+    if answer is None or not isinstance(answer, kind):
+        raise bad_answer(what, answer, _ANSWERS[name], "bad-kind")
+    return answer
+
+
+_ANSWERS = {
+    "relax_codegen": "a list of External",
+    "relax_pipeline": "a pass, a list of passes or a pipeline's name",
+    "tir_pipeline": "a pass, a list of passes or a pipeline's name",
+    "pre_codegen": "a pass or a list of passes",
+    "linker": "a command or a function",
+}
 
 
 def auto_relax_passes(target: Target, externals: Sequence[External] = ()) -> Pipeline:
     """Those of the target's kind, else the compiler's own."""
-    own = hooks_of(target).relax_pipeline
-    return own(target, externals) if own else relax_passes(target, externals)
+    own = hook(target, "relax_pipeline", object, target, externals)
+    return relax_passes(target, externals) if own is None else own
 
 
 def auto_tir_passes(target: Target, externals: Sequence[External] = ()) -> Pipeline:
     """Those of the target's kind, else the compiler's own."""
-    own = hooks_of(target).tir_pipeline
-    return own(target) if own else tir_passes(target)
+    own = hook(target, "tir_pipeline", object, target)
+    return tir_passes(target) if own is None else own
 
 
 # What a name stands for, as `relax_pipeline=` and `tir_pipeline=` take it.
@@ -181,10 +210,9 @@ def plan_for(
     """What the caller asks for, what the target's kind does, the compiler's own for the rest."""
     require_codegen(target)
     target = with_host(target)
-    hooks = hooks_of(target)
-    last = hooks.pre_codegen(target) if hooks.pre_codegen else None
-    if tir_pipeline in (None, "none"):
-        last = None
+    last = None
+    if tir_pipeline not in (None, "none"):
+        last = hook(target, "pre_codegen", object, target)
     given = tuple(externals)
     return Plan(
         target,
@@ -193,7 +221,7 @@ def plan_for(
         resolve("relax_pipeline", relax_pipeline, RELAX_PIPELINES, target, given),
         resolve("tir_pipeline", tir_pipeline, TIR_PIPELINES, target, given),
         resolve("pre_codegen", last, {}),
-        hooks.linker(target) if hooks.linker else None,
+        hook(target, "linker", Callable | str, target),
     )
 
 
@@ -236,8 +264,8 @@ def compile(
         if progress is None:
             warnings.warn(note, stacklevel=2)
         else:
-            progress.note(note)
-    config, progress = read_config(), progress or Progress()
+            watched(progress).note(note)
+    config, progress = read_config(), watched(progress)
     runner = make_runner(instruments, config, plan.passes)
     _require_well_formed(mod, runner.verified)
     _require_targets(mod, plan)
@@ -308,7 +336,7 @@ def _kernels(
     if own is not None and mod.prim_funcs:
         where = f"tir_codegen of kind {plan.target.kind!r}"
         names = [f.name for f in mod.prim_funcs]
-        return checked(own(plan.target, mod.prim_funcs), names, where), []
+        return checked(partial(own, plan.target, mod.prim_funcs), names, where), []
     require_cpu_programs(mod, RUNTIME_CALLS)
     in_memory = plan.target.kind == "llvmjit"
     kernels = compile_kernels(

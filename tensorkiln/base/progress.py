@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from tensorkiln.base.errors import UserError
+from tensorkiln.base.plugin import plugin
 from tensorkiln.base.terminal import is_terminal
 
 
@@ -122,6 +124,46 @@ class TtyProgress(PlainProgress):
     def _show_item(self, item: str) -> None:
         if self._clock() - self._drawn >= self._REDRAW:
             self._draw(item)
+
+
+class _Watched(Progress):
+    """A caller's own progress: what it raises names it."""
+
+    def __init__(self, inner: Progress):
+        super().__init__()
+        self._inner, self._kind = inner, type(inner).__name__
+
+    def phase(self, name: str, total: int = 0) -> None:
+        with plugin(f"progress {self._kind}: phase({name!r})"):
+            self._inner.phase(name, total)
+
+    def advance(self, count: int = 1, item: str = "") -> None:
+        with plugin(f"progress {self._kind}: advance({item!r})"):
+            self._inner.advance(count, item)
+
+    def note(self, text: str) -> None:
+        with plugin(f"progress {self._kind}: note"):
+            self._inner.note(text)
+
+    def finish(self) -> None:
+        with plugin(f"progress {self._kind}: finish"):
+            self._inner.finish()
+
+
+def watched(progress: Progress | None) -> Progress:
+    """The progress to tell; silent for None. Raises UserError (code `bad-progress`) for what cannot
+    be told of phases and items."""
+    if progress is None or type(progress) in (Progress, PlainProgress, TtyProgress):
+        return progress or Progress()
+    methods = ("phase", "advance", "note", "finish")
+    given: object = progress
+    if isinstance(given, type) or not all(callable(getattr(given, m, None)) for m in methods):
+        raise UserError(
+            f"progress is {given!r}, expected an object with {', '.join(methods)}",
+            code="bad-progress",
+            hint="tensorkiln.base.progress.Progress is what to subclass",
+        )
+    return _Watched(progress)
 
 
 def make_progress(stream: TextIO, mode: str = "auto") -> Progress:

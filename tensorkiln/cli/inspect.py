@@ -9,7 +9,7 @@ import argparse
 import itertools
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tensorkiln.artifact import Artifact, ArtifactSet
@@ -20,7 +20,7 @@ from tensorkiln.cli.tables import columns, size_text
 from tensorkiln.inspectors import Inspector, Inspectors, Subject, known_inspectors, open_subject
 from tensorkiln.inspectors.extract import extract
 from tensorkiln.inspectors.library import inspect_library
-from tensorkiln.inspectors.registry import Shown, unknown_inspector
+from tensorkiln.inspectors.registry import unknown_inspector
 from tensorkiln.inspectors.subject import files_of
 from tensorkiln.inspectors.table import table_lines
 from tensorkiln.inspectors.weights import Weights, show_weight
@@ -164,7 +164,7 @@ def _show(
     shown = 0
     for row, given in pairs:
         what = given.name if isinstance(given, Artifact) else row.full_name
-        pieces = _pieces(row, given)
+        pieces = row.pieces(given)
         try:
             first = next(pieces, "")
         except UserError as error:  # of several, those are shown that can be
@@ -180,18 +180,12 @@ def _show(
 
 def _print(row: Inspector, given: object, screen: Screen) -> None:
     try:
-        screen.shown(_pieces(row, given), row.language)
+        screen.shown(row.pieces(given), row.language)
     except UserError as error:
         if isinstance(given, Artifact) and error.where == given.name:  # a file's own name, not ours
             where = given.name.removeprefix("file/")
             raise UserError(error.message, code=error.code, where=where, hint=error.hint) from None
         raise
-
-
-def _pieces(row: Inspector, given: object) -> Iterator[str]:
-    """What an inspector says, piece by piece."""
-    shown: Shown = row.show(given)
-    yield from [shown] if isinstance(shown, str) else shown
 
 
 # -- tables ------------------------------------------------------------------------------------

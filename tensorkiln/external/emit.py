@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from tensorkiln.artifact import Artifact, ArtifactSet, Group, InMemoryArtifact
 from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.base.plugin import bad_answer, plugin
 from tensorkiln.external.external import External, named
 from tensorkiln.ir.module import IRModule
 
@@ -54,16 +56,22 @@ def emit_externals(mod: IRModule, externals: Sequence[External]) -> Emitted:
                 hint=nearest(f.external, by_name) or "compile(..., externals=[...])",
             )
         where = f"external {external.name!r}, function {f.name!r}"
-        made = made.add(checked(external.emit(f, f.name), [f.name], where))
+        made = made.add(checked(partial(external.emit, f, f.name), [f.name], where))
     return made
 
 
-def checked(emitted: Iterable[object], kernels: Sequence[str], where: str) -> Emitted:
-    """What somebody else's code generator emitted for `kernels`, if it can be used.
+def checked(emit: Callable[[], object], kernels: Sequence[str], where: str) -> Emitted:
+    """What somebody else's code generator emits for `kernels`, if it can be used.
 
     With host code (loader `native`) that defines the kernels; without any, the module made of the
     first artifact's group has them.
     """
+    with plugin(where):
+        emitted = emit()
+        if isinstance(emitted, Iterable) and not isinstance(emitted, ArtifactSet | str | bytes):
+            emitted = tuple(emitted)
+    if not isinstance(emitted, ArtifactSet | tuple):
+        raise bad_answer(where, emitted, "a sequence of Artifacts", "bad-external")
     imports = emitted.imports if isinstance(emitted, ArtifactSet) else ()
     artifacts: list[Artifact | InMemoryArtifact] = []
     for a in emitted:

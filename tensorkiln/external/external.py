@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from tensorkiln.artifact import Artifact, ArtifactSet, InMemoryArtifact
 from tensorkiln.artifact.dependency import ExternalDependency
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.plugin import bad_answer, plugin
 from tensorkiln.ir.relax import Call, Function
 from tensorkiln.target import Target
 
@@ -40,6 +43,15 @@ class External:
     dependencies: tuple[ExternalDependency, ...] = ()
     libraries: tuple[str, ...] = ()
     merge: bool = True
+
+    def takes(self, call: Call, target: Target) -> bool:
+        """What `supports` says. Raises UserError where that is neither True nor False."""
+        what = f"external {self.name!r}: supports({call.op})"
+        with plugin(what):
+            answer: object = self.supports(call, target)
+        if not isinstance(answer, bool | np.bool_):
+            raise bad_answer(what, answer, "True or False", "bad-external")
+        return bool(answer)
 
     def __post_init__(self) -> None:
         """The name becomes part of C symbols and file names."""

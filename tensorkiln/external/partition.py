@@ -115,7 +115,7 @@ class _Partition:
         call = b.value
         if not isinstance(call, Call) or not call.op or not isinstance(b.var.type, TensorType):
             return
-        taker = next((e for e in self.externals if e.supports(call, self.target)), None)
+        taker = next((e for e in self.externals if e.takes(call, self.target)), None)
         if taker is None:
             return
         region = _Region(taker, [])

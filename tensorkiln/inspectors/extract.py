@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tensorkiln.artifact import ArtifactSet
 from tensorkiln.artifact.artifact_set import MANIFEST
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import atomic_dir, resolve_inside
-from tensorkiln.inspectors.registry import Inspector, Inspectors, Shown, unknown_inspector
+from tensorkiln.inspectors.registry import Inspector, Inspectors, unknown_inspector
 from tensorkiln.inspectors.subject import files_of
 
 
@@ -50,7 +50,7 @@ def extract(
         artifacts.save(temporary)
         for name, row, given in chosen:
             try:
-                _write(resolve_inside(temporary, name), row.show(given))
+                _write(resolve_inside(temporary, name), row.pieces(given))
                 done += 1
             except UserError as error:
                 warn(f"{name} is left out: {error}")
@@ -61,12 +61,12 @@ def _writes(row: Inspector) -> str:
     return row.writes or f".{row.name}.txt"
 
 
-def _write(file: Path, shown: Shown) -> None:
+def _write(file: Path, shown: Iterable[str]) -> None:
     """The text, or nothing where it cannot be made to its end."""
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
         with file.open("x", encoding="utf-8", newline="\n") as stream:
-            stream.writelines([shown] if isinstance(shown, str) else shown)
+            stream.writelines(shown)
     except FileExistsError:
         raise UserError("an artifact has that name", code="name-clash") from None
     except UserError:

@@ -26,6 +26,7 @@ from functools import partial
 
 from tensorkiln.artifact import Artifact, InMemoryArtifact
 from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.base.plugin import bad_answer, plugin
 
 # Text, or pieces of it in order, so that what is larger than memory can be shown.
 Shown = str | Iterable[str]
@@ -86,6 +87,29 @@ class Inspector:
             and (self.suffix in ("", ANY) or artifact.file_name.lower().endswith(self.suffix))
         )
 
+    def pieces(self, given: object) -> Iterator[str]:
+        """What it says of an artifact, or of several, piece by piece. Raises UserError where it
+        raises, or gives no text."""
+        names = [given] if isinstance(given, Artifact | InMemoryArtifact) else given
+        shown_of = ", ".join(a.name for a in list(names)[:3])  # type: ignore[call-overload]
+        what = f"inspector {self.full_name} of {self.owner}, for {shown_of}"
+        with plugin(what):
+            shown: object = self.show(given)
+        if isinstance(shown, str):
+            yield shown
+            return
+        if not isinstance(shown, Iterable) or isinstance(shown, bytes):
+            raise bad_answer(what, shown, "text, or pieces of it", "bad-inspector")
+        pieces = iter(shown)
+        while True:
+            with plugin(what):
+                piece: object = next(pieces, None)
+            if piece is None:
+                return
+            if not isinstance(piece, str):
+                raise bad_answer(what, piece, "pieces of text", "bad-inspector")
+            yield piece
+
     @property
     def _rank(self) -> tuple[bool, int]:
         """Sorts the most specific first."""
@@ -143,7 +167,7 @@ class Inspectors:
 
     def text(self, artifact: Artifact | InMemoryArtifact, name: str = "") -> str:
         """What an inspector says of an artifact. Raises what `choose` and the inspector do."""
-        return text_of(self.choose(artifact, name).show(artifact))
+        return "".join(self.choose(artifact, name).pieces(artifact))
 
 
 def _for_each(row: Inspector, loaders: Iterable[str]) -> Iterator[tuple[Inspector, Inspector]]:
@@ -153,11 +177,6 @@ def _for_each(row: Inspector, loaders: Iterable[str]) -> Iterator[tuple[Inspecto
         return
     for loader in loaders:
         yield row, replace(row, loader=loader, show=partial(row.show, loader=loader))
-
-
-def text_of(shown: Shown) -> str:
-    """All of what an inspector says."""
-    return shown if isinstance(shown, str) else "".join(shown)
 
 
 def unknown_inspector(name: str, known: Iterable[Inspector], where: str) -> UserError:

@@ -11,21 +11,33 @@ from tensorkiln.artifact import Artifact, InMemoryArtifact
 from tensorkiln.base.cache import key_of, user_cache
 from tensorkiln.link.artifacts import source_name
 from tensorkiln.link.shared import CRT, runtime_source, runtime_sources_key
-from tensorkiln.link.toolchain import Toolchain, ToolFailure, choose_toolchain, tool_error
+from tensorkiln.link.toolchain import (
+    Toolchain,
+    ToolFailure,
+    blamed,
+    choose_toolchain,
+    tool_error,
+)
 
 # Only a linker lays out thread-local variables; these are found by a call.
 FLAGS = ("-femulated-tls",)
 
 
-def jit_objects(sources: Mapping[str, str], triple: str) -> dict[str, bytes]:
+def jit_objects(
+    sources: Mapping[str, str], triple: str, authors: Mapping[str, str] | None = None
+) -> dict[str, bytes]:
     """Objects by file name: one for each C source, and `runtime.o`. Each comes from the cache when
-    it was compiled before. Raises InternalError with the compiler's words."""
+    it was compiled before. Raises InternalError with the compiler's words, UserError
+    where `authors` says that somebody else wrote the source."""
     tools = choose_toolchain(triple)
     texts = {**sources, "runtime.c": runtime_source()}
-    return {f"{Path(name).stem}.o": _object(tools, name, text) for name, text in texts.items()}
+    found = authors or {}
+    return {
+        f"{Path(name).stem}.o": _object(tools, name, text, found) for name, text in texts.items()
+    }
 
 
-def _object(tools: Toolchain, name: str, text: str) -> bytes:
+def _object(tools: Toolchain, name: str, text: str, authors: Mapping[str, str]) -> bytes:
     key = {**runtime_sources_key(tools), "kind": "jit", "source": text, "flags": " ".join(FLAGS)}
     cache = user_cache()
     found = cache.get(key_of(key)) if cache is not None else None
@@ -37,7 +49,7 @@ def _object(tools: Toolchain, name: str, text: str) -> bytes:
         try:
             (made,) = tools.compile([name], CRT, folder, FLAGS)
         except ToolFailure as failure:
-            raise tool_error(failure, tools) from failure
+            raise blamed(failure, authors) or tool_error(failure, tools) from failure
         data = (folder / made).read_bytes()
     if cache is not None:
         cache.put(key_of(key), data, key)
@@ -50,13 +62,13 @@ def for_jit(
     """The artifacts with all that a linker would take turned into what needs none: C sources
     become objects, which come last with the runtime's. All of it names loader `llvmjit`."""
     kept: list[Artifact | InMemoryArtifact] = []
-    sources: dict[str, str] = {}
+    sources, authors = dict[str, str](), dict[str, str]()
     for a in artifacts:
         if not isinstance(a, Artifact) or a.loader != "native":
             kept.append(a)
         elif a.file_name.endswith(".c"):
-            sources[source_name(a)] = a.text()
+            sources[source_name(a)], authors[source_name(a)] = a.text(), a.name
         else:
             kept.append(replace(a, loader="llvmjit"))
-    objects = jit_objects(sources, triple)
+    objects = jit_objects(sources, triple, authors)
     return kept + [Artifact("host", "llvmjit", name, data) for name, data in objects.items()]

@@ -20,6 +20,7 @@ from tensorkiln.artifact.weights_file import weights_beside, write_weights
 from tensorkiln.base.cache import key_of, user_cache
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import atomic_path, made_folder
+from tensorkiln.base.plugin import plugin
 from tensorkiln.link.audit import audit_symbols, symbols_of_libraries
 from tensorkiln.link.stubs import SYSTEM_SYMBOLS
 from tensorkiln.link.toolchain import (
@@ -28,6 +29,7 @@ from tensorkiln.link.toolchain import (
     Toolchain,
     ToolFailure,
     ZigToolchain,
+    blamed,
     choose_toolchain,
     link_options,
     linux_arch,
@@ -269,7 +271,13 @@ def _compiled(
 ) -> list[str]:
     """Sources become objects. Every call resolves inside, or in a library that is named; a compiler
     driver brings a C library of its own, which we cannot look into: there the linker decides."""
-    own = tools.compile(list(job.sources), CRT, folder) if job.sources else []
+    try:
+        own = tools.compile(list(job.sources), CRT, folder) if job.sources else []
+    except ToolFailure as failure:
+        theirs = blamed(failure, job.authors)
+        if theirs is None:
+            raise
+        raise theirs from failure
     runtime = _runtime_object(tools, folder)
     compiled = [
         *((job.authors.get(s, f"host/{s}"), o) for s, o in zip(job.sources, own, strict=True)),
@@ -293,9 +301,15 @@ def _link_by_callable(fcompile: Fcompile, files: Sequence[str], job: _Link, fold
     options = [*C_FLAGS, f"-I{CRT}", f"-ffile-prefix-map={folder}=.", f"-ffile-prefix-map={CRT}=."]
     options += link_options(str(folder / "exports.map"))
     options += [*job.libraries, *SYSTEM_LIBRARIES]
-    fcompile(str(folder / "library.so"), paths, options)
+    name = getattr(fcompile, "__name__", type(fcompile).__name__)
+    with plugin(f"fcompile {name!r}"):
+        fcompile(str(folder / "library.so"), paths, options)
     if not (folder / "library.so").is_file():
-        raise UserError("fcompile returned, but wrote no output", code="link-failed")
+        raise UserError(
+            f"fcompile {name!r} returned, but wrote no output",
+            code="link-failed",
+            hint="its first argument is the file to write",
+        )
 
 
 def runtime_sources_key(tools: Toolchain) -> dict[str, str]:

@@ -12,7 +12,7 @@ import os
 import shlex
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -288,6 +288,23 @@ def choose_toolchain(triple: str, command: str | None = None) -> Toolchain:
     return ZigToolchain(triple, config.cache_dir)
 
 
+def blamed(failure: ToolFailure, authors: Mapping[str, str]) -> UserError | None:
+    """The error for C that does not compile, where its author is somebody else's code generator.
+    `authors` gives for names of files the artifacts that they are."""
+    for line in failure.stderr.splitlines():
+        name, _, rest = line.partition(":")
+        author = authors.get(name.rpartition("/")[2], "")
+        if " error:" in rest and author and not author.startswith("host/"):
+            owner = author.partition("/")[0]
+            return UserError(
+                f"the C of {owner!r} does not compile: {failure.stderr.strip()[:4000]}",
+                code="external-source",
+                where=author,
+                hint=f"code generator {owner!r} emitted this file",
+            )
+    return None
+
+
 def tool_error(failure: ToolFailure, tools: Toolchain | None) -> Exception:
     """The error to show: undefined symbols by name, else the tool's words. The caller's fault when
     the tool was the caller's choice."""
@@ -315,6 +332,7 @@ __all__ = [
     "ToolFailure",
     "Toolchain",
     "ZigToolchain",
+    "blamed",
     "choose_toolchain",
     "link_options",
     "linux_arch",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tensorkiln.base.config import Config
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
+from tensorkiln.base.plugin import plugin
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ops.verify import verify
 from tensorkiln.passes.failure import pass_broke, pass_failed
@@ -36,7 +37,8 @@ class PassRunner:
 
     def _one(self, p: Pass, step: Step) -> IRModule:
         for i in self.instruments:
-            i.before(step)
+            with plugin(f"instrument {type(i).__name__}: before({step.name!r})"):
+                i.before(step)
         start = time.perf_counter()
         try:
             new = p(step.before)
@@ -56,7 +58,8 @@ class PassRunner:
         done = replace(step, after=new, seconds=seconds)
         try:
             for i in self.instruments:
-                i.after(done)
+                with plugin(f"instrument {type(i).__name__}: after({step.name!r})"):
+                    i.after(done)
             if done.changed:
                 verify(new, self.verified)
         except InternalError as error:

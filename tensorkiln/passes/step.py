@@ -50,7 +50,8 @@ class Step:
 class Instrument(Protocol):
     """Watches the passes of a compile: `tk.compile(mod, instruments=[...])`.
 
-    Write a subclass, or any class with these two methods. What they raise ends the compile.
+    Write a subclass, or any class with these two methods. What they raise ends the compile,
+    as a UserError with that as its cause.
     """
 
     def before(self, step: Step) -> None:

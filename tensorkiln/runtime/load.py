@@ -27,6 +27,7 @@ from typing import Any
 
 from tensorkiln.artifact import Artifact, ArtifactSet, Group, InMemoryArtifact
 from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.base.plugin import bad_answer, plugin
 from tensorkiln.runtime.callbacks import add_library
 from tensorkiln.runtime.device import Device, device_list
 from tensorkiln.runtime.failures import CALLBACK_FAILED, ArgumentTypeError, FunctionLookupError
@@ -167,12 +168,16 @@ def _module_of(
     """What the loader makes of a group."""
     first = files[0]
     if isinstance(first, InMemoryArtifact):
-        return PythonModule(group, first.load(), first.file_name)
+        with plugin(f"load of {first.name}"):
+            made = first.load()
+        return PythonModule(group, made, first.file_name)
     function = _loaders.get(group.loader)
     if function is None:
         return NativeModule(group, library)
     plain = tuple(a for a in files if isinstance(a, Artifact))
-    return PythonModule(group, function(plain, devices), first.file_name)
+    with plugin(f"loader {group}"):
+        made = function(plain, devices)
+    return PythonModule(group, made, first.file_name)
 
 
 class ImportedModule(ABC):
@@ -242,18 +247,18 @@ class PythonModule(ImportedModule):
         self._made = made
         if callable(made) and not hasattr(made, "__getitem__"):
             self._made = {Path(file_name).stem: made}
-        if not hasattr(self._made, "__getitem__"):
-            raise UserError(
-                f"loader {group} made {type(made).__name__}, expected functions by name",
-                code="bad-loader",
-            )
+        no_names = isinstance(made, str | bytes | list | tuple)
+        if no_names or not hasattr(self._made, "__getitem__"):
+            expected = "functions by name, as a dict, or one function"
+            raise bad_answer(f"loader {group}", made, expected, "bad-loader")
 
     def own(self, name: str) -> Callable[..., Any] | None:
         """Its own function of that name."""
-        try:
-            found = self._made[name]
-        except LookupError:
-            return None
+        with plugin(f"module of loader {self.group}: looking for {name!r}"):
+            try:
+                found = self._made[name]
+            except LookupError:
+                return None
         if not callable(found):
             raise UserError(f"{name!r} of loader {self.group} is no function", code="bad-loader")
         return found  # type: ignore[no-any-return]
@@ -343,6 +348,7 @@ def _call_module(number: int, name: bytes, arguments: Any, count: int, result: A
         function(*[lent_value(arguments[i]) for i in range(count)])
         return 0
     except BaseException as error:
+        error.add_note(f"in function {name.decode()!r} of loader {module.group}")
         dll.kiln_set_last_error(keep_raised(error))
         return CALLBACK_FAILED
     finally:

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ops.dynamic import DYNAMIC
 from tests.outer.build import (
     SCALAR,
