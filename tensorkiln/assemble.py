@@ -124,7 +124,9 @@ def _host_functions(
 ) -> tuple[tuple[HostFunction, ...], OuterCode | None]:
     """What the library offers; UserError when that is nothing."""
     graphs = [graph_host_function(f, mod, arena) for f in mod.graphs if not f.is_private]
-    tensors = [tensor_host_function(f, f.name, sizes_read(f)) for f in mod.prim_funcs if f.public]
+    programs = [f for f in mod.prim_funcs if f.public]
+    tensors = [tensor_host_function(f, f.public_name, sizes_read(f)) for f in programs]
+    _require_own_names(mod)
     outer = _outer_code(mod, arena)
     if outer is not None:
         outer = replace(outer, helpers=tuple(_fallible(f, fallible) for f in outer.helpers))
@@ -136,6 +138,20 @@ def _host_functions(
             hint="a function without private=True is public",
         )
     return tuple(_fallible(f, fallible) for f in (*graphs, *tensors)), outer
+
+
+def _require_own_names(mod: IRModule) -> None:
+    """UserError where two functions would be called the same from outside."""
+    owners: dict[str, str] = {f.name: f.name for f in (*mod.graphs, *mod.outers)}
+    for f in mod.prim_funcs:
+        owner = owners.setdefault(f.public_name, f.name) if f.public else f.name
+        if owner != f.name:
+            raise UserError(
+                f"{owner} and {f.name} are both {f.public_name!r} in the library",
+                code="name-clash",
+                where=f"{f.name}.attrs.global_symbol",
+                hint="another global_symbol",
+            )
 
 
 def _link_files(mod: IRModule, code: Emitted, plan: LinkPlan, loaded: bool) -> Iterator[Artifact]:

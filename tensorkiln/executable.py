@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tensorkiln.artifact import Artifact, ArtifactSet
 from tensorkiln.artifact.metadata import KernelInfo
@@ -24,6 +24,7 @@ from tensorkiln.link.artifacts import (
     LOADER_EXPORTS,
     WEIGHTS,
     LinkPlan,
+    addon_objects,
     container_object,
     link_artifacts,
     rides,
@@ -36,8 +37,23 @@ from tensorkiln.target import Target, cpu_target
 if TYPE_CHECKING:
     from tensorkiln.codegen.outer_c import OuterCode
     from tensorkiln.runtime.device import Device
+    from tensorkiln.runtime.executor import Executor
     from tensorkiln.runtime.module import Module, TensorFunction
     from tensorkiln.runtime.native import Image
+
+
+def _lacks(error: InternalError, name: str) -> bool:
+    """Whether a link failed for want of a C function; in memory, LLVM does not say of which."""
+    if error.code == "undefined-symbol":
+        return re.search(rf"\b{name}\b", error.message) is not None
+    return error.code == "link-failed" and "in memory" in error.message and not _is_loaded(name)
+
+
+def _is_loaded(name: str) -> bool:
+    """Whether this process has a C function of that name."""
+    import ctypes
+
+    return hasattr(ctypes.CDLL(None), name)
 
 
 @contextmanager
@@ -52,9 +68,9 @@ def _externs_named(mod: IRModule) -> Iterator[None]:
             for s in walk_stmt(f.body)
             for root in stmt_exprs(s)
             for e in walk(root)
-            if isinstance(e, CallExtern) and re.search(rf"\b{e.name}\b", error.message)
+            if isinstance(e, CallExtern) and _lacks(error, e.name)
         ]
-        if error.code != "undefined-symbol" or not lacking:
+        if not lacking:
             raise
         raise UserError(
             f"no library has it: {', '.join(dict.fromkeys(lacking))}",
@@ -120,16 +136,21 @@ def load_artifacts(
 
 
 def _link_here(
-    artifacts: ArtifactSet, folder: Path, fcompile: Fcompile | str | None = None
+    artifacts: ArtifactSet,
+    folder: Path,
+    fcompile: Fcompile | str | None = None,
+    addons: Sequence[str | Path | bytes] = (),
 ) -> Path | Image:
     plan = LinkPlan.of(artifacts)
     if any(a.loader == "llvmjit" for a in artifacts):
-        return _linked_in_memory(artifacts, plan)
+        return _linked_in_memory(artifacts, plan, addons)
     path = folder / f"{plan.name}.so"
-    return link_artifacts(artifacts, path, fcompile=fcompile, in_memory=True)
+    return link_artifacts(artifacts, path, fcompile=fcompile, addons=addons, in_memory=True)
 
 
-def _linked_in_memory(artifacts: ArtifactSet, plan: LinkPlan) -> Image:
+def _linked_in_memory(
+    artifacts: ArtifactSet, plan: LinkPlan, addons: Sequence[str | Path | bytes]
+) -> Image:
     """Bitcode, objects and weights of target `llvmjit`, as a library that is no file."""
     import ctypes
     import json
@@ -143,6 +164,7 @@ def _linked_in_memory(artifacts: ArtifactSet, plan: LinkPlan) -> Image:
     own = [a for a in artifacts if isinstance(a, Artifact) and a.loader == "llvmjit"]
     carries = any(rides(group) for group in artifacts.groups())
     objects = [bytes(a.view) for a in own if a.file_name.endswith(".o")]
+    objects += [bytes(data) for _, data in addon_objects(addons, plan.triple)]
     objects.append(b"".join(container_object(artifacts, plan.triple)))  # if only its root
     weights = next((a.view for a in own if a.file_name == WEIGHTS), memoryview(b""))
     memory = np.zeros(len(weights) + WEIGHTS_PAD + 64, np.uint8)
@@ -214,33 +236,70 @@ class Executable:
     linker: Fcompile | str | None = None
     outer: OuterCode | None = None
     _loaded: Module | None = field(default=None, repr=False)
+    _executor: Executor | None = field(default=None, repr=False)
 
     def jit(
         self,
         fcompile: Fcompile | str | None = None,
+        addons: Sequence[str | Path | bytes] = (),
         devices: Device | Sequence[Device] | None = None,
+        force_recompile: bool = False,
     ) -> Module:
         """Link into a temporary library and load it: the very road an exported one takes.
 
-        Once: later calls give the same Module, unless they name a compiler or devices.
+        Once: later calls give the same Module, unless they name a compiler, `addons` (further
+        object files, as for `export_library`) or devices, or `force_recompile`.
         """
         from tensorkiln.runtime import load
 
-        asked = fcompile is not None or devices is not None
+        asked = fcompile is not None or devices is not None or bool(addons) or force_recompile
         if asked or self._loaded is None or self._loaded.library.closed:
             self._loaded = load.load_artifacts(
-                self.artifacts, devices, link=lambda a, folder: self._link(a, folder, fcompile)
+                self.artifacts,
+                devices,
+                link=lambda a, folder: self._link(a, folder, fcompile, addons),
             )
+            self._executor = None
         return self._loaded
 
     def _link(
-        self, artifacts: ArtifactSet, folder: Path, fcompile: Fcompile | str | None
+        self,
+        artifacts: ArtifactSet,
+        folder: Path,
+        fcompile: Fcompile | str | None,
+        addons: Sequence[str | Path | bytes],
     ) -> Path | Image:
         with _externs_named(self.module):
-            return _link_here(artifacts, folder, fcompile or self.linker)
+            return _link_here(artifacts, folder, fcompile or self.linker, addons)
+
+    def create_executor(self, devices: Device | Sequence[Device] | None = None) -> Executor:
+        """The functions on devices (None: the CPU), with memory of their own."""
+        return self.jit().create_executor(devices)
 
     def __getitem__(self, name: str) -> TensorFunction:
+        """A tensor function by name, compiled and loaded when it is first asked for."""
         return self.jit()[name]
+
+    @property
+    def entry(self) -> str:
+        """The function that a call of the executable calls: `main`, or the only one there is.
+        Raises UserError (code `no-entry`) where there are several."""
+        names = [f.name for f in self.functions] + list(self.outer.names if self.outer else ())
+        if "main" in names or len(names) == 1:
+            return "main" if "main" in names else names[0]
+        raise UserError(
+            f"there is no function 'main', and there are several others: {', '.join(names)}",
+            code="no-entry",
+            hint=f"call one of them: create_executor()[{names[0]!r}](...)",
+        )
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the entry on the CPU: a graph function gives its results, a tensor program writes
+        into the arrays that it is given. The executor is made once and kept."""
+        library = self.jit()
+        if self._executor is None:
+            self._executor = library.create_executor()
+        return self._executor[self.entry](*arguments)
 
     def export_library(
         self,

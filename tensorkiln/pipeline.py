@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from tensorkiln.base.config import Config, read_config
 from tensorkiln.base.errors import InternalError, Issue, UnsupportedError, UserError
 from tensorkiln.base.plugin import bad_answer, plugin
 from tensorkiln.base.progress import Progress, watched
+from tensorkiln.codegen.kernel_names import with_names_for_c
 from tensorkiln.codegen.llvm.compile import Kernel, compile_kernels, known_objects
 from tensorkiln.codegen.llvm.texts import KernelFiles
 from tensorkiln.codegen.lowered import require_cpu_programs, require_lowered
@@ -28,6 +29,8 @@ from tensorkiln.codegen.system_lib_c import check_prefix
 from tensorkiln.executable import Executable
 from tensorkiln.external import Emitted, External, PartitionExternals, checked, emit_externals
 from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import Function
+from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.link.shared import Fcompile
 from tensorkiln.link.stubs import RUNTIME_CALLS
 from tensorkiln.ops.verify import verify
@@ -226,7 +229,7 @@ def plan_for(
 
 
 def compile(
-    mod: IRModule,
+    mod: IRModule | Function | PrimFunc,
     target: Target | str | dict[str, object] | None = None,
     *,
     relax_pipeline: Pipeline = "auto",
@@ -236,7 +239,7 @@ def compile(
     instruments: Sequence[Instrument] = (),
     progress: Progress | None = None,
 ) -> Executable:
-    """Compile a module for a target (None: this machine's CPU).
+    """Compile a module for a target (None: this machine's CPU); one function is a module of it.
 
     Pipelines: `"auto"` is that of the target's kind, other names are in the tables above; None
     runs nothing and expects the module to be lowered already; a pass, or a list of passes, replaces
@@ -246,6 +249,9 @@ def compile(
     program: export it to a name ending in .a or .o (docs/artifacts.md).
     Raises UserError, UnsupportedError (all issues at once), InternalError.
     """
+    if isinstance(mod, Function | PrimFunc):
+        own = replace(mod, public=True) if isinstance(mod, PrimFunc) else mod
+        mod = IRModule((own,), mod.name)
     if not isinstance(mod, IRModule):
         raise UserError(
             f"compile takes an IRModule, not {type(mod).__name__}",
@@ -269,6 +275,7 @@ def compile(
     runner = make_runner(instruments, config, plan.passes)
     _require_well_formed(mod, runner.verified)
     _require_targets(mod, plan)
+    mod = with_names_for_c(mod)
     progress.phase("optimise graph")
     mod = runner.run(mod, "relax", plan.relax)
     progress.phase("lower kernels")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from tensorkiln.passes import Instrument
 from tensorkiln.runtime import load
 from tensorkiln.script import from_source
 from tensorkiln.target import register_target_kind, unregister_target_kind
+from tensorkiln.target.hooks import Hooks
 from tests.transform.graphs import graph
 
 MODULE = graph(lambda g, x: g.tanh(g.mul(x, 2.0)), x=(4,))
@@ -134,6 +136,7 @@ def progress(method: str, f: Misbehave, tmp: Path) -> None:
 ELSEWHERE = External(
     "mine", lambda c, t: c.op == "mul", lambda f, s: [Artifact("mine", "mine", "a.bin", b"")]
 )
+HOOKS = [f.name for f in fields(Hooks)]
 PLACES: dict[str, tuple[Callable[[Misbehave, Path], None], list[str]]] = {
     "supports": (supports, ["external 'mine'", "supports(mul)"]),
     "emit": (emit, ["external 'mine'", "mine_mul"]),
@@ -146,8 +149,7 @@ PLACES: dict[str, tuple[Callable[[Misbehave, Path], None], list[str]]] = {
     "fcompile": (fcompile, ["fcompile 'mine'"]),
     **{
         f"hook.{name}": (partial(hook, name), [name, "kind 'mine'"])
-        for name in ("relax_codegen", "relax_pipeline", "tir_pipeline", "pre_codegen", "tir_codegen",
-                     "linker")
+        for name in HOOKS
     },
     **{
         f"progress.{name}": (partial(progress, name), ["progress Mine", name])

@@ -20,6 +20,11 @@ MANIFEST = "manifest.json"
 _MANIFEST_VERSION = 1
 
 
+# What the first sketch of artifacts called the root of a load. Here that is the library, whose
+# metadata is in its own entry file.
+METADATA = "metadata"
+
+
 class Group(NamedTuple):
     """What one call of a loader gets: the artifacts of one loader and target key."""
 
@@ -107,6 +112,17 @@ class ArtifactSet:
         """Artifacts by loader: sorted by loader name, in order for each."""
         names = sorted({artifact.loader for artifact in self.artifacts})
         return {n: tuple(a for a in self.artifacts if a.loader == n) for n in names}
+
+    def require_loaders(self) -> None:
+        """UserError (code `bad-loader`) for artifacts that nothing can load or link."""
+        for a in self.artifacts:
+            if a.loader == METADATA:
+                raise UserError(
+                    f"{a.name} is of loader {METADATA!r}, and there is no such loader: the root of "
+                    "a load is the library, which has its metadata in it",
+                    code="bad-loader",
+                    hint="loader 'text' for what people read, or a name of your own",
+                )
 
     def groups(self) -> dict[Group, tuple[Artifact | InMemoryArtifact, ...]]:
         """What loaders get: sorted by loader name and target key, in order within a group."""

@@ -4,11 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
+from dataclasses import fields, replace
+from itertools import count
+from typing import Any
 
 from tensorkiln.base.errors import Issue
 from tensorkiln.codegen.host_function import c_name
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.derived import is_pending
 from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import (
+    Binding,
+    Body,
+    Call,
+    Function,
+    GlobalRef,
+    If,
+    Lambda,
+    MatchCast,
+    Tuple,
+    TupleItem,
+)
+from tensorkiln.ir.stmt import CallKernel, PrimFunc, Stmt
 from tensorkiln.ir.visit import extern_names
 
 _WORDS = frozenset({
@@ -46,6 +63,44 @@ def name_issues(mod: IRModule, runtime_calls: Collection[str]) -> Iterator[Issue
         yield Issue("tensor-program", name, "", fault, c_name(f"my_{name.lstrip('_')}"))
 
 
+def with_names_for_c(mod: IRModule) -> IRModule:
+    """A tensor program `main` is that in the library only: in C, `main` is a program's."""
+    if not isinstance(mod.get("main"), PrimFunc):
+        return mod
+    name = next(n for n in (f"main_program{i or ''}" for i in count()) if n not in mod)
+    functions = []
+    for f in mod.functions:
+        f = _renamed(f, "main", name)
+        if isinstance(f, PrimFunc) and f.name == "main":
+            attrs = Attrs.of(**{"global_symbol": "main", **f.attrs})
+            f = replace(f, name=name, attrs=attrs)
+        functions.append(f)
+    return mod.with_functions(tuple(functions))
+
+
+def _renamed(node: Any, old: str, new: str) -> Any:
+    """A node of a graph, or of the calls of a host function, that refers to `new` for `old`."""
+    if isinstance(node, tuple):
+        return tuple(_renamed(x, old, new) for x in node)
+    if isinstance(node, GlobalRef | CallKernel) and node.name == old:
+        return replace(node, name=new)
+    if not isinstance(node, _REFERRING) or (isinstance(node, PrimFunc) and not node.is_host):
+        return node
+    changed = {}
+    whole: Any = node
+    for field in fields(whole):
+        before = getattr(whole, field.name)
+        after = _renamed(before, old, new)
+        if after != before:
+            changed[field.name] = after
+    return replace(whole, **changed) if changed else whole
+
+
+_REFERRING = (
+    Function, PrimFunc, Binding, Body, Call, If, Lambda, MatchCast, Tuple, TupleItem, Stmt
+)  # fmt: skip
+
+
 def _is_given(name: str, mod: IRModule) -> bool:
     """Whether the entry file may call something so that belongs to a function of the module."""
     prefix = f"{c_name(mod.name)}_"
@@ -59,4 +114,4 @@ def _is_given(name: str, mod: IRModule) -> bool:
     return any(found[2] == f or found[2].startswith(f"{f}_") for f in owners)
 
 
-__all__ = ["name_issues"]
+__all__ = ["name_issues", "with_names_for_c"]

@@ -45,7 +45,9 @@ _SMALL = PrimType | ShapeType | StringType  # types of values that are not worth
 def called_name(f: PrimFunc) -> str:
     """What the table is called that outer functions call a tensor program by: its own, or that of
     its public entry where that takes the same parameters."""
-    return f"call_{f.name}" if f.public and implied_sizes(f) else f.name
+    if not f.public:
+        return f.name
+    return f"call_{f.name}" if implied_sizes(f) else f.public_name
 
 
 class OuterWriter(Frame):

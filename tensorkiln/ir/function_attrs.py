@@ -42,7 +42,7 @@ def _dependencies(value: object) -> bool:
 
 _FLAG, _TEXT = ("True or False", _flag), ("a text", _text)
 _BOTH: dict[str, tuple[str, _Accepts]] = {
-    "global_symbol": ("the name of the function", _text),
+    "global_symbol": ("the name that a library has for the function", _text),
     "target": ("a target's text, as 'llvm' or its JSON", _text),
     "kExternalDependency": (
         "a tuple of (short_name, url, url_type, version_spec), all texts",
@@ -83,7 +83,7 @@ def problem_of(table: Table, function: str, name: str, value: object) -> tuple[s
     expected, accepts = table[name]
     if not accepts(value):
         return f"attribute {name!r} is {expected}, not {value!r}", f"write {expected}"
-    if name == "global_symbol" and value != function:
+    if name == "global_symbol" and value != function and table is GRAPH_ATTRS:
         hint = f"rename the function: name={value!r} in its decorator"
-        return f"global_symbol {value!r} of a function that is called {function!r}", hint
+        return f"global_symbol {value!r} of a graph function called {function!r}", hint
     return None

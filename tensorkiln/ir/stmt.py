@@ -189,6 +189,11 @@ class PrimFunc(Scripted):
         return tuple(p for p in self.params if isinstance(p, Buffer))
 
     @property
+    def public_name(self) -> str:
+        """What a library calls it: attrs["global_symbol"], or its name."""
+        return str(self.attrs.get("global_symbol", self.name))
+
+    @property
     def is_host(self) -> bool:
         """Whether it only calls other functions, from the entry file: attrs["host"]."""
         return bool(self.attrs.get("host", False))

@@ -167,6 +167,7 @@ def parts_of(
     in_memory: bool = False,
 ) -> Parts:
     """Collect what is native, and pack the rest."""
+    artifacts.require_loaders()
     in_process = [a.name for a in artifacts if a.loader == "llvmjit"]
     if in_process:
         raise UserError(
@@ -178,9 +179,7 @@ def parts_of(
     native = [a for a in (artifacts if in_memory else artifacts.plain) if a.loader == "native"]
     sources, objects, weights = _collected(native)
     named = [(a.name, a.view) for a in objects]
-    if isinstance(addons, str | bytes | Path):
-        raise UserError("addons are a list of object files", code="bad-addon", hint="addons=[...]")
-    named += [_addon(i, addon, plan.triple) for i, addon in enumerate(addons)]
+    named += addon_objects(addons, plan.triple)
     carries = any(map(rides, artifacts.groups()))
     if carries:
         named.append(
@@ -189,6 +188,15 @@ def parts_of(
     texts = {source_name(a): a.text() for a in sources}
     authors = {source_name(a): a.name for a in sources}
     return Parts(tuple(named), texts, authors, weights, carries)
+
+
+def addon_objects(
+    addons: Sequence[str | Path | bytes], triple: str
+) -> list[tuple[str, memoryview]]:
+    """Names and bytes of the objects that a caller brings; UserError for what is none."""
+    if isinstance(addons, str | bytes | Path):
+        raise UserError("addons are a list of object files", code="bad-addon", hint="addons=[...]")
+    return [_addon(i, addon, triple) for i, addon in enumerate(addons)]
 
 
 def _addon(number: int, addon: str | Path | bytes, triple: str) -> tuple[str, memoryview]:

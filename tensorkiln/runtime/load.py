@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorkiln.artifact import Artifact, ArtifactSet, Group, InMemoryArtifact
+from tensorkiln.artifact.artifact_set import METADATA
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.plugin import bad_answer, plugin
 from tensorkiln.runtime.callbacks import add_library
@@ -43,7 +44,7 @@ from tensorkiln.runtime.values import lent_value
 Loader = Callable[[tuple[Artifact, ...], tuple[Device, ...]], Any]
 Link = Callable[[ArtifactSet, Path], Path | Image]
 
-_NOT_LOADED = ("native", "llvmjit", "header", "text", "metadata")
+_NOT_LOADED = ("native", "llvmjit", "header", "text")
 _NAME_ERROR = 10  # KILN_ERROR_NAME
 _loaders: dict[str, Loader] = {}
 
@@ -62,7 +63,7 @@ def register_loader(name: str, function: Loader | None = None) -> Any:
             f"loader {name!r} is {type(function).__name__}, expected a function",
             code="argument-kind",
         )
-    if name in _NOT_LOADED or not name or name.startswith("_"):
+    if name in (*_NOT_LOADED, METADATA) or not name or name.startswith("_"):
         raise UserError(
             f"loader {name!r} cannot be registered: the name has a meaning already",
             code="bad-loader",
@@ -128,6 +129,7 @@ def _attach(
     replacing: bool = False,
 ) -> Module:
     """Steps 4 to 6: modules of all groups that a loader takes, below the library."""
+    artifacts.require_loaders()
     library = root.library
     if library.has_values:
         add_library(library)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,10 @@ from tensorkiln.runtime.failures import ArgumentTypeError, FunctionLookupError
 from tensorkiln.runtime.fast_call import Signature
 from tensorkiln.runtime.native import FunctionInfo, NativeLibrary, ParamInfo, Value
 from tensorkiln.runtime.tensor import view_of, view_of_set
+
+if TYPE_CHECKING:
+    from tensorkiln.runtime.device import Device
+    from tensorkiln.runtime.executor import Executor
 
 _INT, _FLOAT, TENSOR = 1, 3, 7  # enum kiln_kind
 _KINDS = {"graph": "a graph function", "outer": "an outer function"}
@@ -157,6 +161,12 @@ class Module:
         if name not in self._callables:
             self._callables[name] = TensorFunction(self.library, info)
         return self._callables[name]
+
+    def create_executor(self, devices: Device | Sequence[Device] | None = None) -> Executor:
+        """The functions on devices (None: the CPU), with memory of their own."""
+        from tensorkiln.runtime.executor import Executor
+
+        return Executor(self, devices)
 
     def set_num_threads(self, threads: int) -> None:
         """Threads that calls into this library may use; 0 means the default."""

@@ -109,6 +109,8 @@ def load_tags(path: str | Path) -> tuple[str, ...]:
 
 
 def _as_mapping(spec: object, where: str) -> Mapping[str, object]:
+    to_json = getattr(spec, "to_json", None)  # of a Target: a host, a device
+    spec = to_json() if callable(to_json) else spec
     if isinstance(spec, Mapping):
         return spec
     if not isinstance(spec, str):

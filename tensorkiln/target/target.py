@@ -37,8 +37,23 @@ class Target:
     _fields: Fields
     features: frozenset[str] = field(compare=False, repr=False)
 
-    def __init__(self, spec: str | Mapping[str, object] | Target = "llvm"):
-        self._set(spec._fields if isinstance(spec, Target) else parse(_described(spec)))
+    def __init__(
+        self,
+        spec: str | Mapping[str, object] | Target = "llvm",
+        host: str | Mapping[str, object] | Target | None = None,
+    ):
+        fields = spec._fields if isinstance(spec, Target) else parse(_described(spec))
+        if host is not None:
+            own, wanted = Target._of(fields), Target(host)
+            if own.host not in (None, wanted):
+                raise UserError(
+                    f"its host is {own.host} and {wanted}",
+                    code="two-hosts",
+                    where="target.host",
+                    hint="give it once",
+                )
+            fields = own.replace(host=wanted)._fields
+        self._set(fields)
 
     @classmethod
     def _of(cls, fields: Fields) -> Target:

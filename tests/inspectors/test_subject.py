@@ -26,7 +26,7 @@ from tensorkiln.inspectors import Inspectors, Subject, known_inspectors, open_su
 from tensorkiln.inspectors.builtin import builtin_inspectors
 from tensorkiln.inspectors.library import inspect_library
 from tensorkiln.inspectors.objects import functions_in
-from tensorkiln.inspectors.registry import make_inspector, text_of
+from tensorkiln.inspectors.registry import make_inspector
 from tensorkiln.inspectors.weights import Weights
 from tests.inspectors.conftest import Forms, ResNet
 
@@ -225,7 +225,7 @@ def test_bitcode_that_is_linked_in_memory() -> None:
     shown = table.text(kernels[0])
     assert "define void @" in shown and table.choose(kernels[0]).name == "ll"
     groups = {
-        row.name: text_of(row.show(given)) for row, given in table.groups(exe.artifacts.plain)
+        row.name: "".join(row.pieces(given)) for row, given in table.groups(exe.artifacts.plain)
     }
     assert "linear_relu.body0 " in groups["list-functions"]
 

@@ -12,10 +12,10 @@ from tensorkiln.ops.op import Signature
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operators.md"
 HEAD = """# Operators
 
-Written from the table of operators by `pytest tests/ops/test_operators_page.py --bless`. In a script
-they are `R.name(operands, attribute=value)`, for a builder `b.emit("name", ...)`. `x?` may be left
-out, `xs*` is any number of operands. Attributes are given by name, always; one that an operator does
-not have, or that cannot be this value, is an error.
+Written from the table of operators by `pytest tests/ops/test_operators_page.py --bless`. In a
+script they are `R.name(operands, attribute=value)`, for a builder `b.emit("name", ...)`. `x?` may
+be left out, `xs*` is any number of operands. Attributes are given by name, always; one that an
+operator does not have, or that cannot be this value, is an error.
 
 """
 SIZED = """| operator | operands | attributes |

@@ -39,8 +39,7 @@ def read(text: str, attrs: str) -> IRModule:
 WRONG = [
     ("{'note': 1}", "no attribute 'note'", "mine.note"),
     ("{'globl_symbol': 'f'}", "no attribute 'globl_symbol'", "global_symbol"),
-    ("{'global_symbol': 'g'}", "global_symbol 'g' of a function that is called 'f'", "name='g'"),
-    ("{'global_symbol': 3}", "'global_symbol' is the name of the function", "write"),
+    ("{'global_symbol': 3}", "'global_symbol' is the name that a library has", "write"),
     ("{'target': 3}", "'target' is a target's text", "write"),
     ("{'target': ''}", "'target' is a target's text", "write"),
     ("{'kExternalDependency': 'cmsis'}", "'kExternalDependency' is a tuple", "write"),
@@ -96,6 +95,12 @@ def test_another_target_is_refused(text: str) -> None:
     with pytest.raises(UserError) as wrong:
         tk.compile(read(text, "{'target': 'llvn'}"), "native")
     assert wrong.value.where == "f.attrs.target" and "'llvm'" in wrong.value.hint
+
+
+def test_a_graph_function_has_its_own_name() -> None:
+    with pytest.raises(UserError, match="global_symbol 'g' of a graph function called 'f'") as e:
+        read(GRAPH, "{'global_symbol': 'g'}")
+    assert "name='g'" in e.value.hint
 
 
 def test_graph_attributes_are_given_once() -> None:

@@ -1,0 +1,156 @@
+"""What the executor proposal prints of an Executable, and what one looks like."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorkiln as tk
+from tensorkiln.artifact import Artifact, ArtifactSet
+from tensorkiln.base.errors import UserError
+from tensorkiln.script import from_source
+
+PROGRAM = """
+@T.prim_func
+def {name}(X: T.Buffer((4,), "float32"), Y: T.Buffer((4,), "float32")):
+    for i in range(4):
+        Y[i] = X[i] + T.float32({k})
+"""
+GRAPH = """
+@R.function
+def {name}(x: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):
+    y: R.Tensor((4,), "float32") = R.neg(x)
+    return y
+"""
+X = np.arange(4, dtype=np.float32)
+
+
+def text(template: str, name: str, k: float = 1.0) -> str:
+    return template.replace("{name}", name).replace("{k}", str(k))
+
+
+def called(exe: tk.Executable, name: str, k: float) -> None:
+    y = np.zeros(4, np.float32)
+    exe[name](X, y)
+    assert y.tolist() == (X + k).tolist()
+
+
+@pytest.mark.parametrize("kind", ["native", "llvmjit"])
+@pytest.mark.parametrize("whole", [True, False], ids=["module", "function"])
+def test_a_tensor_program_called_main(kind: str, whole: bool, tmp_path: Path) -> None:
+    mod = from_source(text(PROGRAM, "main"))
+    exe = tk.compile(mod if whole else mod["main"], kind)
+    called(exe, "main", 1)
+    y = np.zeros(4, np.float32)
+    assert exe(X, y) is None and y.tolist() == (X + 1).tolist()
+    assert [f.name for f in exe.functions] == ["main"]
+    again = tk.compile(exe.module, exe.target, relax_pipeline=None, tir_pipeline=None)
+    assert again.artifacts == exe.artifacts
+    if kind == "native":
+        found = tk.runtime.load_module(exe.export_library(tmp_path / "net.so"))
+        found["main"](X, y)
+        for name in ("net.a", "net.o"):
+            assert exe.export_library(tmp_path / name).is_file()
+
+
+def test_a_graph_calls_a_program_called_main() -> None:
+    mod = from_source(
+        text(PROGRAM, "main")
+        + """
+@R.function
+def run(x: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):
+    y: R.Tensor((4,), "float32") = R.call_tir(Module.main, [x], R.Tensor((4,), "float32"))
+    z: R.Tensor((4,), "float32") = R.neg(y)
+    return z
+"""
+    )
+    exe = tk.compile(mod)
+    assert exe.create_executor()["run"](X).numpy().tolist() == (-X - 1).tolist()
+    called(exe, "main", 1)
+    assert exe.entry == "main"
+
+
+def test_a_graph_function_alone() -> None:
+    mod = from_source(text(GRAPH, "f"))
+    exe = tk.compile(mod["f"])
+    assert exe.entry == "f" and exe(X).numpy().tolist() == (-X).tolist()
+    library, executor = exe.jit(), exe._executor
+    exe(X)
+    assert exe.jit() is library and exe._executor is executor
+    for devices in (tk.cpu(), [tk.cpu()], None):
+        assert exe.create_executor(devices)["f"](X).numpy().tolist() == (-X).tolist()
+        assert library.create_executor(devices)["f"](X).numpy().tolist() == (-X).tolist()
+
+
+def test_which_function_a_call_means() -> None:
+    two = from_source(text(PROGRAM, "f") + text(PROGRAM, "g", 2))
+    with pytest.raises(UserError, match="several others: f, g") as caught:
+        tk.compile(two)(X, X)
+    assert caught.value.code == "no-entry" and "create_executor()['f']" in caught.value.hint
+
+
+def test_two_functions_of_one_public_name() -> None:
+    called_f = "    T.func_attr({'global_symbol': 'f'})\n    for i"
+    named = text(PROGRAM, "g", 2).replace("    for i", called_f)
+    with pytest.raises(UserError, match="f and g are both 'f' in the library"):
+        tk.compile(from_source(text(PROGRAM, "f") + named))
+    exe = tk.compile(from_source(named))
+    called(exe, "f", 2)
+    assert exe.module["g"].attrs["global_symbol"] == "f"
+
+
+@pytest.mark.parametrize("kind", ["native", "llvmjit"])
+def test_addons_of_jit(kind: str, tmp_path: Path) -> None:
+    """An object with the C function that a program calls; without it the call names it."""
+    call = 'T.call_extern("float32", "extra", X[i])'
+    extern = text(PROGRAM, "f").replace("X[i] + T.float32(1.0)", call)
+    made = tmp_path / "extra.o"
+    command = [sys.executable, "-m", "ziglang", "cc", "-O1", "-c", "-fPIC", "-x", "c", "-"]
+    source = b"float extra(float x) { return 3 * x; }"
+    subprocess.run([*command, "-o", str(made)], input=source, check=True)
+    exe = tk.compile(from_source(extern), kind)
+    with pytest.raises(UserError, match="f calls extra"):
+        exe.jit()
+    y = np.zeros(4, np.float32)
+    exe.jit(addons=[made])["f"](X, y)
+    assert y.tolist() == (3 * X).tolist()
+    exe["f"](X, y)  # kept
+    with pytest.raises(UserError, match="addons are a list"):
+        exe.jit(addons=made)  # type: ignore[arg-type]
+
+
+def test_force_recompile() -> None:
+    exe = tk.compile(from_source(text(GRAPH, "f")))
+    first = exe.jit()
+    assert exe.jit() is first and exe.jit(force_recompile=True) is not first
+    assert exe(X).numpy().tolist() == (-X).tolist()
+
+
+def test_hosts_are_targets_too() -> None:
+    cpu = tk.Target({"kind": "llvm", "mcpu": "znver3"})
+    wanted = tk.Target({"kind": "cuda", "host": cpu.to_json()})
+    assert tk.Target("cuda", host=cpu) == tk.Target("cuda", cpu) == wanted
+    assert tk.Target({"kind": "cuda", "host": cpu}) == wanted
+    assert tk.Target(wanted, host=cpu) == wanted
+    assert wanted.replace(host=cpu) == wanted
+    with pytest.raises(UserError, match="its host is"):
+        tk.Target(wanted, host="llvm")
+
+
+def test_artifacts_of_loader_metadata_are_refused(tmp_path: Path) -> None:
+    exe = tk.compile(from_source(text(GRAPH, "f")))
+    root = Artifact("mine", "metadata", "root.bin", b"")
+    artifacts = ArtifactSet((*exe.artifacts, root))
+    for use in (
+        lambda: tk.load_artifacts(artifacts),
+        lambda: tk.load_artifacts(ArtifactSet((root,)), library=exe.jit()),
+        lambda: tk.export_library(artifacts, tmp_path / "net.so"),
+        lambda: tk.export_library(artifacts, tmp_path / "net.a"),
+    ):
+        with pytest.raises(UserError, match=r"mine/root\.bin is of loader 'metadata'") as caught:
+            use()
+        assert caught.value.code == "bad-loader"
