@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from tensorkiln.artifact.metadata import KernelInfo
 from tensorkiln.artifact.sections import WEIGHTS_PAD
 from tensorkiln.artifact.tar import write_tar
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError, nearest
+from tensorkiln.base.text import listed
 from tensorkiln.codegen.host_c import required_features
 from tensorkiln.codegen.host_function import HostFunction
 from tensorkiln.ir.expr import CallExtern
@@ -193,6 +195,7 @@ def _linked_in_memory(
     return Image(file, code.addresses, unload)
 
 
+_MOST_ROWS = 50  # functions that a notebook shows
 # Not in RUNTIME_EXPORTS: dlclose() finds it without a name.
 _UNLOAD = "kiln_unload"
 _SYSTEMS = {".dylib": "macOS", ".dll": "Windows", ".wasm": "WebAssembly"}
@@ -284,7 +287,7 @@ class Executable:
     def entry(self) -> str:
         """The function that a call of the executable calls: `main`, or the only one there is.
         Raises UserError (code `no-entry`) where there are several."""
-        names = [f.name for f in self.functions] + list(self.outer.names if self.outer else ())
+        names = [name for name, *_ in self._facts()]
         if "main" in names or len(names) == 1:
             return "main" if "main" in names else names[0]
         raise UserError(
@@ -373,6 +376,39 @@ class Executable:
             weights_symbol=f"{prefix}_weights_data",
             triple=cpu_target(self.target).mtriple,
         )
+
+    def __repr__(self) -> str:
+        """One line: its functions, target and kernels."""
+        functions = listed((name for name, *_ in self._facts()), 8)
+        target = self.target.tag or self.target.kind
+        return (
+            f"<Executable {self.name!r}: {functions} for {target}, {len(self.kernels)} kernel(s), "
+            f"{len(self.artifacts)} artifacts>"
+        )
+
+    def _facts(self) -> list[tuple[str, str, int]]:
+        """Name, kind and count of kernel calls of each public function."""
+        rows = [(f.name, f.kind, len(f.calls)) for f in self.functions]
+        return rows + [(name, "outer", 0) for name in (self.outer.names if self.outer else ())]
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: functions, target, kernels, sizes."""
+        files = [a for a in self.artifacts if isinstance(a, Artifact)]
+        weights = sum(a.size for a in files if a.file_name == WEIGHTS)
+        code = sum(a.size for a in files if a.file_name.endswith((".o", ".bc")))
+        facts = self._facts()[:_MOST_ROWS]
+        functions = [(name, f"{kind}, {calls} kernel call(s)") for name, kind, calls in facts]
+        about = [
+            ("target", str(self.target)),
+            ("kernels", str(len(self.kernels))),
+            ("code", f"{code:,} bytes"),
+            ("weights", f"{weights:,} bytes"),
+        ]
+        rows = [
+            f"<tr><th>{escape(name)}</th><td>{escape(what)}</td></tr>"
+            for name, what in [*functions, *about]
+        ]
+        return f"<table><caption>{escape(self.name)}</caption>{''.join(rows)}</table>"
 
     def header(self) -> str:
         """The generated C header."""

@@ -12,7 +12,11 @@ import pytest
 import tensorkiln as tk
 from tensorkiln.artifact import Artifact, ArtifactSet
 from tensorkiln.base.errors import UserError
+from tensorkiln.external import c_reference
+from tensorkiln.ir.relax import constant
+from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.script import from_source
+from tests.transform.graphs import graph
 
 PROGRAM = """
 @T.prim_func
@@ -139,6 +143,32 @@ def test_hosts_are_targets_too() -> None:
     assert wanted.replace(host=cpu) == wanted
     with pytest.raises(UserError, match="its host is"):
         tk.Target(wanted, host="llvm")
+
+
+def test_what_everything_looks_like() -> None:
+    """One line each, whatever it holds: 50 MB of weights here, and 60 functions."""
+    weights = np.ones((2500, 5000), np.float32)
+    net = graph(lambda g, x: g.tanh(g.matmul(x, constant(weights, "w"))), x=(4, 2500))
+    more = from_source("".join(text(PROGRAM, f"f{i}", i) for i in range(60)))
+    mod = net.with_functions((*net.functions, *more.functions))
+    exe = tk.compile(mod)
+    executor = exe.create_executor()
+    y = executor["main"](np.ones((4, 2500), np.float32))
+    main, program = mod["main"], mod["f7"]
+    shown: list[object] = [
+        mod, exe, exe.artifacts, *exe.artifacts, exe.jit(), executor, executor["main"], exe["f7"],
+        exe.target, y, main, program, exe.module, *exe.module.functions, *main.bindings,
+        Schedule(program), tk.cpu(), *exe.functions, *exe.kernels, exe.placement()[0],
+        c_reference.C_REFERENCE, *exe.artifacts.groups(), net["main"].result,
+    ]  # fmt: skip
+    for one in shown:
+        assert len(repr(one)) < 2000, type(one)
+    one_line = (mod, exe, exe.artifacts, *exe.artifacts, exe.jit(), main, program, exe.module)
+    assert not any("\n" in repr(x) for x in one_line)
+    assert repr(exe).startswith("<Executable") and "main, f0" in repr(exe)
+    page = exe._repr_html_()
+    assert len(page) < 8000 and page.count("<tr>") == 54 and "50,080,000 bytes" in page
+    assert "<td>graph, 1 kernel call(s)</td>" in page
 
 
 def test_artifacts_of_loader_metadata_are_refused(tmp_path: Path) -> None:

@@ -210,6 +210,12 @@ class Artifact:
                 hint="text.encode()" if isinstance(self.content, str) else "",
             )
 
+    def __repr__(self) -> str:
+        """Its name, what loads it, and how large it is."""
+        late = isinstance(self.content, TextContent)
+        size = "made when it is read" if late else f"{self.size} bytes"
+        return f"<Artifact {self.name} of loader {self.loader!r}, {size}>"
+
     @property
     def name(self) -> str:
         """`codegen_id/[target_key/]file_name`, where `ArtifactSet.save` puts it."""

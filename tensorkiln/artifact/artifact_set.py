@@ -15,6 +15,7 @@ from tensorkiln.artifact.artifact import Artifact, Content, FileContent, InMemor
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.files import atomic_dir, resolve_inside
 from tensorkiln.base.json_text import parse_json
+from tensorkiln.base.text import listed
 
 MANIFEST = "manifest.json"
 _MANIFEST_VERSION = 1
@@ -112,6 +113,11 @@ class ArtifactSet:
         """Artifacts by loader: sorted by loader name, in order for each."""
         names = sorted({artifact.loader for artifact in self.artifacts})
         return {n: tuple(a for a in self.artifacts if a.loader == n) for n in names}
+
+    def __repr__(self) -> str:
+        """How many, how large, and the first names."""
+        names = listed((a.name for a in self.artifacts), 8)
+        return f"<ArtifactSet of {len(self.artifacts)}: {names}>"
 
     def require_loaders(self) -> None:
         """UserError (code `bad-loader`) for artifacts that nothing can load or link."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tensorkiln.base.errors import nearest
+from tensorkiln.base.text import listed
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import BOOL, HANDLE, INT64, DType
 from tensorkiln.ir.expr import Expr, int_value
 from tensorkiln.ir.relax import AnyTensorType, ObjectType, TensorType, TupleType, Type
 from tensorkiln.ir.type_text import show
-
-_MOST_NAMES = 24
 
 
 class Malformed(Exception):
@@ -45,13 +44,6 @@ class step:
 
 
 # ---- names ----------------------------------------------------------------------------------
-
-
-def listed(names: Iterable[str]) -> str:
-    """Some names, in order, each once, and how many more there are."""
-    known = list(dict.fromkeys(names))
-    more = f" and {len(known) - _MOST_NAMES} more" if len(known) > _MOST_NAMES else ""
-    return ", ".join(known[:_MOST_NAMES]) + more
 
 
 def among(name: str, known: Iterable[str]) -> str:

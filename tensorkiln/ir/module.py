@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from tensorkiln.base.text import listed
 from tensorkiln.ir.derived import Derived, Rewrite
 from tensorkiln.ir.relax import Function
 from tensorkiln.ir.stmt import PrimFunc
@@ -65,6 +66,10 @@ class IRModule(Mapping[str, AnyFunction], Scripted):
 
     def with_functions(self, functions: tuple[AnyFunction, ...]) -> IRModule:
         return IRModule(functions, self.name)
+
+    def __repr__(self) -> str:
+        """Its name and functions; `script()` is all of it."""
+        return f"<IRModule {self.name!r}: {listed(self, 8)}>"
 
     def map_graphs(self, rewrite: Callable[[Function], Function]) -> IRModule:
         """Rewrite every function of `unplanned`; this very module when none changed."""

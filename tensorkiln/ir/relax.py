@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tensorkiln.base.text import listed
 from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, ExprLike, Var, as_expr, int_value
@@ -377,6 +378,11 @@ class Function(Scripted):
     def is_planned(self) -> bool:
         """Whether its memory is planned and its kernels are called by one tensor program."""
         return bool(self.attrs.get("planned", False))
+
+    def __repr__(self) -> str:
+        """Its name, parameters and size; `script()` is all of it."""
+        params = listed((p.name for p in self.params), 8)
+        return f"<graph function {self.name}({params}): {len(self.bindings)} bindings>"
 
     @property
     def makes_storages(self) -> bool:

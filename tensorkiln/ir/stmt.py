@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tensorkiln.base.text import listed
 from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Expr, Var
@@ -187,6 +188,10 @@ class PrimFunc(Scripted):
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         return tuple(p for p in self.params if isinstance(p, Buffer))
+
+    def __repr__(self) -> str:
+        """Its name and parameters; `script()` is all of it."""
+        return f"<tensor program {self.name}({listed((p.name for p in self.params), 8)})>"
 
     @property
     def public_name(self) -> str:

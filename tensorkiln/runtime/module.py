@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.base.text import listed
 from tensorkiln.runtime.callbacks import add_library, remove_library
 from tensorkiln.runtime.failures import ArgumentTypeError, FunctionLookupError
 from tensorkiln.runtime.fast_call import Signature
@@ -193,4 +194,4 @@ class Module:
 
     def __repr__(self) -> str:
         """File and function names."""
-        return f"<Module {str(self.path)!r}: {', '.join(self.functions)}>"
+        return f"<Module {str(self.path)!r}: {listed(self.functions, 8)}>"
