@@ -122,11 +122,11 @@ def _dependencies(
 def _host_functions(
     mod: IRModule, arena: WeightArena, fallible: Collection[str]
 ) -> tuple[tuple[HostFunction, ...], OuterCode | None]:
-    """What the library offers; UserError when that is nothing."""
+    """What the library offers; UserError when that is nothing, or has a name it cannot have."""
+    _require_own_names(mod)
     graphs = [graph_host_function(f, mod, arena) for f in mod.graphs if not f.is_private]
     programs = [f for f in mod.prim_funcs if f.public]
     tensors = [tensor_host_function(f, f.public_name, sizes_read(f)) for f in programs]
-    _require_own_names(mod)
     outer = _outer_code(mod, arena)
     if outer is not None:
         outer = replace(outer, helpers=tuple(_fallible(f, fallible) for f in outer.helpers))
@@ -141,17 +141,31 @@ def _host_functions(
 
 
 def _require_own_names(mod: IRModule) -> None:
-    """UserError where two functions would be called the same from outside."""
-    owners: dict[str, str] = {f.name: f.name for f in (*mod.graphs, *mod.outers)}
-    for f in mod.prim_funcs:
-        owner = owners.setdefault(f.public_name, f.name) if f.public else f.name
-        if owner != f.name:
+    """UserError for public names that no C function can have, or that two functions would have."""
+    owners: dict[str, str] = {}
+    graphs = [f for f in (*mod.graphs, *mod.outers) if not f.is_private]
+    named = [(f.name, f.name) for f in graphs]
+    named += [(f.public_name, f.name) for f in mod.prim_funcs if f.public]
+    for name, function in named:
+        if name != c_name(name) or len(name) > _LONGEST_NAME:
+            short = name if len(name) <= 40 else f"{name[:40]}..."
             raise UserError(
-                f"{owner} and {f.name} are both {f.public_name!r} in the library",
+                f"function {short!r}: its name in the library is that of a C function, which is "
+                f"letters, digits and '_', {_LONGEST_NAME} at most",
+                code="bad-name",
+                where="compile",
+                hint=f"such as {c_name(name)[:_LONGEST_NAME]!r}" if len(short) == len(name) else "",
+            )
+        if owners.setdefault(name, function) != function:
+            raise UserError(
+                f"{owners[name]} and {function} are both {name!r} in the library",
                 code="name-clash",
-                where=f"{f.name}.attrs.global_symbol",
+                where=f"{function}.attrs.global_symbol",
                 hint="another global_symbol",
             )
+
+
+_LONGEST_NAME = 200
 
 
 def _link_files(mod: IRModule, code: Emitted, plan: LinkPlan, loaded: bool) -> Iterator[Artifact]:

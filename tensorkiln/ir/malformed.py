@@ -43,6 +43,21 @@ class step:
             error.path.append(self._name)
 
 
+def is_text(text: str) -> bool:
+    """Whether files can hold it: no NUL, no half of a surrogate pair."""
+    return text.isidentifier() or not any(c == "\0" or "\ud800" <= c <= "\udfff" for c in text)
+
+
+def require_texts(*values: object) -> None:
+    """Malformed for names and texts, in tuples too, that no file can hold."""
+    for value in values:
+        if isinstance(value, tuple):
+            require_texts(*value)
+        elif isinstance(value, str) and not is_text(value):
+            hint = "text without NUL and without halves of surrogate pairs"
+            raise Malformed(f"a text {value!r}", hint)
+
+
 # ---- names ----------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.derived import is_pending
 from tensorkiln.ir.function_attrs import GRAPH_ATTRS, PROGRAM_ATTRS, problem_of
-from tensorkiln.ir.malformed import Malformed, listed, step
+from tensorkiln.ir.malformed import Malformed, is_text, listed, require_texts, step
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.planned import storage_sizes
 from tensorkiln.ir.stmt import PrimFunc
@@ -29,11 +29,14 @@ def verify(mod: IRModule, known: dict[int, object] | None = None) -> None:
     calls are the operators' own business.
     """
     seen: set[str] = set()
+    if not is_text(mod.name):
+        hint = "a name without NUL and without halves of surrogate pairs"
+        raise InternalError(f"module name {mod.name!r}", code="malformed-ir", hint=hint)
     known = {} if known is None else known
     # Tensor programs first: what graphs are checked for relies on them.
     for f in sorted(mod.functions, key=lambda f: not isinstance(f, PrimFunc)):
         try:
-            with step(f.name):
+            with step(f.name if is_text(f.name) else ascii(f.name)):
                 if f.name in seen:
                     hint = f"rename one of them; taken are {listed(mod)}"
                     raise Malformed("two functions of this name", hint)
@@ -54,6 +57,7 @@ def verify(mod: IRModule, known: dict[int, object] | None = None) -> None:
 
 def verify_function(f: AnyFunction, mod: IRModule, known: dict[int, object]) -> None:
     """Raise Malformed where one function is not well formed; `known` as in `verify`."""
+    require_texts(f.name, tuple(p.name for p in f.params), f.attrs.items_)
     is_program = isinstance(f, PrimFunc)
     for key, value in f.attrs.items_:
         problem = problem_of(PROGRAM_ATTRS if is_program else GRAPH_ATTRS, f.name, key, value)

@@ -18,6 +18,7 @@ from tensorkiln.ir.malformed import (
     instead,
     listed,
     plural,
+    require_texts,
     step,
     unbound,
 )
@@ -114,6 +115,7 @@ class GraphVerifier:
     def _define(self, var: RVar, brings: bool = False) -> None:
         if var in self._bound:
             raise Malformed("bound twice", fresh("RVar", var.name))
+        require_texts(var.name)
         self._type(var.type, brings or not self._strict)
         self._values.add(var)
         self._bound.add(var)

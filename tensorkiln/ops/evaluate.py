@@ -231,7 +231,8 @@ class _Run:
         if call.op in DYNAMIC:
             op = DYNAMIC[call.op]
             return op.numpy(args, op.complete(dict(attrs)))
-        return get(call.op).numpy([a for a in args if isinstance(a, np.ndarray)], attrs)
+        plain = get(call.op)
+        return plain.numpy([a for a in args if isinstance(a, np.ndarray)], plain.complete(attrs))
 
     def _call_function(
         self, f: AnyFunction, call: Call, args: list[Result], t: Type, env: Env

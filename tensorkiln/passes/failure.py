@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import tempfile
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
@@ -94,7 +95,7 @@ def write_reproducer(folder: Path, p: Pass, step: Step) -> Path:
         "    shape = [int(n) for n in shape.split('x') if n]",
         "    constants[name] = data.view(np.dtype(dtype)).reshape(shape)",
         "mod = from_source((here / 'before.py').read_text(), constants)",
-        f"p = {made}",
+        *([f"p = {made}"] if made else _to_fill_in(p)),
         "verify(p(mod))",
     ]
     if not whole:
@@ -122,8 +123,8 @@ def _write_constants(path: Path, mod: IRModule) -> bool:
 
 
 def pass_source(p: Pass) -> tuple[list[str], str]:
-    """Python that makes the pass again: imports, and an expression; a placeholder where its
-    options cannot be written down."""
+    """Python that makes the pass again: imports, and an expression; "" where no import gives it,
+    or its options cannot be written down."""
     kind = p if inspect.isfunction(p) else type(p)
     module, name = kind.__module__, kind.__qualname__
     imports = [f"from {module} import {name}"]
@@ -137,4 +138,19 @@ def pass_source(p: Pass) -> tuple[list[str], str]:
                 return ["from tensorkiln.target import Target", *imports], (
                     f"{name}({', '.join(given)})"
                 )
-    return [], f"...  # your pass: {name}"
+    return [], ""
+
+
+def _to_fill_in(p: Pass) -> list[str]:
+    """A pass that no import gives: the lines that say what stands in its place."""
+    inner = inspect.unwrap(getattr(p, "func", p))
+    kind = inner if inspect.isfunction(inner) else type(inner)
+    place = kind.__qualname__
+    with suppress(OSError, TypeError):
+        place += f", {inspect.getsourcefile(kind)}:{inspect.getsourcelines(kind)[1]}"
+    message = f"fill in `p` of {{__file__}}: no import gives the pass {place}"
+    return [
+        f"p = None  # your pass: {place.splitlines()[0]}",
+        "if p is None:",
+        f"    raise SystemExit(f{message!r})",
+    ]

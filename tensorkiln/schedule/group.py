@@ -8,7 +8,7 @@ from functools import cached_property
 
 from tensorkiln import ops
 from tensorkiln.arith import simplify
-from tensorkiln.base.errors import InternalError
+from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Expr, IntImm, Load, Var, const, int_value
 from tensorkiln.ir.relax import Call, Constant, Function, RVar, TensorType, Value
@@ -152,7 +152,13 @@ class Group:
         inputs = [self.tensor_in(a, overrides) for a in call.args]
         program = self.op(call).program
         if program is None:
-            raise InternalError(f"{self.name}: operator {call.op} has no element program")
+            raise UserError(
+                f"operator {call.op} needs operands in layouts of its own: run assign_layouts "
+                "before fuse_ops",
+                code="not-lowered",
+                where=self.name,
+                hint="pipeline.relax_passes is the list, in its order",
+            )
         return program(inputs, call.attrs, value.tensor)
 
     def tensor_in(self, value: Value, overrides: Mapping[RVar, Element] | None = None) -> TensorIn:

@@ -349,7 +349,7 @@ class ValueParser:
         values = tuple(map(self.value, args))
         call = Call(callee, values, Attrs(tuple(sorted(attrs.items(), key=lambda p: p[0]))), span)
         self._check_call(node, call)
-        return call
+        return ops.with_defaults(call)  # whoever reads it first finds them all
 
     def _attribute(
         self, attrs: dict[str, AttrValue], fixed: Mapping[str, AttrValue],

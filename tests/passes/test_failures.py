@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,33 @@ def test_a_callers_pass_that_raises() -> None:
     assert isinstance(error.__cause__, ZeroDivisionError)
     done = again(place(error))
     assert done.returncode != 0
+
+
+def test_a_pass_that_no_import_gives() -> None:
+    """The reproducer says what to fill in, and works when it is."""
+
+    def local(mod: IRModule) -> IRModule:
+        raise ZeroDivisionError
+
+    @dataclass(frozen=True)
+    class Local:
+        inner: object
+
+        def __call__(self, mod: IRModule) -> IRModule:
+            raise ZeroDivisionError
+
+    for p, name in ((local, "local"), (Local(object()), "Local"), (partial(local), "local"),
+                    (lambda mod: 1 / 0, "<lambda>")):  # fmt: skip
+        with pytest.raises(UserError) as caught:
+            tk.compile(MODULE, relax_pipeline=p)
+        before = place(caught.value)
+        done = again(before)
+        assert done.returncode == 1 and "Traceback" not in done.stderr
+        assert f"fill in `p` of {before.parent / 'reproduce.py'}" in done.stderr
+        assert f"{name}, {__file__}:" in done.stderr
+    script = before.parent / "reproduce.py"
+    script.write_text(script.read_text().replace("p = None", "p = lambda mod: mod"))
+    assert again(before).returncode == 0
 
 
 def test_a_dataclass_goes_by_the_name_of_a_function() -> None:

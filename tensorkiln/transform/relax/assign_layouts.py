@@ -55,7 +55,15 @@ class AssignLayouts:
 
     def __call__(self, mod: IRModule) -> IRModule:
         """Run the pass."""
-        return mod.map_graphs(lambda f: _Assign(f, self.target).run())
+        return mod.map_graphs(lambda f: f if _is_assigned(f) else _Assign(f, self.target).run())
+
+
+def _is_assigned(f: Function) -> bool:
+    """Whether values have layouts already: a second run would take packed weights for plain."""
+    types = [b.var.type for b in f.bindings]
+    for b in f.bindings:
+        types += [a.type for a in b.value.args] if isinstance(b.value, Call) else []
+    return any(isinstance(t, TensorType) and t.layout is not None for t in types)
 
 
 class _Assign:

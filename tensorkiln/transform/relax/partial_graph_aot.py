@@ -21,6 +21,7 @@ from collections.abc import Mapping
 
 from tensorkiln.arith.ranges import Bounds
 from tensorkiln.arith.simplify import prove
+from tensorkiln.base.errors import UserError
 from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import HANDLE
@@ -52,10 +53,26 @@ def partial_graph_aot(mod: IRModule) -> IRModule:
     functions: list[AnyFunction] = []
     for f in mod.functions:
         if isinstance(f, Function) and "homes" in f.attrs:
+            _require_kernels(f, mod)
             functions += _Split(f, taken).functions()
         else:
             functions.append(f)
     return mod.with_functions(tuple(functions)) if len(functions) > len(mod) else mod
+
+
+def _require_kernels(f: Function, mod: IRModule) -> None:
+    """UserError where a call is still of a graph."""
+    for b in f.bindings:
+        if isinstance(b.value, Call) and isinstance(b.value.callee, GlobalRef):
+            callee = mod[b.value.callee.name]
+            if isinstance(callee, Function) and not callee.external:
+                raise UserError(
+                    f"{callee.name} is a fused group without loops: run lower_groups before "
+                    "partial_graph_aot",
+                    code="not-lowered",
+                    where=f.name,
+                    hint="pipeline.relax_passes is the list, in its order",
+                )
 
 
 def _fresh(base: str, taken: set[str]) -> str:

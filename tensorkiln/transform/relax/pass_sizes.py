@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from tensorkiln.base.errors import UserError
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import Expr, Var
 from tensorkiln.ir.module import IRModule
@@ -29,8 +30,8 @@ from tensorkiln.ir.relax import (
     TupleType,
     Type,
 )
-from tensorkiln.ir.stmt import PrimFunc
-from tensorkiln.ir.visit import free_vars
+from tensorkiln.ir.stmt import CallKernel, PrimFunc
+from tensorkiln.ir.visit import free_vars, walk_stmt
 
 
 def pass_sizes(mod: IRModule) -> IRModule:
@@ -38,6 +39,17 @@ def pass_sizes(mod: IRModule) -> IRModule:
     missing = {f.name: found for f in mod.prim_funcs if (found := _missing(f))}
     if not missing:
         return mod
+    for caller in mod.functions:
+        is_host = isinstance(caller, PrimFunc) and caller.is_host
+        for s in walk_stmt(caller.body) if isinstance(caller, PrimFunc) and is_host else ():
+            if isinstance(s, CallKernel) and s.name in missing:
+                raise UserError(
+                    f"it calls {s.name} without sizes that its shapes have: run pass_sizes before "
+                    "plan_memory",
+                    code="not-lowered",
+                    where=caller.name,
+                    hint="pipeline.relax_passes is the list, in its order",
+                )
     mod = mod.map_prim_funcs(lambda f: _with_sizes(f, missing[f.name]) if f.name in missing else f)
     return _Calls(mod, missing).module()
 

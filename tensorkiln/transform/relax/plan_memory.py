@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tensorkiln.arith import prove_equal, simplify
-from tensorkiln.base.errors import InternalError
+from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.expr import Expr, IntImm, int_value
 from tensorkiln.ir.module import IRModule
@@ -93,7 +93,14 @@ class _Plan:
                     assert isinstance(a, RVar)
                     self.within[a] = (b.var, at)
             elif not (isinstance(call, Call) and isinstance(call.callee, GlobalRef)):
-                raise InternalError(f"{f.name}: {b.var} is not a kernel call or a view")
+                what = f"{call.op}(...)" if isinstance(call, Call) else type(call).__name__
+                raise UserError(
+                    f"{b.var.name} = {what} is no kernel call and no view: run fuse_ops, "
+                    "lower_groups before plan_memory",
+                    code="not-lowered",
+                    where=f.name,
+                    hint="pipeline.relax_passes is the list, in its order",
+                )
         for j, v in enumerate(_fields(f.result)):
             root = self._root(v)
             if not isinstance(root, RVar) or root in self.homes or self._owners(root) != (root,):

@@ -38,7 +38,7 @@ from tensorkiln.ir.expr import (
     select,
 )  # fmt: skip
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.stmt import Alloc, For, If, Let, Prefetch, PrimFunc, Seq, Stmt, Store, seq
+from tensorkiln.ir.stmt import Alloc, Block, For, If, Let, Prefetch, PrimFunc, Seq, Stmt, Store, seq
 from tensorkiln.ir.visit import map_stmt, substitute, walk
 
 
@@ -105,6 +105,12 @@ class _Vectorizer:
                     return seq()
                 first = {self.var: self.lo}
                 return Prefetch(buf, tuple(substitute(i, first) for i in indices), locality, write)
+        if isinstance(s, Block):
+            raise UserError(
+                f"block {s.name} in a vectorized loop: run lower_blocks before vectorize_loops",
+                code="not-lowered",
+                hint="pipeline.tir_passes is the list, in its order",
+            )
         raise self.unsupported(f"a statement {type(s).__name__}")
 
     def unsupported(self, what: str) -> UnsupportedError:
