@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tensorkiln.base.errors import InternalError
+from tensorkiln.base.errors import UserError
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.expr import Binary, IntImm, Var
 from tensorkiln.ir.module import IRModule
@@ -136,21 +136,21 @@ def test_extents_are_simplified() -> None:
 
 
 @pytest.mark.parametrize("declared", [((3,), "float32"), ((2,), "float64"), ((2, 1), "float32")])
-def test_wrong_types_are_internal_errors(declared: tuple[tuple[int, ...], str]) -> None:
+def test_wrong_types_are_errors_of_the_module(declared: tuple[tuple[int, ...], str]) -> None:
     mod = graph(lambda g, x: g.exp(x), x=(2,))
     b = main(mod).bindings[0]
     wrong = RVar("wrong", tensor(*declared))
     f = Function("main", main(mod).params, (Binding(wrong, b.value),), wrong)
-    with pytest.raises(InternalError, match=r"declared .*, derived float32\[2\]") as caught:
+    with pytest.raises(UserError, match=r"declared .*, derived float32\[2\]") as caught:
         infer_types(IRModule((f,)))
     assert caught.value.where == "main/bindings[0] wrong"
 
 
-def test_operands_that_do_not_fit_are_internal_errors() -> None:
+def test_operands_that_do_not_fit_are_errors_of_the_module() -> None:
     x, y = (RVar(n, tensor((k,), "float32")) for n, k in (("x", 2), ("y", 3)))
     z = RVar("z", x.type)
     f = Function("main", (x, y), (Binding(z, Call("add", (x, y), Attrs())),), z)
-    with pytest.raises(InternalError, match="add: .*expected an extent of 2") as caught:
+    with pytest.raises(UserError, match="operator add: .*expected an extent of 2") as caught:
         infer_types(IRModule((f,)))
     assert caught.value.where == "main/bindings[0] z"
 
