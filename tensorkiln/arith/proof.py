@@ -35,7 +35,22 @@ def _prove(s: Engine, p: Poly) -> bool:
     number = _innermost(s, p)
     if number is None:
         return False
+    cases = _cases(s, p)
+    if cases and all(_prove(s, q) for q in cases):
+        return True
     return any(_prove(s, q) for q in _weaker(s, p, number))
+
+
+def _cases(s: Engine, p: Poly) -> list[Poly]:
+    """What `p` may be, where it has a min or max that is bounded by one of its operands but not by
+    both: it is one of them. All of these cases come before the choice of bounds for the others."""
+    for number in sorted({i for mono in p for i in mono}):
+        atom = s.atoms[number]
+        split = P.coefficient(p, number) if atom.kind in ("min", "max") else None
+        sign = P.constant_of(split[0]) if split else None
+        if split and sign and (sign < 0) == (atom.kind == "max"):
+            return [P.add(split[1], P.scale(side, sign)) for side in (atom.a, atom.b)]
+    return []
 
 
 def lower_bound(s: Engine, p: Poly) -> int:
