@@ -15,6 +15,7 @@ from tensorkiln.codegen.host_function import (
     role,
     shape_text,
 )
+from tensorkiln.codegen.scalars import entry_type
 
 _KEYWORD_TEXT = (
     "auto break case char const continue default do double else enum extern float for goto if "
@@ -58,8 +59,7 @@ def entry_parameters(function: HostFunction, reserved: Iterable[str] = ()) -> li
     for i, param in enumerate(function.params):
         name = fresh(param.name)
         if isinstance(param, ScalarInfo):
-            ctype = "double" if DTYPES[param.dtype].code == 2 else "int64_t"
-            out.append(EntryParameter("scalar", name, f"{ctype} {name}"))
+            out.append(EntryParameter("scalar", name, f"{entry_type(param.dtype)} {name}"))
         else:
             const = "const " if role(function, i) == "in" else ""
             ctype = DTYPES[param.dtype].c_type

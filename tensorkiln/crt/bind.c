@@ -167,32 +167,12 @@ static int check_symbols(kiln_binding *b)
     return KILN_OK;
 }
 
-static int bind_scalar(kiln_binding *b, int p, const kiln_value *value)
-{
-    const int real = b->function->params[p].dtype.code == 2;
-    if (real && value->kind == KILN_FLOAT)
-        b->scalar[p].real = value->as.real;
-    else if (real && value->kind == KILN_INT)
-        b->scalar[p].real = (double)value->as.integer;
-    else if (!real && (value->kind == KILN_INT || value->kind == KILN_BOOL))
-        b->scalar[p].integer = value->as.integer;
-    else
-        return kiln_fail(KILN_ERROR_ARGUMENT, "%s: argument '%s' must be %s, received %s",
-                         b->function->name, b->function->params[p].name,
-                         real ? "a number" : "an integer",
-                         value->kind == KILN_FLOAT    ? "a number with a fraction"
-                         : value->kind == KILN_BOOL   ? "a bool"
-                         : value->kind == KILN_TENSOR ? "a tensor"
-                                                      : "something else");
-    return KILN_OK;
-}
-
 static int bind_value(kiln_binding *b, int p, const kiln_value *value, uint64_t *bound)
 {
     b->tensor[p] = NULL;
     b->data[p] = NULL;
     if (b->function->params[p].role == KILN_SCALAR)
-        return bind_scalar(b, p, value);
+        return kiln_fit_scalar(b->function->name, &b->function->params[p], value, &b->scalar[p]);
     if (value->kind != KILN_TENSOR)
         return kiln_fail(KILN_ERROR_ARGUMENT,
                          "%s: %s '%s' must be a tensor of shape %s, received %s",
@@ -256,8 +236,11 @@ int kiln_bind_plain(kiln_binding *b, const kiln_function *function, const int64_
     for (int p = 0; p < b->count; p++) {
         b->tensor[p] = NULL;
         b->data[p] = data[p];
-        if (scalars != NULL)
-            b->scalar[p] = scalars[p];
+        if (function->params[p].role != KILN_SCALAR)
+            continue;
+        b->scalar[p] = scalars[p];
+        if ((code = kiln_fit_plain(function->name, &function->params[p], &b->scalar[p])) != KILN_OK)
+            return code;
     }
     if ((code = check_symbols(b)) != KILN_OK)
         return code;

@@ -13,7 +13,7 @@ from tensorkiln.base.errors import InternalError
 from tensorkiln.codegen.llvm.by_lane import by_lane
 from tensorkiln.codegen.llvm.drop_starts import drop_starts
 from tensorkiln.codegen.llvm.lines import FunctionState
-from tensorkiln.codegen.llvm.types import llvm_type, memory_type
+from tensorkiln.codegen.llvm.types import llvm_type, memory_type, parameter_type
 from tensorkiln.codegen.llvm.unroll import unroll_function
 from tensorkiln.codegen.llvm.values import Values
 from tensorkiln.codegen.stack import elements
@@ -84,7 +84,7 @@ class Emitter(Values):
         args = [
             f"ptr{alias if v != failure else ''} {v}"
             if isinstance(p, Buffer)
-            else f"{llvm_type(p.dtype)} {v}"
+            else f"{llvm_type(p.dtype) if extra else parameter_type(p.dtype)} {v}"
             for p, v in params.items()
         ]
         root = self._open_scope()
@@ -96,12 +96,25 @@ class Emitter(Values):
             loop: For = body  # type: ignore[assignment]
             self._loop(For(loop.var, begin, end - begin, "serial", loop.body), begin_at_lo=True)
         else:
+            self._take_numbers()
             self._stmt(body)
         self._close_scope()
         lines = ["entry:", *self._state.allocas, *root.lines, "  ret void"]
         head = f"define {linkage}void {name}({', '.join(args)}{extra}) #0 {{"
         self.done.append("\n".join([head, *lines, "}"]))
         self._state = saved
+
+    def _take_numbers(self) -> None:
+        """Numbers of the caller that are passed otherwise than they are computed with."""
+        for p, passed in self._state.params.items():
+            if isinstance(p, Buffer) or parameter_type(p.dtype) == llvm_type(p.dtype):
+                continue
+            form = f"{parameter_type(p.dtype)} {passed}"
+            self._state.vars[p] = (
+                self._line(f"icmp ne {form}, 0")
+                if p.dtype.is_bool
+                else self._line(f"bitcast {form} to {llvm_type(p.dtype)}")
+            )
 
     def _parallel(self, loop: For) -> None:
         """Outline a parallel loop and hand it to the pool; captures travel in a struct."""
@@ -228,11 +241,18 @@ class Emitter(Values):
                 raise InternalError(f"{self.func.name}: cannot emit {type(s).__name__}")
 
     def _call_kernel(self, name: str, args: tuple[Expr, ...]) -> None:
-        types = [llvm_type(a.dtype) for a in args]
-        values = [f"{t} {self.value(a)}" for t, a in zip(types, args, strict=True)]
+        types = [parameter_type(a.dtype) for a in args]
+        values = [f"{t} {self._passed(a)}" for t, a in zip(types, args, strict=True)]
         self._state.written(None)
         self.declares.add(f"declare void @{name}({', '.join(types)})")
         self._emit(f"  call void @{name}({', '.join(values)})")
+
+    def _passed(self, e: Expr) -> str:
+        """A value as a kernel takes it."""
+        value, t, passed = self.value(e), llvm_type(e.dtype), parameter_type(e.dtype)
+        if t == passed:
+            return value
+        return self._line(f"{'zext' if e.dtype.is_bool else 'bitcast'} {t} {value} to {passed}")
 
     def _if(self, cond: str, then: Stmt, orelse: Stmt | None) -> None:
         st = self._state

@@ -25,6 +25,14 @@ def memory_type(dtype: DType) -> str:
     return llvm_type(DType("uint8", dtype.lanes) if dtype.is_bool else dtype)
 
 
+def parameter_type(dtype: DType) -> str:
+    """How a kernel takes a number, as in `codegen/scalars.py`: 16-bit floats as their bits, a bool
+    as a byte."""
+    if dtype.is_bool:
+        return "i8"
+    return "i16" if dtype.name in ("float16", "bfloat16") else llvm_type(dtype)
+
+
 def suffix(dtype: DType) -> str:
     """The piece of an intrinsic's name: `v16f32`."""
     names = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}
