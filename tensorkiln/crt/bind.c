@@ -5,6 +5,7 @@
 #include <string.h>
 
 #define CPU_DEVICE 1
+#define MOST_DIMS 64
 
 static const char *role_name(const kiln_binding *b, int p)
 {
@@ -16,6 +17,8 @@ static const char *role_name(const kiln_binding *b, int p)
 void kiln_shape_text(char *text, const int64_t *shape, int ndim)
 {
     int used = snprintf(text, KILN_SHAPE_TEXT, "[");
+    if (shape == NULL || ndim > MOST_DIMS) /* no tensor has so many: the number is wrong */
+        ndim = 0;
     for (int d = 0; d < ndim && used < KILN_SHAPE_TEXT - 24; d++)
         used += snprintf(text + used, KILN_SHAPE_TEXT - (size_t)used, d == 0 ? "%lld" : ", %lld",
                          (long long)shape[d]);
@@ -92,6 +95,9 @@ static int check_tensor(const kiln_binding *b, int p, const kiln_tensor *t)
         return wrong_dtype(b, p, t);
     if (t->ndim != param->ndim)
         return wrong_rank(b, p, t);
+    if (t->shape == NULL && t->ndim > 0)
+        return kiln_fail(KILN_ERROR_NULL, "%s: %s '%s' has no shape: its address is null",
+                         b->function->name, role_name(b, p), param->name);
     return KILN_OK;
 }
 

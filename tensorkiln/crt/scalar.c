@@ -103,7 +103,7 @@ static int out_of_range(const char *function, const char *what, kiln_dtype dtype
                  is_signed ? (long long)(-((int64_t)1 << (bits - 2)) * 2) : 0LL,
                  ~(unsigned long long)0 >> (64 - bits + is_signed), name);
     if (value->kind == KILN_FLOAT)
-        snprintf(received, sizeof received, "%.17g", value->as.real);
+        snprintf(received, sizeof received, "%.9g", value->as.real);
     else if (value->kind == KILN_UINT)
         snprintf(received, sizeof received, "%llu", (unsigned long long)value->as.integer);
     else

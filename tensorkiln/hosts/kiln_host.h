@@ -385,6 +385,13 @@ static inline kiln_value kiln_host_int(int64_t number)
     return made;
 }
 
+static inline kiln_value kiln_host_uint(uint64_t number)
+{
+    kiln_value made = kiln_host_int((int64_t)number);
+    made.kind = number >> 63 != 0 ? KILN_UINT : KILN_INT;
+    return made;
+}
+
 static inline kiln_value kiln_host_bool(int truth)
 {
     kiln_value made = kiln_host_value(KILN_BOOL);
