@@ -123,6 +123,10 @@ class Tensor(NDArrayOperatorsMixin):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             return getattr(self.numpy(), name)
 
+    def __pow__(self, other: Any) -> Any:
+        """Not np.power: arrays know better for some numbers."""
+        return self.numpy() ** _arrays(other)
+
     def __getitem__(self, key: Any) -> Any:
         """As the array: views of the memory, or elements."""
         return self.numpy()[_arrays(key)]
