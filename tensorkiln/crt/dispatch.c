@@ -18,7 +18,8 @@ static int overlap(const char *a, int64_t a_bytes, const char *b, int64_t b_byte
 }
 
 /* Kernels may write an output while others are still to be read, and expect that no memory is shared:
- * what is written gets a copy. Tensors with gaps are copied anyway and do not come here. */
+ * what is written gets a copy, and is written back in the order of the parameters. Tensors with gaps are
+ * copied anyway and do not come here. */
 static int shares_memory(const kiln_binding *b, int output)
 {
     const kiln_function *f = b->function;
@@ -30,11 +31,8 @@ static int shares_memory(const kiln_binding *b, int output)
     for (int p = 0; p < others; p++) {
         if (p == output || f->params[p].role == KILN_SCALAR)
             continue;
-        if (b->tensor[p] != NULL && !kiln_is_contiguous(b->tensor[p])) {
-            if (f->params[p].role != KILN_IN)
-                continue;
+        if (b->tensor[p] != NULL && !kiln_is_contiguous(b->tensor[p]))
             return 1; /* its extent is not worth working out */
-        }
         if (overlap(b->data[output], bytes, b->data[p], kiln_param_bytes(b, p)))
             return 1;
     }

@@ -34,8 +34,9 @@ _NEEDED = (
     "Py_IncRef",
     "Py_DecRef",
 )
-# What exports of read-only arrays, of other types, and of objects that have none raise.
-NO_EXPORT = (AttributeError, BufferError, TypeError, ValueError, RuntimeError)
+# What exports of read-only arrays, of other types, and of objects that have none raise, and room for
+# results that are too large.
+NO_EXPORT = (AttributeError, BufferError, MemoryError, TypeError, ValueError, RuntimeError)
 _OBJECTS = (sys.intern("__dlpack__"), NO_EXPORT, Tensor, sys.intern("_array"), None)
 
 

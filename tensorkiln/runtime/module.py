@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.runtime.arguments import in_order
 from tensorkiln.runtime.callbacks import add_library, remove_library
 from tensorkiln.runtime.failures import ArgumentTypeError, FunctionLookupError
 from tensorkiln.runtime.fast_call import Signature
@@ -27,8 +28,10 @@ class _Call:
         self.index = library.index(info.name)
         self._library = library
 
-    def __call__(self, *arguments: object) -> None:
+    def __call__(self, /, *arguments: object, **named: object) -> None:
         """Of whatever kinds; says which argument is wrong."""
+        if named:
+            arguments = in_order(self.info, arguments, named)
         values = (Value * len(arguments))()
         kept = []
         if len(arguments) == len(self.info.inputs):  # else the library has the words
@@ -61,8 +64,8 @@ class _Call:
 
 
 class TensorFunction:
-    """A tensor function: the caller passes every parameter, tensors and numbers, in their order;
-    results are written in place."""
+    """A tensor function: the caller passes every parameter, tensors and numbers, by position or
+    name; results are written in place."""
 
     # See GraphFunction.
     __slots__ = ("__call__", "__weakref__", "info", "name")
