@@ -109,7 +109,7 @@ class _Bound(int):
     slow: Callable[..., Any]
     kept: object
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
+    def __call__(self, /, *arguments: Any, **named: Any) -> Any:
         """The same call in Python."""
         return self.slow(*arguments, **named)
 

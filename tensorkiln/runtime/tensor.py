@@ -217,7 +217,8 @@ def describe_array(array: Array, *, writable: bool = False) -> tuple[DLTensor, A
     dtype = array.dtype
     if (dtype.kind not in _CODES and dtype.name != "bfloat16") or not dtype.isnative:
         raise ArgumentTypeError(f"arrays of {dtype} cannot be passed", code="dtype-mismatch")
-    if any(stride % dtype.itemsize for stride in array.strides):
+    steps = zip(array.shape, array.strides, strict=True)
+    if any(stride % dtype.itemsize for size, stride in steps if size > 1):
         if writable:
             raise ArgumentTypeError(
                 "an array whose strides are no multiple of its elements cannot be filled",
