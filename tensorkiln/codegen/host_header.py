@@ -148,7 +148,8 @@ def header_h(
     libraries: Sequence[str] = (),
 ) -> str:
     """The text of the header. Tensors are row-major without gaps; any address that suits the
-    element type will do (the caller's buffers stay the caller's). `outers` are named only;
+    element type will do (the caller's buffers stay the caller's). Numbers are int64_t, uint64_t or
+    double, and checked (codegen/scalars.py). `outers` are named only;
     `libraries` are what a linker of programs is told besides a static library."""
     prefix = prefix or c_name(library_name)
     guard = f"{prefix.upper()}_H"
@@ -157,7 +158,8 @@ def header_h(
  *
  * Each entry returns 0, or an error code of kiln.h; {prefix}_last_error() then holds one sentence
  * about the last failure in this thread. Tensors are row-major without gaps, in memory of the
- * caller; their shapes stand above each entry. Entries may be called from several threads at once.
+ * caller; shapes and types stand above each entry. A number that its type cannot hold is refused;
+ * fractions are rounded to nearest. Entries may be called from several threads at once.
  */
 #ifndef {guard}
 #define {guard}

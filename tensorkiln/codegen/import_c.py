@@ -82,7 +82,7 @@ def _parameters(mod: IRModule, name: str) -> tuple[list[_Tensor | Var], list[Var
     if odd:
         shown = ", ".join(f"{v.name} ({v.dtype.name})" for v in odd)
         raise UnsupportedError(
-            f"{name}: a loaded module is given tensors and int64 numbers, which cannot hold {shown}",
+            f"{name}: a loaded module takes tensors and int64 numbers, which cannot hold {shown}",
             hint="pass a tensor of one element",
         )
     return [(p.dtype, p.shape) if isinstance(p, Buffer) else p for p in f.params], []

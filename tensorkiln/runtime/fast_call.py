@@ -34,8 +34,8 @@ _NEEDED = (
     "Py_IncRef",
     "Py_DecRef",
 )
-# What exports of read-only arrays, of other types, and of objects that have none raise, and room for
-# results that are too large.
+# What is raised by exports of read-only arrays, of other types, and of objects that have none, and
+# by making room for results that are too large.
 NO_EXPORT = (AttributeError, BufferError, MemoryError, TypeError, ValueError, RuntimeError)
 _OBJECTS = (sys.intern("__dlpack__"), NO_EXPORT, Tensor, sys.intern("_array"), None)
 

@@ -33,9 +33,9 @@ from tensorkiln.runtime.failures import CALLBACK_FAILED, ArgumentTypeError, Func
 from tensorkiln.runtime.library_file import read_library_file
 from tensorkiln.runtime.module import Module
 from tensorkiln.runtime.native import Image, NativeLibrary, Value, calling_back
+from tensorkiln.runtime.numbers import TENSOR, UINT, out_of_range, put_number
 from tensorkiln.runtime.raised import keep_raised
 from tensorkiln.runtime.tensor import view_of
-from tensorkiln.runtime.numbers import TENSOR, UINT, out_of_range, put_number
 from tensorkiln.runtime.values import lent_value
 
 # All artifacts of one loader and target key, and the devices, give functions by name: a mapping,

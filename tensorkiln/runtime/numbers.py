@@ -1,5 +1,5 @@
-"""Python's and NumPy's numbers as values of a library. Ranges are checked in crt/scalar.c, which has
-the parameter's type; here only what has no place in a value."""
+"""Python's and NumPy's numbers as values of a library. crt/scalar.c checks ranges; here is checked
+only what has no place in a value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tensorkiln.runtime.native import Value
 INT, BOOL, FLOAT, TENSOR, UINT = 1, 2, 3, 7, 63  # enum kiln_kind of kiln.h
 
 
-def put_number(value: Value, number: object, what: str, dtype: str = "int64") -> bool:
+def put_number(value: Value, number: Any, what: str, dtype: str = "int64") -> bool:
     """Write a number into `value`; False for anything else, tensors without dimensions too.
 
     `what` and `dtype` are of the parameter. Raises ArgumentValueError for numbers that no value

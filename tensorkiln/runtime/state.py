@@ -30,7 +30,11 @@ class FunctionState:
         """Bind an output to a tensor of the caller's; None frees it again."""
         function = self.function
         known = isinstance(function, GraphFunction)  # others: the result tells, when it is there
-        if not isinstance(index, int) or index < 0 or (known and index >= len(function.info.outputs)):
+        if (
+            not isinstance(index, int)
+            or index < 0
+            or (known and index >= len(function.info.outputs))
+        ):
             raise ArgumentTypeError(
                 f"{function.name} has {len(function.info.outputs)} outputs, "
                 f"there is no output {index}",

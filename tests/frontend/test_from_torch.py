@@ -57,7 +57,9 @@ def test_sizes_out_of_the_range_of_their_dim() -> None:
             return x.sum(dim=1) + y
 
     def check(dims, good, bad, words: str) -> None:  # noqa: ANN001
-        inputs = tuple(torch.ones(4, 6) for _ in range(2)) if len(dims) == 2 else (torch.ones(4, 6),)
+        inputs = (
+            tuple(torch.ones(4, 6) for _ in range(2)) if len(dims) == 2 else (torch.ones(4, 6),)
+        )
         inputs = inputs if len(dims) == 1 else (inputs[0], torch.ones(()))
         net = torch.nn.ReLU() if len(dims) == 1 else Add()
         run = tk.runtime.Executor(tk.compile(from_torch(net, inputs, dynamic_shapes=dims)))["main"]
@@ -79,7 +81,10 @@ def test_sizes_out_of_the_range_of_their_dim() -> None:
     check(({0: dim("rows", max=5)}, {}), [(5, 6)], [(6, 6)], "expected rows <= 5")
     with pytest.raises(UserError, match="frozen to 9, which its Dim does not allow: .* at most 8"):
         from_torch(
-            torch.nn.ReLU(), (torch.ones(4),), dynamic_shapes=({0: dim("n", max=8)},), freeze={"n": 9}
+            torch.nn.ReLU(),
+            (torch.ones(4),),
+            dynamic_shapes=({0: dim("n", max=8)},),
+            freeze={"n": 9},
         )
 
 

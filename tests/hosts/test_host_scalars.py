@@ -1,5 +1,5 @@
-"""Numbers of every type, from every place, by programs in C, C++ and Rust: their exact bits, and the
-sentences of Python for what a type cannot hold."""
+"""Numbers of every type and place by programs in C, C++ and Rust: their exact bits, and Python's
+sentences for what a type cannot hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random arguments of calls: tensors of every layout and origin, things that lie, numbers, other things;
+"""Random arguments of calls: tensors of every layout and origin, things that lie, numbers, others;
 and, without asking the library, which a parameter takes."""
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def memory(rng: Random, blocks: list[Any], size: int, dtype: Any) -> int:
     start = -room.ctypes.data % 64
     block = room[start : start + size + 2 * _GUARD]
     seed = np.random.default_rng(rng.getrandbits(32))
-    if dtype == np.bool_ or dtype.kind not in "iuf" and dtype.name != "bfloat16":
+    if dtype == np.bool_ or (dtype.kind not in "iuf" and dtype.name != "bfloat16"):
         block[:] = seed.integers(0, 2, len(block))
     else:
         count = len(block) // dtype.itemsize

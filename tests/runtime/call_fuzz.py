@@ -2,10 +2,10 @@
 
     python -m tests.runtime.call_fuzz LIBRARY SEED FUNCTIONS FIRST COUNT
 
-makes calls FIRST, FIRST + 1, ... and prints a line for each before it is made, so that whoever reads
-them knows which one ended the process; findings are lines that begin with `!`. The model says of each
-call whether it is taken, and then what is in every byte of memory after it, results and all; one that
-is refused raises a UserError and leaves memory as it was.
+makes calls FIRST, FIRST + 1, ... and prints a line for each before it is made, so that whoever
+reads them knows which one ended the process; findings are lines that begin with `!`. The model says
+of each call whether it is taken, and then what is in every byte of memory after it, results too;
+one that is refused raises a UserError and leaves memory as it was.
 """
 
 from __future__ import annotations
@@ -21,7 +21,16 @@ import numpy as np
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.runtime import Executor, Tensor, load_module
-from tests.runtime.call_arguments import JUNK, LIES, View, converted, memory, number, overlapping, view
+from tests.runtime.call_arguments import (
+    JUNK,
+    LIES,
+    View,
+    converted,
+    memory,
+    number,
+    overlapping,
+    view,
+)
 from tests.runtime.call_programs import Function, Param, bind, compute, functions, size_of
 from tests.runtime.scalars import DTYPES, numpy_type
 
@@ -91,7 +100,9 @@ def _out(f: Function, sizes: dict[str, int], call: Call, rng: Random) -> Any:
         _tensor(tuple(size_of(d, sizes) for d in dims), dtype, call, rng)
         for dtype, dims in f.results
     ]
-    return places[0] if len(places) == 1 and rng.random() < 0.6 else rng.choice((list, tuple))(places)
+    return (
+        places[0] if len(places) == 1 and rng.random() < 0.6 else rng.choice((list, tuple))(places)
+    )
 
 
 # ---- making them wrong --------------------------------------------------------------------------
@@ -107,11 +118,15 @@ def _junk(call: Call, _: Any, rng: Random) -> None:
     others = [*JUNK, 1, 2.5, True, np.float32(1), np.int64(2)]
     if i >= 0:
         made = rng.choice(others)
-        call.positional[i] = view(rng, call.blocks, (), np.dtype("int8")) if rng.random() < 0.2 else made
+        call.positional[i] = (
+            view(rng, call.blocks, (), np.dtype("int8")) if rng.random() < 0.2 else made
+        )
 
 
 def _change(call: Call, rng: Random, change: Any) -> None:
-    views = [i for i, v in enumerate(call.positional) if isinstance(v, View) and 1 << 57 not in v.shape]
+    views = [
+        i for i, v in enumerate(call.positional) if isinstance(v, View) and 1 << 57 not in v.shape
+    ]
     if views:
         i = rng.choice(views)
         call.positional[i] = change(call.positional[i])
@@ -309,7 +324,9 @@ def outcome(call: Call, function: Any) -> str:
     blocks, results = want
     found = _differences(call.blocks, blocks, "memory is wrong")
     if found or not results:
-        if not found and result is not (named.get("out") if call.function.kind == "graph" else None):
+        if not found and result is not (
+            named.get("out") if call.function.kind == "graph" else None
+        ):
             return f"the result is {result!r}"
         return found
     given = result if isinstance(result, tuple) else (result,)

@@ -69,7 +69,7 @@ def _dims(rng: Random, least: int = 0) -> tuple[Dim, ...]:
 
 
 def _tensor_program(name: str, rng: Random) -> Function:
-    """Up to three written tensors, each with where it gets its elements from; numbers of all types."""
+    """Up to three written tensors, and where each gets its elements from; numbers of all types."""
     drafts: list[Param] = []
     plans: list[tuple[str, int, list[int]]] = []
     for _ in range(rng.choice((1, 1, 2, 3))):
@@ -232,4 +232,13 @@ def compute(f: Function, values: Sequence[Any]) -> list[tuple[int, Any]]:
     return [(place, np.asarray(array)) for place, array in made]
 
 
-__all__ = ["Action", "Function", "Param", "bind", "compute", "functions", "module_text", "numpy_type"]
+__all__ = [
+    "Action",
+    "Function",
+    "Param",
+    "bind",
+    "compute",
+    "functions",
+    "module_text",
+    "numpy_type",
+]

@@ -1,9 +1,10 @@
 """Functions that copy numbers of every type from every place, and the bits that must come out.
 
-`first_T(v, Y)`, `last_T(Y, v)`, `middle_T(Y, v, Z)`; `every` takes two of each type, so that registers
-for integers and for floating point run out and the stack is used; `mixed` has types and tensors by
-turns. A call is a list of words, which programs in other languages read: `t:float32` a tensor of one
-element, `i:-3`, `u:18446744073709551615`, `b:1`, `f:3ff0000000000000` (the bits of a double).
+`first_T(v, Y)`, `last_T(Y, v)`, `middle_T(Y, v, Z)`; `every` takes two of each type, so that
+registers for integers and for floating point run out and the stack is used; `mixed` has types and
+tensors by turns. A call is a list of words, which programs in other languages read: `t:float32` a
+tensor of one element, `i:-3`, `u:18446744073709551615`, `b:1`, `f:3ff0000000000000` (the bits of a
+double).
 """
 
 from __future__ import annotations

@@ -55,7 +55,13 @@ def run_calls(folder: Path, seed: int, programs: int, calls: int) -> Tally:
         command = [sys.executable, "-m", "tests.runtime.call_fuzz", str(library), *numbers]
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
         done = subprocess.run(
-            command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=1200, check=False
+            command,
+            cwd=ROOT,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=1200,
+            check=False,
         )
         first = _read(done.stdout.splitlines(), done, tally, first)
     return tally

@@ -1,4 +1,4 @@
-"""Numbers of every type, from every place, through every caller in this process: their exact bits."""
+"""Numbers of every type, place and caller in this process: their exact bits."""
 
 from __future__ import annotations
 
@@ -83,10 +83,12 @@ def test_numbers_of_numpy(lib: Any, dtype: str) -> None:
 
 @pytest.mark.parametrize(
     "thing",
-    [None, "1", b"1", [1], (1,), {}, 1j, object(), int, np.array(1), np.ones(1), np.datetime64(1, "s"),
-     np.timedelta64(1, "s"), np.complex64(1), np.str_("1"), slice(1)],
+    [
+        *(None, "1", b"1", [1], (1,), {}, 1j, object(), int, slice(1), np.str_("1")),
+        *(np.array(1), np.ones(1), np.complex64(1), np.datetime64(1, "s"), np.timedelta64(1, "s")),
+    ],
     ids=lambda t: type(t).__name__,
-)  # fmt: skip
+)
 def test_what_is_no_number(lib: Any, thing: object) -> None:
     for dtype in ("bool", "int32", "uint64", "float16", "float64"):
         (found,) = scalars.tensors_of(f"last_{dtype}")
@@ -171,7 +173,9 @@ int main(void)
 def wrong_words(name: str, numbers: list[Any], words: list[str]) -> list[object]:
     """As `wrong_bits`, of 8 bytes each that a program printed as one number."""
     types = [scalars.numpy_type(d[2:]) for d in scalars.SIGNATURES[name][0] if d[:2] == "t:"]
-    data = [int(w, 16).to_bytes(8, "little")[: t.itemsize] for w, t in zip(words, types, strict=True)]
+    data = [
+        int(w, 16).to_bytes(8, "little")[: t.itemsize] for w, t in zip(words, types, strict=True)
+    ]
     return scalars.wrong_bits(name, numbers, data)
 
 
@@ -220,7 +224,7 @@ def test_numbers_in_a_graph() -> None:
     head, calls, cases = [], [], []
     for dtype in scalars.DTYPES:
         head.append(
-            f'    @T.prim_func(private=True)\n    def copy_{dtype}(v: T.{dtype}, '
+            f"    @T.prim_func(private=True)\n    def copy_{dtype}(v: T.{dtype}, "
             f'Y: T.Buffer((1,), "{dtype}")):\n        Y[0] = v'
         )
         for value in _finite(dtype):

@@ -18,7 +18,7 @@ from tensorkiln.codegen.llvm.unroll import unroll_function
 from tensorkiln.codegen.llvm.values import Values
 from tensorkiln.codegen.stack import elements
 from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.dtype import INT64, DType
+from tensorkiln.ir.dtype import INT64
 from tensorkiln.ir.expr import (
     AddressOf,
     Expr,

@@ -139,7 +139,9 @@ class Values(Addresses):
             v = self._line(f"load {t}, ptr {ptr}, align {align}")
         elif stride == 0:
             x = self._line(f"load {memory_type(dtype.element)}, ptr {ptr}")
-            passed = "uint8" if dtype.is_bool else "uint16" if dtype.name == "bfloat16" else dtype.name
+            passed = (
+                "uint8" if dtype.is_bool else "uint16" if dtype.name == "bfloat16" else dtype.name
+            )
             v = self._splat(x, DType(passed), dtype.lanes)
         else:
             v = "poison"

@@ -29,9 +29,10 @@ def from_torch(
     """A module with the function `main` of a `torch.nn.Module` in evaluation mode.
 
     `example_inputs` are the positional arguments of one call; their shapes become the parameters'
-    unless `dynamic_shapes` (as `torch.export` takes it) leaves dimensions open; calls with sizes out
-    of the range of their Dim are refused. The module's training flag is put back. Raises UserError when torch is not installed or cannot export the
-    module, UnsupportedError as `from_onnx` does.
+    unless `dynamic_shapes` (as `torch.export` takes it) leaves dimensions open; calls with sizes
+    out of the range of their Dim are refused. The module's training flag is put back. Raises
+    UserError when torch is not installed or cannot export the module, UnsupportedError as
+    `from_onnx` does.
     """
     try:
         import torch
