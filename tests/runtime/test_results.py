@@ -110,7 +110,7 @@ PYTHON |= {
 _REDUCTIONS = (
     "sum prod mean std var min max argmin argmax sort argsort cumsum any all ravel transpose "
     "squeeze shape size ndim sqrt exp tanh isnan isfinite sign floor round abs unique nonzero "
-    "flip diff copy atleast_2d zeros_like ones_like trace array_repr array_str isscalar iscomplexobj"
+    "flip diff copy atleast_2d zeros_like ones_like trace array_repr array_str isscalar"
 )
 NUMPY: dict[str, Use] = {name: getattr(np, name) for name in _REDUCTIONS.split()} | {
     "concatenate": lambda y: np.concatenate([y, y]),
