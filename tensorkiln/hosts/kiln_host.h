@@ -371,10 +371,7 @@ static inline int kiln_host_output_shape(const kiln_host_library *library,
 
 static inline kiln_value kiln_host_value(int32_t kind)
 {
-    kiln_value made;
-    made.kind = kind;
-    made.small = 0;
-    made.as.integer = 0;
+    const kiln_value made = {kind, 0, {0}};
     return made;
 }
 
