@@ -16,8 +16,8 @@ help:
 	@echo "make compare      instructions of every kernel against those recorded"
 	@echo "make conformance  the model zoo against ONNX Runtime and float64"
 	@echo "make roundtrip    text and back after every pass: 17 networks, 500 generated modules"
-	@echo "make fuzz         2,100 random schedules, compared by running them; 500 compiled;"
-	@echo "                  every family of schedules with every form of symbolic extent"
+	@echo "make fuzz         2,100 random schedules, 20,000 random programs, 20,000 random calls; every"
+	@echo "                  family of schedules with every form of symbolic extent; SEED=number"
 	@echo "make fuzz-artifacts  200,000 damaged artifacts, then ten guided minutes for C and Python each"
 	@echo "make large        a model of five gigabytes, exported, loaded, run"
 	@echo "make aarch64      kernels, models and the runtime for AArch64 under qemu, which must be there"
@@ -75,8 +75,10 @@ conformance: .venv/has-dev
 roundtrip: .venv/has-dev
 	$(BIN)/python -m pytest -q -s -m roundtrip tests/script
 
+# The same programs and calls for the same seed; what it finds is printed with the seed of its part.
+SEED ?= 1
 fuzz: .venv/has-dev
-	$(BIN)/python -m pytest -q -s -n $(JOBS) -m fuzz tests/schedule
+	FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -q -s -n $(JOBS) -m fuzz tests/schedule tests/codegen tests/runtime
 
 # The second and third need clang and `pip install atheris`, and say so where they are not there.
 FUZZ_SECONDS ?= 600

@@ -12,7 +12,7 @@ import pytest
 FULL = {
     "conformance": "a full-size network against its oracles",
     "roundtrip": "text and back, all networks and 500 generated modules",
-    "fuzz": "thousands of random schedules",
+    "fuzz": "thousands of random schedules, programs and calls",
     "fuzz_artifacts": "200,000 damaged containers, folders and libraries",
     "large": "a model of five gigabytes",
     "aarch64": "what `make test` leaves out of the tests under an emulator of AArch64",

@@ -20,6 +20,7 @@ from tensorkiln.codegen.host_function import (
     TensorInfo,
     c_name,
 )
+from tensorkiln.codegen.scalars import kernel_type, literal
 from tensorkiln.codegen.size_text import c_expression, expression_text
 from tensorkiln.codegen.weights import ALIGN, WeightArena
 from tensorkiln.ir.buffer import Buffer
@@ -93,7 +94,8 @@ def graph_host_function(f: Function, mod: IRModule, arena: WeightArena) -> HostF
 
     def argument(e: Expr) -> Ptr | ScalarExpr:
         if e.dtype != HANDLE:
-            return ScalarExpr(str(symbols.size(substitute(e, plan.dims))))
+            text = literal(e) or str(symbols.size(substitute(e, plan.dims)))
+            return ScalarExpr(text, kernel_type(e.dtype.name))
         place, offset = address(e)
         offset = substitute(offset, plan.dims)
         if isinstance(place, AddressOf):
@@ -220,10 +222,10 @@ def tensor_host_function(f: PrimFunc, name: str, implied: tuple[Var, ...] = ()) 
             args.append(Ptr("arg", len(inputs) - 1))
             buffers += 1
         elif p in implied:
-            args.append(ScalarExpr(f"s_{names[p]}"))
+            args.append(ScalarExpr(f"s_{names[p]}", kernel_type(p.dtype.name)))
         else:
             inputs.append(ScalarInfo(names[p], p.dtype.name))
-            args.append(ScalarExpr(f"s_{names[p]}"))
+            args.append(ScalarExpr(f"s_{names[p]}", kernel_type(p.dtype.name)))
     call = KernelCall(f.name, tuple(args), may_fail=has_assertions(f))
     declared = {names[v] for v in f.scalars if v not in implied}
     symbols = tuple(n for n in names.values() if n not in declared)

@@ -33,6 +33,7 @@ from tensorkiln.codegen.host_function import (
 )
 from tensorkiln.codegen.host_header import comment, entry_parameters, header_h, quote
 from tensorkiln.codegen.run_c import prototypes, run_text, symbol_lines, wrap
+from tensorkiln.codegen.scalars import entry_member, entry_value
 
 if TYPE_CHECKING:
     from tensorkiln.codegen.outer_c import OuterCode
@@ -326,8 +327,9 @@ def _entries(function: HostFunction, prefix: str) -> str:
         lines.append(f"    kiln_scalar scalar[{len(rest)}] = {{{{0}}}};")
         for i, (param_name, kind) in enumerate(rest):
             if kind == "scalar":
-                real = DTYPES[function.params[i].dtype].code == 2
-                lines.append(f"    scalar[{i}].{'real' if real else 'integer'} = {param_name};")
+                dtype = function.params[i].dtype
+                value = entry_value(dtype, param_name)
+                lines.append(f"    scalar[{i}].{entry_member(dtype)} = {value};")
         scalar_arg = "scalar"
     call = f"kiln_call_plain(&function_{name}, {symbol_arg}, {data_arg}, {scalar_arg})"
     return "\n".join([*lines, f"    return {call};", "}\n"])

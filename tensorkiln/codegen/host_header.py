@@ -15,6 +15,7 @@ from tensorkiln.codegen.host_function import (
     role,
     shape_text,
 )
+from tensorkiln.codegen.scalars import entry_type
 
 _KEYWORD_TEXT = (
     "auto break case char const continue default do double else enum extern float for goto if "
@@ -58,8 +59,7 @@ def entry_parameters(function: HostFunction, reserved: Iterable[str] = ()) -> li
     for i, param in enumerate(function.params):
         name = fresh(param.name)
         if isinstance(param, ScalarInfo):
-            ctype = "double" if DTYPES[param.dtype].code == 2 else "int64_t"
-            out.append(EntryParameter("scalar", name, f"{ctype} {name}"))
+            out.append(EntryParameter("scalar", name, f"{entry_type(param.dtype)} {name}"))
         else:
             const = "const " if role(function, i) == "in" else ""
             ctype = DTYPES[param.dtype].c_type
@@ -148,7 +148,8 @@ def header_h(
     libraries: Sequence[str] = (),
 ) -> str:
     """The text of the header. Tensors are row-major without gaps; any address that suits the
-    element type will do (the caller's buffers stay the caller's). `outers` are named only;
+    element type will do (the caller's buffers stay the caller's). Numbers are int64_t, uint64_t or
+    double, and checked (codegen/scalars.py). `outers` are named only;
     `libraries` are what a linker of programs is told besides a static library."""
     prefix = prefix or c_name(library_name)
     guard = f"{prefix.upper()}_H"
@@ -157,7 +158,8 @@ def header_h(
  *
  * Each entry returns 0, or an error code of kiln.h; {prefix}_last_error() then holds one sentence
  * about the last failure in this thread. Tensors are row-major without gaps, in memory of the
- * caller; their shapes stand above each entry. Entries may be called from several threads at once.
+ * caller; shapes and types stand above each entry. A number that its type cannot hold is refused;
+ * fractions are rounded to nearest. Entries may be called from several threads at once.
  */
 #ifndef {guard}
 #define {guard}

@@ -10,6 +10,7 @@ from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.codegen.host_function import DTYPES
 from tensorkiln.codegen.host_header import quote
 from tensorkiln.codegen.run_c import wrap
+from tensorkiln.codegen.scalars import is_real, kernel_type
 from tensorkiln.codegen.size_text import c_expression, expression_text
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import DType
@@ -27,7 +28,7 @@ def imports_c(mod: IRModule, imported: Sequence[tuple[str, Group]]) -> str:
     """C text that defines each kernel of `imported` as a call of its group's module: every
     parameter is a tensor (inputs, then results), sizes that a tensor program takes are numbers.
 
-    Raises UnsupportedError for kernels that take other numbers than int64.
+    Raises UnsupportedError for kernels that take numbers which int64 cannot hold.
     """
     parts = [
         "/* Kernels that the modules of loaders provide; see loader.h.\n"
@@ -77,10 +78,11 @@ def _parameters(mod: IRModule, name: str) -> tuple[list[_Tensor | Var], list[Var
         types = [*(p.tensor for p in f.params), result]
         return [(t.dtype, t.shape) for t in types], list(size_symbols(f))
     assert isinstance(f, PrimFunc)
-    odd = [v.name for v in f.scalars if v.dtype.name != "int64"]
+    odd = [v for v in f.scalars if is_real(v.dtype.name) or v.dtype.name == "uint64"]
     if odd:
+        shown = ", ".join(f"{v.name} ({v.dtype.name})" for v in odd)
         raise UnsupportedError(
-            f"{name}: {', '.join(odd)} are no int64 numbers, which a loaded module cannot be given",
+            f"{name}: a loaded module takes tensors and int64 numbers, which cannot hold {shown}",
             hint="pass a tensor of one element",
         )
     return [(p.dtype, p.shape) if isinstance(p, Buffer) else p for p in f.params], []
@@ -93,7 +95,7 @@ def _shim(name: str, group: Group, params: Sequence[_Tensor | Var], sizes: Seque
     used: set[Var] = set()
     for i, p in enumerate(params):
         if isinstance(p, Var):
-            declared.append(f"int64_t s_{names[p]}")
+            declared.append(f"{kernel_type(p.dtype.name)} s_{names[p]}")
             values.append(f"{{KILN_INT, 0, {{.integer = s_{names[p]}}}}}")
             used.add(p)
             continue

@@ -11,7 +11,8 @@ from tensorkiln.codegen.host_header import comment, quote
 from tensorkiln.codegen.outer_frame import Frame, OuterLibrary
 from tensorkiln.codegen.outer_scope import captured_symbols, captured_values, last_uses
 from tensorkiln.codegen.outer_text import c_dtype, is_unknown, type_dims
-from tensorkiln.ir.expr import Expr, FloatImm, Var
+from tensorkiln.codegen.scalars import integer_literal, real_literal
+from tensorkiln.ir.expr import Expr, FloatImm, IntImm, Var
 from tensorkiln.ir.relax import (
     Body,
     Bound,
@@ -90,8 +91,9 @@ class OuterWriter(Frame):
 
     def _number(self, e: Expr) -> str:
         if isinstance(e, FloatImm):
-            text = repr(e.value).replace("inf", "__builtin_inf()").replace("nan", "__builtin_nan()")
-            return f"kiln_real({text})"
+            return f"kiln_real({real_literal(e.value)})"
+        if isinstance(e, IntImm) and e.value >= 1 << 63:
+            return f"kiln_unsigned({integer_literal(e.value)})"
         if not e.dtype.is_int and e.dtype.name != "bool":
             raise UnsupportedError(f"{self.f.name}: a computed number of {e.dtype.name}")
         return f"kiln_{'bool' if e.dtype.name == 'bool' else 'int'}({self.size(e)})"

@@ -89,9 +89,9 @@ def _kind(t: Type) -> tuple[str, int, DType | None]:
         case ShapeType(ndim):
             return "KILN_IS_SHAPE", ndim, None
         case PrimType(dtype) if dtype.name == "bool":
-            return "KILN_IS_BOOL", 0, None
+            return "KILN_IS_BOOL", 0, dtype
         case PrimType(dtype):
-            return "KILN_IS_INT" if dtype.is_int else "KILN_IS_FLOAT", 0, None
+            return "KILN_IS_INT" if dtype.is_int else "KILN_IS_FLOAT", 0, dtype
         case StringType():
             return "KILN_IS_STRING", 0, None
         case FuncType():

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 
 from tensorkiln.base.errors import InternalError
 from tensorkiln.codegen.host_function import (
-    DTYPES,
     HostFunction,
     KernelCall,
     Ptr,
@@ -20,6 +19,7 @@ from tensorkiln.codegen.host_function import (
     symbols_in,
 )
 from tensorkiln.codegen.host_header import comment
+from tensorkiln.codegen.scalars import kernel_member, kernel_type
 
 
 def wrap(head: str, items: Sequence[str], tail: str, width: int = 100) -> str:
@@ -89,9 +89,9 @@ def run_text(function: HostFunction) -> str:
         if any(p.base == "arg" and p.index == i for p in pointers):
             lines.append(f"    char *const {name} = frame->arg[{i}];")
         elif isinstance(param, ScalarInfo) and param.name in used:
-            real = DTYPES[param.dtype].code == 2
-            ctype, member = ("double", "real") if real else ("int64_t", "integer")
-            lines.append(f"    const {ctype} s_{param.name} = frame->scalar[{i}].{member};")
+            ctype, member = kernel_type(param.dtype), kernel_member(param.dtype)
+            value = f"({ctype})frame->scalar[{i}].{member}"
+            lines.append(f"    const {ctype} s_{param.name} = {value};")
     if any(p.base == "weights" for p in pointers):
         lines.append("    char *const weights = kiln_weights;")
     stored = sorted({p.index for p in pointers if p.base == "workspace"})

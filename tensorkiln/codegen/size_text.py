@@ -8,6 +8,7 @@ from tensorkiln.arith.ranges import Bounds
 from tensorkiln.arith.simplify import prove
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.codegen.host_function import spelled
+from tensorkiln.codegen.scalars import integer_literal
 from tensorkiln.ir.expr import Binary, Cast, Expr, IntImm, Select, Unary, Var, binary
 from tensorkiln.ir.text.names import Names
 from tensorkiln.ir.text.print_tir import TirPrinter
@@ -34,7 +35,7 @@ def c_expression(e: Expr, names: Mapping[Var, str]) -> str:
     """C text of a size or of a condition over sizes. Every dimension is at least 1."""
     match e:
         case IntImm(value):
-            return str(value)
+            return integer_literal(value)
         case Var():
             return f"s_{names[e]}"
         case Binary("min" | "max" as op, a, b):

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #define CPU_DEVICE 1
+#define MOST_DIMS 64
 
 static const char *role_name(const kiln_binding *b, int p)
 {
@@ -16,6 +17,8 @@ static const char *role_name(const kiln_binding *b, int p)
 void kiln_shape_text(char *text, const int64_t *shape, int ndim)
 {
     int used = snprintf(text, KILN_SHAPE_TEXT, "[");
+    if (shape == NULL || ndim > MOST_DIMS) /* no tensor has so many: the number is wrong */
+        ndim = 0;
     for (int d = 0; d < ndim && used < KILN_SHAPE_TEXT - 24; d++)
         used += snprintf(text + used, KILN_SHAPE_TEXT - (size_t)used, d == 0 ? "%lld" : ", %lld",
                          (long long)shape[d]);
@@ -92,6 +95,9 @@ static int check_tensor(const kiln_binding *b, int p, const kiln_tensor *t)
         return wrong_dtype(b, p, t);
     if (t->ndim != param->ndim)
         return wrong_rank(b, p, t);
+    if (t->shape == NULL && t->ndim > 0)
+        return kiln_fail(KILN_ERROR_NULL, "%s: %s '%s' has no shape: its address is null",
+                         b->function->name, role_name(b, p), param->name);
     return KILN_OK;
 }
 
@@ -167,32 +173,12 @@ static int check_symbols(kiln_binding *b)
     return KILN_OK;
 }
 
-static int bind_scalar(kiln_binding *b, int p, const kiln_value *value)
-{
-    const int real = b->function->params[p].dtype.code == 2;
-    if (real && value->kind == KILN_FLOAT)
-        b->scalar[p].real = value->as.real;
-    else if (real && value->kind == KILN_INT)
-        b->scalar[p].real = (double)value->as.integer;
-    else if (!real && (value->kind == KILN_INT || value->kind == KILN_BOOL))
-        b->scalar[p].integer = value->as.integer;
-    else
-        return kiln_fail(KILN_ERROR_ARGUMENT, "%s: argument '%s' must be %s, received %s",
-                         b->function->name, b->function->params[p].name,
-                         real ? "a number" : "an integer",
-                         value->kind == KILN_FLOAT    ? "a number with a fraction"
-                         : value->kind == KILN_BOOL   ? "a bool"
-                         : value->kind == KILN_TENSOR ? "a tensor"
-                                                      : "something else");
-    return KILN_OK;
-}
-
 static int bind_value(kiln_binding *b, int p, const kiln_value *value, uint64_t *bound)
 {
     b->tensor[p] = NULL;
     b->data[p] = NULL;
     if (b->function->params[p].role == KILN_SCALAR)
-        return bind_scalar(b, p, value);
+        return kiln_fit_scalar(b->function->name, &b->function->params[p], value, &b->scalar[p]);
     if (value->kind != KILN_TENSOR)
         return kiln_fail(KILN_ERROR_ARGUMENT,
                          "%s: %s '%s' must be a tensor of shape %s, received %s",
@@ -256,8 +242,11 @@ int kiln_bind_plain(kiln_binding *b, const kiln_function *function, const int64_
     for (int p = 0; p < b->count; p++) {
         b->tensor[p] = NULL;
         b->data[p] = data[p];
-        if (scalars != NULL)
-            b->scalar[p] = scalars[p];
+        if (function->params[p].role != KILN_SCALAR)
+            continue;
+        b->scalar[p] = scalars[p];
+        if ((code = kiln_fit_plain(function->name, &function->params[p], &b->scalar[p])) != KILN_OK)
+            return code;
     }
     if ((code = check_symbols(b)) != KILN_OK)
         return code;

@@ -41,6 +41,8 @@ typedef struct kiln_param {
     uint16_t align; /* bytes the kernels rely on; at least the element size */
 } kiln_param;
 
+/* A number in the range of its parameter's type: `real` for float32 and float64, else `integer`; of
+ * float16 and bfloat16 the bits. (Given to a plain C entry: as it declares it.) */
 typedef union kiln_scalar {
     int64_t integer;
     double real;
@@ -186,6 +188,15 @@ int kiln_bind_plain(kiln_binding *binding, const kiln_function *function, const 
 int64_t kiln_param_dim(const kiln_binding *binding, int param, int dim);
 /* Bytes of a parameter's data, or -1 on overflow. */
 int64_t kiln_param_bytes(const kiln_binding *binding, int param);
+
+/* ---- scalar.c: numbers against the type of their parameter ---------------------------------- */
+int kiln_fit_scalar(const char *function, const kiln_param *param, const kiln_value *value,
+                    kiln_scalar *scalar);
+/* The same for what a plain C entry was given. */
+int kiln_fit_plain(const char *function, const kiln_param *param, kiln_scalar *scalar);
+/* KILN_OK unless the value is a number out of the type's range. */
+int kiln_check_number(const char *function, const char *what, kiln_dtype dtype,
+                      const kiln_value *value);
 
 /* ---- dispatch.c: binding, copies, workspace, run ------------------------------------------ */
 int kiln_run(kiln_workspace *workspace, kiln_binding *binding);

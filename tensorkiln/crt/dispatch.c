@@ -9,6 +9,7 @@ struct kiln_executor {
     kiln_storage_set *sets;
 };
 
+#define MOST_BYTES ((int64_t)1 << 56) /* no address has more bits */
 #define ALIGNED(n) (((n) + 63) & ~(int64_t)63)
 
 static int overlap(const char *a, int64_t a_bytes, const char *b, int64_t b_bytes)
@@ -16,19 +17,22 @@ static int overlap(const char *a, int64_t a_bytes, const char *b, int64_t b_byte
     return a_bytes > 0 && b_bytes > 0 && a < b + b_bytes && b < a + a_bytes;
 }
 
-/* A graph may write an output while inputs are still to be read, so shared memory needs a copy.
- * Tensors with gaps are copied anyway and do not come here. */
+/* Kernels may write an output while others are still to be read, and expect that no memory is shared:
+ * what is written gets a copy, and is written back in the order of the parameters. Tensors with gaps are
+ * copied anyway and do not come here. */
 static int shares_memory(const kiln_binding *b, int output)
 {
-    if (b->function->kind != KILN_GRAPH || output < b->function->n_inputs)
+    const kiln_function *f = b->function;
+    if (!(f->params[output].role & KILN_OUT))
         return 0;
     const int64_t bytes = kiln_param_bytes(b, output);
-    for (int p = 0; p < output; p++) {
-        if (b->tensor[p] != NULL && !kiln_is_contiguous(b->tensor[p])) {
-            if (p >= b->function->n_inputs)
-                continue;
+    /* The outputs of a graph are the last parameters: one of two that overlap is copied. */
+    const int others = f->kind == KILN_GRAPH ? output : b->count;
+    for (int p = 0; p < others; p++) {
+        if (p == output || f->params[p].role == KILN_SCALAR)
+            continue;
+        if (b->tensor[p] != NULL && !kiln_is_contiguous(b->tensor[p]))
             return 1; /* its extent is not worth working out */
-        }
         if (overlap(b->data[output], bytes, b->data[p], kiln_param_bytes(b, p)))
             return 1;
     }
@@ -77,8 +81,11 @@ int kiln_run(kiln_workspace *workspace, kiln_binding *b)
     for (int p = 0; p < b->count; p++) {
         arg[p] = b->data[p];
         if (needs_copy(b, p)) {
+            const int64_t size = kiln_param_bytes(b, p);
             copied[copies++] = p;
-            bytes += ALIGNED(kiln_param_bytes(b, p));
+            if (size < 0 || size > MOST_BYTES || (bytes += ALIGNED(size)) > MOST_BYTES)
+                return kiln_fail(KILN_ERROR_MEMORY, "%s: out of memory for a copy of '%s', shape %s",
+                                 f->name, f->params[p].name, f->params[p].shape);
         }
     }
     if ((code = kiln_workspace_reserve(workspace, bytes)) != KILN_OK)

@@ -39,7 +39,8 @@ enum kiln_code {
     KILN_ERROR_ASSERTION = 15, /* an assertion of a tensor program does not hold */
     KILN_ERROR_CONTAINER = 16, /* the artifacts that the library carries are damaged, or newer */
     KILN_ERROR_LOADER = 17,    /* nobody registered the loader that a function needs */
-    KILN_ERROR_WEIGHTS = 18    /* the file of weights beside the library is not there, or another */
+    KILN_ERROR_WEIGHTS = 18,   /* the file of weights beside the library is not there, or another */
+    KILN_ERROR_RANGE = 19      /* a number that its parameter's type cannot hold */
 };
 
 /* ---- values ---------------------------------------------------------------------------- */
@@ -76,6 +77,7 @@ enum kiln_kind {
     KILN_BYTES_VIEW = 9,  /* as.pointer: address and size */
     KILN_SMALL_STRING = 11, /* up to 7 bytes in as.bytes; `small` is their number */
     KILN_SMALL_BYTES = 12,
+    KILN_UINT = 63, /* not tvm-ffi's: as.integer has the bits of a uint64_t from 2^63 on */
     KILN_STRING = 65,
     KILN_BYTES = 66,
     KILN_FUNCTION = 68,
@@ -137,7 +139,10 @@ int kiln_executor_run(kiln_executor *executor, int function, const kiln_tensor *
 int kiln_output_shape(int function, const kiln_tensor *const *inputs, int count, int output,
                       int64_t *shape, int *ndim);
 
-/* Calls a function with tensors and scalars in the order of its parameters, without an executor. */
+/* Calls a function with tensors and numbers in the order of its parameters, without an executor.
+ * Integers must be in the range of the parameter's type (KILN_ERROR_RANGE); a bool is 0 or 1, also
+ * for an integer; parameters of floating point take integers too, round to nearest, and refuse what
+ * would become infinite. Nothing else is converted. */
 int kiln_call(int function, const kiln_value *arguments, int count);
 
 /* Bytes of intermediate results in the executor: the most that a call has needed so far. What the

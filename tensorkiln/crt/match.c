@@ -118,7 +118,7 @@ static void tensor_to_number(kiln_value *value)
     const kiln_value number = kiln_is_real(t->dtype) ? kiln_real(kiln_load_real(t->dtype, at))
                               : t->dtype.code == KILN_CODE_INT
                                   ? kiln_int(kiln_load_int(t->dtype, at))
-                                  : kiln_int((int64_t)kiln_load_uint(t->dtype, at));
+                                  : kiln_unsigned(kiln_load_uint(t->dtype, at));
     kiln_release(value);
     *value = number;
 }
@@ -126,17 +126,18 @@ static void tensor_to_number(kiln_value *value)
 static int match_number(const matching *m, const kiln_type *type, kiln_value *value)
 {
     tensor_to_number(value);
-    if (type->kind == KILN_IS_FLOAT && value->kind == KILN_INT)
-        *value = kiln_real((double)value->as.integer);
-    if (type->kind == KILN_IS_FLOAT ? value->kind == KILN_FLOAT
-                                    : value->kind == KILN_INT || value->kind == KILN_BOOL) {
-        if (type->kind == KILN_IS_BOOL)
-            *value = kiln_bool(value->as.integer != 0);
-        else if (type->kind == KILN_IS_INT)
-            value->kind = KILN_INT;
-        return KILN_OK;
-    }
-    return expected_kind(m, type, value);
+    const int high = value->kind == KILN_UINT, integer = high || value->kind == KILN_INT;
+    if (type->kind == KILN_IS_FLOAT && integer)
+        *value = kiln_real(high ? (double)(uint64_t)value->as.integer : (double)value->as.integer);
+    if (type->kind == KILN_IS_FLOAT ? value->kind != KILN_FLOAT
+                                    : !integer && value->kind != KILN_BOOL)
+        return expected_kind(m, type, value);
+    const int code = kiln_check_number(m->function, m->what, type->dtype, value);
+    if (code == KILN_OK && type->kind == KILN_IS_BOOL)
+        *value = kiln_bool(value->as.integer != 0);
+    else if (code == KILN_OK && value->kind == KILN_BOOL)
+        value->kind = KILN_INT;
+    return code;
 }
 
 static int match_value(matching *m, const kiln_type *type, kiln_value *value);

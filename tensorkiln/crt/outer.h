@@ -89,6 +89,13 @@ static inline kiln_value kiln_int(int64_t integer)
     return v;
 }
 
+static inline kiln_value kiln_unsigned(uint64_t integer)
+{
+    kiln_value v = kiln_int((int64_t)integer);
+    v.kind = integer >> 63 != 0 ? KILN_UINT : KILN_INT;
+    return v;
+}
+
 static inline kiln_value kiln_bool(int truth)
 {
     kiln_value v = {KILN_BOOL, 0, {0}};

@@ -149,7 +149,7 @@ static int make_results(call *c)
         if (shape != result->shape)
             python.decref(shape);
         if (made == NULL)
-            return RAISED;
+            return refused();
         c->made[c->n_made++] = made;
         const int state = export_tensor(c, made);
         if (state != READY)

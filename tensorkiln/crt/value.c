@@ -255,7 +255,8 @@ const char *kiln_kind_name(const kiln_value *value)
 {
     switch (value->kind) {
     case KILN_NONE: return "nothing";
-    case KILN_INT: return "an integer";
+    case KILN_INT:
+    case KILN_UINT: return "an integer";
     case KILN_BOOL: return "a bool";
     case KILN_FLOAT: return "a number with a fraction";
     case KILN_TENSOR:
@@ -285,7 +286,7 @@ static int any_bit(const char *data, int64_t bytes)
 int kiln_truth(const kiln_value *value, int *truth)
 {
     const kiln_tensor *tensor = kiln_tensor_of(value);
-    if (value->kind == KILN_BOOL || value->kind == KILN_INT) {
+    if (value->kind == KILN_BOOL || value->kind == KILN_INT || value->kind == KILN_UINT) {
         *truth = value->as.integer != 0;
     } else if (tensor != NULL && kiln_element_count(tensor) == 1 &&
                (tensor->dtype.code == 6 || tensor->dtype.code <= 1)) {

@@ -371,10 +371,7 @@ static inline int kiln_host_output_shape(const kiln_host_library *library,
 
 static inline kiln_value kiln_host_value(int32_t kind)
 {
-    kiln_value made;
-    made.kind = kind;
-    made.small = 0;
-    made.as.integer = 0;
+    const kiln_value made = {kind, 0, {0}};
     return made;
 }
 
@@ -382,6 +379,13 @@ static inline kiln_value kiln_host_int(int64_t number)
 {
     kiln_value made = kiln_host_value(KILN_INT);
     made.as.integer = number;
+    return made;
+}
+
+static inline kiln_value kiln_host_uint(uint64_t number)
+{
+    kiln_value made = kiln_host_int((int64_t)number);
+    made.kind = number >> 63 != 0 ? KILN_UINT : KILN_INT;
     return made;
 }
 

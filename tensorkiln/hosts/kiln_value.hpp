@@ -146,8 +146,10 @@ kiln_value number(T number) noexcept
         return kiln_host_bool(number);
     else if constexpr (std::is_floating_point_v<T>)
         return kiln_host_float(static_cast<double>(number));
+    else if constexpr (std::is_unsigned_v<T>)
+        return kiln_host_uint(number);
     else
-        return kiln_host_int(static_cast<std::int64_t>(number));
+        return kiln_host_int(number);
 }
 
 struct Callback;

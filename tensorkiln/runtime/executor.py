@@ -59,7 +59,8 @@ class Executor:
 
     def set_output(self, function: str, index: int, place: Any) -> None:
         """Let `invoke` write an output into a tensor of the caller's: kernels write there
-        directly. (Results of outer functions are copied there.) None frees it again."""
+        directly. Output k of an outer function is item k of its tuple, or its one result, which
+        is copied there. None frees it again."""
         self._state(function).set_output(index, place)
 
     def invoke(self, function: str) -> None:

@@ -53,6 +53,7 @@ _CODES: dict[int, tuple[type[TensorkilnError], str]] = {
     16: (UserError, "bad-container"),
     17: (FunctionLookupError, "unknown-loader"),
     18: (UserError, "bad-weights"),
+    19: (ArgumentValueError, "out-of-range"),
 }
 
 

@@ -34,8 +34,9 @@ _NEEDED = (
     "Py_IncRef",
     "Py_DecRef",
 )
-# What exports of read-only arrays, of other types, and of objects that have none raise.
-NO_EXPORT = (AttributeError, BufferError, TypeError, ValueError, RuntimeError)
+# What is raised by exports of read-only arrays, of other types, and of objects that have none, and
+# by making room for results that are too large.
+NO_EXPORT = (AttributeError, BufferError, MemoryError, TypeError, ValueError, RuntimeError)
 _OBJECTS = (sys.intern("__dlpack__"), NO_EXPORT, Tensor, sys.intern("_array"), None)
 
 
@@ -108,7 +109,7 @@ class _Bound(int):
     slow: Callable[..., Any]
     kept: object
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
+    def __call__(self, /, *arguments: Any, **named: Any) -> Any:
         """The same call in Python."""
         return self.slow(*arguments, **named)
 

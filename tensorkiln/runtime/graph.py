@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from tensorkiln.runtime.arguments import in_order, show, wrong_count
+from tensorkiln.runtime.failures import WorkspaceMemoryError
 from tensorkiln.runtime.fast_call import NewResult, Signature
 from tensorkiln.runtime.native import ExecutorMemory, FunctionInfo, ParamInfo
 from tensorkiln.runtime.tensor import (
@@ -108,7 +109,12 @@ class _Call:
         made = []
         for i, r in enumerate(self.results):
             shape = self._slow.ask_shape(addresses, i) if r.shape is None else r.shape
-            made.append(r.array(shape))
+            try:
+                made.append(r.array(shape))
+            except (MemoryError, ValueError) as error:
+                what = f"{self.info.name}: output {self.info.outputs[i].name!r}"
+                message = f"out of memory for {what}, {r.dtype} {list(shape)}"
+                raise WorkspaceMemoryError(message, code="out-of-memory") from error
         return made
 
     def new_outputs(self, inputs: Sequence[Any]) -> list[Tensor]:

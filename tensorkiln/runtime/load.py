@@ -33,8 +33,9 @@ from tensorkiln.runtime.callbacks import add_library
 from tensorkiln.runtime.device import Device, device_list
 from tensorkiln.runtime.failures import CALLBACK_FAILED, ArgumentTypeError, FunctionLookupError
 from tensorkiln.runtime.library_file import read_library_file
-from tensorkiln.runtime.module import TENSOR, Module, put_number
+from tensorkiln.runtime.module import Module
 from tensorkiln.runtime.native import Image, NativeLibrary, Value, calling_back
+from tensorkiln.runtime.numbers import TENSOR, UINT, out_of_range, put_number
 from tensorkiln.runtime.raised import keep_raised
 from tensorkiln.runtime.tensor import view_of
 from tensorkiln.runtime.values import lent_value
@@ -284,8 +285,12 @@ class NativeModule(ImportedModule):
     def _call(self, name: str, arguments: Sequence[object]) -> None:
         values, kept = (Value * max(1, len(arguments)))(), []
         for i, argument in enumerate(arguments):
-            if not put_number(values[i], argument):
-                address, owner = view_of(argument, f"{name}: argument {i}", writable=False)
+            what = f"{name}: argument {i}"
+            if put_number(values[i], argument, what):
+                if values[i].kind == UINT:
+                    raise out_of_range(what, "int64", argument)
+            else:
+                address, owner = view_of(argument, what, writable=False)
                 values[i].kind, values[i].payload.pointer = TENSOR, address
                 kept.append(owner)
         result, dll = Value(), self._library.dll

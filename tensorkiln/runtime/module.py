@@ -10,29 +10,19 @@ import numpy as np
 
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.text import listed
+from tensorkiln.runtime.arguments import in_order
 from tensorkiln.runtime.callbacks import add_library, remove_library
 from tensorkiln.runtime.failures import ArgumentTypeError, FunctionLookupError
 from tensorkiln.runtime.fast_call import Signature
 from tensorkiln.runtime.native import FunctionInfo, NativeLibrary, ParamInfo, Value
-from tensorkiln.runtime.tensor import view_of, view_of_set
+from tensorkiln.runtime.numbers import TENSOR, not_a_number, put_number
+from tensorkiln.runtime.tensor import tensor_hint, view_of, view_of_set
 
 if TYPE_CHECKING:
     from tensorkiln.runtime.device import Device
     from tensorkiln.runtime.executor import Executor
 
-_INT, _FLOAT, TENSOR = 1, 3, 7  # enum kiln_kind
 _KINDS = {"graph": "a graph function", "outer": "an outer function"}
-
-
-def put_number(value: Value, argument: object) -> bool:
-    """Write a number into `value`; False for anything else."""
-    if isinstance(argument, bool | int | np.integer | np.bool_):
-        value.kind, value.payload.integer = _INT, int(argument)
-    elif isinstance(argument, float | np.floating):
-        value.kind, value.payload.real = _FLOAT, float(argument)
-    else:
-        return False
-    return True
 
 
 class _Call:
@@ -43,41 +33,44 @@ class _Call:
         self.index = library.index(info.name)
         self._library = library
 
-    def __call__(self, *arguments: object) -> None:
+    def __call__(self, /, *arguments: object, **named: object) -> None:
         """Of whatever kinds; says which argument is wrong."""
+        if named:
+            arguments = in_order(self.info, arguments, named)
         values = (Value * len(arguments))()
         kept = []
-        for i, argument in enumerate(arguments):
-            param = self.info.inputs[i] if i < len(self.info.inputs) else None
-            kept.append(self._fill(values[i], param, argument))
+        if len(arguments) == len(self.info.inputs):  # else the library has the words
+            for value, param, argument in zip(values, self.info.inputs, arguments, strict=True):
+                kept.append(self._fill(value, param, argument))
         self._library.check(self._library.dll.kiln_call(self.index, values, len(values)))
 
-    def _fill(self, value: Value, param: ParamInfo | None, argument: object) -> object:
+    def _fill(self, value: Value, param: ParamInfo, argument: object) -> object:
         """Write one argument; returns what must stay alive during the call."""
-        if put_number(value, argument):
-            return None
-        name = param.name if param else "?"
-        if param is not None and param.role == "scalar":
-            expected = "a number" if "float" in param.dtype else "an integer"
-            is_tensor = hasattr(argument, "__dlpack__")
-            received = "a tensor" if is_tensor else type(argument).__name__
-            raise ArgumentTypeError(
-                f"{self.info.name}: argument {name!r} must be {expected}, received {received}",
+        what = f"{self.info.name}: argument {param.name!r}"
+        if param.role == "scalar":
+            if put_number(value, argument, what, param.dtype):
+                return None
+            raise not_a_number(what, param.dtype, argument)
+        if isinstance(argument, bool | int | float) and not isinstance(argument, np.generic):
+            shape = ", ".join(map(str, param.shape or ()))
+            raise ArgumentTypeError(  # in the words of crt/bind.c
+                f"{what} must be a tensor of shape [{shape}], "
+                "received a value that is not a tensor",
                 code="argument-kind",
+                hint=tensor_hint(argument),
             )
-        writes = param is not None and param.role in ("out", "inout")
-        what = f"{self.info.name}: argument {name!r}"
-        if param is not None and param.dtype == "handle" and isinstance(argument, tuple | list):
+        if param.dtype == "handle" and isinstance(argument, tuple | list):
             address, kept = view_of_set(argument, what)
         else:
+            writes = param.role in ("out", "inout")
             address, kept = view_of(argument, what, writable=writes)
         value.kind, value.payload.pointer = TENSOR, address
         return kept
 
 
 class TensorFunction:
-    """A tensor function: the caller passes every parameter, tensors and numbers, in their order;
-    results are written in place."""
+    """A tensor function: the caller passes every parameter, tensors and numbers, by position or
+    name; results are written in place."""
 
     # See GraphFunction.
     __slots__ = ("__call__", "__weakref__", "info", "name")

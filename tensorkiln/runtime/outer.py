@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,20 @@ class OuterFunction:
         return f"<outer function {self.name}({inputs}) -> {show(self.info.outputs[0])}>"
 
 
+def fill_outputs(result: object, places: Mapping[int, Any], what: str) -> Any:
+    """The result with what is bound in its place and filled. Output k is item k of a tuple; another
+    result is output 0. ArgumentTypeError for one that there is not."""
+    items = list(result) if isinstance(result, tuple) else [result]
+    for k, place in places.items():
+        if k >= len(items):
+            count = f"{len(items)} output{'' if len(items) == 1 else 's'}"
+            message = f"{what} has {count}, there is no output {k}"
+            raise ArgumentTypeError(message, code="no-output")
+        _copy_into(items[k], place, f"{what}[{k}]")
+        items[k] = place
+    return tuple(items) if isinstance(result, tuple) else items[0]
+
+
 def _copy_into(result: object, out: Any, what: str) -> None:
     """Fill the caller's tensors, structure by structure."""
     if isinstance(result, tuple) and isinstance(out, list | tuple) and len(result) == len(out):
@@ -67,4 +82,4 @@ def _copy_into(result: object, out: Any, what: str) -> None:
     np.copyto(target, result.numpy())
 
 
-__all__ = ["OuterFunction"]
+__all__ = ["OuterFunction", "fill_outputs"]

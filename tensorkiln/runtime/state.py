@@ -8,6 +8,7 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.runtime.arguments import in_order
 from tensorkiln.runtime.failures import ArgumentTypeError
 from tensorkiln.runtime.graph import GraphFunction
+from tensorkiln.runtime.outer import fill_outputs
 
 
 class FunctionState:
@@ -28,13 +29,12 @@ class FunctionState:
     def set_output(self, index: int, place: Any) -> None:
         """Bind an output to a tensor of the caller's; None frees it again."""
         function = self.function
-        if not isinstance(function, GraphFunction) and index != 0:
-            raise ArgumentTypeError(
-                f"{function.name} has one result, there is no output {index}",
-                code="no-output",
-                hint="out 0 may be a nested sequence of tensors",
-            )
-        if not 0 <= index < len(function.info.outputs):
+        known = isinstance(function, GraphFunction)  # others: the result tells, when it is there
+        if (
+            not isinstance(index, int)
+            or index < 0
+            or (known and index >= len(function.info.outputs))
+        ):
             raise ArgumentTypeError(
                 f"{function.name} has {len(function.info.outputs)} outputs, "
                 f"there is no output {index}",
@@ -44,7 +44,7 @@ class FunctionState:
             self._bound.pop(index, None)
         else:
             self._bound[index] = place
-        all_bound = len(self._bound) == len(function.info.outputs)
+        all_bound = known and len(self._bound) == len(function.info.outputs)
         self._places = self._in_order(self._bound) if all_bound else None
 
     def invoke(self) -> None:
@@ -62,7 +62,7 @@ class FunctionState:
         elif isinstance(function, GraphFunction):
             self._result = function(*self._inputs, out=self._places or self._new_places())
         else:
-            self._result = function(*self._inputs, out=self._bound[0])
+            self._result = fill_outputs(function(*self._inputs), self._bound, function.name)
         self._invoked = True
 
     def _new_places(self) -> Any:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
-from typing import Any
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import DTypeLike, NDArray
 
 from tensorkiln.base.errors import UnsupportedError
@@ -52,8 +54,12 @@ def output_maker(nbytes: int) -> Callable[[tuple[int, ...], np.dtype[Any]], Arra
 _HOST = cpu()  # one for all: making it takes longer than the rest of making a tensor
 
 
-class Tensor:
-    """A tensor in host memory. Exchanges data with NumPy, torch and others without copies."""
+class Tensor(NDArrayOperatorsMixin):
+    """A tensor in host memory. Exchanges data with NumPy, torch and others without copies.
+
+    It behaves as the array that shares its memory, `numpy()`: operators, indices, NumPy's functions
+    and an array's methods take it and give arrays.
+    """
 
     __slots__ = ("_array", "device")
 
@@ -67,9 +73,9 @@ class Tensor:
         return self._array.shape
 
     @property
-    def dtype(self) -> str:
-        """Name of the element type, e.g. `"float32"`."""
-        return self._array.dtype.name
+    def dtype(self) -> np.dtype[Any]:
+        """The element type; equal to its name, e.g. `"float32"`."""
+        return self._array.dtype
 
     @property
     def ndim(self) -> int:
@@ -82,7 +88,7 @@ class Tensor:
 
     def __dlpack__(self, **options: Any) -> object:
         """A DLPack capsule that shares this tensor's memory."""
-        return self._array.__dlpack__(**options)
+        return self.numpy().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """DLPack's device numbers."""
@@ -90,16 +96,94 @@ class Tensor:
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         """For `np.asarray`; shares memory unless the type differs."""
-        return np.array(self._array, dtype=dtype, copy=copy)
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
+    ) -> Any:
+        """NumPy's operators; with `out` the result is what was given there."""
+        if out:
+            options["out"] = _arrays(out)
+        made = getattr(ufunc, method)(*_arrays(inputs), **_arrays(options))
+        if len(out) == 1:
+            return out[0]
+        return tuple(m if o is None else o for o, m in zip(out, made, strict=True)) if out else made
+
+    def __array_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> Any:
+        """NumPy's other functions."""
+        return function(*_arrays(args), **_arrays(options))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """What else an array has: `sum`, `T`, `tolist`, ..."""
+            if name.startswith("_"):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return getattr(self.numpy(), name)
+
+    def __pow__(self, other: Any) -> Any:
+        """Not np.power: arrays know better for some numbers."""
+        return self.numpy() ** _arrays(other)
+
+    def __getitem__(self, key: Any) -> Any:
+        """As the array: views of the memory, or elements."""
+        return self.numpy()[_arrays(key)]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Write into the memory."""
+        self.numpy()[_arrays(key)] = _arrays(value)
 
     def __len__(self) -> int:
         """Size of the first dimension."""
-        return len(self._array)
+        return len(self.numpy())
+
+    def __iter__(self) -> Iterator[Any]:
+        """Over the first dimension."""
+        return iter(self.numpy())
+
+    def __contains__(self, value: object) -> bool:
+        """Whether an element is equal."""
+        return _arrays(value) in self.numpy()
+
+    def __bool__(self) -> bool:
+        """Of one element; ValueError for more, as with arrays. So do the next four."""
+        return bool(self.numpy())
+
+    def __int__(self) -> int:
+        """The one element."""
+        return int(self.numpy())
+
+    def __float__(self) -> float:
+        """The one element."""
+        return float(self.numpy())
+
+    def __complex__(self) -> complex:
+        """The one element."""
+        return complex(self.numpy())
+
+    def __index__(self) -> int:
+        """The one element, an integer."""
+        return operator.index(self.numpy())
+
+    def __format__(self, spec: str) -> str:
+        """The one element in a format; without one the text of all."""
+        return format(self.numpy(), spec) if spec else str(self)
 
     def __repr__(self) -> str:
         """Shape, type, device and values."""
         shape = "x".join(map(str, self.shape)) or "scalar"
-        return f"Tensor({shape} {self.dtype} on {self.device})\n{self._array!r}"
+        return f"Tensor({shape} {self.dtype} on {self.device})\n{self.numpy()!r}"
+
+
+def _arrays(value: Any) -> Any:
+    """Tensors as arrays, also in tuples, lists and dictionaries."""
+    if isinstance(value, Tensor):
+        return value.numpy()
+    if type(value) in (tuple, list):
+        return type(value)(map(_arrays, value))
+    return {k: _arrays(v) for k, v in value.items()} if type(value) is dict else value
 
 
 class DLTensor(ctypes.Structure):
@@ -133,7 +217,8 @@ def describe_array(array: Array, *, writable: bool = False) -> tuple[DLTensor, A
     dtype = array.dtype
     if (dtype.kind not in _CODES and dtype.name != "bfloat16") or not dtype.isnative:
         raise ArgumentTypeError(f"arrays of {dtype} cannot be passed", code="dtype-mismatch")
-    if any(stride % dtype.itemsize for stride in array.strides):
+    steps = zip(array.shape, array.strides, strict=True)
+    if any(stride % dtype.itemsize for size, stride in steps if size > 1):
         if writable:
             raise ArgumentTypeError(
                 "an array whose strides are no multiple of its elements cannot be filled",
@@ -161,11 +246,13 @@ def describe_array(array: Array, *, writable: bool = False) -> tuple[DLTensor, A
 def view_of(value: object, what: str, *, writable: bool = False) -> tuple[int, object]:
     """The address of a DLTensor for `value`, and what keeps it alive during the call.
 
-    `what` names the argument in errors: `"main: input 'x'"`. Takes everything with DLPack, and
-    NumPy arrays that have none.
+    `what` names the argument in errors: `"main: input 'x'"`. Takes everything with DLPack, NumPy
+    arrays that have none, and NumPy's scalars where nothing is written.
     """
     if isinstance(value, Tensor):
         value = value.numpy()
+    elif isinstance(value, np.generic) and not writable:
+        value = np.asarray(value)
     if isinstance(value, np.ndarray):
         if writable and not value.flags.writeable:
             raise ArgumentValueError(f"{what} is read-only and cannot be filled", code="read-only")
@@ -177,6 +264,7 @@ def view_of(value: object, what: str, *, writable: bool = False) -> tuple[int, o
             f"{what} must be a tensor (NumPy, torch, or anything with DLPack), "
             f"received {type(value).__name__}",
             code="argument-kind",
+            hint=tensor_hint(value),
         )
     try:
         capsule = export()
@@ -185,6 +273,13 @@ def view_of(value: object, what: str, *, writable: bool = False) -> tuple[int, o
         raise ArgumentValueError(
             f"{what} ({type(value).__name__}) does not give its data out: {error}", code="dlpack"
         ) from error
+
+
+def tensor_hint(value: object) -> str:
+    """What to pass instead of a number or a list, which have no element type."""
+    if isinstance(value, bool | int | float):
+        return f"np.float32({value!r}), or another of NumPy's numbers: they have an element type"
+    return 'np.array(..., "float32")' if isinstance(value, list | tuple) else ""
 
 
 def make_tensor(

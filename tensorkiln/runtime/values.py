@@ -14,11 +14,12 @@ import numpy as np
 from tensorkiln.base.errors import UserError
 from tensorkiln.runtime.failures import CALLBACK_FAILED, ArgumentTypeError
 from tensorkiln.runtime.native import NativeLibrary, Value, calling_back
+from tensorkiln.runtime.numbers import BOOL, FLOAT, INT, TENSOR, UINT, put_number
 from tensorkiln.runtime.raised import keep_raised
 from tensorkiln.runtime.tensor import Array, DLTensor, Tensor, capsule_pointer, dtype_named
 
-# enum kiln_kind of kiln.h
-NONE, INT, BOOL, FLOAT, TENSOR, C_STRING, SMALL_STRING, SMALL_BYTES = 0, 1, 2, 3, 7, 8, 11, 12
+# Further kinds of enum kiln_kind in kiln.h
+NONE, C_STRING, SMALL_STRING, SMALL_BYTES = 0, 8, 11, 12
 STRING, BYTES, FUNCTION, SHAPE, TENSOR_OBJECT, TUPLE, LIST = 65, 66, 68, 69, 70, 71, 75
 _HEADER = 24  # bytes before the DLTensor in a tensor object
 _DTYPES = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
@@ -94,9 +95,7 @@ def to_value(library: NativeLibrary, source: Any, value: Value, what: str) -> No
     elif isinstance(source, bool):
         value.kind, value.payload.integer = BOOL, int(source)
     elif isinstance(source, int):
-        if not -(1 << 63) <= source < 1 << 63:
-            raise ArgumentTypeError(f"{what}: {source} does not fit int64", code="argument-kind")
-        value.kind, value.payload.integer = INT, source
+        put_number(value, source, what, "uint64" if source > 0 else "int64")
     elif isinstance(source, float) and not isinstance(source, np.generic):
         value.kind, value.payload.real = FLOAT, source
     elif isinstance(source, str):
@@ -174,8 +173,8 @@ def from_value(library: NativeLibrary, value: Value) -> Any:
     kind, payload = value.kind, value.payload
     if kind == NONE:
         return None
-    if kind == INT:
-        return int(payload.integer)
+    if kind in (INT, UINT):
+        return int(payload.integer) % (1 << 64) if kind == UINT else int(payload.integer)
     if kind == BOOL:
         return bool(payload.integer)
     if kind == FLOAT:

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+import tensorkiln as tk
 from tensorkiln.base.errors import UserError
 from tensorkiln.frontend import from_torch
 from tests.frontend.onnx_models import main, ours
@@ -42,6 +43,49 @@ def test_a_module_and_its_training_flag(large: int, monkeypatch: pytest.MonkeyPa
         (got,) = ours(module, {"x": data.numpy()})
         np.testing.assert_allclose(got, net(data).detach().numpy(), rtol=1e-5, atol=1e-6)
     assert main(module).attrs["input_names"] == ("x",)
+
+
+@pytest.mark.slow
+def test_sizes_out_of_the_range_of_their_dim() -> None:
+    """By name, by hint, of an expression, of two inputs; one that is frozen."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    dim = torch.export.Dim
+
+    class Add(torch.nn.Module):
+        def forward(self, x, y):  # noqa: ANN001, ANN202
+            return x.sum(dim=1) + y
+
+    def check(dims, good, bad, words: str) -> None:  # noqa: ANN001
+        inputs = (
+            tuple(torch.ones(4, 6) for _ in range(2)) if len(dims) == 2 else (torch.ones(4, 6),)
+        )
+        inputs = inputs if len(dims) == 1 else (inputs[0], torch.ones(()))
+        net = torch.nn.ReLU() if len(dims) == 1 else Add()
+        run = tk.runtime.Executor(tk.compile(from_torch(net, inputs, dynamic_shapes=dims)))["main"]
+        rest = [np.float32(1)] if len(dims) == 2 else []
+        for shape in good:
+            run(np.ones(shape, np.float32), *rest)
+        for shape in bad:
+            with pytest.raises(ValueError, match=words) as caught:
+                run(np.ones(shape, np.float32), *rest)
+            assert isinstance(caught.value, UserError)
+
+    rows = dim("rows", max=64)
+    check(({0: rows},), [(1, 6), (64, 6)], [(65, 6), (999, 6)], "rows is .*; expected rows <= 64")
+    rows = dim("rows", min=3)
+    check(({0: rows},), [(3, 6), (64, 6)], [(1, 6), (2, 6)], "expected rows >= 3")
+    both = {0: dim("rows", min=2, max=8), 1: dim.DYNAMIC(max=7)}
+    check((both,), [(2, 7), (8, 1)], [(9, 7), (1, 1), (2, 8)], "expected .* (<=|>=) [278]")
+    check(({0: 2 * dim("r", max=4)},), [(2, 6), (8, 6)], [(10, 6)], "<= 8")
+    check(({0: dim("rows", max=5)}, {}), [(5, 6)], [(6, 6)], "expected rows <= 5")
+    with pytest.raises(UserError, match="frozen to 9, which its Dim does not allow: .* at most 8"):
+        from_torch(
+            torch.nn.ReLU(),
+            (torch.ones(4),),
+            dynamic_shapes=({0: dim("n", max=8)},),
+            freeze={"n": 9},
+        )
 
 
 def test_wrong_arguments() -> None:

@@ -31,8 +31,8 @@ EXAMPLES = {
     "C++": ROOT / "examples/cpp_host/main.cpp",
     "Rust": ROOT / "examples/rust_host/src/main.rs",
 }
-REFUSALS, STRESS, VALUES, LOADERS, DTYPES = map(
-    in_each, ("refusals", "stress", "values", "loaders", "dtypes")
+REFUSALS, STRESS, VALUES, LOADERS, DTYPES, SCALARS = map(
+    in_each, ("refusals", "stress", "values", "loaders", "dtypes", "scalars")
 )
 
 

@@ -164,6 +164,12 @@ CALLS = {
         "scale",
         "out:float32:2 v:float:2 v:float:0.5",
     ),
+    "out of range": Call(
+        19,
+        "scale: argument 'factor' must be a number in the range of float32, received 1e+300",
+        "scale",
+        "out:float32:2 v:float:1e300 v:int:3",
+    ),
     "too few numbers": Call(
         1, "scale: expected 3 arguments, received 2", "scale", "out:float32:2 v:int:2"
     ),

@@ -13,6 +13,7 @@ from tensorkiln.base.errors import UserError
 from tests.outer.build import (
     BOOL,
     SCALAR,
+    STRING,
     AnyTensorType,
     F,
     GlobalRef,
@@ -184,3 +185,46 @@ def test_eight_threads_of_a_thousand_calls_on_one_library(lib: Any) -> None:
         t.join()
     assert wrong == []
     assert lib.library.dll.kiln_live_objects() == live
+
+
+def test_an_output_is_an_item_of_the_tuple() -> None:
+    """As docs/howto/control-flow.md has it, for tuples of every kind of value."""
+    n = Var("n")
+    row = tensor((n,), "float32")
+    f = F("main", x=row, label=STRING)
+    shown = f.packed("shown", row, "tests.outer.state.rows", f["x"])
+    one = F("one", x=row)
+    lib = library(
+        f.outer(Tuple((shown, Tuple((f["label"], f["x"])), shown))),
+        one.outer(one.packed("y", row, "tests.outer.state.rows", one["x"])),
+    )
+    tk.runtime.register_function("tests.outer.state.rows", lambda t: t.numpy() * 2)
+    run, x = tk.runtime.Executor(lib, tk.cpu()), np.arange(3, dtype=np.float32)
+    rooms = {k: np.zeros(3, np.float32) for k in (0, 2)}
+    run.set_input("main", x, "words")
+    for k, room in rooms.items():
+        run.set_output("main", k, room)
+    run.invoke("main")
+    first, (label, given), last = run.get_outputs("main")
+    assert first is rooms[0] and last is rooms[2] and label == "words"
+    assert first.tolist() == last.tolist() == [0, 2, 4] and given.numpy().tolist() == [0, 1, 2]
+    run.set_output("main", 2, None)
+    rooms[2].fill(-1)
+    run.invoke("main")
+    assert rooms[2].tolist() == [-1] * 3 and run.get_outputs("main")[2].numpy()[2] == 4
+    for index, place, words in [
+        (1, rooms[2], r"main\[1\]: out= for a result that is tuple"),
+        (3, rooms[2], "main has 3 outputs, there is no output 3"),
+        (2, np.zeros(4, np.float32), r"main\[2\]: out= is float32 \[4\], the result float32 \[3\]"),
+    ]:
+        run.set_output("main", index, place)
+        with pytest.raises(TypeError, match=words) as caught:
+            run.invoke("main")
+        assert isinstance(caught.value, UserError)
+        run.set_output("main", index, None)
+    with pytest.raises(TypeError, match="there is no output -1"):
+        run.set_output("main", -1, rooms[0])
+    run.set_input("one", x)
+    run.set_output("one", 1, rooms[0])
+    with pytest.raises(TypeError, match="one has 1 output, there is no output 1"):
+        run.invoke("one")

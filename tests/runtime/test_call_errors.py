@@ -172,7 +172,8 @@ GRAPH: list[tuple[str, Callable[[Any], object], type, str, str]] = [
         lambda e: e["main"]([[1.0] * 8]),
         TypeError,
         "argument-kind",
-        "main: input 'x' must be a tensor (NumPy, torch, or anything with DLPack), received list",
+        "main: input 'x' must be a tensor (NumPy, torch, or anything with DLPack), received list\n"
+        '  hint: np.array(..., "float32")',
     ),
     (
         "none",
@@ -209,14 +210,16 @@ GRAPH: list[tuple[str, Callable[[Any], object], type, str, str]] = [
         lambda e: e["add_one"](1, f32(2)),
         TypeError,
         "argument-kind",
-        "'x' must be a tensor of shape [n], received a value that is not a tensor",
+        "'x' must be a tensor of shape [n], received a value that is not a tensor\n"
+        "  hint: np.float32(1), or another of NumPy's numbers: they have an element type",
     ),
     (
         "tensor for number",
         lambda e: e["scale"](f32(1), f32(1), 1),
         TypeError,
         "argument-kind",
-        "scale: argument 'factor' must be a number, received a tensor",
+        "scale: argument 'factor' must be a number, received a tensor\n"
+        "  hint: .item() of a tensor of one element is a number",
     ),
     (
         "fraction for integer",

@@ -49,6 +49,7 @@ pub const KIND_FLOAT: i32 = 3;
 pub const KIND_TENSOR: i32 = 7;
 /// Those before, from tensors on, are lent for the time of a call.
 pub const KIND_SMALL_STRING: i32 = 11;
+pub const KIND_UINT: i32 = 63;
 /// The first of the objects, whose references are counted.
 pub const KIND_STRING: i32 = 65;
 pub const KIND_FUNCTION: i32 = 68;
@@ -58,6 +59,11 @@ impl RawValue {
 
     pub const fn integer(kind: i32, integer: i64) -> RawValue {
         RawValue { kind, small: 0, data: RawData { integer } }
+    }
+
+    pub const fn unsigned(number: u64) -> RawValue {
+        let kind = if number >> 63 != 0 { KIND_UINT } else { KIND_INT };
+        RawValue::integer(kind, number as i64)
     }
 }
 

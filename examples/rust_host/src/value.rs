@@ -37,6 +37,12 @@ impl From<i64> for Value {
     }
 }
 
+impl From<u64> for Value {
+    fn from(number: u64) -> Value {
+        Value { raw: RawValue::unsigned(number), library: None }
+    }
+}
+
 impl From<bool> for Value {
     fn from(truth: bool) -> Value {
         Value { raw: RawValue::integer(KIND_BOOL, truth.into()), library: None }
@@ -339,6 +345,7 @@ pub enum Argument<'a> {
     In(View<'a>),
     Out(ViewMut<'a>),
     Int(i64),
+    UInt(u64),
     Bool(bool),
     Float(f64),
 }
@@ -351,7 +358,7 @@ macro_rules! arguments {
     };
 }
 
-arguments! { View<'a>: In; ViewMut<'a>: Out; i64: Int; bool: Bool; f64: Float; }
+arguments! { View<'a>: In; ViewMut<'a>: Out; i64: Int; u64: UInt; bool: Bool; f64: Float; }
 
 impl Argument<'_> {
     pub(crate) fn tensor(&self) -> Option<RawTensor> {
@@ -371,6 +378,7 @@ impl Argument<'_> {
                 RawValue { kind: KIND_TENSOR, small: 0, data }
             }
             Argument::Int(number) => RawValue::integer(KIND_INT, *number),
+            Argument::UInt(number) => RawValue::unsigned(*number),
             Argument::Bool(truth) => RawValue::integer(KIND_BOOL, (*truth).into()),
             Argument::Float(real) => {
                 RawValue { kind: KIND_FLOAT, small: 0, data: RawData { real: *real } }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tensorkiln.base.errors import InternalError
 from tensorkiln.codegen.llvm.dot import Dots
 from tensorkiln.codegen.llvm.lines import COMPARE, Scope
-from tensorkiln.codegen.llvm.types import llvm_type, memory_type
+from tensorkiln.codegen.llvm.types import held_type, memory_type
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import INT64, DType
 from tensorkiln.ir.expr import (
@@ -57,7 +57,7 @@ class Addresses(Dots, ABC):
         found = slots.get((tuple(key), dtype.lanes))
         if found is None:
             found = self._fresh()
-            self._state.allocas.append(f"  {found} = alloca {llvm_type(dtype)}")
+            self._state.allocas.append(f"  {found} = alloca {held_type(dtype)}")
             slots[tuple(key), dtype.lanes] = found
         return found
 

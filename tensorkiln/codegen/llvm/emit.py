@@ -13,12 +13,12 @@ from tensorkiln.base.errors import InternalError
 from tensorkiln.codegen.llvm.by_lane import by_lane
 from tensorkiln.codegen.llvm.drop_starts import drop_starts
 from tensorkiln.codegen.llvm.lines import FunctionState
-from tensorkiln.codegen.llvm.types import llvm_type, memory_type
+from tensorkiln.codegen.llvm.types import held_type, llvm_type, memory_type, parameter_type
 from tensorkiln.codegen.llvm.unroll import unroll_function
 from tensorkiln.codegen.llvm.values import Values
 from tensorkiln.codegen.stack import elements
 from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.dtype import INT64, DType
+from tensorkiln.ir.dtype import INT64
 from tensorkiln.ir.expr import (
     AddressOf,
     Expr,
@@ -84,7 +84,7 @@ class Emitter(Values):
         args = [
             f"ptr{alias if v != failure else ''} {v}"
             if isinstance(p, Buffer)
-            else f"{llvm_type(p.dtype)} {v}"
+            else f"{(held_type if extra else parameter_type)(p.dtype)} {v}"
             for p, v in params.items()
         ]
         root = self._open_scope()
@@ -96,12 +96,25 @@ class Emitter(Values):
             loop: For = body  # type: ignore[assignment]
             self._loop(For(loop.var, begin, end - begin, "serial", loop.body), begin_at_lo=True)
         else:
+            self._take_numbers()
             self._stmt(body)
         self._close_scope()
         lines = ["entry:", *self._state.allocas, *root.lines, "  ret void"]
         head = f"define {linkage}void {name}({', '.join(args)}{extra}) #0 {{"
         self.done.append("\n".join([head, *lines, "}"]))
         self._state = saved
+
+    def _take_numbers(self) -> None:
+        """Numbers of the caller that are passed otherwise than they are computed with."""
+        for p, passed in self._state.params.items():
+            if isinstance(p, Buffer) or parameter_type(p.dtype) == held_type(p.dtype):
+                continue
+            form = f"{parameter_type(p.dtype)} {passed}"
+            self._state.vars[p] = (
+                self._line(f"icmp ne {form}, 0")
+                if p.dtype.is_bool
+                else self._line(f"bitcast {form} to {llvm_type(p.dtype)}")
+            )
 
     def _parallel(self, loop: For) -> None:
         """Outline a parallel loop and hand it to the pool; captures travel in a struct."""
@@ -122,7 +135,7 @@ class Emitter(Values):
             captured[cell] = st.failure or self._failure_cell()
         name = f"@{self.func.name}.body{k}"
         inner: dict[Buffer | Var, str] = {p: f"%c{i}" for i, p in enumerate(captured)}
-        types = ["ptr" if isinstance(p, Buffer) else llvm_type(p.dtype) for p in captured]
+        types = ["ptr" if isinstance(p, Buffer) else held_type(p.dtype) for p in captured]
         struct_type = "{" + ", ".join(types) + "}"
         extra = (", " if inner else "") + "i64 %begin, i64 %end"
         self._function(name, inner, loop, extra=extra, failure=inner.get(cell))
@@ -198,7 +211,7 @@ class Emitter(Values):
                     st.vars[var] = self.index(value)
                 else:
                     st.depths[var] = len(st.scopes) - 1
-                    st.vars[var] = self.value(value)
+                    st.vars[var] = self._held(self.value(value), var.dtype)
                 self._stmt(body)
             case If(cond, then, orelse):
                 self._if(self.value(cond), then, orelse)
@@ -228,11 +241,18 @@ class Emitter(Values):
                 raise InternalError(f"{self.func.name}: cannot emit {type(s).__name__}")
 
     def _call_kernel(self, name: str, args: tuple[Expr, ...]) -> None:
-        types = [llvm_type(a.dtype) for a in args]
-        values = [f"{t} {self.value(a)}" for t, a in zip(types, args, strict=True)]
+        types = [parameter_type(a.dtype) for a in args]
+        values = [f"{t} {self._passed(a)}" for t, a in zip(types, args, strict=True)]
         self._state.written(None)
         self.declares.add(f"declare void @{name}({', '.join(types)})")
         self._emit(f"  call void @{name}({', '.join(values)})")
+
+    def _passed(self, e: Expr) -> str:
+        """A value as a kernel takes it."""
+        value, t, passed = self.value(e), llvm_type(e.dtype), parameter_type(e.dtype)
+        if t == passed:
+            return value
+        return self._line(f"{'zext' if e.dtype.is_bool else 'bitcast'} {t} {value} to {passed}")
 
     def _if(self, cond: str, then: Stmt, orelse: Stmt | None) -> None:
         st = self._state
@@ -345,14 +365,13 @@ class Emitter(Values):
         dtype = s.value.dtype
         if s.buffer in self._state.registers:
             slot = self._register(s.buffer, s.indices, dtype)
-            self._emit(f"  store {llvm_type(dtype)} {value}, ptr {slot}")
+            self._emit(f"  store {held_type(dtype)} {self._held(value, dtype)}, ptr {slot}")
             return
         ptr, stride = self._address(s.buffer, s.indices)
         self._state.written(None if self.aliases else s.buffer)
         if dtype.is_bool:
-            value = self._line(
-                f"zext {llvm_type(dtype)} {value} to {llvm_type(DType('uint8', dtype.lanes))}"
-            )
+            value = self._line(f"zext {llvm_type(dtype)} {value} to {memory_type(dtype)}")
+        value = self._held(value, dtype)
         if dtype.lanes == 1 or stride == 1:
             align = self._alignment(s.buffer, s.indices)
             hint = ", !nontemporal !0" if s.nontemporal else ""

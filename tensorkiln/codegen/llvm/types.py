@@ -22,7 +22,21 @@ def llvm_type(dtype: DType) -> str:
 
 def memory_type(dtype: DType) -> str:
     """The type in memory: bool takes a byte."""
-    return llvm_type(DType("uint8", dtype.lanes) if dtype.is_bool else dtype)
+    return llvm_type(DType("uint8", dtype.lanes)) if dtype.is_bool else held_type(dtype)
+
+
+def parameter_type(dtype: DType) -> str:
+    """How a kernel takes a number, as in `codegen/scalars.py`: 16-bit floats as their bits, a bool
+    as a byte."""
+    if dtype.is_bool:
+        return "i8"
+    return "i16" if dtype.name == "float16" else held_type(dtype)
+
+
+def held_type(dtype: DType) -> str:
+    """The type of a variable, and in registers: bfloat16 as its bits. Between basic blocks LLVM
+    keeps a bfloat as a float, and rounds it again with a function that no C library has."""
+    return llvm_type(DType("uint16", dtype.lanes) if dtype.name == "bfloat16" else dtype)
 
 
 def suffix(dtype: DType) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.frontend.onnx import from_onnx
+from tensorkiln.frontend.torch.ranges import with_ranges
 from tensorkiln.ir.module import IRModule
 
 _LARGE = 1 << 29
@@ -28,9 +29,10 @@ def from_torch(
     """A module with the function `main` of a `torch.nn.Module` in evaluation mode.
 
     `example_inputs` are the positional arguments of one call; their shapes become the parameters'
-    unless `dynamic_shapes` (as `torch.export` takes it) leaves dimensions open. The module's
-    training flag is put back. Raises UserError when torch is not installed or cannot export the
-    module, UnsupportedError as `from_onnx` does.
+    unless `dynamic_shapes` (as `torch.export` takes it) leaves dimensions open; calls with sizes
+    out of the range of their Dim are refused. The module's training flag is put back. Raises
+    UserError when torch is not installed or cannot export the module, UnsupportedError as
+    `from_onnx` does.
     """
     try:
         import torch
@@ -55,12 +57,12 @@ def from_torch(
         for m, training in modes:
             m.training = training
     if _bytes(module) < _LARGE:
-        return from_onnx(program.model_proto, freeze=freeze)
+        return with_ranges(from_onnx(program.model_proto, freeze=freeze), program)
     # Protobuf holds no more than 2 GB; in a file the weights are mapped, not copied.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         path = Path(folder, "model.onnx")
         program.save(path, external_data=True)
-        return from_onnx(path, freeze=freeze)
+        return with_ranges(from_onnx(path, freeze=freeze), program)
 
 
 def _bytes(module: Any) -> int:

@@ -1,0 +1,58 @@
+"""Ranges that `torch.export.Dim(min=..., max=...)` gives the sizes of inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from tensorkiln.base.errors import UserError
+from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.expr import Expr, IntImm, binary, int_value
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import Function, RVar, TensorType
+
+
+def with_ranges(mod: IRModule, program: Any) -> IRModule:
+    """`mod` with the ranges of an exported program's inputs among what its `main` assumes: a call
+    with other sizes is refused. UserError for a frozen size out of its range."""
+    main = mod["main"]
+    assert isinstance(main, Function)
+    exported = program.exported_program
+    nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
+    values = [nodes[n].meta.get("val") for n in exported.graph_signature.user_inputs if n in nodes]
+    shapes = [v.shape for v in values if hasattr(v, "shape")]
+    found: list[Expr] = list(main.attrs.get("assumes", ()))
+    for param, shape in zip(main.params, shapes, strict=True):
+        found += [c for c in _conditions(param, shape, exported) if c not in found]
+    attrs = Attrs.of(**{**main.attrs, "assumes": tuple(found)})
+    bounded = replace(main, attrs=attrs) if found else main
+    return mod.with_functions(tuple(bounded if f is main else f for f in mod.values()))
+
+
+def _conditions(param: RVar, shape: Any, exported: Any) -> Iterator[Expr]:
+    assert isinstance(param.type, TensorType)
+    for axis, (size, symbol) in enumerate(zip(param.type.shape, shape, strict=True)):
+        known = exported.range_constraints.get(getattr(getattr(symbol, "node", None), "expr", None))
+        if known is None:
+            continue
+        for op, bound in (("ge", _number(known.lower)), ("le", _number(known.upper))):
+            if bound is None or (op == "ge" and bound < 2):  # a size is at least 1 in any case
+                continue
+            number = int_value(size)
+            if number is None:
+                yield binary(op, size, IntImm(bound))
+            elif number < bound if op == "ge" else number > bound:
+                raise UserError(
+                    f"dimension {axis} of {param.name} is frozen to {number}, which its Dim does "
+                    f"not allow: expected {'at least' if op == 'ge' else 'at most'} {bound}",
+                    code="bad-freeze",
+                )
+
+
+def _number(bound: Any) -> int | None:
+    """A bound as an integer; None for infinity."""
+    try:
+        return int(bound)
+    except (TypeError, ValueError, OverflowError, AttributeError):
+        return None

@@ -1,0 +1,83 @@
+"""Python's and NumPy's numbers as values of a library. crt/scalar.c checks ranges; here is checked
+only what has no place in a value."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tensorkiln.runtime.failures import ArgumentTypeError, ArgumentValueError
+from tensorkiln.runtime.native import Value
+
+INT, BOOL, FLOAT, TENSOR, UINT = 1, 2, 3, 7, 63  # enum kiln_kind of kiln.h
+
+
+def put_number(value: Value, number: Any, what: str, dtype: str = "int64") -> bool:
+    """Write a number into `value`; False for anything else, tensors without dimensions too.
+
+    `what` and `dtype` are of the parameter. Raises ArgumentValueError for numbers that no value
+    holds: integers beyond 64 bits, and what float64 would take for infinite.
+    """
+    if isinstance(number, bool | np.bool_):
+        value.kind, value.payload.integer = BOOL, int(number)
+    elif isinstance(number, int) or (isinstance(number, np.generic) and number.dtype.kind in "iu"):
+        _put_integer(value, int(number), what, dtype)
+    elif isinstance(number, float) or _is_real(number):
+        value.kind, value.payload.real = FLOAT, float(number)
+        if "float" in dtype and math.isinf(value.payload.real) and not np.isinf(number):
+            # A long double.
+            raise out_of_range(what, dtype, number)
+    else:
+        return False
+    return True
+
+
+def _is_real(number: Any) -> bool:
+    return isinstance(number, np.floating) or (
+        isinstance(number, np.generic) and number.dtype.name == "bfloat16"
+    )
+
+
+def _put_integer(value: Value, number: int, what: str, dtype: str) -> None:
+    if -(1 << 63) <= number < 1 << 63:
+        value.kind, value.payload.integer = INT, number
+    elif 0 < number < 1 << 64:
+        value.kind, value.payload.integer = UINT, number - (1 << 64)
+    else:
+        try:
+            value.kind, value.payload.real = FLOAT, float(number)
+        except OverflowError:
+            raise out_of_range(what, dtype, number) from None
+        if "float" not in dtype:
+            raise out_of_range(what, dtype, number)
+
+
+def out_of_range(what: str, dtype: str, number: object) -> ArgumentValueError:
+    """In the words of crt/scalar.c."""
+    bits = int("".join(filter(str.isdigit, dtype)) or 0)
+    if "float" in dtype:
+        expected = f"a number in the range of {dtype}"
+    elif dtype == "bool":
+        expected = "0 or 1 (bool)"
+    else:
+        low, high = (0, 1 << bits) if dtype[0] == "u" else (-1 << (bits - 1), 1 << (bits - 1))
+        expected = f"an integer from {low} to {high - 1} ({dtype})"
+    large = isinstance(number, int) and number.bit_length() > 1024  # str() has a limit
+    received = "an integer of more digits" if large else str(number)
+    message = f"{what} must be {expected}, received {received}"
+    return ArgumentValueError(message, code="out-of-range")
+
+
+def not_a_number(what: str, dtype: str, given: object) -> ArgumentTypeError:
+    """The refusal of what is no number for a parameter that is one."""
+    expected = "a number" if "float" in dtype else "an integer"
+    has_data = hasattr(given, "__dlpack__") or hasattr(given, "__array__")
+    is_tensor = has_data and not isinstance(given, np.generic)
+    received = "a tensor" if is_tensor else type(given).__name__
+    return ArgumentTypeError(
+        f"{what} must be {expected}, received {received}",
+        code="argument-kind",
+        hint=".item() of a tensor of one element is a number" if is_tensor else "",
+    )
