@@ -44,6 +44,7 @@ Link = Callable[[ArtifactSet, Path], Path | Image]
 
 _NOT_LOADED = ("native", "llvmjit", "header", "text", "metadata")
 _NAME_ERROR = 10  # KILN_ERROR_NAME
+_ATTEMPTS = 8
 _loaders: dict[str, Loader] = {}
 
 
@@ -113,10 +114,18 @@ def load_module(path: str | Path, devices: Device | Sequence[Device] | None = No
 
     UserError says why one cannot be loaded: no such file, not a library of ours, another machine,
     damaged artifacts (nothing of it has run by then), a CPU feature that this processor lacks.
+    What is loaded is the file that lies there now, whatever was loaded by that name before.
     """
-    file = read_library_file(path)
-    artifacts = file.artifacts()
-    return _attach(Module(NativeLibrary(file)), artifacts, devices)
+    for attempt in itertools.count(1):
+        file = read_library_file(path)
+        artifacts = file.artifacts()
+        try:
+            library = NativeLibrary(file)
+            break
+        except UserError:  # of an export that came in between
+            if attempt == _ATTEMPTS or not file.is_replaced():
+                raise
+    return _attach(Module(library), artifacts, devices)
 
 
 def _attach(
