@@ -15,6 +15,7 @@ from tensorkiln.artifact.metadata import KernelInfo
 from tensorkiln.artifact.sections import WEIGHTS_PAD
 from tensorkiln.artifact.tar import write_tar
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError, nearest
+from tensorkiln.base.files import plain_path
 from tensorkiln.codegen.host_c import required_features
 from tensorkiln.codegen.host_function import HostFunction
 from tensorkiln.ir.expr import CallExtern
@@ -76,7 +77,7 @@ def export_library(
 
     As `Executable.export_library`.
     """
-    path = Path(file_name)
+    path = plain_path(file_name)
     if weights not in ("embedded", "beside"):
         raise UserError(
             f"weights={weights!r}: they are 'embedded' in a library, or 'beside' it",

@@ -30,7 +30,7 @@ from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.files import plain_path, resolve_inside
 from tensorkiln.base.folders import atomic_dir
 
-_IN_MEMORY = 4 << 20  # of a file
+_IN_MEMORY = 1 << 20  # of a file
 _ALL_IN_MEMORY = 64 << 20
 
 

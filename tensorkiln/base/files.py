@@ -61,7 +61,11 @@ def plain_path(path: str | Path) -> Path:
 def _file_target(path: str | Path) -> Path:
     """Where a file is written; what names a folder is a UserError."""
     target = plain_path(path)
-    if target.name in ("", "..") or os.fspath(path).endswith(("/", "/.")) or target.is_dir():
+    try:
+        is_folder = target.is_dir()
+    except OSError as error:
+        raise cannot_write(target, error) from error
+    if is_folder or target.name in ("", "..") or os.fspath(path).endswith(("/", "/.")):
         message = f"cannot write {os.fspath(path)!r}: it is a folder"
         raise UserError(message, code="cannot-write", hint="name a file in it")
     return target

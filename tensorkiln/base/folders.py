@@ -90,7 +90,11 @@ def atomic_dir(path: str | Path, listed: Callable[[Path], Listed] = listed_files
     interrupts, nothing has happened. Raises UserError like `atomic_path`.
     """
     target = _folder_target(path)
-    seen = _require_ours(target, listed)
+    try:
+        with _locked(target.parent):  # somebody else may be replacing it
+            seen = _require_ours(target, listed)
+    except OSError as error:
+        raise cannot_write(target, error) from error
     with folder_beside(target) as room, HeldInterrupts() as held:
         temporary = room / "made"
         try:
@@ -113,7 +117,11 @@ edge(atomic_dir.__wrapped__.__code__)  # type: ignore[attr-defined]
 def _folder_target(path: str | Path) -> Path:
     """The folder to be made; one that cannot be replaced as a whole is a UserError."""
     target = plain_path(path)
-    if target.name in ("", "..") or target.is_mount():
+    try:
+        is_fixed = target.name in ("", "..") or target.is_mount()
+    except OSError as error:
+        raise cannot_write(target, error) from error
+    if is_fixed:
         raise UserError(
             f"cannot write {os.fspath(path)!r}: it cannot be replaced as a whole",
             code="cannot-write",
@@ -192,13 +200,19 @@ def _locked(folder: Path) -> Iterator[None]:
     """One thread of one process at a time, as far as the file system knows locks."""
     import fcntl  # nobody compiles on systems without it
 
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
+    with HeldInterrupts() as held:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            held.release()
+            with suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            held.hold()
+            os.close(handle)
+
+
+edge(_locked.__wrapped__.__code__)  # type: ignore[attr-defined]
 
 
 def _swap_in(made: Path, target: Path, former: Path) -> None:

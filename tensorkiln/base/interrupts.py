@@ -64,3 +64,7 @@ def edge(code: CodeType) -> None:
 
 def _is_edge(code: CodeType) -> bool:
     return code in _EDGES or code.co_filename == contextlib.__file__
+
+
+for _method in (HeldInterrupts.hold, HeldInterrupts.__exit__):
+    edge(_method.__code__)

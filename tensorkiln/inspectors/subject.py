@@ -18,7 +18,8 @@ from tensorkiln.artifact.manifest import MANIFEST, read_manifest
 from tensorkiln.artifact.metadata import ArtifactInfo, constants_text
 from tensorkiln.artifact.weights_file import read_weights, weights_beside
 from tensorkiln.base.errors import UserError
-from tensorkiln.base.files import resolve_inside
+from tensorkiln.base.files import plain_path, resolve_inside
+from tensorkiln.base.folders import LIST
 from tensorkiln.inspectors.archive import AR_MAGIC, ar_members, tar_members
 from tensorkiln.inspectors.library import kernels_of, library_metadata
 from tensorkiln.inspectors.llvm import BITCODE
@@ -66,7 +67,7 @@ def open_subject(path: str | Path) -> Subject:
     Raises UserError: `missing-file`, `bad-library`, `bad-container`, `bad-archive`,
     `bad-metadata`, `not-inspectable` for a folder that is none of ours.
     """
-    place = Path(path)
+    place = plain_path(path)
     if place.is_dir():
         return _folder(place)
     if not place.is_file():
@@ -148,11 +149,12 @@ def _files(root: Path) -> Iterator[str]:
     count = 0
     for folder, _, names in os.walk(root):
         for name in names:
-            count += 1
+            count += name != LIST
             if count > _MOST_FILES:
                 message = f"{str(root)!r} holds more than {_MOST_FILES} files"
                 raise UserError(message, code="not-inspectable")
-            yield (Path(folder) / name).relative_to(root).as_posix()
+            if name != LIST:
+                yield (Path(folder) / name).relative_to(root).as_posix()
 
 
 def _members(path: Path, kind: str, members: Iterable[tuple[str, int, int]]) -> ArtifactSet:

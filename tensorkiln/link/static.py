@@ -16,7 +16,7 @@ from tensorkiln.artifact import ArtifactSet
 from tensorkiln.artifact.artifact import FileContent, content_size
 from tensorkiln.artifact.elf import elf_of
 from tensorkiln.base.errors import UserError
-from tensorkiln.base.files import atomic_path
+from tensorkiln.base.files import atomic_path, plain_path
 from tensorkiln.link.artifacts import LinkPlan, parts_of
 from tensorkiln.link.rename import rename_symbols
 from tensorkiln.link.shared import Fcompile, compiled_objects, why, work_folder
@@ -49,7 +49,7 @@ def link_static(
             code="bad-argument",
             hint='fcompile="gcc"',
         )
-    plan, target = LinkPlan.of(artifacts), Path(output)
+    plan, target = LinkPlan.of(artifacts), plain_path(output)
     parts = parts_of(artifacts, plan, addons)
     tools = choose_toolchain(plan.triple, fcompile)
     if target.suffix == ".a" and parts.weights is not None:

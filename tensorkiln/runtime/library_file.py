@@ -13,6 +13,7 @@ from typing import Any
 from tensorkiln.artifact import ArtifactSet, FileContent
 from tensorkiln.artifact.sections import ARTIFACTS, METADATA, carried_artifacts
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.files import plain_path
 from tensorkiln.base.json_text import MAX_BYTES, parse_json
 from tensorkiln.base.mapped import file_state
 
@@ -96,7 +97,7 @@ def _metadata_bytes(path: Path, raw: mmap.mmap, sections: Mapping[bytes, tuple[i
 
 def read_library_file(path: str | Path) -> LibraryFile:
     """Machine and metadata of a library; UserError for a file that is none, or newer than us."""
-    file = Path(path)
+    file = plain_path(path)
     try:
         with file.open("rb") as stream:
             head = stream.read(64)
