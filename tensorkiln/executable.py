@@ -138,6 +138,7 @@ def _linked_in_memory(artifacts: ArtifactSet, plan: LinkPlan) -> Image:
     import numpy as np
 
     from tensorkiln.codegen.llvm.jit import link_in_memory
+    from tensorkiln.link.audit import require_weights
     from tensorkiln.runtime.library_file import LibraryFile
     from tensorkiln.runtime.native import Image
 
@@ -156,7 +157,9 @@ def _linked_in_memory(artifacts: ArtifactSet, plan: LinkPlan) -> Image:
         {"kiln_weights": memory.ctypes.data + start} if len(weights) else {},
     )
     read_metadata = ctypes.CFUNCTYPE(ctypes.c_char_p)(code.addresses["kiln_metadata"])
-    metadata = json.loads(read_metadata() or b"{}")
+    text = read_metadata() or b"{}"
+    require_weights(text, len(weights))
+    metadata = json.loads(text)
     file = LibraryFile(
         Path(f"<{plan.name} in memory>"),
         plan.triple.partition("-")[0],

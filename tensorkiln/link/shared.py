@@ -15,12 +15,13 @@ from pathlib import Path
 from tensorkiln.artifact.artifact import Content, content_size, write_at, write_content
 from tensorkiln.artifact.metadata import ConstantInfo
 from tensorkiln.artifact.sections import WEIGHTS_PAD
+from tensorkiln.artifact.weights_check import hash_of_pieces
 from tensorkiln.artifact.weights_file import weights_beside, write_weights
 from tensorkiln.base.cache import key_of, user_cache
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import atomic_path, folder_beside, made_folder, plain_path
 from tensorkiln.base.folders import write_files
-from tensorkiln.link.audit import audit_symbols, symbols_of_libraries
+from tensorkiln.link.audit import audit_symbols, audit_weights, symbols_of_libraries
 from tensorkiln.link.stubs import SYSTEM_SYMBOLS
 from tensorkiln.link.toolchain import (
     C_FLAGS,
@@ -118,6 +119,7 @@ def link_shared(
     with ExitStack() as files:  # both are renamed at the end, the weights first
         temporary = files.enter_context(atomic_path(target))
         code = _linked(job, triple, fcompile, target, workspace_dir)
+        audit_weights(code, content_size(weights) if weights is not None else 0)
         if weights is not None and beside is not None:
             other = files.enter_context(atomic_path(weights_beside(target)))
             digest = write_weights(other, weights, beside)
@@ -210,6 +212,8 @@ def _write(path: Path, code: bytes, weights: Content | None) -> None:
         write_at(stream.fileno(), memoryview(placed.head), 0)
         write_content(weights, stream.fileno(), placed.start)
         write_at(stream.fileno(), memoryview(placed.tail), end)
+        digest = hash_of_pieces(stream.fileno(), placed.start, content_size(weights))
+        write_at(stream.fileno(), memoryview(digest), placed.hash_at)
 
 
 def _umask() -> int:
