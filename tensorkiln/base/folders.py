@@ -7,6 +7,7 @@ one that somebody has edited since is his. Anything else is named in an error an
 from __future__ import annotations
 
 import ctypes
+import errno
 import hashlib
 import json
 import os
@@ -248,6 +249,8 @@ def write_files(folder: str | Path, files: Mapping[str, Chunk | str | Path]) -> 
     paths. The folder is made when it is missing. UserError, before anything is written, for one
     in whose place there is something that no former run wrote."""
     target = made_folder(folder)
+    if not os.access(target, os.W_OK | os.X_OK):
+        raise cannot_write(target, PermissionError(errno.EACCES, ""))
     contents = {name: c.encode() if isinstance(c, str) else c for name, c in files.items()}
     try:
         with _locked(target):
