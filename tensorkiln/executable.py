@@ -16,6 +16,7 @@ from tensorkiln.artifact.metadata import KernelInfo
 from tensorkiln.artifact.sections import WEIGHTS_PAD
 from tensorkiln.artifact.tar import write_tar
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError, nearest
+from tensorkiln.base.files import plain_path
 from tensorkiln.base.text import listed
 from tensorkiln.codegen.host_c import required_features
 from tensorkiln.codegen.host_function import HostFunction
@@ -94,7 +95,7 @@ def export_library(
 
     As `Executable.export_library`.
     """
-    path = Path(file_name)
+    path = plain_path(file_name)
     if weights not in ("embedded", "beside"):
         raise UserError(
             f"weights={weights!r}: they are 'embedded' in a library, or 'beside' it",
@@ -160,6 +161,7 @@ def _linked_in_memory(
     import numpy as np
 
     from tensorkiln.codegen.llvm.jit import link_in_memory
+    from tensorkiln.link.audit import require_weights
     from tensorkiln.runtime.library_file import LibraryFile
     from tensorkiln.runtime.native import Image
 
@@ -179,7 +181,9 @@ def _linked_in_memory(
         {"kiln_weights": memory.ctypes.data + start} if len(weights) else {},
     )
     read_metadata = ctypes.CFUNCTYPE(ctypes.c_char_p)(code.addresses["kiln_metadata"])
-    metadata = json.loads(read_metadata() or b"{}")
+    text = read_metadata() or b"{}"
+    require_weights(text, len(weights))
+    metadata = json.loads(text)
     file = LibraryFile(
         Path(f"<{plan.name} in memory>"),
         plan.triple.partition("-")[0],

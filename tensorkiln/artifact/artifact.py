@@ -8,11 +8,15 @@ import os
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import BinaryIO
 
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.files import plain_path
+from tensorkiln.base.mapped import file_state
 
 _CHUNK = 1 << 24
 _PIECE = 1 << 18
@@ -61,7 +65,7 @@ class FileContent(Later):
     """
 
     def __init__(self, path: str | Path, offset: int = 0, size: int | None = None):
-        self.path = Path(path)
+        self.path = plain_path(path)
         self.offset = offset
         try:
             found = self.path.stat()
@@ -71,6 +75,7 @@ class FileContent(Later):
             ) from error
         if not stat.S_ISREG(found.st_mode):  # a pipe would be waited for
             raise UserError(f"cannot read {str(path)!r}: it is no plain file", code="missing-file")
+        self.state = file_state(found)
         available = found.st_size - offset
         self.size = available if size is None else size
         if offset < 0 or self.size < 0 or self.size > available:
@@ -79,9 +84,25 @@ class FileContent(Later):
                 code="truncated",
             )
 
+    @contextmanager
+    def _open(self) -> Iterator[BinaryIO]:
+        """The file that it was; another one, or one that was written to, is a UserError."""
+        try:
+            with self.path.open("rb") as stream:
+                if file_state(os.fstat(stream.fileno())) != self.state:
+                    raise UserError(
+                        f"{str(self.path)!r} was changed since it was first looked at",
+                        code="changed-file",
+                    )
+                yield stream
+        except OSError as error:
+            raise UserError(
+                f"cannot read {str(self.path)!r}: {error.strerror}", code="missing-file"
+            ) from error
+
     def chunks(self) -> Iterator[memoryview]:
         """The bytes in pieces, read rather than mapped: a long look must not fill the memory."""
-        with self.path.open("rb") as stream:
+        with self._open() as stream:
             stream.seek(self.offset)
             left = self.size
             while left:
@@ -93,7 +114,7 @@ class FileContent(Later):
 
     def part(self, at: int, size: int) -> memoryview:
         """Bytes, read rather than mapped."""
-        with self.path.open("rb") as stream:
+        with self._open() as stream:
             stream.seek(self.offset + at)
             piece = stream.read(min(size, self.size - at))
         if len(piece) < size:
@@ -108,9 +129,34 @@ class FileContent(Later):
         """The bytes, without a copy."""
         if self.size == 0:
             return memoryview(b"")
-        with self.path.open("rb") as stream:
+        with self._open() as stream:
             mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         return memoryview(mapped)[self.offset : self.offset + self.size]
+
+
+class CheckedContent(Later):
+    """A file's content that must have a hash, each time that all of it is read."""
+
+    def __init__(self, file: FileContent, sha256: str):
+        self.file, self.size, self._sha256 = file, file.size, sha256
+
+    def chunks(self) -> Iterator[memoryview]:
+        """The bytes in pieces; UserError (code `changed-file`) behind the last of others."""
+        digest = hashlib.sha256()
+        for chunk in self.file.chunks():
+            digest.update(chunk)
+            yield chunk
+        if digest.hexdigest() != self._sha256:
+            raise UserError(
+                f"{str(self.file.path)!r} was changed since it was checked", code="changed-file"
+            )
+
+    def part(self, at: int, size: int) -> memoryview:
+        """Some of it, of the file that was checked."""
+        return self.file.part(at, size)
+
+    def __reduce__(self) -> tuple[type[CheckedContent], tuple[FileContent, str]]:
+        return CheckedContent, (self.file, self._sha256)
 
 
 class TextContent(Later):
@@ -333,7 +379,8 @@ def _check_name(text: str, what: str, *, nested: bool) -> None:
     """A plain name, or with `nested` a relative path of plain names with `/` between."""
     parts = text.split("/") if nested else [text]
     for part in parts:
-        odd = any(ord(c) < 32 or c in _RESERVED for c in part) or "\\" in part or "/" in part
+        odd = any(not c.isprintable() or c in _RESERVED for c in part)
+        odd = odd or "\\" in part or "/" in part
         if odd or part in ("", ".", "..") or part.endswith((".", " ")) or len(part) > 200:
             raise UserError(
                 f"{what} {text!r} is not a plain {'relative path' if nested else 'name'}",

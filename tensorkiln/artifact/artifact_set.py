@@ -8,33 +8,34 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from tensorkiln.artifact import container
-from tensorkiln.artifact.artifact import Artifact, Content, FileContent, InMemoryArtifact
+from tensorkiln.artifact.artifact import (
+    Artifact,
+    CheckedContent,
+    Content,
+    FileContent,
+    InMemoryArtifact,
+    content_size,
+)
+from tensorkiln.artifact.manifest import (
+    MANIFEST,
+    Group,
+    Row,
+    listed_artifacts,
+    manifest_text,
+    read_manifest,
+)
 from tensorkiln.base.errors import UserError, nearest
-from tensorkiln.base.files import atomic_dir, resolve_inside
-from tensorkiln.base.json_text import parse_json
+from tensorkiln.base.files import plain_path, resolve_inside
+from tensorkiln.base.folders import atomic_dir
 from tensorkiln.base.text import listed
-
-MANIFEST = "manifest.json"
-_MANIFEST_VERSION = 1
-
 
 # What the first sketch of artifacts called the root of a load. Here that is the library, whose
 # metadata is in its own entry file.
 METADATA = "metadata"
-
-
-class Group(NamedTuple):
-    """What one call of a loader gets: the artifacts of one loader and target key."""
-
-    loader: str
-    target_key: str = ""
-
-    def __str__(self) -> str:
-        """`loader`, or `loader for target_key`."""
-        return f"{self.loader!r} for {self.target_key!r}" if self.target_key else repr(self.loader)
+_IN_MEMORY = 1 << 20  # of a file
+_ALL_IN_MEMORY = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,25 +156,17 @@ class ArtifactSet:
     def save(self, folder: str | Path) -> None:
         """Write `<codegen_id>/[<target_key>/]<file_name>` and `manifest.json`, all or nothing.
 
-        `load` gives back an equal set. A folder that is there already is replaced only when it
-        is empty or was written by `save`.
+        `load` gives back an equal set. A folder that is there is replaced as a whole, and only when
+        it is empty or holds nothing but what `save` wrote, unchanged since. Raises UserError (code
+        `cannot-write`, `bad-path`) that names what is in the way.
         """
-        target = Path(folder)
-        if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST).is_file():
-            raise UserError(
-                f"{str(target)!r} holds other files",
-                code="cannot-write",
-                hint="name a folder that is new, empty, or was written by save()",
-            )
         artifacts = self.plain
-        with atomic_dir(target) as temporary:
+        with atomic_dir(folder, listed_artifacts) as temporary:
             rows = [self._save_one(temporary, artifact) for artifact in artifacts]
-            manifest = {"version": _MANIFEST_VERSION, "artifacts": rows, "imports": self.imports}
-            text = json.dumps(manifest, indent=1) + "\n"
-            (temporary / MANIFEST).write_text(text, encoding="utf-8")
+            (temporary / MANIFEST).write_text(manifest_text(rows, self.imports), encoding="utf-8")
 
     @staticmethod
-    def _save_one(folder: Path, artifact: Artifact) -> dict[str, object]:
+    def _save_one(folder: Path, artifact: Artifact) -> Row:
         file = folder / artifact.name
         file.parent.mkdir(parents=True, exist_ok=True)
         digest = hashlib.sha256()
@@ -181,40 +174,39 @@ class ArtifactSet:
             for chunk in artifact.chunks():
                 digest.update(chunk)
                 stream.write(chunk)
-        names = dict(zip(_NAME_FIELDS, _names(artifact), strict=True))
-        return {**names, "size": artifact.size, "sha256": digest.hexdigest()}
+        return Row(*_names(artifact), artifact.size, digest.hexdigest())
 
     @classmethod
     def load(cls, folder: str | Path, *, edited: bool = False) -> ArtifactSet:
-        """Read what `save` wrote. Contents stay on disk until looked at; hashes are checked, but
-        for a folder that is said to be `edited`: then files are taken as they are.
+        """Read what `save` wrote. Hashes are checked, but for a folder that is said to be `edited`:
+        then files are taken as they are. Large files stay on disk until they are looked at, and are
+        checked each time that they are read.
 
         Raises UserError for anything changed (code `bad-container`), missing (`missing-file`),
         leading outside (`unsafe-path`), or of an impossible name (`bad-artifact`).
         """
-        root = Path(folder)
-        rows, imports = _read_manifest(root)
-        found: list[Artifact] = []
+        root = plain_path(folder)
+        where = str(root / MANIFEST)
+        try:
+            data = FileContent(root / MANIFEST).view
+        except UserError as error:
+            message = f"no artifacts here: {error.message}"
+            raise UserError(message, code=error.code, where=where) from error
+        rows, imports = read_manifest(data, where, edited=edited)
+        found, room = list[Artifact](), _ALL_IN_MEMORY
         for index, row in enumerate(rows):
-            where = f"{root / MANIFEST}: artifact {index}"
-            names = [row.get(name) for name in _NAME_FIELDS]
-            if not all(isinstance(name, str) for name in names):
-                raise UserError("its names are not text", code="bad-container", where=where)
-            codegen_id, loader, file_name, target_key = (str(name) for name in names)
-            relative = "/".join(p for p in (codegen_id, target_key, file_name) if p)
-            content = FileContent(resolve_inside(root, relative))
-            artifact = Artifact(codegen_id, loader, file_name, content, target_key)
-            if not edited and (
-                artifact.size != row.get("size") or artifact.sha256 != row.get("sha256")
-            ):
+            content, digest = _read_one(resolve_inside(root, row.name), min(_IN_MEMORY, room))
+            room -= len(content) if isinstance(content, bytes) else 0
+            if not edited and (digest, content_size(content)) != (row.sha256, row.size):
                 raise UserError(
-                    f"{relative!r} is not the file that was saved (size or hash differ)",
+                    f"{row.name!r} is not the file that was saved (size or hash differ)",
                     code="bad-container",
-                    where=where,
+                    where=f"{where}: artifact {index}",
                     hint="load(folder, edited=True) takes files as they are",
                 )
-            found.append(artifact)
-        with in_place(str(root / MANIFEST)):
+            names = row.codegen_id, row.loader, row.file_name
+            found.append(Artifact(*names, content, row.target_key))
+        with in_place(where):
             return cls(tuple(found), imports)
 
     # -- bytes -----------------------------------------------------------------------------------
@@ -290,7 +282,17 @@ class ArtifactSet:
         return cls(tuple(placed[i] for i in sorted(placed)), tuple(pairs))
 
 
-_NAME_FIELDS = ("codegen_id", "loader", "file_name", "target_key")
+def _read_one(path: Path, room: int) -> tuple[Content, str]:
+    """The content of a file and its hash. What fits into `room` bytes is read once: what was
+    checked is what is used. What does not is checked whenever it is read."""
+    content = FileContent(path)
+    if content.size <= room:
+        data = b"".join(content.chunks())
+        return data, hashlib.sha256(data).hexdigest()
+    digest = hashlib.sha256()
+    for chunk in content.chunks():
+        digest.update(chunk)
+    return CheckedContent(content, digest.hexdigest()), digest.hexdigest()
 
 
 def _names(artifact: Artifact) -> tuple[str, str, str, str]:
@@ -358,42 +360,3 @@ def _walk_imports(start: Group, below: Mapping[Group, Sequence[Group]], done: se
         elif following not in done:
             open_groups.add(following)
             way.append((following, iter(below.get(following, ()))))
-
-
-def _read_manifest(
-    root: Path,
-) -> tuple[list[dict[str, object]], tuple[tuple[Group, Group], ...]]:
-    """The rows of artifacts, and the imports."""
-    where = str(root / MANIFEST)
-    try:
-        parsed = parse_json(FileContent(root / MANIFEST).view)
-    except UserError as error:
-        raise UserError(
-            f"no artifacts here: {error.message}", code=error.code, where=where
-        ) from error
-    except ValueError as error:
-        raise UserError(f"not valid JSON: {error}", code="bad-container", where=where) from None
-    if not isinstance(parsed, dict) or parsed.get("version") != _MANIFEST_VERSION:
-        version = parsed.get("version") if isinstance(parsed, dict) else None
-        raise UserError(
-            f"manifest version {version!r}; this version reads {_MANIFEST_VERSION}",
-            code="bad-container",
-            where=where,
-        )
-    rows = parsed.get("artifacts")
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise UserError("its list of artifacts is malformed", code="bad-container", where=where)
-    return rows, _read_imports(parsed.get("imports", []), where)
-
-
-def _read_imports(pairs: object, where: str) -> tuple[tuple[Group, Group], ...]:
-    def is_group(value: object) -> bool:
-        return (
-            isinstance(value, list) and len(value) == 2 and all(isinstance(v, str) for v in value)
-        )
-
-    if not isinstance(pairs, list) or not all(
-        isinstance(pair, list) and len(pair) == 2 and all(map(is_group, pair)) for pair in pairs
-    ):
-        raise UserError("its list of imports is malformed", code="bad-container", where=where)
-    return tuple((Group(*above), Group(*below)) for above, below in pairs)

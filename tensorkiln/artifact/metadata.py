@@ -10,17 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TypeVar, cast
 
 from tensorkiln.artifact.artifact import Artifact, InMemoryArtifact, Later
 from tensorkiln.artifact.dependency import ExternalDependency
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.json_text import MAX_BYTES, parse_json
+from tensorkiln.base.schema import MOST, Dim, Reader
 
 FORMAT = 1
-
-Dim = int | str
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +137,7 @@ class Metadata:
     def from_bytes(cls, data: bytes | memoryview, where: str = "metadata") -> Metadata:
         """Inverse of `to_bytes`; zero bytes at the end are padding. UserError when malformed."""
         try:
-            parsed = parse_json(bytes(data[: MAX_BYTES + 1]).rstrip(b"\0"))
+            parsed = parse_json(bytes(data[: MAX_BYTES + 1]).rstrip(b"\0"), unique=True)
         except ValueError as error:
             raise _bad(f"not valid JSON: {error}", where) from None
         return cls.from_json(parsed, where)
@@ -151,7 +148,7 @@ class Metadata:
 
         A library linked by hand may lack what the compile adds; those fields are then empty.
         """
-        reader = _Reader(parsed, where)
+        reader = _reader(parsed, where)
         found = reader.get("format", int)
         if found != FORMAT:
             raise _bad(f"format {found}; this version reads {FORMAT}", where)
@@ -161,7 +158,7 @@ class Metadata:
             compiler_version=reader.child("compiler").get("version", str, ""),
             target=reader.get("target", dict, {}),
             cpu_features=reader.texts("cpu_features"),
-            weights_bytes=reader.get("weights_bytes", int),
+            weights_bytes=reader.number("weights_bytes"),
             functions=tuple(_function(row) for row in reader.rows("functions")),
             kernels=tuple(_kernel(row) for row in reader.rows("kernels")),
             artifacts=tuple(_artifact(row) for row in reader.rows("artifacts")),
@@ -210,22 +207,22 @@ def constants_text(constants: Iterable[ConstantInfo]) -> str:
 def constants_from(data: bytes | memoryview, where: str) -> tuple[ConstantInfo, ...]:
     """Inverse of `constants_text`. Raises UserError (code `bad-metadata`)."""
     try:
-        parsed = parse_json(data)
+        parsed = parse_json(data, unique=True)
     except ValueError as error:
         raise _bad(f"not valid JSON: {error}", where) from None
-    return tuple(_constant(row) for row in _Reader({"constants": parsed}, where).rows("constants"))
+    return tuple(_constant(row) for row in _reader({"constants": parsed}, where).rows("constants"))
 
 
 def functions_from(data: bytes | memoryview, where: str) -> tuple[FunctionInfo, ...] | None:
     """The functions that a JSON file lists under `functions`, as metadata does; `kind` may be
     missing. None for one that lists none. Raises UserError (code `bad-metadata`)."""
     try:
-        parsed = parse_json(data)
+        parsed = parse_json(data, unique=True)
     except ValueError as error:
         raise _bad(f"not valid JSON: {error}", where) from None
     if not isinstance(parsed, dict) or "functions" not in parsed:
         return None
-    return tuple(_function(row, "kernel") for row in _Reader(parsed, where).rows("functions"))
+    return tuple(_function(row, "kernel") for row in _reader(parsed, where).rows("functions"))
 
 
 def artifact_infos(artifacts: Iterable[Artifact | InMemoryArtifact]) -> tuple[ArtifactInfo, ...]:
@@ -302,81 +299,44 @@ def _bad(message: str, where: str) -> UserError:
     return UserError(message, code="bad-metadata", where=where)
 
 
-class _Reader:
-    """Typed reading of one JSON object; errors say where in the text."""
-
-    def __init__(self, value: object, where: str):
-        if not isinstance(value, dict):
-            raise _bad(f"expected an object, got {type(value).__name__}", where)
-        self._value, self._where = cast("dict[str, object]", value), where
-
-    def get(self, key: str, kind: type[_T], default: _T | None = None) -> _T:
-        value = self._value.get(key, default)
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise self.bad(f"expected {kind.__name__}, got {type(value).__name__}", key)
-        return value
-
-    def bad(self, message: str, key: str) -> UserError:
-        return _bad(message, f"{self._where}.{key}")
-
-    def child(self, key: str) -> _Reader:
-        return _Reader(self._value.get(key, {}), f"{self._where}.{key}")
-
-    def rows(self, key: str) -> list[_Reader]:
-        found = self.get(key, list, [])
-        return [_Reader(row, f"{self._where}.{key}[{i}]") for i, row in enumerate(found)]
-
-    def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
-        found = self.get(key, list, None if default is None else list(default))
-        if not all(isinstance(text, str) for text in found):
-            raise self.bad("expected a list of text", key)
-        return tuple(found)
-
-    def size(self, key: str) -> Dim:
-        found = self._value.get(key, 0)
-        if isinstance(found, bool) or not isinstance(found, int | str):
-            raise self.bad("expected a number or an expression", key)
-        return found
-
-    def dims(self, key: str) -> tuple[Dim, ...] | None:
-        if self._value.get(key) is None:
-            return None
-        found = self.get(key, list)
-        if not all(isinstance(dim, int | str) and not isinstance(dim, bool) for dim in found):
-            raise self.bad("expected a list of numbers and names", key)
-        return tuple(found)
+def _reader(value: object, where: str) -> Reader:
+    return Reader(value, where, "bad-metadata")
 
 
-def _tensor(row: _Reader) -> TensorInfo:
+def _tensor(row: Reader) -> TensorInfo:
     return TensorInfo(
         row.get("name", str), row.get("dtype", str), row.dims("shape"), row.get("role", str, "")
     )
 
 
-def _function(row: _Reader, kind: str | None = None) -> FunctionInfo:
-    symbols = row.get("symbols", dict, {})
+def _function(row: Reader, kind: str | None = None) -> FunctionInfo:
     return FunctionInfo(
         name=row.get("name", str),
         kind=row.get("kind", str, kind),
         inputs=tuple(_tensor(tensor) for tensor in row.rows("inputs")),
         outputs=tuple(_tensor(tensor) for tensor in row.rows("outputs")),
-        symbols=_symbols(symbols),
+        symbols=_symbols(row),
         workspace_bytes=row.size("workspace_bytes"),
-        kernel_calls=row.get("kernel_calls", int, 0),
+        kernel_calls=row.number("kernel_calls", 0),
         requires=row.texts("requires", ()),
     )
 
 
-def _symbols(found: Mapping[object, object]) -> dict[str, int]:
-    return {str(key): value for key, value in found.items() if isinstance(value, int)}
+def _symbols(row: Reader) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name, least in row.items("symbols"):
+        if not isinstance(least, int) or isinstance(least, bool) or not 0 <= least <= MOST:
+            raise row.wrong(f"{name!r:.200}: expected a size, got {least!r:.200}", "symbols")
+        found[name] = least
+    return found
 
 
-def _kernel(row: _Reader) -> KernelInfo:
+def _kernel(row: Reader) -> KernelInfo:
     return KernelInfo(
         row.get("symbol", str),
         row.texts("nodes"),
         row.get("class", str, ""),
-        row.get("workspace_bytes", int, 0),
+        row.number("workspace_bytes", 0),
         row.get("loader", str, ""),
         row.get("target_key", str, ""),
         tuple(_tensor(tensor) for tensor in row.rows("inputs")),
@@ -384,7 +344,7 @@ def _kernel(row: _Reader) -> KernelInfo:
     )
 
 
-def _dependency(row: _Reader) -> ExternalDependency:
+def _dependency(row: Reader) -> ExternalDependency:
     return ExternalDependency(
         row.get("short_name", str),
         row.get("url", str),
@@ -393,25 +353,25 @@ def _dependency(row: _Reader) -> ExternalDependency:
     )
 
 
-def _constant(row: _Reader) -> ConstantInfo:
+def _constant(row: Reader) -> ConstantInfo:
     shape = row.get("shape", list)
-    if not all(isinstance(dim, int) and not isinstance(dim, bool) and dim >= 0 for dim in shape):
-        raise row.bad("expected a list of sizes", "shape")
+    if not all(type(dim) is int and 0 <= dim <= MOST for dim in shape):
+        raise row.wrong("expected a list of sizes", "shape")
     return ConstantInfo(
         name=row.get("name", str),
         dtype=row.get("dtype", str),
         shape=tuple(shape),
         layout=row.get("layout", str, ""),
-        offset=row.get("offset", int),
+        offset=row.number("offset"),
     )
 
 
-def _artifact(row: _Reader) -> ArtifactInfo:
+def _artifact(row: Reader) -> ArtifactInfo:
     return ArtifactInfo(
         codegen_id=row.get("codegen_id", str),
         loader=row.get("loader", str),
         file_name=row.get("file_name", str),
         target_key=row.get("target_key", str),
-        size=row.get("size", int),
+        size=row.number("size"),
         sha256=row.get("sha256", str),
     )

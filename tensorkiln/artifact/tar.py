@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import tarfile
-import tempfile
 from pathlib import Path
 
 from tensorkiln.artifact.artifact_set import ArtifactSet
-from tensorkiln.base.files import atomic_open
+from tensorkiln.base.files import atomic_open, folder_beside, plain_path
 
 
 def write_tar(artifacts: ArtifactSet, path: str | Path) -> Path:
@@ -15,9 +14,9 @@ def write_tar(artifacts: ArtifactSet, path: str | Path) -> Path:
 
     Raises what `save` raises.
     """
-    target = Path(path)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name[:80]}.") as folder:
-        root = Path(folder) / "set"
+    target = plain_path(path)
+    with folder_beside(target) as folder:
+        root = folder / "set"
         artifacts.save(root)
         with atomic_open(target) as stream, tarfile.open(fileobj=stream, mode="w") as archive:
             for file in sorted(p for p in root.rglob("*") if p.is_file()):

@@ -77,10 +77,16 @@ def read_weights(path: Path, size: int) -> FileContent:
     return FileContent(path, start, size)
 
 
-def verify_weights(path: Path, size: int) -> None:
-    """Read all of it: UserError (code `bad-weights`) where the data is not what was exported."""
+def verify_weights(path: Path, size: int, expected: bytes | memoryview | None = None) -> None:
+    """Read all of it: UserError (code `bad-weights`) where the data is not what was exported, or
+    what a library with the hash `expected` was exported with."""
     content = read_weights(path, size)
     found = _hash_in(path, content.offset)
+    if expected is not None and found != expected.hex():
+        raise UserError(
+            f"the weights in {str(path)!r} are not those that the library was exported with",
+            code="bad-weights",
+        )
     if _digest(path, content.offset, size).hex() != found:
         raise UserError(
             f"{str(path)!r} is damaged: its hash does not match its data", code="bad-weights"

@@ -26,6 +26,7 @@ class Config:
     num_threads: int = 0
     compile_jobs: int = 0
     progress: str = "auto"
+    verify_weights: bool = False
     cc: str = ""
 
 
@@ -95,6 +96,12 @@ KNOBS: tuple[Knob, ...] = (
     Knob("KILN_NUM_THREADS", "num_threads", _whole(0, 4096), "threads of a run; 0: all it may use"),
     Knob("KILN_COMPILE_JOBS", "compile_jobs", _whole(0, 512), "compile workers; 0: chosen"),
     Knob("KILN_PROGRESS", "progress", _mode, "how the command line shows progress"),
+    Knob(
+        "KILN_VERIFY_WEIGHTS",
+        "verify_weights",
+        _flag,
+        "1 reads all weights of a library when it is opened, and holds them against their hash",
+    ),
     Knob("CC", "cc", _text, "C compiler that links instead of the packaged one"),
 )
 

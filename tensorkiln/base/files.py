@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.interrupts import HeldInterrupts, edge
 
 Chunk = bytes | bytearray | memoryview
 
@@ -27,27 +28,68 @@ _SENTENCES: dict[int, str] = {
     errno.EISDIR: "it is a folder",
     errno.ENAMETOOLONG: "the name is too long",
     errno.EFBIG: "the file would be larger than the limit allows",
+    errno.ELOOP: "links lead in a circle",
+}
+_HINTS: dict[int, str] = {
+    errno.EROFS: "name a place that can be written to",
+    errno.EACCES: "name a place that you may write to",
+    errno.EPERM: "name a place that you may write to",
+    errno.ENOENT: "make it first, or name another place",
+    errno.ENOTDIR: "name another place",
 }
 
 
-def _cannot_write(path: Path, error: OSError, temporary: Path | None = None) -> Exception:
+def plain_path(path: str | Path) -> Path:
+    """`path`, when it is something that a file can be called. UserError (code `bad-path`) for the
+    empty text, zero bytes, what the system's encoding cannot say, and anything but a path."""
+    if not isinstance(path, str | os.PathLike):
+        raise UserError(f"{path!r} is {type(path).__name__}, expected a path", code="bad-path")
+    text = os.fspath(path)
+    if not isinstance(text, str):
+        raise UserError(f"{path!r} is bytes, expected a path as text", code="bad-path")
+    reason = "it is empty" if not text else "it holds a zero byte" if "\0" in text else ""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        reason = "it is no text that a file can be named"
+    if reason:
+        hint = "name a file or a folder"
+        raise UserError(f"{text!r} is no path: {reason}", code="bad-path", hint=hint)
+    return Path(text)
+
+
+def _file_target(path: str | Path) -> Path:
+    """Where a file is written; what names a folder is a UserError."""
+    target = plain_path(path)
+    try:
+        is_folder = target.is_dir()
+    except OSError as error:
+        raise cannot_write(target, error) from error
+    if is_folder or target.name in ("", "..") or os.fspath(path).endswith(("/", "/.")):
+        message = f"cannot write {os.fspath(path)!r}: it is a folder"
+        raise UserError(message, code="cannot-write", hint="name a file in it")
+    return target
+
+
+def cannot_write(path: Path, error: OSError, temporary: Path | None = None) -> Exception:
     """The error to raise; one about some other file (a source being read) stays what it is."""
     if error.filename is not None and temporary is not None:
         named = Path(os.fsdecode(error.filename))
         if not named.is_relative_to(temporary) and named not in (path, path.parent):
             return error
     reason = _SENTENCES.get(error.errno or 0, error.strerror or str(error))
-    return UserError(f"cannot write {str(path)!r}: {reason}", code="cannot-write")
+    message = f"cannot write {str(path)!r}: {reason}"
+    return UserError(message, code="cannot-write", hint=_HINTS.get(error.errno or 0, ""))
 
 
-def _temporary_beside(target: Path) -> Path:
+def temporary_beside(target: Path) -> Path:
     """A name in the same folder that nothing else uses, so that renaming to `target` is atomic."""
-    return target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
+    return target.with_name(f".{target.name[:80]}.{secrets.token_hex(8)}.tmp")
 
 
 def made_folder(path: str | Path) -> Path:
     """A folder that is there or is made, with those above it; UserError like `atomic_path`."""
-    folder = Path(path)
+    folder = plain_path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
@@ -57,7 +99,8 @@ def made_folder(path: str | Path) -> Path:
     except OSError as error:
         reason = _SENTENCES.get(error.errno or 0, error.strerror or str(error))
         message = f"cannot make folder {str(path)!r}: {reason}"
-        raise UserError(message, code="cannot-write") from None
+        hint = _HINTS.get(error.errno or 0, "")
+        raise UserError(message, code="cannot-write", hint=hint) from None
     return folder
 
 
@@ -65,21 +108,25 @@ def made_folder(path: str | Path) -> Path:
 def atomic_path(path: str | Path) -> Iterator[Path]:
     """Yield a temporary name beside `path`; it becomes `path` when the block ends well.
 
-    For tools that write a file by name. On any error the temporary file goes and `path` keeps
-    its former content. OSErrors about the file come out as UserError (code `cannot-write`).
+    For tools that write a file by name. On any error, and when somebody interrupts, the temporary
+    file goes and `path` keeps its former content. OSErrors about the file come out as UserError
+    (code `cannot-write`; `bad-path` for what no file can be called).
     """
-    target = Path(path)
-    temporary = _temporary_beside(target)
-    try:
+    target = _file_target(path)
+    temporary = temporary_beside(target)
+    with HeldInterrupts() as held:
         try:
             temporary.touch(exist_ok=False)
+            held.release()
             yield temporary
+            held.hold()
             temporary.replace(target)
         except OSError as error:
-            raise _cannot_write(target, error, temporary) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+            raise cannot_write(target, error, temporary) from error
+        finally:
+            held.hold()
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -100,37 +147,25 @@ def atomic_write(path: str | Path, content: Chunk | str | Iterable[Chunk]) -> No
 
 
 @contextmanager
-def atomic_dir(path: str | Path) -> Iterator[Path]:
-    """Yield an empty folder that becomes `path` when the block ends well.
-
-    A folder that was there before is replaced in whole. Raises UserError like `atomic_path`.
-    """
-    target = Path(path)
-    temporary = _temporary_beside(target)
-    try:
+def folder_beside(path: Path) -> Iterator[Path]:
+    """A new folder on the disk of `path`, so that what is made in it can be renamed; it goes in any
+    case. UserError like `atomic_path` where there can be none."""
+    temporary = temporary_beside(path)
+    with HeldInterrupts() as held:
         try:
-            temporary.mkdir()
+            try:
+                temporary.mkdir()
+            except OSError as error:
+                raise cannot_write(path, error) from error
+            held.release()
             yield temporary
-            _swap_in(temporary, target)
-        except OSError as error:
-            raise _cannot_write(target, error, temporary) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        finally:
+            held.hold()
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _swap_in(folder: Path, target: Path) -> None:
-    """Rename `folder` to `target`; a former folder moves aside first, since rename keeps it."""
-    if not target.is_dir() or target.is_symlink():
-        folder.replace(target)
-        return
-    former = _temporary_beside(target)
-    target.replace(former)
-    try:
-        folder.replace(target)
-    except OSError:
-        former.replace(target)
-        raise
-    shutil.rmtree(former, ignore_errors=True)
+for _manager in (atomic_path, folder_beside):
+    edge(_manager.__wrapped__.__code__)  # type: ignore[attr-defined]
 
 
 def _refuse(relative: str, reason: str, hint: str = "") -> UserError:

@@ -10,10 +10,11 @@ MAX_BYTES = 1 << 23
 MAX_VALUES = 1 << 18
 
 
-def parse_json(data: bytes | memoryview) -> object:
+def parse_json(data: bytes | memoryview, *, unique: bool = False) -> object:
     """The value of a text in UTF-8; ValueError for what is none, or too large or deep to be read.
 
-    At most 8 MiB, and 262,144 of the signs that begin values or stand between them.
+    At most 8 MiB, and 262,144 of the signs that begin values or stand between them. With `unique`,
+    an object that has a name twice is an error: readers differ in which of them they take.
     """
     if len(data) > MAX_BYTES:
         raise ValueError(f"{len(data)} bytes; at most {MAX_BYTES} are read")
@@ -22,6 +23,15 @@ def parse_json(data: bytes | memoryview) -> object:
     if values > MAX_VALUES:
         raise ValueError(f"{values} values; at most {MAX_VALUES} are read")
     try:
-        return json.loads(text.decode())
+        return json.loads(text.decode(), object_pairs_hook=_once if unique else None)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r:.200} is there twice")
+    return made

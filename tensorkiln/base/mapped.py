@@ -18,18 +18,19 @@ class MappedFile(mmap.mmap):
         """Map the open file `path`; it may be closed then. ValueError for an empty one."""
         self = super().__new__(cls, stream.fileno(), 0, access=mmap.ACCESS_READ)
         self.path = Path(path).absolute()
-        self.state = _state(os.fstat(stream.fileno()))
+        self.state = file_state(os.fstat(stream.fileno()))
         return self
 
     def changed(self) -> bool:
         """Whether it was written to since. A file that was replaced by another one was not: the
         map keeps the former alive."""
         try:
-            now = _state(self.path.stat())
+            now = file_state(self.path.stat())
         except OSError:
             return False
         return now[:2] == self.state[:2] and now != self.state
 
 
-def _state(info: os.stat_result) -> tuple[int, ...]:
+def file_state(info: os.stat_result) -> tuple[int, ...]:
+    """Which file it is (device and number), its size and when it was written to."""
     return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns

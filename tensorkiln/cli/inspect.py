@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tensorkiln.artifact import Artifact, ArtifactSet
+from tensorkiln.artifact.weights_check import verify_library
 from tensorkiln.base.errors import UserError
 from tensorkiln.cli.library_report import SHOWN, report_text, some
 from tensorkiln.cli.screen import Screen
@@ -78,6 +79,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--extract", type=Path, metavar="DIR",
         help="write all artifacts, and what inspectors say of them, into a folder",
     )  # fmt: skip
+    parser.add_argument(
+        "--verify", action="store_true", help="read all weights and artifacts, and check every hash"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, with everything")
     parser.add_argument("--all", action="store_true", help="leave nothing out of tables")
 
@@ -88,7 +92,9 @@ def run(args: argparse.Namespace) -> int:
     inspectors = known_inspectors(_warn)
     chosen = _chosen(subject, args.artifact)
     screen = Screen(args.color)
-    if args.extract is not None:
+    if args.verify:
+        print(f"{args.file}: {_verified(subject)}")
+    elif args.extract is not None:
         texts = extract(chosen, inspectors, args.extract, only=args.inspector, warn=_warn)
         print(f"{args.extract}: {len(chosen)} artifact(s), {texts} text(s)")
     elif args.json:
@@ -109,6 +115,22 @@ def run(args: argparse.Namespace) -> int:
     else:
         screen.report(_inside_text(subject, inspectors, args.all), cut=True)
     return 0
+
+
+def _verified(subject: Subject) -> str:
+    """What of it matches its hash; UserError where something does not, or has none."""
+    if subject.kind == "library":
+        carried = [a for a in subject.files if a.codegen_id not in ("host", "code")]
+        weights = verify_library(subject.path)
+        said = f"{size_text(weights.size)} of weights in {weights.path} match their hash"
+        return f"{said}, and so do the artifacts it carries" if carried else said
+    if subject.kind in ("folder", "container", "tar"):  # whoever reads them checks them
+        return f"{len(subject.files)} artifact(s) match their hashes"
+    raise UserError(
+        f"{subject.path!r} has no hashes: nothing can be checked",
+        code="no-hash",
+        hint="libraries, containers, folders of --keep and .tar have",
+    )
 
 
 def _warn(sentence: str) -> None:

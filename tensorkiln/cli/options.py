@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from tensorkiln.base.config import read_config
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.files import plain_path
 from tensorkiln.base.progress import Progress, make_progress
 
 
@@ -52,7 +54,7 @@ def read_dims(texts: Sequence[str], option: str) -> dict[str, int]:
 
 def model_file(path: Path) -> Path:
     """`path`, which must be a file that is there."""
-    if not path.exists():
+    if not plain_path(path).exists():
         raise UserError(f"no such file: {str(path)!r}", code="missing-file")
     if path.is_dir():
         raise UserError(f"{str(path)!r} is a folder; expected a model file", code="missing-file")
@@ -61,12 +63,18 @@ def model_file(path: Path) -> Path:
 
 def writable_parent(path: Path) -> Path:
     """`path`, whose folder must take new files: better to know before minutes of compiling."""
-    if path.is_dir():
+    if plain_path(path).is_dir():
         raise UserError(f"cannot write {str(path)!r}: it is a folder", code="cannot-write")
     folder = path.parent
     if not folder.is_dir():
         raise UserError(
             f"cannot write {str(path)!r}: no folder {str(folder)!r}", code="cannot-write"
+        )
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(
+            f"cannot write {str(path)!r}: permission denied",
+            code="cannot-write",
+            hint="name a place that you may write to",
         )
     return path
 

@@ -6,12 +6,13 @@ Inputs come from .npy files, or are random; outputs are summed up, and written w
 from __future__ import annotations
 
 import argparse
+import io
 import re
 import time
 from pathlib import Path
 
 from tensorkiln.base.errors import UserError
-from tensorkiln.base.files import atomic_open, made_folder
+from tensorkiln.base.folders import write_files
 from tensorkiln.cli.library import (
     Array,
     graph_function,
@@ -87,10 +88,14 @@ def _summary(outputs: dict[str, Array]) -> str:
 def _write(folder: Path, names: list[str], outputs: list[Array]) -> None:
     import numpy as np
 
-    made_folder(folder)
+    files: dict[str, bytes] = {}
     for index, (name, array) in enumerate(zip(names, outputs, strict=True)):
         # A name from a model may hold slashes and dots, and must not choose the folder.
         plain = re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_") or f"output{index}"
-        with atomic_open(folder / f"{plain}.npy") as stream:
-            np.save(stream, array, allow_pickle=False)
-        print(f"{folder / f'{plain}.npy'}")
+        while f"{plain}.npy" in files:
+            plain = f"{plain}_{index}"
+        stream = io.BytesIO()
+        np.save(stream, array, allow_pickle=False)
+        files[f"{plain}.npy"] = stream.getvalue()
+    for path in write_files(folder, files):
+        print(path)

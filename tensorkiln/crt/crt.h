@@ -89,7 +89,8 @@ typedef struct kiln_library {
 /* Zero bytes behind the weights: kernels prefetch past the end. */
 #define KILN_WEIGHTS_PAD 65536
 
-/* ---- weights.c: maps weights that are in a file beside the library; KILN_OK, or the failure ---- */
+/* ---- weights.c: maps weights that are in a file beside the library, and checks all where
+ * KILN_VERIFY_WEIGHTS is 1; KILN_OK, or the failure -------------------------------------------- */
 int kiln_map_weights(void);
 
 /* Defined by entry.c. */

@@ -1,6 +1,8 @@
-/* Weights in a file beside the library, mapped to where its code expects them. */
+/* Weights in a file beside the library, mapped to where its code expects them; all weights held
+ * against their hash, where the environment asks for it. */
 #define _GNU_SOURCE
 #include "crt.h"
+#include "loader.h"
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -12,6 +14,7 @@
 
 #define SUFFIX ".safetensors"
 #define WEIGHTS_HEAD "{\"__metadata__\":{\"sha256\":\"" /* HEAD in artifact/weights_file.py */
+#define PIECE ((uint64_t)2 << 20)
 #define BEFORE_HASH (8 + sizeof WEIGHTS_HEAD - 1)
 
 /* What the linker's caller leaves at the pointer to the weights (link/weights_segment.py). */
@@ -99,16 +102,53 @@ static int map_weights(const weights_place *place)
     return code;
 }
 
+/* The hash of weights inside the library: of the hashes of their pieces (artifact/weights_check.py).
+ * 0 without memory. */
+static int hash_pieces(const unsigned char *data, uint64_t size, unsigned char digest[32])
+{
+    const uint64_t count = size / PIECE + (size % PIECE != 0);
+    unsigned char *all = malloc((size_t)count * 32);
+    for (uint64_t i = 0; all != NULL && i < count; i++)
+        kiln_sha256(data + i * PIECE, i + 1 < count ? PIECE : size - i * PIECE, all + i * 32);
+    if (all != NULL)
+        kiln_sha256(all, count * 32, digest);
+    free(all);
+    return all != NULL;
+}
+
+/* Reads all weights, where the environment asks for it. Of a library without a file of its own, or
+ * one that was made before there were hashes, there is nothing to hold them against. */
+static int check_weights(const weights_place *place)
+{
+    static const unsigned char none[32];
+    const char *wish = getenv("KILN_VERIFY_WEIGHTS");
+    const unsigned char *data = (const unsigned char *)place->data;
+    const uint64_t size = (uint64_t)kiln_this_library.weights_bytes;
+    unsigned char digest[32];
+    if (wish == NULL || strcmp(wish, "1") != 0 || memcmp(place->sha256, none, sizeof none) == 0)
+        return KILN_OK;
+    if (place->is_beside)
+        kiln_sha256(data, size, digest);
+    else if (!hash_pieces(data, size, digest))
+        return kiln_fail(KILN_ERROR_MEMORY, "out of memory");
+    if (memcmp(digest, place->sha256, sizeof digest) == 0)
+        return KILN_OK;
+    return kiln_fail(KILN_ERROR_WEIGHTS, "the weights of library %s are damaged: their hash does "
+                     "not match", kiln_this_library.name);
+}
+
 int kiln_map_weights(void)
 {
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
     static int mapped;
     /* The pointer is the first member. */
     const weights_place *place = (const weights_place *)(const void *)kiln_this_library.weights;
-    if (place == NULL || !place->is_beside)
+    if (place == NULL)
         return KILN_OK;
     pthread_mutex_lock(&mutex);
-    const int code = mapped ? KILN_OK : map_weights(place);
+    int code = mapped || !place->is_beside ? KILN_OK : map_weights(place);
+    if (!mapped && code == KILN_OK)
+        code = check_weights(place);
     mapped |= code == KILN_OK;
     pthread_mutex_unlock(&mutex);
     return code;

@@ -22,9 +22,7 @@
 #ifndef KILN_HOST_H
 #define KILN_HOST_H
 
-#include "kiln_library_file.h"
-
-#include <dlfcn.h>
+#include "kiln_dlopen.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -186,13 +184,9 @@ static inline int kiln_host_load(kiln_host_library *library, const char *path,
         return kiln_host_fail(error, KILN_ERROR_MEMORY, "out of memory");
     strcat(strcpy(copy, prefix), path);
     library->file.path = copy + strlen(prefix);
-    int code = kiln_host_read_file(&library->file, error);
+    int code = kiln_host_load_file(&library->file, copy, &library->handle, error);
     if (code != KILN_OK)
         return code;
-    library->handle = dlopen(copy, RTLD_NOW | RTLD_LOCAL);
-    if (library->handle == NULL)
-        return kiln_host_fail(error, KILN_HOST_ERROR_LOAD, "cannot load '%s': %s", library->file.path,
-                              dlerror());
     if ((code = kiln_host_bind_all(library, error)) != KILN_OK)
         return code;
     for (int i = 0; i < library->file.n_functions; i++) {

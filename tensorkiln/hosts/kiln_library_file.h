@@ -78,6 +78,7 @@ typedef struct kiln_host_description {
     const char *path; /* as it was given */
     int n_functions;
     kiln_host_function *functions;
+    uint64_t identity[4]; /* which file was read: device, number, size, seconds of the last change */
     void *memory; /* everything above, as a list of blocks */
     int no_memory; /* an allocation failed */
 } kiln_host_description;
@@ -445,6 +446,25 @@ static inline int kiln_host_read_source(kiln_host_description *file, kiln_host_s
     return code != KILN_OK ? code : kiln_host_check_machine(file, place.machine, error);
 }
 
+static inline void kiln_host_identify(const struct stat *status, uint64_t identity[4])
+{
+    identity[0] = (uint64_t)status->st_dev;
+    identity[1] = (uint64_t)status->st_ino;
+    identity[2] = (uint64_t)status->st_size;
+    identity[3] = (uint64_t)status->st_mtime;
+}
+
+/* Whether something else lies at a path than the file that was read. */
+static inline int kiln_host_is_replaced(const kiln_host_description *file, const char *path)
+{
+    struct stat status;
+    uint64_t now[4];
+    if (stat(path, &status) != 0)
+        return 1;
+    kiln_host_identify(&status, now);
+    return memcmp(now, file->identity, sizeof now) != 0;
+}
+
 /* Reads the file at file->path: its functions, but for their numbers. kiln_host_forget() frees them,
  * after a failure too. */
 static inline int kiln_host_read_file(kiln_host_description *file, kiln_host_error *error)
@@ -459,6 +479,8 @@ static inline int kiln_host_read_file(kiln_host_description *file, kiln_host_err
         source.reason = EISDIR;
     else
         source.size = (uint64_t)status.st_size;
+    if (source.reason == 0)
+        kiln_host_identify(&status, file->identity);
     const int code = source.reason == 0
                          ? kiln_host_read_source(file, &source, error)
                          : kiln_host_unreadable(file->path, source.reason, error);

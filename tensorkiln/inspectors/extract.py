@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tensorkiln.artifact import ArtifactSet
-from tensorkiln.artifact.artifact_set import MANIFEST
+from tensorkiln.artifact.manifest import listed_artifacts
 from tensorkiln.base.errors import UserError
-from tensorkiln.base.files import atomic_dir, resolve_inside
+from tensorkiln.base.files import resolve_inside
+from tensorkiln.base.folders import atomic_dir, write_list
 from tensorkiln.inspectors.registry import Inspector, Inspectors, unknown_inspector
 from tensorkiln.inspectors.subject import files_of
 
@@ -26,16 +27,9 @@ def extract(
     A text of one artifact is `<its file><writes>`, one of several `<short name><writes>`. `only`
     is an inspector's name: then its texts are all that is written beside, whether or not it says
     what they are to be called. What one inspector cannot read is told to `warn` and left out. The
-    folder appears whole or not at all. Raises UserError for one that holds other files
-    (`cannot-write`), for an unknown inspector.
+    folder appears whole or not at all, and is replaced as `ArtifactSet.save` does. Raises UserError
+    as that does, and for an unknown inspector.
     """
-    target = Path(folder)
-    if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST).is_file():
-        raise UserError(
-            f"{str(target)!r} holds other files",
-            code="cannot-write",
-            hint="name a folder that is new, empty, or was written by --extract",
-        )
     wanted: list[tuple[str, Inspector, object]]
     files = files_of(artifacts)
     wanted = [(f"{a.name}{_writes(row)}", row, a) for a in files for row in inspectors.of(a)]
@@ -46,7 +40,7 @@ def extract(
     if only and not chosen:
         raise unknown_inspector(only, (row for _, row, _ in wanted), str(folder))
     done = 0
-    with atomic_dir(target) as temporary:
+    with atomic_dir(folder, listed_artifacts) as temporary:
         artifacts.save(temporary)
         for name, row, given in chosen:
             try:
@@ -54,6 +48,7 @@ def extract(
                 done += 1
             except UserError as error:
                 warn(f"{name} is left out: {error}")
+        write_list(temporary, without=listed_artifacts(temporary))
     return done
 
 

@@ -6,25 +6,25 @@ in the file until they are looked at.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tensorkiln.artifact import Artifact, ArtifactSet, FileContent, TextContent, sections
-from tensorkiln.artifact.artifact_set import MANIFEST, Group, in_place
+from tensorkiln.artifact.artifact_set import in_place
 from tensorkiln.artifact.elf import Section, elf_of
+from tensorkiln.artifact.manifest import MANIFEST, read_manifest
 from tensorkiln.artifact.metadata import ArtifactInfo, constants_text
 from tensorkiln.artifact.weights_file import read_weights, weights_beside
 from tensorkiln.base.errors import UserError
-from tensorkiln.base.files import resolve_inside
+from tensorkiln.base.files import plain_path, resolve_inside
+from tensorkiln.base.folders import LIST
 from tensorkiln.inspectors.archive import AR_MAGIC, ar_members, tar_members
 from tensorkiln.inspectors.library import kernels_of, library_metadata
 from tensorkiln.inspectors.llvm import BITCODE
 from tensorkiln.inspectors.objects import LinkedCode
 
-_NAME_FIELDS = ("codegen_id", "loader", "file_name", "target_key")
 _MOST_FILES = 100_000
 _NOT_IN_NAMES = str.maketrans(dict.fromkeys('<>:"|?*\\', "_"))
 
@@ -67,7 +67,7 @@ def open_subject(path: str | Path) -> Subject:
     Raises UserError: `missing-file`, `bad-library`, `bad-container`, `bad-archive`,
     `bad-metadata`, `not-inspectable` for a folder that is none of ours.
     """
-    place = Path(path)
+    place = plain_path(path)
     if place.is_dir():
         return _folder(place)
     if not place.is_file():
@@ -149,11 +149,12 @@ def _files(root: Path) -> Iterator[str]:
     count = 0
     for folder, _, names in os.walk(root):
         for name in names:
-            count += 1
+            count += name != LIST
             if count > _MOST_FILES:
                 message = f"{str(root)!r} holds more than {_MOST_FILES} files"
                 raise UserError(message, code="not-inspectable")
-            yield (Path(folder) / name).relative_to(root).as_posix()
+            if name != LIST:
+                yield (Path(folder) / name).relative_to(root).as_posix()
 
 
 def _members(path: Path, kind: str, members: Iterable[tuple[str, int, int]]) -> ArtifactSet:
@@ -178,21 +179,18 @@ def _tar(path: Path) -> ArtifactSet:
         return _members(path, "tar", ((name, at, size) for name, (at, size) in members.items()))
     where = f"{path}: {MANIFEST}"
     try:
-        manifest = json.loads(bytes(FileContent(path, *members[MANIFEST]).view))
-        rows, pairs = manifest["artifacts"], manifest.get("imports", [])
-        named = [[str(row[field]) for field in _NAME_FIELDS] + [row["sha256"]] for row in rows]
-        imports = tuple((Group(*above), Group(*below)) for above, below in pairs)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"cannot be read: {error!r}", code="bad-archive", where=where) from None
+        rows, imports = read_manifest(FileContent(path, *members[MANIFEST]).view, where)
+    except UserError as error:
+        message = f"cannot be read: {error.message}"
+        raise UserError(message, code="bad-archive", where=error.where) from None
     found = []
-    for codegen_id, loader, file_name, target_key, digest in named:
-        name = "/".join(part for part in (codegen_id, target_key, file_name) if part)
-        if name not in members:
-            raise UserError(f"{name!r} is not in the archive", code="bad-archive", where=where)
-        content = FileContent(path, *members[name])
-        artifact = Artifact(codegen_id, loader, file_name, content, target_key)
-        if artifact.sha256 != digest:
-            raise UserError(f"{name!r} is not what was saved", code="bad-archive", where=where)
+    for row in rows:
+        if row.name not in members:
+            raise UserError(f"{row.name!r} is not in the archive", code="bad-archive", where=where)
+        content = FileContent(path, *members[row.name])
+        artifact = Artifact(row.codegen_id, row.loader, row.file_name, content, row.target_key)
+        if artifact.sha256 != row.sha256:
+            raise UserError(f"{row.name!r} is not what was saved", code="bad-archive", where=where)
         found.append(artifact)
     with in_place(where):
         return ArtifactSet(tuple(found), imports)

@@ -10,18 +10,20 @@ link     with the C runtime; the weights follow behind
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tensorkiln.artifact import Artifact, ArtifactSet, Content, Group, InMemoryArtifact
 from tensorkiln.artifact.artifact import FileContent, content_size
+from tensorkiln.artifact.dependency import checked_libraries
 from tensorkiln.artifact.elf import elf_of
 from tensorkiln.artifact.metadata import ConstantInfo, constants_from
 from tensorkiln.artifact.sections import ARTIFACTS, ARTIFACTS_HEAD
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.json_text import parse_json
+from tensorkiln.base.schema import Reader
 from tensorkiln.link.elf_object import ALLOC, PROGBITS, DataSection, object_chunks
 from tensorkiln.link.shared import Fcompile, link_shared
 from tensorkiln.link.toolchain import linux_arch
@@ -40,6 +42,14 @@ LOADER_EXPORTS = (
 )
 _SYMBOL = "kiln_container_data"
 _VERSION = 1
+_BAD = "bad-artifact"
+# What a plan may say. It may come from anybody: names become those of files and options of tools.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
+_TRIPLE = re.compile(r"[A-Za-z0-9_]{1,40}(-[A-Za-z0-9_.]{1,40}){1,5}")
+_EXPORT = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]{0,999}")
+_PREFIX = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,999})?")
+# C sources whose objects would be called like files of the link.
+_TAKEN = re.compile(r"kernel_\d+|runtime|merged|code|whole|weights|stub")
 
 
 def rides(group: Group) -> bool:
@@ -81,21 +91,28 @@ class LinkPlan:
                 code="bad-artifact",
             )
         try:
-            plan: Any = parse_json(found[0].view)
-            if plan["version"] != _VERSION:
-                raise UserError(
-                    f"{found[0].name}: version {plan['version']!r}, expected {_VERSION}",
-                    code="bad-artifact",
-                )
-            words = [plan[k] for k in ("name", "triple", "prefix", "system_lib_prefix")]
-            lists = [plan["exports"], plan["libraries"]]
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{found[0].name} is damaged: {error!r}", code="bad-artifact") from None
-        if not all(isinstance(part, list) for part in lists):
-            raise UserError(f"{found[0].name} is damaged: no lists", code="bad-artifact")
-        if not all(isinstance(text, str) for text in [*words, *lists[0], *lists[1]]):
-            raise UserError(f"{found[0].name} is damaged: no text", code="bad-artifact")
-        return cls(words[0], words[1], tuple(lists[0]), tuple(lists[1]), words[2], words[3])
+            plan = Reader(parse_json(found[0].view, unique=True), found[0].name, _BAD)
+        except ValueError as error:
+            message = f"{found[0].name} is damaged: {error}"
+            raise UserError(message, code=_BAD) from None
+        version = plan.get("version", int)
+        if version != _VERSION:
+            raise plan.wrong(f"version {version}, expected {_VERSION}", "version")
+        return cls(
+            plan.word("name", _NAME, "a name for a library"),
+            plan.word("triple", _TRIPLE, "a target triple"),
+            plan.words("exports", _EXPORT, "a name of C"),
+            _libraries(plan.texts("libraries"), found[0].name),
+            plan.word("prefix", _PREFIX, "the beginning of a name of C"),
+            plan.word("system_lib_prefix", _PREFIX, "the beginning of a name of C"),
+        )
+
+
+def _libraries(found: Sequence[str], where: str) -> tuple[str, ...]:
+    try:
+        return checked_libraries(found, f"{where}.libraries")
+    except UserError as error:
+        raise UserError(error.message, code=_BAD, where=error.where, hint=error.hint) from None
 
 
 def link_artifacts(
@@ -185,8 +202,8 @@ def parts_of(
         named.append(
             ("the container", memoryview(b"".join(container_object(artifacts, plan.triple))))
         )
+    authors = _authors(sources)
     texts = {source_name(a): a.text() for a in sources}
-    authors = {source_name(a): a.name for a in sources}
     return Parts(tuple(named), texts, authors, weights, carries)
 
 
@@ -238,6 +255,26 @@ def _collected(
                 hint="a name ending in .c or .o, or another loader",
             )
     return sources, objects, weights
+
+
+def _authors(sources: Sequence[Artifact]) -> dict[str, str]:
+    """The artifact that each C source is, by the name it is compiled under; UserError for one that
+    would be an option of the compiler, or take the place of another file."""
+    found: dict[str, str] = {}
+    for a in sources:
+        name = source_name(a)
+        if "/" in name or name.startswith(("-", "@")) or _TAKEN.fullmatch(Path(name).stem):
+            raise UserError(
+                f"{a.name} cannot be compiled under that name", code=_BAD, hint="another file name"
+            )
+        former = found.setdefault(name, a.name)
+        if former != a.name:
+            raise UserError(
+                f"{former} and {a.name} are compiled under one name, {name!r}",
+                code="name-clash",
+                hint="another file name for one of them",
+            )
+    return found
 
 
 def source_name(a: Artifact) -> str:

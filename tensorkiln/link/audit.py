@@ -11,10 +11,13 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from tensorkiln.artifact.elf import elf_of, read_elf
+from tensorkiln.artifact.sections import METADATA
 from tensorkiln.base.errors import InternalError, UserError, nearest
+from tensorkiln.base.json_text import parse_json
 
 # What linkers themselves define.
 _LINKERS = frozenset(("_GLOBAL_OFFSET_TABLE_", "_DYNAMIC", "__ehdr_start", "__dso_handle"))
+WEIGHTS_SYMBOL = "kiln_weights"
 _OURS = ("llvm/", "host/", "the runtime", "the container", "the weights")
 
 
@@ -63,11 +66,43 @@ def audit_symbols(
         if name not in defined and name not in weak and name not in provided
         and name not in _LINKERS
     ]  # fmt: skip
+    if any(name == WEIGHTS_SYMBOL for name, _ in lacking):
+        raise UserError(
+            "there are no bytes of weights, and the code expects some",
+            code="bad-artifact",
+            where="host/weights.bin",
+            hint="take it from the compile that host/entry.c is of",
+        )
     if lacking:
         text = ", ".join(f"{name} (needed by {owner})" for name, owner in lacking)
         ours = all(owner.startswith(_OURS) for _, owner in lacking)
         kind = InternalError if ours else UserError
         raise kind(f"the link lacks {text}", code="undefined-symbol")
+
+
+def audit_weights(code: bytes | memoryview, size: int) -> None:
+    """UserError (code `bad-artifact`) where code that is linked expects another number of bytes of
+    weights than there are: it would read beyond them."""
+    elf = elf_of(memoryview(code), "what was linked")
+    section = elf.section(METADATA)
+    if section is not None:
+        require_weights(bytes(elf.content(section)).rstrip(b"\0"), size)
+
+
+def require_weights(metadata: bytes, size: int) -> None:
+    """The same, of the metadata of the code."""
+    try:
+        parsed = parse_json(metadata)
+    except ValueError as error:
+        raise UserError(f"the metadata is not valid JSON: {error}", code="bad-artifact") from None
+    expected = parsed.get("weights_bytes") if isinstance(parsed, dict) else None
+    if expected != size:
+        raise UserError(
+            f"there are {size} bytes of weights, and the code expects {expected}",
+            code="bad-artifact",
+            where="host/weights.bin",
+            hint="take it from the compile that host/entry.c is of",
+        )
 
 
 def symbols_of_libraries(libraries: Sequence[str], folder: Path) -> set[str] | None:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tensorkiln.base.errors import UserError
-from tensorkiln.base.files import atomic_write, made_folder
+from tensorkiln.base.files import plain_path
+from tensorkiln.base.folders import write_files
 from tensorkiln.link.shared import CRT
 
 HOSTS = CRT.parent / "hosts"
@@ -25,8 +26,9 @@ def host_headers() -> list[Path]:
 def write_headers(folder: str | Path, generated: Mapping[str, str]) -> list[Path]:
     """Write the headers of all hosts and those that were generated (by file name) to `folder`,
     which may hold other files; returns their paths. UserError when it cannot be written, or when
-    a generated header is called like one of the others."""
-    target = Path(folder)
+    a generated header is called like one of the others, or like a file that is there and is none
+    of a former run."""
+    target = plain_path(folder)
     texts = {path.name: path.read_text(encoding="utf-8") for path in host_headers()}
     clash = sorted(texts.keys() & generated.keys())
     if clash:
@@ -35,7 +37,4 @@ def write_headers(folder: str | Path, generated: Mapping[str, str]) -> list[Path
             code="name-clash",
             hint="give the model's file another name",
         )
-    made_folder(target)
-    for name, text in {**texts, **generated}.items():
-        atomic_write(target / name, text)
-    return [target / name for name in (*texts, *generated)]
+    return write_files(target, {**texts, **generated})

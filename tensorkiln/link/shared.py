@@ -7,21 +7,22 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tensorkiln.artifact.artifact import Content, content_size, write_at, write_content
 from tensorkiln.artifact.metadata import ConstantInfo
 from tensorkiln.artifact.sections import WEIGHTS_PAD
+from tensorkiln.artifact.weights_check import hash_of_pieces
 from tensorkiln.artifact.weights_file import weights_beside, write_weights
 from tensorkiln.base.cache import key_of, user_cache
 from tensorkiln.base.errors import UserError
-from tensorkiln.base.files import atomic_path, made_folder
+from tensorkiln.base.files import atomic_path, folder_beside, made_folder, plain_path
+from tensorkiln.base.folders import write_files
 from tensorkiln.base.plugin import plugin
-from tensorkiln.link.audit import audit_symbols, symbols_of_libraries
+from tensorkiln.link.audit import audit_symbols, audit_weights, symbols_of_libraries
 from tensorkiln.link.stubs import SYSTEM_SYMBOLS
 from tensorkiln.link.toolchain import (
     C_FLAGS,
@@ -107,7 +108,7 @@ def link_shared(
     that the caller's lack, the caller's own tool failed), InternalError (our code lacks a symbol,
     the packaged tools failed: its message holds the command and what the tool wrote).
     """
-    target = Path(output)
+    target = plain_path(output)
     given = [item.read_bytes() if isinstance(item, Path) else item for item in objects]
     names = [*owners, *(f"object {i}" for i in range(len(owners), len(objects)))]
     if weights is not None and content_size(weights):
@@ -120,6 +121,7 @@ def link_shared(
     with ExitStack() as files:  # both are renamed at the end, the weights first
         temporary = files.enter_context(atomic_path(target))
         code = _linked(job, triple, fcompile, target, workspace_dir)
+        audit_weights(code, content_size(weights) if weights is not None else 0)
         if weights is not None and beside is not None:
             other = files.enter_context(atomic_path(weights_beside(target)))
             digest = write_weights(other, weights, beside)
@@ -212,6 +214,8 @@ def _write(path: Path, code: bytes, weights: Content | None) -> None:
         write_at(stream.fileno(), memoryview(placed.head), 0)
         write_content(weights, stream.fileno(), placed.start)
         write_at(stream.fileno(), memoryview(placed.tail), end)
+        digest = hash_of_pieces(stream.fileno(), placed.start, content_size(weights))
+        write_at(stream.fileno(), memoryview(digest), placed.hash_at)
 
 
 def _umask() -> int:
@@ -229,16 +233,23 @@ def why(failure: ToolFailure, tools: Toolchain | None, folder: Path) -> Exceptio
 
 @contextmanager
 def work_folder(output: Path, keep: str | Path | None) -> Iterator[Path]:
-    """A folder for intermediate files on the output's disk, so that the last step is a rename;
-    it goes in any case, unless the caller named one to keep."""
-    if keep is not None:
-        yield made_folder(keep).resolve()
-        return
-    folder = Path(tempfile.mkdtemp(prefix=f".{output.name[:80]}.", dir=output.parent)).resolve()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    """A folder for intermediate files on the output's disk, so that the last step is a rename. It
+    goes in any case; its files are left in the folder that the caller names to keep them, also
+    after an error. UserError where they would take the place of what no former run left there."""
+    kept = made_folder(keep) if keep is not None else None
+    with folder_beside(output) as folder:
+        try:
+            yield folder.resolve()
+        except Exception:
+            with suppress(UserError):
+                _keep(folder, kept)
+            raise
+        _keep(folder, kept)
+
+
+def _keep(folder: Path, kept: Path | None) -> None:
+    if kept is not None:
+        write_files(kept, {f.name: f for f in sorted(folder.iterdir()) if f.is_file()})
 
 
 def _link_by_tools(tools: Toolchain, files: Sequence[str], job: _Link, folder: Path) -> None:

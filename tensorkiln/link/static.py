@@ -16,8 +16,9 @@ from tensorkiln.artifact import ArtifactSet
 from tensorkiln.artifact.artifact import FileContent, content_size
 from tensorkiln.artifact.elf import elf_of
 from tensorkiln.base.errors import UserError
-from tensorkiln.base.files import atomic_path
+from tensorkiln.base.files import atomic_path, plain_path
 from tensorkiln.link.artifacts import LinkPlan, parts_of
+from tensorkiln.link.audit import audit_weights
 from tensorkiln.link.rename import rename_symbols
 from tensorkiln.link.shared import Fcompile, compiled_objects, why, work_folder
 from tensorkiln.link.toolchain import ToolFailure, choose_toolchain, linux_arch
@@ -49,7 +50,7 @@ def link_static(
             code="bad-argument",
             hint='fcompile="gcc"',
         )
-    plan, target = LinkPlan.of(artifacts), Path(output)
+    plan, target = LinkPlan.of(artifacts), plain_path(output)
     parts = parts_of(artifacts, plan, addons)
     tools = choose_toolchain(plan.triple, fcompile)
     if target.suffix == ".a" and parts.weights is not None:
@@ -64,6 +65,7 @@ def link_static(
         except ToolFailure as failure:
             raise why(failure, tools, folder) from failure
         code = (folder / "merged.o").read_bytes()
+        audit_weights(code, content_size(parts.weights) if parts.weights is not None else 0)
         names = _other_names(code, {*plan.exports, *exports, SHARED_BY_ALL}, plan)
         (folder / "code.o").write_bytes(rename_symbols(code, names))
         members = [folder / "code.o"]

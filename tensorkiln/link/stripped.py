@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tensorkiln.artifact.artifact import Content, content_size
-from tensorkiln.base.errors import UserError
-from tensorkiln.base.files import atomic_dir
+from tensorkiln.base.files import plain_path
+from tensorkiln.base.folders import atomic_dir, write_list
 from tensorkiln.link.rename import rename_symbols
 from tensorkiln.link.toolchain import linux_arch
 from tensorkiln.link.weights_object import write_weights_object
 
-MARK = "kernels"  # the folder of the objects: a former export is known by it
+_KERNELS = "kernels"  # the folder of the objects
 
 
 def write_stripped(
@@ -29,18 +29,13 @@ def write_stripped(
     """Write the folder, whole or not at all, and return its path.
 
     `texts` are written as they are; in `objects` and C `sources`, which go to `kernels/`, each of
-    `symbols` gets its other name. Raises UserError for a folder that holds something else.
+    `symbols` gets its other name. A folder that is there is replaced only when nothing is in it but
+    what a former export wrote; else a UserError names that.
     """
-    target = Path(folder)
+    target = plain_path(folder)
     arch = linux_arch(triple)
-    if target.is_dir() and any(target.iterdir()) and not (target / MARK).is_dir():
-        raise UserError(
-            f"{str(target)!r} holds other files",
-            code="cannot-write",
-            hint="name a folder that is new, empty, or was written by export_stripped()",
-        )
     with atomic_dir(target) as temporary:
-        kernels = temporary / MARK
+        kernels = temporary / _KERNELS
         kernels.mkdir()
         for name, text in texts.items():
             (temporary / name).write_text(text)
@@ -51,4 +46,5 @@ def write_stripped(
             (kernels / name).write_text(f"{defines}\n{text}")
         if weights is not None and content_size(weights):
             write_weights_object(kernels / "weights.o", weights, arch, weights_symbol)
+        write_list(temporary)
     return target

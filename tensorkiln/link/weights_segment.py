@@ -8,8 +8,8 @@ written once, straight to their place. Large ones begin at a huge page in the fi
 that a kernel which holds the file in huge pages may map it in them.
 
 Weights that stay beside the library take no room in it: the segment is addresses only, to which
-the library maps its file of weights when it is opened (crt/weights.c). What it must know for that
-follows the pointer: whether they are beside, and the hash of the data.
+the library maps its file of weights when it is opened (crt/weights.c). What follows
+the pointer says so: whether they are beside, and the hash of the data, in either case.
 """
 
 from __future__ import annotations
@@ -66,12 +66,13 @@ class Placed:
     head: bytes
     start: int
     tail: bytes
+    hash_at: int
 
 
 def place_weights(linked: bytes, size: int, beside: bytes | None = None) -> Placed:
     """What to write around `size` bytes of weights; with the hash of those `beside` the library,
-    all of it is head. Raises InternalError where a linker dropped the placeholder, or made of it
-    what is not understood."""
+    all of it is head. The hash of others goes to byte `hash_at` of the head. Raises InternalError
+    where a linker dropped the placeholder, or made of it what is not understood."""
     out = bytearray(linked)
     (table,) = struct.unpack_from("<Q", out, 32)
     (count,) = struct.unpack_from("<H", out, 56)
@@ -84,7 +85,7 @@ def place_weights(linked: bytes, size: int, beside: bytes | None = None) -> Plac
     page = max(HUGE_PAGE if size >= 2 * HUGE_PAGE else 4096, *(row[7] for row in loads))
     start = _up(len(out), page)
     address = _up(max(row[3] + row[6] for row in loads), page)
-    _point(out, rows, note, address, beside)
+    hash_at = _point(out, rows, note, address, beside) + 16
     held = size + WEIGHTS_PAD if beside is None else 0
     offset = start if held else 0  # of no bytes, but alike modulo the alignment
     row = (_LOAD, _READ, offset, address, address, held, size + WEIGHTS_PAD, page)
@@ -95,10 +96,10 @@ def place_weights(linked: bytes, size: int, beside: bytes | None = None) -> Plac
         _PROGRAM.pack_into(out, table + i * _PROGRAM.size, *each)
     if held:
         tail = _sections(out, start, address, held, PROGBITS)
-        return Placed(bytes(out), start, tail)
+        return Placed(bytes(out), start, tail, hash_at)
     out += bytes(-len(out) % 8)
     tail = _sections(out, len(out), address, size + WEIGHTS_PAD, NOBITS)
-    return Placed(bytes(out) + tail, len(out) + len(tail), b"")
+    return Placed(bytes(out) + tail, len(out) + len(tail), b"", hash_at)
 
 
 def _up(n: int, to: int) -> int:
@@ -119,8 +120,9 @@ def _point(
     note: tuple[int, ...],
     address: int,
     beside: bytes | None,
-) -> None:
-    """Let the pointer hold `address`: in the file, and in what the loader adds its base to."""
+) -> int:
+    """Let the pointer hold `address`: in the file, and in what the loader adds its base to. Where
+    in the file the pointer is."""
     (distance,) = struct.unpack_from("<q", out, note[2] + len(_NOTE_HEAD))
     pointer = note[3] + len(_NOTE_HEAD) + distance
     place = _offset(rows, pointer)
@@ -132,9 +134,10 @@ def _point(
         where, info, _ = _RELOCATION.unpack_from(out, at)
         if where == pointer and info == _RELATIVE[machine]:
             _RELOCATION.pack_into(out, at, where, info, address)
-            return
+            return place
     if _RELR not in dynamic:  # there the pointer itself is what the loader adds to
         raise _lost("nothing relocates their pointer")
+    return place
 
 
 def _offset(rows: list[tuple[int, ...]], address: int) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from tensorkiln.base.errors import InternalError, TensorkilnError, UserError
+from tensorkiln.base.folders import write_files
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.text.printer import print_module
 from tensorkiln.passes.step import Pass, Step
@@ -65,11 +66,13 @@ def _saved(p: Pass, step: Step, folder: Path | None) -> str:
     try:
         if folder is None:
             place = Path(tempfile.mkdtemp(prefix="kiln-failure-"))
+            script = write_reproducer(place, p, step)
         else:
             place = folder / f"failure-{step.number:02d}-{step.name}"
-            place.mkdir(parents=True, exist_ok=True)
-        script = write_reproducer(place, p, step)
-    except OSError as error:
+            with tempfile.TemporaryDirectory(prefix="kiln-failure-") as made:
+                script = place / write_reproducer(Path(made), p, step).name
+                write_files(place, {file.name: file for file in Path(made).iterdir()})
+    except (OSError, UserError) as error:
         return f"the module before it could not be written: {error}"
     return f"the module before it: {place / 'before.py'}; python {script} runs the pass on it"
 

@@ -10,6 +10,7 @@ from typing import TextIO
 
 from tensorkiln.base.debug import CHANGES, PASSES
 from tensorkiln.base.errors import InternalError, UserError, nearest
+from tensorkiln.base.folders import write_files
 from tensorkiln.ir.equal import first_difference
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.text.printer import print_module
@@ -42,7 +43,8 @@ def _time_line(s: Step) -> str:
 
 @dataclass(slots=True)
 class Dump(Instrument):
-    """Writes `00-input.py`, then `<number>-<pass>.py` for each pass that changed the module."""
+    """Writes `00-input.py`, then `<number>-<pass>.py` for each pass that changed the module. Those
+    of a former compile are replaced; UserError for anything else that is in the way."""
 
     folder: Path | str
     _started: bool = False
@@ -59,9 +61,7 @@ class Dump(Instrument):
             self._write(f"{step.number:02d}-{step.name}", step.after)
 
     def _write(self, name: str, mod: IRModule) -> None:
-        folder = Path(self.folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{name}.py").write_text(print_module(mod), encoding="utf-8")
+        write_files(self.folder, {f"{name}.py": print_module(mod)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorkiln.base.files import atomic_path
+from tensorkiln.base.folders import write_files
 from tensorkiln.executable import Executable
 from tensorkiln.external import External
 from tensorkiln.ir.module import IRModule
@@ -28,11 +28,12 @@ class Report:
         return page(self.story)
 
     def save(self, folder: str | Path) -> Path:
-        """Write `index.html` into a folder, which is made when missing; its path."""
-        path = Path(folder) / "index.html"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_path(path) as temporary:
-            temporary.write_text(self.html(), encoding="utf-8")
+        """Write `index.html` into a folder, which is made when missing; its path.
+
+        UserError (code `cannot-write`) that names what is in the way: the page of a former report
+        is replaced, and nothing else.
+        """
+        (path,) = write_files(folder, {"index.html": self.html()})
         return path
 
 

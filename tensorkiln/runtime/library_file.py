@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ from typing import Any
 from tensorkiln.artifact import ArtifactSet, FileContent
 from tensorkiln.artifact.sections import ARTIFACTS, METADATA, carried_artifacts
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.files import plain_path
 from tensorkiln.base.json_text import MAX_BYTES, parse_json
+from tensorkiln.base.mapped import file_state
 
 _METADATA, _ARTIFACTS = METADATA.encode(), ARTIFACTS.encode()
 _MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64", 40: "arm", 3: "i386"}
@@ -30,11 +33,19 @@ class LibraryFile:
     machine: str
     metadata: Metadata
     container: tuple[int, int] | None = None  # where its artifacts are: offset and size
+    state: tuple[int, ...] = ()  # of the file (base/mapped.py) when it was read
 
     @property
     def carries(self) -> bool:
         """Whether artifacts for loaders ride in it."""
         return self.container is not None
+
+    def is_replaced(self) -> bool:
+        """Whether something else lies there by now."""
+        try:
+            return file_state(self.path.stat()) != self.state
+        except OSError:
+            return True
 
     def artifacts(self) -> ArtifactSet:
         """The artifacts that it carries, as views of the file; UserError when they are damaged."""
@@ -86,13 +97,14 @@ def _metadata_bytes(path: Path, raw: mmap.mmap, sections: Mapping[bytes, tuple[i
 
 def read_library_file(path: str | Path) -> LibraryFile:
     """Machine and metadata of a library; UserError for a file that is none, or newer than us."""
-    file = Path(path)
+    file = plain_path(path)
     try:
         with file.open("rb") as stream:
             head = stream.read(64)
             if len(head) < 64 or head[:4] != b"\x7fELF":
                 raise _damaged(file, "not an ELF shared library")
             with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as raw:
+                state = file_state(os.fstat(stream.fileno()))
                 sections = _sections(file, raw)
                 text = _metadata_bytes(file, raw, sections)
     except FileNotFoundError:
@@ -113,7 +125,7 @@ def read_library_file(path: str | Path) -> LibraryFile:
             code="library-version",
         )
     known = _MACHINES.get(machine, f"ELF machine {machine}")
-    return LibraryFile(file, known, metadata, sections.get(_ARTIFACTS))
+    return LibraryFile(file, known, metadata, sections.get(_ARTIFACTS), state)
 
 
 def read_metadata(path: str | Path) -> Metadata:

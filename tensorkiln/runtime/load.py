@@ -47,6 +47,7 @@ Link = Callable[[ArtifactSet, Path], Path | Image]
 
 _NOT_LOADED = ("native", "llvmjit", "header", "text")
 _NAME_ERROR = 10  # KILN_ERROR_NAME
+_ATTEMPTS = 8
 _loaders: dict[str, Loader] = {}
 
 
@@ -111,15 +112,33 @@ def load_artifacts(
     return _attach(root, artifacts, devices)
 
 
-def load_module(path: str | Path, devices: Device | Sequence[Device] | None = None) -> Module:
+def load_module(
+    path: str | Path,
+    devices: Device | Sequence[Device] | None = None,
+    *,
+    verify: bool = False,
+) -> Module:
     """Load a compiled library, and with it the artifacts that it carries.
 
     UserError says why one cannot be loaded: no such file, not a library of ours, another machine,
     damaged artifacts (nothing of it has run by then), a CPU feature that this processor lacks.
+    What is loaded is the file that lies there now, whatever was loaded by that name before. With
+    `verify` all weights are read and held against their hash (codes `bad-weights`, `no-hash`).
     """
-    file = read_library_file(path)
-    artifacts = file.artifacts()
-    return _attach(Module(NativeLibrary(file)), artifacts, devices)
+    for attempt in itertools.count(1):
+        file = read_library_file(path)
+        artifacts = file.artifacts()
+        try:
+            if verify:
+                from tensorkiln.artifact.weights_check import verify_library
+
+                verify_library(path)
+            library = NativeLibrary(file)
+            break
+        except UserError:  # of an export that came in between
+            if attempt == _ATTEMPTS or not file.is_replaced():
+                raise
+    return _attach(Module(library), artifacts, devices)
 
 
 def _attach(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import _ctypes
 import ctypes
 import functools
-import os
 import platform
 import weakref
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.runtime.failures import CALLBACK_FAILED, error_for
 from tensorkiln.runtime.fast_call import FastCalls
 from tensorkiln.runtime.library_file import LibraryFile, read_library_file
+from tensorkiln.runtime.loaded import load, unload
 from tensorkiln.runtime.raised import raised_in_callback
 
 ABI_VERSION = 2
@@ -210,9 +210,9 @@ class NativeLibrary:
             self.dll, self._unload = _Addresses(source.addresses), source.unload
             self.handle = id(self.dll)
         else:
-            self.dll = _load(file.path)
+            self.dll = load(file)
             self.handle = int(self.dll._handle)  # the same for a file that was loaded before
-            self._unload = functools.partial(_ctypes.dlclose, self.handle)
+            self._unload = functools.partial(unload, self.handle)
         try:
             self._open(file, more | (_LOADER_PROTOTYPES if file.carries else {}))
         except BaseException:
@@ -302,13 +302,6 @@ def _check_machine(file: LibraryFile) -> None:
             f"{str(file.path)!r} is compiled for {file.machine}, this machine is {here}",
             code="wrong-machine",
         )
-
-
-def _load(path: Path) -> ctypes.CDLL:
-    try:
-        return ctypes.CDLL(os.fspath(path.resolve()))
-    except OSError as error:
-        raise UserError(f"cannot load {str(path)!r}: {error}", code="cannot-load") from error
 
 
 def _declare(dll: Any, path: Path, prototypes: dict[str, tuple[Any, tuple[Any, ...]]]) -> None:

@@ -79,12 +79,11 @@ def test_nothing_is_left_and_the_former_stays(
 ) -> None:  # fmt: skip
     expected: type[BaseException] = UserError if then is full_disk else KeyboardInterrupt
     threads = threading.active_count()
-    # What such a folder is known by.
-    inside = {"net": "net/manifest.json", "stripped": "stripped/kernels/main.o"}.get(output, output)
     for is_there in (False, True):
-        if is_there:
-            (tmp_path / inside).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / inside).write_bytes(b"former")
+        if is_there and Path(output).suffix:
+            (tmp_path / output).write_bytes(b"former")
+        elif is_there:  # a folder of anybody else is not replaced
+            write(executable, tmp_path / output)
         before = tree(tmp_path)
         with monkeypatch.context() as patch:
             in_block(number, then, patch)

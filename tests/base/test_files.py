@@ -10,7 +10,6 @@ import pytest
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import (
-    atomic_dir,
     atomic_open,
     atomic_path,
     atomic_write,
@@ -117,24 +116,6 @@ def test_error_about_another_file_keeps_its_own_name(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="source"), atomic_open(tmp_path / "out") as stream:
         stream.write((tmp_path / "source").read_bytes())
     assert names(tmp_path) == []
-
-
-def test_dir_is_made_and_replaced_whole(tmp_path: Path) -> None:
-    for content in ("one", "two"):
-        with atomic_dir(tmp_path / "d") as folder:
-            (folder / content).write_text(content)
-    assert names(tmp_path / "d") == ["two"]
-    assert names(tmp_path) == ["d"]
-
-
-def test_dir_failure_keeps_the_former_one(tmp_path: Path) -> None:
-    with atomic_dir(tmp_path / "d") as folder:
-        (folder / "one").write_text("one")
-    with pytest.raises(KeyboardInterrupt), atomic_dir(tmp_path / "d") as folder:
-        (folder / "two").write_text("two")
-        raise KeyboardInterrupt
-    assert names(tmp_path / "d") == ["one"]
-    assert names(tmp_path) == ["d"]
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,14 @@ def test_cargo_builds_the_crate_and_runs_its_tests(tmp_path: Path) -> None:
 def test_the_headers_of_all_hosts_are_written(tmp_path: Path) -> None:
     paths = write_headers(tmp_path / "new" / "include", {"net.h": "/* net */\n"})
     names = [
-        *("kiln.h", "kiln_system.h", "kiln_host.h", "kiln_json.h", "kiln_library_file.h"),
+        *(
+            "kiln.h",
+            "kiln_system.h",
+            "kiln_host.h",
+            "kiln_json.h",
+            "kiln_library_file.h",
+            "kiln_dlopen.h",
+        ),
         *("kiln.hpp", "kiln_tensor.hpp", "kiln_value.hpp", "net.h"),
     ]
     assert [path.name for path in paths] == names

@@ -144,13 +144,18 @@ def test_extract_one(forms: Forms, tmp_path: Path, capsys: Any) -> None:
         capsys, forms.folder, "--artifact", "llvm/linear.o", "--as", "symbols", "--extract", out
     )
     files = {p.relative_to(out).as_posix() for p in out.rglob("*") if p.is_file()}
-    assert files == {"manifest.json", "llvm/linear.o", "llvm/linear.o.symbols.txt"}
+    assert files == {
+        "manifest.json",
+        ".kiln-files.json",
+        "llvm/linear.o",
+        "llvm/linear.o.symbols.txt",
+    }
     assert "linear" in (out / "llvm/linear.o.symbols.txt").read_text()
 
 
 def test_extract_leaves_other_files_alone(forms: Forms, tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    assert "holds other files" in refused(capsys, forms.library, "--extract", tmp_path)
+    assert "is not of a former run" in refused(capsys, forms.library, "--extract", tmp_path)
     assert "no inspector 'wieghts'" in refused(
         capsys, forms.library, "--as", "wieghts", "--extract", tmp_path / "new"
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from tensorkiln.artifact import Content
+from tensorkiln.artifact.artifact import content_size
 from tensorkiln.codegen.host_c import (
     HostFunction,
     KernelCall,
@@ -175,12 +176,17 @@ FUNCTIONS = (
 )
 
 
-def entry(name: str = "mlp", cpu_features: tuple[str, ...] = (), compiler: str = "tests") -> str:
+def entry(
+    name: str = "mlp",
+    cpu_features: tuple[str, ...] = (),
+    compiler: str = "tests",
+    weights_size: int = WEIGHT_BYTES,
+) -> str:
     """The host entry file of the sample."""
     return entry_c(
         FUNCTIONS,
         library_name=name,
-        weights_size=WEIGHT_BYTES,
+        weights_size=weights_size,
         metadata_json=json.dumps({"compiler": compiler}),
         cpu_features=cpu_features,
     )
@@ -204,7 +210,10 @@ def build(
     """Link the sample library."""
     return link_shared(
         [],
-        {"entry.c": entry(name, cpu_features), "kernels.c": kernels},
+        {
+            "entry.c": entry(name, cpu_features, weights_size=content_size(weights)),
+            "kernels.c": kernels,
+        },
         weights,
         output,
         triple=triple,

@@ -1,6 +1,7 @@
 //! The C functions of a loaded library, by `dlopen` and `dlsym` alone.
 
 use crate::error::{self, Error, Result};
+use crate::library_file::Identity;
 use crate::tensor::{DType, RawTensor};
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
 use std::mem::{size_of, transmute_copy};
@@ -209,9 +210,28 @@ fn check_version(handle: *mut c_void, path: &str) -> Result<()> {
     Err(Error::new(error::ERROR_VERSION, sentence))
 }
 
+fn replaced(path: &str) -> String {
+    format!("'{path}' was replaced while it was loaded")
+}
+
+/// Another name of a file. glibc takes a name for the library that was loaded by it, whatever lies
+/// there by now; only by a name that it has not met does it compare files. So `/` and `./` in this one
+/// say which file it is, a bit each.
+fn respelled(name: &[u8], which: &Identity) -> Vec<u8> {
+    let at = name.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+    let mut other = name[..at].to_vec();
+    let mut bits = which.inode.wrapping_add(which.device.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    while bits != 0 {
+        other.extend_from_slice(if bits & 1 == 1 { b"./" } else { b"/" });
+        bits >>= 1;
+    }
+    other.extend_from_slice(&name[at..]);
+    other
+}
+
 impl Api {
-    /// Loads a file that is known to be a library of ours.
-    pub fn load(path: &Path) -> Result<Api> {
+    /// Loads a file that is known to be a library of ours; `which` says which one it is.
+    pub fn load(path: &Path, which: &Identity) -> Result<Api> {
         let name = path.display().to_string();
         let refused =
             |why: String| Error::new(error::ERROR_LOAD, format!("cannot load '{name}': {why}"));
@@ -219,14 +239,23 @@ impl Api {
         if !file.contains(&b'/') {
             file.splice(0..0, *b"./"); // never the search path
         }
-        let file = CString::new(file).map_err(|why| refused(why.to_string()))?;
-        // SAFETY: the path ends with NUL; libraries of ours run nothing when they are loaded.
-        let handle = unsafe { dlopen(file.as_ptr(), RTLD_NOW) };
-        if handle.is_null() {
-            // SAFETY: the last failure of this thread.
-            return Err(refused(text(unsafe { dlerror() })));
+        let other = respelled(&file, which);
+        let open = |file: Vec<u8>| -> Result<Handle> {
+            let file = CString::new(file).map_err(|why| refused(why.to_string()))?;
+            // SAFETY: the path ends with NUL; libraries of ours run nothing when they are loaded.
+            let handle = unsafe { dlopen(file.as_ptr(), RTLD_NOW) };
+            if handle.is_null() {
+                // SAFETY: the last failure of this thread.
+                return Err(refused(text(unsafe { dlerror() })));
+            }
+            Ok(Handle(handle))
+        };
+        let first = open(file)?; // debuggers show this name
+        let handle = open(other)?;
+        drop(first); // of one file it is the same, and stays
+        if which.is_replaced(path) {
+            return Err(Error::new(error::ERROR_FILE, replaced(&name)));
         }
-        let handle = Handle(handle);
         check_version(handle.0, &name)?;
         let api = Api::bind(handle.0, &name)?;
         std::mem::forget(handle); // `api` closes it

@@ -68,11 +68,24 @@ impl Library {
     /// Opens a library by path. No code of the file runs before it is known to be a library of ours,
     /// whole, and for this machine; whoever made it is trusted from then on.
     pub fn open(path: impl AsRef<Path>) -> Result<Library> {
-        let functions = library_file::read(path.as_ref())?;
-        let api = Api::load(path.as_ref())?;
-        let path = path.as_ref().display().to_string();
+        let path = path.as_ref();
+        let (functions, api) = Library::read_and_load(path)?;
+        let path = path.display().to_string();
         let kept = Mutex::default();
         Ok(Library { loaded: Arc::new(Loaded { api, functions, path, kept }) })
+    }
+
+    /// Of one file, also where another one takes its place in between.
+    fn read_and_load(path: &Path) -> Result<(Vec<Function>, Api)> {
+        let mut attempts = 8;
+        loop {
+            let (functions, which) = library_file::read(path)?;
+            match Api::load(path, &which) {
+                Ok(api) => return Ok((functions, api)),
+                Err(error) if attempts == 0 || !which.is_replaced(path) => return Err(error),
+                Err(_) => attempts -= 1,
+            }
+        }
     }
 
     pub fn functions(&self) -> &[Function] {

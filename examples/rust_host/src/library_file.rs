@@ -4,8 +4,9 @@ use crate::error::{self, Error, Result};
 use crate::json::Value;
 use crate::tensor::DType;
 use std::fmt;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 const METADATA_VERSION: i64 = 1;
@@ -218,21 +219,44 @@ fn read_metadata(path: &str, text: &[u8]) -> Result<Vec<Function>> {
     all.ok_or_else(|| no_library(path, "its metadata is damaged"))
 }
 
-/// The functions of a library for this machine.
-pub fn read(path: &Path) -> Result<Vec<Function>> {
+/// Which file was read: its device and number, its size, and when it was written to.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Identity {
+    pub device: u64,
+    pub inode: u64,
+    size: u64,
+    changed: (i64, i64),
+}
+
+impl Identity {
+    fn of(file: &Metadata) -> Identity {
+        let changed = (file.mtime(), file.mtime_nsec());
+        Identity { device: file.dev(), inode: file.ino(), size: file.len(), changed }
+    }
+
+    /// Whether something else lies there by now.
+    pub fn is_replaced(&self, path: &Path) -> bool {
+        std::fs::metadata(path).map_or(true, |now| Identity::of(&now) != *self)
+    }
+}
+
+/// The functions of a library for this machine, and which file it is.
+pub fn read(path: &Path) -> Result<(Vec<Function>, Identity)> {
     let name = path.display().to_string();
-    let open = || -> Found {
+    let mut which = Identity::default();
+    let mut open = || -> Found {
         let file = File::open(path)?;
-        let size = file.metadata()?;
-        if size.is_dir() {
+        let status = file.metadata()?;
+        if status.is_dir() {
             return Err(std::io::Error::from_raw_os_error(21));
         }
-        read_sections(&mut Bytes { file, size: size.len() })
+        which = Identity::of(&status);
+        read_sections(&mut Bytes { file, size: status.len() })
     };
     let (machine, text) = open()
         .map_err(|reason| unreadable(&name, &reason))?
         .map_err(|what| no_library(&name, what))?;
     let functions = read_metadata(&name, &text)?;
     check_machine(&name, machine)?;
-    Ok(functions)
+    Ok((functions, which))
 }

@@ -1,0 +1,113 @@
+"""The manifest of a saved set: which files are its artifacts, with their hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from tensorkiln.base.errors import UserError
+from tensorkiln.base.folders import Listed, listed_files
+from tensorkiln.base.json_text import parse_json
+from tensorkiln.base.schema import Reader
+
+MANIFEST = "manifest.json"
+_VERSION = 1
+_BAD = "bad-container"
+
+
+class Group(NamedTuple):
+    """What one call of a loader gets: the artifacts of one loader and target key."""
+
+    loader: str
+    target_key: str = ""
+
+    def __str__(self) -> str:
+        """`loader`, or `loader for target_key`."""
+        return f"{self.loader!r} for {self.target_key!r}" if self.target_key else repr(self.loader)
+
+
+Imports = tuple[tuple[Group, Group], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An artifact as the manifest tells it."""
+
+    codegen_id: str
+    loader: str
+    file_name: str
+    target_key: str
+    size: int
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        """Where in the folder it is."""
+        return "/".join(p for p in (self.codegen_id, self.target_key, self.file_name) if p)
+
+
+def manifest_text(rows: Iterable[Row], imports: Imports) -> str:
+    """The manifest, which ends with a hash of itself: an edited one is not what was saved."""
+    plain = {"version": _VERSION, "artifacts": [asdict(row) for row in rows], "imports": imports}
+    return json.dumps({**plain, "sha256": _hash(plain)}, indent=1) + "\n"
+
+
+def read_manifest(
+    data: bytes | memoryview, where: str, *, edited: bool = False
+) -> tuple[list[Row], Imports]:
+    """Inverse of `manifest_text`. UserError (code `bad-container`) for anything else, and without
+    `edited` for one that was written to since."""
+    try:
+        parsed = parse_json(data, unique=True)
+    except ValueError as error:
+        raise UserError(f"not valid JSON: {error}", code=_BAD, where=where) from None
+    if not isinstance(parsed, dict) or parsed.get("version") != _VERSION:
+        version = parsed.get("version") if isinstance(parsed, dict) else None
+        message = f"manifest version {version!r:.200}; this version reads {_VERSION}"
+        raise UserError(message, code=_BAD, where=where)
+    found = parsed.pop("sha256", None)
+    if found not in (None, _hash(parsed)) and not edited:
+        hint = "load(folder, edited=True) takes files as they are"
+        raise UserError("it was changed since it was saved", code=_BAD, where=where, hint=hint)
+    reader = Reader(parsed, where, _BAD)
+    reader.get("artifacts", list)
+    rows = [_row(row) for row in reader.rows("artifacts")]
+    return rows, _imports(reader.get("imports", list, []), where)
+
+
+def listed_artifacts(folder: Path) -> Listed:
+    """What `ArtifactSet.save` wrote into a folder, and what was listed besides."""
+    try:
+        rows, _ = read_manifest((folder / MANIFEST).read_bytes(), "")
+    except (OSError, UserError):
+        return {}
+    return {**listed_files(folder), **{row.name: [row.sha256] for row in rows}, MANIFEST: None}
+
+
+def _hash(plain: object) -> str:
+    return hashlib.sha256(json.dumps(plain).encode()).hexdigest()
+
+
+def _row(row: Reader) -> Row:
+    return Row(
+        row.get("codegen_id", str),
+        row.get("loader", str),
+        row.get("file_name", str),
+        row.get("target_key", str),
+        row.number("size"),
+        row.get("sha256", str),
+    )
+
+
+def _imports(pairs: Sequence[object], where: str) -> Imports:
+    def group(value: object) -> Group:
+        if not isinstance(value, list) or list(map(type, value)) != [str, str]:
+            raise UserError("its list of imports is malformed", code=_BAD, where=where)
+        return Group(*value)
+
+    two = [pair if isinstance(pair, list) and len(pair) == 2 else [None, None] for pair in pairs]
+    return tuple((group(above), group(below)) for above, below in two)

@@ -1,0 +1,100 @@
+"""The weights of a library held against the hash that it has of them.
+
+Those inside have a hash of hashes, of pieces of 2 MiB, so that several threads can make it; those
+beside the library the plain one of their file. The code has it behind its pointer to the weights
+(docs/formats/library.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from tensorkiln.artifact.elf import Elf, read_elf
+from tensorkiln.artifact.metadata import Metadata
+from tensorkiln.artifact.sections import METADATA, WEIGHTS
+from tensorkiln.artifact.weights_file import verify_weights, weights_beside
+from tensorkiln.base.errors import UserError
+from tensorkiln.base.threads import in_threads
+
+NOTE = ".note.kiln.weights"
+_PIECE = 2 << 20  # PIECE in crt/weights.c
+_NOTE_HEAD = 24
+
+
+def hash_of_pieces(file: int, at: int, size: int) -> bytes:
+    """The hash of `size` bytes of an open file from byte `at` on."""
+    found: dict[int, bytes] = {}
+    zeros = bytes(_PIECE)
+    of_zeros = hashlib.sha256(zeros).digest()
+
+    def one(start: int) -> None:
+        data = os.pread(file, min(_PIECE, size - start), at + start)
+        # Gigabytes of zeros that nobody wrote take no time either.
+        found[start] = of_zeros if data == zeros else hashlib.sha256(data).digest()
+
+    in_threads(one, range(0, size, _PIECE))
+    return hashlib.sha256(b"".join(found[start] for start in range(0, size, _PIECE))).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedWeights:
+    """Weights that match their hash: their size in bytes, and the file that they are in."""
+
+    size: int
+    path: Path
+
+
+def verify_library(path: str | Path) -> CheckedWeights:
+    """Read all weights of a library, inside or beside it.
+
+    Raises UserError: code `bad-weights` where they are not those that were exported,
+    `no-hash` for a library of a version that left none, and what reading a library raises.
+    """
+    elf = read_elf(path)
+    section = elf.section(METADATA)
+    if section is None:
+        raise UserError(f"{str(path)!r} is no library of ours", code="not-a-library")
+    size = Metadata.from_bytes(elf.content(section), f"{path}:{METADATA}").weights_bytes
+    place, weights = _place(elf), elf.section(WEIGHTS)
+    if size == 0:
+        return CheckedWeights(0, Path(path))
+    if place is None or weights is None or weights.size < size:
+        raise UserError(f"{str(path)!r}: its weights are not where they were", code="bad-weights")
+    expected = place[16:48]
+    if int.from_bytes(place[8:16], "little"):
+        beside = weights_beside(Path(path).resolve())
+        verify_weights(beside, size, expected)
+        return CheckedWeights(size, beside)
+    if not any(expected):
+        raise UserError(
+            f"{str(path)!r} has no hash of its weights",
+            code="no-hash",
+            hint="it was exported by an older version: export it again",
+        )
+    with Path(path).open("rb") as stream:
+        found = hash_of_pieces(stream.fileno(), weights.offset, size)
+    if found != expected:
+        raise UserError(
+            f"{str(path)!r} is damaged: the hash of its weights does not match", code="bad-weights"
+        )
+    return CheckedWeights(size, Path(path))
+
+
+def _place(elf: Elf) -> memoryview | None:
+    """The pointer to the weights and what follows it; None in a library without."""
+    note = elf.section(NOTE)
+    if note is None or not note.in_file or note.size < _NOTE_HEAD + 8:
+        return None
+    distance = int.from_bytes(elf.content(note)[_NOTE_HEAD : _NOTE_HEAD + 8], "little", signed=True)
+    address = note.address + _NOTE_HEAD + distance
+    for section in elf.sections:
+        start = address - section.address
+        if section.allocated and section.in_file and 0 <= start <= section.size - 48:
+            return elf.content(section)[start : start + 48]
+    return None
+
+
+__all__ = ["CheckedWeights", "hash_of_pieces", "verify_library"]

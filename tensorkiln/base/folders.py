@@ -1,0 +1,293 @@
+"""Folders that are written, and what in them is ours to replace.
+
+Only what a former run wrote is: a list in the folder says which files, and their hashes, so that
+one that somebody has edited since is his. Anything else is named in an error and stays as it is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import hashlib
+import json
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tensorkiln.base.errors import UserError
+from tensorkiln.base.files import (
+    Chunk,
+    atomic_path,
+    atomic_write,
+    cannot_write,
+    folder_beside,
+    made_folder,
+    plain_path,
+)
+from tensorkiln.base.interrupts import HeldInterrupts, edge
+from tensorkiln.base.json_text import parse_json
+
+LIST = ".kiln-files.json"
+_VERSION = 1
+_CHUNK = 1 << 20
+
+# Relative names of files with the hashes (hex) that they may have; None for the list itself.
+Listed = Mapping[str, Iterable[str] | None]
+
+
+def listed_files(folder: Path) -> Listed:
+    """What was written into a folder, by the list in it; nothing where that is not to be read."""
+    try:
+        parsed = parse_json((folder / LIST).read_bytes(), unique=True)
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(parsed, dict) or parsed.get("version") != _VERSION:
+        return {}
+    files = parsed.get("files")
+    if not isinstance(files, dict) or not all(isinstance(h, list) for h in files.values()):
+        return {}
+    return {**files, LIST: None}
+
+
+def write_list(folder: Path, without: Iterable[str] = ()) -> None:
+    """The list of all that is in a folder by now, but for some."""
+    left = set(without)
+    names = [name for name in files_below(folder) if name not in left]
+    _write_list(folder, {name: [file_hash(folder / name)] for name in names})
+
+
+def _write_list(folder: Path, files: Mapping[str, Iterable[str]]) -> None:
+    rows = {name: list(hashes) for name, hashes in files.items()}
+    text = json.dumps({"version": _VERSION, "files": rows}, indent=1) + "\n"
+    atomic_write(folder / LIST, text)
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file's content."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while piece := stream.read(_CHUNK):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def files_below(folder: Path) -> list[str]:
+    """Relative names of all files in a folder, sorted."""
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if not p.is_dir())
+
+
+# -- folders as a whole --------------------------------------------------------------------------
+
+
+@contextmanager
+def atomic_dir(path: str | Path, listed: Callable[[Path], Listed] = listed_files) -> Iterator[Path]:
+    """Yield an empty folder that becomes `path` when the block ends well.
+
+    A folder that is there is replaced as a whole, and only when it is empty or `listed` names all
+    that is in it; several threads and processes may do so at once. On any error, and when somebody
+    interrupts, nothing has happened. Raises UserError like `atomic_path`.
+    """
+    target = _folder_target(path)
+    try:
+        with _locked(target.parent):  # somebody else may be replacing it
+            seen = _require_ours(target, listed)
+    except OSError as error:
+        raise cannot_write(target, error) from error
+    with folder_beside(target) as room, HeldInterrupts() as held:
+        temporary = room / "made"
+        try:
+            temporary.mkdir()
+            held.release()
+            yield temporary
+            held.hold()
+            with _locked(target.parent):
+                _require_ours(target, listed, seen)
+                _swap_in(temporary, target, room / "former")
+        except OSError as error:
+            raise cannot_write(target, error, room) from error
+        finally:
+            held.hold()
+
+
+edge(atomic_dir.__wrapped__.__code__)  # type: ignore[attr-defined]
+
+
+def _folder_target(path: str | Path) -> Path:
+    """The folder to be made; one that cannot be replaced as a whole is a UserError."""
+    target = plain_path(path)
+    try:
+        is_fixed = target.name in ("", "..") or target.is_mount()
+    except OSError as error:
+        raise cannot_write(target, error) from error
+    if is_fixed:
+        raise UserError(
+            f"cannot write {os.fspath(path)!r}: it cannot be replaced as a whole",
+            code="cannot-write",
+            hint="name a new folder in it",
+        )
+    if target.is_symlink():
+        raise UserError(
+            f"cannot write {os.fspath(path)!r}: it is a link to {str(target.readlink())!r}",
+            code="cannot-write",
+            hint="name that folder, or remove the link",
+        )
+    return target
+
+
+_State = dict[str, tuple[int, ...]]
+
+
+def _require_ours(
+    folder: Path, listed: Callable[[Path], Listed], seen: _State | None = None
+) -> _State:
+    """UserError unless all of a folder may be replaced; what it holds. Files are read only where
+    they are not as they were `seen`."""
+    try:
+        if not os.path.lexists(folder):
+            return {}
+        if not folder.is_dir():
+            raise UserError(
+                f"cannot write {str(folder)!r}: a file has that name", code="cannot-write"
+            )
+        found = _contents(folder)
+        if found == seen:
+            return found
+        known = listed(folder) if found else {}
+        for name, state in found.items():
+            if name not in known and not _leads_to(name, state, known):
+                raise _foreign(folder, name, "is not of a former run")
+            hashes = known.get(name)
+            if hashes is not None and (
+                not stat.S_ISREG(state[0]) or file_hash(folder / name) not in hashes
+            ):
+                raise _foreign(folder, name, "was changed since")
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    return found
+
+
+def _leads_to(name: str, state: tuple[int, ...], known: Listed) -> bool:
+    return stat.S_ISDIR(state[0]) and any(other.startswith(f"{name}/") for other in known)
+
+
+def _foreign(folder: Path, name: str, why: str) -> UserError:
+    return UserError(
+        f"cannot write {str(folder)!r}: {name!r} in it {why}",
+        code="cannot-write",
+        hint="move or remove it, or name a folder that is new",
+    )
+
+
+def _contents(folder: Path, prefix: str = "") -> _State:
+    """Everything in a folder, with what tells whether it was changed."""
+    found: _State = {}
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda e: e.name):
+            info = entry.stat(follow_symlinks=False)
+            name = prefix + entry.name
+            if stat.S_ISDIR(info.st_mode):
+                found[name] = (info.st_mode, info.st_ino)
+                found.update(_contents(folder / entry.name, f"{name}/"))
+            else:
+                found[name] = (info.st_mode, info.st_ino, info.st_size, info.st_ctime_ns)
+    return found
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One thread of one process at a time, as far as the file system knows locks."""
+    import fcntl  # nobody compiles on systems without it
+
+    with HeldInterrupts() as held:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            held.release()
+            with suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            held.hold()
+            os.close(handle)
+
+
+edge(_locked.__wrapped__.__code__)  # type: ignore[attr-defined]
+
+
+def _swap_in(made: Path, target: Path, former: Path) -> None:
+    """Rename `made` to `target`, and what was there to `former`: at once where the system can."""
+    if not target.exists():
+        made.rename(target)
+    elif _exchange(made, target):
+        made.rename(former)
+    else:
+        target.rename(former)
+        try:
+            made.rename(target)
+        except OSError:
+            former.rename(target)
+            raise
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap the names of two folders in one step; False where there is no such step."""
+    try:
+        rename = ctypes.CDLL(None).renameat2
+    except (AttributeError, OSError):
+        return False
+    at_cwd, exchange = -100, 2
+    return bool(rename(at_cwd, os.fsencode(one), at_cwd, os.fsencode(other), exchange) == 0)
+
+
+# -- files among others --------------------------------------------------------------------------
+
+
+def write_files(folder: str | Path, files: Mapping[str, Chunk | str | Path]) -> list[Path]:
+    """Write files (bytes, text, or what a file holds) into a folder that may hold others; their
+    paths. The folder is made when it is missing. UserError, before anything is written, for one
+    in whose place there is something that no former run wrote."""
+    target = made_folder(folder)
+    if not os.access(target, os.W_OK | os.X_OK):
+        raise cannot_write(target, PermissionError(errno.EACCES, ""))
+    contents = {name: c.encode() if isinstance(c, str) else c for name, c in files.items()}
+    try:
+        with _locked(target):
+            known = dict(listed_files(target))
+            for name in contents:
+                _require_own(target, name, known.get(name))
+            known.pop(LIST, None)
+            new = {name: [_hash_of(content)] for name, content in contents.items()}
+            # Ours, whether or not this comes to its end.
+            former = {name: list(hashes or ()) for name, hashes in known.items()}
+            _write_list(target, {**former, **{n: former.get(n, []) + h for n, h in new.items()}})
+            for name, content in contents.items():
+                _write_one(target / name, content)
+            _write_list(target, {**former, **new})
+    except OSError as error:
+        raise cannot_write(target, error, target) from error
+    return [target / name for name in contents]
+
+
+def _require_own(folder: Path, name: str, hashes: Iterable[str] | None) -> None:
+    try:
+        mode = os.lstat(folder / name).st_mode
+    except FileNotFoundError:
+        return
+    if hashes is None:
+        raise _foreign(folder, name, "is not of a former run")
+    if not stat.S_ISREG(mode) or file_hash(folder / name) not in hashes:
+        raise _foreign(folder, name, "was changed since")
+
+
+def _hash_of(content: Chunk | Path) -> str:
+    return file_hash(content) if isinstance(content, Path) else hashlib.sha256(content).hexdigest()
+
+
+def _write_one(path: Path, content: Chunk | Path) -> None:
+    if not isinstance(content, Path):
+        atomic_write(path, content)
+        return
+    with atomic_path(path) as temporary:
+        shutil.copyfile(content, temporary)
