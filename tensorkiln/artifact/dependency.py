@@ -1,7 +1,9 @@
-"""What a library made with an external code generator needs beside the operating system."""
+"""What a library made with an external code generator needs beside the operating system, and how
+the linker is told of it."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,6 +12,13 @@ from tensorkiln.base.errors import UserError, nearest
 
 URL_TYPES = ("path", "url", "git")
 _SHORT_NAME = re.compile(r"[A-Za-z0-9_][\w.+-]*\Z", re.ASCII)
+# What an artifact set may tell a linker. It writes no file, reads no file of options (`@file`), and
+# leaves what the runtime relies upon (exports, page sizes, entry) alone.
+LIBRARY_FORMS = "'/path/libx.so', '-lx', '-L/path', '-Wl,-rpath,/path'"
+_NAMED = re.compile(r"-l:?[A-Za-z0-9_][\w.+-]*\Z", re.ASCII)
+_FOLDER = re.compile(r"-L/[^,]*\Z")
+_RPATH = re.compile(r"-Wl,-{1,2}rpath(-link)?[,=](/|\$ORIGIN|\$\{ORIGIN\})[^,]*\Z")
+_SWITCH = re.compile(r"-Wl,--(no-)?(as-needed|whole-archive)\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,42 @@ class ExternalDependency:
     def _bad(self, message: str, hint: str = "") -> UserError:
         where = f"dependency {self.short_name!r}"
         return UserError(message, code="bad-dependency", where=where, hint=hint)
+
+
+def checked_library(argument: object, where: str) -> str:
+    """`argument`, when it is one of LIBRARY_FORMS (or turns `--as-needed` or `--whole-archive` on
+    or off): what an external's `libraries` and the plan of a link may say to a linker.
+
+    Raises UserError (code `bad-library`), saying what was meant where that can be known.
+    """
+    if not isinstance(argument, str):
+        message = f"a library is text, not {type(argument).__name__} ({argument!r:.80})"
+        raise UserError(message, code="bad-library", where=where, hint=LIBRARY_FORMS)
+    forms = (_NAMED, _FOLDER, _RPATH, _SWITCH)
+    plain = argument.startswith("/") and not argument.endswith("/")
+    readable = argument.isprintable() and not argument.endswith(" ")
+    if readable and (plain or any(form.match(argument) for form in forms)):
+        return argument
+    if _NAMED.match(f"-l{argument}") and "." not in argument:
+        hint = f"did you mean '-l{argument}'?"
+    elif argument[:1] not in ("-", "@", "/") and argument.strip():
+        hint = f"an absolute path, such as {os.path.abspath(argument)!r}"
+    else:
+        hint = LIBRARY_FORMS
+    message = f"{argument!r:.200} is nothing that a linker is told about a library"
+    raise UserError(message, code="bad-library", where=where, hint=hint)
+
+
+def checked_libraries(libraries: object, where: str) -> tuple[str, ...]:
+    """All of them; UserError (code `bad-library`) also for one text instead of a list of them."""
+    if isinstance(libraries, str | bytes) or not isinstance(libraries, Iterable):
+        raise UserError(
+            f"libraries are a tuple of texts, not {type(libraries).__name__} ({libraries!r:.80})",
+            code="bad-library",
+            where=where,
+            hint=f"libraries=({libraries!r},)" if isinstance(libraries, str) else LIBRARY_FORMS,
+        )
+    return tuple(checked_library(argument, where) for argument in libraries)
 
 
 def merge_dependencies(

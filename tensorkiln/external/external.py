@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tensorkiln.artifact import Artifact, ArtifactSet, InMemoryArtifact
-from tensorkiln.artifact.dependency import ExternalDependency
+from tensorkiln.artifact.dependency import ExternalDependency, checked_libraries
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.relax import Call, Function
 from tensorkiln.target import Target
@@ -29,8 +29,8 @@ class External:
     several threads. Without any of them, the module that a loader makes of the others has a
     function `symbol` that takes the parameters and the result as tensors.
 
-    `libraries` are further arguments of the linker (`"/path/libx.so"`, `"-L/path"`, `"-lx"`), and
-    `dependencies` where they come from. With `merge` neighbouring calls become one function;
+    `libraries` are further arguments of the linker (`"/path/libx.so"`, `"-L/path"`, `"-lx"`,
+    `"-Wl,-rpath,/path"`), and `dependencies` where they come from. With `merge` neighbouring calls become one function;
     without it each call is one of its own.
     """
 
@@ -42,11 +42,12 @@ class External:
     merge: bool = True
 
     def __post_init__(self) -> None:
-        """The name becomes part of C symbols and file names."""
+        """The name becomes part of C symbols and file names, libraries of a command."""
         if not self.name.isidentifier() or not self.name.isascii():
             raise UserError(
                 f"an external's name is an identifier, not {self.name!r}", code="bad-external"
             )
+        checked_libraries(self.libraries, f"external {self.name!r}")
 
 
 def named(externals: Sequence[External]) -> dict[str, External]:
