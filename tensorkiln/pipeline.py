@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tensorkiln import frontend
 from tensorkiln.artifact import Artifact, ArtifactSet
@@ -203,6 +203,7 @@ def compile(
     *,
     relax_pipeline: Pipeline = "auto",
     tir_pipeline: Pipeline = "auto",
+    name: str | None = None,
     system_lib_prefix: str | None = None,
     externals: Sequence[External] = (),
     instruments: Sequence[Instrument] = (),
@@ -214,7 +215,8 @@ def compile(
     runs nothing and expects the module to be lowered already; a pass, or a list of passes, replaces
     the automatic one. `externals` are code generators that get what they support, the first one
     first, before those of the kind. `instruments` watch every pass (`tensorkiln.passes`).
-    With `system_lib_prefix` (`"net_"`) the library can be one of several that are linked into a
+    `name`, by default the module's, is the library's: C entries and the header begin with it, so
+    no two in one program may share it. With `system_lib_prefix` (`"net_"`) the library can be one of several that are linked into a
     program: export it to a name ending in .a or .o (docs/artifacts.md).
     Raises UserError, UnsupportedError (all issues at once), InternalError.
     """
@@ -224,6 +226,8 @@ def compile(
             code="wrong-type",
             hint="tk.frontend.from_onnx reads a model file",
         )
+    if name is not None:
+        mod = replace(mod, name=check_prefix(name, "name"))
     if system_lib_prefix is not None:
         check_prefix(system_lib_prefix)
     asked = Target("native") if target is None else Target(target)

@@ -3,10 +3,10 @@ the linker is told of it."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from tensorkiln.base.errors import UserError, nearest
 
@@ -68,7 +68,7 @@ def checked_library(argument: object, where: str) -> str:
     if _NAMED.match(f"-l{argument}") and "." not in argument:
         hint = f"did you mean '-l{argument}'?"
     elif argument[:1] not in ("-", "@", "/") and argument.strip():
-        hint = f"an absolute path, such as {os.path.abspath(argument)!r}"
+        hint = f"an absolute path, such as {str(Path(argument).absolute())!r}"
     else:
         hint = LIBRARY_FORMS
     message = f"{argument!r:.200} is nothing that a linker is told about a library"

@@ -30,8 +30,8 @@ class External:
     function `symbol` that takes the parameters and the result as tensors.
 
     `libraries` are further arguments of the linker (`"/path/libx.so"`, `"-L/path"`, `"-lx"`,
-    `"-Wl,-rpath,/path"`), and `dependencies` where they come from. With `merge` neighbouring calls become one function;
-    without it each call is one of its own.
+    `"-Wl,-rpath,/path"`), and `dependencies` where they come from. With `merge` neighbouring calls
+    become one function; without it each call is one of its own.
     """
 
     name: str
