@@ -216,8 +216,9 @@ def compile(
     the automatic one. `externals` are code generators that get what they support, the first one
     first, before those of the kind. `instruments` watch every pass (`tensorkiln.passes`).
     `name`, by default the module's, is the library's: C entries and the header begin with it, so
-    no two in one program may share it. With `system_lib_prefix` (`"net_"`) the library can be one of several that are linked into a
-    program: export it to a name ending in .a or .o (docs/artifacts.md).
+    no two in one program may share it. With `system_lib_prefix` (`"net_"`) the library can be one
+    of several that are linked into a program: export it to a name ending in .a or .o
+    (docs/artifacts.md).
     Raises UserError, UnsupportedError (all issues at once), InternalError.
     """
     if not isinstance(mod, IRModule):

@@ -23,6 +23,7 @@ from tensorkiln.artifact.sections import ARTIFACTS, ARTIFACTS_HEAD
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.json_text import parse_json
 from tensorkiln.link.elf_object import ALLOC, PROGBITS, DataSection, object_chunks
+from tensorkiln.link.isolate import ADDON
 from tensorkiln.link.shared import Fcompile, link_shared
 from tensorkiln.link.toolchain import linux_arch
 
@@ -195,9 +196,9 @@ def _addon(number: int, addon: str | Path | bytes, triple: str) -> tuple[str, me
     """Name and bytes of an object that the caller brings; UserError for what is none, or is for
     another machine."""
     if isinstance(addon, str | Path):
-        name, data = str(addon), FileContent(addon).view
+        name, data = f"{ADDON}{addon}", FileContent(addon).view
     else:
-        name, data = f"addon {number}", memoryview(addon)
+        name, data = f"{ADDON}{number}", memoryview(addon)
     elf = elf_of(data, name)
     if not elf.relocatable or elf.machine != linux_arch(triple):
         what = "an object file" if elf.relocatable else "a library or a program"

@@ -7,7 +7,8 @@ of a library that was named, and what is wrong names both files.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tensorkiln.artifact.elf import elf_of, read_elf
@@ -16,6 +17,15 @@ from tensorkiln.base.errors import InternalError, UserError, nearest
 # What linkers themselves define.
 _LINKERS = frozenset(("_GLOBAL_OFFSET_TABLE_", "_DYNAMIC", "__ehdr_start", "__dso_handle"))
 _OURS = ("llvm/", "host/", "the runtime", "the container", "the weights")
+
+
+def clash(name: str, one: str, other: str, whose: str = "") -> UserError:
+    """A name that is two things."""
+    return UserError(
+        f"symbol {name!r}{whose} is defined by {one} and by {other}",
+        code="symbol-clash",
+        hint="static functions of one file do not meet those of others",
+    )
 
 
 def audit_symbols(
@@ -43,11 +53,7 @@ def audit_symbols(
             elif symbol.is_weak:
                 weak.add(symbol.name)
             elif defined.setdefault(symbol.name, owner) is not owner:
-                raise UserError(
-                    f"symbol {symbol.name!r} is defined by {defined[symbol.name]} and by {owner}",
-                    code="symbol-clash",
-                    hint="static functions of one file do not meet those of others",
-                )
+                raise clash(symbol.name, defined[symbol.name], owner)
     unknown = sorted(set(shown) - defined.keys() - weak)
     if unknown:
         raise UserError(
@@ -67,7 +73,15 @@ def audit_symbols(
         text = ", ".join(f"{name} (needed by {owner})" for name, owner in lacking)
         ours = all(owner.startswith(_OURS) for _, owner in lacking)
         kind = InternalError if ours else UserError
-        raise kind(f"the link lacks {text}", code="undefined-symbol")
+        raise kind(
+            f"the link lacks {text}", code="undefined-symbol", hint=_hidden(lacking[0][0], defined)
+        )
+
+
+def _hidden(name: str, defined: Mapping[str, str]) -> str:
+    """Who has a symbol of that name for itself (link/isolate.py)."""
+    owners = [o for s, o in defined.items() if re.fullmatch(rf"kiln_of_\d+_\w+?_{name}", s)]
+    return f"that of {' and '.join(owners)} is not for others" if owners else ""
 
 
 def symbols_of_libraries(libraries: Sequence[str], folder: Path) -> set[str] | None:

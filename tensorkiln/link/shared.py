@@ -21,6 +21,7 @@ from tensorkiln.base.cache import key_of, user_cache
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import atomic_path, made_folder
 from tensorkiln.link.audit import audit_symbols, symbols_of_libraries
+from tensorkiln.link.isolate import isolate
 from tensorkiln.link.stubs import SYSTEM_SYMBOLS
 from tensorkiln.link.toolchain import (
     C_FLAGS,
@@ -148,6 +149,7 @@ class _Link:
             **runtime_sources_key(tools),
             "kind": "library",
             "objects": digest.hexdigest(),
+            "owners": json.dumps([*self.owners, dict(self.authors)]),
             "sources": json.dumps(dict(self.sources)),
             "shown": " ".join(self.shown),
             "link_flags": " ".join(LINK_FLAGS),
@@ -275,8 +277,10 @@ def _compiled(
         *((job.authors.get(s, f"host/{s}"), o) for s, o in zip(job.sources, own, strict=True)),
         ("the runtime", runtime),
     ]
+    names = [*files, *(name for _, name in compiled)]
     objects = [*zip(job.owners, job.objects, strict=True)]
     objects += [(owner, (folder / name).read_bytes()) for owner, name in compiled]
+    objects = _isolated(objects, names, job.shown, folder)
     provided = symbols_of_libraries(job.libraries, folder)
     if provided is not None and isinstance(tools, ZigToolchain):
         provided |= {*SYSTEM_SYMBOLS, *later}
@@ -284,6 +288,21 @@ def _compiled(
         provided = None
     audit_symbols(objects, provided, job.shown)
     return [*own, *files, runtime]
+
+
+def _isolated(
+    objects: Sequence[tuple[str, bytes | memoryview]],
+    names: Sequence[str],
+    shown: Sequence[str],
+    folder: Path,
+) -> list[tuple[str, bytes | memoryview]]:
+    """Objects that do not take the symbols of others for their own, as files `names` too."""
+    settled = []
+    for (owner, data), name, made in zip(objects, names, isolate(objects, shown), strict=True):
+        if made is not data:
+            (folder / name).write_bytes(made)
+        settled.append((owner, made))
+    return settled
 
 
 def _link_by_callable(fcompile: Fcompile, files: Sequence[str], job: _Link, folder: Path) -> None:
