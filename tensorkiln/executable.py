@@ -20,6 +20,7 @@ from tensorkiln.codegen.host_function import HostFunction
 from tensorkiln.ir.expr import CallExtern
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
+from tensorkiln.link.arguments import check_link_arguments
 from tensorkiln.link.artifacts import (
     LOADER_EXPORTS,
     WEIGHTS,
@@ -29,6 +30,7 @@ from tensorkiln.link.artifacts import (
     rides,
     source_name,
 )
+from tensorkiln.link.libraries import found_libraries
 from tensorkiln.link.shared import RUNTIME_EXPORTS, Fcompile
 from tensorkiln.link.static import link_static
 from tensorkiln.target import Target, cpu_target
@@ -76,12 +78,12 @@ def export_library(
 
     As `Executable.export_library`.
     """
-    path = Path(file_name)
+    path = check_link_arguments(file_name, fcompile, workspace_dir, addons, exports)
     if weights not in ("embedded", "beside"):
         raise UserError(
             f"weights={weights!r}: they are 'embedded' in a library, or 'beside' it",
             code="bad-argument",
-            hint=nearest(weights, ("embedded", "beside")),
+            hint=nearest(str(weights), ("embedded", "beside")),
         )
     beside = weights == "beside"
     if path.suffix in (".a", ".o", ".tar") and beside:
@@ -92,6 +94,7 @@ def export_library(
         return write_tar(artifacts, path)
     if path.suffix not in (".so", ".a", ".o"):
         raise _suffix_error(path)
+    addons, exports = tuple(addons), tuple(exports)
     link = functools.partial(link_artifacts, beside=beside) if path.suffix == ".so" else link_static
     return link(
         artifacts,
@@ -141,6 +144,11 @@ def _linked_in_memory(artifacts: ArtifactSet, plan: LinkPlan) -> Image:
     from tensorkiln.runtime.native import Image
 
     own = [a for a in artifacts if isinstance(a, Artifact) and a.loader == "llvmjit"]
+    libraries = found_libraries(plan.libraries)
+    if libraries:
+        raise UnsupportedError(
+            f"llvmjit links no libraries: {', '.join(libraries)}", hint="target llvm"
+        )
     carries = any(rides(group) for group in artifacts.groups())
     objects = [bytes(a.view) for a in own if a.file_name.endswith(".o")]
     objects.append(b"".join(container_object(artifacts, plan.triple)))  # if only its root
@@ -186,7 +194,7 @@ def _suffix_error(path: Path) -> Exception:
     return UserError(
         f"cannot export {path.name!r}: expected a name ending in .so, .a, .o or .tar",
         code="unknown-suffix",
-        hint=near or f"did you mean {path.with_suffix('.so').name!r}?",
+        hint=near or f"did you mean {f'{path.stem}.so'!r}?" if path.name else "'net.so'",
     )
 
 

@@ -16,14 +16,17 @@ def write_tar(artifacts: ArtifactSet, path: str | Path) -> Path:
     Raises what `save` raises.
     """
     target = Path(path)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name[:80]}.") as folder:
+    name = f".{target.name[:80]}."
+    with (
+        atomic_open(target) as stream,  # first: it says where a folder is missing
+        tempfile.TemporaryDirectory(dir=target.parent, prefix=name) as folder,
+        tarfile.open(fileobj=stream, mode="w") as archive,
+    ):
         root = Path(folder) / "set"
         artifacts.save(root)
-        with atomic_open(target) as stream, tarfile.open(fileobj=stream, mode="w") as archive:
-            for file in sorted(p for p in root.rglob("*") if p.is_file()):
-                name = file.relative_to(root).as_posix()
-                entry = tarfile.TarInfo(name)
-                entry.size, entry.mode = file.stat().st_size, 0o644
-                with file.open("rb") as content:
-                    archive.addfile(entry, content)
+        for file in sorted(p for p in root.rglob("*") if p.is_file()):
+            entry = tarfile.TarInfo(file.relative_to(root).as_posix())
+            entry.size, entry.mode = file.stat().st_size, 0o644
+            with file.open("rb") as content:
+                archive.addfile(entry, content)
     return target

@@ -179,8 +179,6 @@ def parts_of(
     native = [a for a in (artifacts if in_memory else artifacts.plain) if a.loader == "native"]
     sources, objects, weights = _collected(native)
     named = [(a.name, a.view) for a in objects]
-    if isinstance(addons, str | bytes | Path):
-        raise UserError("addons are a list of object files", code="bad-addon", hint="addons=[...]")
     named += [_addon(i, addon, plan.triple) for i, addon in enumerate(addons)]
     carries = any(map(rides, artifacts.groups()))
     if carries:

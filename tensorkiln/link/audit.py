@@ -8,10 +8,9 @@ of a library that was named, and what is wrong names both files.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterable, Mapping
 
-from tensorkiln.artifact.elf import elf_of, read_elf
+from tensorkiln.artifact.elf import elf_of
 from tensorkiln.base.errors import InternalError, UserError, nearest
 
 # What linkers themselves define.
@@ -82,18 +81,3 @@ def _hidden(name: str, defined: Mapping[str, str]) -> str:
     """Who has a symbol of that name for itself (link/isolate.py)."""
     owners = [o for s, o in defined.items() if re.fullmatch(rf"kiln_of_\d+_\w+?_{name}", s)]
     return f"that of {' and '.join(owners)} is not for others" if owners else ""
-
-
-def symbols_of_libraries(libraries: Sequence[str], folder: Path) -> set[str] | None:
-    """Symbols that linker arguments bring in; None when one is given by a name to search for."""
-    found: set[str] = set()
-    for text in libraries:
-        if text.startswith("-l"):
-            return None
-        if text.startswith("-"):
-            continue
-        path = folder / text
-        if path.suffix == ".a" or not path.is_file():
-            return None
-        found |= {s.name for s in read_elf(path).symbols(dynamic=True) if s.is_defined}
-    return found

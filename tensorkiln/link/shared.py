@@ -20,8 +20,9 @@ from tensorkiln.artifact.weights_file import weights_beside, write_weights
 from tensorkiln.base.cache import key_of, user_cache
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import atomic_path, made_folder
-from tensorkiln.link.audit import audit_symbols, symbols_of_libraries
+from tensorkiln.link.audit import audit_symbols
 from tensorkiln.link.isolate import isolate
+from tensorkiln.link.libraries import found_libraries, symbols_of_libraries
 from tensorkiln.link.stubs import SYSTEM_SYMBOLS
 from tensorkiln.link.toolchain import (
     C_FLAGS,
@@ -180,7 +181,7 @@ def _linked(
             else:
                 _link_by_tools(tools, _written(job, folder), job, folder)
         except ToolFailure as failure:
-            raise why(failure, tools, folder) from failure
+            raise why(failure, tools, folder, job.libraries) from failure
         made = (folder / "library.so").read_bytes()
     if key is not None and cache is not None:
         cache.put(key_of(key), made, key)
@@ -220,11 +221,14 @@ def _umask() -> int:
     return mask
 
 
-def why(failure: ToolFailure, tools: Toolchain | None, folder: Path) -> Exception:
-    """The error to show: tools have many words for a full disk."""
+def why(
+    failure: ToolFailure, tools: Toolchain | None, folder: Path, libraries: Sequence[str] = ()
+) -> Exception:
+    """The error to show: tools have many words for a full disk. What fails with libraries of the
+    caller's is the caller's to mend."""
     if failure.full or shutil.disk_usage(folder).free < _NEARLY_FULL:
         return OSError(errno.ENOSPC, str(failure))
-    return tool_error(failure, tools)
+    return tool_error(failure, None if libraries else tools)
 
 
 @contextmanager
@@ -243,7 +247,9 @@ def work_folder(output: Path, keep: str | Path | None) -> Iterator[Path]:
 
 def _link_by_tools(tools: Toolchain, files: Sequence[str], job: _Link, folder: Path) -> None:
     names = _compiled(tools, files, job, folder, ())
-    tools.link(names, "library.so", "exports.map", job.libraries, folder)
+    own = isinstance(tools, ZigToolchain)
+    libraries = found_libraries(job.libraries) if own else job.libraries
+    tools.link(names, "library.so", "exports.map", libraries, folder)
 
 
 def compiled_objects(
@@ -281,11 +287,10 @@ def _compiled(
     objects = [*zip(job.owners, job.objects, strict=True)]
     objects += [(owner, (folder / name).read_bytes()) for owner, name in compiled]
     objects = _isolated(objects, names, job.shown, folder)
-    provided = symbols_of_libraries(job.libraries, folder)
-    if provided is not None and isinstance(tools, ZigToolchain):
-        provided |= {*SYSTEM_SYMBOLS, *later}
-    else:
-        provided = None
+    provided = None
+    if isinstance(tools, ZigToolchain):
+        brought = symbols_of_libraries(found_libraries(job.libraries))
+        provided = None if brought is None else {*brought, *SYSTEM_SYMBOLS, *later}
     audit_symbols(objects, provided, job.shown)
     return [*own, *files, runtime]
 

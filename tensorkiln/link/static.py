@@ -62,7 +62,7 @@ def link_static(
             )  # fmt: skip
             tools.merge(objects, "merged.o", folder)
         except ToolFailure as failure:
-            raise why(failure, tools, folder) from failure
+            raise why(failure, tools, folder, plan.libraries) from failure
         code = (folder / "merged.o").read_bytes()
         names = _other_names(code, {*plan.exports, *exports, SHARED_BY_ALL}, plan)
         (folder / "code.o").write_bytes(rename_symbols(code, names))
