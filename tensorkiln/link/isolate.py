@@ -3,8 +3,8 @@
 A linker knows names only: a weak function of one code generator stands in for that of another, and
 an external's `malloc` for the C library's. Here each reference is bound before the linker runs, by
 who may see whose symbols; a name that two origins define, or that one defines and another means
-something else by, becomes `kiln_of_<number>_<origin>_<name>` in the objects of its origin. Names that are in
-nobody's way stay as they are.
+something else by, becomes `kiln_of_<number>_<origin>_<name>` in the objects of its origin. Names
+that are in nobody's way stay as they are.
 
 | who        | sees, besides its own                              |
 |------------|----------------------------------------------------|
@@ -12,6 +12,9 @@ nobody's way stay as they are.
 | host code  | the runtime; kernels, ours and those of externals  |
 | our kernels, externals | the runtime, host code, addons         |
 | addons     | the runtime, host code; they are one origin        |
+
+Code of others that needs a function which none of these has, nor the C library, means that of the
+one external that has it: one may come in several parts, such as kernels and a driver.
 """
 
 from __future__ import annotations
@@ -34,12 +37,14 @@ _OF_RUNTIME = (RUNTIME, "the container", "the weights")
 
 @dataclass(slots=True)
 class _Origin:
-    """What the objects of one origin define and lack: names, with an owner for messages."""
+    """What the objects of one origin define and lack: names, with an owner for messages; `firmly`
+    are those that are not weak."""
 
     defines: dict[str, str]
     needs: dict[str, str]
     groups: dict[str, str]
     others: dict[str, str]  # other names
+    firmly: set[str]
 
 
 def origin_of(owner: str) -> str:
@@ -65,7 +70,9 @@ def isolate(
     """
     origins = _origins(objects)
     for name in bitcode:
-        origins.setdefault(KERNELS, _Origin({}, {}, {}, {})).defines[name] = f"{KERNELS}/{name}"
+        origins.setdefault(KERNELS, _Origin({}, {}, {}, {}, set())).defines[name] = (
+            f"{KERNELS}/{name}"
+        )
     names = {n for o, found in origins.items() if _is_foreign(o)
              for n in (*found.defines, *found.groups)}  # fmt: skip
     for name in sorted(names):
@@ -85,12 +92,14 @@ def _origins(objects: Sequence[tuple[str, bytes | memoryview]]) -> dict[str, _Or
     origins: dict[str, _Origin] = {}
     strong: dict[tuple[str, str], str] = {}
     for owner, data in objects:
-        own = origins.setdefault(origin_of(owner), _Origin({}, {}, {}, {}))
+        own = origins.setdefault(origin_of(owner), _Origin({}, {}, {}, {}, set()))
         elf = elf_of(memoryview(data), owner)
         for symbol in elf.symbols():
             if symbol.is_global and symbol.name:
                 table = own.defines if symbol.is_defined else own.needs
                 table.setdefault(symbol.name, owner)
+                if not symbol.is_weak:
+                    own.firmly.add(symbol.name)
             if symbol.is_global and symbol.is_defined and not symbol.is_weak:
                 first = strong.setdefault((origin_of(owner), symbol.name), owner)
                 if first is not owner:
@@ -126,6 +135,8 @@ def _settle(name: str, origins: dict[str, _Origin], shown: Collection[str], unse
             seen = [o for o in definers if _sees(who, o, name)]
             if who == HOST and KERNELS in seen:  # no other kernel has the name of one of ours
                 seen = [KERNELS]
+            if not seen and _is_foreign(who) and name in found.firmly and not _is_systems(name):
+                seen = [o for o in definers if o != KERNELS and name in origins[o].firmly]
             if len(seen) > 1 or (seen == [ADDONS] and _is_systems(name)):
                 raise _ambiguous(name, found.needs[name], origins, seen)
             bound[who] = seen[0] if seen else None

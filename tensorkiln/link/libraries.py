@@ -1,4 +1,4 @@
-"""What the `libraries` of externals stand for, where the packaged linker has no folders of its own."""
+"""What `libraries` of externals stand for: the packaged linker has no folders of its own."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ def found_libraries(libraries: Sequence[str]) -> list[str]:
         if text.startswith("-l"):
             if text not in _ALWAYS:
                 found.append(str(_searched(text[2:], folders)))
-        elif text.startswith("-"):
-            found.append(text)
-        elif Path(text).is_file():
+        elif text.startswith("-") or Path(text).is_file():
             found.append(text)
         else:
             raise UserError(f"there is no library {text!r}", code="missing-library")

@@ -35,7 +35,7 @@ from tensorkiln.runtime.module import TENSOR, Module, put_number
 from tensorkiln.runtime.native import Image, NativeLibrary, Value, calling_back
 from tensorkiln.runtime.raised import keep_raised
 from tensorkiln.runtime.tensor import view_of
-from tensorkiln.runtime.values import lent_value
+from tensorkiln.runtime.values import from_value, lent_value, to_value
 
 # All artifacts of one loader and target key, and the devices, give functions by name: a mapping,
 # anything else with `[name]`, or one function, which then has the first file's name.
@@ -52,7 +52,8 @@ def register_loader(name: str, function: Loader | None = None) -> Any:
 
     With the name only it is a decorator. The last registration of a name counts, for libraries
     that are loaded from then on. Functions of the module are called with Tensors and numbers, as
-    a kernel is: the last tensors are the results, to be written to.
+    a kernel is: the last tensors are the results, to be written to. `R.call_packed` calls them with
+    values of all kinds, and its value is what they return.
     """
     if function is None:
         return lambda f: register_loader(name, f)
@@ -323,7 +324,7 @@ class _CLoader(ctypes.Structure):
 
 # A file that is loaded twice is one library to the system, which knows the last module that it was
 # told. So all stay until the last library of their handle is closed.
-_modules: dict[int, tuple[int, ctypes.CDLL, PythonModule]] = {}  # by number; with the handle
+_modules: dict[int, tuple[NativeLibrary, PythonModule]] = {}  # by number
 _numbers = itertools.count(1)
 _in_use: dict[int, list[int]] = {}  # handle -> numbers of its modules, 0 for each open library
 _lock = threading.Lock()
@@ -334,13 +335,19 @@ def _call_module(number: int, name: bytes, arguments: Any, count: int, result: A
     found = _modules.get(number)
     if found is None:  # closed while it was called
         return _NAME_ERROR
-    handle, dll, module = found
+    library, module = found
+    handle, dll = library.handle, library.dll
     calling_back.append(handle)
     try:
         function = module.own(name.decode())
         if function is None:
             return _NAME_ERROR
-        function(*[lent_value(arguments[i]) for i in range(count)])
+        values = [arguments[i] for i in range(count)]
+        if any(value.kind == TENSOR for value in values):  # a kernel: results are written to
+            function(*[lent_value(value) for value in values])
+        else:
+            given = [from_value(library, value) for value in values]
+            to_value(library, function(*given), result[0], f"the result of {name.decode()!r}")
         return 0
     except BaseException as error:
         dll.kiln_set_last_error(keep_raised(error))
@@ -363,7 +370,7 @@ def _tell(library: NativeLibrary, made: Sequence[PythonModule]) -> None:
     library.on_close(lambda: _forget(handle))
     for module in made:
         number = next(_numbers)
-        _modules[number] = handle, dll, module
+        _modules[number] = library, module
         with _lock:
             _in_use[handle].append(number)
         loader, key = module.group.loader.encode(), module.group.target_key.encode()

@@ -1,4 +1,4 @@
-"""Symbols of code generators: every kind of symbol, in every pair of owners, in every form of output.
+"""Symbols of code generators: every kind of symbol, every pair of owners, every form of output.
 
 Two externals each define a helper of every kind under the same name; the kernel of the first
 multiplies element i by what helper i gives, 2, that of the second by 100. One name that binds to
@@ -307,10 +307,29 @@ def test_kernels_of_one_name(target: str | None) -> None:
     )
 
 
-def test_one_cannot_use_the_others() -> None:
-    giver = "int given = 1;\nvoid SYMBOL(const float *x, float *y) { *y = *x; }\n"
-    taker = "extern int given;\nvoid SYMBOL(const float *x, float *y) { *y = *x * given; }\n"
-    externals = [generator("first", "tanh", giver), generator("second", "exp", taker)]
-    with pytest.raises(UserError, match=r"lacks given \(needed by second/second_exp.c\)") as caught:
-        tk.compile(from_source(KERNELS_OF), externals=externals).jit()
-    assert caught.value.hint == "that of first/first_tanh.c is not for others"
+def test_parts_of_an_external_find_each_other() -> None:
+    """Of different code generators, too, unless two have what a third one needs, or it is weak."""
+    giver = "int given = 3;\nvoid SYMBOL(const float *x, float *y) { *y = *x; }\n"
+    taker = "extern int given;\nvoid SYMBOL(const float *x, float *y) { *y = given; }\n"
+    rest = "void SYMBOL(const float *x, float *y) { *y = *x; }\n"
+    module = from_source(
+        KERNELS_OF.replace(
+            "return b",
+            """c: R.Tensor((4,), "float32") = R.sin(b)
+    return c""",
+        )
+    )
+
+    def run(*texts: str) -> float:
+        parts = zip(("first", "second", "third"), ("exp", "sin", "tanh"), texts, strict=True)
+        exe = tk.compile(module, externals=[generator(*part) for part in parts])
+        found = tk.runtime.Executor(exe, tk.cpu())["main"](np.ones(4, np.float32))
+        return float(found.numpy()[0])
+
+    assert run(giver, taker, rest) == 3
+    with pytest.raises(UserError, match=r"'given', which second/second_sin.c needs, is defined by "
+                                        "first/first_exp.c and by third/third_tanh.c"):  # fmt: skip
+        run(giver, taker, giver)
+    with pytest.raises(UserError, match=r"lacks given \(needed by second/second_sin.c") as caught:
+        run("__attribute__((weak)) " + giver, taker, rest)
+    assert caught.value.hint == "that of first/first_exp.c is not for others"

@@ -1,5 +1,5 @@
-"""Arguments of a link: libraries, folders, addons, compilers. Each form works, or is refused by name
-with a hint."""
+"""Arguments of a link: libraries, folders, addons, compilers. Each form works, or is refused by
+name with a hint."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def link_in_memory(
     lacking = _lacking_weak(objects)
     if lacking:
         raise UnsupportedError(
-            f"llvmjit finds no {', '.join(lacking)}, and cannot leave out what C code declares weak",
+            f"llvmjit finds no {', '.join(lacking)}, and cannot leave open what C declares weak",
             hint="target llvm",
         )
     pointers = "".join(
