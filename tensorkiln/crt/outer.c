@@ -182,5 +182,8 @@ KILN_API int kiln_executor_invoke(kiln_executor *executor, int function,
 int kiln_outer_ffi_call(const kiln_outer *outer, const kiln_value *args, int32_t count,
                         kiln_value *result)
 {
+    if (result == NULL || (args == NULL && count > 0))
+        return kiln_raise(kiln_fail(KILN_ERROR_NULL, "%s: arguments or result are a null pointer",
+                                    outer->name));
     return kiln_ffi_result(kiln_invoke_outer(outer, NULL, args, count, result));
 }

@@ -116,7 +116,7 @@ KILN_API int kiln_take_dlpack(void *managed, kiln_value *made)
 
 KILN_API const kiln_tensor *kiln_tensor_of(const kiln_value *value)
 {
-    if (value == NULL)
+    if (value == NULL || value->as.pointer == NULL)
         return NULL;
     if (value->kind == KILN_TENSOR)
         return value->as.pointer;

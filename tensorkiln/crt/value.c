@@ -45,7 +45,7 @@ kiln_value kiln_object_value(void *object)
 
 static int is_object(const kiln_value *value)
 {
-    return value->kind >= 64;
+    return value->kind >= 64 && value->as.pointer != NULL;
 }
 
 KILN_API void kiln_retain(const kiln_value *value)
@@ -125,7 +125,7 @@ KILN_API const char *kiln_string_of(const kiln_value *value, int64_t *bytes)
         *bytes = value->small;
         return value->as.bytes;
     }
-    if (value->kind == KILN_STRING || value->kind == KILN_BYTES) {
+    if (is_object(value) && (value->kind == KILN_STRING || value->kind == KILN_BYTES)) {
         const kiln_string_object *object = value->as.pointer;
         *bytes = (int64_t)object->size;
         return object->data;
@@ -161,7 +161,7 @@ KILN_API const int64_t *kiln_shape_of(const kiln_value *value, int *count)
 {
     int size;
     count = count != NULL ? count : &size;
-    if (value == NULL || value->kind != KILN_SHAPE)
+    if (value == NULL || value->kind != KILN_SHAPE || !is_object(value))
         return NULL;
     const kiln_shape_object *object = value->as.pointer;
     *count = (int)object->size;
@@ -215,7 +215,8 @@ KILN_API const kiln_value *kiln_items_of(const kiln_value *value, int *count)
 {
     int size;
     count = count != NULL ? count : &size;
-    if (value == NULL || (value->kind != KILN_TUPLE && value->kind != KILN_LIST))
+    if (value == NULL || !is_object(value) ||
+        (value->kind != KILN_TUPLE && value->kind != KILN_LIST))
         return NULL;
     const kiln_tuple_object *tuple = value->as.pointer;
     *count = (int)tuple->size;
@@ -272,6 +273,8 @@ int kiln_take(const kiln_value *value, kiln_value *taken)
             return kiln_fail(KILN_ERROR_NULL, "bytes are a null pointer");
         return make_bytes(view->data, (int64_t)view->size, KILN_SMALL_BYTES, KILN_BYTES, taken);
     }
+    if (value->kind >= 64 && value->as.pointer == NULL)
+        return kiln_fail(KILN_ERROR_NULL, "%s is a null pointer", kiln_kind_name(value));
     if (value->kind == 10) /* tvm-ffi's reference that may be moved from: we do not */
         return kiln_fail(KILN_ERROR_ARGUMENT, "an argument is a movable reference");
     kiln_retain(value);

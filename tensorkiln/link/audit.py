@@ -41,7 +41,7 @@ def audit_symbols(
     """
     defined: dict[str, str] = {}
     needed: dict[str, str] = {}
-    weak: set[str] = set()
+    weak: dict[str, str] = {}
     for owner, data in objects:
         for symbol in elf_of(memoryview(data), owner).symbols():
             if not symbol.is_global or not symbol.name:
@@ -50,10 +50,10 @@ def audit_symbols(
                 if not symbol.is_weak:
                     needed.setdefault(symbol.name, owner)
             elif symbol.is_weak:
-                weak.add(symbol.name)
+                weak.setdefault(symbol.name, owner)
             elif defined.setdefault(symbol.name, owner) is not owner:
                 raise clash(symbol.name, defined[symbol.name], owner)
-    unknown = sorted(set(shown) - defined.keys() - weak)
+    unknown = sorted(set(shown) - defined.keys() - weak.keys())
     if unknown:
         raise UserError(
             f"exports name {unknown[0]!r}, which nothing that is linked defines",
@@ -73,7 +73,7 @@ def audit_symbols(
         ours = all(owner.startswith(_OURS) for _, owner in lacking)
         kind = InternalError if ours else UserError
         raise kind(
-            f"the link lacks {text}", code="undefined-symbol", hint=_hidden(lacking[0][0], defined)
+            f"the link lacks {text}", code="undefined-symbol", hint=_hidden(lacking[0][0], {**weak, **defined})
         )
 
 

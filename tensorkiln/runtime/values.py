@@ -77,6 +77,10 @@ def call_with_values(
             to_value(library, argument, values[i], f"{what}: argument {i}")
         library.check(call(values, len(arguments), ctypes.byref(result)))
         return from_value(library, result)
+    except ctypes.ArgumentError as error:  # so ctypes says that Python's stack is used up
+        if "RecursionError" not in str(error):
+            raise
+        raise RecursionError(str(error)) from None
     finally:
         for value in values:
             library.dll.kiln_release(ctypes.byref(value))

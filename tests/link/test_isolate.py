@@ -328,7 +328,7 @@ def test_parts_of_an_external_find_each_other() -> None:
 
     assert run(giver, taker, rest) == 3
     with pytest.raises(UserError, match=r"'given', which second/second_sin.c needs, is defined by "
-                                        "first/first_exp.c and by third/third_tanh.c"):  # fmt: skip
+                                        "third/third_tanh.c and by first/first_exp.c"):  # fmt: skip
         run(giver, taker, giver)
     with pytest.raises(UserError, match=r"lacks given \(needed by second/second_sin.c") as caught:
         run("__attribute__((weak)) " + giver, taker, rest)
