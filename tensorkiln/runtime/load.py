@@ -15,6 +15,7 @@ group is called.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import tempfile
@@ -106,7 +107,7 @@ def load_artifacts(
     folder = tempfile.TemporaryDirectory(prefix="kiln-jit-")
     root = Module(NativeLibrary(link(artifacts, Path(folder.name))))
     root.keep = folder
-    return _attach(root, artifacts, devices)
+    return _attach_new(root, artifacts, devices)
 
 
 def load_module(path: str | Path, devices: Device | Sequence[Device] | None = None) -> Module:
@@ -117,7 +118,19 @@ def load_module(path: str | Path, devices: Device | Sequence[Device] | None = No
     """
     file = read_library_file(path)
     artifacts = file.artifacts()
-    return _attach(Module(NativeLibrary(file)), artifacts, devices)
+    return _attach_new(Module(NativeLibrary(file)), artifacts, devices)
+
+
+def _attach_new(
+    root: Module, artifacts: ArtifactSet, devices: Device | Sequence[Device] | None
+) -> Module:
+    """`_attach`; a library that fails is unloaded at once, whoever keeps the exception."""
+    try:
+        return _attach(root, artifacts, devices)
+    except BaseException:
+        with contextlib.suppress(UserError):
+            root.close()
+        raise
 
 
 def _attach(
@@ -324,9 +337,10 @@ class _CLoader(ctypes.Structure):
 
 # A file that is loaded twice is one library to the system, which knows the last module that it was
 # told. So all stay until the last library of their handle is closed.
-_modules: dict[int, tuple[NativeLibrary, PythonModule]] = {}  # by number
+_modules: dict[int, tuple[weakref.ref[NativeLibrary], PythonModule]] = {}  # by number
 _numbers = itertools.count(1)
 _in_use: dict[int, list[int]] = {}  # handle -> numbers of its modules, 0 for each open library
+_closed: list[int] = []  # handles of libraries whose modules are to go
 _lock = threading.Lock()
 
 
@@ -335,7 +349,9 @@ def _call_module(number: int, name: bytes, arguments: Any, count: int, result: A
     found = _modules.get(number)
     if found is None:  # closed while it was called
         return _NAME_ERROR
-    library, module = found
+    library, module = found[0](), found[1]
+    if library is None:
+        return _NAME_ERROR
     handle, dll = library.handle, library.dll
     calling_back.append(handle)
     try:
@@ -370,7 +386,7 @@ def _tell(library: NativeLibrary, made: Sequence[PythonModule]) -> None:
     library.on_close(lambda: _forget(handle))
     for module in made:
         number = next(_numbers)
-        _modules[number] = library, module
+        _modules[number] = weakref.ref(library), module
         with _lock:
             _in_use[handle].append(number)
         loader, key = module.group.loader.encode(), module.group.target_key.encode()
@@ -380,10 +396,18 @@ def _tell(library: NativeLibrary, made: Sequence[PythonModule]) -> None:
 
 
 def _forget(handle: int) -> None:
-    """A library is closed: when it was the last of its handle, its modules go."""
-    with _lock:
-        numbers = _in_use[handle]
-        numbers.remove(0)
-        if 0 not in numbers:
-            for number in _in_use.pop(handle):
-                del _modules[number]
+    """A library is closed: when it was the last of its handle, its modules go. It may be closed by
+    the garbage collector, while `_lock` is held: then they go with the next."""
+    _closed.append(handle)
+    if not _lock.acquire(blocking=False):
+        return
+    try:
+        while _closed:
+            numbers = _in_use[_closed[0]]
+            numbers.remove(0)
+            if 0 not in numbers:
+                for number in _in_use.pop(_closed[0]):
+                    del _modules[number]
+            del _closed[0]
+    finally:
+        _lock.release()

@@ -9,7 +9,7 @@ import os
 import platform
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +177,7 @@ class ExecutorMemory:
         dll = self.library.dll
         self.library.check(dll.kiln_executor_create(ctypes.byref(self.handle)))
         self._free = weakref.finalize(self, dll.kiln_executor_destroy, self.handle)
+        self.library.loaded.keep_free(self._free)
 
     def destroy(self) -> None:
         """Free it before its time."""
@@ -188,11 +189,52 @@ class ExecutorMemory:
 calling_back: list[int] = []
 
 
+@dataclass(slots=True)
+class _Loaded:
+    """What it takes to unload a library that nobody has any more; it knows nothing of those who
+    had it."""
+
+    dll: Any
+    unload: Callable[[], object]
+    has_values: bool
+    before: list[Callable[[Any], object]] = field(default_factory=list)  # called with `dll`
+    after: list[Callable[[], object]] = field(default_factory=list)
+    _frees: list[weakref.finalize[..., Any]] = field(default_factory=list)
+
+    def keep_free(self, free: weakref.finalize[..., Any]) -> None:
+        """Executors are freed before the code that does it goes, also where both are garbage."""
+        self._frees = [f for f in self._frees if f.alive] + [free]
+
+    def leave(self) -> None:
+        """Unload, or try again when the next library is loaded: another may hold values of it."""
+        for free in self._frees:
+            free()
+        for function in self.before:
+            function(self.dll)
+        self.before.clear()
+        if self.has_values and self.dll.kiln_live_objects():
+            _lingering.append(self)
+            return
+        self.unload()
+        for done in self.after:
+            done()
+
+
+_lingering: list[_Loaded] = []
+
+
+def _unload_lingering() -> None:
+    """Those whose values are gone by now."""
+    for _ in range(len(_lingering)):
+        _lingering.pop(0).leave()
+
+
 class NativeLibrary:
-    """A library in this process. Stays loaded until `close`: values and threads may outlive the
-    object."""
+    """A library in this process. It is unloaded by `close`, or when the last of it is dropped: the
+    object, which executors, functions and the values that it returned refer to."""
 
     def __init__(self, source: str | Path | LibraryFile | Image):
+        _unload_lingering()
         file = source.file if isinstance(source, Image) else source
         file = file if isinstance(file, LibraryFile) else read_library_file(file)
         _check_machine(file)
@@ -203,21 +245,23 @@ class NativeLibrary:
         self.has_values = any(f.kind == "outer" for f in self.functions.values())
         self.closed = False
         self.executors: weakref.WeakSet[ExecutorMemory] = weakref.WeakSet()
-        self._at_close: list[Callable[[], object]] = []
         more = _VALUE_PROTOTYPES if self.has_values else {}
         self.dll: Any
         if isinstance(source, Image):
-            self.dll, self._unload = _Addresses(source.addresses), source.unload
+            self.dll, unload = _Addresses(source.addresses), source.unload
             self.handle = id(self.dll)
         else:
             self.dll = _load(file.path)
             self.handle = int(self.dll._handle)  # the same for a file that was loaded before
-            self._unload = functools.partial(_ctypes.dlclose, self.handle)
+            unload = functools.partial(_ctypes.dlclose, self.handle)
+        self.loaded = _Loaded(self.dll, unload, self.has_values)
         try:
             self._open(file, more | (_LOADER_PROTOTYPES if file.carries else {}))
         except BaseException:
-            self._unload()  # nobody gets to see it
+            unload()  # nobody gets to see it
             raise
+        self._drop = weakref.finalize(self, self.loaded.leave)
+        self._drop.atexit = False  # threads may be at work, and the system does it
         self.run: Callable[..., int] = self.dll.kiln_executor_run
         self.calls = FastCalls(self.dll, self.check)
 
@@ -230,7 +274,7 @@ class NativeLibrary:
 
     def on_close(self, function: Callable[[], object]) -> None:
         """Call `function` when the library is unloaded."""
-        self._at_close.append(function)
+        self.loaded.after.append(function)
 
     def _check_version(self) -> None:
         version = self.dll.kiln_abi_version()
@@ -268,9 +312,8 @@ class NativeLibrary:
         self.dll, self.closed = _Closed(self.path), True
         self.run = lambda *_: self.dll.kiln_executor_run  # raises
         self.calls.close()
-        self._unload()
-        for function in self._at_close:
-            function()
+        self._drop.detach()
+        self.loaded.leave()
 
     def check(self, code: int) -> None:
         """Raise the exception for a result code other than 0."""

@@ -33,7 +33,7 @@ _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, _Pointer, ctypes.c_i
 _DESTROY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 # number of a function value -> what it calls
-_functions: dict[int, tuple[NativeLibrary, Callable[..., Any]]] = {}
+_functions: dict[int, tuple[weakref.ref[NativeLibrary], Callable[..., Any]]] = {}
 _numbers = itertools.count(1)
 
 
@@ -259,7 +259,10 @@ def _dtype(tensor: DLTensor) -> np.dtype[Any]:
 
 def _call_function(context: int, arguments: Any, count: int, result: Any) -> int:
     """What C calls. An exception stays here; `raised_in_callback` lets it go on."""
-    library, function = _functions[context]
+    reference, function = _functions[context]
+    library = reference()
+    if library is None:  # only values of it are left, in the hands of another library
+        return CALLBACK_FAILED
     calling_back.append(library.handle)
     try:
         values = [from_value(library, arguments[i]) for i in range(count)]
@@ -284,7 +287,7 @@ _destroy = _DESTROY(_forget_function)
 def make_function(library: NativeLibrary, function: Callable[..., Any], value: Value) -> None:
     """Write a Python function into `value`."""
     number = next(_numbers)
-    _functions[number] = (library, function)
+    _functions[number] = (weakref.ref(library), function)
     code = library.dll.kiln_make_function(_invoke, number, _destroy, ctypes.byref(value))
     if code:
         _forget_function(number)
