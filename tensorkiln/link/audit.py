@@ -73,7 +73,9 @@ def audit_symbols(
         ours = all(owner.startswith(_OURS) for _, owner in lacking)
         kind = InternalError if ours else UserError
         raise kind(
-            f"the link lacks {text}", code="undefined-symbol", hint=_hidden(lacking[0][0], {**weak, **defined})
+            f"the link lacks {text}",
+            code="undefined-symbol",
+            hint=_hidden(lacking[0][0], {**weak, **defined}),
         )
 
 

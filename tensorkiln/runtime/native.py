@@ -189,7 +189,7 @@ class ExecutorMemory:
 calling_back: list[int] = []
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Loaded:
     """What it takes to unload a library that nobody has any more; it knows nothing of those who
     had it."""
@@ -206,27 +206,29 @@ class _Loaded:
         self._frees = [f for f in self._frees if f.alive] + [free]
 
     def leave(self) -> None:
-        """Unload, or try again when the next library is loaded: another may hold values of it."""
+        """Unload; while others hold values of it, later."""
         for free in self._frees:
             free()
         for function in self.before:
             function(self.dll)
         self.before.clear()
-        if self.has_values and self.dll.kiln_live_objects():
-            _lingering.append(self)
-            return
-        self.unload()
-        for done in self.after:
+        lingering.append(self)
+        unload_lingering()
+
+
+# Nobody has these libraries, but other libraries, or another load of the same file, their values.
+lingering: list[_Loaded] = []
+
+
+def unload_lingering() -> None:
+    """Unload those whose values are gone by now."""
+    for loaded in list(lingering):
+        if (loaded.has_values and loaded.dll.kiln_live_objects()) or loaded not in lingering:
+            continue
+        lingering.remove(loaded)
+        loaded.unload()
+        for done in loaded.after:
             done()
-
-
-_lingering: list[_Loaded] = []
-
-
-def _unload_lingering() -> None:
-    """Those whose values are gone by now."""
-    for _ in range(len(_lingering)):
-        _lingering.pop(0).leave()
 
 
 class NativeLibrary:
@@ -234,7 +236,6 @@ class NativeLibrary:
     object, which executors, functions and the values that it returned refer to."""
 
     def __init__(self, source: str | Path | LibraryFile | Image):
-        _unload_lingering()
         file = source.file if isinstance(source, Image) else source
         file = file if isinstance(file, LibraryFile) else read_library_file(file)
         _check_machine(file)

@@ -13,7 +13,13 @@ import numpy as np
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.runtime.failures import CALLBACK_FAILED, ArgumentTypeError
-from tensorkiln.runtime.native import NativeLibrary, Value, calling_back
+from tensorkiln.runtime.native import (
+    NativeLibrary,
+    Value,
+    calling_back,
+    lingering,
+    unload_lingering,
+)
 from tensorkiln.runtime.raised import keep_raised
 from tensorkiln.runtime.tensor import Array, DLTensor, Tensor, capsule_pointer, dtype_named
 
@@ -61,6 +67,8 @@ class FunctionValue:
 
 def _release(library: NativeLibrary, value: Value) -> None:
     library.dll.kiln_release(ctypes.byref(value))
+    if lingering:
+        unload_lingering()
 
 
 def call_with_values(
