@@ -69,8 +69,8 @@ def for_jit(
     named = [(_owner(a, owners), a.view) for a in objects]
     bitcode = [Path(a.file_name).stem for a in artifacts if a.file_name.endswith(".bc")]
     settled = isolate(named, bitcode=bitcode, unseen=True)
-    for a, (_, data), made in zip(objects, named, settled, strict=True):
-        kept.append(a if made is data else replace(a, content=made))
+    for a, (_, view), other in zip(objects, named, settled, strict=True):
+        kept.append(a if other is view else replace(a, content=other))
     return kept
 
 

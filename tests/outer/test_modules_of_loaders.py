@@ -1,6 +1,6 @@
-"""call_packed of functions that Python registered, that modules of loaders have (in Python and in C),
-that the library itself has, and that tvm-ffi knows: all kinds of values, there and back. And modules
-that call the library which they are modules of."""
+"""call_packed of functions that Python registered, that modules of loaders have (in Python and in
+C), that the library itself has, and that tvm-ffi knows: all kinds of values, there and back. And
+modules that call the library which they are modules of."""
 
 from __future__ import annotations
 
