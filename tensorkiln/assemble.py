@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -90,6 +91,7 @@ def assemble(
         prefix=prefix,
         outers=outers,
         libraries=(*libraries, *SYSTEM_LIBRARIES),
+        identity=hashlib.sha256(f"{entry}{arena.identity}".encode()).hexdigest()[:16],
     )
     shown = exported_symbols(functions, prefix=prefix, outer=outer)
     plan = LinkPlan(name, cpu.mtriple, shown, libraries, prefix, system_lib_prefix or "")

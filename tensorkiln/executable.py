@@ -16,13 +16,13 @@ from tensorkiln.artifact.metadata import KernelInfo
 from tensorkiln.artifact.sections import WEIGHTS_PAD
 from tensorkiln.artifact.tar import write_tar
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError, nearest
-from tensorkiln.base.files import plain_path
 from tensorkiln.base.text import listed
 from tensorkiln.codegen.host_c import required_features
 from tensorkiln.codegen.host_function import HostFunction
 from tensorkiln.ir.expr import CallExtern
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
+from tensorkiln.link.arguments import check_link_arguments, checked_addons
 from tensorkiln.link.artifacts import (
     LOADER_EXPORTS,
     WEIGHTS,
@@ -33,6 +33,7 @@ from tensorkiln.link.artifacts import (
     rides,
     source_name,
 )
+from tensorkiln.link.libraries import found_libraries
 from tensorkiln.link.shared import RUNTIME_EXPORTS, Fcompile
 from tensorkiln.link.static import link_static
 from tensorkiln.target import Target, cpu_target
@@ -95,12 +96,12 @@ def export_library(
 
     As `Executable.export_library`.
     """
-    path = plain_path(file_name)
+    path = check_link_arguments(file_name, fcompile, workspace_dir, addons, exports)
     if weights not in ("embedded", "beside"):
         raise UserError(
             f"weights={weights!r}: they are 'embedded' in a library, or 'beside' it",
             code="bad-argument",
-            hint=nearest(weights, ("embedded", "beside")),
+            hint=nearest(str(weights), ("embedded", "beside")),
         )
     beside = weights == "beside"
     if path.suffix in (".a", ".o", ".tar") and beside:
@@ -111,6 +112,7 @@ def export_library(
         return write_tar(artifacts, path)
     if path.suffix not in (".so", ".a", ".o"):
         raise _suffix_error(path)
+    addons, exports = tuple(addons), tuple(exports)
     link = functools.partial(link_artifacts, beside=beside) if path.suffix == ".so" else link_static
     return link(
         artifacts,
@@ -166,6 +168,11 @@ def _linked_in_memory(
     from tensorkiln.runtime.native import Image
 
     own = [a for a in artifacts if isinstance(a, Artifact) and a.loader == "llvmjit"]
+    libraries = found_libraries(plan.libraries)
+    if libraries:
+        raise UnsupportedError(
+            f"llvmjit links no libraries: {', '.join(libraries)}", hint="target llvm"
+        )
     carries = any(rides(group) for group in artifacts.groups())
     objects = [bytes(a.view) for a in own if a.file_name.endswith(".o")]
     objects += [bytes(data) for _, data in addon_objects(addons, plan.triple)]
@@ -215,7 +222,7 @@ def _suffix_error(path: Path) -> Exception:
     return UserError(
         f"cannot export {path.name!r}: expected a name ending in .so, .a, .o or .tar",
         code="unknown-suffix",
-        hint=near or f"did you mean {path.with_suffix('.so').name!r}?",
+        hint=near or f"did you mean {f'{path.stem}.so'!r}?" if path.name else "'net.so'",
     )
 
 
@@ -259,6 +266,7 @@ class Executable:
         """
         from tensorkiln.runtime import load
 
+        addons = checked_addons(addons)
         asked = fcompile is not None or devices is not None or bool(addons) or force_recompile
         if asked or self._loaded is None or self._loaded.library.closed:
             self._loaded = load.load_artifacts(

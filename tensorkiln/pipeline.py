@@ -234,6 +234,7 @@ def compile(
     *,
     relax_pipeline: Pipeline = "auto",
     tir_pipeline: Pipeline = "auto",
+    name: str | None = None,
     system_lib_prefix: str | None = None,
     externals: Sequence[External] = (),
     instruments: Sequence[Instrument] = (),
@@ -245,8 +246,10 @@ def compile(
     runs nothing and expects the module to be lowered already; a pass, or a list of passes, replaces
     the automatic one. `externals` are code generators that get what they support, the first one
     first, before those of the kind. `instruments` watch every pass (`tensorkiln.passes`).
-    With `system_lib_prefix` (`"net_"`) the library can be one of several that are linked into a
-    program: export it to a name ending in .a or .o (docs/artifacts.md).
+    `name`, by default the module's, is the library's: C entries and the header begin with it, so
+    no two in one program may share it. With `system_lib_prefix` (`"net_"`) the library can be one
+    of several that are linked into a program: export it to a name ending in .a or .o
+    (docs/artifacts.md).
     Raises UserError, UnsupportedError (all issues at once), InternalError.
     """
     if isinstance(mod, Function | PrimFunc):
@@ -258,6 +261,8 @@ def compile(
             code="wrong-type",
             hint="tk.frontend.from_onnx reads a model file",
         )
+    if name is not None:
+        mod = replace(mod, name=check_prefix(name, "name"))
     if system_lib_prefix is not None:
         check_prefix(system_lib_prefix)
     asked = Target("native") if target is None else Target(target)

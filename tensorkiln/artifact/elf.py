@@ -11,6 +11,9 @@ from tensorkiln.base.errors import UserError
 
 _MACHINES: dict[int, str] = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv"}
 _NOBITS, _DYNAMIC, _SYMTAB, _DYNSYM, _RELA = 8, 6, 2, 11, 4
+_GROUP = 17
+_COMMON = 0xFFF2  # section of variables that several files may define, as one
+_UNIQUE = 10  # of a symbol that is one in a process; several files may define it
 _CODE = 4  # flag of a section: instructions
 _NEEDED, _SONAME = 1, 14
 _MAX_SECTIONS = 1 << 16
@@ -92,6 +95,14 @@ class Elf:
         table = next((s for s in self.sections if s.kind == wanted), None)
         return () if table is None else tuple(self._symbols(table))
 
+    def group_names(self) -> tuple[str, ...]:
+        """Names of the groups of sections of an object: of two of a name a linker takes one."""
+        symbols = self.symbols()
+        groups = [s for s in self.sections if s.kind == _GROUP]
+        if any(g.info >= len(symbols) for g in groups):
+            raise _bad("a group is named by a symbol that is not there", self.where)
+        return tuple(filter(None, (symbols[g.info].name for g in groups)))
+
     def _symbols(self, table: Section) -> list[Symbol]:
         names = self._strings(table)
         layout = struct.Struct(self.order + ("IBBHQQ" if self.wide else "IIIBBH"))
@@ -113,10 +124,10 @@ class Elf:
                     section=index,
                     is_function=info & 15 == 2,
                     is_data=info & 15 == 1,
-                    is_global=info >> 4 in (1, 2),
+                    is_global=info >> 4 in (1, 2, _UNIQUE),
                     is_defined=index != 0,
                     is_hidden=other & 3 in (1, 2),
-                    is_weak=info >> 4 == 2,
+                    is_weak=info >> 4 in (2, _UNIQUE) or index == _COMMON,
                 )
             )
         return found

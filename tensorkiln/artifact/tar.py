@@ -15,14 +15,16 @@ def write_tar(artifacts: ArtifactSet, path: str | Path) -> Path:
     Raises what `save` raises.
     """
     target = plain_path(path)
-    with folder_beside(target) as folder:
+    with (
+        atomic_open(target) as stream,  # first: it says where a folder is missing
+        folder_beside(target) as folder,
+        tarfile.open(fileobj=stream, mode="w") as archive,
+    ):
         root = folder / "set"
         artifacts.save(root)
-        with atomic_open(target) as stream, tarfile.open(fileobj=stream, mode="w") as archive:
-            for file in sorted(p for p in root.rglob("*") if p.is_file()):
-                name = file.relative_to(root).as_posix()
-                entry = tarfile.TarInfo(name)
-                entry.size, entry.mode = file.stat().st_size, 0o644
-                with file.open("rb") as content:
-                    archive.addfile(entry, content)
+        for file in sorted(p for p in root.rglob("*") if p.is_file()):
+            entry = tarfile.TarInfo(file.relative_to(root).as_posix())
+            entry.size, entry.mode = file.stat().st_size, 0o644
+            with file.open("rb") as content:
+                archive.addfile(entry, content)
     return target

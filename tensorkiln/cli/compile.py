@@ -30,6 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_target(parser)
     parser.add_argument(
+        "--name", help="what C entries and the header begin with; default: the output's name"
+    )
+    parser.add_argument(
         "--keep", metavar="DIR", type=Path, help="also write every artifact to this folder"
     )
     parser.add_argument(
@@ -56,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compile, export, say where it lies."""
     import tensorkiln as tk
+    from tensorkiln.codegen.host_function import c_name
     from tensorkiln.link.headers import write_headers
     from tensorkiln.target import cpu_target
 
@@ -67,7 +71,8 @@ def run(args: argparse.Namespace) -> int:
     target = tk.Target(args.target)
     progress.phase("read model")
     module = tk.frontend.from_onnx(model, freeze=freeze or None)
-    executable = tk.compile(module, target, progress=progress)
+    name = c_name(output.stem) if args.name is None else args.name
+    executable = tk.compile(module, target, progress=progress, name=name)
     if args.keep is not None:
         progress.phase("write artifacts")
         executable.artifacts.save(args.keep)

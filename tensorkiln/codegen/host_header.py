@@ -129,6 +129,31 @@ def _outer(names: Sequence[str]) -> str:
     )
 
 
+def _one_library(prefix: str, identity: str) -> str:
+    """What makes a linker refuse a program that has another library of this prefix."""
+    sign, own = f"{prefix}_names_one_library", f"{prefix}_{identity}"
+    return f"""
+/* A linker takes the first of two definitions in archives and shared libraries without a word. So
+ * every object of a program that includes this has a symbol to say which library it means, and
+ * those of two libraries of one name clash; they are compiled with other names (`--name`, `name=`).
+ * -D{prefix.upper()}_UNCHECKED turns that off, which clang's -flto=thin needs. */
+#if defined(__ELF__) && defined(__GNUC__) && !defined({prefix.upper()}_UNCHECKED)
+static __attribute__((used)) void {sign}_here(void)
+{{
+    __asm__(".ifndef {own}\\n"
+            ".set {own}, 0\\n"
+            ".pushsection .{sign},\\"G\\",%progbits,{own},comdat\\n"
+            ".globl {sign}\\n"
+            ".hidden {sign}\\n"
+            "{sign}:\\n"
+            ".byte 0\\n"
+            ".popsection\\n"
+            ".endif\\n");
+}}
+#endif
+"""
+
+
 def _link(prefix: str, libraries: Sequence[str]) -> str:
     """What else a program links that has the library in it."""
     if not libraries:
@@ -146,11 +171,13 @@ def header_h(
     prefix: str = "",
     outers: Sequence[str] = (),
     libraries: Sequence[str] = (),
+    identity: str = "0",
 ) -> str:
     """The text of the header. Tensors are row-major without gaps; any address that suits the
     element type will do (the caller's buffers stay the caller's). Numbers are int64_t, uint64_t or
-    double, and checked (codegen/scalars.py). `outers` are named only;
-    `libraries` are what a linker of programs is told besides a static library."""
+    double, and checked (codegen/scalars.py). `outers` are named only; `libraries` are what a linker
+    of programs is told besides a static library. `identity`, digits of base 16, tells the library
+    from others of its name."""
     prefix = prefix or c_name(library_name)
     guard = f"{prefix.upper()}_H"
     entries = "\n\n".join(_entry(function, prefix) for function in functions)
@@ -162,7 +189,7 @@ def header_h(
  * fractions are rounded to nearest. Entries may be called from several threads at once.
  */
 #ifndef {guard}
-#define {guard}
+#define {guard} 0x{identity}u
 
 #include <stdint.h>
 
@@ -171,7 +198,7 @@ extern "C" {{
 #endif
 
 {entries}
-{_outer(outers)}{_link(prefix, libraries)}
+{_outer(outers)}{_link(prefix, libraries)}{_one_library(prefix, identity)}
 /* What went wrong in this thread; "" when nothing did. */
 const char *{prefix}_last_error(void);
 
@@ -183,5 +210,8 @@ int {prefix}_get_num_threads(void);
 #ifdef __cplusplus
 }}
 #endif
+
+#elif {guard} != 0x{identity}u
+#error "two libraries are named {prefix}: compile one with --name, or name="
 #endif
 """

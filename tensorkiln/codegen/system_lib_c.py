@@ -11,15 +11,17 @@ from tensorkiln.codegen.host_header import quote
 FFI = "__tvm_ffi_"
 
 
-def check_prefix(prefix: str) -> str:
+def check_prefix(prefix: object, what: str = "system_lib_prefix") -> str:
     """`prefix`, when symbols may begin with it; else a UserError."""
-    if not prefix or c_name(prefix) != prefix:
-        raise UserError(
-            f"system_lib_prefix {prefix!r}: symbols cannot begin with it",
-            code="bad-name",
-            hint=f"did you mean {c_name(prefix)!r}?" if prefix else "letters, digits, '_'",
-        )
-    return prefix
+    if isinstance(prefix, str) and prefix and c_name(prefix) == prefix:
+        return prefix
+    raise UserError(
+        f"{what} {prefix!r:.200}: symbols cannot begin with it",
+        code="bad-name",
+        hint=f"did you mean {c_name(prefix)!r:.200}?"
+        if prefix and isinstance(prefix, str)
+        else "letters, digits, '_'",
+    )
 
 
 def system_lib_c(prefix: str, symbols: Sequence[str]) -> str:

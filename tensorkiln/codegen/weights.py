@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import tempfile
 from collections.abc import Iterator
@@ -56,6 +57,15 @@ class WeightArena:
         name = c.name.rpartition("#")[0] or c.name or "const"
         self.constants[ConstantInfo(name, c.type.dtype.name, shape, layout, at)] = None
         return at
+
+    @property
+    def identity(self) -> str:
+        """Digits of base 16 that tell the constants from others: of all names, types and places,
+        and of a few elements of each array. To hash all takes longer than to write it."""
+        seen = hashlib.sha256(repr((tuple(self.constants), tuple(self._digests))).encode())
+        for size, sample in self._alike:
+            seen.update(size.to_bytes(8, "little") + sample)
+        return seen.hexdigest()
 
     def place(self, array: np.ndarray | Padded) -> int:
         """The byte offset of an array; arrays of the same bytes are one, as in the text.

@@ -93,6 +93,9 @@ static int check_tensor(const kiln_binding *b, int p, const kiln_tensor *t)
                          t->device_id);
     if (!same_dtype(t->dtype, param->dtype))
         return wrong_dtype(b, p, t);
+    if (t->ndim > 0 && t->shape == NULL)
+        return kiln_fail(KILN_ERROR_NULL, "%s: %s '%s' has no shape: its address is null",
+                         b->function->name, role_name(b, p), param->name);
     if (t->ndim != param->ndim)
         return wrong_rank(b, p, t);
     if (t->shape == NULL && t->ndim > 0)

@@ -134,6 +134,8 @@ int kiln_make_native(const kiln_function *function, int as_tuple, kiln_value *ma
 KILN_API int kiln_make_function(kiln_callback callback, void *context,
                                 void (*destroy)(void *context), kiln_value *made)
 {
+    KILN_GIVEN(callback);
+    KILN_GIVEN(made);
     host_function_object *h = function_object(sizeof *h, release_host, call_host);
     if (h == NULL)
         return KILN_ERROR_MEMORY;
@@ -149,7 +151,11 @@ KILN_API int kiln_make_function(kiln_callback callback, void *context,
 KILN_API int kiln_call_value(const kiln_value *function, const kiln_value *arguments, int count,
                              kiln_value *result)
 {
+    KILN_GIVEN(result);
     *result = (kiln_value){KILN_NONE, 0, {0}};
+    KILN_GIVEN(function);
+    if (count > 0)
+        KILN_GIVEN(arguments);
     if (function->kind != KILN_FUNCTION)
         return kiln_fail(KILN_ERROR_ARGUMENT, "%s is called, expected a function",
                          kiln_kind_name(function));

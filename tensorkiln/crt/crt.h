@@ -118,6 +118,14 @@ static inline int64_t kiln_max(int64_t a, int64_t b)
 }
 
 /* ---- error.c: the last failure of each thread -------------------------------------------- */
+/* Whether a call that may come back to this library should better not: RecursionError. (outer.c) */
+int kiln_stack_is_used_up(void);
+/* The first line of a function that hosts call with a pointer: without one there is an error. */
+#define KILN_GIVEN(p)                                                                              \
+    do {                                                                                           \
+        if ((p) == NULL)                                                                           \
+            return kiln_fail(KILN_ERROR_NULL, "%s: " #p " is a null pointer", __func__);           \
+    } while (0)
 int kiln_fail(int code, const char *format, ...) KILN_PRINTF(2, 3);
 void kiln_clear_error(void);
 /* What a kernel calls, in the thread of its caller, before it leaves at a failed assertion. */

@@ -147,6 +147,8 @@ static int bind_tensors(kiln_binding *b, const kiln_function *f, const kiln_tens
                         int count)
 {
     kiln_value values[KILN_MAX_PARAMS];
+    if (tensors == NULL && count > 0)
+        return kiln_fail(KILN_ERROR_NULL, "%s: the tensors are a null pointer", f->name);
     for (int p = 0; p < count && p < KILN_MAX_PARAMS; p++) {
         values[p].kind = KILN_TENSOR;
         values[p].as.pointer = (void *)(uintptr_t)tensors[p];
@@ -165,6 +167,7 @@ static int require_outputs(const kiln_function *f, int count)
 
 KILN_API int kiln_executor_create(kiln_executor **executor)
 {
+    KILN_GIVEN(executor);
     *executor = NULL;
     const int code = kiln_prepare();
     if (code != KILN_OK)
@@ -196,6 +199,7 @@ KILN_API int kiln_executor_run(kiln_executor *executor, int function,
                                const kiln_tensor *const *tensors, int count)
 {
     kiln_binding b;
+    KILN_GIVEN(executor);
     const kiln_function *f = function_at(function);
     if (f == NULL)
         return KILN_ERROR_NAME;
@@ -236,12 +240,13 @@ int kiln_run_in_current(kiln_binding *b)
 
 KILN_API int64_t kiln_executor_workspace_bytes(const kiln_executor *executor)
 {
-    return executor->workspace.asked;
+    return executor == NULL ? -1 : executor->workspace.asked;
 }
 
 KILN_API void kiln_executor_set_num_threads(kiln_executor *executor, int threads)
 {
-    __atomic_store_n(&executor->threads, threads > 0 ? threads : 0, __ATOMIC_RELAXED);
+    if (executor != NULL)
+        __atomic_store_n(&executor->threads, threads > 0 ? threads : 0, __ATOMIC_RELAXED);
 }
 
 KILN_API int kiln_call(int function, const kiln_value *arguments, int count)
@@ -250,6 +255,8 @@ KILN_API int kiln_call(int function, const kiln_value *arguments, int count)
     const kiln_function *f = function_at(function);
     if (f == NULL)
         return KILN_ERROR_NAME;
+    if (count > 0)
+        KILN_GIVEN(arguments);
     int code = require_outputs(f, count);
     if (code != KILN_OK || (code = kiln_bind(&b, f, arguments, count)) != KILN_OK)
         return code;
@@ -260,6 +267,8 @@ KILN_API int kiln_output_shape(int function, const kiln_tensor *const *inputs, i
                                int output, int64_t *shape, int *ndim)
 {
     kiln_binding b;
+    KILN_GIVEN(shape);
+    KILN_GIVEN(ndim);
     const kiln_function *f = function_at(function);
     if (f == NULL)
         return KILN_ERROR_NAME;

@@ -78,5 +78,5 @@ KILN_API const char *kiln_last_error(void)
 
 KILN_API void kiln_set_last_error(const char *words)
 {
-    kiln_fail(0, "%s", words);
+    kiln_fail(0, "%s", words == NULL ? "" : words);
 }

@@ -176,9 +176,12 @@ int kiln_ffi_call(const kiln_function *function, const kiln_value *args, int32_t
 {
     kiln_value values[KILN_MAX_PARAMS];
     kiln_binding b;
+    if (result == NULL || (args == NULL && count > 0))
+        return kiln_raise(kiln_fail(KILN_ERROR_NULL, "%s: arguments or result are a null pointer",
+                                    function->name));
     for (int p = 0; p < count && p < KILN_MAX_PARAMS; p++) {
         values[p] = args[p];
-        if (values[p].kind == FFI_TENSOR_OBJECT) {
+        if (values[p].kind == FFI_TENSOR_OBJECT && values[p].as.pointer != NULL) {
             values[p].kind = FFI_TENSOR_POINTER;
             values[p].as.pointer = (char *)values[p].as.pointer + OBJECT_HEADER;
         }

@@ -212,7 +212,9 @@ typedef struct kiln_loader {
     /* Makes a module of all artifacts that name this loader, for one target key. */
     int (*load)(void *context, const char *target_key, const kiln_artifact *artifacts, int count,
                 void **module);
-    /* Calls a function: tensors are KILN_TENSOR, inputs before outputs; sizes are KILN_INT.
+    /* Calls a function. A kernel's tensors are KILN_TENSOR, inputs before outputs; sizes are
+     * KILN_INT; it has no result. What call_packed passes are values of all kinds, of which
+     * kiln_tensor_of() and others give views, and it takes over what is written to `result`.
      * KILN_ERROR_NAME when the module has none of that name: then its imports are asked. */
     int (*call)(void *module, const char *function, const kiln_value *arguments, int32_t count,
                 kiln_value *result);
@@ -226,7 +228,8 @@ int kiln_has_loader(const char *name);
 /* A module that the host has loaded itself from the artifacts of one loader and target key. */
 int kiln_set_module(const char *loader, const char *target_key, const kiln_loader *functions,
                     void *module);
-/* The module of a loader, loaded when it is not yet; NULL and a sentence when it cannot be. For host
+/* The module of a loader, loaded when it is not yet; NULL and a sentence when it cannot be, or is
+ * being loaded by whoever asks. For host
  * code that talks to a device itself. */
 void *kiln_module(const char *loader, const char *target_key);
 /* Calls a function of a loaded module, or of one that it imports. */

@@ -98,6 +98,8 @@ static void unknown_function(const char *name, int count)
 KILN_API int kiln_function_index(const char *name)
 {
     const int count = kiln_this_library.n_functions + kiln_this_library.n_outers;
+    if (name == NULL)
+        return kiln_fail(-1, "%s: name is a null pointer", __func__);
     for (int i = 0; i < count; i++)
         if (strcmp(kiln_function_name(i), name) == 0)
             return i;

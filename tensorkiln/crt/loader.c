@@ -1,5 +1,6 @@
 /* Modules of loaders: made of the container when a function of theirs is first called. */
 #include "loader.h"
+#include "outer.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@ typedef struct loaded {
     kiln_loader loader; /* its functions: a copy, as the loader may be registered anew */
     void *module;
     int is_loaded;
+    int is_loading; /* its loader is at work, and may ask for the modules of others only */
 } loaded;
 
 static pthread_mutex_t modules_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -109,10 +111,15 @@ static int load_group(int g)
     const registered_loader *found = *find_loader(group->loader);
     if (found == NULL)
         return no_loader(group);
+    if (made->is_loading)
+        return kiln_fail(KILN_ERROR_LOADER, "loader '%s' asks for the module that it is loading",
+                         group->loader);
     made->loader = found->loader;
+    made->is_loading = 1;
     kiln_fail(KILN_ERROR_CALLBACK, "loader '%s' failed, and did not say why", group->loader);
     const int code = made->loader.load(made->loader.context, group->target_key, group->artifacts,
                                        group->n_artifacts, &made->module);
+    made->is_loading = 0;
     made->is_loaded = code == KILN_OK;
     return code;
 }
@@ -122,6 +129,7 @@ static int load_group(int g)
 KILN_API int kiln_register_loader(const char *name, const kiln_loader *loader)
 {
     registered_loader *entry = NULL;
+    KILN_GIVEN(name);
     if (loader != NULL && (loader->size < sizeof *loader || !loader->load || !loader->call))
         return kiln_fail(KILN_ERROR_ARGUMENT, "loader '%s' lacks functions, or is of an older "
                          "version", name);
@@ -148,6 +156,8 @@ KILN_API int kiln_register_loader(const char *name, const kiln_loader *loader)
 
 KILN_API int kiln_has_loader(const char *name)
 {
+    if (name == NULL)
+        return 0;
     lock_modules();
     const int has = *find_loader(name) != NULL;
     unlock_modules();
@@ -157,13 +167,19 @@ KILN_API int kiln_has_loader(const char *name)
 KILN_API int kiln_set_module(const char *loader, const char *target_key,
                              const kiln_loader *functions, void *module)
 {
+    KILN_GIVEN(loader);
+    KILN_GIVEN(target_key);
+    KILN_GIVEN(functions);
+    if (functions->size < sizeof *functions || !functions->call)
+        return kiln_fail(KILN_ERROR_ARGUMENT, "the functions of a module of loader '%s' lack one, "
+                                              "or are of an older version", loader);
     lock_modules();
     int code = open_container();
     const int g = code == KILN_OK ? find_group(loader, target_key) : -1;
     if (code == KILN_OK && g < 0)
         code = KILN_ERROR_NAME;
     if (g >= 0) {
-        const loaded made = {*functions, module, 1};
+        const loaded made = {*functions, module, 1, 0};
         modules[g] = made;
     }
     unlock_modules();
@@ -185,6 +201,11 @@ static int loaded_group(const char *loader, const char *target_key, int *code)
 KILN_API void *kiln_module(const char *loader, const char *target_key)
 {
     int code;
+    if (loader == NULL || target_key == NULL) {
+        kiln_fail(KILN_ERROR_NULL, "kiln_module: %s is a null pointer",
+                  loader == NULL ? "loader" : "target_key");
+        return NULL;
+    }
     const int g = loaded_group(loader, target_key, &code);
     return g < 0 ? NULL : modules[g].module;
 }
@@ -193,6 +214,9 @@ KILN_API void *kiln_module(const char *loader, const char *target_key)
 static int call_below(int start, const char *function, const kiln_value *args, int32_t count,
                       kiln_value *result)
 {
+    if (kiln_stack_is_used_up())
+        return kiln_fail(KILN_ERROR_DEPTH, "%s: calls of it are too deep, the stack is used up",
+                         function);
     int *queue = malloc(2 * (size_t)container->n_groups * sizeof *queue);
     int *seen = queue + container->n_groups, n = 1, code = KILN_ERROR_NAME;
     int without_loader = -1;
@@ -232,8 +256,14 @@ KILN_API int kiln_call_import(const char *loader, const char *target_key, const 
                               const kiln_value *args, int32_t count, kiln_value *result)
 {
     int code;
-    const int g = loaded_group(loader, target_key, &code);
+    KILN_GIVEN(result);
     *result = (kiln_value){KILN_NONE, 0, {0}};
+    KILN_GIVEN(loader);
+    KILN_GIVEN(target_key);
+    KILN_GIVEN(function);
+    if (count > 0)
+        KILN_GIVEN(args);
+    const int g = loaded_group(loader, target_key, &code);
     if (g < 0)
         return code;
     return call_below(g, function, args, count, result);
@@ -253,6 +283,7 @@ void kiln_import_kernel(const char *loader, const char *target_key, const char *
 {
     kiln_value result;
     const int code = kiln_call_import(loader, target_key, function, args, count, &result);
+    kiln_release(&result);
     if (code != KILN_OK)
         kiln_kernel_failed(code);
 }

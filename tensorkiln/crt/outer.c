@@ -23,13 +23,18 @@ static char *find_stack_floor(void)
     return (char *)low + (size / 2 < STACK_KEPT ? size / 2 : STACK_KEPT);
 }
 
+int kiln_stack_is_used_up(void)
+{
+    if (stack_floor == NULL)
+        stack_floor = find_stack_floor();
+    return (char *)__builtin_frame_address(0) < stack_floor;
+}
+
 int kiln_enter(const char *function, kiln_value *locals, size_t bytes)
 {
     memset(locals, 0, bytes); /* KILN_NONE is 0 */
-    if (stack_floor == NULL)
-        stack_floor = find_stack_floor();
     depth++;
-    if (depth > MAX_DEPTH || (char *)__builtin_frame_address(0) < stack_floor)
+    if (depth > MAX_DEPTH || kiln_stack_is_used_up())
         return kiln_fail(KILN_ERROR_DEPTH,
                          "%s: calls are %d deep, %s; a while_loop needs no stack", function, depth,
                          depth > MAX_DEPTH ? "which is the limit" : "and the stack is used up");
@@ -152,6 +157,8 @@ static const kiln_outer *outer_at(int index)
 static int invoke_by_index(int function, const kiln_value *args, int count, kiln_value *result)
 {
     const kiln_outer *outer = outer_at(function);
+    if (args == NULL && count > 0)
+        return kiln_fail(KILN_ERROR_NULL, "%d arguments are a null pointer", count);
     if (outer != NULL)
         return kiln_invoke_outer(outer, NULL, args, count, result);
     if (function < 0 || function >= kiln_this_library.n_functions)
@@ -164,6 +171,7 @@ KILN_API int kiln_executor_invoke(kiln_executor *executor, int function,
                                   const kiln_value *arguments, int count, kiln_value *result)
 {
     kiln_current before;
+    KILN_GIVEN(result);
     *result = (kiln_value){KILN_NONE, 0, {0}};
     kiln_set_current(executor, &before);
     const int code = invoke_by_index(function, arguments, count, result);
@@ -174,5 +182,8 @@ KILN_API int kiln_executor_invoke(kiln_executor *executor, int function,
 int kiln_outer_ffi_call(const kiln_outer *outer, const kiln_value *args, int32_t count,
                         kiln_value *result)
 {
+    if (result == NULL || (args == NULL && count > 0))
+        return kiln_raise(kiln_fail(KILN_ERROR_NULL, "%s: arguments or result are a null pointer",
+                                    outer->name));
     return kiln_ffi_result(kiln_invoke_outer(outer, NULL, args, count, result));
 }

@@ -25,7 +25,8 @@ int kiln_limit_threads(int threads)
 
 KILN_API void kiln_use_pool(const kiln_pool_api *pool)
 {
-    __atomic_store_n(&host_pool, pool, __ATOMIC_RELEASE);
+    const int usable = pool != NULL && pool->parallel_for != NULL; /* else ours */
+    __atomic_store_n(&host_pool, usable ? pool : NULL, __ATOMIC_RELEASE);
 }
 
 void kiln_parallel_for(kiln_body body, void *closure, int64_t n)

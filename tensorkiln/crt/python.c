@@ -37,7 +37,8 @@ static kiln_python python;
 
 KILN_API void kiln_python_open(const kiln_python *api)
 {
-    python = *api;
+    if (api != NULL)
+        python = *api;
 }
 
 static py_object *call_one(py_object *function, py_object *argument)

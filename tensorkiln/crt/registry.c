@@ -40,6 +40,7 @@ static registered *new_entry(const char *name, const kiln_value *function)
 KILN_API int kiln_register_function(const char *name, const kiln_value *function)
 {
     registered *entry = NULL;
+    KILN_GIVEN(name);
     if (function != NULL && function->kind != KILN_FUNCTION)
         return kiln_fail(KILN_ERROR_ARGUMENT, "'%s' is registered with %s, expected a function",
                          name, kiln_kind_name(function));

@@ -60,6 +60,9 @@ int64_t kiln_element_count(const kiln_tensor *tensor)
 KILN_API int kiln_make_tensor(const int64_t *shape, int ndim, kiln_dtype dtype, kiln_value *made)
 {
     int64_t bytes = kiln_element_bytes(dtype);
+    if (ndim > 0)
+        KILN_GIVEN(shape);
+    KILN_GIVEN(made);
     if (ndim < 0 || ndim > KILN_MAX_RANK)
         return kiln_fail(KILN_ERROR_RANK, "a tensor with %d dimensions, the limit is %d", ndim,
                          KILN_MAX_RANK);
@@ -84,6 +87,13 @@ KILN_API int kiln_make_tensor(const int64_t *shape, int ndim, kiln_dtype dtype, 
 KILN_API int kiln_take_dlpack(void *managed, kiln_value *made)
 {
     dlpack_tensor *from = managed;
+    KILN_GIVEN(managed);
+    KILN_GIVEN(made);
+    if (from->tensor.ndim < 0 || from->tensor.ndim > KILN_MAX_RANK)
+        return kiln_fail(KILN_ERROR_RANK, "a tensor with %d dimensions, the limit is %d",
+                         from->tensor.ndim, KILN_MAX_RANK);
+    if (from->tensor.ndim > 0 && from->tensor.shape == NULL)
+        return kiln_fail(KILN_ERROR_NULL, "a tensor has no shape: its address is null");
     kiln_tensor_object *object = tensor_object(from->tensor.ndim, 0);
     if (object == NULL)
         return KILN_ERROR_MEMORY;
@@ -106,6 +116,8 @@ KILN_API int kiln_take_dlpack(void *managed, kiln_value *made)
 
 KILN_API const kiln_tensor *kiln_tensor_of(const kiln_value *value)
 {
+    if (value == NULL || value->as.pointer == NULL)
+        return NULL;
     if (value->kind == KILN_TENSOR)
         return value->as.pointer;
     if (value->kind == KILN_TENSOR_OBJECT)
@@ -122,6 +134,10 @@ int kiln_copy_tensor(const kiln_tensor *tensor, kiln_value *copy)
                          "a tensor must be in CPU memory (device type 1), received device type %d",
                          tensor->device_type);
     const int code = kiln_make_tensor(tensor->shape, tensor->ndim, tensor->dtype, copy);
+    if (code == KILN_OK && tensor->data == NULL && kiln_element_count(tensor) != 0) {
+        kiln_release(copy);
+        return kiln_fail(KILN_ERROR_NULL, "a tensor has no data: its address is null");
+    }
     if (code == KILN_OK && kiln_element_count(tensor) != 0)
         kiln_pack(kiln_data(kiln_tensor_of(copy)), tensor, kiln_data(tensor));
     return code;

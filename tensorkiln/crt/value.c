@@ -45,18 +45,20 @@ kiln_value kiln_object_value(void *object)
 
 static int is_object(const kiln_value *value)
 {
-    return value->kind >= 64;
+    return value->kind >= 64 && value->as.pointer != NULL;
 }
 
 KILN_API void kiln_retain(const kiln_value *value)
 {
-    if (is_object(value))
+    if (value != NULL && is_object(value))
         __atomic_fetch_add(&((kiln_object *)value->as.pointer)->counts, STRONG_ONE,
                            __ATOMIC_RELAXED);
 }
 
 KILN_API void kiln_release(kiln_value *value)
 {
+    if (value == NULL)
+        return;
     const kiln_value old = *value;
     *value = (kiln_value){KILN_NONE, 0, {0}};
     if (!is_object(&old))
@@ -88,7 +90,8 @@ static int make_bytes(const char *data, int64_t size, int32_t small, int32_t kin
         return kiln_fail(KILN_ERROR_ARGUMENT, "a string of %lld bytes", (long long)size);
     if (size <= 7) {
         *made = (kiln_value){small, (uint32_t)size, {0}};
-        memcpy(made->as.bytes, data, (size_t)size);
+        if (size > 0)
+            memcpy(made->as.bytes, data, (size_t)size);
         return KILN_OK;
     }
     kiln_string_object *object = kiln_new_object(sizeof *object + (size_t)size + 1, kind,
@@ -106,21 +109,28 @@ static int make_bytes(const char *data, int64_t size, int32_t small, int32_t kin
 
 KILN_API int kiln_make_string(const char *text, int64_t bytes, kiln_value *made)
 {
+    if (bytes > 0)
+        KILN_GIVEN(text);
+    KILN_GIVEN(made);
     return make_bytes(text, bytes, KILN_SMALL_STRING, KILN_STRING, made);
 }
 
 KILN_API const char *kiln_string_of(const kiln_value *value, int64_t *bytes)
 {
+    int64_t size;
+    bytes = bytes != NULL ? bytes : &size;
+    if (value == NULL)
+        return NULL;
     if (value->kind == KILN_SMALL_STRING || value->kind == KILN_SMALL_BYTES) {
         *bytes = value->small;
         return value->as.bytes;
     }
-    if (value->kind == KILN_STRING || value->kind == KILN_BYTES) {
+    if (is_object(value) && (value->kind == KILN_STRING || value->kind == KILN_BYTES)) {
         const kiln_string_object *object = value->as.pointer;
         *bytes = (int64_t)object->size;
         return object->data;
     }
-    if (value->kind == KILN_C_STRING) {
+    if (value->kind == KILN_C_STRING && value->as.pointer != NULL) {
         *bytes = (int64_t)strlen(value->as.pointer);
         return value->as.pointer;
     }
@@ -129,6 +139,11 @@ KILN_API const char *kiln_string_of(const kiln_value *value, int64_t *bytes)
 
 KILN_API int kiln_make_shape(const int64_t *sizes, int count, kiln_value *made)
 {
+    if (count > 0)
+        KILN_GIVEN(sizes);
+    KILN_GIVEN(made);
+    if (count < 0)
+        return kiln_fail(KILN_ERROR_COUNT, "a shape of %d sizes", count);
     const size_t bytes = (size_t)count * sizeof *sizes;
     kiln_shape_object *object = kiln_new_object(sizeof *object + bytes, KILN_SHAPE, release_plain);
     if (object == NULL)
@@ -144,7 +159,9 @@ KILN_API int kiln_make_shape(const int64_t *sizes, int count, kiln_value *made)
 
 KILN_API const int64_t *kiln_shape_of(const kiln_value *value, int *count)
 {
-    if (value->kind != KILN_SHAPE)
+    int size;
+    count = count != NULL ? count : &size;
+    if (value == NULL || value->kind != KILN_SHAPE || !is_object(value))
         return NULL;
     const kiln_shape_object *object = value->as.pointer;
     *count = (int)object->size;
@@ -168,6 +185,11 @@ static void release_tuple(void *self, int what)
 
 KILN_API int kiln_make_tuple(const kiln_value *items, int count, kiln_value *made)
 {
+    if (count > 0)
+        KILN_GIVEN(items);
+    KILN_GIVEN(made);
+    if (count < 0)
+        return kiln_fail(KILN_ERROR_COUNT, "a tuple of %d items", count);
     const size_t bytes = (size_t)count * sizeof *items;
     kiln_tuple_object *tuple = kiln_new_object(sizeof *tuple + bytes, KILN_TUPLE, release_tuple);
     if (tuple == NULL)
@@ -191,7 +213,10 @@ KILN_API int kiln_make_tuple(const kiln_value *items, int count, kiln_value *mad
 
 KILN_API const kiln_value *kiln_items_of(const kiln_value *value, int *count)
 {
-    if (value->kind != KILN_TUPLE && value->kind != KILN_LIST)
+    int size;
+    count = count != NULL ? count : &size;
+    if (value == NULL || !is_object(value) ||
+        (value->kind != KILN_TUPLE && value->kind != KILN_LIST))
         return NULL;
     const kiln_tuple_object *tuple = value->as.pointer;
     *count = (int)tuple->size;
@@ -238,12 +263,18 @@ int kiln_take(const kiln_value *value, kiln_value *taken)
 {
     if (value->kind == KILN_TENSOR)
         return kiln_copy_tensor(value->as.pointer, taken);
+    if (value->kind == KILN_C_STRING && value->as.pointer == NULL)
+        return kiln_fail(KILN_ERROR_NULL, "a string is a null pointer");
     if (value->kind == KILN_C_STRING)
         return kiln_make_string(value->as.pointer, (int64_t)strlen(value->as.pointer), taken);
     if (value->kind == KILN_BYTES_VIEW) {
         const bytes_view *view = value->as.pointer;
+        if (view == NULL || (view->data == NULL && view->size > 0))
+            return kiln_fail(KILN_ERROR_NULL, "bytes are a null pointer");
         return make_bytes(view->data, (int64_t)view->size, KILN_SMALL_BYTES, KILN_BYTES, taken);
     }
+    if (value->kind >= 64 && value->as.pointer == NULL)
+        return kiln_fail(KILN_ERROR_NULL, "%s is a null pointer", kiln_kind_name(value));
     if (value->kind == 10) /* tvm-ffi's reference that may be moved from: we do not */
         return kiln_fail(KILN_ERROR_ARGUMENT, "an argument is a movable reference");
     kiln_retain(value);

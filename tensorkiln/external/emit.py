@@ -13,6 +13,7 @@ from tensorkiln.external.external import External, named
 from tensorkiln.ir.module import IRModule
 
 _SUFFIXES = (".c", ".o")
+_OURS = ("host", "ir")  # code generators whose code is trusted with names (link/isolate.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,13 @@ def checked(emit: Callable[[], object], kernels: Sequence[str], where: str) -> E
         if not isinstance(a, Artifact | InMemoryArtifact):
             message = f"it emitted {type(a).__name__}, expected Artifact"
             raise UserError(message, code="bad-external", where=where)
+        if a.codegen_id in _OURS:
+            raise UserError(
+                f"{a.name} names code generator {a.codegen_id!r}, which is the compiler's own",
+                code="bad-external",
+                where=where,
+                hint="another codegen_id",
+            )
         if a.loader == "native" and not a.file_name.endswith(_SUFFIXES):
             raise UserError(
                 f"{a.name} is neither C source nor object",

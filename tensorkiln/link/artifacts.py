@@ -25,6 +25,7 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.base.json_text import parse_json
 from tensorkiln.base.schema import Reader
 from tensorkiln.link.elf_object import ALLOC, PROGBITS, DataSection, object_chunks
+from tensorkiln.link.isolate import ADDON
 from tensorkiln.link.shared import Fcompile, link_shared
 from tensorkiln.link.toolchain import linux_arch
 
@@ -211,8 +212,6 @@ def addon_objects(
     addons: Sequence[str | Path | bytes], triple: str
 ) -> list[tuple[str, memoryview]]:
     """Names and bytes of the objects that a caller brings; UserError for what is none."""
-    if isinstance(addons, str | bytes | Path):
-        raise UserError("addons are a list of object files", code="bad-addon", hint="addons=[...]")
     return [_addon(i, addon, triple) for i, addon in enumerate(addons)]
 
 
@@ -220,9 +219,9 @@ def _addon(number: int, addon: str | Path | bytes, triple: str) -> tuple[str, me
     """Name and bytes of an object that the caller brings; UserError for what is none, or is for
     another machine."""
     if isinstance(addon, str | Path):
-        name, data = str(addon), FileContent(addon).view
+        name, data = f"{ADDON}{addon}", FileContent(addon).view
     else:
-        name, data = f"addon {number}", memoryview(addon)
+        name, data = f"{ADDON}{number}", memoryview(addon)
     elf = elf_of(data, name)
     if not elf.relocatable or elf.machine != linux_arch(triple):
         what = "an object file" if elf.relocatable else "a library or a program"

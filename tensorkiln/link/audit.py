@@ -7,10 +7,10 @@ of a library that was named, and what is wrong names both files.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from pathlib import Path
+import re
+from collections.abc import Collection, Iterable, Mapping
 
-from tensorkiln.artifact.elf import elf_of, read_elf
+from tensorkiln.artifact.elf import elf_of
 from tensorkiln.artifact.sections import METADATA
 from tensorkiln.base.errors import InternalError, UserError, nearest
 from tensorkiln.base.json_text import parse_json
@@ -19,6 +19,15 @@ from tensorkiln.base.json_text import parse_json
 _LINKERS = frozenset(("_GLOBAL_OFFSET_TABLE_", "_DYNAMIC", "__ehdr_start", "__dso_handle"))
 WEIGHTS_SYMBOL = "kiln_weights"
 _OURS = ("llvm/", "host/", "the runtime", "the container", "the weights")
+
+
+def clash(name: str, one: str, other: str, whose: str = "") -> UserError:
+    """A name that is two things."""
+    return UserError(
+        f"symbol {name!r}{whose} is defined by {one} and by {other}",
+        code="symbol-clash",
+        hint="static functions of one file do not meet those of others",
+    )
 
 
 def audit_symbols(
@@ -35,7 +44,7 @@ def audit_symbols(
     """
     defined: dict[str, str] = {}
     needed: dict[str, str] = {}
-    weak: set[str] = set()
+    weak: dict[str, str] = {}
     for owner, data in objects:
         for symbol in elf_of(memoryview(data), owner).symbols():
             if not symbol.is_global or not symbol.name:
@@ -44,14 +53,10 @@ def audit_symbols(
                 if not symbol.is_weak:
                     needed.setdefault(symbol.name, owner)
             elif symbol.is_weak:
-                weak.add(symbol.name)
+                weak.setdefault(symbol.name, owner)
             elif defined.setdefault(symbol.name, owner) is not owner:
-                raise UserError(
-                    f"symbol {symbol.name!r} is defined by {defined[symbol.name]} and by {owner}",
-                    code="symbol-clash",
-                    hint="static functions of one file do not meet those of others",
-                )
-    unknown = sorted(set(shown) - defined.keys() - weak)
+                raise clash(symbol.name, defined[symbol.name], owner)
+    unknown = sorted(set(shown) - defined.keys() - weak.keys())
     if unknown:
         raise UserError(
             f"exports name {unknown[0]!r}, which nothing that is linked defines",
@@ -77,7 +82,11 @@ def audit_symbols(
         text = ", ".join(f"{name} (needed by {owner})" for name, owner in lacking)
         ours = all(owner.startswith(_OURS) for _, owner in lacking)
         kind = InternalError if ours else UserError
-        raise kind(f"the link lacks {text}", code="undefined-symbol")
+        raise kind(
+            f"the link lacks {text}",
+            code="undefined-symbol",
+            hint=_hidden(lacking[0][0], {**weak, **defined}),
+        )
 
 
 def audit_weights(code: bytes | memoryview, size: int) -> None:
@@ -105,16 +114,7 @@ def require_weights(metadata: bytes, size: int) -> None:
         )
 
 
-def symbols_of_libraries(libraries: Sequence[str], folder: Path) -> set[str] | None:
-    """Symbols that linker arguments bring in; None when one is given by a name to search for."""
-    found: set[str] = set()
-    for text in libraries:
-        if text.startswith("-l"):
-            return None
-        if text.startswith("-"):
-            continue
-        path = folder / text
-        if path.suffix == ".a" or not path.is_file():
-            return None
-        found |= {s.name for s in read_elf(path).symbols(dynamic=True) if s.is_defined}
-    return found
+def _hidden(name: str, defined: Mapping[str, str]) -> str:
+    """Who has a symbol of that name for itself (link/isolate.py)."""
+    owners = [o for s, o in defined.items() if re.fullmatch(rf"kiln_of_\d+_\w+?_{name}", s)]
+    return f"that of {' and '.join(owners)} is not for others" if owners else ""

@@ -10,6 +10,7 @@ from pathlib import Path
 from tensorkiln.artifact import Artifact, InMemoryArtifact
 from tensorkiln.base.cache import key_of, user_cache
 from tensorkiln.link.artifacts import source_name
+from tensorkiln.link.isolate import RUNTIME, isolate
 from tensorkiln.link.shared import CRT, runtime_source, runtime_sources_key
 from tensorkiln.link.toolchain import (
     Toolchain,
@@ -60,15 +61,35 @@ def for_jit(
     artifacts: Sequence[Artifact | InMemoryArtifact], triple: str
 ) -> list[Artifact | InMemoryArtifact]:
     """The artifacts with all that a linker would take turned into what needs none: C sources
-    become objects, which come last with the runtime's. All of it names loader `llvmjit`."""
+    become objects, which come last with the runtime's. All of it names loader `llvmjit`, and no
+    object takes symbols of another origin for its own (link/isolate.py)."""
     kept: list[Artifact | InMemoryArtifact] = []
-    sources, authors = dict[str, str](), dict[str, str]()
+    objects: list[Artifact] = []
+    sources: dict[str, Artifact] = {}
     for a in artifacts:
         if not isinstance(a, Artifact) or a.loader != "native":
             kept.append(a)
         elif a.file_name.endswith(".c"):
-            sources[source_name(a)], authors[source_name(a)] = a.text(), a.name
+            sources[source_name(a)] = a
+        elif a.file_name.endswith(".o"):
+            objects.append(replace(a, loader="llvmjit"))
         else:
             kept.append(replace(a, loader="llvmjit"))
-    objects = jit_objects(sources, triple, authors)
-    return kept + [Artifact("host", "llvmjit", name, data) for name, data in objects.items()]
+    owners = {f"{Path(name).stem}.o": a.name for name, a in sources.items()}
+    texts = {name: a.text() for name, a in sources.items()}
+    authors = {name: a.name for name, a in sources.items()}
+    for name, data in jit_objects(texts, triple, authors).items():
+        objects.append(Artifact("host", "llvmjit", name, data))
+    named = [(_owner(a, owners), a.view) for a in objects]
+    bitcode = [Path(a.file_name).stem for a in artifacts if a.file_name.endswith(".bc")]
+    settled = isolate(named, bitcode=bitcode, unseen=True)
+    for a, (_, view), other in zip(objects, named, settled, strict=True):
+        kept.append(a if other is view else replace(a, content=other))
+    return kept
+
+
+def _owner(a: Artifact, owners: Mapping[str, str]) -> str:
+    """Whose an object is: its own code generator's, that of the source, the runtime's."""
+    if a.codegen_id != "host":
+        return a.name
+    return owners.get(a.file_name, RUNTIME)

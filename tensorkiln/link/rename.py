@@ -26,7 +26,7 @@ def rename_symbols(data: bytes | bytearray | memoryview, names: Mapping[str, str
     table = bytearray(out[strings.offset : strings.offset + strings.size])
     for at in range(symbols.offset, symbols.offset + symbols.size, symbols.entry_size):
         (start,) = struct.unpack_from(f"{elf.order}I", out, at)
-        name = bytes(table[start : table.index(0, start)]).decode()
+        name = bytes(table[start : table.index(0, start)]).decode("utf-8", "replace")
         if name in names:
             struct.pack_into(f"{elf.order}I", out, at, len(table))
             table += names[name].encode() + b"\0"

@@ -22,7 +22,9 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import atomic_path, folder_beside, made_folder, plain_path
 from tensorkiln.base.folders import write_files
 from tensorkiln.base.plugin import plugin
-from tensorkiln.link.audit import audit_symbols, audit_weights, symbols_of_libraries
+from tensorkiln.link.audit import audit_symbols, audit_weights
+from tensorkiln.link.isolate import isolate
+from tensorkiln.link.libraries import found_libraries, symbols_of_libraries
 from tensorkiln.link.stubs import SYSTEM_SYMBOLS
 from tensorkiln.link.toolchain import (
     C_FLAGS,
@@ -152,6 +154,7 @@ class _Link:
             **runtime_sources_key(tools),
             "kind": "library",
             "objects": digest.hexdigest(),
+            "owners": json.dumps([*self.owners, dict(self.authors)]),
             "sources": json.dumps(dict(self.sources)),
             "shown": " ".join(self.shown),
             "link_flags": " ".join(LINK_FLAGS),
@@ -182,7 +185,7 @@ def _linked(
             else:
                 _link_by_tools(tools, _written(job, folder), job, folder)
         except ToolFailure as failure:
-            raise why(failure, tools, folder) from failure
+            raise why(failure, tools, folder, job.libraries) from failure
         made = (folder / "library.so").read_bytes()
     if key is not None and cache is not None:
         cache.put(key_of(key), made, key)
@@ -224,11 +227,14 @@ def _umask() -> int:
     return mask
 
 
-def why(failure: ToolFailure, tools: Toolchain | None, folder: Path) -> Exception:
-    """The error to show: tools have many words for a full disk."""
+def why(
+    failure: ToolFailure, tools: Toolchain | None, folder: Path, libraries: Sequence[str] = ()
+) -> Exception:
+    """The error to show: tools have many words for a full disk. What fails with libraries of the
+    caller's is the caller's to mend."""
     if failure.full or shutil.disk_usage(folder).free < _NEARLY_FULL:
         return OSError(errno.ENOSPC, str(failure))
-    return tool_error(failure, tools)
+    return tool_error(failure, None if libraries else tools)
 
 
 @contextmanager
@@ -254,7 +260,9 @@ def _keep(folder: Path, kept: Path | None) -> None:
 
 def _link_by_tools(tools: Toolchain, files: Sequence[str], job: _Link, folder: Path) -> None:
     names = _compiled(tools, files, job, folder, ())
-    tools.link(names, "library.so", "exports.map", job.libraries, folder)
+    own = isinstance(tools, ZigToolchain)
+    libraries = found_libraries(job.libraries) if own else job.libraries
+    tools.link(names, "library.so", "exports.map", libraries, folder)
 
 
 def compiled_objects(
@@ -294,15 +302,31 @@ def _compiled(
         *((job.authors.get(s, f"host/{s}"), o) for s, o in zip(job.sources, own, strict=True)),
         ("the runtime", runtime),
     ]
+    names = [*files, *(name for _, name in compiled)]
     objects = [*zip(job.owners, job.objects, strict=True)]
     objects += [(owner, (folder / name).read_bytes()) for owner, name in compiled]
-    provided = symbols_of_libraries(job.libraries, folder)
-    if provided is not None and isinstance(tools, ZigToolchain):
-        provided |= {*SYSTEM_SYMBOLS, *later}
-    else:
-        provided = None
+    objects = _isolated(objects, names, job.shown, folder)
+    provided = None
+    if isinstance(tools, ZigToolchain):
+        brought = symbols_of_libraries(found_libraries(job.libraries))
+        provided = None if brought is None else {*brought, *SYSTEM_SYMBOLS, *later}
     audit_symbols(objects, provided, job.shown)
     return [*own, *files, runtime]
+
+
+def _isolated(
+    objects: Sequence[tuple[str, bytes | memoryview]],
+    names: Sequence[str],
+    shown: Sequence[str],
+    folder: Path,
+) -> list[tuple[str, bytes | memoryview]]:
+    """Objects that do not take the symbols of others for their own, as files `names` too."""
+    settled = []
+    for (owner, data), name, made in zip(objects, names, isolate(objects, shown), strict=True):
+        if made is not data:
+            (folder / name).write_bytes(made)
+        settled.append((owner, made))
+    return settled
 
 
 def _link_by_callable(fcompile: Fcompile, files: Sequence[str], job: _Link, folder: Path) -> None:

@@ -63,7 +63,7 @@ def link_static(
             )  # fmt: skip
             tools.merge(objects, "merged.o", folder)
         except ToolFailure as failure:
-            raise why(failure, tools, folder) from failure
+            raise why(failure, tools, folder, plan.libraries) from failure
         code = (folder / "merged.o").read_bytes()
         audit_weights(code, content_size(parts.weights) if parts.weights is not None else 0)
         names = _other_names(code, {*plan.exports, *exports, SHARED_BY_ALL}, plan)
@@ -83,16 +83,17 @@ def link_static(
 
 def _other_names(code: bytes, shown: set[str], plan: LinkPlan) -> Mapping[str, str]:
     """Names with the library's prefix for what only it calls, those of kernels saying that they
-    are, and for the entries of tvm-ffi, which all libraries call alike."""
+    are, and for the entries of tvm-ffi, which all shared libraries call alike."""
     defined = {
         s.name
         for s in elf_of(memoryview(code), "merged.o").symbols()
         if s.is_global and s.is_defined and s.name
     }
     names: dict[str, str] = {}
+    listed = plan.system_lib_prefix or f"{plan.prefix}_"
     for name in sorted({*defined, _WEIGHTS_SYMBOL}):
         if name.startswith(_FFI):
-            names[name] = f"{_FFI}{plan.system_lib_prefix}{name.removeprefix(_FFI)}"
+            names[name] = f"{_FFI}{listed}{name.removeprefix(_FFI)}"
         elif name not in shown:
             names[name] = f"{plan.prefix}_{'' if name.startswith('kiln_') else 'kernel_'}{name}"
     return names

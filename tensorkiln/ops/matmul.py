@@ -133,6 +133,7 @@ def _np_linear(arrays: Arrays, a: Attrs) -> np.ndarray:
 
 # --- attention ---------------------------------------------------------------------------------
 
+
 def _infer_attention(types: Operands, a: Attrs) -> TensorType:
     names = ("q", "k", "v")
     q, k, v = types[:3]

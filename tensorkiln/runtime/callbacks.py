@@ -48,6 +48,7 @@ def unregister_function(name: str) -> None:
 
 def add_library(library: NativeLibrary) -> None:
     """Tell a library that calls functions by name which there are, and will be."""
+    library.loaded.before.append(_take_names)
     with _lock:
         _libraries.add(library)
         for name, function in _names.items():
@@ -60,6 +61,12 @@ def remove_library(library: NativeLibrary) -> None:
         _libraries.discard(library)
         for name in _names:
             library.check(library.dll.kiln_register_function(name.encode(), None))
+
+
+def _take_names(dll: Any) -> None:
+    """The same for a library that nobody has any more."""
+    for name in list(_names):
+        dll.kiln_register_function(name.encode(), None)
 
 
 def _tell(library: NativeLibrary, name: str, function: Callable[..., Any]) -> None:

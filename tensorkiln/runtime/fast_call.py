@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -136,7 +137,7 @@ class FastCalls:
         # The number alone: the object would keep `dll` and its functions as long as `_KEPT` is.
         address = ctypes.cast(dll.kiln_python_call, ctypes.c_void_p).value
         self._method = _MethodDef(b"kiln_function", address, _FLAGS, None)
-        self._failed = failed
+        self._failed = weakref.WeakMethod(failed)  # of the library that owns this
         _KEPT.append(self._method)
 
     def close(self) -> None:
@@ -159,7 +160,7 @@ class FastCalls:
         must not refer to the result, or both live until the garbage is collected. `memory` is
         that of an executor, whose `handle` is read at each call; None borrows some.
         """
-        names, results = _names(signature.names), signature.results
+        names, results, failed = _names(signature.names), signature.results, self._failed()
         rows = None
         if results is not None:
             rows = (_Result * max(1, len(results)))(*[r.row() for r in results])
@@ -167,14 +168,14 @@ class FastCalls:
             None if memory is None else ctypes.addressof(memory.handle),
             names and names[0],
             rows,
-            id(self._failed),
+            id(failed),
             index,
             signature.n_inputs,
             len(results or ()),
         )
         bound = _Bound(ctypes.addressof(target))
         bound.slow = slow
-        bound.kept = (target, names, rows, results, self._failed, memory)
+        bound.kept = (target, names, rows, results, failed, memory)
         made: Callable[..., Any] = _new_function(ctypes.addressof(self._method), bound, None)
         return made
 

@@ -15,6 +15,7 @@ group is called.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import tempfile
@@ -38,7 +39,7 @@ from tensorkiln.runtime.native import Image, NativeLibrary, Value, calling_back
 from tensorkiln.runtime.numbers import TENSOR, UINT, out_of_range, put_number
 from tensorkiln.runtime.raised import keep_raised
 from tensorkiln.runtime.tensor import view_of
-from tensorkiln.runtime.values import lent_value
+from tensorkiln.runtime.values import from_value, lent_value, to_value
 
 # All artifacts of one loader and target key, and the devices, give functions by name: a mapping,
 # anything else with `[name]`, or one function, which then has the first file's name.
@@ -56,7 +57,8 @@ def register_loader(name: str, function: Loader | None = None) -> Any:
 
     With the name only it is a decorator. The last registration of a name counts, for libraries
     that are loaded from then on. Functions of the module are called with Tensors and numbers, as
-    a kernel is: the last tensors are the results, to be written to.
+    a kernel is: the last tensors are the results, to be written to. `R.call_packed` calls them with
+    values of all kinds, and its value is what they return.
     """
     if function is None:
         return lambda f: register_loader(name, f)
@@ -109,7 +111,7 @@ def load_artifacts(
     folder = tempfile.TemporaryDirectory(prefix="kiln-jit-")
     root = Module(NativeLibrary(link(artifacts, Path(folder.name))))
     root.keep = folder
-    return _attach(root, artifacts, devices)
+    return _attach_new(root, artifacts, devices)
 
 
 def load_module(
@@ -138,7 +140,19 @@ def load_module(
         except UserError:  # of an export that came in between
             if attempt == _ATTEMPTS or not file.is_replaced():
                 raise
-    return _attach(Module(library), artifacts, devices)
+    return _attach_new(Module(library), artifacts, devices)
+
+
+def _attach_new(
+    root: Module, artifacts: ArtifactSet, devices: Device | Sequence[Device] | None
+) -> Module:
+    """`_attach`; a library that fails is unloaded at once, whoever keeps the exception."""
+    try:
+        return _attach(root, artifacts, devices)
+    except BaseException:
+        with contextlib.suppress(UserError):
+            root.close()
+        raise
 
 
 def _attach(
@@ -354,9 +368,10 @@ class _CLoader(ctypes.Structure):
 
 # A file that is loaded twice is one library to the system, which knows the last module that it was
 # told. So all stay until the last library of their handle is closed.
-_modules: dict[int, tuple[int, ctypes.CDLL, PythonModule]] = {}  # by number; with the handle
+_modules: dict[int, tuple[weakref.ref[NativeLibrary], PythonModule]] = {}  # by number
 _numbers = itertools.count(1)
 _in_use: dict[int, list[int]] = {}  # handle -> numbers of its modules, 0 for each open library
+_closed: list[int] = []  # handles of libraries whose modules are to go
 _lock = threading.Lock()
 
 
@@ -365,13 +380,21 @@ def _call_module(number: int, name: bytes, arguments: Any, count: int, result: A
     found = _modules.get(number)
     if found is None:  # closed while it was called
         return _NAME_ERROR
-    handle, dll, module = found
+    library, module = found[0](), found[1]
+    if library is None:
+        return _NAME_ERROR
+    handle, dll = library.handle, library.dll
     calling_back.append(handle)
     try:
         function = module.own(name.decode())
         if function is None:
             return _NAME_ERROR
-        function(*[lent_value(arguments[i]) for i in range(count)])
+        values = [arguments[i] for i in range(count)]
+        if any(value.kind == TENSOR for value in values):  # a kernel: results are written to
+            function(*[lent_value(value) for value in values])
+        else:
+            given = [from_value(library, value) for value in values]
+            to_value(library, function(*given), result[0], f"the result of {name.decode()!r}")
         return 0
     except BaseException as error:
         error.add_note(f"in function {name.decode()!r} of loader {module.group}")
@@ -395,7 +418,7 @@ def _tell(library: NativeLibrary, made: Sequence[PythonModule]) -> None:
     library.on_close(lambda: _forget(handle))
     for module in made:
         number = next(_numbers)
-        _modules[number] = handle, dll, module
+        _modules[number] = weakref.ref(library), module
         with _lock:
             _in_use[handle].append(number)
         loader, key = module.group.loader.encode(), module.group.target_key.encode()
@@ -405,10 +428,18 @@ def _tell(library: NativeLibrary, made: Sequence[PythonModule]) -> None:
 
 
 def _forget(handle: int) -> None:
-    """A library is closed: when it was the last of its handle, its modules go."""
-    with _lock:
-        numbers = _in_use[handle]
-        numbers.remove(0)
-        if 0 not in numbers:
-            for number in _in_use.pop(handle):
-                del _modules[number]
+    """A library is closed: when it was the last of its handle, its modules go. It may be closed by
+    the garbage collector, while `_lock` is held: then they go with the next."""
+    _closed.append(handle)
+    if not _lock.acquire(blocking=False):
+        return
+    try:
+        while _closed:
+            numbers = _in_use[_closed[0]]
+            numbers.remove(0)
+            if 0 not in numbers:
+                for number in _in_use.pop(_closed[0]):
+                    del _modules[number]
+            del _closed[0]
+    finally:
+        _lock.release()

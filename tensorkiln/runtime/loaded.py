@@ -23,18 +23,18 @@ _HASH = 0x9E3779B97F4A7C15
 
 
 @dataclass(slots=True)
-class _Loaded:
+class _Open:
     """What a file was when it was loaded, and how often it is open."""
 
     state: tuple[int, ...]
     count: int = 0
 
 
-_loaded: dict[int, _Loaded] = {}  # by handle
+_loaded: dict[int, _Open] = {}  # by handle
 _lock = threading.RLock()
 
 
-def load(file: LibraryFile) -> ctypes.CDLL:
+def load_file(file: LibraryFile) -> ctypes.CDLL:
     """The library that `file` was read from. One file is one library, however often it is loaded.
 
     Raises UserError: `cannot-load` in the system's words, `changed-file` when another file lies
@@ -44,7 +44,7 @@ def load(file: LibraryFile) -> ctypes.CDLL:
     path = file.path.resolve()
     with _lock:
         handle = _handle(path, file)
-        known = _loaded.setdefault(handle, _Loaded(file.state))
+        known = _loaded.setdefault(handle, _Open(file.state))
         error = _written_into(file.path) if known.state != file.state else None
         if file.is_replaced():
             error = _replaced(file.path)
@@ -57,7 +57,7 @@ def load(file: LibraryFile) -> ctypes.CDLL:
         return ctypes.CDLL(os.fspath(path), handle=handle)
 
 
-def unload(handle: int) -> None:
+def unload_file(handle: int) -> None:
     """Close it once."""
     with _lock:
         known = _loaded[handle]

@@ -8,7 +8,7 @@ import functools
 import platform
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.runtime.failures import CALLBACK_FAILED, error_for
 from tensorkiln.runtime.fast_call import FastCalls
 from tensorkiln.runtime.library_file import LibraryFile, read_library_file
-from tensorkiln.runtime.loaded import load, unload
+from tensorkiln.runtime.loaded import load_file, unload_file
 from tensorkiln.runtime.raised import raised_in_callback
 
 ABI_VERSION = 2
@@ -177,6 +177,7 @@ class ExecutorMemory:
         dll = self.library.dll
         self.library.check(dll.kiln_executor_create(ctypes.byref(self.handle)))
         self._free = weakref.finalize(self, dll.kiln_executor_destroy, self.handle)
+        self.library.loaded.keep_free(self._free)
 
     def destroy(self) -> None:
         """Free it before its time."""
@@ -188,9 +189,51 @@ class ExecutorMemory:
 calling_back: list[int] = []
 
 
+@dataclass(slots=True, eq=False)
+class _Loaded:
+    """What it takes to unload a library that nobody has any more; it knows nothing of those who
+    had it."""
+
+    dll: Any
+    unload: Callable[[], object]
+    has_values: bool
+    before: list[Callable[[Any], object]] = field(default_factory=list)  # called with `dll`
+    after: list[Callable[[], object]] = field(default_factory=list)
+    _frees: list[weakref.finalize[..., Any]] = field(default_factory=list)
+
+    def keep_free(self, free: weakref.finalize[..., Any]) -> None:
+        """Executors are freed before the code that does it goes, also where both are garbage."""
+        self._frees = [f for f in self._frees if f.alive] + [free]
+
+    def leave(self) -> None:
+        """Unload; while others hold values of it, later."""
+        for free in self._frees:
+            free()
+        for function in self.before:
+            function(self.dll)
+        self.before.clear()
+        lingering.append(self)
+        unload_lingering()
+
+
+# Nobody has these libraries, but other libraries, or another load of the same file, their values.
+lingering: list[_Loaded] = []
+
+
+def unload_lingering() -> None:
+    """Unload those whose values are gone by now."""
+    for loaded in list(lingering):
+        if (loaded.has_values and loaded.dll.kiln_live_objects()) or loaded not in lingering:
+            continue
+        lingering.remove(loaded)
+        loaded.unload()
+        for done in loaded.after:
+            done()
+
+
 class NativeLibrary:
-    """A library in this process. Stays loaded until `close`: values and threads may outlive the
-    object."""
+    """A library in this process. It is unloaded by `close`, or when the last of it is dropped: the
+    object, which executors, functions and the values that it returned refer to."""
 
     def __init__(self, source: str | Path | LibraryFile | Image):
         file = source.file if isinstance(source, Image) else source
@@ -203,21 +246,23 @@ class NativeLibrary:
         self.has_values = any(f.kind == "outer" for f in self.functions.values())
         self.closed = False
         self.executors: weakref.WeakSet[ExecutorMemory] = weakref.WeakSet()
-        self._at_close: list[Callable[[], object]] = []
         more = _VALUE_PROTOTYPES if self.has_values else {}
         self.dll: Any
         if isinstance(source, Image):
-            self.dll, self._unload = _Addresses(source.addresses), source.unload
+            self.dll, unload = _Addresses(source.addresses), source.unload
             self.handle = id(self.dll)
         else:
-            self.dll = load(file)
+            self.dll = load_file(file)
             self.handle = int(self.dll._handle)  # the same for a file that was loaded before
-            self._unload = functools.partial(unload, self.handle)
+            unload = functools.partial(unload_file, self.handle)
+        self.loaded = _Loaded(self.dll, unload, self.has_values)
         try:
             self._open(file, more | (_LOADER_PROTOTYPES if file.carries else {}))
         except BaseException:
-            self._unload()  # nobody gets to see it
+            unload()  # nobody gets to see it
             raise
+        self._drop = weakref.finalize(self, self.loaded.leave)
+        self._drop.atexit = False  # threads may be at work, and the system does it
         self.run: Callable[..., int] = self.dll.kiln_executor_run
         self.calls = FastCalls(self.dll, self.check)
 
@@ -230,7 +275,7 @@ class NativeLibrary:
 
     def on_close(self, function: Callable[[], object]) -> None:
         """Call `function` when the library is unloaded."""
-        self._at_close.append(function)
+        self.loaded.after.append(function)
 
     def _check_version(self) -> None:
         version = self.dll.kiln_abi_version()
@@ -268,9 +313,8 @@ class NativeLibrary:
         self.dll, self.closed = _Closed(self.path), True
         self.run = lambda *_: self.dll.kiln_executor_run  # raises
         self.calls.close()
-        self._unload()
-        for function in self._at_close:
-            function()
+        self._drop.detach()
+        self.loaded.leave()
 
     def check(self, code: int) -> None:
         """Raise the exception for a result code other than 0."""

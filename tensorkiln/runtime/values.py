@@ -13,7 +13,13 @@ import numpy as np
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.runtime.failures import CALLBACK_FAILED, ArgumentTypeError
-from tensorkiln.runtime.native import NativeLibrary, Value, calling_back
+from tensorkiln.runtime.native import (
+    NativeLibrary,
+    Value,
+    calling_back,
+    lingering,
+    unload_lingering,
+)
 from tensorkiln.runtime.numbers import BOOL, FLOAT, INT, TENSOR, UINT, put_number
 from tensorkiln.runtime.raised import keep_raised
 from tensorkiln.runtime.tensor import Array, DLTensor, Tensor, capsule_pointer, dtype_named
@@ -34,7 +40,7 @@ _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, _Pointer, ctypes.c_i
 _DESTROY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 # number of a function value -> what it calls
-_functions: dict[int, tuple[NativeLibrary, Callable[..., Any]]] = {}
+_functions: dict[int, tuple[weakref.ref[NativeLibrary], Callable[..., Any]]] = {}
 _numbers = itertools.count(1)
 
 
@@ -62,6 +68,8 @@ class FunctionValue:
 
 def _release(library: NativeLibrary, value: Value) -> None:
     library.dll.kiln_release(ctypes.byref(value))
+    if lingering:
+        unload_lingering()
 
 
 def call_with_values(
@@ -78,6 +86,10 @@ def call_with_values(
             to_value(library, argument, values[i], f"{what}: argument {i}")
         library.check(call(values, len(arguments), ctypes.byref(result)))
         return from_value(library, result)
+    except ctypes.ArgumentError as error:  # so ctypes says that Python's stack is used up
+        if "RecursionError" not in str(error):
+            raise
+        raise RecursionError(str(error)) from None
     finally:
         for value in values:
             library.dll.kiln_release(ctypes.byref(value))
@@ -254,7 +266,10 @@ def _dtype(tensor: DLTensor) -> np.dtype[Any]:
 
 def _call_function(context: int, arguments: Any, count: int, result: Any) -> int:
     """What C calls. An exception stays here; `raised_in_callback` lets it go on."""
-    library, function = _functions[context]
+    reference, function = _functions[context]
+    library = reference()
+    if library is None:  # only values of it are left, in the hands of another library
+        return CALLBACK_FAILED
     calling_back.append(library.handle)
     try:
         values = [from_value(library, arguments[i]) for i in range(count)]
@@ -279,7 +294,7 @@ _destroy = _DESTROY(_forget_function)
 def make_function(library: NativeLibrary, function: Callable[..., Any], value: Value) -> None:
     """Write a Python function into `value`."""
     number = next(_numbers)
-    _functions[number] = (library, function)
+    _functions[number] = (weakref.ref(library), function)
     code = library.dll.kiln_make_function(_invoke, number, _destroy, ctypes.byref(value))
     if code:
         _forget_function(number)

@@ -38,20 +38,36 @@ def require(tool: str) -> str:
     return found
 
 
-def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a program; the caller looks at its status."""
-    return subprocess.run(
-        [*map(str, command)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, **environment},
-    )
+# What a program of a host test takes at most, many times over; one that hangs is found in no time.
+SECONDS = 60
+COMPILER_SECONDS = 300  # of rustc, beside other work
+
+
+def run(
+    *command: str | Path, seconds: float = SECONDS, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a program; the caller looks at its status. One that does not end in time fails the test,
+    which shows what it said."""
+    words = [*map(str, command)]
+    try:
+        return subprocess.run(
+            words,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            env={**os.environ, **environment},
+        )
+    except subprocess.TimeoutExpired as late:
+        said = [bytes(text or b"").decode(errors="replace") for text in (late.stdout, late.stderr)]
+        pytest.fail(
+            f"{' '.join(words)} has not ended after {seconds} s\n"
+            f"-- stdout --\n{said[0][-6000:]}\n-- stderr --\n{said[1][-6000:]}"
+        )
 
 
 def build(*command: str | Path) -> None:
     """Run a compiler; its complaints are the test's."""
-    done = run(*command)
+    done = run(*command, seconds=COMPILER_SECONDS)
     assert done.returncode == 0, done.stderr
 
 

@@ -78,8 +78,10 @@ def maker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_two_libraries(maker: Maker, what: str) -> None:
     """The first to start threads goes first, and the other one works on with as many; in a child;
     at exit, and while exit() is at work."""
-    if what == "fork" and maker.sanitizer == "thread":
-        return  # ThreadSanitizer ends a child that starts threads
+    if what == "fork" and maker.sanitizer != "none":
+        # ThreadSanitizer ends a child that starts threads. In a child the lock of the address
+        # sanitizer's allocator stays as another thread of the parent held it.
+        pytest.skip(f"sanitizer {maker.sanitizer} does not survive fork() beside threads")
     libraries = maker.library("one"), maker.library("two")
     for _ in range(10 if what == "exit" else 1):  # where it stands when the process ends is chance
         status, said = maker.run(what, 0, *libraries)

@@ -15,6 +15,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from tensorkiln.artifact.elf import elf_of
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
 
 _numbers = itertools.count(1)
@@ -51,6 +52,12 @@ def link_in_memory(
         builder.add_ir(_text_of(name, data))
     for item in objects:
         builder.add_object_img(item)
+    lacking = _lacking_weak(objects)
+    if lacking:
+        raise UnsupportedError(
+            f"llvmjit finds no {', '.join(lacking)}, and cannot leave open what C declares weak",
+            hint="target llvm",
+        )
     pointers = "".join(
         f"@{name} = constant {{ ptr, [5 x i64] }} "
         f"{{ ptr inttoptr (i64 {address} to ptr), [5 x i64] zeroinitializer }}\n"
@@ -98,6 +105,17 @@ def _compiler() -> Any:
         jit=True,
     )
     return _immortal(llvm.create_lljit_compiler(machine))
+
+
+def _lacking_weak(objects: Sequence[bytes]) -> list[str]:
+    """What objects only look for, and neither they nor the process have."""
+    symbols = [
+        s for data in objects for s in elf_of(memoryview(data), "object").symbols() if s.name
+    ]
+    defined = {s.name for s in symbols if s.is_defined}
+    weak = dict.fromkeys(s.name for s in symbols if s.is_weak and not s.is_defined)
+    process = ctypes.CDLL(None)
+    return [name for name in weak if name not in defined and not hasattr(process, name)]
 
 
 def _thread_local_storage() -> int:

@@ -18,7 +18,7 @@ def from_onnx(
     freeze: Mapping[str, int] | None = None,
     external_roots: Sequence[str | Path] = (),
 ) -> IRModule:
-    """A module with the function `main` of an ONNX model.
+    """A module with the function `main` of an ONNX model, named after its file, or else its graph.
 
     `model` is a path, the bytes of a file, or an `onnx.ModelProto`. Parameters are the graph's
     inputs without initializer, renamed to identifiers; the names in the model are in

@@ -106,7 +106,8 @@ class Importer:
         if self.dims.assumed:
             attrs["assumes"] = tuple(self.dims.assumed)
         f = replace(f, attrs=Attrs.of(**{**f.attrs, **attrs}))
-        return IRModule((_live(f),), graph.name or "model")
+        # Exporters give every graph the same name.
+        return IRModule((_live(f),), self.source.file_name or graph.name or "model")
 
     # -- inputs and outputs -------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ class Source:
     model: Model
     where: str
     files: ExternalFiles
+    file_name: str = ""  # without its suffix; empty when it is in no file
 
 
 def load(model: Any, roots: Sequence[Path] = ()) -> Source:
@@ -29,7 +30,8 @@ def load(model: Any, roots: Sequence[Path] = ()) -> Source:
         return _source(memoryview(model).cast("B"), "model bytes", None, roots)
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
-        return _source(_read(path), str(path), path.absolute().parent, roots)
+        source = _source(_read(path), str(path), path.absolute().parent, roots)
+        return replace(source, file_name=path.stem)
     if hasattr(model, "SerializeToString"):
         # DecodeError, ValueError: protobuf cannot write more than 2 GB
         try:

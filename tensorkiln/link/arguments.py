@@ -1,0 +1,64 @@
+"""What callers of `export_library` may give, before anything is done with it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tensorkiln.base.errors import UserError
+from tensorkiln.base.files import plain_path
+
+_SYMBOL = re.compile(r"[A-Za-z_.$][\w.$]*\Z", re.ASCII)
+
+
+def check_link_arguments(
+    file_name: object, fcompile: object, workspace_dir: object, addons: object, exports: object
+) -> Path:
+    """The path of the output. UserError (code `bad-argument`, of addons `bad-addon`) for what is of
+    another type, and for commands and names that cannot be."""
+    path = plain_path(file_name)  # type: ignore[arg-type]
+    if workspace_dir is not None:
+        plain_path(workspace_dir)  # type: ignore[arg-type]
+    _check_command(fcompile)
+    checked_addons(addons)
+    for name in _several(exports, "exports", "symbols", 'exports=["name"]', "bad-argument"):
+        if not isinstance(name, str) or not _SYMBOL.match(name):
+            message = f"an export is the name of a symbol, not {name!r:.80}"
+            raise UserError(message, code="bad-argument")
+    return path
+
+
+def checked_addons(addons: object) -> tuple[Any, ...]:
+    """Further object files of a link, as paths or bytes. UserError (code `bad-addon`)."""
+    found = _several(addons, "addons", "object files", "addons=[...]", "bad-addon")
+    for addon in found:
+        if not isinstance(addon, str | bytes | bytearray | memoryview | os.PathLike):
+            what = type(addon).__name__
+            raise UserError(f"an addon is a path or bytes, not {what}", code="bad-addon")
+    return tuple(found)
+
+
+def _several(given: object, what: str, of: str, hint: str, code: str) -> list[object]:
+    one = isinstance(given, str | bytes | bytearray | memoryview | os.PathLike)
+    if one or not isinstance(given, Iterable):
+        message = f"{what} are a list of {of}, not {type(given).__name__}"
+        raise UserError(message, code=code, hint=hint)
+    return list(given)
+
+
+def _check_command(fcompile: object) -> None:
+    if fcompile is None or callable(fcompile):
+        return
+    if not isinstance(fcompile, str):
+        message = f"fcompile is a command or a function, not {type(fcompile).__name__}"
+        raise UserError(message, code="bad-argument", hint='fcompile="gcc"')
+    try:
+        words = shlex.split(fcompile)
+    except ValueError as error:
+        raise UserError(f"fcompile {fcompile!r:.200}: {error}", code="bad-argument") from None
+    if fcompile and not words:
+        raise UserError(f"fcompile {fcompile!r:.80} names no program", code="bad-argument")

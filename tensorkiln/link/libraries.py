@@ -1,0 +1,89 @@
+"""What `libraries` of externals stand for: the packaged linker has no folders of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tensorkiln.artifact.dependency import checked_libraries
+from tensorkiln.artifact.elf import elf_of, read_elf
+from tensorkiln.base.errors import UserError
+from tensorkiln.link.stubs import STUB_LIBRARIES
+
+# Their symbols are in every link (link/stubs.py).
+_ALWAYS = frozenset(f"-l{name.removeprefix('lib').partition('.')[0]}" for name in STUB_LIBRARIES)
+
+
+def found_libraries(libraries: Sequence[str]) -> list[str]:
+    """The arguments with the file for each `-lx`; those that are in every link go.
+
+    Raises UserError (code `missing-library`) for a file that is not there, or in no folder named.
+    """
+    checked_libraries(libraries, "the libraries of a link")
+    folders = [Path(text[2:]) for text in libraries if text.startswith("-L")]
+    found: list[str] = []
+    for text in libraries:
+        if text.startswith("-l"):
+            if text not in _ALWAYS:
+                found.append(str(_searched(text[2:], folders)))
+        elif text.startswith("-") or Path(text).is_file():
+            found.append(text)
+        else:
+            raise UserError(f"there is no library {text!r}", code="missing-library")
+    return found
+
+
+def _searched(name: str, folders: Sequence[Path]) -> Path:
+    names = [name[1:]] if name.startswith(":") else [f"lib{name}.so", f"lib{name}.a"]
+    places = [folder / n for folder in folders for n in names]
+    for place in places:
+        if place.is_file():
+            return place
+    where = f"in {', '.join(map(str, folders))}" if folders else "no folder is named"
+    raise UserError(
+        f"library '-l{name}': no {' or '.join(names)} ({where})",
+        code="missing-library",
+        hint="'-L/folder', or its whole path; fcompile='gcc' looks in the system's folders",
+    )
+
+
+def symbols_of_libraries(libraries: Sequence[str]) -> dict[str, str] | None:
+    """Symbols that libraries bring in, each with the first that has it; None when one cannot be
+    looked into, such as a script for the linker."""
+    found: dict[str, str] = {}
+    for text in libraries:
+        if text.startswith("-"):
+            continue
+        try:
+            for name in _archived(Path(text)) if text.endswith(".a") else _shared(Path(text)):
+                found.setdefault(name, text)
+        except UserError:
+            return None
+    return found
+
+
+def _shared(path: Path) -> Iterator[str]:
+    for symbol in read_elf(path).symbols(dynamic=True):
+        if symbol.is_defined and symbol.is_global:
+            yield symbol.name
+
+
+def _archived(path: Path) -> Iterator[str]:
+    """Symbols of the members of a System V archive."""
+    data = memoryview(path.read_bytes())
+    if bytes(data[:8]) != b"!<arch>\n":
+        raise UserError(
+            f"{str(path)!r} is no archive that can be looked into", code="not-a-library"
+        )
+    at = 8
+    while at + 60 <= len(data):
+        try:
+            size = int(bytes(data[at + 48 : at + 58]))
+        except ValueError:
+            raise UserError(f"{str(path)!r} is a damaged archive", code="not-a-library") from None
+        member = data[at + 60 : at + 60 + size]
+        if bytes(member[:4]) == b"\x7fELF":
+            for symbol in elf_of(member, str(path)).symbols():
+                if symbol.is_defined and symbol.is_global:
+                    yield symbol.name
+        at += 60 + size + size % 2
