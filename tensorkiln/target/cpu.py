@@ -17,7 +17,7 @@ CPU_OPTIONS: tuple[Option, ...] = (
     Option("l1d_bytes", int, "first-level data cache of one core", 1 << 10, 1 << 30, _L1D_BYTES),
     Option("l2_bytes", int, "second-level cache of one core", 1 << 12, 1 << 32, _L2_BYTES),
     Option("winograd", int, "largest Winograd tile: 4 as when not given, 2, or 0 for none", 0, 4),
-    Option("strassen", bool, "Strassen's algorithm for large products; not given: where measured"),
+    Option("strassen", bool, "Strassen's algorithm for large products; not given: false"),
 )
 
 
