@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.target import arm, arm32, riscv, wasm, x86
@@ -22,6 +22,7 @@ class Isa:
     tuning: tuple[str, ...] = ()  # accepted in mattr, no instructions of their own
     fixed_baseline: bool = False  # calls pass values in the baseline's registers
     default_mattr: tuple[str, ...] = ()  # where no processor is named
+    detected: Mapping[str, str] = field(default_factory=dict)  # how the runtime finds a feature
 
     def check_cpu(self, name: str, where: str) -> None:
         """Raise UserError (code `unknown-cpu`) unless `name` is a processor here."""
@@ -93,6 +94,14 @@ class Isa:
         """Those of `features` that generated code can come to depend on."""
         return frozenset(features) - set(self.not_generated.split())
 
+    def places(self) -> dict[str, tuple[str, int]]:
+        """Where the runtime finds each feature that it can check: a register and a bit of it."""
+        found: dict[str, tuple[str, int]] = {}
+        for register, bits in self.detected.items():
+            for bit, name in (entry.split() for entry in bits.split(", ")):
+                found[name] = (register, int(bit))
+        return found
+
     def vector_bytes(self, features: frozenset[str], tuning: Iterable[str] = ()) -> int:
         """Bytes of the widest vector register kernels should use; of a word where is none."""
         if self.arch == "x86_64":
@@ -138,9 +147,16 @@ ISAS: dict[str, Isa] = {
         "x86-64",
         tuning=("prefer-256-bit",),
         fixed_baseline=True,
+        detected=x86.DETECTED,
     ),
     "aarch64": Isa(
-        "aarch64", arm.CPUS, arm.FEATURES, arm.NOT_GENERATED, "generic", fixed_baseline=True
+        "aarch64",
+        arm.CPUS,
+        arm.FEATURES,
+        arm.NOT_GENERATED,
+        "generic",
+        fixed_baseline=True,
+        detected=arm.DETECTED,
     ),
     **{arch: _arm32(arch) for arch in arm32.CPUS},
     "riscv64": Isa(
