@@ -33,7 +33,7 @@ def schedule_loops(group: Group, target: Target, check: bool = False) -> Schedul
         else:
             _nest(s, r)
     for loop in s.loops():
-        # Else lanes are inside; or they are around, and the results left over sum in the same order.
+        # Else lanes are inside; or around, and the results left over sum as theirs do.
         if (
             is_role(loop, "k")
             and s.children(loop)[0] in s.blocks()

@@ -18,11 +18,11 @@ from tensorkiln.link.toolchain import zig_path
 from tensorkiln.pipeline import compile as compile_module
 from tensorkiln.target import Target, x86
 from tensorkiln.target.isa import ISAS, Isa
-from tensorkiln.target.kinds import KINDS
 from tensorkiln.target.tags import TAGS
+from tensorkiln.target.triple import LIBRARIES
 from tests.schedule.test_independent_rows import BATTERY
 
-COMPILED = {arch: ISAS[arch] for arch in KINDS["llvm"].builtin_archs}
+COMPILED = {arch: ISAS[arch] for arch in LIBRARIES}
 ZIG_LIB = zig_path().parent / "lib"
 
 
@@ -75,7 +75,8 @@ CPUID_H = {"sse4.1": "SSE41", "sse4.2": "SSE42", "crc32": "SSE42", "cx16": "CMPX
 LEAVES = {"ecx for leaf 1": "LEAF1_ECX", "edx for leaf 1": "LEAF1_EDX",
           "ebx for leaf 7 sub-leaf 0": "LEAF7_EBX", "ecx for leaf 7 sub-leaf 0": "LEAF7_ECX",
           "edx for leaf 7 sub-leaf 0": "LEAF7_EDX", "eax for leaf 7 sub-leaf 1": "LEAF7_1_EAX",
-          "edx for leaf 7 sub-leaf 1": "LEAF7_1_EDX", "ecx for leaf 0x80000001": "EXT1_ECX"}  # fmt: skip
+          "edx for leaf 7 sub-leaf 1": "LEAF7_1_EDX",
+          "ecx for leaf 0x80000001": "EXT1_ECX"}  # fmt: skip
 HWCAP_H = {"fp-armv8": "FP", "neon": "ASIMD", "crc": "CRC32", "lse": "ATOMICS", "rdm": "ASIMDRDM",
            "fullfp16": "ASIMDHP", "jsconv": "JSCVT", "complxnum": "FCMA", "rcpc": "LRCPC",
            "dotprod": "ASIMDDP", "fp16fml": "ASIMDFHM", "lse2": "USCAT", "rcpc-immo": "ILRCPC",
