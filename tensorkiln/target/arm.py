@@ -113,6 +113,10 @@ CPUS: dict[str, str] = {
     "fujitsu-monaka": "olympus +hbc +mops",
 }
 
+# Processors for whose scheduling model LLVM 22 aborts on loads of pairs: code for them is scheduled
+# as for any.
+WITHOUT_MODEL: tuple[str, ...] = ("oryon-1",)
+
 FEATURES: dict[str, str] = {
     "aes": "",
     "altnzcv": "flagm",
