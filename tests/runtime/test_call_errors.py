@@ -249,9 +249,7 @@ def test_refusal(
 
 
 def test_a_missing_cpu_feature_is_named(tmp_path: Path) -> None:
-    path = sample.build(
-        tmp_path / "a.so", cpu_features=("sse2", "sse4a", "avx512fp16", "amx-bf16")
-    )
+    path = sample.build(tmp_path / "a.so", cpu_features=("sse2", "sse4a", "avx512fp16", "amx-bf16"))
     with pytest.raises(
         RuntimeError,
         match=r"this processor lacks '(amx-bf16|avx512fp16|sse4a)', "
