@@ -17,7 +17,6 @@ from tensorkiln.artifact.sections import WEIGHTS_PAD
 from tensorkiln.artifact.tar import write_tar
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError, nearest
 from tensorkiln.base.text import listed
-from tensorkiln.codegen.host_c import required_features
 from tensorkiln.codegen.host_function import HostFunction
 from tensorkiln.ir.expr import CallExtern
 from tensorkiln.ir.module import IRModule
@@ -371,7 +370,7 @@ class Executable:
         kernels = [k.symbol for k in self.kernels]
         symbols = {k: kernel_prefix(prefix) + k for k in kernels}
         symbols["kiln_parallel_for"] = f"{prefix}_parallel_for"
-        features = required_features(cpu_target(self.target).required_features)
+        features = cpu_target(self.target).required_features
         size = weights.size if weights else 0
         table = [a for a in self.artifacts.plain if a.name == "host/weights.json"]
         return write_stripped(

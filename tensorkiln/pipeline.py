@@ -265,10 +265,7 @@ def compile(
         mod = replace(mod, name=check_prefix(name, "name"))
     if system_lib_prefix is not None:
         check_prefix(system_lib_prefix)
-    asked = Target("native") if target is None else Target(target)
-    if asked.kind == "llvmjit" and cpu_target(asked).is_baseline:  # it runs here, or nowhere
-        asked = Target({**Target("native").to_json(), "kind": "llvmjit"})
-    plan = plan_for(asked, externals, relax_pipeline, tir_pipeline)
+    plan = plan_for(asked_target(target), externals, relax_pipeline, tir_pipeline)
     cpu = plan.cpu
     if cpu.is_baseline:
         note = f"{cpu.mcpu} is the baseline of {cpu.arch}: 'native' uses all this CPU has"
@@ -305,6 +302,18 @@ def compile(
     )
 
 
+def asked_target(target: Target | str | dict[str, object] | None) -> Target:
+    """What to compile for. Raises UnsupportedError where nothing generates code for it."""
+    asked = Target("native") if target is None else Target(target)
+    require_codegen(asked)
+    if asked.kind != "llvmjit" or not asked.is_baseline:
+        return asked
+    # It runs here, or nowhere: with all that this CPU has, but for what was said.
+    plain = Target("llvmjit").to_json()
+    said = {k: v for k, v in asked.to_json().items() if v != plain.get(k)}
+    return Target({**Target("native").to_json(), "kind": "llvmjit", **said})
+
+
 def _require_well_formed(mod: IRModule, known: dict[int, object]) -> None:
     """Passes rely on it: what a given module lacks is the caller's to mend, not a pass's fault."""
     try:
@@ -334,8 +343,15 @@ def _require_targets(mod: IRModule, plan: Plan) -> None:
             )
 
 
-def check(model: object, target: Target | str | None = None) -> tuple[Issue, ...]:
-    """Everything in an ONNX model that cannot be compiled, at once; empty when all can."""
+def check(
+    model: object, target: Target | str | dict[str, object] | None = None
+) -> tuple[Issue, ...]:
+    """Everything in an ONNX model that cannot be compiled for the target (None: this machine's
+    CPU), at once; empty when all can. What `compile` says of the target comes first."""
+    try:
+        asked_target(target)
+    except UnsupportedError as error:
+        return (*error.issues, *frontend.check_onnx(model))
     return frontend.check_onnx(model)
 
 

@@ -1,4 +1,4 @@
-"""kiln check: every node of a model that cannot be compiled, at once.
+"""kiln check: every node of a model that cannot be compiled, at once, and whether the target can.
 
 Takes seconds and compiles nothing. Exit code 1 when there is any.
 """
@@ -52,4 +52,6 @@ def issue_table(model: str, issues: Sequence[Issue]) -> str:
     for issue in issues:
         what = f"{issue.message} [{issue.hint}]" if issue.hint else issue.message
         rows.append((issue.node or "-", issue.op or "-", issue.kind, what))
-    return f"{columns(rows)}\n{model}: {len(issues)} node(s) cannot be compiled"
+    nodes = sum(bool(issue.op) for issue in issues)
+    what = f"{nodes} node(s) cannot be compiled" if nodes else "cannot be compiled"
+    return f"{columns(rows)}\n{model}: {what}"

@@ -7,8 +7,7 @@ line per kernel, each naming the node of the model it came from. It compiles aga
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tensorkiln.base.errors import InternalError, UserError
@@ -48,21 +47,11 @@ __all__ = [
     "entry_c",
     "exported_symbols",
     "header_h",
-    "required_features",
 ]
 
 METADATA_VERSION = 1
 _RESERVED = ("format", "library", "prefix", "cpu_features", "weights_bytes", "functions")
-# Hints to LLVM's scheduler that look like features but ask nothing of the processor.
-_TUNING = re.compile(r"(prefer-|fast-|slow-|tuning|false-deps-|allow-light-|no-bypass|use-|64bit)")
 _ROLES = {"in": "KILN_IN", "out": "KILN_OUT", "inout": "KILN_INOUT", "scalar": "KILN_SCALAR"}
-
-
-def required_features(features: Iterable[str]) -> tuple[str, ...]:
-    """The CPU features that must be present, sorted, out of an LLVM feature list
-    (`"+avx2"`, `"avx2"`; `"-avx512f"` and tuning hints such as `"+prefer-256-bit"` ask nothing)."""
-    names = {f.removeprefix("+") for f in features if f and not f.startswith("-")}
-    return tuple(sorted(name for name in names if not _TUNING.match(name)))
 
 
 def exported_symbols(
@@ -88,15 +77,15 @@ def entry_c(
 ) -> str:
     """The text of entry.c.
 
+    `cpu_features` are those that the processor must have, by LLVM's names (crt/cpu_features.h).
     `metadata_json` is an object whose keys (target, compiler version, ...) join the metadata that
     is written here from the functions. `prefix` starts the names of the plain C entries; without
     it the library's name does; with `imports` the library carries artifacts for loaders.
     """
     prefix = prefix or c_name(library_name)
     _check_names(functions, prefix, weights_size)
-    features = required_features(cpu_features)
     metadata = _metadata(
-        functions, library_name, prefix, features, weights_size, metadata_json, outer
+        functions, library_name, prefix, cpu_features, weights_size, metadata_json, outer
     )
     helpers = outer.helpers if outer else ()
     parts = [
@@ -109,7 +98,7 @@ def entry_c(
         *(_function(function, prefix) for function in functions),
         *(_function(function, "") for function in helpers),
         outer.text if outer else "",
-        _library(functions, library_name, prefix, features, weights_size, outer, imports),
+        _library(functions, library_name, prefix, cpu_features, weights_size, outer, imports),
     ]
     return "\n".join(part for part in parts if part)
 
@@ -133,7 +122,7 @@ def _metadata(
     functions: Sequence[HostFunction],
     library_name: str,
     prefix: str,
-    features: tuple[str, ...],
+    features: Sequence[str],
     weights_size: int,
     metadata_json: str,
     outer: OuterCode | None,

@@ -20,8 +20,9 @@ from typing import Protocol
 from tensorkiln.base.cache import Cache
 from tensorkiln.base.config import read_config
 from tensorkiln.base.debug import COMMANDS, say
-from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
+from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.link.stubs import STUB_LIBRARIES, make_stubs
+from tensorkiln.target.triple import require_library
 
 GLIBC = "2.17"  # the oldest glibc that a library of ours runs on
 C_FLAGS = (
@@ -130,18 +131,10 @@ def zig_path() -> Path:
     )
 
 
-_ARCHS = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
-
-
 def linux_arch(triple: str) -> str:
-    """`"x86_64"` or `"aarch64"`; UnsupportedError for triples that are not linked yet."""
-    parts = triple.lower().split("-")
-    arch = _ARCHS.get(parts[0])
-    if arch is None or "linux" not in parts:
-        raise UnsupportedError(
-            f"no shared library for {triple!r} yet", hint="x86_64-linux-gnu, aarch64-linux-gnu"
-        )
-    return arch
+    """`"x86_64"` or `"aarch64"`. Raises UnsupportedError for triples that are not linked yet,
+    UserError for what is none."""
+    return require_library(triple, "triple")
 
 
 @dataclass(frozen=True, slots=True)

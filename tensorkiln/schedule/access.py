@@ -55,6 +55,11 @@ def lanes_ok(value: Expr, lane: Var) -> bool:
     return strided <= 1
 
 
+def in_memory_order(value: Expr, var: Var) -> bool:
+    """Whether every load is contiguous or uniform in `var`."""
+    return all(lane_stride(x, var) in (0, 1) for x in walk(value) if isinstance(x, Load))
+
+
 def blocked_loads(value: Expr, v: int, lane: Var | None = None) -> bool:
     """Whether every load is from blocks of v channels, or of a single element: reading the lanes
     past the last channel stays inside the buffers. With `lane`, also contiguous or uniform in it.

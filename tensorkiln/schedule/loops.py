@@ -7,6 +7,8 @@ loops_program.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tensorkiln.ir.stmt import Alloc
 from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.schedule.group import Group
@@ -30,7 +32,12 @@ def schedule_loops(group: Group, target: Target, check: bool = False) -> Schedul
         else:
             _nest(s, r)
     for loop in s.loops():
-        if is_role(loop, "k") and s.children(loop)[0] in s.blocks():  # else lanes are inside
+        # Else lanes are inside; or around, and the results left over sum as theirs do.
+        if (
+            is_role(loop, "k")
+            and s.children(loop)[0] in s.blocks()
+            and not _is_rest(s, loop, regions)
+        ):
             sum_in_lanes(s, loop, regions[0].lanes)
     in_vectors(s)
     buffers = dict.fromkeys(t.buffer.name for t in walk_stmt(s.func.body) if isinstance(t, Alloc))
@@ -60,6 +67,15 @@ def _nest(s: Schedule, r: Region) -> None:
             innermost(s, lane)
     if r.parallel:
         _tasks(s, r, vectors)
+
+
+def _is_rest(s: Schedule, loop: str, regions: Sequence[Region]) -> bool:
+    """Whether a loop is inside what is left over of a loop over vectors."""
+    rests = {f"{r.vector}_tail" for r in regions}
+    around = s.parent(loop)
+    while around is not None and around not in rests:
+        around = s.parent(around)
+    return around is not None
 
 
 def _vectors(s: Schedule, r: Region) -> tuple[str, str]:
@@ -98,13 +114,14 @@ def innermost(s: Schedule, lane: str) -> None:
 
 
 def _tasks(s: Schedule, r: Region, vectors: str) -> None:
-    """One parallel loop of the loops outside; of vectors, too, where sums make them worth it."""
+    """One parallel loop of the loops outside; of neighbours, too, where sums make them worth it."""
     if not r.around:
         return
     nest: list[str] = []
+    neighbours = vectors or r.named("j")
 
     def is_task(loop: str) -> bool:
-        return is_role(loop, r.named("i")) or (r.reduces and loop == vectors)
+        return is_role(loop, r.named("i")) or (r.reduces and loop == neighbours)
 
     inside = [n for n in s.loops() if s.parent(n) is None and is_task(n)][:1]
     while len(inside) == 1 and is_task(inside[0]):

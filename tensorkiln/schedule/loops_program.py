@@ -31,7 +31,7 @@ from tensorkiln.ir.relax import TensorType, Value
 from tensorkiln.ir.stmt import For, If, PrimFunc, Seq, Stmt, Store, seq
 from tensorkiln.ir.visit import free_vars
 from tensorkiln.ops.op import Element
-from tensorkiln.schedule.access import blocked_loads, lanes_ok, simplify_value
+from tensorkiln.schedule.access import blocked_loads, in_memory_order, lanes_ok, simplify_value
 from tensorkiln.schedule.build import PARALLEL_WORK, nest, zero_border
 from tensorkiln.schedule.group import Group, inplace_params, product
 from tensorkiln.schedule.reductions import Loops, reductions_of, with_reductions
@@ -263,6 +263,10 @@ class RowMajor(Region):
         extent = int_value(self.shape[-1])
         if extent is not None and extent < self.lanes:
             return False
+        value = self.element(index)
+        sums = [(r.value, r.axes[-1][0]) for r in reductions_of(simplify_value(value, {}))]
+        if any(in_memory_order(x, k) and not in_memory_order(x, index[-1]) for x, k in sums):
+            return False  # lanes are terms of a sum then
         step, lane = Var("step"), Var("lane")
         value = self.element((*index[:-1], step * self.lanes + lane))
         return lanes_ok(simplify_value(value, {lane: (0, self.lanes - 1)}), lane)

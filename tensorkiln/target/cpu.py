@@ -5,6 +5,7 @@ from __future__ import annotations
 from tensorkiln.base.errors import UserError
 from tensorkiln.target.isa import ISAS, Isa
 from tensorkiln.target.options import Option, Values
+from tensorkiln.target.suggest import suggest
 from tensorkiln.target.triple import DEFAULT, canonical_triple
 
 # Cache sizes that every CPU of the last ten years has at least; `native` writes its own.
@@ -17,7 +18,7 @@ CPU_OPTIONS: tuple[Option, ...] = (
     Option("l1d_bytes", int, "first-level data cache of one core", 1 << 10, 1 << 30, _L1D_BYTES),
     Option("l2_bytes", int, "second-level cache of one core", 1 << 12, 1 << 32, _L2_BYTES),
     Option("winograd", int, "largest Winograd tile: 4 as when not given, 2, or 0 for none", 0, 4),
-    Option("strassen", bool, "Strassen's algorithm for large products; not given: where measured"),
+    Option("strassen", bool, "Strassen's algorithm for large products; not given: false"),
 )
 
 
@@ -44,20 +45,27 @@ def _flags(isa: Isa, flags: tuple[str, ...], where: str) -> tuple[str, ...]:
     """`mattr` entries: each `+name` or `-name` with a known name, no name both ways."""
     seen: dict[str, str] = {}
     for flag in flags:
-        if flag[:1] not in ("+", "-"):
+        if flag[:1] not in ("+", "-") or not flag[1:]:
             raise UserError(
                 f"{flag!r}: expected '+feature' or '-feature'",
                 code="wrong-type",
                 where=where,
-                hint=f"did you mean '+{flag}'?" if flag in isa.implied else "",
+                hint=_signed(flag, isa) or "for example '+avx2'",
             )
         isa.check_feature(flag[1:], where)
         if seen.setdefault(flag[1:], flag) != flag:
             raise UserError(
-                f"contradiction: '+{flag[1:]}' and '-{flag[1:]}'", code="contradiction", where=where
+                f"contradiction: '+{flag[1:]}' and '-{flag[1:]}'",
+                code="contradiction",
+                where=where,
+                hint="keep one of them",
             )
     _check_implied(isa, flags, where)
     return flags
+
+
+def _signed(name: str, isa: Isa) -> str:
+    return suggest(f"+{name}", [f"+{known}" for known in isa.implied]) if name.strip("+-") else ""
 
 
 def _check_implied(isa: Isa, flags: tuple[str, ...], where: str) -> None:
@@ -69,6 +77,7 @@ def _check_implied(isa: Isa, flags: tuple[str, ...], where: str) -> None:
             f"'-{fixed[0]}': every {isa.arch} has it and its calls need it",
             code="contradiction",
             where=where,
+            hint=f"leave '-{fixed[0]}' out",
         )
     for flag in flags:
         if flag[0] == "+" and flag[1:] in isa.implied:
@@ -78,4 +87,5 @@ def _check_implied(isa: Isa, flags: tuple[str, ...], where: str) -> None:
                     f"contradiction: {flag!r} needs {clash[0]!r}, which '-{clash[0]}' takes away",
                     code="contradiction",
                     where=where,
+                    hint="keep one of them",
                 )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from tensorkiln.base.errors import UserError
 from tensorkiln.target.options import Option, Values
 
-# Shared memory one block may ask for, in KiB (CUDA C++ Programming Guide, compute capabilities).
+# Shared memory of one block, in KiB (CUDA C++ Programming Guide, compute capabilities): what every
+# kernel may use, and by architecture what one may that asks for more.
+CUDA_STATIC = 48
 CUDA_ARCHS: dict[str, int] = {
     "sm_50": 48,
     "sm_52": 48,
@@ -42,6 +44,9 @@ ROCM_ARCHS: dict[str, int] = {
     **dict.fromkeys(("gfx1150", "gfx1151", "gfx1152", "gfx1153", "gfx1200", "gfx1201"), 32),
 }
 
+# Kinds whose option `arch` names a processor.
+GPUS = {"cuda": CUDA_ARCHS, "rocm": ROCM_ARCHS}
+
 
 def _limits(threads: int, most: int, shared: int, warp: int | None) -> tuple[Option, ...]:
     """The three limits every GPU kind has, with what the kind's standard guarantees."""
@@ -54,7 +59,14 @@ def _limits(threads: int, most: int, shared: int, warp: int | None) -> tuple[Opt
 
 CUDA_OPTIONS: tuple[Option, ...] = (
     Option("arch", str, "compute capability, as sm_XY", default="sm_75", choices=tuple(CUDA_ARCHS)),
-    *_limits(1024, 1024, 48 << 10, 32),
+    *_limits(1024, 1024, CUDA_STATIC << 10, 32),
+    Option(
+        "max_shared_memory_per_block_optin",
+        int,
+        "bytes one block may share if its kernel asks; not given: what the arch has",
+        0,
+        1 << 20,
+    ),
     Option("l2_bytes", int, "second-level cache of the GPU", 1 << 12, 1 << 32),
 )
 ROCM_OPTIONS: tuple[Option, ...] = (
@@ -109,16 +121,32 @@ def canonical_cuda(values: Values, where: str) -> Values:
     """Refuse more shared memory than the generation has, and warps that are none."""
     arch = str(values["arch"])
     most = CUDA_ARCHS[arch] << 10
+    optin = values.get("max_shared_memory_per_block_optin", most)
     shared = values["max_shared_memory_per_block"]
-    if isinstance(shared, int) and shared > most:
+    assert isinstance(optin, int) and isinstance(shared, int)
+    if shared > CUDA_STATIC << 10:
         raise UserError(
-            f"contradiction: {arch} has {most} bytes for a block, not {shared}",
+            f"contradiction: {arch} has {CUDA_STATIC << 10} bytes for a block that does not ask "
+            f"for more, not {shared}",
             code="contradiction",
             where=f"{where}.max_shared_memory_per_block",
-            hint="bytes one block may share",
+            hint=f"max_shared_memory_per_block_optin is {most} for {arch}",
+        )
+    if not shared <= optin <= most:
+        raise UserError(
+            f"contradiction: {arch} has {shared} to {most} bytes for a block that asks, "
+            f"not {optin}",
+            code="contradiction",
+            where=f"{where}.max_shared_memory_per_block_optin",
+            hint="bytes one block may share if its kernel asks",
         )
     _warp(values, (32,), arch, where)
     return values
+
+
+def known_of_cuda(values: Values) -> Values:
+    """What the architecture says of options that are not given."""
+    return {"max_shared_memory_per_block_optin": CUDA_ARCHS[str(values["arch"])] << 10}
 
 
 def canonical_rocm(values: Values, where: str) -> Values:

@@ -20,18 +20,23 @@ _SYSTEMS = {"Linux": "unknown-linux-gnu", "Darwin": "apple-macos", "Windows": "p
 _PASSING = re.compile(r"cpu mhz|bogomips", re.IGNORECASE)
 
 
+def host_triple() -> str:
+    """This machine's triple. Raises UserError where it is none we know."""
+    system = _SYSTEMS.get(platform.system(), f"unknown-{platform.system().lower()}")
+    machine = platform.machine().lower()
+    try:
+        return canonical_triple(f"{machine}-{system}")
+    except UserError as error:
+        message = f"this machine ({machine}, {system}) is no target"
+        raise UserError(message, hint=error.hint) from None
+
+
 def describe_host() -> dict[str, object]:
     """The fields of a `llvm` target for this CPU: processor, features, cache sizes.
 
     Raises UserError when the machine's architecture is none we compile for.
     """
-    system = _SYSTEMS.get(platform.system(), f"unknown-{platform.system().lower()}")
-    machine = platform.machine().lower()
-    try:
-        triple = canonical_triple(f"{machine}-{system}")
-    except UserError as error:
-        message = f"this machine ({machine}, {system}) is no target"
-        raise UserError(message, hint=error.hint) from None
+    triple = host_triple()
     isa = ISAS[triple.split("-")[0]]
     cpu, present = _processor()
     fields: dict[str, object] = {

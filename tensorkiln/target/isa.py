@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.target import arm, arm32, riscv, wasm, x86
+from tensorkiln.target.gpus import GPUS
 from tensorkiln.target.suggest import suggest
 
 
@@ -22,22 +23,26 @@ class Isa:
     tuning: tuple[str, ...] = ()  # accepted in mattr, no instructions of their own
     fixed_baseline: bool = False  # calls pass values in the baseline's registers
     default_mattr: tuple[str, ...] = ()  # where no processor is named
+    detected: Mapping[str, str] = field(default_factory=dict)  # how the runtime finds a feature
+    without_model: tuple[str, ...] = ()  # processors that LLVM cannot schedule code for
 
     def check_cpu(self, name: str, where: str) -> None:
         """Raise UserError (code `unknown-cpu`) unless `name` is a processor here."""
         if name not in self.cpus:
-            hint = suggest(name, self.cpus) or f"known: {', '.join(self.cpus)}"
+            hint = _elsewhere(name, "processor", {i.arch for i in ISAS.values() if name in i.cpus})
             raise UserError(
                 f"unknown processor {name!r} for {self.arch}",
                 code="unknown-cpu",
                 where=where,
-                hint=hint,
+                hint=hint or suggest(name, self.cpus) or f"known: {', '.join(self.cpus)}",
             )
 
     def check_feature(self, name: str, where: str) -> None:
         """Raise UserError (code `unknown-feature`) unless `name` is a feature here."""
         if name not in self.implied and name not in self.tuning:
-            hint = suggest(name, (*self.implied, *self.tuning))
+            known = (*self.implied, *self.tuning)
+            owners = {i.arch for i in ISAS.values() if name in (*i.implied, *i.tuning)}
+            hint = _elsewhere(name, "feature", owners) or suggest(name, known)
             raise UserError(
                 f"unknown feature {name!r} for {self.arch}",
                 code="unknown-feature",
@@ -93,6 +98,14 @@ class Isa:
         """Those of `features` that generated code can come to depend on."""
         return frozenset(features) - set(self.not_generated.split())
 
+    def places(self) -> dict[str, tuple[str, int]]:
+        """Where the runtime finds each feature that it can check: a register and a bit of it."""
+        found: dict[str, tuple[str, int]] = {}
+        for register, bits in self.detected.items():
+            for bit, name in (entry.split() for entry in bits.split(", ")):
+                found[name] = (register, int(bit))
+        return found
+
     def vector_bytes(self, features: frozenset[str], tuning: Iterable[str] = ()) -> int:
         """Bytes of the widest vector register kernels should use; of a word where is none."""
         if self.arch == "x86_64":
@@ -124,6 +137,28 @@ class Isa:
         return self.arch == "aarch64"
 
 
+def _elsewhere(name: str, noun: str, archs: Collection[str]) -> str:
+    """What to say of a name that only other architectures know."""
+    if name == "native":
+        return "write the target 'native', which is this machine's processor"
+    gpu = next((kind for kind, known in GPUS.items() if name in known), "")
+    if gpu:
+        return f'write {{"kind": "{gpu}", "arch": "{name}"}}'
+    if not archs:
+        return ""
+    owners = [arch for arch in ISAS if arch in archs]
+    return f"a {noun} of {', '.join(owners)}: write mtriple {example_triple(owners[0])!r}"
+
+
+def example_triple(arch: str) -> str:
+    """A triple of an architecture as its users write it."""
+    if arch.startswith("thumb"):
+        return f"{arch}-none-eabi"
+    ends = {"armv6": "linux-gnueabihf", "armv7": "linux-gnueabihf", "riscv32": "unknown-none-elf",
+            "wasm32": "unknown-unknown"}  # fmt: skip
+    return f"{arch}-{ends.get(arch, 'linux-gnu')}"
+
+
 def _arm32(arch: str) -> Isa:
     features = arm32.A_FEATURES if arch.startswith("arm") else arm32.M_FEATURES
     return Isa(arch, arm32.CPUS[arch], features, arm32.NOT_GENERATED, "generic")
@@ -138,9 +173,17 @@ ISAS: dict[str, Isa] = {
         "x86-64",
         tuning=("prefer-256-bit",),
         fixed_baseline=True,
+        detected=x86.DETECTED,
     ),
     "aarch64": Isa(
-        "aarch64", arm.CPUS, arm.FEATURES, arm.NOT_GENERATED, "generic", fixed_baseline=True
+        "aarch64",
+        arm.CPUS,
+        arm.FEATURES,
+        arm.NOT_GENERATED,
+        "generic",
+        fixed_baseline=True,
+        detected=arm.DETECTED,
+        without_model=arm.WITHOUT_MODEL,
     ),
     **{arch: _arm32(arch) for arch in arm32.CPUS},
     "riscv64": Isa(

@@ -9,7 +9,7 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.target import gpus
 from tensorkiln.target.cpu import CPU_OPTIONS, canonical_cpu
 from tensorkiln.target.hooks import Hooks
-from tensorkiln.target.options import Option, Values, unknown_key
+from tensorkiln.target.options import Option, Value, Values, unknown_key
 
 FIELDS = (
     "kind",
@@ -31,7 +31,8 @@ class Kind:
 
     `canonicalizer(values, where)` brings checked options to one spelling, or raises UserError.
     A composite kind has `devices`, and its hooks say how work is divided among them.
-    `builtin_archs` are the architectures that the compiler itself generates code for.
+    `known(values)` says what follows for options that are not given: asked for, never written.
+    `is_cpu` where the compiler itself generates code for it (`triple.LIBRARIES`).
     """
 
     name: str
@@ -42,12 +43,13 @@ class Kind:
     canonicalizer: Canonicalizer | None = None
     hooks: Hooks = field(default_factory=Hooks)
     composite: bool = False
-    builtin_archs: tuple[str, ...] = ()
+    is_cpu: bool = False
+    known: Callable[[Values], Values] = lambda values: {}
 
     @property
     def has_codegen(self) -> bool:
         """Whether anything generates code for this kind."""
-        return bool(self.builtin_archs or self.hooks.relax_codegen or self.hooks.tir_codegen)
+        return bool(self.is_cpu or self.hooks.relax_codegen or self.hooks.tir_codegen)
 
     def values(self, given: dict[str, object], where: str) -> Values:
         """Checked and canonical options, sorted by name; None stands for not given."""
@@ -57,10 +59,20 @@ class Kind:
             if name not in known:
                 raise unknown_key(name, self.name, known, FIELDS, where)
             if value is not None:
-                out[name] = known[name].check(value, f"{where}.{name}")
+                out[name] = self._checked(known[name], value, f"{where}.{name}")
         if self.canonicalizer is not None:
             out = self._canonical(out, known, where)
         return dict(sorted(out.items()))
+
+    def _checked(self, option: Option, value: object, where: str) -> Value:
+        try:
+            return option.check(value, where)
+        except UserError as error:
+            owner = next((k.name for k in KINDS.values() if _offers(k, option.name, value)), "")
+            if error.code != "unknown-value" or not owner:
+                raise
+            hint = f"a value of kind {owner!r}: write kind {owner!r}"
+            raise UserError(error.message, code=error.code, where=where, hint=hint) from None
 
     def _canonical(self, values: Values, known: dict[str, Option], where: str) -> Values:
         """A canonicalizer is somebody else's function: what it returns is checked again."""
@@ -76,6 +88,11 @@ class Kind:
         return {name: known[name].check(v, f"{where}.{name}") for name, v in result.items()}
 
 
+def _offers(kind: Kind, name: str, value: object) -> bool:
+    """Whether an option of that name of the kind may have the value."""
+    return any(o.name == name and value in o.choices for o in kind.options)
+
+
 _GPU = ("gpu",)
 KINDS: dict[str, Kind] = {
     kind.name: kind
@@ -87,7 +104,7 @@ KINDS: dict[str, Kind] = {
             CPU_OPTIONS,
             "native code for a CPU, linked",
             canonical_cpu,
-            builtin_archs=("x86_64", "aarch64"),
+            is_cpu=True,
         ),
         Kind(
             "llvmjit",
@@ -96,7 +113,7 @@ KINDS: dict[str, Kind] = {
             CPU_OPTIONS,
             "native code, loaded from memory",
             canonical_cpu,
-            builtin_archs=("x86_64", "aarch64"),
+            is_cpu=True,
         ),
         Kind("c", "cpu", ("cpu",), CPU_OPTIONS, "C99 for a compiler of yours", canonical_cpu),
         Kind(
@@ -106,6 +123,7 @@ KINDS: dict[str, Kind] = {
             gpus.CUDA_OPTIONS,
             "GPUs of NVIDIA",
             gpus.canonical_cuda,
+            known=gpus.known_of_cuda,
         ),
         Kind(
             "rocm", "rocm", ("rocm", *_GPU), gpus.ROCM_OPTIONS, "GPUs of AMD", gpus.canonical_rocm

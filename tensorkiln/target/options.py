@@ -40,8 +40,9 @@ class Option:
         """`value` as this option holds it; UserError that repeats the option's description."""
         if self.type is list:
             return names(value, where, self.doc)
-        # bool is an int to Python, and True cache bytes is a mistake
-        if not isinstance(value, self.type) or isinstance(value, bool) != (self.type is bool):
+        # bool is an int to Python, and True cache bytes is a mistake; no text is no answer
+        wrong = not isinstance(value, self.type) or isinstance(value, bool) != (self.type is bool)
+        if wrong or value == "" != self.default:
             raise UserError(
                 f"expected {_TYPE_NAMES[self.type]}, got {value!r}",
                 code="wrong-type",

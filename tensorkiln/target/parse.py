@@ -16,6 +16,7 @@ from tensorkiln.target.suggest import suggest
 from tensorkiln.target.tags import TAGS, Tag, bad_hash, check_reference, read_file
 
 Spec = str | Mapping[str, object]
+NATIVE = "native"
 _DEEPEST = 16  # nested targets; nobody needs as many, and Python's stack ends somewhere
 
 
@@ -24,8 +25,25 @@ def parse(spec: object, where: str = "target") -> Fields:
     if where.count(".") > _DEEPEST:
         raise UserError("targets nested too deeply", code="too-deep", where=where)
     raw = _rename(_as_mapping(spec, where), where)
+    if raw.get("kind") == NATIVE:
+        raw = _native(raw, where)
     tag = _string(raw, "tag", where)
     return _tagged(tag, raw, where) if tag else _plain(raw, where)
+
+
+def _native(raw: dict[str, object], where: str) -> dict[str, object]:
+    """This machine's CPU with what is given beside it."""
+    from tensorkiln.target.host import describe_host  # needs llvmlite
+
+    for name in ("mtriple", "mcpu", "mattr", "tag"):
+        if raw.get(name):
+            raise UserError(
+                f"contradiction: kind {NATIVE!r} is this machine's processor, and has no {name!r}",
+                code="contradiction",
+                where=f"{where}.{name}",
+                hint=f"leave {name!r} out, or write kind 'llvm'",
+            )
+    return {**describe_host(), **{k: v for k, v in raw.items() if k != "kind" and v is not None}}
 
 
 def _plain(raw: dict[str, object], where: str) -> Fields:
@@ -172,7 +190,7 @@ def _rename(raw: Mapping[str, object], where: str) -> dict[str, object]:
 def _kind(name: str, where: str) -> Kind:
     kind = KINDS.get(name)
     if kind is None:
-        known = (*KINDS, "native")
+        known = (*KINDS, NATIVE)
         hint = INSTEAD.get(name) or suggest(name, (*known, *TAGS.names()), TAGS.names())
         raise UserError(
             f"unknown kind {name!r}",

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.target.hooks import Hook, Hooks
+from tensorkiln.target.host import host_triple
 from tensorkiln.target.kinds import FIELDS, INSTEAD, KINDS, Canonicalizer, Kind
 from tensorkiln.target.options import ELSEWHERE, FIELD_ALIASES, Option
 from tensorkiln.target.target import Target
+from tensorkiln.target.triple import require_library
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)*")
 
@@ -118,32 +120,47 @@ def require_codegen(target: Target) -> None:
         )
     cpu = cpu_target(target)
     where = "target" if cpu is target else "target.host"
-    archs = KINDS[cpu.kind].builtin_archs
-    if not archs:
+    if not KINDS[cpu.kind].is_cpu:
         raise UnsupportedError(
             f"kind {cpu.kind!r} cannot be the host: no code generator",
             where=where,
-            hint=f"hosts that work: {', '.join(k.name for k in KINDS.values() if k.builtin_archs)}",
+            hint=f"hosts that work: {', '.join(k.name for k in KINDS.values() if k.is_cpu)}",
         )
-    if cpu.arch not in archs:
+    arch = require_library(cpu.mtriple, f"{where}.mtriple")
+    if cpu is target and target.host is not None and target.host.arch != arch:
         raise UnsupportedError(
-            f"no code is generated for {cpu.arch} yet",
-            where=f"{where}.mtriple",
-            hint=f"architectures that work: {', '.join(archs)}",
+            f"the host is {target.host.kind} of {target.host.arch or 'no CPU'}, the target {arch}: "
+            "a library has one machine",
+            where="target.host",
+            hint=f"leave the host out, for kind {target.kind!r} is its own",
         )
+    if cpu.kind == "llvmjit" and not _runs_here(cpu.mtriple):
+        raise UnsupportedError(
+            f"kind 'llvmjit' makes code for this machine, {host_triple()}, not {cpu.mtriple}",
+            where=f"{where}.mtriple",
+            hint="kind 'llvm' makes libraries for other machines",
+        )
+
+
+def _runs_here(triple: str) -> bool:
+    """Whether this machine is one of a triple that libraries are made for."""
+    try:
+        return require_library(host_triple(), "this machine") == triple.split("-")[0]
+    except (UserError, UnsupportedError):
+        return False
 
 
 def with_host(target: Target) -> Target:
     """This target with its host written in: a kind that only registers generators of its own
     needs one for everything else, and this machine is it when none is given."""
-    if target.host is not None or KINDS[target.kind].builtin_archs:
+    if target.host is not None or KINDS[target.kind].is_cpu:
         return target
     return target.replace(host=Target("native").to_json())
 
 
 def cpu_target(target: Target) -> Target:
     """What the entry and the kernels nobody else takes are compiled for: it, or its host."""
-    if KINDS[target.kind].builtin_archs:
+    if KINDS[target.kind].is_cpu:
         return target
     return Target("native") if target.host is None else target.host
 

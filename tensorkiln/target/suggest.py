@@ -14,6 +14,8 @@ def suggest(name: str, valid: Iterable[str], less: Collection[str] = ()) -> str:
 
     Names in `less`, such as aliases, come after others that are as near.
     """
+    if not name:
+        return ""
     found = ranked(name, valid, less)
     return f"did you mean {' or '.join(map(repr, found))}?" if found else nearest(name, valid)
 
@@ -23,7 +25,7 @@ def ranked(name: str, valid: Iterable[str], less: Collection[str] = ()) -> list[
     limit = min(2, max(1, len(name) // 2))
     rows = []
     for other in dict.fromkeys(valid):
-        edits = distance(name, other, limit)
+        edits = min(distance(text, other, limit) for text in {name, name.lower()})
         if edits <= limit:
             rows.append((edits, other in less, -_shared(name, other), other))
     return [row[-1] for row in sorted(rows)[:_COUNT]]

@@ -42,7 +42,7 @@ class Target:
         spec: str | Mapping[str, object] | Target = "llvm",
         host: str | Mapping[str, object] | Target | None = None,
     ):
-        fields = spec._fields if isinstance(spec, Target) else parse(_described(spec))
+        fields = spec._fields if isinstance(spec, Target) else parse(spec)
         if host is not None:
             own, wanted = Target._of(fields), Target(host)
             if own.host not in (None, wanted):
@@ -123,11 +123,13 @@ class Target:
     # -- options ---------------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> Value | None:
-        """An option of the kind, None where it is not given; an unknown one is a UserError."""
+        """An option of the kind; where it is not given what the kind knows of it, or None. An
+        unknown one is a UserError."""
         known = {option.name: option for option in self._kind.options}
         if name not in known:
             raise unknown_key(name, self.kind, known, (), f"Target[{name!r}]")
-        return dict(self._fields.attrs).get(name)
+        attrs = dict(self._fields.attrs)
+        return attrs[name] if name in attrs else self._kind.known(attrs).get(name)
 
     @property
     def _kind(self) -> Kind:
@@ -212,6 +214,11 @@ class Target:
         return tuple(sorted(self._isa.generated(self.features - base)))
 
     @property
+    def llvm_cpu(self) -> str:
+        """The processor that LLVM schedules code for; `llvm_features` says what it has."""
+        return "generic" if self.mcpu in self._isa.without_model else self.mcpu
+
+    @property
     def llvm_features(self) -> str:
         """Every feature spelled out for LLVM, e.g. `+avx,+avx2,-avx512f,...`.
 
@@ -250,14 +257,6 @@ class Target:
     def multiplies_by_lane(self) -> bool:
         """Whether a multiply-add takes one lane of a register for all of its own."""
         return self._isa.multiplies_by_lane
-
-
-def _described(spec: str | Mapping[str, object]) -> str | Mapping[str, object]:
-    if spec == "native":
-        from tensorkiln.target.host import describe_host  # needs llvmlite
-
-        return describe_host()
-    return spec
 
 
 def _features(attrs: dict[str, Value]) -> frozenset[str]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from tensorkiln.base.errors import UserError
+from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.target.isa import ISAS
 from tensorkiln.target.suggest import suggest
 
 DEFAULT = "x86_64-unknown-linux-gnu"
+
+# Architectures that the compiler itself generates code for.
+LIBRARIES = ("x86_64", "aarch64")
 
 _ALIASES: dict[str, str] = {
     "x86-64": "x86_64",
@@ -55,12 +58,38 @@ def canonical_triple(text: str, where: str = "target.mtriple") -> str:
         )
     _known(parts[1], _VENDORS, "vendor", text, where)
     systems = _SYSTEMS if parts[0] == "wasm32" else _SYSTEMS[:-2]
-    _known(_system(parts[2]), systems, "operating system", text, where)
+    system = _system(parts[2])
+    # A version of these says nothing about code.
+    system = parts[2] if system in ("linux", "windows", "none", "wasi", "unknown") else system
+    _known(system, systems, "operating system", text, where)
     if len(parts) == 4:
         arm = parts[0].startswith(("arm", "thumb"))
         known = _ARM_ENVIRONMENTS if arm else _ENVIRONMENTS
         _known(parts[3], known, "environment", text, where)
     return "-".join(parts)
+
+
+def require_library(triple: str, where: str) -> str:
+    """The architecture of a triple that libraries are made for: Linux with GNU's C library, which
+    is meant where no environment is named.
+
+    Raises UserError for what is no triple, UnsupportedError for any other machine.
+    """
+    arch, _, system, *environment = canonical_triple(triple, where).split("-")
+    if arch not in LIBRARIES:
+        raise UnsupportedError(
+            f"no code is generated for {arch} yet, as triple {triple!r} asks",
+            where=where,
+            hint=f"architectures that work: {', '.join(LIBRARIES)}",
+        )
+    if system != "linux" or environment not in ([], ["gnu"]):
+        wanted = "-".join((system, *environment))
+        raise UnsupportedError(
+            f"no library is made for {wanted} yet, as triple {triple!r} asks",
+            where=where,
+            hint=f"triples that work: {', '.join(f'{a}-linux-gnu' for a in LIBRARIES)}",
+        )
+    return arch
 
 
 def _with_vendor(parts: list[str]) -> list[str]:

@@ -223,10 +223,45 @@ FEATURES: dict[str, str] = {
 }
 
 # The code generator never emits these by itself, so a library does not depend on them: cache and
-# memory control, random numbers, privileged, debugging and state-saving instructions.
+# memory control, random numbers, privileged, debugging and state-saving instructions; ciphers,
+# tiles and others that only functions of their own name ask for.
 NOT_GENERATED: str = (
-    "cldemote clflushopt clwb clzero cmov cmpccxadd cx8 enqcmd fsgsbase fxsr hreset invpcid kl "
-    "lwp mmx movdir64b movdiri movrs mwaitx pconfig pku prefetchi prfchw ptwrite raoint rdpid "
-    "rdpru rdrnd rdseed rtm serialize sgx shstk sse sse2 tsxldtrk uintr usermsr waitpkg wbnoinvd "
-    "widekl xsave xsavec xsaveopt xsaves"
+    "adx aes amx-avx512 amx-bf16 amx-complex amx-fp16 amx-fp8 amx-int8 amx-movrs amx-tf32 amx-tile "
+    "avx512vp2intersect cldemote clflushopt clwb clzero cmov cmpccxadd crc32 cx16 cx8 enqcmd "
+    "fsgsbase fxsr hreset invpcid kl lwp mmx movdir64b movdiri movrs mwaitx pclmul pconfig pku "
+    "prefetchi prfchw ptwrite raoint rdpid rdpru rdrnd rdseed rtm serialize sgx sha sha512 shstk "
+    "sm3 sm4 sse sse2 tsxldtrk uintr usermsr vaes vpclmulqdq waitpkg wbnoinvd widekl xsave xsavec "
+    "xsaveopt xsaves"
 )
+
+# How the runtime finds a feature (crt/cpu_features.h is written from this): in which register of
+# cpuid, as crt/cpu.c names them, at which bit. All that is generated is here; the others once were.
+DETECTED: dict[str, str] = {
+    "LEAF1_ECX": (
+        "0 sse3, 1 pclmul, 9 ssse3, 12 fma, 13 cx16, 19 sse4.1, 20 sse4.2, 20 crc32, 22 movbe, "
+        "23 popcnt, 25 aes, 28 avx, 29 f16c"
+    ),
+    "LEAF1_EDX": "8 cx8, 15 cmov, 23 mmx, 24 fxsr, 25 sse, 26 sse2",
+    "LEAF7_EBX": (
+        "3 bmi, 5 avx2, 8 bmi2, 16 avx512f, 17 avx512dq, 19 adx, 21 avx512ifma, 28 avx512cd, "
+        "29 sha, 30 avx512bw, 31 avx512vl"
+    ),
+    "LEAF7_ECX": (
+        "1 avx512vbmi, 6 avx512vbmi2, 8 gfni, 9 vaes, 10 vpclmulqdq, 11 avx512vnni, "
+        "12 avx512bitalg, 14 avx512vpopcntdq"
+    ),
+    "LEAF7_EDX": "8 avx512vp2intersect, 22 amx-bf16, 23 avx512fp16, 24 amx-tile, 25 amx-int8",
+    "LEAF7_1_EAX": "4 avxvnni, 5 avx512bf16, 23 avxifma",
+    "LEAF7_1_EDX": "4 avxvnniint8, 5 avxneconvert, 10 avxvnniint16, 21 egpr, 21 ppx, 21 push2pop2",
+    "AVX10": "0 avx10.1, 1 avx10.2",  # bit n: version n + 1
+    "APX": "0 ccmp, 0 cf, 0 ndd, 0 nf, 0 zu",
+    "EXT1_ECX": "0 sahf, 5 lzcnt, 6 sse4a, 11 xop, 16 fma4, 21 tbm",
+}
+
+# What the operating system must save besides: where a feature needs this one, or is one of these.
+STATES: dict[str, str] = {
+    "TILE": "amx-tile",
+    "ZMM": "avx512f",
+    "YMM": "avx",
+    "EGPR": "ccmp cf egpr ndd nf ppx push2pop2 zu",
+}

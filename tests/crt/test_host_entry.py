@@ -18,7 +18,6 @@ from tensorkiln.codegen.host_c import (
     entry_c,
     exported_symbols,
     header_h,
-    required_features,
 )
 from tensorkiln.codegen.host_function import Condition
 from tensorkiln.link.shared import link_shared
@@ -126,11 +125,6 @@ def test_limits_and_names() -> None:
         text(GOOD, prefix="a b")
     with pytest.raises(InternalError, match=r"metadata keys \['functions'\]"):
         entry_c([], library_name="x", weights_size=0, metadata_json='{"functions": 1}')
-
-
-def test_features_that_ask_nothing_of_the_processor() -> None:
-    listed = ["+fma", "avx2", "-avx512f", "+prefer-256-bit", "+64bit", "", "+fast-shld-rotate"]
-    assert required_features(listed) == ("avx2", "fma")
 
 
 KERNELS = r"""

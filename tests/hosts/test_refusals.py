@@ -501,7 +501,7 @@ def test_a_function_that_only_the_code_knows_elsewhere(
 def demanding(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A library for a processor that nobody has."""
     path = tmp_path_factory.mktemp("cpu") / "mlp.so"
-    return sample.build(path, cpu_features=("+warp-drive",))
+    return sample.build(path, cpu_features=("warp-drive",))
 
 
 BESIDE = ROOT / "tests" / "golden_artifacts" / "beside-1.so"

@@ -89,8 +89,8 @@ def system(arch: str, rng: random.Random) -> str:
 
 def gpu(rng: random.Random, kind: str) -> dict[str, Any]:
     """Any options; shared memory and lockstep width are the generation's own, so not drawn."""
-    fixed = ("max_shared_memory_per_block", "thread_warp_size")
-    options = [option for option in KINDS[kind].options if option.name not in fixed]
+    fixed = ("max_shared_memory", "thread_warp_size")
+    options = [option for option in KINDS[kind].options if not option.name.startswith(fixed)]
     return {o.name: value(rng, o) for o in options if rng.random() < 0.4}
 
 

@@ -32,7 +32,7 @@ def test_shipped_tags_are_many_and_sound() -> None:
     tags = TAGS.all()
     assert len({tag.name for tag in tags}) >= 120
     for tag in tags:
-        target = Target(tag.name)
+        target = Target(tag.reference)
         assert target.tag == tag.reference
         assert target.content_hash == tag.hash, tag.reference
         assert Target(str(target)) == target
@@ -44,7 +44,7 @@ def test_shipped_tags_are_many_and_sound() -> None:
 def test_every_alias_leads_to_its_tag() -> None:
     for tag in TAGS.all():
         for alias in tag.aliases:
-            assert Target(alias).tag == tag.reference
+            assert Target(f"{alias}:{tag.version}").tag == tag.reference
 
 
 def test_hash_is_written_in_every_shipped_file() -> None:

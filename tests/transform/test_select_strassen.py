@@ -71,7 +71,7 @@ def test_products_of_one_operand_share_its_parts() -> None:
 
 @pytest.mark.parametrize(
     ("mcpu", "option", "selected"),
-    [("znver4", None, True), ("znver4", False, False),
+    [("znver4", None, False), ("znver4", False, False), ("znver4", True, True),
      ("cascadelake", None, False), ("cascadelake", True, True)],
 )  # fmt: skip
 def test_the_target_decides(mcpu: str, option: bool | None, selected: bool) -> None:

@@ -136,7 +136,7 @@ def test_registers_suffice(level: str) -> None:
     """No layer's main kernel goes to the stack in an innermost loop."""
     target, kernels = LEVELS[level], []
     for name, (build, shape) in LAYERS.items():
-        options = [{"winograd": 0, "strassen": False}]
+        options: list[dict[str, int]] = [{"winograd": 0}]
         options += [{"winograd": 4}] if name.startswith("conv3_") else []
         # Strassen's tiles multiply by broadcasts, never by lanes.
         by_lane = target.multiplies_by_lane

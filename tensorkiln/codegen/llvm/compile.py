@@ -63,8 +63,8 @@ class Texts:
 def options_of(target: Target, emit: str) -> dict[str, object]:
     """What a worker is told besides the text."""
     return {
-        "triple": target.mtriple, "cpu": target.mcpu, "features": target.llvm_features, "opt": 3,
-        "emit": emit,
+        "triple": target.mtriple, "cpu": target.llvm_cpu, "features": target.llvm_features,
+        "opt": 3, "emit": emit,
     }  # fmt: skip
 
 

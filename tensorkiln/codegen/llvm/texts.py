@@ -71,7 +71,7 @@ class KernelFiles:
     def _ll(self, i: int) -> str:
         """With what a reader needs to make the same object of it."""
         t = self._target
-        cpu = f'"target-cpu"="{t.mcpu}" "target-features"="{t.llvm_features}"'
+        cpu = f'"target-cpu"="{t.llvm_cpu}" "target-features"="{t.llvm_features}"'
         head, tail = f'target triple = "{t.mtriple}"\n\n', f"\nattributes #0 = {{ {cpu} }}\n"
         return head + self._irs[i] + tail
 

@@ -1,11 +1,11 @@
-"""Give large products with constant weights to Strassen's algorithm, where that is faster.
+"""Give large products with constant weights to Strassen's algorithm, where the target asks for it.
 
     y = linear(x, w, b)  ->  parts = strassen_parts(x); y = strassen_linear(parts, w, b, rows=...)
 
 Products of the same x share their parts. Seven products of quarters replace eight, and a few
 additions per operand and result come with them: what is won is won on long sums of many rows and
-columns. The target's option `strassen` turns it off, or on for processors on which nobody has
-measured it.
+columns. The results of a row then depend on other rows: by rounding, and on values that are not
+finite. So no target has it by itself; its option `strassen` turns it on.
 
 Needs: canonical linear with constant weights; run before `assign_layouts`, which packs them.
 """
@@ -27,8 +27,6 @@ from tensorkiln.ops import infer
 from tensorkiln.target import Target
 from tensorkiln.target.registers import max_rows
 
-# Processors on which it was measured to be faster. They add beside one multiply-add a cycle.
-_MEASURED = ("znver4",)
 # Vectors of columns in a panel of weights; panels p and p + half of them go together.
 PANEL_VECTORS = 2
 # Terms that one register sums, and whose combined weights fit the first-level cache.
@@ -44,15 +42,16 @@ _MOST_ROWS = 512
 
 @dataclass(frozen=True, slots=True)
 class SelectStrassen:
-    """Replace linear by strassen_parts and strassen_linear on a target, where that is faster."""
+    """Replace linear by strassen_parts and strassen_linear, where the target's option `strassen`
+    is true and that is faster on processors that add beside one multiply-add a cycle (Zen 4)."""
 
     target: Target
 
     def __call__(self, mod: IRModule) -> IRModule:
         """Run the pass."""
-        given = self.target["strassen"]
-        wanted = self.target["mcpu"] in _MEASURED if given is None else given
-        return mod.map_graphs(lambda f: _function(f, self.target)) if wanted else mod
+        if not self.target["strassen"]:
+            return mod
+        return mod.map_graphs(lambda f: _function(f, self.target))
 
 
 def parts_layout(half: int, k: int, target: Target) -> Layout | None:
