@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tensorkiln.base.errors import UserError
+from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.target import arm, arm32, riscv, wasm, x86
-from tensorkiln.target.suggest import suggest
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +25,7 @@ class Isa:
     def check_cpu(self, name: str, where: str) -> None:
         """Raise UserError (code `unknown-cpu`) unless `name` is a processor here."""
         if name not in self.cpus:
-            hint = suggest(name, self.cpus) or f"known: {', '.join(self.cpus)}"
+            hint = nearest(name, self.cpus) or f"known: {', '.join(self.cpus)}"
             raise UserError(
                 f"unknown processor {name!r} for {self.arch}",
                 code="unknown-cpu",
@@ -37,7 +36,7 @@ class Isa:
     def check_feature(self, name: str, where: str) -> None:
         """Raise UserError (code `unknown-feature`) unless `name` is a feature here."""
         if name not in self.implied and name not in self.tuning:
-            hint = suggest(name, (*self.implied, *self.tuning))
+            hint = nearest(name, (*self.implied, *self.tuning))
             raise UserError(
                 f"unknown feature {name!r} for {self.arch}",
                 code="unknown-feature",
