@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os.path
+import itertools
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -91,7 +91,7 @@ def nearest(name: str, valid: Iterable[str], less: Collection[str] = ()) -> str:
     for other in dict.fromkeys(valid):
         edits = _edits(small, other.casefold(), limit)
         if edits <= limit or _is_part(small, other.casefold()):
-            rows.append((edits, other in less, -len(_shared(name, other)), other))
+            rows.append((edits, other in less, -_shared(name, other), other))
     found = [row[-1] for row in sorted(rows)[:3]]
     return f"did you mean {' or '.join(map(repr, found))}?" if found else ""
 
@@ -101,9 +101,9 @@ def _edits(a: str, b: str, limit: int) -> int:
 
     Anything above `limit` is told as `limit + 1`.
     """
-    start = len(_shared(a, b))
+    start = _shared(a, b)
     a, b = a[start:], b[start:]
-    end = len(_shared(a[::-1], b[::-1]))
+    end = _shared(a[::-1], b[::-1])
     a, b = a[: len(a) - end], b[: len(b) - end]
     if abs(len(a) - len(b)) > limit or len(set(a) - set(b)) > limit:
         return limit + 1
@@ -121,13 +121,14 @@ def _edits(a: str, b: str, limit: int) -> int:
     return min(row[-1], limit + 1)
 
 
-def _shared(a: str, b: str) -> str:
-    """What both begin with."""
-    return os.path.commonprefix((a, b))
+def _shared(a: str, b: str) -> int:
+    """How many letters both begin with."""
+    equal = (x == y for x, y in zip(a, b, strict=False))
+    return sum(1 for _ in itertools.takewhile(bool, equal))
 
 
 def _is_part(name: str, other: str) -> bool:
-    """Whether `other` begins with `name`, or one is words of the other: `weight`, `conv1.weight`."""
+    """Whether `other` begins with `name`, or one is words of the other (`weight`, `c1.weight`)."""
     if len(name) >= 3 and other.startswith(name):
         return True
     short, long = sorted((name, other), key=len)

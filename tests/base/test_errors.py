@@ -34,7 +34,9 @@ def test_what_is_far_is_not_offered(name: str) -> None:
 
 
 def test_the_nearest_is_first_and_aliases_are_last() -> None:
-    assert nearest("main1", ["main3", "main", "main2"]) == "did you mean 'main' or 'main2' or 'main3'?"
+    assert (
+        nearest("main1", ["main3", "main", "main2"]) == "did you mean 'main' or 'main2' or 'main3'?"
+    )
     assert nearest("main1", ["main2", "main3"], ["main2"]) == "did you mean 'main3' or 'main2'?"
     assert nearest("main1", ["main2", "main2"]) == "did you mean 'main2'?"
 

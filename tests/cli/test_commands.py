@@ -125,8 +125,6 @@ def test_compile_quiet_and_default_output(compiler: fakes.FakeCompiler, output: 
         (["compile", "net.onnx", "-o", "no/such/x.so"], "no folder 'no/such'"),
         (["compile", "net.onnx", "-o", "."], "it is a folder"),
         (["compile", "net.onnx", "--target", "lvm"], "did you mean 'llvm'"),
-        (["compile", "net.onnx", "--freeze", "batch"], "--freeze 'batch': expected NAME=N"),
-        (["compile", "net.onnx", "--freeze", "batch=0"], "N of at least 1"),
         (["compile", "net.onnx", "--freeze", "b=1,b=2"], "two sizes"),
         (["check", "none.onnx"], "no such file"),
         (["inspect", "none.so"], "no such file"),
