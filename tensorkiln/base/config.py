@@ -70,9 +70,10 @@ def _folder(text: str) -> Path:
     """a folder"""
     try:
         path = Path(text).expanduser()
-    except RuntimeError:  # ~ of a user whose home nobody knows
+        other = path.exists() and not path.is_dir()
+    except (OSError, RuntimeError):  # too long, or ~ of a user whose home nobody knows
         raise ValueError from None
-    if path.exists() and not path.is_dir():
+    if other:
         raise ValueError
     return path
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib.util
+import re
 import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -81,8 +82,9 @@ def number(low: float, high: float) -> Callable[[str], float]:
     """A reader of decimal numbers from `low` to `high`; ValueError for anything else."""
 
     def read(text: str) -> float:
-        value = float(text)
-        if not (text.isascii() and low <= value <= high):  # NaN is not
+        # float() takes more, such as nan and 1_0.
+        value = float(text) if re.fullmatch(r"[0-9.]+(e-?[0-9]+)?", text) else low - 1
+        if not low <= value <= high:
             raise ValueError
         return value
 
