@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from tensorkiln.artifact.metadata import FunctionInfo, TensorInfo
 from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.cli.options import plain_file
 from tensorkiln.cli.tables import size_text
 from tensorkiln.inspectors.library import inspect_library
 
@@ -156,7 +157,7 @@ def load_inputs(function: FunctionInfo, texts: Sequence[str]) -> dict[str, Array
             raise UserError(f"no input named {name!r}", code="unknown-input", hint=hint)
         if name in found:
             raise UserError(f"input {name!r} is given twice")
-        found[name] = _load_npy(Path(file))
+        found[name] = _load_npy(plain_file(Path(file)))
     return found
 
 

@@ -203,6 +203,9 @@ def plain_file(path: Path) -> Path:
     except OSError as error:
         message = f"cannot read {str(path)!r}: {error.strerror}"
         raise UserError(message, code="missing-file") from None
+    except ValueError:  # a zero byte, half a pair
+        message = f"{str(path)!r} cannot be the name of a file"
+        raise UserError(message, code="missing-file") from None
     kind = "a folder" if stat.S_ISDIR(mode) else "no plain file"
     raise UserError(f"{str(path)!r} is {kind}; expected a file", code="missing-file")
 

@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Iterable
 
 from tensorkiln.base.errors import UnsupportedError
-from tensorkiln.cli.options import path, refuse_together, word
+from tensorkiln.cli.options import path, plain_file, refuse_together, word
 from tensorkiln.cli.screen import Screen
 from tensorkiln.cli.tables import columns, size_text
 from tensorkiln.target import Target, require_codegen
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the list, the tags found, or explain one."""
     refuse_together({"--tag": args.tag, "TARGET": args.target})
     if args.tags_file:
-        Target.load_tags(args.tags_file)
+        Target.load_tags(plain_file(args.tags_file))
     text = args.tag or args.target
     found = [] if args.tag or text is None else _search(text)
     if text is None:
