@@ -8,7 +8,7 @@ a function, or a frozen dataclass when it has options. `passes/run.py` runs them
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from tensorkiln.artifact import Artifact, ArtifactSet
 from tensorkiln.assemble import assemble
 from tensorkiln.base.cache import user_cache
 from tensorkiln.base.config import Config, read_config
-from tensorkiln.base.errors import InternalError, Issue, UnsupportedError, UserError
+from tensorkiln.base.errors import InternalError, Issue, UnsupportedError, UserError, require
 from tensorkiln.base.plugin import bad_answer, plugin
 from tensorkiln.base.progress import Progress, watched
 from tensorkiln.codegen.kernel_names import with_names_for_c
@@ -258,7 +258,11 @@ def compile(
             code="wrong-type",
             hint="tk.frontend.from_onnx reads a model file",
         )
+    require(progress, (Progress, type(None)), "progress")
+    require(externals, Iterable, "externals")
+    require(instruments, Iterable, "instruments")
     if system_lib_prefix is not None:
+        require(system_lib_prefix, str, "system_lib_prefix")
         check_prefix(system_lib_prefix)
     asked = Target("native") if target is None else Target(target)
     if asked.kind == "llvmjit" and cpu_target(asked).is_baseline:  # it runs here, or nowhere

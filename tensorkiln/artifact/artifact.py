@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from tensorkiln.base.errors import UserError
+from tensorkiln.base.errors import UserError, require
 
 _CHUNK = 1 << 24
 _PIECE = 1 << 18
@@ -194,6 +194,7 @@ class Artifact:
 
     def __post_init__(self) -> None:
         """Check the names: they become paths on somebody's disk. `dso` is `native` as well."""
+        require(self.loader, str, "loader")
         if self.loader == "dso":
             object.__setattr__(self, "loader", "native")
         _check_name(self.codegen_id, "codegen_id", nested=False)
@@ -331,9 +332,15 @@ def _path(*parts: str) -> str:
 
 def _check_name(text: str, what: str, *, nested: bool) -> None:
     """A plain name, or with `nested` a relative path of plain names with `/` between."""
+    require(text, str, what)
     parts = text.split("/") if nested else [text]
     for part in parts:
-        odd = any(ord(c) < 32 or c in _RESERVED for c in part) or "\\" in part or "/" in part
+        # Below the blank, and halves of pairs, which no text of a file can hold.
+        odd = (
+            any(c < " " or "\ud800" <= c <= "\udfff" or c in _RESERVED for c in part)
+            or "\\" in part
+            or "/" in part
+        )
         if odd or part in ("", ".", "..") or part.endswith((".", " ")) or len(part) > 200:
             raise UserError(
                 f"{what} {text!r} is not a plain {'relative path' if nested else 'name'}",

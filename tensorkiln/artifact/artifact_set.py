@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tensorkiln.artifact import container
 from tensorkiln.artifact.artifact import Artifact, Content, FileContent, InMemoryArtifact
-from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.base.errors import UserError, nearest, require
 from tensorkiln.base.files import atomic_dir, resolve_inside
 from tensorkiln.base.json_text import parse_json
 from tensorkiln.base.text import listed
@@ -52,9 +52,11 @@ class ArtifactSet:
 
     def __post_init__(self) -> None:
         """Check that names are unique; case does not count, since some file systems ignore it."""
+        require(self.artifacts, Iterable, "artifacts")
         object.__setattr__(self, "artifacts", tuple(self.artifacts))
         seen: dict[tuple[str, str], Artifact | InMemoryArtifact] = {}
-        for artifact in self.artifacts:
+        for index, artifact in enumerate(self.artifacts):
+            require(artifact, (Artifact, InMemoryArtifact), f"artifacts[{index}]")
             key = (artifact.codegen_id, artifact.name.lower())
             former = seen.setdefault(key, artifact)
             if former is not artifact:
@@ -192,6 +194,7 @@ class ArtifactSet:
         Raises UserError for anything changed (code `bad-container`), missing (`missing-file`),
         leading outside (`unsafe-path`), or of an impossible name (`bad-artifact`).
         """
+        require(folder, (str, Path), "folder")
         root = Path(folder)
         rows, imports = _read_manifest(root)
         found: list[Artifact] = []

@@ -77,6 +77,22 @@ class UnsupportedError(TensorkilnError):
         TensorkilnError.__init__(self, "\n".join(lines))
 
 
+def require(value: object, kinds: type | tuple[type, ...], what: str) -> None:
+    """UserError (code `wrong-type`) unless `value`, which is called `what`, is one of `kinds`."""
+    if isinstance(value, kinds) and not (isinstance(value, bool) and kinds is int):
+        return
+    expected = kinds if isinstance(kinds, tuple) else (kinds,)
+    raise UserError(
+        f"{what} is {_article(type(value).__name__)}, expected "
+        f"{' or '.join(_article(kind.__name__) for kind in expected)}",
+        code="wrong-type",
+    )
+
+
+def _article(name: str) -> str:
+    return f"an {name}" if name[0] in "aeiouAEIOU" else f"a {name}"
+
+
 def nearest(name: str, valid: Iterable[str], less: Collection[str] = ()) -> str:
     """`"did you mean 'a' or 'b'?"`, or the empty string when nothing is near.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 
 from tensorkiln.artifact import ArtifactSet, FileContent
 from tensorkiln.artifact.sections import ARTIFACTS, METADATA, carried_artifacts
-from tensorkiln.base.errors import UserError
+from tensorkiln.base.errors import UserError, require
 from tensorkiln.base.json_text import MAX_BYTES, parse_json
 
 _METADATA, _ARTIFACTS = METADATA.encode(), ARTIFACTS.encode()
@@ -86,6 +87,7 @@ def _metadata_bytes(path: Path, raw: mmap.mmap, sections: Mapping[bytes, tuple[i
 
 def read_library_file(path: str | Path) -> LibraryFile:
     """Machine and metadata of a library; UserError for a file that is none, or newer than us."""
+    require(path, (str, os.PathLike), "path")
     file = Path(path)
     try:
         with file.open("rb") as stream:
@@ -97,6 +99,8 @@ def read_library_file(path: str | Path) -> LibraryFile:
                 text = _metadata_bytes(file, raw, sections)
     except FileNotFoundError:
         raise UserError(f"no such file: {str(file)!r}", code="no-file") from None
+    except ValueError:  # a zero byte, half a pair
+        raise UserError(f"no file is called {str(file)!r}", code="no-file") from None
     except OSError as error:
         raise UserError(f"cannot read {str(file)!r}: {error.strerror}", code="no-file") from error
     (machine,) = struct.unpack_from("<H", head, 18)
