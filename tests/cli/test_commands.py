@@ -243,7 +243,7 @@ def test_run_random_is_repeatable(compiler: fakes.FakeCompiler, output: Any) -> 
         (["--input", "ix=x.npy"], "no input named 'ix'"),
         (["--input", "x=x.npy", "--input", "x=x.npy"], "given twice"),
         (["--input", "x.npy"] * 1 + ["--input", "x.npy"] * 2, "3 inputs given"),
-        (["--input", "none.npy"], "No such file"),
+        (["--input", "none.npy"], "no such file"),
         (["--input", "net.so"], "cannot read array"),
         (["--input", "two.npz"], "several arrays"),
         (["--input", "pickle.npy"], "cannot read array"),
