@@ -258,7 +258,6 @@ def compile(
             code="wrong-type",
             hint="tk.frontend.from_onnx reads a model file",
         )
-    require(progress, (Progress, type(None)), "progress")
     require(externals, Iterable, "externals")
     require(instruments, Iterable, "instruments")
     if system_lib_prefix is not None:
