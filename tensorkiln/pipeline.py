@@ -8,7 +8,7 @@ a function, or a frozen dataclass when it has options. `passes/run.py` runs them
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from tensorkiln.artifact import Artifact, ArtifactSet
 from tensorkiln.assemble import assemble
 from tensorkiln.base.cache import user_cache
 from tensorkiln.base.config import Config, read_config
-from tensorkiln.base.errors import InternalError, Issue, UnsupportedError, UserError
+from tensorkiln.base.errors import InternalError, Issue, UnsupportedError, UserError, require
 from tensorkiln.base.plugin import bad_answer, plugin
 from tensorkiln.base.progress import Progress, watched
 from tensorkiln.codegen.kernel_names import with_names_for_c
@@ -262,8 +262,12 @@ def compile(
             hint="tk.frontend.from_onnx reads a model file",
         )
     if name is not None:
+        require(name, str, "name")
         mod = replace(mod, name=check_prefix(name, "name"))
+    require(externals, Iterable, "externals")
+    require(instruments, Iterable, "instruments")
     if system_lib_prefix is not None:
+        require(system_lib_prefix, str, "system_lib_prefix")
         check_prefix(system_lib_prefix)
     plan = plan_for(asked_target(target), externals, relax_pipeline, tir_pipeline)
     cpu = plan.cpu

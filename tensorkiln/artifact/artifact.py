@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
-from tensorkiln.base.errors import UserError
+from tensorkiln.base.errors import UserError, require
 from tensorkiln.base.files import plain_path
 from tensorkiln.base.mapped import file_state
 
@@ -240,6 +240,7 @@ class Artifact:
 
     def __post_init__(self) -> None:
         """Check the names: they become paths on somebody's disk. `dso` is `native` as well."""
+        require(self.loader, str, "loader")
         if self.loader == "dso":
             object.__setattr__(self, "loader", "native")
         _check_name(self.codegen_id, "codegen_id", nested=False)
@@ -377,6 +378,7 @@ def _path(*parts: str) -> str:
 
 def _check_name(text: str, what: str, *, nested: bool) -> None:
     """A plain name, or with `nested` a relative path of plain names with `/` between."""
+    require(text, str, what)
     parts = text.split("/") if nested else [text]
     for part in parts:
         odd = any(not c.isprintable() or c in _RESERVED for c in part)

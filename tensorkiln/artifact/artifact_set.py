@@ -26,7 +26,7 @@ from tensorkiln.artifact.manifest import (
     manifest_text,
     read_manifest,
 )
-from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.base.errors import UserError, nearest, require
 from tensorkiln.base.files import plain_path, resolve_inside
 from tensorkiln.base.folders import atomic_dir
 from tensorkiln.base.text import listed
@@ -53,9 +53,11 @@ class ArtifactSet:
 
     def __post_init__(self) -> None:
         """Check that names are unique; case does not count, since some file systems ignore it."""
+        require(self.artifacts, Iterable, "artifacts")
         object.__setattr__(self, "artifacts", tuple(self.artifacts))
         seen: dict[tuple[str, str], Artifact | InMemoryArtifact] = {}
-        for artifact in self.artifacts:
+        for index, artifact in enumerate(self.artifacts):
+            require(artifact, (Artifact, InMemoryArtifact), f"artifacts[{index}]")
             key = (artifact.codegen_id, artifact.name.lower())
             former = seen.setdefault(key, artifact)
             if former is not artifact:

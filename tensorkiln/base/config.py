@@ -7,6 +7,7 @@ field of the Target.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,17 +41,25 @@ class Knob:
     doc: str
 
 
-def _whole(low: int, high: int) -> Callable[[str], int]:
-    """A parser of whole numbers in `low..high`."""
+def whole(low: int, high: int) -> Callable[[str], int]:
+    """A reader of whole numbers in `low..high`: decimal digits, ValueError for anything else. Its
+    docstring says what is expected."""
 
-    def parse(text: str) -> int:
-        value = int(text)
+    def read(text: str) -> int:
+        value = _digits(text)
         if not low <= value <= high:
             raise ValueError
         return value
 
-    parse.__doc__ = f"a whole number from {low} to {high}"
-    return parse
+    read.__doc__ = f"a whole number from {low} to {high}"
+    return read
+
+
+def _digits(text: str) -> int:
+    """int() takes more: spaces, `1_000`, digits of other scripts."""
+    if not re.fullmatch(r"-?[0-9]{1,40}", text):
+        raise ValueError
+    return int(text)
 
 
 def _flag(text: str) -> bool:
@@ -60,13 +69,20 @@ def _flag(text: str) -> bool:
 
 def _folder(text: str) -> Path:
     """a folder"""
-    return Path(text).expanduser()
+    try:
+        path = Path(text).expanduser()
+        other = path.exists() and not path.is_dir()
+    except (OSError, RuntimeError):  # too long, or ~ of a user whose home nobody knows
+        raise ValueError from None
+    if other:
+        raise ValueError
+    return path
 
 
 def _size(text: str) -> int:
     """a number of bytes, such as 500M or 2G"""
     unit = {"K": 10, "M": 20, "G": 30, "T": 40}.get(text[-1].upper())
-    value = int(text) if unit is None else int(text[:-1]) << unit
+    value = _digits(text) if unit is None else _digits(text[:-1]) << unit
     if value < 0:
         raise ValueError
     return value
@@ -86,15 +102,15 @@ KNOBS: tuple[Knob, ...] = (
     Knob(
         "KILN_DEBUG",
         "debug",
-        _whole(0, 5),
+        whole(0, 5),
         "1 to 5: passes and times, their changes, sources, rules that fired, commands",
     ),
     Knob("KILN_DUMP", "dump", _folder, "folder for the program after every pass that changed it"),
     Knob("KILN_CACHE", "cache", _flag, "0 compiles without the kernel cache"),
     Knob("KILN_CACHE_DIR", "cache_dir", _folder, "kernel cache; default ~/.cache/tensorkiln"),
     Knob("KILN_CACHE_LIMIT", "cache_limit", _size, "size cap of the cache; default 2G"),
-    Knob("KILN_NUM_THREADS", "num_threads", _whole(0, 4096), "threads of a run; 0: all it may use"),
-    Knob("KILN_COMPILE_JOBS", "compile_jobs", _whole(0, 512), "compile workers; 0: chosen"),
+    Knob("KILN_NUM_THREADS", "num_threads", whole(0, 4096), "threads of a run; 0: all it may use"),
+    Knob("KILN_COMPILE_JOBS", "compile_jobs", whole(0, 512), "compile workers; 0: chosen"),
     Knob("KILN_PROGRESS", "progress", _mode, "how the command line shows progress"),
     Knob(
         "KILN_VERIFY_WEIGHTS",
@@ -113,8 +129,7 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
     parse. An empty variable counts as unset.
     """
     env = os.environ if environ is None else environ
-    home = env.get("XDG_CACHE_HOME") or "~/.cache"
-    values: dict[str, object] = {"cache_dir": Path(home).expanduser() / "tensorkiln"}
+    values: dict[str, object] = {"cache_dir": _cache_home(env) / "tensorkiln"}
     for knob in KNOBS:
         text = env.get(knob.variable, "")
         if not text:
@@ -127,6 +142,15 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
                 f"{knob.variable}={text!r}: expected {expected}", code="bad-knob", hint=knob.doc
             ) from None
     return Config(**values)  # type: ignore[arg-type]
+
+
+def _cache_home(env: Mapping[str, str]) -> Path:
+    """Where programs keep their caches. Without a home nothing is kept: what lies in a folder that
+    others can write to is not to be run."""
+    try:
+        return Path(env.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    except RuntimeError:
+        return Path(os.devnull)  # below it there is no folder, nor can one be made
 
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:

@@ -2,7 +2,7 @@
 
 import sys
 
-from tensorkiln.cli.entry import main
+from tensorkiln.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

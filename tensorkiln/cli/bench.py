@@ -8,48 +8,63 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 
-from tensorkiln.base.config import available_cpus, read_config
+from tensorkiln.base.config import available_cpus, read_config, whole
 from tensorkiln.cli.compare import Answer, Request, compare_fresh
-from tensorkiln.cli.options import add_target, model_file, read_dims, stderr_progress
+from tensorkiln.cli.options import (
+    add_dim,
+    add_seconds,
+    add_target,
+    option,
+    path,
+    plain_file,
+    refuse_together,
+    require_package,
+    sizes,
+    stderr_progress,
+)
 from tensorkiln.cli.screen import Screen
 from tensorkiln.cli.tables import columns
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `kiln bench`."""
-    parser.add_argument("subject", type=Path, help="a library made by kiln, or an ONNX model")
-    parser.add_argument("--model", type=Path, help="the model a library was made from")
-    parser.add_argument("--threads", type=int, default=0, help="default: as many as CPUs")
-    parser.add_argument("--seconds", type=float, default=3.0, help="time for each; default 3")
+    parser.add_argument("subject", type=path, help="a library made by kiln, or an ONNX model")
+    parser.add_argument("--model", type=path, help="the model a library was made from")
     parser.add_argument(
-        "--dim", metavar="DIM=N", action="append", default=[], help="size of a symbolic dimension"
+        "--threads",
+        type=option(whole(0, available_cpus())),
+        help="default: KILN_NUM_THREADS; 0: all that this process may use",
     )
+    add_seconds(parser, 3)
+    add_dim(parser)
     add_target(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print; exit code 1 when results differ from ONNX Runtime's."""
-    subject = model_file(args.subject)
-    dims = read_dims(args.dim, "--dim")
-    threads = args.threads or read_config().num_threads or available_cpus()
+    subject = plain_file(args.subject)
+    model = None if args.model is None else plain_file(args.model)
+    dims = sizes(args.dim, "--dim")
+    threads = read_config().num_threads if args.threads is None else args.threads
     if subject.suffix == ".onnx":
+        refuse_together({"a model": subject, "--model": model})
         with tempfile.TemporaryDirectory(prefix="kiln-bench-") as folder:
             library = Path(folder) / (subject.stem + ".so")
-            _compile(subject, library, args.target)
+            _compile(subject, library, args.target or "native")
             answer = _compare(library, subject, dims, threads, args.seconds)
     else:
-        model = model_file(args.model) if args.model is not None else None
+        refuse_together({"a library": subject, "--target": args.target})
+        if model is not None:
+            require_package("onnxruntime", "--model")
         answer = _compare(subject, model, dims, threads, args.seconds)
     if args.json:
-        report = {"subject": str(subject), "threads": threads, **asdict(answer)}
-        print(json.dumps({**report, "agrees": answer.agrees}, indent=1))
+        print(json.dumps({"subject": str(subject), **answer.to_json()}, indent=1))
     else:
-        Screen(args.color).report(answer_text(answer, threads))
-    return 0 if answer.agrees else 1
+        Screen(args.color).report(answer_text(answer))
+    return 1 if answer.agrees is False else 0
 
 
 def _compile(model: Path, library: Path, target: str) -> None:
@@ -75,20 +90,22 @@ def _compare(
     )
 
 
-def answer_text(answer: Answer, threads: int) -> str:
+def answer_text(answer: Answer) -> str:
     """Times as a table, then whether the results agree."""
-    rows = [(f"{threads} thread(s)", "MIN", "MEDIAN", "CALLS")]
+    rows = [(f"{answer.threads} thread(s)", "MIN", "MEDIAN", "CALLS")]
     for name, times in (("tensorkiln", answer.ours), ("ONNX Runtime", answer.peer)):
         if times is not None:
             figures = f"{times.min_ms:.3f} ms", f"{times.median_ms:.3f} ms"
             rows.append((name, *figures, str(times.count)))
     lines = [columns(rows)]
-    if answer.peer is not None:
-        ratio = answer.ours.median_ms / answer.peer.median_ms
-        state = "agree" if answer.agrees else "DIFFER"
-        lines.append(f"  median is {ratio:.2f}x of ONNX Runtime's")
-        lines.append(
-            f"  results {state}: largest difference {answer.max_error:.3g} where outputs reach "
-            f"{answer.scale:.3g}, on {answer.trials} random inputs"
-        )
+    difference = answer.difference
+    if difference is None or answer.peer is None:
+        return f"{lines[0]}\n  results not compared: {answer.not_compared}"
+    ratio = answer.ours.median_ms / answer.peer.median_ms
+    state = "agree" if answer.agrees else "DIFFER"
+    lines.append(f"  median is {ratio:.2f}x of ONNX Runtime's")
+    lines.append(
+        f"  results {state}: largest difference {difference.max_error:.3g} where outputs reach "
+        f"{difference.scale:.3g}, on {difference.trials} random inputs"
+    )
     return "\n".join(lines)

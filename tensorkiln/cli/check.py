@@ -10,16 +10,14 @@ import json
 from collections.abc import Sequence
 
 from tensorkiln.base.errors import Issue
-from tensorkiln.cli.options import add_target, model_file
+from tensorkiln.cli.options import add_target, path, plain_file
 from tensorkiln.cli.screen import Screen
 from tensorkiln.cli.tables import columns
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `kiln check`."""
-    from pathlib import Path
-
-    parser.add_argument("model", type=Path, help="an ONNX file")
+    parser.add_argument("model", type=path, help="an ONNX file")
     add_target(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -28,8 +26,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the list; 0 when it is empty."""
     import tensorkiln as tk
 
-    model = model_file(args.model)
-    target = tk.Target(args.target)
+    model = plain_file(args.model)
+    target = tk.Target(args.target or "native")
     issues = tk.check(model, target)
     if args.json:
         report = {
@@ -50,7 +48,8 @@ def issue_table(model: str, issues: Sequence[Issue]) -> str:
         return f"{model}: every node can be compiled"
     rows = [("NODE", "OPERATOR", "KIND", "WHAT")]
     for issue in issues:
-        what = f"{issue.message} [{issue.hint}]" if issue.hint else issue.message
+        said = not issue.hint or issue.hint in issue.message
+        what = issue.message if said else f"{issue.message} [{issue.hint}]"
         rows.append((issue.node or "-", issue.op or "-", issue.kind, what))
     nodes = sum(bool(issue.op) for issue in issues)
     what = f"{nodes} node(s) cannot be compiled" if nodes else "cannot be compiled"

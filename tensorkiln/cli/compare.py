@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -39,20 +40,34 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What came out. `worst` is the largest error in units of what is allowed: 1 is the limit."""
+class Difference:
+    """Of all outputs of `trials` random inputs: the largest error, the largest value, and the
+    largest error in units of what is allowed, 1 being the limit (infinity where there is a NaN)."""
 
-    ours: Timing
-    peer: Timing | None
     max_error: float
     scale: float
     worst: float
     trials: int
 
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came out, on `threads` threads. Without a comparison `not_compared` says why."""
+
+    ours: Timing
+    threads: int
+    peer: Timing | None = None
+    difference: Difference | None = None
+    not_compared: str = ""
+
     @property
-    def agrees(self) -> bool:
-        """Whether every output was within tolerance; NaN is not."""
-        return self.worst <= 1
+    def agrees(self) -> bool | None:
+        """Whether every output was within tolerance; None when nothing was compared."""
+        return None if self.difference is None else self.difference.worst <= 1
+
+    def to_json(self) -> dict[str, object]:
+        """Plain form for `kiln bench --json`."""
+        return {**asdict(self), "agrees": self.agrees}
 
 
 def compare_fresh(request: Request) -> Answer:
@@ -67,17 +82,18 @@ def compare_fresh(request: Request) -> Answer:
         reason = "\n  ".join(lines[-5:]) or f"exit code {done.returncode}"
         raise InternalError(f"the fresh process failed:\n  {reason}", where=request.library)
     parsed = json.loads(done.stdout.splitlines()[-1])
-    peer = parsed.pop("peer")
-    ours = Timing(**parsed.pop("ours"))
-    return Answer(ours=ours, peer=Timing(**peer) if peer else None, **parsed)
+    kinds = {"ours": Timing, "peer": Timing, "difference": Difference}
+    parts = {name: kind(**parsed[name]) for name, kind in kinds.items() if parsed[name]}
+    return Answer(**{**parsed, **parts})
 
 
 def compare(request: Request) -> Answer:
     """Compare on `trials` random inputs, then time both in turns on the last of them."""
     path = Path(request.library)
     function = graph_function(path, request.function)
-    ours = open_function(path, request.function)
-    peer = _peer(request)
+    ours, threads = open_function(path, request.function)
+    session = _session(request.model, threads) if request.model else None
+    peer = None if session is None else partial(_call, session, len(function.outputs))
     errors = [(0.0, 0.0, 0.0)]
     names = [tensor.name for tensor in function.inputs]
     arrays: list[Array] = []
@@ -90,44 +106,55 @@ def compare(request: Request) -> Answer:
     if peer is not None:
         calls["peer"] = partial(peer, names, arrays)
     times = measure(calls, seconds=request.seconds)
-    return Answer(
-        ours=times["ours"],
-        peer=times.get("peer"),
-        max_error=max(error for error, _, _ in errors),
-        scale=max(scale for _, scale, _ in errors),
-        worst=max(worst for _, _, worst in errors),
-        trials=request.trials if peer is not None else 0,
-    )
+    if peer is None:
+        missing = "ONNX Runtime is not installed (pip install 'tensorkiln[demo]')"
+        reason = missing if request.model else "no --model was given"
+        return Answer(times["ours"], threads, not_compared=reason)
+    most, scale, worst = (max(column) for column in zip(*errors, strict=True))
+    difference = Difference(most, scale, worst, request.trials)
+    return Answer(times["ours"], threads, times["peer"], difference)
 
 
-def _peer(request: Request) -> Callable[[Sequence[str], Sequence[Array]], list[Array]] | None:
-    """ONNX Runtime on the same model with the same number of threads."""
-    if not request.model:
-        return None
+def _session(model: str, threads: int) -> Any:
+    """ONNX Runtime's session of a model; None where it is not installed."""
     try:
         import onnxruntime
     except ImportError:
         return None
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = request.threads
+    options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(
-        request.model, options, providers=["CPUExecutionProvider"]
-    )
+    options.log_severity_level = 4  # what is wrong comes as an exception, too
+    try:
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its many classes derive from nothing else
+        raise UserError(f"ONNX Runtime cannot load {model!r}: {error}", code="peer") from None
+
+
+def _call(session: Any, count: int, names: Sequence[str], arrays: Sequence[Array]) -> list[Array]:
+    """What ONNX Runtime makes of the library's inputs: by their names, or in order."""
     wanted = [value.name for value in session.get_inputs()]
-
-    def call(names: Sequence[str], arrays: Sequence[Array]) -> list[Array]:
-        feeds = dict(zip(wanted if set(wanted) != set(names) else names, arrays, strict=True))
+    results = len(session.get_outputs())
+    if len(wanted) != len(arrays) or results != count:
+        raise UserError(
+            f"the library has {len(arrays)} input(s) and {count} output(s), "
+            f"the model {len(wanted)} and {results}",
+            code="peer",
+            hint="--model is the model that the library was made from",
+        )
+    feeds = dict(zip(wanted if set(wanted) != set(names) else names, arrays, strict=True))
+    try:
         return list(session.run(None, feeds))
-
-    return call
+    except Exception as error:
+        raise UserError(f"ONNX Runtime cannot run the model: {error}", code="peer") from None
 
 
 def _error(have: Array, want: Array) -> tuple[float, float, float]:
     """(largest difference, scale, largest difference over what is allowed there)."""
     if have.shape != want.shape:
-        raise UserError(f"output of shape {have.shape}, expected {want.shape}")
+        raise UserError(
+            f"an output has shape {have.shape}, that of ONNX Runtime {want.shape}", code="peer"
+        )
     if want.size == 0:
         return 0.0, 0.0, 0.0
     exact, found = want.astype(np.float64), have.astype(np.float64)

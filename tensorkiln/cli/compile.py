@@ -14,9 +14,12 @@ from tensorkiln.artifact.weights_file import weights_beside
 from tensorkiln.cli.options import (
     add_model,
     add_target,
-    model_file,
-    read_dims,
+    path,
+    plain_file,
+    refuse_together,
+    sizes,
     stderr_progress,
+    word,
     writable_parent,
 )
 from tensorkiln.cli.tables import size_text
@@ -26,31 +29,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `kiln compile`."""
     add_model(parser)
     parser.add_argument(
-        "-o", "--output", type=Path, help="the library; default: the model's name with .so"
+        "-o", "--output", type=path, help="the library; default: the model's name with .so"
     )
     add_target(parser)
     parser.add_argument(
-        "--name", help="what C entries and the header begin with; default: the output's name"
+        "--name",
+        type=word,
+        help="what C entries and the header begin with; default: the output's name",
     )
     parser.add_argument(
-        "--keep", metavar="DIR", type=Path, help="also write every artifact to this folder"
+        "--keep", metavar="DIR", type=path, help="also write every artifact to this folder"
     )
     parser.add_argument(
         "--weights",
         choices=("embedded", "beside"),
-        default="embedded",
         help="in the library (default), or in a file beside it: net.safetensors for net.so",
     )
     parser.add_argument(
         "--headers",
         metavar="DIR",
-        type=Path,
+        type=path,
         help="also write the library's C header and those for hosts in C and C++ to this folder",
     )
     parser.add_argument(
         "--stripped",
         metavar="DIR",
-        type=Path,
+        type=path,
         help="write objects and C for a program that manages memory itself, and no library",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
@@ -64,11 +68,13 @@ def run(args: argparse.Namespace) -> int:
     from tensorkiln.target import cpu_target
 
     started = time.perf_counter()
-    model = model_file(args.model)
+    model = plain_file(args.model)
+    for name in ("output", "weights", "headers"):  # no library, nothing of a library
+        refuse_together({f"--{name}": getattr(args, name), "--stripped": args.stripped})
     output = writable_parent(args.output or Path(model.with_suffix(".so").name))
-    freeze = read_dims(args.freeze, "--freeze")
+    freeze = sizes(args.freeze, "--freeze")
     progress = stderr_progress(args.quiet)
-    target = tk.Target(args.target)
+    target = tk.Target(args.target or "native")
     progress.phase("read model")
     module = tk.frontend.from_onnx(model, freeze=freeze or None)
     name = c_name(output.stem) if args.name is None else args.name
@@ -82,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         progress.finish()
         return 0
     progress.phase("link")
-    executable.export_library(output, weights=args.weights)
+    executable.export_library(output, weights=args.weights or "embedded")
     if args.headers is not None:
         write_headers(args.headers, {f"{executable.name}.h": executable.header()})
     progress.finish()

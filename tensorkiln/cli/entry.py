@@ -1,7 +1,8 @@
 """`kiln`: reads the command line, calls a sub-command, turns errors into one message.
 
 Exit codes: 0 done; 1 the command's own "no" (unsupported nodes found, results differ); 2 the
-caller is wrong; 3 valid but not implemented; 4 a bug of ours; 130 interrupted.
+caller is wrong, or the machine lacks room; 3 valid but not implemented; 4 a bug of ours; 130
+interrupted; 141 the reader of the output has gone, as programs say that SIGPIPE ends.
 """
 
 from __future__ import annotations
@@ -16,9 +17,15 @@ import tensorkiln
 from tensorkiln.base.config import read_config, unknown_variables
 from tensorkiln.base.errors import InternalError, TensorkilnError, UnsupportedError, UserError
 from tensorkiln.cli import bench, check, compile, demo, explain, inspect, run, targets
-from tensorkiln.cli.screen import add_colour, leave_quietly, print_error
+from tensorkiln.cli.options import Parser
+from tensorkiln.cli.screen import (
+    NobodyReads,
+    add_colour,
+    print_error,
+    standard_streams,
+)
 
-DONE, NO, WRONG, UNSUPPORTED, BUG, INTERRUPTED = 0, 1, 2, 3, 4, 130
+WRONG, UNSUPPORTED, BUG, INTERRUPTED, CUT = 2, 3, 4, 130, 141
 
 # Name on the command line -> the file that does it.
 COMMANDS: dict[str, ModuleType] = {
@@ -33,9 +40,9 @@ COMMANDS: dict[str, ModuleType] = {
 }
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
     """The parser of the whole command line."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="kiln", description="Compiles models into self-contained native libraries."
     )
     parser.add_argument("--version", action="version", version=f"kiln {tensorkiln.__version__}")
@@ -50,35 +57,45 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `kiln` with `argv` (default: the process's arguments); the exit code comes back."""
-    try:
+    colour = "auto"
+    with standard_streams():
         try:
-            return _main(argv)
-        finally:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        leave_quietly()
-        return DONE
+            try:
+                args = make_parser().parse_args(argv)
+                colour = args.color
+                return _run(args)
+            finally:
+                sys.stdout.flush()
+        except KeyboardInterrupt:
+            print("kiln: interrupted", file=sys.stderr)
+            return INTERRUPTED
+        except NobodyReads as cut:
+            (error,) = cut.args
+            if isinstance(error, BrokenPipeError):
+                return CUT
+            reason = error.strerror or str(error)
+            print_error(f"kiln: error: cannot write to standard output: {reason}", colour)
+            return WRONG
 
 
-def _main(argv: Sequence[str] | None) -> int:
-    args = make_parser().parse_args(argv)
+def _run(args: argparse.Namespace) -> int:
+    """The command's code; every error leaves as one message and a code, but those of output."""
     try:
         read_config()  # a bad variable fails here, with its own message
         for sentence in unknown_variables():
             print(f"kiln: {sentence}", file=sys.stderr)
         code: int = COMMANDS[args.command].run(args)
         return code
-    except KeyboardInterrupt:
-        print("kiln: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:
+    except NobodyReads:
         raise
-    except Exception as error:  # every error leaves as one message and a code
+    except Exception as error:
         return _report(error, args.color)
 
 
 def _report(error: Exception, colour: str) -> int:
     """Print one message for `error` (with its traceback when asked for) and pick the exit code."""
+    if isinstance(error, MemoryError):
+        error = UserError("out of memory", code="out-of-memory", hint=str(error))
     if _debug() >= 1:
         traceback.print_exception(error)
     elif isinstance(error, TensorkilnError) and not isinstance(error, InternalError):

@@ -10,12 +10,12 @@ import itertools
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from tensorkiln.artifact import Artifact, ArtifactSet
 from tensorkiln.artifact.weights_check import verify_library
 from tensorkiln.base.errors import UserError
 from tensorkiln.cli.library_report import SHOWN, report_text, some
+from tensorkiln.cli.options import is_folder, path, plain_file, refuse_together, word
 from tensorkiln.cli.screen import Screen
 from tensorkiln.cli.tables import columns, size_text
 from tensorkiln.inspectors import Inspector, Inspectors, Subject, known_inspectors, open_subject
@@ -58,25 +58,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EXAMPLES
     parser.add_argument(
-        "file", type=Path, metavar="FILE",
+        "file", type=path, metavar="FILE",
         help="a library, a container, a folder of --keep or --stripped, .a, .tar, or any one file",
     )  # fmt: skip
     parser.add_argument(
         "--list", action="store_true", help="name every artifact, and the inspectors of each"
     )
     parser.add_argument(
-        "--artifact", metavar="NAME", default="",
+        "--artifact", type=word, metavar="NAME",
         help="show this one: its name as listed, or what follows the last /",
     )  # fmt: skip
     parser.add_argument(
-        "--as", dest="inspector", metavar="INSPECTOR", default="",
+        "--as", dest="inspector", type=word, metavar="INSPECTOR",
         help="show it this way: disassemble, hexdump, weights, ...; --list names them",
     )  # fmt: skip
     parser.add_argument(
-        "--weight", metavar="NAME", default="", help="show one weight, with its histogram"
+        "--weight",
+        type=word,
+        metavar="NAME",
+        help="show one weight, with its histogram",
     )
     parser.add_argument(
-        "--extract", type=Path, metavar="DIR",
+        "--extract", type=path, metavar="DIR",
         help="write all artifacts, and what inspectors say of them, into a folder",
     )  # fmt: skip
     parser.add_argument(
@@ -88,7 +91,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what is asked for."""
-    subject = open_subject(args.file)
+    one = {"--list": args.list, "--weight": args.weight, "--json": args.json}
+    refuse_together({**one, "--extract": args.extract})
+    for name, value in one.items():
+        refuse_together({"--as": args.inspector, name: value})
+    subject = open_subject(args.file if is_folder(args.file) else plain_file(args.file))
     inspectors = known_inspectors(_warn)
     chosen = _chosen(subject, args.artifact)
     screen = Screen(args.color)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ import numpy.typing as npt
 
 from tensorkiln.artifact.metadata import FunctionInfo, TensorInfo
 from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.cli.options import plain_file
+from tensorkiln.cli.tables import size_text
 from tensorkiln.inspectors.library import inspect_library
 
 Array = npt.NDArray[Any]
@@ -47,16 +51,18 @@ def output_names(function: FunctionInfo, count: int) -> list[str]:
     return names if len(names) == count else [f"{names[0]}{i}" for i in range(count)]
 
 
-def open_function(path: Path, name: str = "main") -> Callable[..., list[Array]]:
-    """Load the library and bind `name` to this CPU; a call takes and gives NumPy arrays."""
+def open_function(path: Path, name: str = "main") -> tuple[Callable[..., list[Array]], int]:
+    """Load the library and bind `name` to this CPU; a call takes and gives NumPy arrays. Also the
+    number of threads that it runs on."""
     import tensorkiln as tk
 
-    function = tk.runtime.Executor(tk.runtime.load_module(path), tk.cpu())[name]
+    library = tk.runtime.load_module(path)
+    function = tk.runtime.Executor(library, tk.cpu())[name]
 
     def call(*arrays: Array) -> list[Array]:
         return list(_arrays(function(*arrays)))
 
-    return call
+    return call, library.num_threads
 
 
 def _arrays(result: object) -> Iterator[Array]:
@@ -110,7 +116,26 @@ def random_inputs(function: FunctionInfo, dims: Mapping[str, int], seed: int) ->
         hint = nearest(unknown[0], symbols) or f"symbolic dimensions: {sorted(symbols) or 'none'}"
         raise UserError(f"no symbolic dimension {unknown[0]!r}", code="unknown-dim", hint=hint)
     rng = np.random.default_rng(seed)
+    _require_memory(function, dims)
     return [random_array(tensor, dims, rng) for tensor in function.inputs]
+
+
+def _require_memory(function: FunctionInfo, dims: Mapping[str, int]) -> None:
+    """UserError, before anything is allocated, for inputs that are larger than this machine's
+    memory: the system might promise it, and end the process later."""
+    wanted = {
+        tensor.name: math.prod(shape_of(tensor, dims)) * numpy_type(tensor.dtype).itemsize
+        for tensor in function.inputs
+    }
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if sum(wanted.values()) > memory:
+        name = max(wanted, key=lambda name: wanted[name])
+        raise UserError(
+            f"input {name!r} takes {size_text(wanted[name])}, and this machine has "
+            f"{size_text(memory)} of memory",
+            code="out-of-memory",
+            hint="--dim with smaller sizes",
+        )
 
 
 def load_inputs(function: FunctionInfo, texts: Sequence[str]) -> dict[str, Array]:
@@ -132,7 +157,7 @@ def load_inputs(function: FunctionInfo, texts: Sequence[str]) -> dict[str, Array
             raise UserError(f"no input named {name!r}", code="unknown-input", hint=hint)
         if name in found:
             raise UserError(f"input {name!r} is given twice")
-        found[name] = _load_npy(Path(file))
+        found[name] = _load_npy(plain_file(Path(file)))
     return found
 
 

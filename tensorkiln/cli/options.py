@@ -3,70 +3,229 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import importlib.util
 import os
+import re
+import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NoReturn, TypeVar
 
 from tensorkiln.base.config import read_config
-from tensorkiln.base.errors import UserError
+from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.files import plain_path
 from tensorkiln.base.progress import Progress, make_progress
 
+T = TypeVar("T")
+# What `--dim` and `--freeze` take: the sizes of ONNX and DLPack are int64.
+MOST = 2**63 - 1
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that ignores nothing: an option given twice must say the same twice, names
+    are written out, and unknown ones come with the nearest."""
+
+    def __init__(self, **options: Any):
+        super().__init__(**options, allow_abbrev=False)
+        self.register("action", None, _Once)
+        self.register("action", "store", _Once)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As its base class, which lets the caller complain of what is left."""
+        found, rest = super().parse_known_args(args, namespace)
+        if rest:
+            word = rest[0].partition("=")[0]
+            hint = nearest(word, self._option_string_actions) if word.startswith("-") else ""
+            self.error(f"unknown argument(s): {' '.join(rest)}", hint)
+        return found, rest
+
+    def error(self, message: str, hint: str = "") -> NoReturn:
+        """How to call the command, then what is wrong; exit code 2."""
+        super().error(f"{message}\n  hint: {hint}" if hint else message)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            hint = nearest(str(value), known)
+            message = f"{value!r} is none of {', '.join(known)}"
+            raise argparse.ArgumentError(action, f"{message}\n  hint: {hint}" if hint else message)
+
+
+class _Once(argparse.Action):
+    """Stores a value; a second one of the same option must be equal."""
+
+    def __call__(
+        self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
+    ) -> None:
+        """Called by argparse for each use of the option."""
+        given = vars(namespace).setdefault("given", {})
+        if given.setdefault(self.dest, values) != values:
+            first, second = str(given[self.dest]), str(values)
+            raise argparse.ArgumentError(self, f"given twice: {first!r} and {second!r}")
+        setattr(namespace, self.dest, values)
+
+
+def option(read: Callable[[str], T]) -> Callable[[str], T]:
+    """`type=` of an argument: `read`, whose docstring says what is expected, as `base.config`'s."""
+
+    def checked(text: str) -> T:
+        try:
+            return read(text)
+        except (ValueError, KeyError):
+            raise argparse.ArgumentTypeError(f"expected {read.__doc__}, got {text!r}") from None
+
+    checked.__doc__ = read.__doc__
+    return checked
+
+
+def number(low: float, high: float) -> Callable[[str], float]:
+    """A reader of decimal numbers from `low` to `high`; ValueError for anything else."""
+
+    def read(text: str) -> float:
+        # float() takes more, such as nan and 1_0.
+        value = float(text) if re.fullmatch(r"[0-9.]+(e-?[0-9]+)?", text) else low - 1
+        if not low <= value <= high:
+            raise ValueError
+        return value
+
+    read.__doc__ = f"a number from {low:g} to {high:g}"
+    return read
+
+
+def _path(text: str) -> Path:
+    """the name of a file or folder"""
+    if not text:
+        raise ValueError
+    try:
+        Path(text).lstat()  # ValueError for what no file can be called
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise ValueError from None
+    return Path(text)
+
+
+def _word(text: str) -> str:
+    """a name"""
+    if not text or "\0" in text:
+        raise ValueError
+    return text
+
+
+path, word = option(_path), option(_word)
+
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """`--target`, as text: JSON, a kind, or `native`."""
+    """`--target`, as text: JSON, a kind, or `native`, which is what None stands for."""
     parser.add_argument(
         "--target",
         metavar="TARGET",
-        default="native",
+        type=word,
         help="native (default: this CPU), llvm (x86-64 baseline), or JSON text; see kiln targets",
     )
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """The model file and `--freeze`."""
-    parser.add_argument("model", type=Path, help="an ONNX file")
+    parser.add_argument("model", type=path, help="an ONNX file")
     parser.add_argument(
         "--freeze",
         metavar="DIM=N",
+        type=dims,
         action="append",
         default=[],
         help="give a symbolic dimension a fixed size; may be repeated, or a list with commas",
     )
 
 
-def read_dims(texts: Sequence[str], option: str) -> dict[str, int]:
-    """`["batch=1", "seq=128,heads=2"]` as a dict. Raises UserError for anything else."""
+def add_dim(parser: argparse.ArgumentParser, more: str = "") -> None:
+    """`--dim`; `more` is what the command does with it."""
+    parser.add_argument(
+        "--dim",
+        metavar="DIM=N",
+        type=dims,
+        action="append",
+        default=[],
+        help=f"size of a symbolic dimension{more}; may be repeated, or a list with commas",
+    )
+
+
+def add_seconds(parser: argparse.ArgumentParser, default: float) -> None:
+    """`--seconds` of measurements."""
+    parser.add_argument(
+        "--seconds",
+        type=option(number(0.001, 86400)),
+        default=default,
+        help=f"time for each measurement; default {default:g}",
+    )
+
+
+def _dims(text: str) -> tuple[tuple[str, int], ...]:
+    """NAME=N with N from 1 to 2**63-1, or a list of these with commas"""
+    pairs = [part.partition("=") for part in text.split(",")]
+    read = [(name.strip(), size.strip()) for name, _, size in pairs]
+    for name, size in read:
+        if not (_word(name) and size.isascii() and size.isdecimal() and 1 <= int(size) <= MOST):
+            raise ValueError
+    return tuple((name, int(size)) for name, size in read)
+
+
+dims = option(_dims)
+
+
+def sizes(given: Sequence[Sequence[tuple[str, int]]], option: str) -> dict[str, int]:
+    """What `--dim` or `--freeze` collected, as a dict. UserError for two sizes of one name."""
     out: dict[str, int] = {}
-    for text in ",".join(texts).split(","):
-        if not text:
-            continue
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip() or not value.strip().isdecimal() or int(value) < 1:
+    for name, size in (pair for pairs in given for pair in pairs):
+        if out.setdefault(name, size) != size:
             raise UserError(
-                f"{option} {text!r}: expected NAME=N with N of at least 1", hint=f"{option} batch=1"
+                f"{option}: {name!r} is given two sizes, {out[name]} and {size}", code="given-twice"
             )
-        if out.setdefault(name.strip(), int(value)) != int(value):
-            raise UserError(f"{option}: {name.strip()!r} is given two sizes")
     return out
 
 
-def model_file(path: Path) -> Path:
-    """`path`, which must be a file that is there."""
-    if not plain_path(path).exists():
-        raise UserError(f"no such file: {str(path)!r}", code="missing-file")
-    if path.is_dir():
-        raise UserError(f"{str(path)!r} is a folder; expected a model file", code="missing-file")
-    return path
+def refuse_together(given: Mapping[str, object]) -> None:
+    """UserError when more than one of these options, by their names, is given: one would have to be
+    ignored. None, False and empty text are not given."""
+    names = [name for name, value in given.items() if value not in (None, False, "")]
+    if len(names) > 1:
+        raise UserError(f"{names[0]} and {names[1]} do not go together", code="conflict")
+
+
+def plain_file(path: Path) -> Path:
+    """`path`, which must be a file that is there and can be read."""
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISREG(mode):
+            path.open("rb").close()
+            return path
+    except FileNotFoundError:
+        raise UserError(f"no such file: {str(path)!r}", code="missing-file") from None
+    except OSError as error:
+        message = f"cannot read {str(path)!r}: {error.strerror}"
+        raise UserError(message, code="missing-file") from None
+    except ValueError:  # a zero byte, half a pair
+        message = f"{str(path)!r} cannot be the name of a file"
+        raise UserError(message, code="missing-file") from None
+    kind = "a folder" if stat.S_ISDIR(mode) else "no plain file"
+    raise UserError(f"{str(path)!r} is {kind}; expected a file", code="missing-file")
+
+
+def is_folder(path: Path) -> bool:
+    """Whether it is one that can be seen; `Path.is_dir` raises where permissions are missing."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
 
 
 def writable_parent(path: Path) -> Path:
     """`path`, whose folder must take new files: better to know before minutes of compiling."""
-    if plain_path(path).is_dir():
+    if is_folder(plain_path(path)):
         raise UserError(f"cannot write {str(path)!r}: it is a folder", code="cannot-write")
     folder = path.parent
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise UserError(
             f"cannot write {str(path)!r}: no folder {str(folder)!r}", code="cannot-write"
         )
@@ -77,6 +236,16 @@ def writable_parent(path: Path) -> Path:
             hint="name a place that you may write to",
         )
     return path
+
+
+def require_package(name: str, what: str, extra: str = "demo") -> None:
+    """UserError (code `missing-package`) when a Python package that `what` needs is missing."""
+    if importlib.util.find_spec(name) is None:
+        raise UserError(
+            f"{what} needs the package {name!r}, which is not installed",
+            code="missing-package",
+            hint=f"pip install 'tensorkiln[{extra}]'",
+        )
 
 
 def stderr_progress(quiet: bool = False) -> Progress:

@@ -11,6 +11,7 @@ import re
 import time
 from pathlib import Path
 
+from tensorkiln.base.config import whole
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.folders import write_files
 from tensorkiln.cli.library import (
@@ -21,33 +22,36 @@ from tensorkiln.cli.library import (
     output_names,
     random_inputs,
 )
-from tensorkiln.cli.options import model_file, read_dims
+from tensorkiln.cli.options import add_dim, option, path, plain_file, sizes, word
 from tensorkiln.cli.screen import Screen
 from tensorkiln.cli.tables import columns, dims_text, time_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `kiln run`."""
-    parser.add_argument("library", type=Path, help="a library made by kiln")
-    parser.add_argument("--function", default="main", help="graph function; default: main")
+    parser.add_argument("library", type=path, help="a library made by kiln")
+    parser.add_argument(
+        "--function", type=word, default="main", help="graph function; default: main"
+    )
     parser.add_argument(
         "--input",
+        type=word,
         metavar="[NAME=]X.npy",
         action="append",
         default=[],
         help="an input, by name or in order; may be repeated",
     )
     parser.add_argument("--random", action="store_true", help="random values for other inputs")
-    parser.add_argument("--seed", type=int, default=0, help="of the random values")
     parser.add_argument(
-        "--dim", metavar="DIM=N", action="append", default=[], help="size of a symbolic dimension"
+        "--seed", type=option(whole(0, 2**64 - 1)), help="of the random values; default 0"
     )
-    parser.add_argument("--output-dir", type=Path, help="write each output there as NAME.npy")
+    add_dim(parser, " of random values")
+    parser.add_argument("--output-dir", type=path, help="write each output there as NAME.npy")
 
 
 def run(args: argparse.Namespace) -> int:
     """Call the function and show what came out."""
-    library = model_file(args.library)
+    library = plain_file(args.library)
     function = graph_function(library, args.function)
     given = load_inputs(function, args.input)
     missing = [tensor.name for tensor in function.inputs if tensor.name not in given]
@@ -57,11 +61,17 @@ def run(args: argparse.Namespace) -> int:
             code="missing-input",
             hint=f"--input {missing[0]}=x.npy, or --random",
         )
+    dims = sizes(args.dim, "--dim")
+    if not missing and (dims or args.seed is not None):
+        raise UserError(
+            f"{'--dim' if dims else '--seed'} is of random values, and every input is given",
+            code="conflict",
+        )
     if missing:
-        drawn = random_inputs(function, read_dims(args.dim, "--dim"), args.seed)
+        drawn = random_inputs(function, dims, args.seed or 0)
         for tensor, array in zip(function.inputs, drawn, strict=True):
             given.setdefault(tensor.name, array)
-    call = open_function(library, args.function)
+    call, _ = open_function(library, args.function)
     started = time.perf_counter()
     outputs = call(*(given[tensor.name] for tensor in function.inputs))
     seconds = time.perf_counter() - started
@@ -97,5 +107,5 @@ def _write(folder: Path, names: list[str], outputs: list[Array]) -> None:
         stream = io.BytesIO()
         np.save(stream, array, allow_pickle=False)
         files[f"{plain}.npy"] = stream.getvalue()
-    for path in write_files(folder, files):
-        print(path)
+    for written in write_files(folder, files):
+        print(written)

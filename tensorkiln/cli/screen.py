@@ -11,7 +11,9 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO, cast
 
 from tensorkiln.base.terminal import wants_colour, width_of
 
@@ -46,8 +48,6 @@ class Screen:
     """Where a command's words go."""
 
     def __init__(self, choice: str = "auto"):
-        if isinstance(sys.stdout, io.TextIOWrapper):  # names may be what its encoding lacks
-            sys.stdout.reconfigure(errors="backslashreplace")
         self.painted = wants_colour(sys.stdout, choice)
         self.width = width_of(sys.stdout)
 
@@ -84,12 +84,68 @@ def print_error(sentence: str, choice: str) -> None:
     print(sentence, file=sys.stderr)
 
 
-def leave_quietly() -> None:
-    """The reader of our output (`| head`) has gone: what is left of it goes nowhere, and nobody
-    complains of that at exit."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+class NobodyReads(Exception):
+    """Standard output takes no more; the argument is the OSError that says why."""
+
+
+class _Watched:
+    """A standard stream whose reader may leave: the rest of it is dropped, and nobody complains of
+    that at exit. `needed` output raises NobodyReads; without it what was begun goes on."""
+
+    def __init__(self, stream: TextIO, needed: bool):
+        self._stream, self._needed = stream, needed
+
+    def write(self, text: str) -> int:
+        """Write `text`."""
+        try:
+            return self._stream.write(text)
+        except OSError as error:
+            self._drop(error)
+            return len(text)
+
+    def flush(self) -> None:
+        """Hand on what was written."""
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._drop(error)
+
+    def _drop(self, error: OSError) -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+        if self._needed:
+            raise NobodyReads(error)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def standard_streams() -> Iterator[None]:
+    """The standard streams as commands need them: those that are closed are opened, so that no file
+    of ours takes their numbers (standard output so that writing fails, as it should), and nobody
+    needs to read what goes to standard error."""
+    for number, name, flags, mode in (
+        (0, "stdin", os.O_RDONLY, "r"),
+        (1, "stdout", os.O_RDONLY, "w"),
+        (2, "stderr", os.O_WRONLY, "w"),
+    ):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, flags)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names may be what its encoding lacks
+        sys.stdout.reconfigure(errors="backslashreplace")
+    before = sys.stdout, sys.stderr
+    sys.stdout = cast(TextIO, _Watched(sys.stdout, needed=True))
+    sys.stderr = cast(TextIO, _Watched(sys.stderr, needed=False))
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
 
 
 # -- paint -------------------------------------------------------------------------------------

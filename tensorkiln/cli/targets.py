@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Iterable
 
 from tensorkiln.base.errors import UnsupportedError
+from tensorkiln.cli.options import path, plain_file, refuse_together, word
 from tensorkiln.cli.screen import Screen
 from tensorkiln.cli.tables import columns, size_text
 from tensorkiln.target import Target, require_codegen
@@ -22,16 +23,19 @@ from tensorkiln.target.tags import TAGS, Tag
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `kiln targets`."""
-    parser.add_argument("target", nargs="?", help="native, a kind, a tag, JSON text, or a word")
-    parser.add_argument("--tag", help="explain one tag")
-    parser.add_argument("--tags-file", help="a TOML file of tags to read first")
+    parser.add_argument(
+        "target", nargs="?", type=word, help="native, a kind, a tag, JSON text, or a word"
+    )
+    parser.add_argument("--tag", type=word, help="explain one tag")
+    parser.add_argument("--tags-file", type=path, help="a TOML file of tags to read first")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the list, the tags found, or explain one."""
+    refuse_together({"--tag": args.tag, "TARGET": args.target})
     if args.tags_file:
-        Target.load_tags(args.tags_file)
+        Target.load_tags(plain_file(args.tags_file))
     text = args.tag or args.target
     found = [] if args.tag or text is None else _search(text)
     if text is None:

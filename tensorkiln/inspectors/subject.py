@@ -7,6 +7,7 @@ in the file until they are looked at.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +96,8 @@ def open_subject(path: str | Path) -> Subject:
 
 def _file_name(path: Path, head: bytes) -> str:
     """The file's name as that of an artifact, with a suffix that says what its first bytes do."""
-    name = path.name.translate(_NOT_IN_NAMES).rstrip(". ") or "file"
+    plain = re.sub(r"[\0-\x1f\ud800-\udfff]", "_", path.name.translate(_NOT_IN_NAMES))
+    name = plain[-200:].rstrip(". ") or "file"
     own: tuple[str, ...] = ()
     if head.startswith(b"\x7fELF"):
         own = (".o", ".so") if head[16:18] in (b"\1\0", b"\0\1") else (".so", ".o")

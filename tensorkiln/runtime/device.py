@@ -26,6 +26,8 @@ class Device:
 
 def cpu(index: int = 0) -> Device:
     """The host processor."""
+    if not isinstance(index, int) or isinstance(index, bool) or index < 0:
+        raise ArgumentTypeError(f"tk.cpu({index!r}): expected a number from 0", code="device")
     return Device("cpu", index, CPU)
 
 

@@ -109,6 +109,8 @@ def read_library_file(path: str | Path) -> LibraryFile:
                 text = _metadata_bytes(file, raw, sections)
     except FileNotFoundError:
         raise UserError(f"no such file: {str(file)!r}", code="no-file") from None
+    except ValueError:  # a zero byte, half a pair
+        raise UserError(f"no file is called {str(file)!r}", code="no-file") from None
     except OSError as error:
         raise UserError(f"cannot read {str(file)!r}: {error.strerror}", code="no-file") from error
     (machine,) = struct.unpack_from("<H", head, 18)

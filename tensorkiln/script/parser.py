@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from tensorkiln import ops
-from tensorkiln.base.errors import UserError
+from tensorkiln.base.errors import UserError, require
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.text.printer import CLASS
 from tensorkiln.script.macro import Macro
@@ -37,6 +37,7 @@ def from_source(
     Python values, functions and macros that the script may use by name; without one, no text makes
     anything run. Raises UserError with the line.
     """
+    require(text, str, "text")
     source = Source(text, file)
     tree = source.parse()
     captured: dict[str, object] = dict(namespace or {})

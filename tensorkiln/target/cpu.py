@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tensorkiln.base.errors import UserError
+from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.target.isa import ISAS, Isa
 from tensorkiln.target.options import Option, Values
-from tensorkiln.target.suggest import suggest
 from tensorkiln.target.triple import DEFAULT, canonical_triple
 
 # Cache sizes that every CPU of the last ten years has at least; `native` writes its own.
@@ -65,7 +64,7 @@ def _flags(isa: Isa, flags: tuple[str, ...], where: str) -> tuple[str, ...]:
 
 
 def _signed(name: str, isa: Isa) -> str:
-    return suggest(f"+{name}", [f"+{known}" for known in isa.implied]) if name.strip("+-") else ""
+    return nearest(f"+{name}", [f"+{known}" for known in isa.implied]) if name.strip("+-") else ""
 
 
 def _check_implied(isa: Isa, flags: tuple[str, ...], where: str) -> None:

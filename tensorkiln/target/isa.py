@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tensorkiln.base.errors import UserError
+from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.target import arm, arm32, riscv, wasm, x86
 from tensorkiln.target.gpus import GPUS
-from tensorkiln.target.suggest import suggest
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class Isa:
                 f"unknown processor {name!r} for {self.arch}",
                 code="unknown-cpu",
                 where=where,
-                hint=hint or suggest(name, self.cpus) or f"known: {', '.join(self.cpus)}",
+                hint=hint or nearest(name, self.cpus) or f"known: {', '.join(self.cpus)}",
             )
 
     def check_feature(self, name: str, where: str) -> None:
@@ -42,7 +41,7 @@ class Isa:
         if name not in self.implied and name not in self.tuning:
             known = (*self.implied, *self.tuning)
             owners = {i.arch for i in ISAS.values() if name in (*i.implied, *i.tuning)}
-            hint = _elsewhere(name, "feature", owners) or suggest(name, known)
+            hint = _elsewhere(name, "feature", owners) or nearest(name, known)
             raise UserError(
                 f"unknown feature {name!r} for {self.arch}",
                 code="unknown-feature",

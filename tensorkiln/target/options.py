@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tensorkiln.base.errors import UserError
-from tensorkiln.target.suggest import suggest
+from tensorkiln.base.errors import UserError, nearest
 
 Value = str | int | bool | tuple[str, ...]
 Values = dict[str, Value]
@@ -61,7 +60,7 @@ class Option:
                 f"unknown value {value!r}",
                 code="unknown-value",
                 where=where,
-                hint=_with_doc(suggest(value, self.choices), self) or self._known(),
+                hint=_with_doc(nearest(value, self.choices), self) or self._known(),
             )
         assert isinstance(value, str | int)
         return value
@@ -94,7 +93,7 @@ def unknown_key(
     name: str, kind: str, options: Mapping[str, Option], fields: tuple[str, ...], where: str
 ) -> UserError:
     """The error for a field that is neither an option of the kind nor one of every target."""
-    hint = ELSEWHERE.get(name) or suggest(name, (*options, *fields, *FIELD_ALIASES))
+    hint = ELSEWHERE.get(name) or nearest(name, (*options, *fields, *FIELD_ALIASES))
     for option in options.values():
         if hint.startswith(f"did you mean {option.name!r}"):
             hint = _with_doc(hint, option)

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from tensorkiln.base.errors import UserError
+from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.target.composite import settle_host
 from tensorkiln.target.fields import Fields
 from tensorkiln.target.kinds import FIELDS, INSTEAD, KINDS, Kind
 from tensorkiln.target.options import FIELD_ALIASES, names
-from tensorkiln.target.suggest import suggest
 from tensorkiln.target.tags import TAGS, Tag, bad_hash, check_reference, read_file
 
 Spec = str | Mapping[str, object]
@@ -191,7 +190,7 @@ def _kind(name: str, where: str) -> Kind:
     kind = KINDS.get(name)
     if kind is None:
         known = (*KINDS, NATIVE)
-        hint = INSTEAD.get(name) or suggest(name, (*known, *TAGS.names()), TAGS.names())
+        hint = INSTEAD.get(name) or nearest(name, (*known, *TAGS.names()), TAGS.names())
         raise UserError(
             f"unknown kind {name!r}",
             code="unknown-kind",

@@ -9,8 +9,7 @@ from functools import cached_property
 from importlib import resources
 from pathlib import Path
 
-from tensorkiln.base.errors import UserError
-from tensorkiln.target.suggest import suggest
+from tensorkiln.base.errors import UserError, nearest
 
 _WORD = r"[a-z0-9]+(?:[._+-][a-z0-9]+)*\+*"
 _NAME = re.compile(rf"{_WORD}/{_WORD}")
@@ -86,7 +85,7 @@ class TagTable:
             hint = f"versions of {name!r}: {', '.join(versions)}"
         else:
             aliases = {a for t in self.all() for a in t.aliases}
-            hint = suggest(name, self.names(), aliases)
+            hint = nearest(name, self.names(), aliases)
         return UserError(
             f"unknown tag {reference!r}",
             code="unknown-tag",
@@ -135,7 +134,7 @@ def _read_tag(row: object, where: str, file: str) -> Tag:
     for key in row:
         if key not in _FIELDS:
             raise UserError(
-                f"unknown key {key!r}", code="bad-tag", where=where, hint=suggest(key, _FIELDS)
+                f"unknown key {key!r}", code="bad-tag", where=where, hint=nearest(key, _FIELDS)
             )
     texts = {k: row.get(k, "") for k in ("name", "about", "source", "hash")}
     texts["version"] = row.get("version", "1")

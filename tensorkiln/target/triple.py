@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tensorkiln.base.errors import UnsupportedError, UserError
+from tensorkiln.base.errors import UnsupportedError, UserError, nearest
 from tensorkiln.target.isa import ISAS
-from tensorkiln.target.suggest import suggest
 
 DEFAULT = "x86_64-unknown-linux-gnu"
 
@@ -113,5 +112,5 @@ def _known(part: str, known: tuple[str, ...], noun: str, text: str, where: str) 
             f"triple {text!r}: unknown {noun} {part!r}",
             code="bad-triple",
             where=where,
-            hint=suggest(part, known) or f"known: {', '.join(known)}",
+            hint=nearest(part, known) or f"known: {', '.join(known)}",
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -119,6 +120,8 @@ def operands(f: AnyFunction, sizes: Sizes) -> list[Array | int] | None:
         shape = [size_of(d, sizes) for d in dims]
         if any(n is None or n < 0 for n in shape):
             return None
+        if math.prod(n or 0 for n in shape) * dtype.bytes >= sys.maxsize:  # NumPy says less
+            raise MemoryError(f"an array of shape {tuple(shape)}")
         array = aligned_empty(shape, dtype_named(dtype.name))  # type: ignore[arg-type]
         array[...] = rng.random(shape) if dtype.is_float else 1  # type: ignore[arg-type]
         made.append(array)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tensorkiln.base.cache import Cache
 from tensorkiln.base.config import (
     KNOBS,
     Config,
@@ -74,3 +75,19 @@ def test_typo_is_named_with_the_nearest_knob() -> None:
 
 def test_cpus_follow_the_affinity_mask() -> None:
     assert available_cpus() == len(os.sched_getaffinity(0))
+
+
+def test_nobody_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user without a home, as in containers: nothing is kept where others could write."""
+
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    folder = read_config({}).cache_dir
+    assert folder == Path("/dev/null/tensorkiln")
+    cache = Cache(folder)
+    assert (cache.put("0" * 64, b"x"), cache.get("0" * 64), cache.size()) == (False, None, 0)
+    with pytest.raises(UserError, match="KILN_CACHE_DIR='~/x': expected a folder"):
+        read_config({"KILN_CACHE_DIR": "~/x"})

@@ -115,7 +115,9 @@ def install(monkeypatch: pytest.MonkeyPatch) -> FakeCompiler:
         "compile": compiler.compile,
         "check": compiler.check,
         "cpu": lambda: "cpu",
-        "runtime": SimpleNamespace(load_module=str, Executor=executor),
+        "runtime": SimpleNamespace(
+            load_module=lambda path: SimpleNamespace(num_threads=1), Executor=executor
+        ),
     }
     for name, value in names.items():
         monkeypatch.setattr(tensorkiln, name, value, raising=False)

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,17 +13,34 @@ import pytest
 from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.cli import compare
 from tensorkiln.cli.bench import answer_text
-from tensorkiln.cli.compare import Answer, Request
+from tensorkiln.cli.compare import Answer, Difference, Request
 from tensorkiln.tune.measure import Timing
 from tests.cli import fakes
 
 
-def peer(change: Callable[[Any], Any]) -> Callable[..., Any]:
-    def call(names: list[str], arrays: list[Any]) -> list[Any]:
-        x, ids = arrays
-        return [change(x * 2), np.array(ids.sum())]
+@dataclass
+class Session:
+    """ONNX Runtime's, of a model like the stand-in library, but for `change`."""
 
-    return call
+    change: Callable[[Any], Any] = lambda y: y
+    inputs: tuple[str, ...] = ("x", "ids")
+    outputs: tuple[str, ...] = ("y/out.0", "count")
+
+    def get_inputs(self) -> list[Any]:
+        return [SimpleNamespace(name=name) for name in self.inputs]
+
+    def get_outputs(self) -> list[Any]:
+        return [SimpleNamespace(name=name) for name in self.outputs]
+
+    def run(self, names: None, feeds: dict[str, Any]) -> list[Any]:
+        x, ids = (feeds[name] for name in self.inputs)
+        return [self.change(x * 2), np.array(ids.sum())]
+
+
+def compared(monkeypatch: pytest.MonkeyPatch, session: Any, model: str = "net.onnx") -> Answer:
+    fakes.install(monkeypatch)
+    monkeypatch.setattr(compare, "_session", lambda model, threads: session)
+    return compare.compare(Request("net.so", model, dims={"batch": 4}, seconds=0.01))
 
 
 @pytest.mark.parametrize(
@@ -33,30 +53,54 @@ def peer(change: Callable[[Any], Any]) -> Callable[..., Any]:
     ],
 )
 def test_tolerance(monkeypatch: pytest.MonkeyPatch, change: Any, agrees: bool) -> None:
-    fakes.install(monkeypatch)
-    monkeypatch.setattr(compare, "_peer", lambda request: peer(change))
-    answer = compare.compare(Request("net.so", "net.onnx", dims={"batch": 4}, seconds=0.01))
-    assert answer.agrees == agrees
-    assert answer.trials == 3
+    answer = compared(monkeypatch, Session(change))
+    assert answer.agrees is agrees
+    assert answer.difference is not None
+    assert answer.difference.trials == 3
     assert answer.peer is not None
     assert answer.peer.count > 0
     assert answer.ours.min_ms <= answer.ours.median_ms
-    assert ("agree" if agrees else "DIFFER") in answer_text(answer, 1)
+    assert ("agree" if agrees else "DIFFER") in answer_text(answer)
 
 
-def test_without_a_peer(monkeypatch: pytest.MonkeyPatch) -> None:
-    fakes.install(monkeypatch)
-    answer = compare.compare(Request("net.so", dims={"batch": 1}, seconds=0.01))
-    assert answer.peer is None
-    assert answer.agrees
-    assert "ONNX" not in answer_text(answer, 2)
+@pytest.mark.parametrize(
+    ("model", "reason"), [("", "no --model was given"), ("net.onnx", "pip install")]
+)
+def test_nothing_agrees_without_a_comparison(
+    monkeypatch: pytest.MonkeyPatch, model: str, reason: str
+) -> None:
+    """No model, or no ONNX Runtime (its session is None)."""
+    answer = compared(monkeypatch, None, model)
+    assert (answer.peer, answer.difference) == (None, None)
+    told = json.loads(json.dumps(answer.to_json()))
+    assert told["agrees"] is None
+    assert reason in told["not_compared"]
+    assert f"not compared: {answer.not_compared}" in answer_text(answer)
+    assert "agree" not in answer_text(answer)
 
 
 def test_wrong_shape_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    fakes.install(monkeypatch)
-    monkeypatch.setattr(compare, "_peer", lambda request: peer(lambda y: y[:1]))
-    with pytest.raises(Exception, match="expected"):
-        compare.compare(Request("net.so", "m", dims={"batch": 4}, seconds=0.01))
+    with pytest.raises(UserError, match="an output has shape"):
+        compared(monkeypatch, Session(lambda y: y[:1]))
+
+
+def raising(y: Any) -> Any:
+    raise RuntimeError("no kernel")
+
+
+@pytest.mark.parametrize(
+    ("session", "says"),
+    [
+        (Session(inputs=("x",)), "the model 1 and 2"),
+        (Session(outputs=("y",)), "the model 2 and 1"),
+        (Session(raising), "cannot run the model: no kernel"),
+    ],
+)
+def test_a_model_of_another_library(
+    monkeypatch: pytest.MonkeyPatch, session: Any, says: str
+) -> None:
+    with pytest.raises(UserError, match=says):
+        compared(monkeypatch, session)
 
 
 def test_user_error_of_the_fresh_process_stays_one(tmp_path: Path) -> None:
@@ -71,7 +115,8 @@ def test_crash_of_the_fresh_process_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_ratio_in_the_table() -> None:
-    answer = Answer(Timing(1.0, 2.0, 5), Timing(3.0, 4.0, 5), 1e-6, 2.0, 0.01, 3)
-    text = answer_text(answer, 1)
+    difference = Difference(1e-6, 2.0, 0.01, 3)
+    answer = Answer(Timing(1.0, 2.0, 5), 1, Timing(3.0, 4.0, 5), difference)
+    text = answer_text(answer)
     assert "0.50x of ONNX Runtime's" in text
     assert "results agree" in text

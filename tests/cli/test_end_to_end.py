@@ -97,7 +97,8 @@ def test_bench_beside_onnxruntime(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["agrees"] is True
-    assert report["trials"] == 3
+    assert report["difference"]["trials"] == 3
+    assert report["threads"] == 1
     assert report["peer"]["count"] > 0
     assert 0 < report["ours"]["min_ms"] <= report["ours"]["median_ms"]
 
@@ -185,10 +186,14 @@ def test_truncated_model(folder: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "cut.so").exists()
 
 
-def test_the_stripped_form_instead_of_a_library(folder: Path, tmp_path: Path) -> None:
+def test_the_stripped_form_instead_of_a_library(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "stripped"
-    argv = ["compile", str(folder / "mlp.onnx"), "-o", str(tmp_path / "mlp.so")]
-    assert main([*argv, "--stripped", str(out), "-q"]) == 0
+    argv = ["compile", str(folder / "mlp.onnx"), "--stripped", str(out), "-q"]
+    assert main([*argv, "-o", str(tmp_path / "mlp.so")]) == 2
+    monkeypatch.chdir(tmp_path)
+    assert main(argv) == 0
     assert {"mlp.c", "mlp.h", "kernels", "weights.json"} == {p.name for p in out.iterdir()}
     assert "int mlp_main_run(void *const *storage" in (out / "mlp.h").read_text()
     assert not (tmp_path / "mlp.so").exists()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import sys
+import warnings
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import tensorkiln as tk
-from tensorkiln.base.errors import UserError
+from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.frontend import from_torch
 from tests.frontend.onnx_models import main, ours
 
@@ -26,7 +31,6 @@ def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_module_and_its_training_flag(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small modules go through memory, large ones through a file."""
     monkeypatch.setattr("tensorkiln.frontend.torch._LARGE", large)
-    torch = pytest.importorskip("torch")
     pytest.importorskip("onnxscript")
     torch.manual_seed(0)
     net = torch.nn.Sequential(
@@ -88,16 +92,199 @@ def test_sizes_out_of_the_range_of_their_dim() -> None:
         )
 
 
-def test_wrong_arguments() -> None:
-    torch = pytest.importorskip("torch")
+# -- what is wrong ---------------------------------------------------------------------------------
+
+torch = pytest.importorskip("torch")
+nn, Dim = torch.nn, torch.export.Dim
+X = torch.ones(2, 3)
+LINEAR = nn.Linear(3, 2)
+
+
+class Branch(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x + 1 if x.sum() > 0 else x - 1
+
+
+class Repeats(nn.Module):
+    def forward(this, x: Any) -> Any:
+        while x.sum() < 10:
+            x = x * 2
+        return x
+
+
+class Deep(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.Sequential(nn.Linear(3, 3), Branch())
+
+    def forward(self, x: Any) -> Any:
+        return self.parts(x)
+
+
+class Named(nn.Module):
+    def forward(self, x: Any, *, scale: Any) -> Any:
+        return x * scale
+
+
+class Sum(nn.Module):
+    def forward(self, x: Any, y: Any) -> Any:
+        return x + y
+
+
+class Raises(nn.Module):
+    def forward(self, x: Any) -> Any:
+        raise RuntimeError("\x1b[31mno such thing\x1b[0m\nFor more information, ask")
+
+
+class Values(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return torch.linalg.svdvals(x)
+
+
+class Reads(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x * float(Path("/no/such/file").read_text())
+
+
+def nowhere() -> Any:
+    return nn.Linear(3, 2, device="meta")
+
+
+# Refused before torch is asked: module, example inputs, options; code, what is said, the hint.
+REFUSED: dict[str, tuple[Any, Any, dict[str, Any], str, str, str]] = {
+    "a function": (len, (X,), {}, "bad-model", "got a builtin_function", ""),
+    "a class": (nn.ReLU, (X,), {}, "bad-model", "got ReLU", "ReLU(...) makes one"),
+    "a tensor": (X, (X,), {}, "bad-model", "got a Tensor", ""),
+    "no values": (nowhere(), (X,), {}, "bad-model", "weight of Linear is on the", "to_empty"),
+    "no sequence": (LINEAR, X, {}, "bad-inputs", "example_inputs is a Tensor", "(x,)"),
+    "nothing": (LINEAR, None, {}, "bad-inputs", "example_inputs is a NoneType", "(x,)"),
+    "a dict": (LINEAR, {"x": X}, {}, "bad-inputs", "example_inputs is a dict", "(x,)"),
+    "an array": (LINEAR, (X.numpy(),), {}, "bad-inputs", "[0] is a ndarray", "from_numpy"),
+    "arrays": (Sum(), (X, [X.numpy()]), {}, "bad-inputs", "[1] is a ndarray", "from_numpy"),
+    "too few": (Sum(), (X,), {}, "bad-inputs", "Sum.forward(x, y) does not take 1", "one call"),
+    "too many": (LINEAR, (X, X), {}, "bad-inputs", "too many positional", "one call"),
+    "by name only": (Named(), (X,), {}, "bad-inputs", "argument: 'scale'", "with names"),
+    "names, a number": (LINEAR, (X,), {"input_names": 5}, "bad-names", "input_names is 5", ""),
+    "names, a text": (LINEAR, (X,), {"output_names": "y"}, "bad-names", "names is 'y'", ""),
+    "names twice": (Sum(), (X, X), {"input_names": ["a", "a"]}, "bad-names", "'a' twice", ""),
+    **{
+        f"shapes {what}": (
+            Sum(), (X, X), {"dynamic_shapes": given}, "bad-dynamic-shapes", says, hint
+        )
+        for what, given, says, hint in [
+            ("type", 5, "got a int", ""),
+            ("name", {"xx": {0: Dim("b")}}, "no argument 'xx'", "did you mean 'x'"),
+            ("too many", ({0: Dim("b")},) * 3, "3 entries for 2", ""),
+            ("too few", ({0: Dim("b")},), "1 entries for 2", ""),
+            ("axis", (None, {2: Dim("b")}), "dynamic_shapes[1]: there is no axis 2", ""),
+            ("axis by name", {"y": {-3: "b"}}, "dynamic_shapes['y']: there is no axis -3", ""),
+            ("axis, a text", ({"b": 0}, None), "there is no axis 'b'", ""),
+            ("rank", ((None, None, "b"), None), "there is no axis 2", ""),
+        ]
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_wrong_arguments(case: str) -> None:
+    module, inputs, options, code, says, hint = REFUSED[case]
+    with pytest.raises(UserError) as caught:
+        from_torch(module, inputs, **options)
+    assert caught.value.code == code
+    assert says in str(caught.value)
+    assert hint in caught.value.hint
+
+
+# Failures of torch's own steps: module, inputs, options; what is said, the cause.
+FAILURES: dict[str, tuple[Any, Any, dict[str, Any], str, str]] = {
+    "branch": (Branch(), (X,), {}, "in forward, test_from_torch.py:", "GuardOnDataDependent"),
+    "loop": (Repeats(), (X,), {}, "in forward, test_from_torch.py:", "GuardOnDataDependent"),
+    "submodule": (Deep(), (X,), {}, "in parts.1 (Branch), forward, test_from", "GuardOnData"),
+    "raises": (Raises(), (X,), {}, "RuntimeError: no such thing\n  hint", "RuntimeError"),
+    "reads": (Reads(), (X,), {}, "FileNotFoundError: ", "FileNotFoundError"),
+    "shape": (LINEAR, (torch.ones(2, 4),), {}, "Linear: in forward, linear.py:", "RuntimeError"),
+    "text": (LINEAR, ("x",), {}, "must be Tensor, not str", "TypeError"),
+    "none": (LINEAR, (None,), {}, "must be Tensor, not NoneType", "TypeError"),
+    "devices": (Sum(), (X, X.to("meta")), {}, "at least two devices", "Device"),
+    "script": (torch.jit.trace(LINEAR, X), (X,), {}, "ScriptModule", "Error"),
+    "fixed": (LINEAR, (X,), {"dynamic_shapes": {"input": (None, "b")}}, "conflicts", "ValueError"),
+    "shapes entry": (LINEAR, (X,), {"dynamic_shapes": (5,)}, "dynamic_shapes", "Error"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", FAILURES)
+def test_failures_of_torch(case: str, capfd: Any, recwarn: pytest.WarningsRecorder) -> None:
     pytest.importorskip("onnxscript")
-    with pytest.raises(UserError, match="got Tensor"):
-        from_torch(torch.ones(2), ())
-
-    class Branch(torch.nn.Module):
-        def forward(self, x):  # noqa: ANN001, ANN202
-            return x + 1 if x.sum() > 0 else x - 1
-
-    with pytest.raises(UserError, match="torch cannot export Branch") as caught:
-        from_torch(Branch(), (torch.ones(2),))
+    module, inputs, options, says, cause = FAILURES[case]
+    with pytest.raises(UserError, match="torch cannot export") as caught:
+        from_torch(module, inputs, **options)
     assert caught.value.code == "export-failed"
+    text = str(caught.value)
+    assert says in text
+    assert cause in type(caught.value.__cause__).__name__
+    assert type(caught.value.__cause__).__module__.partition(".onnx")[1] == ""
+    assert "\x1b" not in text and "This is step" not in text and len(text.splitlines()) < 7
+    assert capfd.readouterr() == ("", "")
+    assert not recwarn.list
+
+
+@pytest.mark.slow
+def test_an_operator_that_torch_cannot_export(recwarn: pytest.WarningsRecorder) -> None:
+    pytest.importorskip("onnxscript")
+    for module, dtype in (
+        (Values(), torch.float32),
+        (nn.Linear(3, 2, dtype=torch.complex64), torch.complex64),
+    ):
+        with pytest.raises(UnsupportedError) as caught:
+            from_torch(module, (X.to(dtype),))
+        (issue,) = caught.value.issues
+        assert (issue.kind, issue.op[:5]) == ("operator", "aten.")
+        assert "torch cannot export it to ONNX" in issue.message
+        assert "No ONNX function" in str(caught.value.__cause__)
+    assert not recwarn.list
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"dynamic_shapes": ({1: Dim("b")},)}, "'b' cannot stay open: the module takes 3"),
+        ({"input_names": ["a", "b"]}, "input_names holds 2 names, and there are 1: 'b'"),
+        ({"output_names": ["a", "b"]}, "output_names holds 2 names, and there are 1: 'b'"),
+    ],
+)  # fmt: skip
+def test_what_the_module_has_no_use_for(options: dict[str, Any], says: str) -> None:
+    pytest.importorskip("onnxscript")
+    with pytest.raises(UserError, match=re.escape(says)):
+        from_torch(LINEAR, (X,), **options)
+
+
+@pytest.mark.slow
+def test_success_says_nothing(capfd: Any, recwarn: pytest.WarningsRecorder) -> None:
+    pytest.importorskip("onnxscript")
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), Branchless()
+    )
+    from_torch(net, [torch.ones(1, 3, 8, 8)])
+    assert capfd.readouterr() == ("", "")
+    assert not recwarn.list
+    assert not logging.root.manager.disable
+
+
+class Branchless(nn.Module):
+    def forward(self, x: Any) -> Any:
+        warnings.warn("not of anybody's interest", stacklevel=1)
+        print("neither is this")
+        return torch.where(x.sum() > 0, x + 1, x - 1)
+
+
+def test_without_the_exporter_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking(*args: Any, **options: Any) -> None:
+        raise ModuleNotFoundError("No module named 'onnxscript'", name="onnxscript")
+
+    monkeypatch.setattr(torch.onnx, "export", lacking)
+    with pytest.raises(UserError, match="not installed: onnxscript") as caught:
+        from_torch(LINEAR, (X,))
+    assert caught.value.code == "missing-package"
+    assert "tensorkiln[torch]" in caught.value.hint

@@ -95,7 +95,7 @@ EXPRESSIONS: list[tuple[Expr, str, str]] = [
     (Binary("bitand", F, F), "bitand of float32", "bitcast_i32"),
     (Binary("shl", F, F), "shl of float32", "bitcast_i32"),
     (Unary("not", F), "not of float32", "'ne', value, 0"),
-    (Unary("cbrt", F), "unary operator 'cbrt'", "'sqrt'"),
+    (Unary("sqtr", F), "unary operator 'sqtr'", "'sqrt'"),
     (Select(F, F, F), "select by float32", "'ne', value, 0"),
     (Select(IntImm(1, BOOL), F, ONE), "select: float32 against int64", "Cast(value, float32)"),
     (Select(Broadcast(IntImm(1, BOOL), 4), F, F), "select by boolx4", "VectorReduce(op, value)"),

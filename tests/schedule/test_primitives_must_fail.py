@@ -150,7 +150,7 @@ TRACES = [
     ("import os", "not a step", ""),
     ('f = split(f, "i", 2', "not Python", ""),
     ('f = split(f, "i", 2)\nf = split(f, "i", 2)', "no loop or block 'i'", "'i_0'"),
-    ('f = split(f, "i", 2, tale="peel")', "split has no argument 'tale'", "'tail'"),
+    ('f = split(f, "i", 2, tial="peel")', "split has no argument 'tial'", "'tail'"),
     ("f = split(f)", "missing a required argument: 'loop'", "split(f, loop, factor"),
 ]
 

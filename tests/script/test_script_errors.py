@@ -41,7 +41,7 @@ WRONG_TIR = [
     ("X[0, 0] = T.address_of(X)", "X", "expected an element of a buffer", "T.address_of(A[i, j])"),
     ('T.call_extern("void")', 'T.call_extern("void")', "takes at least 2 arguments, got 1", ""),
     ('T.call_extern("void", "a b")', '"a b"', "'a b' is not the name of a C function", ""),
-    ('T.call_extern("flaot", "f")', '"flaot"', "not a dtype: 'flaot'", "float"),
+    ('T.call_extern("flaot32", "f")', '"flaot32"', "not a dtype: 'flaot32'", "float"),
     (
         'x = T.call_extern("void", "f")',
         'T.call_extern("void", "f")',

@@ -20,6 +20,7 @@ from tensorkiln.base.errors import nearest
 from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.frontend.onnx.proto import Attribute, Graph, Tensor
+from tensorkiln.frontend.onnx.standard import NOT_IMPORTED
 from tensorkiln.frontend.onnx.tensors import ExternalFiles, to_array
 
 # Attribute types, as importers annotate them.
@@ -70,7 +71,8 @@ def find(table: Table, op_type: str, opset: int) -> Importer:
     """The importer of an operator as the given opset defines it."""
     versions = table.get(op_type)
     if versions is None:
-        raise unsupported("the operator is not supported", nearest(op_type, table), "operator")
+        hint = "" if op_type in NOT_IMPORTED else nearest(op_type, table)
+        raise unsupported("the operator is not supported", hint, "operator")
     fitting = [v for v in versions if v <= opset]
     if not fitting:
         raise unsupported(

@@ -60,6 +60,8 @@ def _read(path: Path) -> memoryview:
         raise UserError(
             "no such file", code="missing-file", where=where, hint=nearest(path.name, beside)
         ) from None
+    except ValueError:  # a zero byte, half a pair
+        raise UserError("no file can have this name", code="missing-file", where=where) from None
     except OSError as error:
         raise UserError(
             f"cannot be read: {error.strerror}", code="missing-file", where=where

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import tempfile
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.frontend.onnx import from_onnx
+from tensorkiln.frontend.torch.arguments import (
+    check_count,
+    check_dynamic_shapes,
+    check_inputs,
+    check_module,
+    check_names,
+    check_open,
+)
+from tensorkiln.frontend.torch.failures import export_error
 from tensorkiln.frontend.torch.ranges import with_ranges
 from tensorkiln.ir.module import IRModule
 
@@ -30,32 +41,39 @@ def from_torch(
 
     `example_inputs` are the positional arguments of one call; their shapes become the parameters'
     unless `dynamic_shapes` (as `torch.export` takes it) leaves dimensions open; calls with sizes
-    out of the range of their Dim are refused. The module's training flag is put back. Raises
-    UserError when torch is not installed or cannot export the module, UnsupportedError as
-    `from_onnx` does.
+    out of the range of their Dim are refused. What is no tensor among them becomes a constant. The
+    module's training flags are put back.
+
+    Raises UserError for wrong arguments, when torch is not installed and when it cannot export the
+    module (code `export-failed`), UnsupportedError for operators that torch cannot export and as
+    `from_onnx` does. The cause of either (`__cause__`) is torch's own exception.
     """
     try:
-        import torch
+        import torch  # noqa: F401 - whether it is there
     except ImportError:
         raise UserError(
             "from_torch needs PyTorch, which is not installed",
             code="missing-package",
             hint="pip install 'tensorkiln[torch]', or export to ONNX and use from_onnx",
         ) from None
-    if not isinstance(module, torch.nn.Module):
-        raise UserError(
-            f"expected a torch.nn.Module, got {type(module).__name__}", code="bad-model"
-        )
+    check_module(module)
+    args = check_inputs(module, example_inputs)
+    check_dynamic_shapes(module, args, dynamic_shapes)
+    names = {
+        "input_names": check_names("input_names", input_names),
+        "output_names": check_names("output_names", output_names),
+    }
     modes = [(m, m.training) for m in module.modules()]
     module.eval()
     try:
-        program = _export(
-            module, tuple(example_inputs), dynamic_shapes=dynamic_shapes,
-            input_names=input_names, output_names=output_names,
-        )  # fmt: skip
+        program = _export(module, args, dynamic_shapes=dynamic_shapes, **names)
     finally:
         for m, training in modes:
             m.training = training
+    graph = program.model.graph
+    check_count("input_names", names["input_names"], graph.inputs)
+    check_count("output_names", names["output_names"], graph.outputs)
+    check_open(args, dynamic_shapes, graph.inputs)
     if _bytes(module) < _LARGE:
         return with_ranges(from_onnx(program.model_proto, freeze=freeze), program)
     # Protobuf holds no more than 2 GB; in a file the weights are mapped, not copied.
@@ -70,14 +88,14 @@ def _bytes(module: Any) -> int:
 
 
 def _export(module: Any, args: tuple[Any, ...], **options: Any) -> Any:
-    """torch's exporter, without what it prints; its many error classes become one."""
+    """torch's exporter, without what it prints, logs and warns of; its many error classes become
+    one. What it says of a failure is in the error."""
     import torch
 
     given = {k: v for k, v in options.items() if v is not None}
-    said = io.StringIO()
     try:
-        with contextlib.redirect_stdout(said), torch.no_grad():
-            program = torch.onnx.export(module, args, dynamo=True, verbose=False, **given)
+        with _quiet(), torch.no_grad():
+            return torch.onnx.export(module, args, dynamo=True, verbose=False, **given)
     except ImportError as error:
         raise UserError(
             f"torch's ONNX exporter needs a package that is not installed: {error.name}",
@@ -85,9 +103,22 @@ def _export(module: Any, args: tuple[Any, ...], **options: Any) -> Any:
             hint="pip install 'tensorkiln[torch]'",
         ) from error
     except Exception as error:
-        first = (str(error).strip().splitlines() or [""])[0]
-        raise UserError(
-            f"torch cannot export {type(module).__name__}: {type(error).__name__}: {first}",
-            code="export-failed",
-        ) from error
-    return program
+        told, cause = export_error(module, error)
+        raise told from cause
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    level = logging.root.manager.disable
+    said = io.StringIO()
+    with (
+        contextlib.redirect_stdout(said),
+        contextlib.redirect_stderr(said),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        logging.disable()
+        try:
+            yield
+        finally:
+            logging.disable(level)

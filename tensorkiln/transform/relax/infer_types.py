@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TypeGuard
 
 from tensorkiln import ops
 from tensorkiln.arith import simplify
 from tensorkiln.base.errors import UserError
-from tensorkiln.ir.expr import Var
+from tensorkiln.ir.expr import IntImm, Var
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.relax import (
     IMPURE_OPS,
@@ -36,6 +37,8 @@ from tensorkiln.ir.type_text import show
 from tensorkiln.ops.rules import same_extent, show_type
 from tensorkiln.transform.relax.graph import same_type, substitute, substitute_value
 
+_ADDRESSES = 1 << 47  # bytes
+
 
 def infer_types(mod: IRModule) -> IRModule:
     """Check every binding's type against what its operator says, simplify its extents, and write
@@ -44,10 +47,25 @@ def infer_types(mod: IRModule) -> IRModule:
     Before:  y: (N * 1, 4) = matmul(x, w)
     After:   y: (N, 4) = matmul(x, w, transpose_a=False, transpose_b=False, wide=False)
     Needs:   nothing. UserError `type-mismatch`, or that of the type rule, names the binding.
+    UserError `too-large` is for a tensor that no process can hold.
     """
     new = tuple(_Infer(mod, f).run() if _is_open(f) else f for f in mod.functions)
     same = all(a is b for a, b in zip(new, mod.functions, strict=True))
     return mod if same else mod.with_functions(new)
+
+
+def _require_addresses(t: Type, where: str) -> None:
+    """UserError (code `too-large`) for a tensor that is larger than what a process can address;
+    bytes and indices of others are int64 without overflow."""
+    if not isinstance(t, TensorType):
+        return
+    sizes = [e.value for e in t.shape if isinstance(e, IntImm)]
+    if len(sizes) == len(t.shape) and (size := math.prod(sizes) * t.dtype.bytes) > _ADDRESSES:
+        raise UserError(
+            f"a tensor of shape {show_type(t)} takes {size} bytes, and no machine has as many",
+            code="too-large",
+            where=where,
+        )
 
 
 def _is_open(f: AnyFunction) -> TypeGuard[Function]:
@@ -65,6 +83,8 @@ class _Infer:
         self._dims: set[Var] = {v for p in f.params for v in symbols(p.type)}
 
     def run(self) -> Function:
+        for p in self._f.params:
+            _require_addresses(p.type, f"{self._f.name}({p.name})")
         body = self._body(Body(self._f.bindings, self._f.result), self._f.name)
         if not self._by and not self._changed:
             return self._f
@@ -89,6 +109,7 @@ class _Infer:
             message = f"declared {_show(declared)}, derived {_show(derived)}"
             hint = "make the variable what its value is"
             raise UserError(message, code="type-mismatch", where=where, hint=hint)
+        _require_addresses(wanted, where)
         var = b.var
         if wanted != var.type:
             self._by[b.var] = var = RVar(var.name, wanted)

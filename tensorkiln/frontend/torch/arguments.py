@@ -1,0 +1,168 @@
+"""What `from_torch` is given, looked at before torch is: its own messages name other functions."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tensorkiln.base.errors import UserError, nearest
+
+
+def check_module(module: Any) -> None:
+    """UserError unless it is a `torch.nn.Module` whose parameters have values."""
+    import torch
+
+    if not isinstance(module, torch.nn.Module):
+        what = module.__name__ if isinstance(module, type) else f"a {type(module).__name__}"
+        hint = f"{what}(...) makes one" if isinstance(module, type) else ""
+        raise UserError(f"expected a torch.nn.Module, got {what}", code="bad-model", hint=hint)
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.is_meta:
+            raise UserError(
+                f"{name} of {type(module).__name__} is on the device 'meta' and has no values",
+                code="bad-model",
+                hint="module.to_empty(device='cpu') and load_state_dict(...)",
+            )
+
+
+def check_inputs(module: Any, given: Any) -> tuple[Any, ...]:
+    """The positional arguments of a call that `module.forward` takes; UserError otherwise."""
+    import torch
+
+    if isinstance(given, torch.Tensor | str | Mapping) or not hasattr(given, "__iter__"):
+        raise UserError(
+            f"example_inputs is a {type(given).__name__}, expected the positional arguments of a "
+            "call in a tuple or list",
+            code="bad-inputs",
+            hint="(x,) for one",
+        )
+    args = tuple(given)
+    for i, leaf in ((i, leaf) for i, arg in enumerate(args) for leaf in _leaves(arg)):
+        if hasattr(leaf, "__array__") and not isinstance(leaf, torch.Tensor):
+            raise UserError(
+                f"example_inputs[{i}] is a {type(leaf).__name__}, expected a torch.Tensor",
+                code="bad-inputs",
+                hint="torch.from_numpy(array)",
+            )
+    try:
+        inspect.signature(module.forward).bind(*args)
+    except TypeError as error:
+        raise UserError(
+            f"{type(module).__name__}.forward{_parameters(module)} does not take {len(args)} "
+            f"positional argument(s): {error}",
+            code="bad-inputs",
+            hint="example_inputs are the positional arguments of one call; a module of your own "
+            "can pass those with names",
+        ) from error
+    except ValueError:  # no signature to look at
+        pass
+    return args
+
+
+def _parameters(module: Any) -> inspect.Signature:
+    """Those of `forward`, without types, which may be long."""
+    found = inspect.signature(module.forward)
+    plain = [p.replace(annotation=p.empty) for p in found.parameters.values()]
+    return found.replace(parameters=plain, return_annotation=found.empty)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, tuple | list | dict):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(part)
+    else:
+        yield value
+
+
+def check_names(option: str, names: Any) -> list[str] | None:
+    """Names of inputs or outputs: a sequence of different texts."""
+    if names is None:
+        return None
+    many = isinstance(names, Sequence) and not isinstance(names, str)
+    if not many or not all(isinstance(name, str) and name for name in names):
+        raise UserError(f"{option} is {names!r}, expected a list of names", code="bad-names")
+    twice = [name for i, name in enumerate(names) if name in names[:i]]
+    if twice:
+        raise UserError(f"{option} holds {twice[0]!r} twice", code="bad-names")
+    return list(names)
+
+
+def check_count(option: str, names: list[str] | None, found: Sequence[Any]) -> None:
+    """UserError when there are more names than things to be named."""
+    if names is not None and len(names) > len(found):
+        raise UserError(
+            f"{option} holds {len(names)} names, and there are {len(found)}: "
+            f"{names[len(found)]!r} names nothing",
+            code="bad-names",
+        )
+
+
+def check_dynamic_shapes(module: Any, args: tuple[Any, ...], given: Any) -> None:
+    """UserError unless there is one entry for each argument and axis that is there. What an entry
+    may be otherwise is for `torch.export` to say."""
+    if given is None:
+        return
+    where = "dynamic_shapes"
+    if isinstance(given, Mapping):
+        names = list(inspect.signature(module.forward).parameters)
+        for name in given:
+            if name not in names:
+                hint = nearest(str(name), names) or f"it takes {', '.join(names)}"
+                message = f"{type(module).__name__}.forward has no argument {name!r}"
+                raise UserError(message, code="bad-dynamic-shapes", where=where, hint=hint)
+        pairs = [(f"[{n!r}]", a, given[n]) for n, a in zip(names, args, strict=False) if n in given]
+    elif isinstance(given, tuple | list):
+        if len(given) != len(args):
+            raise UserError(
+                f"{len(given)} entries for {len(args)} example input(s)",
+                code="bad-dynamic-shapes",
+                where=where,
+            )
+        pairs = [(f"[{i}]", a, s) for i, (a, s) in enumerate(zip(args, given, strict=True))]
+    else:
+        raise UserError(
+            f"expected a tuple with an entry for each argument, or a dict by their names, got a "
+            f"{type(given).__name__}",
+            code="bad-dynamic-shapes",
+            where=where,
+        )
+    for place, arg, entry in pairs:
+        for axis in axes_of(arg, entry):
+            if not isinstance(axis, int) or not -arg.ndim <= axis < arg.ndim:
+                raise UserError(
+                    f"there is no axis {axis!r}: the example has shape {list(arg.shape)}",
+                    code="bad-dynamic-shapes",
+                    where=where + place,
+                )
+
+
+def axes_of(arg: Any, entry: Any) -> list[Any]:
+    """The axes of a tensor that an entry of `dynamic_shapes` speaks of."""
+    if not hasattr(arg, "ndim"):
+        return []
+    if isinstance(entry, tuple | list):
+        entry = dict(enumerate(entry))
+    return list(entry) if isinstance(entry, Mapping) else []
+
+
+def check_open(args: tuple[Any, ...], given: Any, inputs: Sequence[Any]) -> None:
+    """UserError when a dimension that was asked to stay open has a size in `inputs`, those of the
+    exported graph: torch finds sizes that the module fixes, and exports without a word."""
+    import torch
+
+    entries = list(given.values()) if isinstance(given, Mapping) else list(given or ())
+    if len(entries) != len(args) or len(inputs) != len(args):
+        return  # nested, or constants among them
+    for arg, entry, value in zip(args, entries, inputs, strict=True):
+        table = dict(enumerate(entry)) if isinstance(entry, tuple | list) else entry
+        for axis in axes_of(arg, entry):
+            asked = table[axis]
+            if isinstance(asked, torch.export.Dim | str) and isinstance(value.shape[axis], int):
+                name = asked if isinstance(asked, str) else asked.__name__
+                raise UserError(
+                    f"dimension {name!r} cannot stay open: the module takes {value.shape[axis]} "
+                    f"for axis {axis} of {value.name!r} only",
+                    code="bad-dynamic-shapes",
+                    where="dynamic_shapes",
+                )

@@ -1,0 +1,70 @@
+"""What torch's exporter raises, as one error that says which module or operator, and why."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from pathlib import Path
+from typing import Any
+
+from tensorkiln.base.errors import Issue, TensorkilnError, UnsupportedError, UserError
+
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_OPERATOR = re.compile(r"No ONNX function found for <OpOverload\(op='([^']+)'")
+_NODE = re.compile(r"translating node %(\S+)")
+_ADVICE = ("Caused by:", "For more", "For extended", "The error above", "(Refer to")
+_MOST = 4  # lines
+
+
+def export_error(module: Any, error: Exception) -> tuple[TensorkilnError, Exception]:
+    """The error to raise for what the exporter of `module` raised, and its cause: the exception
+    that the exporter's own speak of."""
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None and type(chain[-1]).__module__.startswith(
+        "torch.onnx"
+    ):
+        if not isinstance(cause, Exception):
+            break
+        chain.append(cause)
+    cause = chain[-1]
+    name = type(module).__name__
+    texts = [_ESCAPE.sub("", str(e)) for e in chain]
+    operator = _OPERATOR.search(texts[-1])
+    if operator:
+        node = next((m[1] for m in map(_NODE.search, texts) if m), "")
+        why = texts[-1].partition("Failure message: ")[2]
+        text = f"torch cannot export it to ONNX ({why})" if why else "torch cannot export it"
+        return UnsupportedError([Issue("operator", node, operator[1], text)], where=name), cause
+    said = "\n  ".join(_without_advice(texts[-1])) or "no reason given"
+    at = _place(module, cause)
+    return UserError(
+        f"torch cannot export {name}: {at}{type(cause).__name__}: {said}",
+        code="export-failed",
+        hint="the whole of it is this error's __cause__",
+    ), cause
+
+
+def _without_advice(text: str) -> list[str]:
+    """The first lines of what torch says, up to how torch is debugged."""
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    advice = (i for i, line in enumerate(lines) if i and line.startswith(_ADVICE))
+    return lines[: min(next(advice, _MOST), _MOST)]
+
+
+def _place(module: Any, cause: Exception) -> str:
+    """The innermost submodule whose code was running, and where in it."""
+    names = {id(m): name for name, m in module.named_modules()}
+    found = ""
+    for frame, line in traceback.walk_tb(cause.__traceback__):
+        code = frame.f_code
+        own = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+        method = getattr(type(own), code.co_name, None)
+        if (
+            id(own) in names
+            and getattr(method, "__code__", None) is code
+            and code.co_name[0] != "_"
+        ):
+            called = f"{names[id(own)]} ({type(own).__name__})" if names[id(own)] else ""
+            file = f"{Path(code.co_filename).name}:{line}"
+            found = f"in {called + ', ' if called else ''}{code.co_name}, {file}: "
+    return found

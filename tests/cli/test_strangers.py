@@ -1,0 +1,303 @@
+"""Every command as a stranger would call it: wrong files, closed streams, full disks, no home, odd
+names. Each time: a code of docs/cli.md, one message, no traceback, nothing half-written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples.make_mlp import make_mlp
+from tensorkiln.cli import main
+from tensorkiln.cli.entry import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model and its library."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "good.onnx").write_bytes(make_mlp().SerializeToString())
+    argv = ["compile", str(folder / "good.onnx"), "-o", str(folder / "good.so"), "-q"]
+    assert main(argv) == 0
+    return folder
+
+
+@pytest.fixture
+def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to be in, with links to what was made."""
+    for name in ("good.onnx", "good.so"):
+        (tmp_path / name).symlink_to(made / name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# Each command with a file of its own as {}.
+CALLS: dict[str, list[list[str]]] = {
+    "demo": [],
+    "compile": [["compile", "{}", "-o", "new.so", "--target", "llvm", "-q"]],
+    "run": [["run", "{}", "--random", "--dim", "batch=1"], ["run", "good.so", "--input", "{}"]],
+    "inspect": [["inspect", "{}"], ["inspect", "{}", "--json"], ["inspect", "{}", "--list"]],
+    "check": [["check", "{}", "--target", "llvm"]],
+    "bench": [["bench", "{}", "--seconds", "0.001", "--dim", "batch=1"]],
+    "explain": [["explain", "{}", "-o", "page", "--no-times", "--target", "llvm"]],
+    "targets": [["targets", "--tags-file", "{}"]],
+}
+LINES = [line for lines in CALLS.values() for line in lines]
+
+
+def damaged(source: Path, path: Path) -> None:
+    content = source.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def unreadable(path: Path) -> None:
+    path.write_bytes(b"x")
+    path.chmod(0)
+
+
+# name -> what makes the file
+FILES: dict[str, Callable[[Path, Path], Any]] = {
+    "missing": lambda made, path: None,
+    "folder": lambda made, path: path.mkdir(),
+    "empty": lambda made, path: path.touch(),
+    "text": lambda made, path: path.write_text("Dear sir or madam,\n"),
+    "cut model": lambda made, path: damaged(made / "good.onnx", path),
+    "cut library": lambda made, path: damaged(made / "good.so", path),
+    "model": lambda made, path: shutil.copy(made / "good.onnx", path),
+    "library": lambda made, path: shutil.copy(made / "good.so", path),
+    "no library of ours": lambda made, path: shutil.copy(sys.executable, path),
+    "device": lambda made, path: path.symlink_to("/dev/zero"),
+    "pipe": lambda made, path: os.mkfifo(path),
+    "circle": lambda made, path: path.symlink_to(path.name),
+    "dangling": lambda made, path: path.symlink_to("nowhere"),
+    "below a file": lambda made, path: None,
+}
+GOOD = {  # the calls that a file of these is right for
+    "model": ("compile", "inspect", "check", "bench", "explain"),
+    "library": ("run", "inspect", "bench"),
+    "text": ("inspect",),
+    "empty": ("inspect", "targets"),
+    "cut model": ("inspect",),
+    "no library of ours": ("inspect",),
+}
+
+
+def one_message(err: str) -> None:
+    """One error, and no other words but a hint."""
+    assert "Traceback" not in err
+    assert "internal error" not in err
+    assert err.count("kiln: error: ") == 1, err
+
+
+def test_all_commands_are_here() -> None:
+    assert set(CALLS) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".so", ""])
+@pytest.mark.parametrize("kind", FILES)
+def test_files(
+    made: Path, here: Path, kind: str, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = f"given{suffix}" if kind != "below a file" else f"good.so/given{suffix}"
+    FILES[kind](made, here / name)
+    before = sorted(here.iterdir())
+    for line in LINES:
+        if line[0] == "bench" and (kind == "model") != (suffix == ".onnx"):
+            continue  # its suffix says what a file is
+        code = main([word.format(name) for word in line])
+        out, err = capsys.readouterr()
+        if line[0] in GOOD.get(kind, ()) and "--input" not in line:
+            assert code in (0, 1, 2), (line, err)
+        else:
+            assert code in ((1, 2) if line[0] == "check" else (2,)), (line, out, err)
+        if code == 2:
+            one_message(err)
+            assert name in err or line[0] == "targets", (line, err)
+        else:
+            assert "error" not in err
+        for made_now in set(here.iterdir()) - set(before):
+            assert code == 0 and made_now.name in ("new.so", "page"), (line, made_now)
+            shutil.rmtree(made_now) if made_now.is_dir() else made_now.unlink()
+
+
+# -- the surroundings ------------------------------------------------------------------------------
+
+
+def kiln(
+    *argv: str, shell: str = "", preexec: Callable[[], None] | None = None, **variables: Any
+) -> subprocess.CompletedProcess[str]:
+    """`kiln` as a process; `shell` follows it on a line of bash. None unsets a variable."""
+    environment: dict[str, str | None] = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    plain = {name: value for name, value in environment.items() if value is not None}
+    command = [sys.executable, "-m", "tensorkiln.cli", *argv]
+    if shell:
+        command = ["bash", "-c", f'"$@" {shell}', "bash", *command]
+    return subprocess.run(
+        command, capture_output=True, text=True, errors="surrogateescape", env=plain,
+        check=False, preexec_fn=preexec, timeout=120,
+    )  # fmt: skip
+
+
+PRINTS = [
+    ["targets"],
+    ["run", "good.so", "--random", "--dim", "batch=1"],
+    ["check", "good.onnx", "--target", "llvm"],
+    ["--help"],
+]
+
+
+@pytest.mark.parametrize("line", PRINTS, ids=lambda line: line[0])
+def test_streams(here: Path, line: list[str]) -> None:
+    full = kiln(*line, shell="> /dev/full")
+    assert full.returncode == 2, full.stderr
+    assert full.stderr == (
+        "kiln: error: cannot write to standard output: No space left on device\n"
+    )
+    closed = kiln(*line, shell=">&-")
+    assert (closed.returncode, closed.stderr.count("standard output")) == (2, 1), closed.stderr
+    nobody = kiln(*line, shell="| true; exit ${PIPESTATUS[0]}")
+    assert (nobody.returncode in (0, 141), nobody.stderr) == (True, "")
+    for others in ("<&- 2>&-", "2> /dev/full"):
+        fine = kiln(*line, shell=others)
+        assert (fine.returncode, fine.stderr) == (0, ""), fine.stderr
+        assert fine.stdout
+
+
+def test_work_goes_on_when_nobody_reads_of_it(here: Path) -> None:
+    for stream in ("2>&-", "2> /dev/full", "2>&1 >&- | true; exit ${PIPESTATUS[0]}"):
+        done = kiln("compile", "good.onnx", "-o", "new.so", shell=stream)
+        assert done.returncode == 0, done.stderr
+        (here / "new.so").unlink()
+
+
+SURROUNDINGS: dict[str, dict[str, Any]] = {
+    "no home": {"HOME": None, "XDG_CACHE_HOME": None},
+    "home is no folder": {"HOME": "/dev/null", "XDG_CACHE_HOME": None},
+    "home for reading": {"HOME": "/proc", "XDG_CACHE_HOME": None},
+    "plain locale": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    "nothing": {name: None for name in os.environ if name not in ("PATH", "LD_LIBRARY_PATH")},
+}
+
+
+@pytest.mark.parametrize("where", SURROUNDINGS)
+def test_surroundings(here: Path, where: str) -> None:
+    for line in (
+        ["compile", "good.onnx", "-o", "new.so", "-q", "--target", "llvm"],
+        ["run", "new.so", "--random", "--dim", "batch=1", "--output-dir", "out"],
+        ["inspect", "new.so"],
+        ["explain", "good.onnx", "-o", "page", "--no-times"],
+    ):
+        done = kiln(*line, **SURROUNDINGS[where])
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+        assert "error" not in done.stderr
+    assert (here / "out" / "logits.npy").exists() and (here / "page" / "index.html").exists()
+
+
+ODD = ["ü.onnx", "名.onnx", "a b.onnx", "a'b\".onnx", "a\nb.onnx", "a\udce9b.onnx", "$a.onnx",
+       "a%s.onnx", "{}.onnx", "x" * 200 + ".onnx", "a;b.onnx"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD, ids=ascii)
+def test_odd_names(made: Path, here: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy(made / "good.onnx", here / name)
+    model, library = f"./{name}", f"./{name}".replace(".onnx", "") + ".so"
+    for line in (
+        ["compile", model, "-o", library, "-q"],
+        ["run", library, "--random", "--dim", "batch=1"],
+        ["inspect", library],
+        ["check", model],
+        ["check", f"./no{name}"],
+    ):
+        assert main(line) == (2 if "no" + name in line[1] else 0), capsys.readouterr().err
+        assert "Traceback" not in capsys.readouterr().err
+    for word in (f"{name}=x.npy", f"{name}=1"):
+        option = "--input" if word.endswith("npy") else "--dim"
+        assert main(["run", library, "--random", option, word]) == 2
+        err = capsys.readouterr().err
+        assert err.startswith("kiln: error: no ") and err.count("\n") < 5
+    assert kiln("inspect", library, PYTHONIOENCODING="ascii").returncode == 0
+
+
+def test_sizes_that_are_too_large(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for size in (10**9, 10**12, 2**62, 2**63 - 1):
+        for line in (
+            ["run", "good.so", "--random", "--dim", f"batch={size}"],
+            ["bench", "good.so", "--seconds", "0.001", "--dim", f"batch={size}"],
+            ["explain", "good.onnx", "-o", "page", "--dim", f"batch={size}", "--target", "llvm"],
+        ):
+            assert main(line) == 2, (line, capsys.readouterr())
+            one_message(capsys.readouterr().err)
+        line = ["compile", "good.onnx", "-o", "new.so", "--target", "llvm", "-q"]
+        code = main([*line, "--freeze", f"batch={size}"])
+        err = capsys.readouterr().err
+        assert code == (2 if size > 10**9 else 0), err  # the smallest fits a process's addresses
+        assert (here / "new.so").exists() == (code == 0)
+        if code:
+            one_message(err)
+        (here / "new.so").unlink(missing_ok=True)
+
+
+def test_too_little_memory(here: Path) -> None:
+    done = kiln("run", "good.so", "--random", "--dim", "batch=1000000", shell="", preexec=limited)
+    assert done.returncode == 2, done.stderr
+    one_message(done.stderr)
+    assert "memory" in done.stderr
+
+
+def limited() -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+
+
+@pytest.fixture
+def slow_model(here: Path) -> Iterator[Path]:
+    """What takes long enough to compile to be interrupted: its cache is a new one."""
+    import onnx
+    from onnx import helper
+
+    nodes, last = [], "x"
+    for i in range(40):
+        nodes.append(helper.make_node(("Sin", "Tanh", "Erf")[i % 3], [last], [f"y{i}"]))
+        nodes.append(helper.make_node("ReduceSum", [f"y{i}"], [f"z{i}"], keepdims=0))
+        last = f"y{i}"
+    info = helper.make_tensor_value_info
+    ends = [info(f"z{i}", 1, []) for i in range(40)]
+    graph = helper.make_graph(nodes, "g", [info("x", 1, [3, 65])], ends)
+    path = here / "slow.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    yield path
+
+
+@pytest.mark.parametrize("after", [0.0, 0.5])
+def test_interrupted(slow_model: Path, here: Path, after: float) -> None:
+    """At any moment: one word, code 130 (or done by then), and no file of half a library."""
+    before = set(here.iterdir())
+    command = [sys.executable, "-m", "tensorkiln.cli", "compile", "slow.onnx", "--keep", "kept"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "KILN_CACHE": "0"}
+    process = subprocess.Popen(
+        [*command, "-o", "new.so"], cwd=here, env=environment, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    started = time.monotonic()
+    while time.monotonic() - started < 20:  # Python itself is up
+        if Path(f"/proc/{process.pid}/maps").read_text().count("_ctypes"):
+            break
+    time.sleep(after)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode in (0, 130), err
+    assert "Traceback" not in err
+    if process.returncode == 130:
+        assert err.splitlines()[-1].endswith("kiln: interrupted")
+        assert set(here.iterdir()) <= {*before, here / "kept"}

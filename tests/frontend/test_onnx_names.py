@@ -1,0 +1,36 @@
+"""Names of operators: real ones that are not imported, and slips of those that are."""
+
+from __future__ import annotations
+
+import pytest
+
+from tensorkiln.frontend.onnx.dispatch import find
+from tensorkiln.frontend.onnx.issues import NodeProblem
+from tensorkiln.frontend.onnx.standard import NOT_IMPORTED
+from tensorkiln.frontend.onnx.table import IMPORTERS
+
+defs = pytest.importorskip("onnx.defs")
+STANDARD = sorted({s.name for s in defs.get_all_schemas_with_history() if s.domain == ""})
+
+
+def hint_for(name: str) -> str:
+    with pytest.raises(NodeProblem) as caught:
+        find(IMPORTERS, name, defs.onnx_opset_version())
+    return caught.value.hint
+
+
+@pytest.mark.parametrize("name", sorted(set(STANDARD) - set(IMPORTERS)))
+def test_no_real_operator_is_taken_for_a_slip(name: str) -> None:
+    assert hint_for(name) == ""
+
+
+def test_the_table_holds_operators_of_the_standard_only() -> None:
+    assert set(STANDARD) >= NOT_IMPORTED
+
+
+@pytest.mark.parametrize("name", sorted(n for n in IMPORTERS if len(n) > 4))
+def test_a_slip_in_any_imported_operator_finds_it(name: str) -> None:
+    swapped = name[:2] + name[3] + name[2] + name[4:]
+    if swapped != name:
+        assert repr(name) in hint_for(swapped)
+    assert repr(name) in hint_for(name + "s") or name + "s" in STANDARD

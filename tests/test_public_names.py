@@ -1,0 +1,66 @@
+"""Every public function with an argument of every wrong kind: an error that names the argument,
+not one from inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorkiln as tk
+from examples.make_mlp import make_mlp
+from tensorkiln.base.errors import InternalError, TensorkilnError
+from tensorkiln.runtime import Executor
+from tensorkiln.script import from_source
+
+VALUES = (
+    None, 5, -1, 2.5, "text", "", "a\0b", "\ud800", b"by", [], [1], ["a"], {}, {"a": 1}, (1,),
+    object(),
+    int, len, np.ones(2),
+    True,
+)  # fmt: skip
+MODULE = tk.frontend.from_onnx(make_mlp().SerializeToString())
+
+# argument -> a call with a value for it, and the kinds of values that are right
+CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
+    "Artifact.codegen_id": (lambda v: tk.Artifact(v, "native", "a.o", b""), ("text",)),
+    "Artifact.loader": (lambda v: tk.Artifact("llvm", v, "a.o", b""), ("text",)),
+    "Artifact.file_name": (lambda v: tk.Artifact("llvm", "native", v, b""), ("text",)),
+    "Artifact.content": (lambda v: tk.Artifact("llvm", "native", "a.o", v), (b"by",)),
+    "ArtifactSet": (tk.ArtifactSet, ("", [], {})),
+    "ArtifactSet.load": (tk.ArtifactSet.load, ()),
+    "check": (tk.check, ()),
+    "compile": (tk.compile, ()),
+    "compile.externals": (lambda v: tk.compile(MODULE, "llvm", externals=v), ("", [], {})),
+    "compile.instruments": (lambda v: tk.compile(MODULE, "llvm", instruments=v), ("", [], {})),
+    "compile.system_lib_prefix": (
+        lambda v: tk.compile(MODULE, "llvm", system_lib_prefix=v), (None, "text")
+    ),
+    "compile.progress": (lambda v: tk.compile(MODULE, "llvm", progress=v), (None,)),
+    "compile.relax_pipeline": (lambda v: tk.compile(MODULE, "llvm", relax_pipeline=v), (None, [])),
+    "cpu": (tk.cpu, (5,)),
+    "explain": (lambda v: tk.explain(v, "llvm", seconds=0), ()),
+    "from_onnx": (tk.frontend.from_onnx, ()),
+    "check_onnx": (tk.frontend.check_onnx, ()),
+    "from_source": (from_source, ()),
+    "Executor": (Executor, ()),
+    "load_module": (tk.runtime.load_module, ()),
+    "read_metadata": (tk.runtime.read_metadata, ()),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:x86-64 is the baseline")
+@pytest.mark.parametrize("name", CALLS)
+def test_wrong_kinds(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    call, right = CALLS[name]
+    for value in VALUES:
+        try:
+            call(value)
+        except TensorkilnError as error:
+            assert not isinstance(error, InternalError), (value, error)
+        else:
+            assert any(value is r or (type(value) is type(r) and value == r) for r in right), value
