@@ -24,6 +24,7 @@ from tensorkiln.ir.expr import (
     Expr,
     Load,
     Var,
+    cast,
     const,
     int_value,
 )  # fmt: skip
@@ -261,7 +262,8 @@ class Emitter(Values):
         if extent == 0:
             return
         lo = self.index(s.lo)
-        hi = self.index(s.lo + s.extent) if not begin_at_lo else "%end"
+        last = cast(s.lo, INT64) + cast(s.extent, INT64)
+        hi = self.index(last) if not begin_at_lo else "%end"
         head, end = self._label(), self._label()
         pre = st.block
         guard = extent is None
@@ -275,7 +277,7 @@ class Emitter(Values):
         self._emit(f"{head}:")
         self._emit(f"  {iv} = phi i64 [ {lo}, %{pre} ], [ {following}, %{latch} ]")
         st.enter(head)
-        st.vars[s.var], st.depths[s.var] = iv, body.depth
+        st.vars[s.var], st.depths[s.var] = self._cast(iv, INT64, s.var.dtype), body.depth
         was_parallel, st.in_parallel = st.in_parallel, st.in_parallel or s.kind == "parallel"
         self._stmt(s.body)
         st.in_parallel = was_parallel
