@@ -19,6 +19,7 @@ from tensorkiln.ir.expr import (
     FloatImm,
     binary,
     cast,
+    const,
     intrin,
     select,
 )  # fmt: skip
@@ -91,7 +92,10 @@ def _ufunc(f: Callable[..., np.ndarray]) -> Reference:
 def _mod(x: Expr, y: Expr, a: Attrs) -> Expr:
     if x.dtype.is_float:
         return intrin("fmod", x, y)
-    return x - x / y * y if a.fmod else x % y
+    if not a.fmod:
+        return x % y
+    zero = const(0, y.dtype)
+    return select(binary("eq", y, zero), zero, x - x / y * y)
 
 
 def _check_mod(dtype: DType, a: Attrs) -> None:
