@@ -128,7 +128,7 @@ def _host_functions(
     _require_own_names(mod)
     graphs = [graph_host_function(f, mod, arena) for f in mod.graphs if not f.is_private]
     programs = [f for f in mod.prim_funcs if f.public]
-    tensors = [tensor_host_function(f, f.public_name, sizes_read(f)) for f in programs]
+    tensors = [tensor_host_function(f, f.public_name, mod, sizes_read(f)) for f in programs]
     outer = _outer_code(mod, arena)
     if outer is not None:
         outer = replace(outer, helpers=tuple(_fallible(f, fallible) for f in outer.helpers))

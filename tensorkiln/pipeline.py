@@ -321,7 +321,7 @@ def asked_target(target: Target | str | dict[str, object] | None) -> Target:
 def _require_well_formed(mod: IRModule, known: dict[int, object]) -> None:
     """Passes rely on it: what a given module lacks is the caller's to mend, not a pass's fault."""
     try:
-        verify(mod, known)
+        verify(mod, known, places=True)
     except InternalError as error:
         raise UserError(
             error.message, code=error.code, where=error.where, hint=error.hint

@@ -7,23 +7,37 @@ variable is put in place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
 from tensorkiln.arith.ranges import Bounds
 from tensorkiln.arith.simplify import NOTHING_KNOWN, BoundsLike, as_bounds, bound, simplify
+from tensorkiln.arith.tame import Tame
 from tensorkiln.ir.expr import Expr, IntImm, Unary, Var, binary, int_value
 from tensorkiln.ir.stmt import Alloc, For, If, Let, MatchBuffer, Seq, Stmt, seq
-from tensorkiln.ir.visit import free_vars, map_stmt, substitute, walk_stmt
+from tensorkiln.ir.visit import free_vars, map_children, map_stmt, substitute, walk_stmt
 
 Values = Mapping[Var, Expr]
 
 
-def simplify_stmt(s: Stmt, bounds: BoundsLike = NOTHING_KNOWN) -> Stmt:
-    """A statement with the same effect wherever `bounds` hold; `Seq(())` when it has none."""
-    return _stmt(s, as_bounds(bounds), {})
+def simplify_stmt(s: Stmt, bounds: BoundsLike = NOTHING_KNOWN, wild: Collection[Var] = ()) -> Stmt:
+    """A statement with the same effect wherever `bounds` hold; `Seq(())` when it has none.
+
+    Index arithmetic is simplified. What is computed of loaded numbers, or of variables that are
+    `wild`, is left as it is, as that may wrap around.
+    """
+    return _stmt(s, as_bounds(bounds), _Known({}, Tame(wild)))
 
 
-def _stmt(s: Stmt, bounds: Bounds, values: Values) -> Stmt:
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What variables stand for, and which are index arithmetic."""
+
+    values: Values
+    tame: Tame
+
+
+def _stmt(s: Stmt, bounds: Bounds, values: _Known) -> Stmt:
     match s:
         case For():
             return _loop(s, bounds, values)
@@ -39,12 +53,23 @@ def _stmt(s: Stmt, bounds: Bounds, values: Values) -> Stmt:
     return seq(*new.stmts) if isinstance(new, Seq) and new is not s else new
 
 
-def _expr(e: Expr, bounds: Bounds, values: Values) -> Expr:
-    return simplify(substitute(e, values) if values else e, bounds)
+def _expr(e: Expr, bounds: Bounds, known: _Known) -> Expr:
+    return _simplified(substitute(e, known.values) if known.values else e, bounds, known.tame)
 
 
-def _loop(s: For, bounds: Bounds, values: Values) -> Stmt:
+def _simplified(e: Expr, bounds: Bounds, tame: Tame) -> Expr:
+    """`e` with its index arithmetic simplified."""
+    if tame(e):
+        return simplify(e, bounds)
+    return map_children(e, lambda x: _simplified(x, bounds, tame))
+
+
+def _loop(s: For, bounds: Bounds, values: _Known) -> Stmt:
     lo, extent = _expr(s.lo, bounds, values), _expr(s.extent, bounds, values)
+    if not (values.tame(lo) and values.tame(extent)):
+        values.tame.loop(s.var, lo, extent)
+        body = _stmt(s.body, bounds, values)
+        return body if _empty(body) else For(s.var, lo, extent, s.kind, body, s.attrs)
     most = bound(extent, bounds)[1]
     if most is not None and most <= 0:
         return Seq(())
@@ -54,7 +79,8 @@ def _loop(s: For, bounds: Bounds, values: Values) -> Stmt:
     inside = known.with_loop(s.var, lo, extent)
     once = int_value(extent) == 1 and s.kind != "thread"  # a thread's index stays bound
     if once and not _shapes_mention(s.body, s.var):
-        return _stmt(s.body, bounds, {**values, s.var: lo})
+        return _stmt(s.body, bounds, replace(values, values={**values.values, s.var: lo}))
+    values.tame.loop(s.var, lo, extent)
     body = _stmt(s.body, inside, values)
     if _empty(body):
         return body
@@ -62,31 +88,33 @@ def _loop(s: For, bounds: Bounds, values: Values) -> Stmt:
     return s if same else For(s.var, lo, extent, s.kind, body, s.attrs)
 
 
-def _branch(s: If, bounds: Bounds, values: Values) -> Stmt:
+def _branch(s: If, bounds: Bounds, values: _Known) -> Stmt:
     cond = _expr(s.cond, bounds, values)
     if isinstance(cond, IntImm):
         taken = s.then if cond.value else s.orelse
         return Seq(()) if taken is None else _stmt(taken, bounds, values)
-    then = _stmt(s.then, bounds.given(cond), values)
+    otherwise = _simplified(Unary("not", cond), bounds, values.tame)
+    says = values.tame(cond)
+    then = _stmt(s.then, bounds.given(cond) if says else bounds, values)
     orelse = None
     if s.orelse is not None:
-        otherwise = simplify(Unary("not", cond), bounds)
-        orelse = _stmt(s.orelse, bounds.given(otherwise), values)
+        orelse = _stmt(s.orelse, bounds.given(otherwise) if says else bounds, values)
         orelse = None if _empty(orelse) else orelse
     if _empty(then):
         if orelse is None:
             return then
-        cond, then, orelse = simplify(Unary("not", cond), bounds), orelse, None
+        cond, then, orelse = otherwise, orelse, None
     same = cond is s.cond and then is s.then and orelse is s.orelse
     return s if same else If(cond, then, orelse)
 
 
-def _let(s: Let, bounds: Bounds, values: Values) -> Stmt:
+def _let(s: Let, bounds: Bounds, values: _Known) -> Stmt:
     value = _expr(s.value, bounds, values)
     if isinstance(value, IntImm | Var) and not _shapes_mention(s.body, s.var):
-        return _stmt(s.body, bounds, {**values, s.var: value})
+        return _stmt(s.body, bounds, replace(values, values={**values.values, s.var: value}))
     known = bounds
-    if value.dtype.is_int and value.dtype.lanes == 1:
+    values.tame.let(s.var, value)
+    if value.dtype.is_int and values.tame(value):
         known = bounds.with_range(s.var, *bound(value, bounds))
     body = _stmt(s.body, known, values)
     if _empty(body):

@@ -28,6 +28,7 @@ from tensorkiln.ir.derived import is_pending
 from tensorkiln.ir.dtype import HANDLE
 from tensorkiln.ir.expr import AddressOf, Expr, IntImm, Var, int_value
 from tensorkiln.ir.module import AnyFunction, IRModule
+from tensorkiln.ir.outputs import written_parameters
 from tensorkiln.ir.planned import address, planned_graph, result_types
 from tensorkiln.ir.relax import Function, TensorType
 from tensorkiln.ir.stmt import Assert, PrimFunc
@@ -200,27 +201,27 @@ def _require_told_sizes(f: PrimFunc, implied: tuple[Var, ...]) -> None:
         raise UnsupportedError(issues)
 
 
-def tensor_host_function(f: PrimFunc, name: str, implied: tuple[Var, ...] = ()) -> HostFunction:
-    """A tensor program whose parameters the caller passes: all but those `implied`."""
+def tensor_host_function(
+    f: PrimFunc, name: str, mod: IRModule, implied: tuple[Var, ...] = ()
+) -> HostFunction:
+    """A tensor program of `mod` whose parameters the caller passes: all but those `implied`."""
     _require_told_sizes(f, implied)
     spelled = printed_names(f)
     names: dict[Var, str] = {v: spelled[v] for v in f.scalars}
     for buf in f.buffers:
         for d in buf.shape:
             names.update((v, spelled[v]) for v in free_vars(d))
-    first_out = len(f.buffers) - f.outputs
+    written = written_parameters(f, mod)
     inputs: list[Param] = []
     args: list[Ptr | ScalarExpr] = []
-    buffers = 0
     for p in f.params:
         if isinstance(p, Buffer):
             dims = tuple(
                 n if (n := int_value(d)) is not None else c_expression(d, names) for d in p.shape
             )
-            role: Literal["", "out"] = "out" if buffers >= first_out else ""
+            role: Literal["", "out"] = "out" if p in written else ""
             inputs.append(TensorInfo(spelled[p], p.dtype.name, dims, p.align, role))
             args.append(Ptr("arg", len(inputs) - 1))
-            buffers += 1
         elif p in implied:
             args.append(ScalarExpr(f"s_{names[p]}", kernel_type(p.dtype.name)))
         else:

@@ -72,7 +72,7 @@ def outer_code(mod: IRModule, arena: WeightArena) -> OuterCode | None:
         OuterWriter(library, f, c_name(f.name)).function()
     helpers = [graph_host_function(f, mod, arena) for f in mod.graphs if f.is_private]
     helpers += [
-        tensor_host_function(f, called_name(f), implied_sizes(f))
+        tensor_host_function(f, called_name(f), mod, implied_sizes(f))
         for f in library.prim_funcs.values()
         if not f.public or implied_sizes(f)
     ]

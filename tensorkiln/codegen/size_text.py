@@ -9,7 +9,7 @@ from tensorkiln.arith.simplify import prove
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.codegen.host_function import spelled
 from tensorkiln.codegen.scalars import integer_literal
-from tensorkiln.ir.expr import Binary, Cast, Expr, IntImm, Select, Unary, Var, binary
+from tensorkiln.ir.expr import Binary, Cast, Expr, IntImm, Select, Unary, Var, binary, int_value
 from tensorkiln.ir.text.names import Names
 from tensorkiln.ir.text.print_tir import TirPrinter
 from tensorkiln.ir.visit import free_vars
@@ -41,7 +41,7 @@ def c_expression(e: Expr, names: Mapping[Var, str]) -> str:
         case Binary("min" | "max" as op, a, b):
             x, y = c_expression(a, names), c_expression(b, names)
             return f"({x} {'<' if op == 'min' else '>'} {y} ? {x} : {y})"
-        case Binary("floordiv" | "floormod" as op, a, b) if not _never_negative(a, b):
+        case Binary("floordiv" | "floormod" as op, a, b) if not _divides_in_c(a, b):
             return f"kiln_{op}({c_expression(a, names)}, {c_expression(b, names)})"
         case Binary(op, a, b) if op in _C_OPS:
             return f"({c_expression(a, names)} {_C_OPS[op]} {c_expression(b, names)})"
@@ -62,10 +62,11 @@ def c_expression(e: Expr, names: Mapping[Var, str]) -> str:
     raise UnsupportedError(f"no C form for the size {e}", hint="sizes are + - * // % of sizes")
 
 
-def _never_negative(*sizes: Expr) -> bool:
-    """Whether C's division, which rounds towards zero, rounds down."""
-    bounds = Bounds.dims([v for e in sizes for v in free_vars(e)], least=1)
-    return all(prove(binary("ge", e, 0), bounds) for e in sizes)
+def _divides_in_c(a: Expr, b: Expr) -> bool:
+    """Whether C's division, which rounds towards zero and traps at 0, rounds down."""
+    bounds = Bounds.dims([v for e in (a, b) for v in free_vars(e)], least=1)
+    positive = (int_value(b) or 0) > 0  # a dimension of 0 may divide
+    return positive and prove(binary("ge", a, 0), bounds)
 
 
 def expression_text(e: Expr, names: Mapping[Var, str]) -> str:

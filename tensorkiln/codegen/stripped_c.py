@@ -27,15 +27,17 @@ from tensorkiln.codegen.run_c import (
 )
 
 _ARITHMETIC = """
-/* Division rounds down, as it does in Python. */
+/* Division rounds down, as it does in Python; by 0 it is 0. */
 static inline int64_t kiln_floordiv(int64_t a, int64_t b)
 {
+    if (b == 0 || b == -1)
+        return (int64_t)((uint64_t)a * (uint64_t)b);
     return a / b - (a % b != 0 && (a < 0) != (b < 0));
 }
 
 static inline int64_t kiln_floormod(int64_t a, int64_t b)
 {
-    return a - kiln_floordiv(a, b) * b;
+    return b == 0 ? 0 : a - kiln_floordiv(a, b) * b;
 }
 """
 

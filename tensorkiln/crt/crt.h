@@ -99,12 +99,14 @@ extern const kiln_library kiln_this_library;
 /* For size expressions in entry.c. Division rounds down, as it does in Python. */
 static inline int64_t kiln_floordiv(int64_t a, int64_t b)
 {
+    if (b == 0 || b == -1)
+        return (int64_t)((uint64_t)a * (uint64_t)b);
     return a / b - (a % b != 0 && (a < 0) != (b < 0));
 }
 
 static inline int64_t kiln_floormod(int64_t a, int64_t b)
 {
-    return a - kiln_floordiv(a, b) * b;
+    return b == 0 ? 0 : a - kiln_floordiv(a, b) * b;
 }
 
 static inline int64_t kiln_min(int64_t a, int64_t b)

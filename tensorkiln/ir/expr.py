@@ -16,8 +16,10 @@
          | CallExtern(name, args)           a C function; pointers are AddressOf
          | Reduce(op, axes, value)          only in tensor programs; gone after scheduling
 
-Integers wrap at their width; `floordiv`/`floormod` round to minus infinity (divisor > 0);
-`div` on floats is IEEE. Float operations are IEEE with contraction to FMA allowed (D7).
+Integers wrap at their width. `floordiv`/`floormod` round to minus infinity, `div` of integers to
+zero; by 0 all three are 0. Shifts by the width or more leave 0, or the sign. `min` is
+`a < b ? a : b`, `max` is `a > b ? a : b`: b where one is NaN. Float operations are IEEE with
+contraction to FMA allowed; `floordiv` of floats is floor(a / b), `floormod` a - floor(a / b) * b.
 A handle plus an int64 is the address that many bytes further on.
 Python operators on expressions build nodes and fold integer constants; `==` compares structure.
 """
@@ -318,16 +320,12 @@ def int_value(e: ExprLike) -> int | None:
     return int(e) if isinstance(e, int) else None
 
 
-def _floordiv(a: int, b: int) -> int:
-    return a // b
-
-
 _FOLD: dict[str, Callable[[int, int], int]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
-    "floordiv": _floordiv,
-    "floormod": lambda a, b: a % b,
+    "floordiv": lambda a, b: a // b if b else 0,
+    "floormod": lambda a, b: a % b if b else 0,
     "min": min,
     "max": max,
     "lt": lambda a, b: int(a < b),
@@ -348,10 +346,8 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
     b = as_expr(b, a.dtype.element)
     a, b = match_lanes(a, b)
     if isinstance(a, IntImm) and isinstance(b, IntImm) and op in _FOLD:
-        by_zero = op in ("floordiv", "floormod") and b.value == 0
-        if not by_zero:
-            value = _FOLD[op](a.value, b.value)
-            return IntImm(value, BOOL) if BINARY[op][1] else _wrapped(value, a.dtype)
+        value = _FOLD[op](a.value, b.value)
+        return IntImm(value, BOOL) if BINARY[op][1] else _wrapped(value, a.dtype)
     if isinstance(b, IntImm) and not a.dtype.is_float:
         if (op in ("add", "sub") and b.value == 0) or (op in ("mul", "floordiv") and b.value == 1):
             return a
@@ -394,7 +390,7 @@ def match_lanes(a: Expr, b: Expr) -> tuple[Expr, Expr]:
 def unary(op: str, a: Expr) -> Expr:
     """Build `op a`, folding the negation of an integer literal."""
     if op == "neg" and isinstance(a, IntImm):
-        return IntImm(-a.value, a.dtype)
+        return _wrapped(-a.value, a.dtype)
     return Unary(op, a)
 
 
@@ -432,7 +428,9 @@ def cast(a: Expr, dtype: DType | str) -> Expr:
     dtype = DType.parse(dtype).with_lanes(a.dtype.lanes)
     if a.dtype == dtype:
         return a
-    if isinstance(a, IntImm) and (dtype.is_float or dtype.is_int):
+    if isinstance(a, IntImm) and dtype.is_int:
+        return _wrapped(a.value, dtype)
+    if isinstance(a, IntImm) and dtype.is_float:
         return const(a.value, dtype)
     return Cast(a, dtype)
 

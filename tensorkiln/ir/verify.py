@@ -15,7 +15,7 @@ from tensorkiln.ir.verify_planned import check_kernel_calls, check_planned
 from tensorkiln.ir.verify_tir import TirVerifier
 
 
-def verify(mod: IRModule, known: dict[int, object] | None = None) -> None:
+def verify(mod: IRModule, known: dict[int, object] | None = None, *, places: bool = False) -> None:
     """Raise InternalError with the path of the first thing that is wrong.
 
     Tensor programs, fused groups and parts of graphs in `known`, by identity, were found right
@@ -26,7 +26,8 @@ def verify(mod: IRModule, known: dict[int, object] | None = None) -> None:
     and unrolled loops; called functions exist and take what they are given; types of bindings
     match their values, branches and states of loops each other; a branch and a closure bind
     nothing for what follows them; planned graphs stay within their storages. Types of operator
-    calls are the operators' own business.
+    calls are the operators' own business. With `places`, as for what people write, no access is
+    outside of its buffer for certain; passes may lead through the next dimension.
     """
     seen: set[str] = set()
     if not is_text(mod.name):
@@ -47,7 +48,7 @@ def verify(mod: IRModule, known: dict[int, object] | None = None) -> None:
                     if isinstance(f, PrimFunc):
                         check_kernel_calls(f, mod)  # what others say of it is not its own
                     continue
-                verify_function(f, mod, known)
+                verify_function(f, mod, known, places)
                 if isinstance(f, PrimFunc) or f.is_primitive:
                     known[id(f)] = f
         except Malformed as e:
@@ -55,8 +56,10 @@ def verify(mod: IRModule, known: dict[int, object] | None = None) -> None:
             raise InternalError(e.message, code="malformed-ir", where=where, hint=e.hint) from None
 
 
-def verify_function(f: AnyFunction, mod: IRModule, known: dict[int, object]) -> None:
-    """Raise Malformed where one function is not well formed; `known` as in `verify`."""
+def verify_function(
+    f: AnyFunction, mod: IRModule, known: dict[int, object], places: bool = False
+) -> None:
+    """Raise Malformed where one function is not well formed; `known`, `places` as in `verify`."""
     require_texts(f.name, tuple(p.name for p in f.params), f.attrs.items_)
     is_program = isinstance(f, PrimFunc)
     for key, value in f.attrs.items_:
@@ -65,7 +68,7 @@ def verify_function(f: AnyFunction, mod: IRModule, known: dict[int, object]) -> 
             with step(f".attrs.{key}"):
                 raise Malformed(*problem)
     if isinstance(f, PrimFunc):
-        TirVerifier().function(f)
+        TirVerifier(places).function(f)
         check_kernel_calls(f, mod)
         return
     GraphVerifier(mod, known).function(f)

@@ -40,7 +40,12 @@ def check_kernel(f: PrimFunc, c: Call, result: Type) -> None:
     reads = f.buffers[: len(f.buffers) - f.outputs]
     if len(tensors) != len(reads):
         message = f"{f.name} reads {len(reads)} buffers, the call gives {len(tensors)}"
-        raise Malformed(message, f"one tensor for each of: {_names(reads)}")
+        hint = f"one tensor for each of: {_names(reads)}"
+        if len(tensors) > len(reads):
+            hint += (
+                f"; {_names(f.buffers[len(reads) :])} may be written, T.prim_func(outputs=) tells"
+            )
+        raise Malformed(message, hint)
     for i, (b, t) in enumerate(zip(reads, tensors, strict=True)):
         with step(f".args[{i}]"):
             _fits(b.dtype, b.shape, t)

@@ -46,6 +46,7 @@ from tensorkiln.ir.malformed import (
     unbound,
 )
 from tensorkiln.ir.operators import ON_BITS
+from tensorkiln.ir.reach import Reach
 from tensorkiln.ir.visit import free_vars, has_load
 
 _FAR = 1 << 63
@@ -54,9 +55,10 @@ _FAR = 1 << 63
 class ExprVerifier:
     """What is in scope: variables (True: static), and buffers (True: may be stored to)."""
 
-    def __init__(self) -> None:
+    def __init__(self, places: bool = False) -> None:
         self._vars: dict[Var, bool] = {}
         self._buffers: dict[Buffer, bool] = {}
+        self._reach = Reach(places)
 
     # ---- expressions -------------------------------------------------------------------------
 
@@ -150,7 +152,9 @@ class ExprVerifier:
         return found
 
     def _select(self, e: Select) -> DType:
-        cond, found = self.expr(e.cond), self._same(e, e.a, e.b, "select")
+        cond = self.expr(e.cond)
+        with self._reach.unless():
+            found = self._same(e, e.a, e.b, "select")
         if not cond.is_bool or cond.lanes not in (1, found.lanes):
             lanes = found.lanes if cond.lanes not in (1, found.lanes) else cond.lanes
             hint = instead(cond, BOOL.with_lanes(lanes))
@@ -232,7 +236,8 @@ class ExprVerifier:
                 message = f"{var.name} is bound again while in scope"
                 raise Malformed(message, fresh("Var", var.name), e)
             self._vars[var] = False
-        found = self.expr(e.value)
+        with self._reach.unless():
+            found = self.expr(e.value)
         for var, _ in e.axes:
             del self._vars[var]
         return found
@@ -269,7 +274,9 @@ class ExprVerifier:
         """The dtype of an argument, which may be the address of an element."""
         if not isinstance(e, AddressOf):
             return self.expr(e)
-        if self._indices(e.buffer, e.indices, e) != 1 or e.buffer.scope == "register":
+        with self._reach.unless(any(int_value(i) != 0 for i in e.indices)):  # it may be empty
+            lanes = self._indices(e.buffer, e.indices, e)
+        if lanes != 1 or e.buffer.scope == "register":
             message = "the address is that of one element in memory"
             raise Malformed(message, one_element(e.buffer), e)
         return HANDLE
@@ -309,6 +316,8 @@ class ExprVerifier:
             lanes = max(lanes, found.lanes)
         if b.dtype == HANDLE:
             self._item(b, indices, at)
+        else:
+            self._reach.check(b, indices, at)
         if b.scope == "register":
             for e, extent in zip(indices, b.shape, strict=True):
                 self._register(b, e, int_value(extent), at)

@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import HANDLE, INT64
 from tensorkiln.ir.expr import AddressOf, Expr, int_value
-from tensorkiln.ir.malformed import Malformed, among, listed, step
-from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.malformed import Malformed, among, listed, step, stored
+from tensorkiln.ir.module import AnyFunction, IRModule
+from tensorkiln.ir.outputs import outputs_of
 from tensorkiln.ir.planned import PlannedGraph, address, planned_graph, result_types
 from tensorkiln.ir.relax import Function
-from tensorkiln.ir.stmt import CallKernel, PrimFunc
+from tensorkiln.ir.stmt import CallKernel, MatchBuffer, PrimFunc
 from tensorkiln.ir.visit import walk_stmt
 
 
 def check_kernel_calls(f: PrimFunc, mod: IRModule) -> None:
-    """Raise Malformed where a call in `f` names nothing, or gives it something else."""
+    """Raise Malformed where a call in `f` names nothing, gives it something else, or lets it write
+    what is only read. What a planned graph's may write is `check_planned`'s business."""
+    ours: dict[Buffer, bool] = dict.fromkeys(f.buffers, False) | dict.fromkeys(outputs_of(f), True)
     for s in walk_stmt(f.body):
+        if isinstance(s, MatchBuffer) and s.source in ours:
+            ours[s.buffer] = ours[s.source]
         if isinstance(s, CallKernel):
             with step(f".body.call({s.name})"):
                 _check_arguments(s, mod)
+                if not f.is_host:
+                    _check_written(s, mod[s.name], ours)
+
+
+def _check_written(s: CallKernel, callee: AnyFunction, ours: Mapping[Buffer, bool]) -> None:
+    """Parameters that `ours` says are read go to parameters that are read."""
+    if not isinstance(callee, PrimFunc):
+        return
+    written = outputs_of(callee)
+    for p, a in zip(callee.params, s.args, strict=True):
+        if p in written and isinstance(a, AddressOf) and not ours.get(a.buffer, True):
+            message = f"{s.name} writes {p.name}, which is {a.buffer.name}: it is only read here"
+            raise Malformed(message, stored(dict(ours)))
 
 
 def _check_arguments(s: CallKernel, mod: IRModule) -> None:

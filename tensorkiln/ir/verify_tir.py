@@ -157,7 +157,11 @@ class TirVerifier(ExprVerifier):
         if static and not isinstance(s.extent, IntImm):
             hint = f"split it: an inner loop of a number, which is {s.kind}; or make it serial"
             raise Malformed(f"a loop that is {s.kind} needs a constant extent", hint)
-        with self._bound(s.var, static), step(f".for({s.var.name})"):
+        with (
+            self._bound(s.var, static),
+            self._reach.loop(s.var, s.lo, s.extent),
+            step(f".for({s.var.name})"),
+        ):
             self.stmt(s.body)
 
     def _seq(self, s: Seq) -> None:
@@ -189,15 +193,16 @@ class TirVerifier(ExprVerifier):
                     raise Malformed(f"{found}, but the variable is {s.var.dtype}", hint)
             fixed = not has_load(s.value)
             static = fixed and all(self._vars.get(v) for v in free_vars(s.value))
+            self._reach.bind(s.var, s.value)
             with self._bound(s.var, static):
                 self.stmt(s.body)
 
     def _if(self, s: If) -> None:
         self._condition(s.cond)
-        with step(".then"):
+        with self._reach.unless(), step(".then"):
             self.stmt(s.then)
         if s.orelse is not None:
-            with step(".orelse"):
+            with self._reach.unless(), step(".orelse"):
                 self.stmt(s.orelse)
 
     def _condition(self, e: Expr) -> None:
@@ -226,13 +231,16 @@ class TirVerifier(ExprVerifier):
     def _match(self, s: MatchBuffer) -> None:
         b, source = s.buffer, s.source
         with step(f".match({b.name})"):
-            if self._access(source, s.indices) != 1:
+            with self._reach.unless(any(int_value(i) != 0 for i in s.indices)):
+                lanes = self._access(source, s.indices)
+            if lanes != 1:
                 raise Malformed("a view starts at one element", one_element(source))
             if (b.dtype, b.scope) != (source.dtype, source.scope):
                 found, wanted = f"{b.dtype} in {b.scope}", f"{source.dtype} in {source.scope}"
                 hint = f"make {b.name} {wanted}, as {source.name} is"
                 raise Malformed(f"a view as {found} of {wanted}", hint)
             self._shape(b)
+            self._reach.check_view(b, source, s.indices)
             with self._known(b, self._buffers[source]):
                 self.stmt(s.body)
 
@@ -244,6 +252,8 @@ class TirVerifier(ExprVerifier):
                 near = s.writes[0].buffer.name if s.writes else "block"
                 raise Malformed("a block needs a name", f"such as {near!r}")
             static = [self._iter(i) for i in s.iters]
+            for i in s.iters:
+                self._reach.bind(i.var, i.value)
             with ExitStack() as scopes:
                 for i, known in zip(s.iters, static, strict=True):
                     scopes.enter_context(self._bound(i.var, known))
@@ -285,17 +295,19 @@ class TirVerifier(ExprVerifier):
             if not found.is_int or found != size:
                 hint = index(found) if not found.is_int else instead(size, found)
                 raise Malformed(f"a range from {found} of {size} elements", hint)
+        self._reach.check_region(r)
 
     # ---- control and effects -----------------------------------------------------------------
 
     def _while(self, s: While) -> None:
         self._condition(s.cond)
-        with step(".while"):
+        with self._reach.unless(), step(".while"):
             self.stmt(s.body)
 
     def _assert(self, s: Assert) -> None:
         with step(".assert"):
             self._condition(s.cond)
+        self._reach.stop()
 
     def _evaluate(self, s: Evaluate) -> None:
         with step(".evaluate"):
@@ -320,7 +332,9 @@ class TirVerifier(ExprVerifier):
             if not 0 <= s.locality <= 3:
                 hint = "0 (used once) to 3 (kept in all caches)"
                 raise Malformed(f"locality {s.locality}", hint)
-            if self._access(s.buffer, s.indices) != 1 or s.buffer.scope == "register":
+            with self._reach.unless():  # a hint, which may lead outside
+                lanes = self._access(s.buffer, s.indices)
+            if lanes != 1 or s.buffer.scope == "register":
                 message = "prefetch takes the address of one element in memory"
                 raise Malformed(message, one_element(s.buffer))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import (
     AddressOf,
     Binary,
@@ -298,13 +297,3 @@ def extern_names(f: PrimFunc) -> dict[str, None]:
     """The C functions that a tensor program calls, in order."""
     parts = (x for s in walk_stmt(f.body) for e in stmt_exprs(s) for x in walk(e))
     return {x.name: None for x in parts if isinstance(x, CallExtern)}
-
-
-def stored_buffers(s: Stmt) -> set[Buffer]:
-    """Buffers a statement writes, through views of them as well."""
-    stored = {t.buffer for t in walk_stmt(s) if isinstance(t, Store)}
-    views = [t for t in walk_stmt(s) if isinstance(t, MatchBuffer)]
-    for view in reversed(views):  # inner views first
-        if view.buffer in stored:
-            stored.add(view.source)
-    return stored

@@ -21,8 +21,6 @@ from tensorkiln.ir.expr import (
     cast,
     const,
     intrin,
-    logical_and,
-    maximum,
     select,
 )  # fmt: skip
 from tensorkiln.ir.relax import TensorType
@@ -91,37 +89,13 @@ def _ufunc(f: Callable[..., np.ndarray]) -> Reference:
     return lambda x, y, a: f(x, y)
 
 
-def _divisor(b: Expr) -> Expr:
-    """|b|, or 1 where b is 0."""
-    size = b if b.dtype.is_unsigned else maximum(b, -b)
-    return maximum(size, const(1, b.dtype))
-
-
-def truncated_div(a: Expr, b: Expr) -> Expr:
-    """Integer division towards zero; 0 where b is 0."""
-    zero, size = const(0, a.dtype), _divisor(b)
-    q = a // size
-    if not a.dtype.is_unsigned:
-        inexact = logical_and(a < zero, binary("ne", a % size, zero))
-        q = select(inexact, q + 1, q)
-        q = select(b < zero, -q, q)
-    return select(binary("eq", b, zero), zero, q)
-
-
-def _div(x: Expr, y: Expr, a: Attrs) -> Expr:
-    return x / y if x.dtype.is_float else truncated_div(x, y)
-
-
 def _mod(x: Expr, y: Expr, a: Attrs) -> Expr:
     if x.dtype.is_float:
         return intrin("fmod", x, y)
-    size, zero = _divisor(y), const(0, x.dtype)
-    r = x % size
-    if not x.dtype.is_unsigned:
-        # floormod by |y| is in [0, |y|): move it to the side of the dividend or of the divisor.
-        negative = x < zero if a.fmod else y < zero
-        r = select(logical_and(negative, binary("ne", r, zero)), r - size, r)
-    return select(binary("eq", y, zero), zero, r)
+    if not a.fmod:
+        return x % y
+    zero = const(0, y.dtype)
+    return select(binary("eq", y, zero), zero, x - x / y * y)
 
 
 def _check_mod(dtype: DType, a: Attrs) -> None:
@@ -183,7 +157,7 @@ _ALL = (
     _binary("add", NUMERIC, _same("add"), _ufunc(np.add)),
     _binary("sub", NUMERIC, _same("sub"), _ufunc(np.subtract)),
     _binary("mul", NUMERIC, _same("mul"), _ufunc(np.multiply)),
-    _binary("div", NUMERIC, _div, _np_div),
+    _binary("div", NUMERIC, _same("div"), _np_div),
     _binary("mod", NUMERIC, _mod, _np_mod, check=_check_mod, fmod=choice(0, 1, default=0)),
     _binary("pow", NUMERIC, _pow, _np_pow),
     _binary("minimum", NUMERIC, _extreme("min"), _ufunc(np.minimum)),

@@ -27,7 +27,6 @@ from tensorkiln.ir.expr import (
 )  # fmt: skip
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops import attribute as at
-from tensorkiln.ops.broadcast import truncated_div
 from tensorkiln.ops.op import Element, OpDef, Operands, TensorIn
 from tensorkiln.ops.rules import (
     NUMERIC,
@@ -99,7 +98,7 @@ def _mean(total: Expr, count: Expr) -> Expr:
     if total.dtype.is_float:
         n = FloatImm(float(number), total.dtype) if number is not None else None
         return total / (n or cast(count, total.dtype))
-    return truncated_div(total, cast(count, total.dtype))
+    return total / cast(count, total.dtype)
 
 
 def _np_mean(x: np.ndarray, axis: tuple[int, ...], keepdims: bool) -> np.ndarray:

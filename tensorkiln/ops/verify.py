@@ -13,7 +13,7 @@ from tensorkiln.ir.relax import Binding, Call, Function, If, Lambda
 from tensorkiln.ops.attribute import check_all
 
 
-def verify(mod: IRModule, known: dict[int, object] | None = None) -> None:
+def verify(mod: IRModule, known: dict[int, object] | None = None, *, places: bool = False) -> None:
     """Raise InternalError with the path of the first thing that is wrong.
 
     `ir/verify.py` says what is checked; here, that calls of operators have the attributes that
@@ -21,7 +21,7 @@ def verify(mod: IRModule, known: dict[int, object] | None = None) -> None:
     operator that nobody declares is some pass's to lower.
     """
     known = {} if known is None else known
-    structure.verify(mod, known)
+    structure.verify(mod, known, places=places)
     for f in mod.functions:
         if isinstance(f, Function) and not is_pending(f):
             _bindings(f.name, f.bindings, known)

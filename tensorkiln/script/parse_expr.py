@@ -234,6 +234,9 @@ class ExprParser(PlainParser):
         if word is None:
             raise self.fail(node, f"operator {type(op).__name__} is not in this language")
         one, two = self._unify([a, b], [self._no_python(a, x), self._no_python(b, y)])
+        if word == "div" and not one.dtype.is_float:
+            hint = "`//` rounds down, T.truncdiv to zero; T.Cast makes floats of them"
+            raise self.fail(node, f"`/` of {one.dtype}: a quotient is no integer", hint)
         return Binary(word, one, two)
 
     def _no_python(self, node: ast.expr, value: Value) -> Expr | Number:

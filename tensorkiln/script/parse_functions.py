@@ -44,7 +44,7 @@ def call_word(p: ExprParser, node: ast.Call, path: str) -> Expr | Number | Pytho
         raise p.fail(node.keywords[0].value, f"{path} takes no keyword arguments")
     special, arity = _CALLS.get(word), _arity(word)
     if arity is None:
-        known = [*_CALLS, *INTRINSICS, *UNARY, "min", "max", *DTYPES]
+        known = [*_CALLS, *INTRINSICS, *UNARY, "min", "max", "truncdiv", *DTYPES]
         raise p.fail(node.func, f"unknown function {path}", nearest(word, known))
     if len(node.args) not in arity:
         expected = "at least 2" if arity is _CALL else " or ".join(map(str, arity))
@@ -188,6 +188,7 @@ ALIASES = {
     "cast": "Cast",
     "broadcast": "Broadcast",
     "ramp": "Ramp",
+    "truncdiv": "div",
 }
 _CALLS: dict[str, Callable[[ExprParser, ast.Call], Expr | Python]] = {
     "select": _select,

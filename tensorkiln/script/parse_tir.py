@@ -13,6 +13,7 @@ from tensorkiln.ir.buffer import SCOPES, Buffer
 from tensorkiln.ir.dtype import BOOL, VOID, DType
 from tensorkiln.ir.expr import Broadcast, CallExtern, Expr, Var
 from tensorkiln.ir.function_attrs import PROGRAM_ATTRS
+from tensorkiln.ir.outputs import inferred_outputs
 from tensorkiln.ir.stmt import (
     Alloc,
     Assert,
@@ -28,7 +29,6 @@ from tensorkiln.ir.stmt import (
     Store,
     While,
 )
-from tensorkiln.ir.text.syntax import inferred_outputs
 from tensorkiln.script.macro import Macro
 from tensorkiln.script.parse_block import BLOCK_WORDS, parse_block
 from tensorkiln.script.parse_call import parse_call

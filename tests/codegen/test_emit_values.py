@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tensorkiln.ir.expr import (
+    Binary,
     Broadcast,
     IntImm,
     Load,
@@ -68,38 +69,62 @@ def _greater(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.where(x > y, x, y)
 
 
-def _divisor(e: object) -> object:
-    return binary("max", binary("bitand", e, const(7, e.dtype)), const(1, e.dtype))  # type: ignore
+def _wide(f: Fn) -> Fn:
+    """Exact in Python's integers, then wrapped to the width; by 0 it is 0."""
+
+    def wrapped(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        a, b = x.astype(object), np.broadcast_to(y, x.shape).astype(object)
+        whole = np.array([f(m, n) if n else 0 for m, n in zip(a, b, strict=True)], object)
+        return (whole & ((1 << 8 * x.itemsize) - 1)).astype(f"uint{8 * x.itemsize}").view(x.dtype)
+
+    return wrapped
 
 
-def _floor_cases() -> list[Case]:
-    """Any dividend, positive divisors; and powers of two, which become shifts."""
+def _truncated(m: int, n: int) -> int:
+    return m // n if (m < 0) == (n < 0) else -(-m // n)
+
+
+DIVISIONS = {"floordiv": _wide(lambda m, n: m // n), "floormod": _wide(lambda m, n: m % n),
+             "div": _wide(_truncated)}  # fmt: skip
+
+
+def _division_cases() -> list[Case]:
+    """Any dividend, any divisor; and constants, those that become shifts and those that trap."""
     out = []
     for d in INTS:
-        bound = lambda y: np.maximum(y & 7, 1).astype(y.dtype)  # noqa: E731
-        for op, f in (("floordiv", np.floor_divide), ("floormod", np.mod)):
-            out.append(Case(f"{op}_{d}", (d, d), d, lambda x, y, op=op: binary(op, x, _divisor(y)),
-                            lambda x, y, f=f, b=bound: f(x, b(y))))  # fmt: skip
-            for n in (4, 7):
-                out.append(Case(f"{op}{n}_{d}", (d,), d, lambda x, op=op, n=n: binary(op, x, n),
-                                lambda x, f=f, n=n: f(x, x.dtype.type(n))))  # fmt: skip
-    for d in ("int32", "int64"):  # not -1: the most negative value has no quotient
-        out += [
-            Case(f"{op}_neg_{d}", (d, d), d, lambda x, y, op=op: binary(op, x, -1 - _divisor(y)),
-                 lambda x, y, f=f: f(x, -1 - np.maximum(y & 7, 1).astype(y.dtype)))
-            for op, f in (("floordiv", np.floor_divide), ("floormod", np.mod))
-        ]  # fmt: skip
+        for op, f in DIVISIONS.items():
+            out.append(Case(f"{op}_{d}", (d, d), d, lambda x, y, op=op: Binary(op, x, y), f))
+            for n in (4, 7, 0, *((-1, -3, -128) if d.startswith("int") else ())):
+                out.append(Case(f"{op}{n}_{d}".replace("-", "_"), (d,), d,
+                                lambda x, op=op, n=n: Binary(op, x, const(n, x.dtype)),
+                                lambda x, f=f, n=n: f(x, np.array([n], x.dtype))))  # fmt: skip
     return out
+
+
+def _shifted(op: str) -> Fn:
+    """Python's integers: all bits go by as many or more, and the sign stays."""
+
+    def f(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        bits = 8 * x.itemsize
+        counts = [min(int(n) & ((1 << bits) - 1), bits) for n in np.broadcast_to(y, x.shape)]
+        shift = (lambda m, n: m << n) if op == "shl" else (lambda m, n: m >> n)
+        whole = np.array([shift(int(m), n) for m, n in zip(x, counts, strict=True)], object)
+        return (whole & ((1 << bits) - 1)).astype(f"uint{bits}").view(x.dtype)
+
+    return f
 
 
 def _shift_cases() -> list[Case]:
     out = []
     for d in INTS:
-        bits = np.dtype(d).itemsize * 8 - 1
-        for op, f in (("shl", np.left_shift), ("shr", np.right_shift)):
-            out.append(Case(f"{op}_{d}", (d, d), d,
-                            lambda x, y, op=op, b=bits: binary(op, x, binary("bitand", y, b)),
-                            lambda x, y, f=f, b=bits: f(x, y & y.dtype.type(b))))  # fmt: skip
+        bits = np.dtype(d).itemsize * 8
+        for op in ("shl", "shr"):
+            out.append(Case(f"{op}_{d}", (d, d), d, lambda x, y, op=op: Binary(op, x, y),
+                            _shifted(op)))  # fmt: skip
+            for n in (0, bits - 1, bits, bits + 5):
+                out.append(Case(f"{op}{n}_{d}", (d,), d,
+                                lambda x, op=op, n=n: Binary(op, x, const(n, x.dtype)),
+                                lambda x, op=op, n=n: _shifted(op)(x, np.array([n]))))  # fmt: skip
     return out
 
 
@@ -128,7 +153,7 @@ CASES: list[Case] = [
       for c in _op(op, EVERY, f, "bool")),
     *_op("and", ("bool",), np.logical_and), *_op("or", ("bool",), np.logical_or),
     *_op("min", (*INTS, *FLOATS), _less), *_op("max", (*INTS, *FLOATS), _greater),
-    *_floor_cases(), *_shift_cases(),
+    *_division_cases(), *_shift_cases(),
     *(Case(f"{op}_{d}", (d,), d, lambda x, op=op: unary(op, x), _in_single(f))
       for op, f in (("floor", np.floor), ("ceil", np.ceil), ("round", np.rint),
                     ("trunc", np.trunc), ("sqrt", np.sqrt), ("abs", np.abs), ("neg", np.negative))

@@ -17,6 +17,7 @@ from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import (
+    REDUCE_BINARY,
     Binary,
     Cast,
     Expr,
@@ -31,9 +32,9 @@ from tensorkiln.ir.expr import (
     reduce_identity,
 )
 from tensorkiln.ir.relax import RVar, TensorType, tensor
-from tensorkiln.ops.elementwise import cast_array
 from tensorkiln.ops.evaluate import match_shapes
 from tensorkiln.ops.op import Element, TensorIn
+from tests.ir import numbers
 
 Number = bool | int | float
 INTRINSICS = {
@@ -47,46 +48,11 @@ INTRINSICS = {
     "cos": math.cos,
     "isnan": math.isnan,
 }
-UNARY = {
-    "neg": lambda x: -x,
-    "not": lambda x: not x,
-    "abs": abs,
-    "floor": lambda x: float(np.floor(x)),
-    "ceil": lambda x: float(np.ceil(x)),
-    "round": lambda x: float(np.rint(x)),
-    "trunc": lambda x: float(np.trunc(x)),
-    "sqrt": lambda x: math.sqrt(x) if x >= 0 else math.nan,
-}
-BINARY = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: float(np.divide(a, b)),
-    "floordiv": lambda a, b: a // b,
-    "floormod": lambda a, b: a % b,
-    # The IR's rule: the second side when the two do not compare.
-    "min": lambda a, b: a if a < b else b,
-    "max": lambda a, b: a if a > b else b,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "and": lambda a, b: a and b,
-    "or": lambda a, b: a or b,
-}
 
 
 def wrap(value: Number, dtype: DType) -> Number:
     """A result as its dtype holds it: integers wrap, floats round."""
-    if dtype.is_bool:
-        return bool(value)
-    if dtype.is_float:
-        return float(np.dtype(dtype.name).type(value))
-    span = 1 << dtype.bits
-    value = int(value) % span
-    return value - span if not dtype.is_unsigned and value >= span // 2 else value
+    return numbers.rounded(value, dtype) if dtype.is_float else numbers.wrapped(int(value), dtype)
 
 
 class Run:
@@ -109,18 +75,14 @@ class Run:
             case Reduce():
                 return self.reduce(e, env)
             case Cast(a, dtype):
-                source = np.array(self.value(a, env), dtype=a.dtype.name)
-                return cast_array(source, dtype.name).item()
+                return numbers.cast(self.value(a, env), a.dtype, dtype)
             case Unary(op, a):
-                return wrap(UNARY[op](self.value(a, env)), e.dtype)
+                return numbers.unary(op, self.value(a, env), a.dtype)
             case Intrin(name, args):
                 return wrap(self.intrin(name, [self.value(a, env) for a in args]), e.dtype)
             case Binary(op, a, b):
                 assert a.dtype == b.dtype, f"{op} of {a.dtype} and {b.dtype}"
-                if op in ("floordiv", "floormod"):
-                    assert a.dtype.is_int and self.value(b, env) > 0, "divisor must be positive"
-                with np.errstate(all="ignore"):
-                    return wrap(BINARY[op](self.value(a, env), self.value(b, env)), e.dtype)
+                return numbers.binary(op, self.value(a, env), self.value(b, env), a.dtype)
         raise TypeError(f"not an expression of a tensor program: {e!r}")
 
     def load(self, buffer: Buffer, at: Sequence[Number]) -> Number:
@@ -138,11 +100,11 @@ class Run:
 
     def reduce(self, e: Reduce, env: dict[Var, Number]) -> Number:
         total = self.value(reduce_identity(e.op, e.dtype), env)
-        combine = BINARY[{"sum": "add", "prod": "mul"}.get(e.op, e.op)]
         ranges = [range(int(self.value(n, env))) for _, n in e.axes]
         for point in itertools.product(*ranges):
             inner = {**env, **dict(zip((v for v, _ in e.axes), point, strict=True))}
-            total = wrap(combine(total, self.value(e.value, inner)), e.dtype)
+            term = self.value(e.value, inner)
+            total = numbers.binary(REDUCE_BINARY[e.op], total, term, e.dtype)
         return total
 
 

@@ -38,8 +38,8 @@ from tensorkiln.schedule.primitives import (
 )
 from tensorkiln.script import T
 from tensorkiln.transform.tir.lower_blocks import lower_function
+from tests.ir.evaluate import run
 from tests.schedule import corpus as c
-from tests.schedule.interpret import run
 
 
 def same(f: PrimFunc, g: PrimFunc, seed: int = 0, **sizes: int) -> None:

@@ -43,8 +43,8 @@ from tensorkiln.schedule.primitives import (
     vectorize,
 )
 from tensorkiln.script import T
+from tests.ir.evaluate import run
 from tests.schedule import corpus as c
-from tests.schedule.interpret import run
 
 
 def kinds(f: PrimFunc, name: str) -> list[str]:

@@ -19,8 +19,8 @@ from tensorkiln.schedule.primitives import (
     loops,
     normal,
 )
+from tests.ir.evaluate import run
 from tests.schedule.corpus import CASES, Case
-from tests.schedule.interpret import run
 from tests.schedule.random_schedules import ACTIONS, Tally, random_schedule
 
 FAST, ALL, PARTS, COMPILED = 168, 2100, 4, 42

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tensorkiln.base.errors import InternalError
 from tensorkiln.codegen.llvm.dot import Dots
 from tensorkiln.codegen.llvm.lines import COMPARE, Scope
-from tensorkiln.codegen.llvm.types import held_type, memory_type
+from tensorkiln.codegen.llvm.types import llvm_type, memory_type
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import INT64, DType
 from tensorkiln.ir.expr import (
@@ -57,7 +57,7 @@ class Addresses(Dots, ABC):
         found = slots.get((tuple(key), dtype.lanes))
         if found is None:
             found = self._fresh()
-            self._state.allocas.append(f"  {found} = alloca {held_type(dtype)}")
+            self._state.allocas.append(f"  {found} = alloca {llvm_type(dtype)}")
             slots[tuple(key), dtype.lanes] = found
         return found
 
@@ -172,10 +172,10 @@ class Addresses(Dots, ABC):
         """A scalar int64, emitted once in the outermost scope that can hold it."""
         if isinstance(e, IntImm):
             return str(e.value)
-        if isinstance(e, Var):
-            return self._state.vars[e]
         if e.dtype != INT64:
             return self._cast(self.value(e), e.dtype, INT64)
+        if isinstance(e, Var):
+            return self._state.vars[e]
         if has_load(e):
             return self.value(e)
         scope = self._scope_of(e)
@@ -187,17 +187,12 @@ class Addresses(Dots, ABC):
     def _compute(self, e: Expr, scope: Scope) -> str:
         match e:
             case Binary(op, a, b):
-                y = self.index(b)
-                if op in ("floordiv", "floormod") and int_value(b) is None:
-                    # Hoisted out of the loops that an extent of 0 keeps from running.
-                    none = self._line(f"icmp eq i64 {y}, 0", scope)
-                    y = self._line(f"select i1 {none}, i64 1, i64 {y}", scope)
-                return self._int_binary(op, self.index(a), y, INT64, scope, b)
+                return self._int_binary(op, self.index(a), self.index(b), INT64, scope, b)
             case Select(c, a, b):
                 x, y = self.index(a), self.index(b)
                 return self._line(f"select i1 {self._cond(c, scope)}, i64 {x}, i64 {y}", scope)
             case Unary("neg", a):
-                return self._line(f"sub nsw i64 0, {self.index(a)}", scope)
+                return self._line(f"sub i64 0, {self.index(a)}", scope)
             case Unary("abs", a):
                 x = self.index(a)
                 minus = self._line(f"sub i64 0, {x}", scope)

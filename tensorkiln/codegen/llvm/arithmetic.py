@@ -7,21 +7,22 @@ from tensorkiln.codegen.llvm.expansions import Expander, splat
 from tensorkiln.codegen.llvm.lines import COMPARE, Lines, Scope
 from tensorkiln.codegen.llvm.types import float_literal, llvm_type, suffix
 from tensorkiln.ir.dtype import BOOL, DType
-from tensorkiln.ir.expr import (
-    Expr,
-    IntImm,
-    int_value,
-)  # fmt: skip
+from tensorkiln.ir.expr import Broadcast, Expr, IntImm, int_value
 
 _INT_OPS = {
     "add": "add", "sub": "sub", "mul": "mul", "bitand": "and", "bitor": "or", "bitxor": "xor",
-    "shl": "shl", "and": "and", "or": "or",
+    "and": "and", "or": "or",
 }  # fmt: skip
 _FLOAT_OPS = {"add": "fadd contract", "sub": "fsub contract", "mul": "fmul contract", "div": "fdiv"}
 _FLOAT_UNARY = {
     "abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "roundeven",
     "trunc": "trunc",
 }  # fmt: skip
+
+
+def _number(e: Expr) -> int | None:
+    """The integer that `e` is in every lane."""
+    return int_value(e.a if isinstance(e, Broadcast) else e)
 
 
 class Arithmetic(Lines):
@@ -60,44 +61,83 @@ class Arithmetic(Lines):
         sign = "u" if dtype.is_unsigned else "s"
         if op in _INT_OPS:
             return self._line(f"{_INT_OPS[op]} {t} {x}, {y}", scope)
-        if op == "shr":
-            return self._line(f"{'lshr' if sign == 'u' else 'ashr'} {t} {x}, {y}", scope)
+        if op in ("shl", "shr"):
+            return self._shift(op, x, y, dtype, scope, b)
         if op in COMPARE:
             code = op if op in ("eq", "ne") else sign + COMPARE[op]
             return self._line(f"icmp {code} {t} {x}, {y}", scope)
         if op in ("min", "max"):
             return self._call(sign + op, dtype, [x, y], scope)
-        if op == "div":
-            return self._line(f"{sign}div {t} {x}, {y}", scope)
-        if op in ("floordiv", "floormod"):
-            return self._floor_division(op, x, y, dtype, scope, b)
+        if op in ("div", "floordiv", "floormod"):
+            return self._division(op, x, y, dtype, scope, b)
         raise InternalError(f"{self.func.name}: no integer operation {op}")
 
-    def _floor_division(
-        self, op: str, x: str, y: str, dtype: DType, scope: Scope | None, b: Expr
-    ) -> str:
-        """Rounds to minus infinity; powers of two are a shift or a mask."""
-        t = llvm_type(dtype)
-        n = int_value(b)
-        if n is not None and n > 0 and n & (n - 1) == 0 and not dtype.is_unsigned:
-            if op == "floordiv":
-                return self._line(f"ashr {t} {x}, {n.bit_length() - 1}", scope)
-            return self._line(f"and {t} {x}, {n - 1}", scope)
-        if dtype.is_unsigned:
-            return self._line(f"{'udiv' if op == 'floordiv' else 'urem'} {t} {x}, {y}", scope)
-        zero = "zeroinitializer" if dtype.lanes > 1 else "0"
+    def _shift(self, op: str, x: str, y: str, dtype: DType, scope: Scope | None, b: Expr) -> str:
+        """All bits are shifted out by as many or more; a negative count is more."""
+        t, n = llvm_type(dtype), _number(b)
+        word = "shl" if op == "shl" else "lshr" if dtype.is_unsigned else "ashr"
+        if n is not None and 0 <= n < dtype.bits:
+            return self._line(f"{word} {t} {x}, {y}", scope)
+        last = splat(str(dtype.bits - 1), dtype)
+        within = self._call("umin", dtype, [y, last], scope)
+        shifted = self._line(f"{word} {t} {x}, {within}", scope)
+        if word == "ashr":
+            return shifted
         flag = llvm_type(BOOL.with_lanes(dtype.lanes))
+        all_out = self._line(f"icmp ugt {t} {y}, {last}", scope)
+        return self._line(f"select {flag} {all_out}, {t} {splat('0', dtype)}, {t} {shifted}", scope)
+
+    def _division(self, op: str, x: str, y: str, dtype: DType, scope: Scope | None, b: Expr) -> str:
+        """`div` rounds to zero, the others to minus infinity; by 0 all are 0, by -1 they wrap.
+        Powers of two are a shift or a mask."""
+        t, n = llvm_type(dtype), _number(b)
+        if n is not None and n > 0 and n & (n - 1) == 0 and not dtype.is_unsigned and op != "div":
+            if op == "floordiv":
+                return self._line(f"ashr {t} {x}, {splat(str(n.bit_length() - 1), dtype)}", scope)
+            return self._line(f"and {t} {x}, {splat(str(n - 1), dtype)}", scope)
+        special = None
+        if n in (None, 0, -1):
+            special, y = self._divisor(y, dtype, scope if scope is None else self._scope_of(b))
+        if op == "floormod":
+            return self._remainder(x, y, dtype, scope)[0]
+        q = self._line(f"{'u' if dtype.is_unsigned else 's'}div {t} {x}, {y}", scope)
+        flag = llvm_type(BOOL.with_lanes(dtype.lanes))
+        if op == "floordiv" and not dtype.is_unsigned:
+            adjust = self._remainder(x, y, dtype, scope)[1]
+            q = self._line(
+                f"add {t} {q}, {self._line(f'sext {flag} {adjust} to {t}', scope)}", scope
+            )
+        if special is None:
+            return q
+        wrapped = self._line(f"mul {t} {x}, {special[1]}", scope)
+        return self._line(f"select {flag} {special[0]}, {t} {wrapped}, {t} {q}", scope)
+
+    def _divisor(self, y: str, dtype: DType, scope: Scope | None) -> tuple[tuple[str, str], str]:
+        """Whether a divisor is one that processors trap at, 0 or -1, with it; and the divisor, or 1
+        in its place. Their quotients are products."""
+        t, flag = llvm_type(dtype), llvm_type(BOOL.with_lanes(dtype.lanes))
+        if dtype.is_unsigned:
+            traps = self._line(f"icmp eq {t} {y}, {splat('0', dtype)}", scope)
+        else:
+            above = self._line(f"add {t} {y}, {splat('1', dtype)}", scope)
+            traps = self._line(f"icmp ult {t} {above}, {splat('2', dtype)}", scope)
+        safe = self._line(f"select {flag} {traps}, {t} {splat('1', dtype)}, {t} {y}", scope)
+        return (traps, y), safe
+
+    def _remainder(self, x: str, y: str, dtype: DType, scope: Scope | None) -> tuple[str, str]:
+        """What is left after division towards minus infinity, and whether that is one further than
+        towards zero."""
+        t, flag = llvm_type(dtype), llvm_type(BOOL.with_lanes(dtype.lanes))
+        if dtype.is_unsigned:
+            return self._line(f"urem {t} {x}, {y}", scope), ""
+        zero = splat("0", dtype)
         r = self._line(f"srem {t} {x}, {y}", scope)
         mixed = self._line(f"xor {t} {r}, {y}", scope)
         differs = self._line(f"icmp slt {t} {mixed}, {zero}", scope)
         nonzero = self._line(f"icmp ne {t} {r}, {zero}", scope)
         adjust = self._line(f"and {flag} {differs}, {nonzero}", scope)
-        if op == "floormod":
-            fixed = self._line(f"add {t} {r}, {y}", scope)
-            return self._line(f"select {flag} {adjust}, {t} {fixed}, {t} {r}", scope)
-        q = self._line(f"sdiv {t} {x}, {y}", scope)
-        less = self._line(f"sext {flag} {adjust} to {t}", scope)
-        return self._line(f"add {t} {q}, {less}", scope)
+        fixed = self._line(f"add {t} {r}, {y}", scope)
+        return self._line(f"select {flag} {adjust}, {t} {fixed}, {t} {r}", scope), adjust
 
     def _unary(self, op: str, x: str, dtype: DType) -> str:
         t = llvm_type(dtype)

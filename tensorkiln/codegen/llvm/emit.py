@@ -13,7 +13,7 @@ from tensorkiln.base.errors import InternalError
 from tensorkiln.codegen.llvm.by_lane import by_lane
 from tensorkiln.codegen.llvm.drop_starts import drop_starts
 from tensorkiln.codegen.llvm.lines import FunctionState
-from tensorkiln.codegen.llvm.types import held_type, llvm_type, memory_type, parameter_type
+from tensorkiln.codegen.llvm.types import llvm_type, memory_type, parameter_type
 from tensorkiln.codegen.llvm.unroll import unroll_function
 from tensorkiln.codegen.llvm.values import Values
 from tensorkiln.codegen.stack import elements
@@ -24,6 +24,7 @@ from tensorkiln.ir.expr import (
     Expr,
     Load,
     Var,
+    cast,
     const,
     int_value,
 )  # fmt: skip
@@ -84,7 +85,7 @@ class Emitter(Values):
         args = [
             f"ptr{alias if v != failure else ''} {v}"
             if isinstance(p, Buffer)
-            else f"{(held_type if extra else parameter_type)(p.dtype)} {v}"
+            else f"{(llvm_type if extra else parameter_type)(p.dtype)} {v}"
             for p, v in params.items()
         ]
         root = self._open_scope()
@@ -107,7 +108,7 @@ class Emitter(Values):
     def _take_numbers(self) -> None:
         """Numbers of the caller that are passed otherwise than they are computed with."""
         for p, passed in self._state.params.items():
-            if isinstance(p, Buffer) or parameter_type(p.dtype) == held_type(p.dtype):
+            if isinstance(p, Buffer) or parameter_type(p.dtype) == llvm_type(p.dtype):
                 continue
             form = f"{parameter_type(p.dtype)} {passed}"
             self._state.vars[p] = (
@@ -135,7 +136,7 @@ class Emitter(Values):
             captured[cell] = st.failure or self._failure_cell()
         name = f"@{self.func.name}.body{k}"
         inner: dict[Buffer | Var, str] = {p: f"%c{i}" for i, p in enumerate(captured)}
-        types = ["ptr" if isinstance(p, Buffer) else held_type(p.dtype) for p in captured]
+        types = ["ptr" if isinstance(p, Buffer) else llvm_type(p.dtype) for p in captured]
         struct_type = "{" + ", ".join(types) + "}"
         extra = (", " if inner else "") + "i64 %begin, i64 %end"
         self._function(name, inner, loop, extra=extra, failure=inner.get(cell))
@@ -211,7 +212,7 @@ class Emitter(Values):
                     st.vars[var] = self.index(value)
                 else:
                     st.depths[var] = len(st.scopes) - 1
-                    st.vars[var] = self._held(self.value(value), var.dtype)
+                    st.vars[var] = self.value(value)
                 self._stmt(body)
             case If(cond, then, orelse):
                 self._if(self.value(cond), then, orelse)
@@ -281,7 +282,8 @@ class Emitter(Values):
         if extent == 0:
             return
         lo = self.index(s.lo)
-        hi = self.index(s.lo + s.extent) if not begin_at_lo else "%end"
+        last = cast(s.lo, INT64) + cast(s.extent, INT64)
+        hi = self.index(last) if not begin_at_lo else "%end"
         head, end = self._label(), self._label()
         pre = st.block
         guard = extent is None
@@ -295,7 +297,7 @@ class Emitter(Values):
         self._emit(f"{head}:")
         self._emit(f"  {iv} = phi i64 [ {lo}, %{pre} ], [ {following}, %{latch} ]")
         st.enter(head)
-        st.vars[s.var], st.depths[s.var] = iv, body.depth
+        st.vars[s.var], st.depths[s.var] = self._cast(iv, INT64, s.var.dtype), body.depth
         was_parallel, st.in_parallel = st.in_parallel, st.in_parallel or s.kind == "parallel"
         self._stmt(s.body)
         st.in_parallel = was_parallel
@@ -365,13 +367,12 @@ class Emitter(Values):
         dtype = s.value.dtype
         if s.buffer in self._state.registers:
             slot = self._register(s.buffer, s.indices, dtype)
-            self._emit(f"  store {held_type(dtype)} {self._held(value, dtype)}, ptr {slot}")
+            self._emit(f"  store {llvm_type(dtype)} {value}, ptr {slot}")
             return
         ptr, stride = self._address(s.buffer, s.indices)
         self._state.written(None if self.aliases else s.buffer)
         if dtype.is_bool:
             value = self._line(f"zext {llvm_type(dtype)} {value} to {memory_type(dtype)}")
-        value = self._held(value, dtype)
         if dtype.lanes == 1 or stride == 1:
             align = self._alignment(s.buffer, s.indices)
             hint = ", !nontemporal !0" if s.nontemporal else ""

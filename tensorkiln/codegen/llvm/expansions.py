@@ -105,8 +105,7 @@ class Expander:
 
     def from_bfloat(self, x: str) -> str:
         """bfloat16 -> float32: the upper half of its bits."""
-        bits = self.cast("bitcast", x, DType("bfloat16", self.lanes), self.i16)
-        wide = self.cast("zext", bits, self.i16, self.i32)
+        wide = self.cast("zext", x, self.i16, self.i32)
         return self.cast("bitcast", self.int_op("shl", wide, 16), self.i32, self.f32)
 
     def to_bfloat(self, x: str) -> str:
@@ -117,8 +116,7 @@ class Expander:
         odd = self.int_op("and", self.int_op("lshr", bits, 16), 1)
         near = self.line(f"add {t} {self.int_op('add', bits, 0x7FFF)}, {odd}")
         kept = self.select(nan, self.int_op("or", bits, 0x400000), near, self.i32)
-        high = self.cast("trunc", self.int_op("lshr", kept, 16), self.i32, self.i16)
-        return self.cast("bitcast", high, self.i16, DType("bfloat16", self.lanes))
+        return self.cast("trunc", self.int_op("lshr", kept, 16), self.i32, self.i16)
 
     # -- float16 without F16C ----------------------------------------------------------------------
 

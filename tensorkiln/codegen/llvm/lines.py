@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tensorkiln.codegen.llvm.types import held_type, llvm_type, suffix
+from tensorkiln.codegen.llvm.types import llvm_type, suffix
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import INT64, DType
 from tensorkiln.ir.expr import (
@@ -127,23 +127,10 @@ class Lines:
                 return st.scopes[-1]  # it is emitted where it is used
         return st.scopes[depth]
 
-    def _held(self, value: str, dtype: DType) -> str:
-        """A value as a variable keeps it."""
-        t, held = llvm_type(dtype), held_type(dtype)
-        return value if t == held else self._line(f"bitcast {t} {value} to {held}")
-
-    def _released(self, held: str, dtype: DType) -> str:
-        """What a variable keeps as a value."""
-        t, form = llvm_type(dtype), held_type(dtype)
-        return held if t == form else self._line(f"bitcast {form} {held} to {t}")
-
     def _splat(self, v: str, dtype: DType, lanes: int) -> str:
         t, tv = llvm_type(dtype), llvm_type(dtype.with_lanes(lanes))
         if not v.startswith("%"):
             return "<" + ", ".join([f"{t} {v}"] * lanes) + ">"
-        if dtype.name == "bfloat16":
-            bits = self._splat(self._held(v, dtype), DType("uint16"), lanes)
-            return self._line(f"bitcast <{lanes} x i16> {bits} to {tv}")
         key = ("splat", v, lanes)
         for scope in self._state.scopes:
             if key in scope.memo:

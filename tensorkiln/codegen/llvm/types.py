@@ -7,9 +7,10 @@ import struct
 
 from tensorkiln.ir.dtype import DType
 
+# bfloat16 is its bits: LLVM calls functions that nobody has to move one that is no vector.
 ELEMENT = {
     "bool": "i1", "int8": "i8", "uint8": "i8", "int16": "i16", "uint16": "i16", "int32": "i32",
-    "uint32": "i32", "int64": "i64", "uint64": "i64", "float16": "half", "bfloat16": "bfloat",
+    "uint32": "i32", "int64": "i64", "uint64": "i64", "float16": "half", "bfloat16": "i16",
     "float32": "float", "float64": "double", "handle": "ptr",
 }  # fmt: skip
 
@@ -22,7 +23,7 @@ def llvm_type(dtype: DType) -> str:
 
 def memory_type(dtype: DType) -> str:
     """The type in memory: bool takes a byte."""
-    return llvm_type(DType("uint8", dtype.lanes)) if dtype.is_bool else held_type(dtype)
+    return llvm_type(DType("uint8", dtype.lanes) if dtype.is_bool else dtype)
 
 
 def parameter_type(dtype: DType) -> str:
@@ -30,31 +31,26 @@ def parameter_type(dtype: DType) -> str:
     as a byte."""
     if dtype.is_bool:
         return "i8"
-    return "i16" if dtype.name == "float16" else held_type(dtype)
-
-
-def held_type(dtype: DType) -> str:
-    """The type of a variable, and in registers: bfloat16 as its bits. Between basic blocks LLVM
-    keeps a bfloat as a float, and rounds it again with a function that no C library has."""
-    return llvm_type(DType("uint16", dtype.lanes) if dtype.name == "bfloat16" else dtype)
+    return "i16" if dtype.name == "float16" else llvm_type(dtype)
 
 
 def suffix(dtype: DType) -> str:
     """The piece of an intrinsic's name: `v16f32`."""
-    names = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16"}
+    names = {"float": "f32", "double": "f64", "half": "f16"}
     element = ELEMENT[dtype.name]
     text = names.get(element, element)
     return text if dtype.lanes == 1 else f"v{dtype.lanes}{text}"
 
 
 def float_literal(value: float, dtype: DType) -> str:
-    """The nearest value of `dtype`: the bits of a double, or of a half or bfloat themselves."""
+    """The nearest value of `dtype`: the bits of a double, or of a half themselves, the integer
+    that a bfloat16 is."""
     if value != value:  # literals tell NaNs by their sign alone
         value = math.copysign(math.nan, value)
     if dtype.name == "float16":
         return f"0xH{half_bits(value):04X}"
     if dtype.name == "bfloat16":
-        return f"0xR{bfloat_bits(value):04X}"
+        return str(bfloat_bits(value))
     if dtype.name == "float32":
         value = single(value)
     return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.codegen.llvm.addresses import Addresses
 from tensorkiln.codegen.llvm.math import expand
-from tensorkiln.codegen.llvm.types import float_literal, held_type, llvm_type, memory_type
+from tensorkiln.codegen.llvm.types import float_literal, llvm_type, memory_type
 from tensorkiln.ir.dtype import HANDLE, INT64, VOID, DType
 from tensorkiln.ir.expr import (
     BITCASTS,
@@ -70,7 +70,7 @@ class Values(Addresses):
             case FloatImm(value):
                 return float_literal(value, dtype)
             case Var():
-                return self._released(self._state.vars[e], dtype)
+                return self._state.vars[e]
             case AddressOf(buf, indices):
                 return self._address(buf, indices)[0]
             case Binary("add", a, b) if dtype == HANDLE:
@@ -118,7 +118,7 @@ class Values(Addresses):
         dtype, buf = e.dtype, e.buffer
         if buf in self._state.registers:
             slot = self._register(buf, e.indices, dtype)
-            return self._released(self._line(f"load {held_type(dtype)}, ptr {slot}"), dtype)
+            return self._line(f"load {llvm_type(dtype)}, ptr {slot}")
         base, offset, stride = self._base(buf, e.indices)
         key = (buf, base, offset, f"{dtype} {stride}")
         if stride is None:
@@ -139,10 +139,7 @@ class Values(Addresses):
             v = self._line(f"load {t}, ptr {ptr}, align {align}")
         elif stride == 0:
             x = self._line(f"load {memory_type(dtype.element)}, ptr {ptr}")
-            passed = (
-                "uint8" if dtype.is_bool else "uint16" if dtype.name == "bfloat16" else dtype.name
-            )
-            v = self._splat(x, DType(passed), dtype.lanes)
+            v = self._splat(x, DType("uint8") if dtype.is_bool else dtype.element, dtype.lanes)
         else:
             v = "poison"
             for lane, p in enumerate(self._lane_pointers(buf, e.indices, dtype.lanes)):
@@ -151,8 +148,8 @@ class Values(Addresses):
                     f"insertelement {t} {v}, {memory_type(dtype.element)} {x}, i32 {lane}"
                 )
         if dtype.is_bool:
-            return self._line(f"icmp ne {t} {v}, {'0' if dtype.lanes == 1 else 'zeroinitializer'}")
-        return self._released(v, dtype)
+            v = self._line(f"icmp ne {t} {v}, {'0' if dtype.lanes == 1 else 'zeroinitializer'}")
+        return v
 
     def _extern(self, e: CallExtern, cache: dict[int, tuple[Expr, str]]) -> str:
         """A call of a C function; narrow integers are extended, as C compilers expect."""
@@ -198,10 +195,9 @@ class Values(Addresses):
         params, lets, answer = expand(name, dtype)
         st = self._state
         for p, arg in zip(params, args, strict=True):
-            st.vars[p], st.depths[p] = self._held(arg, p.dtype), len(st.scopes) - 1
+            st.vars[p], st.depths[p] = arg, len(st.scopes) - 1
         for var, e in lets:
-            st.vars[var] = self._held(self.value(e), var.dtype)
-            st.depths[var] = len(st.scopes) - 1
+            st.vars[var], st.depths[var] = self.value(e), len(st.scopes) - 1
         return self.value(answer)
 
 

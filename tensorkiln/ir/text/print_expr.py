@@ -82,7 +82,7 @@ class ExprPrinter:
     def _binary(self, e: Binary, outer: int) -> str:
         found = INFIX.get(e.op)
         a, b = e.a, e.b
-        if found is None:
+        if found is None or (e.op == "div" and not a.dtype.is_float):  # Python's / is never that
             return f"T.{e.op}({_EXPR[type(a)](self, a, 0)}, {_EXPR[type(b)](self, b, 0)})"
         symbol, level = found
         # Comparisons chain in Python, so neither side may be a bare comparison.

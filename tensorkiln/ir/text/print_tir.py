@@ -7,6 +7,7 @@ from collections.abc import Callable
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import INT64
 from tensorkiln.ir.expr import AddressOf, Binary, Expr, IntImm, Var
+from tensorkiln.ir.outputs import inferred_outputs
 from tensorkiln.ir.stmt import (
     Alloc,
     Assert,
@@ -27,7 +28,7 @@ from tensorkiln.ir.stmt import (
 )
 from tensorkiln.ir.text.names import identifier, is_word, string
 from tensorkiln.ir.text.print_expr import ExprPrinter
-from tensorkiln.ir.text.syntax import CLASS, KIND_WORDS, inferred_outputs
+from tensorkiln.ir.text.syntax import CLASS, KIND_WORDS
 
 
 class TirPrinter(ExprPrinter):

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.stmt import Param, Stmt
-from tensorkiln.ir.visit import stored_buffers
-
 CLASS = "Module"  # what the class of a printed module is called
 # Python's binding strength, loosest first.
 COMPARE, NOT, NEG, ATOM = 4, 3, 11, 12
@@ -68,14 +64,3 @@ GRAPH_WORDS = frozenset(
 )
 # Constants of at most this many elements are printed in place.
 INLINE_ELEMENTS = 16
-
-
-def inferred_outputs(params: tuple[Param, ...], body: Stmt) -> int:
-    """How many buffers at the end of the parameters are stored to."""
-    stored = stored_buffers(body)
-    count = 0
-    for b in reversed([p for p in params if isinstance(p, Buffer)]):
-        if b not in stored:
-            break
-        count += 1
-    return count

@@ -40,11 +40,13 @@ from tensorkiln.ir.relax import (
     ShapeValue,
     TensorType,
     Tuple,
+    TupleItem,
     TupleType,
     Value,
 )
 from tensorkiln.ir.stmt import CallKernel, Param, PrimFunc, seq
 from tensorkiln.ir.visit import free_vars, substitute
+from tensorkiln.transform.relax.results import made_values
 
 
 def partial_graph_aot(mod: IRModule) -> IRModule:
@@ -174,16 +176,15 @@ class _Split:
             offset = substitute(at, renamed) if isinstance(at, Expr) else as_expr(at)
             return Load(storages, (as_expr(0),)) + offset
 
-        calls = []
+        calls, made = [], made_values(f)
         for b in f.bindings:
             call = b.value
-            assert isinstance(call, Call)
-            if not isinstance(call.callee, GlobalRef):
+            if not isinstance(call, Call) or not isinstance(call.callee, GlobalRef):
                 continue
             args = [address(a) for a in call.args if not isinstance(a, ShapeValue)]
             shapes = [a for a in call.args if isinstance(a, ShapeValue)]
             scalars = [substitute(e, renamed) for s in shapes for e in s.values]
-            args = [*args, address(b.var), *scalars]
+            args = [*args, *map(address, made[b.var]), *scalars]
             calls.append(CallKernel(call.callee.name, tuple(args), call.span))
         sets = [storages] * has_storage + [constants] * bool(self.constants)
         n = len(f.params)
@@ -201,6 +202,8 @@ class _Split:
         """Number the constants in the order in which kernels read them."""
         for b in self.f.bindings:
             call = b.value
+            if isinstance(call, TupleItem):
+                continue
             assert isinstance(call, Call)
             if not isinstance(call.callee, GlobalRef):
                 self.views[b.var] = call.args[0]

@@ -2,11 +2,12 @@
 
     y = kernel(x)    ->   attrs homes = (("y", "workspace", 0), ...), workspace_bytes = ...
 
-Row-major reshapes share their operand's memory, and operands of a concatenation that `fuse_ops`
-left an operator lie side by side, where the result is. A kernel whose result may replace an operand
-that dies there does so, and goes behind the other readers of that operand where this makes the
-workspace smaller. A value that only waits while memory is fullest is computed just before it is
-read, where that does: the shortcut of a residual block goes behind the block's first layers.
+Each of several results of a kernel has a place of its own, read or not. Row-major reshapes share
+their operand's memory, and operands of a concatenation that `fuse_ops` left an operator lie side by
+side, where the result is. A kernel whose result may replace an operand that dies there does so, and
+goes behind the other readers of that operand where this makes the workspace smaller. A value that
+only waits while memory is fullest is computed just before it is read, where that does: the shortcut
+of a residual block goes behind the block's first layers.
 
 Needs: `lower_groups` (which operands a kernel may overwrite is written on it).
 """
@@ -28,10 +29,12 @@ from tensorkiln.ir.relax import (
     RVar,
     TensorType,
     Tuple,
+    TupleItem,
     Value,
 )
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.transform.relax.adjacent_concats import offsets_within
+from tensorkiln.transform.relax.results import made_values, with_all_items
 from tensorkiln.transform.relax.storages import Part, Storage, place_storages
 
 ALIGN = 64
@@ -39,7 +42,7 @@ ALIGN = 64
 
 def plan_memory(mod: IRModule) -> IRModule:
     """Plan every graph function of the module."""
-    return mod.map_graphs(lambda f: _smallest(_Plan(f, mod)).function())
+    return mod.map_graphs(lambda f: _smallest(_Plan(with_all_items(f), mod)).function())
 
 
 def _smallest(plan: _Plan) -> _Plan:
@@ -64,6 +67,7 @@ def _moved(f: Function, at: int, to: int) -> Function:
 class _Plan:
     def __init__(self, f: Function, mod: IRModule):
         self.f, self.mod = f, mod
+        self.made = made_values(f)
         self.homes: dict[RVar, tuple[str, AttrValue]] = {}
         # Values that share memory: reshapes with their operand, operands with a concatenation,
         # from a byte of it. `owners` are the kernels' results among which a value is.
@@ -92,7 +96,7 @@ class _Plan:
                 for a, at in zip(call.args, offsets_within(b.var.tensor, call), strict=True):
                     assert isinstance(a, RVar)
                     self.within[a] = (b.var, at)
-            elif not (isinstance(call, Call) and isinstance(call.callee, GlobalRef)):
+            elif b.var not in self.made and not isinstance(call, TupleItem):
                 what = f"{call.op}(...)" if isinstance(call, Call) else type(call).__name__
                 raise UserError(
                     f"{b.var.name} = {what} is no kernel call and no view: run fuse_ops, "
@@ -111,11 +115,11 @@ class _Plan:
         """The function with the plan on it."""
         f = self.f
         homes = [(v.name, kind, at) for v, (kind, at) in self.homes.items()]
-        for b in f.bindings:
-            if b.var not in self.homes and b.var not in self.owners:
-                storage, at = self._place(b.var)
+        for v in (v for made in self.made.values() for v in made):
+            if v not in self.homes:
+                storage, at = self._place(v)
                 assert storage.offset is not None
-                homes.append((b.var.name, "workspace", _value(simplify(storage.offset + at))))
+                homes.append((v.name, "workspace", _value(simplify(storage.offset + at))))
         names = [h[0] for h in homes]
         if len(set(names)) != len(names):
             raise InternalError(f"{f.name}: two values share a name")
@@ -142,22 +146,23 @@ class _Plan:
     def _lifetimes(self) -> None:
         last: dict[RVar, int] = {}
         for i, b in enumerate(self.f.bindings):
-            assert isinstance(b.value, Call)
-            last |= {v: i for a in b.value.args for v in self._owners(a)}
+            args = b.value.args if isinstance(b.value, Call) else ()
+            last |= {v: i for a in args for v in self._owners(a)}
         dying: dict[int, set[RVar]] = {}
         for v, i in last.items():
             dying.setdefault(i, set()).add(v)
         for i, b in enumerate(self.f.bindings):
-            if b.var in self.owners or b.var in self.homes:
-                continue
-            call, start = b.value, i
-            assert isinstance(call, Call)
-            replaced = self._replaced(b.var, call, dying.get(i, set()))
-            if replaced is not None:
-                self.places[b.var] = self._place(replaced)
-                start = i + 1  # until then it is the operand's
-            storage, at = self._place(b.var)
-            storage.parts.append(Part(at, _bytes(b.var.tensor), start, last.get(b.var, i)))
+            for v in self.made.get(b.var, ()):
+                if v in self.homes:
+                    continue
+                call, start = b.value, i
+                assert isinstance(call, Call)
+                replaced = self._replaced(v, call, dying.get(i, set()))
+                if replaced is not None:
+                    self.places[v] = self._place(replaced)
+                    start = i + 1  # until then it is the operand's
+                storage, at = self._place(v)
+                storage.parts.append(Part(at, _bytes(v.tensor), start, last.get(v, i)))
 
     def _replaced(self, var: RVar, call: Call, dying: set[RVar]) -> RVar | None:
         """The operand that dies here and whose memory is the result's."""
@@ -197,8 +202,9 @@ class _Plan:
                 readers.setdefault(a, []).append(i)
         for i, b in enumerate(self.f.bindings):
             call, first = b.value, readers.get(b.var, [0])[0]
-            if b.var in self.homes or b.var in self.owners or not isinstance(call, Call):
+            if b.var in self.homes or self.made.get(b.var) != (b.var,):
                 continue
+            assert isinstance(call, Call)
             if i < fullest < first:  # nothing reads it before, or when, memory is fullest
                 yield i, first
             ready = 1 + max((made.get(a, -1) for a in call.args), default=-1)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tensorkiln.arith import prove_equal, simplify, simplify_stmt
+from tensorkiln.arith import prove_equal, simplify_stmt
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import INT64
@@ -58,7 +58,9 @@ def lower_function(f: PrimFunc) -> PrimFunc:
     """Lower one tensor program; blocks leave simplified index arithmetic behind."""
     if not any(isinstance(s, Block | MatchBuffer) for s in walk_stmt(f.body)):
         return f
-    return replace(f, body=simplify_stmt(_Lowering(f.name, {}, {}).stmt(f.body)))
+    sizes = {v for b in f.buffers for d in b.shape for v in free_vars(d)}
+    wild = [v for v in f.scalars if v not in sizes]
+    return replace(f, body=simplify_stmt(_Lowering(f.name, {}, {}).stmt(f.body), wild=wild))
 
 
 def _wide(index: Expr) -> Expr:
@@ -121,7 +123,7 @@ class _Lowering:
         """Iteration variables become their values; a value that reads memory is read once."""
         values, lets, starts = dict(self.values), [], []
         for i in s.iters:
-            value = simplify(self.expr(i.value))
+            value = self.expr(i.value)
             if has_load(value) or _shapes_mention(s, i.var):
                 lets.append((i.var, value))
                 value = i.var
@@ -131,7 +133,7 @@ class _Lowering:
                 starts.append(binary("eq", value, const(0, value.dtype)))
         inside = replace(self, values=values)
         first = None if s.init is None else inside.stmt(s.init)
-        condition = simplify(logical_and(*starts))
+        condition = logical_and(*starts)
         if first is not None and int_value(condition) != 1:
             first = If(condition, first)
         body = seq(first, inside.stmt(s.body))

@@ -1,0 +1,74 @@
+"""Which parameters a tensor program writes: the last `outputs` of its buffers, as far as it can.
+
+Where `outputs` is not given, they begin at the first buffer that the body may write. What nobody
+can know counts as written: a C function may write wherever it is given an address. `outputs=` in
+the script says otherwise; buffers before the outputs are read only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.derived import is_pending
+from tensorkiln.ir.dtype import HANDLE
+from tensorkiln.ir.expr import AddressOf, CallExtern
+from tensorkiln.ir.stmt import CallKernel, MatchBuffer, Param, PrimFunc, Stmt, Store
+from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
+
+Writes = Callable[[str, int], bool]
+
+
+def inferred_outputs(params: tuple[Param, ...], body: Stmt) -> int:
+    """How many buffers there are from the first that may be written to the end."""
+    written = _written(body, lambda callee, argument: True)
+    buffers = [p for p in params if isinstance(p, Buffer)]
+    first = next((i for i, b in enumerate(buffers) if b in written), len(buffers))
+    return len(buffers) - first
+
+
+def written_parameters(f: PrimFunc, mod: Mapping[str, object]) -> set[Buffer]:
+    """The outputs that `f`, or what it calls of its module `mod`, may write."""
+    return _written_by(f, mod, {f.name})
+
+
+def _written_by(f: PrimFunc, mod: Mapping[str, object], around: set[str]) -> set[Buffer]:
+    """`around`: the functions whose calls led here, and `f`."""
+
+    def writes(name: str, argument: int) -> bool:
+        callee = mod[name]
+        if not isinstance(callee, PrimFunc):
+            return True
+        p = callee.params[argument]
+        if name in around or is_pending(callee):
+            return p in outputs_of(callee)
+        return p in _written_by(callee, mod, {*around, name})
+
+    outputs = outputs_of(f)
+    return outputs & _written(f.body, writes) if outputs else outputs
+
+
+def outputs_of(f: PrimFunc) -> set[Buffer]:
+    """The buffers that `f` is allowed to write."""
+    return set(f.buffers[len(f.buffers) - f.outputs :])
+
+
+def _written(s: Stmt, writes: Writes) -> set[Buffer]:
+    """Buffers that a statement may write: by stores, by C functions that are given an address, by
+    other tensor programs as far as `writes(callee, argument)` says; through views of them too."""
+    written: set[Buffer] = set()
+    views: list[MatchBuffer] = []
+    for t in walk_stmt(s):
+        if isinstance(t, Store):
+            written.add(t.buffer)
+        elif isinstance(t, MatchBuffer):
+            views.append(t)
+        elif isinstance(t, CallKernel):
+            given = [a for i, a in enumerate(t.args) if writes(t.name, i)]
+            written |= {x.buffer for a in given for x in walk(a) if isinstance(x, AddressOf)}
+        calls = (x for e in stmt_exprs(t) for x in walk(e) if isinstance(x, CallExtern))
+        written |= {a.buffer for call in calls for a in call.args if isinstance(a, AddressOf)}
+    for view in reversed(views):  # inner views first
+        if view.buffer in written:
+            written.add(view.source)
+    return {b for b in written if b.dtype != HANDLE}  # what a set leads to is not its own

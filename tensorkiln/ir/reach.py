@@ -1,0 +1,183 @@
+"""Elements outside of their buffers, where that is certain: by constant indices, and by loops of
+constant extent that run for sure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.expr import Binary, Broadcast, Cast, Expr, IntImm, Ramp, Unary, Var, int_value
+from tensorkiln.ir.malformed import Malformed
+from tensorkiln.ir.stmt import Region
+
+# A constant under None, else what a variable is multiplied by.
+Sum = dict[Var | None, int]
+
+
+class Reach:
+    """What the indices of a program reach. Nothing is said of what may not run: `unless`; nothing
+    at all without `asked`."""
+
+    def __init__(self, asked: bool) -> None:
+        self._loops: dict[Var, tuple[int, int]] = {}  # first and last value; all are taken
+        self._known: dict[Var, Sum] = {}  # other variables, in terms of loops and sizes
+        self._sure = asked
+
+    @contextmanager
+    def unless(self, sure: bool = False) -> Iterator[None]:
+        """A part that runs for sure or, mostly, may not run: in a branch, a loop of no constant
+        extent, one side of a select."""
+        before, self._sure = self._sure, self._sure and sure
+        yield
+        self._sure = before
+
+    def stop(self) -> None:
+        """What follows may not run."""
+        self._sure = False
+
+    @contextmanager
+    def loop(self, var: Var, lo: Expr, extent: Expr) -> Iterator[None]:
+        """The body of a loop."""
+        first, count = int_value(lo), int_value(extent)
+        self._known.pop(var, None)
+        if first is not None and count is not None:
+            self._loops[var] = (first, first + count - 1)
+        with self.unless((count or 0) > 0 and first is not None):
+            yield
+
+    def bind(self, var: Var, value: Expr) -> None:
+        """A variable with a value."""
+        found = self._sum(value) if self._sure else None
+        self._known.pop(var, None)
+        self._loops.pop(var, None)
+        if found is not None:
+            self._known[var] = found
+
+    def check(self, b: Buffer, indices: tuple[Expr, ...], at: Expr | None) -> None:
+        """Raise Malformed where an index leaves its dimension."""
+        if not self._sure:
+            return
+        for k, (e, extent) in enumerate(zip(indices, b.shape, strict=True)):
+            value, size = int_value(e), int_value(extent)
+            if value is not None and size is not None and 0 <= value < size:
+                continue
+            for end in _ends(e):
+                self._check_one(b, k, end, extent, at)
+
+    def _check_one(self, b: Buffer, k: int, e: Expr, extent: Expr, at: Expr | None) -> None:
+        low = self._extreme(e, None, -1)
+        high = self._extreme(e, extent, 1)
+        bad = low if low is not None and low[0] < 0 else None
+        bad = high if bad is None and high is not None and high[0] >= 0 else bad
+        if bad is None:
+            return
+        size = int_value(extent)
+        value = bad[0] if bad is low else bad[0] + size if size is not None else None
+        what = f"index {value}" if value is not None else "an index"
+        where = f", where {bad[1]}" if bad[1] else ""
+        hint = f"elements of this dimension are 0 to {extent!r} - 1"
+        if size is not None:
+            hint = f"elements of this dimension are 0 to {size - 1}" if size else "it has none"
+        if bad[1]:
+            hint += "; an `if` around the access leaves the others out"
+        raise Malformed(f"{what} of dimension {k} of {b!r}{where}", hint, at)
+
+    def check_view(self, view: Buffer, source: Buffer, indices: tuple[Expr, ...]) -> None:
+        """Raise Malformed where a view that starts there holds more than its source."""
+        last, end = _last(view), _last(source)
+        if not self._sure or last is None or end is None:
+            return
+        at: Expr = IntImm(last)
+        for e, stride in zip(indices, source.strides, strict=True):
+            at = Binary("add", at, Binary("mul", e, stride))
+        high = self._extreme(at, None, 1)
+        if high is not None and high[0] > end:
+            where = f", where {high[1]}" if high[1] else ""
+            message = f"its last element is number {high[0]} of {source!r}{where}"
+            raise Malformed(
+                message, f"elements are 0 to {end}: a smaller shape, or smaller strides"
+            )
+
+    def check_region(self, r: Region) -> None:
+        """Raise Malformed where a region of constants leaves its buffer."""
+        for k, ((lo, extent), whole) in enumerate(zip(r.ranges, r.buffer.shape, strict=True)):
+            first, count, size = int_value(lo), int_value(extent), int_value(whole)
+            if not self._sure or first is None or count is None or size is None:
+                continue
+            if not 0 <= first <= size - count:
+                message = (
+                    f"elements {first} to {first + count - 1} of dimension {k} of {r.buffer!r}"
+                )
+                raise Malformed(message, f"elements of this dimension are 0 to {size - 1}")
+
+    def _extreme(self, e: Expr, less: Expr | None, sign: int) -> tuple[int, str] | None:
+        """The greatest (sign 1) or least value of `e - less`, with the loops that lead there."""
+        total = self._sum(e)
+        other: Sum | None = {} if less is None else self._sum(less)
+        if total is None or other is None:
+            return None
+        total = _plus(total, other, -1)
+        value, places = total.pop(None, 0), []
+        for v, factor in total.items():
+            if v not in self._loops:
+                return None
+            first, last = self._loops[v]
+            taken = last if factor * sign > 0 else first
+            value += factor * taken
+            places.append(f"{v!r} = {taken}")
+        bits = e.dtype.bits - 1
+        return (value, ", ".join(places)) if abs(value) < 1 << bits else None
+
+    def _sum(self, e: Expr) -> Sum | None:
+        """`e` as a sum of loops and sizes; None where it is none."""
+        match e:
+            case IntImm(value):
+                return {None: value}
+            case Var():
+                return self._known.get(e, {e: 1})
+            case Binary("add" | "sub" as op, a, b):
+                x, y = self._sum(a), self._sum(b)
+                if x is None or y is None:
+                    return None
+                return _plus(x, y, 1 if op == "add" else -1)
+            case Binary("mul", a, b):
+                x, y = self._sum(a), self._sum(b)
+                if x is None or y is None or (set(x) - {None} and set(y) - {None}):
+                    return None
+                by, of = (x, y) if not set(x) - {None} else (y, x)
+                return _plus({}, of, by.get(None, 0))
+            case Unary("neg", a):
+                x = self._sum(a)
+                return None if x is None else _plus({}, x, -1)
+            case Cast(a, dtype) if dtype.is_int and a.dtype.is_int and dtype.bits >= a.dtype.bits:
+                return None if dtype.is_unsigned != a.dtype.is_unsigned else self._sum(a)
+        return None
+
+
+def _last(b: Buffer) -> int | None:
+    """Where the last element of a buffer lies; None for an empty one and where it is not known."""
+    total = 0
+    for d, s in zip(b.shape, b.strides, strict=True):
+        extent, stride = int_value(d), int_value(s)
+        if extent is None or stride is None or extent < 1:
+            return None
+        total += (extent - 1) * max(stride, 0)
+    return total
+
+
+def _plus(a: Sum, b: Sum, times: int) -> Sum:
+    out = dict(a)
+    for v, factor in b.items():
+        out[v] = out.get(v, 0) + times * factor
+    return {v: factor for v, factor in out.items() if factor}
+
+
+def _ends(e: Expr) -> tuple[Expr, ...]:
+    """The lanes of an index that are furthest apart."""
+    if isinstance(e, Broadcast):
+        return (e.a,)
+    if isinstance(e, Ramp):
+        last = IntImm(e.lanes - 1, e.base.dtype)
+        return (e.base, Binary("add", e.base, Binary("mul", e.stride, last)))
+    return (e,) if e.dtype.lanes == 1 else ()

@@ -1,0 +1,81 @@
+"""Results of kernels, and the names they go by: a kernel of several gives a tuple."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tensorkiln.ir.relax import (
+    Binding,
+    Bound,
+    Call,
+    Function,
+    GlobalRef,
+    RVar,
+    Tuple,
+    TupleItem,
+    TupleType,
+    Value,
+)
+from tensorkiln.transform.relax.graph import forward_aliases
+
+
+def made_values(f: Function) -> dict[RVar, tuple[RVar, ...]]:
+    """For the variable of each kernel call the tensors that it makes, in order. Those of several
+    results are the items of its tuple, which `with_all_items` names."""
+    items = {b.value: b.var for b in f.bindings if isinstance(b.value, TupleItem)}
+    made: dict[RVar, tuple[RVar, ...]] = {}
+    for b in f.bindings:
+        if _is_kernel(b.value):
+            t = b.var.type
+            fields = len(t.fields) if isinstance(t, TupleType) else None
+            made[b.var] = (
+                (b.var,)
+                if fields is None
+                else tuple(items[TupleItem(b.var, k)] for k in range(fields))
+            )
+    return made
+
+
+def with_all_items(f: Function) -> Function:
+    """`f` with each item of a kernel's results bound once, right behind the call; items of tuples
+    that are made here are their fields. `f` itself where no kernel has several results."""
+    if not any(isinstance(b.var.type, TupleType) for b in f.bindings):
+        return f
+    taken = {v.name for v in (*f.params, *(b.var for b in f.bindings))}
+    tuples: dict[Value, Tuple] = {}
+    bindings: list[Binding] = []
+    for b in f.bindings:
+        value = b.value
+        if isinstance(value, RVar) and value in tuples:
+            tuples[b.var] = tuples[value]
+        elif isinstance(value, Tuple):
+            tuples[b.var] = value
+        elif isinstance(value, TupleItem) and _fields(value, tuples) is not None:
+            known = _fields(value, tuples)
+            assert known is not None
+            bindings.append(Binding(b.var, known.fields[value.index]))
+        else:
+            bindings.append(b)
+        if _is_kernel(value) and isinstance(b.var.type, TupleType):
+            items = [RVar(_fresh(f"{b.var.name}_{k}", taken), t)
+                     for k, t in enumerate(b.var.type.fields)]  # fmt: skip
+            bindings += [Binding(v, TupleItem(b.var, k)) for k, v in enumerate(items)]
+            tuples[b.var] = Tuple(tuple(items))
+    return forward_aliases(replace(f, bindings=tuple(bindings)))
+
+
+def _fields(item: TupleItem, tuples: dict[Value, Tuple]) -> Tuple | None:
+    return item.value if isinstance(item.value, Tuple) else tuples.get(item.value)
+
+
+def _is_kernel(value: Bound) -> bool:
+    return isinstance(value, Call) and isinstance(value.callee, GlobalRef)
+
+
+def _fresh(base: str, taken: set[str]) -> str:
+    name, k = base, 1
+    while name in taken:
+        k += 1
+        name = f"{base}_{k}"
+    taken.add(name)
+    return name
