@@ -45,5 +45,17 @@ class Attrs(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self.items_)
 
+    def exprs(self) -> Iterator[Expr]:
+        """The expressions in the values, however deep in tuples: those over dimensions too."""
+        return (e for _, v in self.items_ for e in _exprs(v))
+
+
+def _exprs(v: AttrValue) -> Iterator[Expr]:
+    if isinstance(v, tuple):
+        for x in v:
+            yield from _exprs(x)
+    elif isinstance(v, Expr):
+        yield v
+
 
 NO_ATTRS = Attrs()

@@ -448,7 +448,5 @@ def _extents(f: Function) -> Iterator[Expr]:
         if isinstance(t, TensorType):
             yield from t.shape
     for b in f.bindings:
-        for value in b.value.attrs.values() if isinstance(b.value, Call) else ():
-            for item in value if isinstance(value, tuple) else (value,):
-                if isinstance(item, Expr):
-                    yield item
+        if isinstance(b.value, Call):
+            yield from b.value.attrs.exprs()

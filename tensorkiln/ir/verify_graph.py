@@ -50,6 +50,7 @@ from tensorkiln.ir.relax import (
     TupleType,
     Type,
     Value,
+    size_symbols,
 )
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.subtype import accepts, called_type, castable, function_type, is_condition
@@ -89,10 +90,10 @@ class GraphVerifier:
         self._strict = f.is_outer
         self._params(f)
         if f.is_primitive:
-            # A kernel receives every dimension its operators mention, whether or not a parameter
-            # has it in its shape.
+            # A kernel receives every dimension its operators mention, in types or attributes,
+            # whether or not a parameter has it in its shape.
+            self._dims.update(size_symbols(f))
             for b in f.bindings:
-                self._type(b.var.type, brings=True)
                 if isinstance(b.value, If | Lambda | MatchCast):
                     hint = (
                         f"compute {b.var.name} before the group: one holds calls and plain values"

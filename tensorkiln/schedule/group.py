@@ -11,8 +11,15 @@ from tensorkiln.arith import simplify
 from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Expr, IntImm, Load, Var, const, int_value
-from tensorkiln.ir.relax import Call, Constant, Function, RVar, TensorType, Value
-from tensorkiln.ir.visit import free_vars
+from tensorkiln.ir.relax import (
+    Call,
+    Constant,
+    Function,
+    RVar,
+    TensorType,
+    Value,
+    size_symbols,
+)
 from tensorkiln.ops.op import Element, OpDef, TensorIn
 
 Bounds = Mapping[Var, tuple[int | None, int | None]]
@@ -95,21 +102,8 @@ class Group:
 
     @property
     def symbols(self) -> tuple[Var, ...]:
-        """Symbolic dimensions of all types, in order of appearance."""
-        seen: dict[Var, None] = {}
-        types = [p.tensor for p in self.function.params]
-        types += [v.tensor for v in self.calls]
-        for t in types:
-            for d in t.shape:
-                for v in free_vars(d):
-                    seen.setdefault(v)
-        for call in self.calls.values():
-            for value in call.attrs.values():
-                for item in value if isinstance(value, tuple) else (value,):
-                    if isinstance(item, Expr):
-                        for v in free_vars(item):
-                            seen.setdefault(v)
-        return tuple(seen)
+        """The symbolic dimensions that its kernel is given, in this order."""
+        return size_symbols(self.function)
 
     @cached_property
     def flat(self) -> dict[Buffer, Buffer]:

@@ -40,6 +40,7 @@ from tensorkiln.ir.relax import (
 from tensorkiln.ir.text.names import Names, identifier, is_word, string
 from tensorkiln.ir.text.print_tir import TirPrinter
 from tensorkiln.ir.text.syntax import GRAPH_WORDS, INLINE_ELEMENTS
+from tensorkiln.ir.visit import free_vars
 
 # id of an array -> (the array, its digest): hashing a model's weights once is slow enough.
 _DIGESTS: dict[int, tuple[weakref.ref[np.ndarray | Padded], str]] = {}
@@ -175,7 +176,7 @@ class RelaxPrinter:
                     text = f"R.match_cast({self.value(value)}, {self.type(kind, quoted=True)})"
                     self.lines.append(f"{pad}{self._new(b.var)} = {text}")
                 case _:
-                    self.lines.append(f"{pad}{self.binding(b)}")
+                    self._plain(b, pad)
 
     def _if(self, var: RVar, value: If, pad: str) -> None:
         """A branch per body; each ends by assigning the result."""
@@ -191,11 +192,15 @@ class RelaxPrinter:
     def _new(self, var: RVar) -> str:
         return self.names.bind(var, var.name)
 
-    def binding(self, b: Binding) -> str:
-        """One line `name: type = value`."""
+    def _plain(self, b: Binding, pad: str) -> None:
+        """`name: type = value`, after the symbols that nothing but its attributes mentions."""
         kind = self.type(b.var.type)  # first: it may bring in what the value mentions
+        for e in b.value.attrs.exprs() if isinstance(b.value, Call) else ():
+            for v in free_vars(e):
+                if v not in self.names.of:
+                    self.lines.append(f"{pad}{self.names.bind(v, v.name)} = T.{v.dtype}()")
         value = self.value(b.value)
-        return f"{self._new(b.var)}: {kind} = {value}"
+        self.lines.append(f"{pad}{self._new(b.var)}: {kind} = {value}")
 
     def value(self, v: Bound) -> str:
         """A value or the right side of a binding."""

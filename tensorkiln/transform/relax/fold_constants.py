@@ -104,13 +104,9 @@ def _numbers(attrs: Attrs) -> Attrs | None:
             return tuple(map(plain, v))
         return int_value(v) if isinstance(v, Expr) else v
 
-    out = {k: plain(v) for k, v in attrs.items()}
-    symbolic = any(
-        isinstance(e, Expr) and int_value(e) is None
-        for v in attrs.values()
-        for e in (v if isinstance(v, tuple) else (v,))
-    )
-    return None if symbolic else Attrs.of(**out)
+    if any(int_value(e) is None for e in attrs.exprs()):
+        return None
+    return Attrs.of(**{k: plain(v) for k, v in attrs.items()})
 
 
 def _evaluate(op: str, args: list[Constant], attrs: Attrs, type_: TensorType) -> Constant:

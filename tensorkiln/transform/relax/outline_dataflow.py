@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.ir.attrs import Attrs
-from tensorkiln.ir.expr import Expr, Var
+from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.relax import (
     DYNAMIC_OPS,
@@ -281,14 +281,8 @@ def _dims(bindings: list[Binding]) -> list[Var]:
             values = a.values if isinstance(a, ShapeValue) else ()
             found |= dict.fromkeys(v for e in values for v in free_vars(e))
             found |= symbols(a.type)
-        found |= dict.fromkeys(v for x in b.value.attrs.values() for v in _attr_dims(x))
+        found |= dict.fromkeys(v for e in b.value.attrs.exprs() for v in free_vars(e))
     return list(found)
-
-
-def _attr_dims(value: object) -> list[Var]:
-    if isinstance(value, tuple):
-        return [v for x in value for v in _attr_dims(x)]
-    return free_vars(value) if isinstance(value, Expr) else []
 
 
 def _needs(b: Binding) -> set[RVar | Var]:
