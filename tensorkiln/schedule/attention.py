@@ -61,8 +61,8 @@ def schedule_attention(group: Group, target: Target, check: bool = False) -> Sch
 
 def _pairs(s: Schedule, loop: str) -> list[str]:
     """Take vectors two at a time, an odd one alone; gives the loops over the vectors of a time."""
-    extent, names = int_value(s.loop(loop).extent), (f"{loop}_0", f"o_{loop}")
-    s.split(loop, min(_VECTORS, extent or _VECTORS), names, tail="peel")
+    names = (f"{loop}_0", f"o_{loop}")
+    s.split(loop, _VECTORS if s.reaches(loop, _VECTORS) else 1, names, tail="peel")
     if (rest := f"{loop}_tail") not in s.loops():
         return [names[1]]
     s.split(rest, 1, (f"{rest}_0", f"o_{rest}"))

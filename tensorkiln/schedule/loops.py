@@ -7,7 +7,6 @@ loops_program.py.
 
 from __future__ import annotations
 
-from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.stmt import Alloc
 from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.schedule.group import Group
@@ -42,12 +41,11 @@ def schedule_loops(group: Group, target: Target, check: bool = False) -> Schedul
 
 def _flat(s: Schedule, r: Flat) -> None:
     """Vectors, in chunks of some when there is work for threads."""
-    if not r.vector:
+    if not r.vector or not s.reaches(r.vector, r.lanes):
         return
     vectors, lane = _vectors(s, r)
     s.vectorize(lane)
-    count = int_value(s.loop(vectors).extent)
-    if r.parallel and (count is None or count >= _CHUNK):
+    if r.parallel and s.reaches(vectors, _CHUNK):
         s.parallel(made(s.split(vectors, _CHUNK, tail="peel"))[0])
 
 
@@ -57,7 +55,7 @@ def _nest(s: Schedule, r: Region) -> None:
     if r.vector in s.loops():
         if is_role(r.vector, r.named("c")):
             innermost(s, r.vector)
-        else:
+        elif s.reaches(r.vector, r.lanes):
             vectors, lane = _vectors(s, r)
             innermost(s, lane)
     if r.parallel:

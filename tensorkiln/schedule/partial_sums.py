@@ -31,8 +31,7 @@ def sum_in_lanes(s: Schedule, loop: str, lanes: int) -> None:
     that are called r are of the sum, too: it goes through them twice, the second time for what
     is left over.
     """
-    extent = int_value(s.loop(loop).extent)
-    if lanes == 1 or (extent is not None and extent < lanes):
+    if lanes == 1 or not s.reaches(loop, lanes):
         return
     steps, lane, *rest = made(s.split(loop, lanes, (f"{loop}_0", "l"), "peel"))
     (block,) = s.children(lane)
@@ -43,9 +42,9 @@ def sum_in_lanes(s: Schedule, loop: str, lanes: int) -> None:
 
 def sum_in_chains(s: Schedule, loop: str, block: str) -> None:
     """Sum the terms of a loop in several chains, then these."""
-    extent = int_value(s.loop(loop).extent)
-    if extent is not None and extent < CHAINS:
+    if not s.reaches(loop, CHAINS):
         return
+    extent = int_value(s.loop(loop).extent)
     steps, chain, *rest = made(s.split(loop, CHAINS, (f"{loop}_0", "o"), "peel"))
     sum_apart(s, block, chain, _alone(s, steps, bool(rest)))
     if rest and extent is not None:
@@ -61,8 +60,7 @@ def sum_apart(s: Schedule, block: str, loop: str, steps: str) -> None:
 
 def store_in_lanes(s: Schedule, loop: str, lanes: int) -> None:
     """Compute neighbours at once: whole vectors, then element by element."""
-    extent = int_value(s.loop(loop).extent)
-    if lanes > 1 and (extent is None or extent >= lanes):
+    if lanes > 1 and s.reaches(loop, lanes):
         s.split(loop, lanes, (f"{loop}_0", "l"), "peel")
 
 

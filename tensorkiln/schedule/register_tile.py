@@ -95,14 +95,18 @@ def in_lanes(s: Schedule, lane: str) -> None:
 
 def row_tiles(s: Schedule, rows: str, limit: int) -> list[str]:
     """Cut rows into tiles: a known number evenly, a symbolic one into full tiles, then fours, then
-    single rows. Gives the loop over the rows of each."""
+    single rows, as far as there may be any. Gives the loop over the rows of each."""
     if int_value(s.loop(rows).extent) is not None:
         return list(made(s.split_even(rows, limit))[1:4:2])  # outer, inner, the same of the tail
     tiles = []
     for size in (limit, 4) if limit > 4 else (limit,):
-        _, tile, rest, *_ = made(s.split(rows, size, tail="peel"))
+        if not s.reaches(rows, size):
+            continue
+        _, tile, *rest = made(s.split(rows, size, tail="peel"))
         tiles.append(tile)
-        rows = rest
+        if not rest:
+            return tiles
+        rows = rest[0]
     return [*tiles, made(s.split(rows, 1))[1]]
 
 
@@ -113,8 +117,9 @@ def steps_of_four(s: Schedule, k: str) -> None:
     are one step, however many there are.
     """
     extent = int_value(s.loop(k).extent)
-    if extent is not None and extent < 4:
-        s.unroll(k)
+    if not s.reaches(k, 4):
+        if extent is not None:
+            s.unroll(k)
         return
     _, steps, *rest = made(s.split(k, 4, tail="peel"))
     s.unroll(steps)

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 import ml_dtypes  # noqa: F401 - registers bfloat16 with NumPy
 import numpy as np
 
+from tensorkiln.arith import simplify
 from tensorkiln.executable import Executable
-from tensorkiln.ir.expr import ExprLike, Var, int_value
+from tensorkiln.ir.expr import Expr, ExprLike, IntImm, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Function, TensorType, Value, tensor
-from tensorkiln.ir.visit import free_vars
+from tensorkiln.ir.visit import free_vars, substitute
 from tensorkiln.ops.evaluate import evaluate
 from tensorkiln.pipeline import compile as compile_module
 from tensorkiln.target import Target
@@ -119,18 +120,17 @@ def arguments(case: Case, sizes: Mapping[str, int], seed: int) -> dict[str, np.n
     """Random inputs in parameter order."""
     inputs = {}
     for k, p in enumerate(case.function.params):
-        shape = tuple(_extent(d, sizes) for d in p.tensor.shape)
+        shape = tuple(extent_of(d, sizes) for d in p.tensor.shape)
         make = case.make or random_array
         inputs[p.name] = np.asarray(make(seed * 100 + k, np.dtype(p.tensor.dtype.name), shape))
     return inputs
 
 
-def _extent(d: object, sizes: Mapping[str, int]) -> int:
-    n = int_value(d)  # type: ignore[arg-type]
-    if n is not None:
-        return n
-    assert isinstance(d, Var), f"{d}: parameters have plain symbols, not {free_vars(d)}"  # type: ignore
-    return sizes[d.name]
+def extent_of(d: Expr, sizes: Mapping[str, int]) -> int:
+    """The number that an extent over symbols of these sizes is."""
+    number = int_value(simplify(substitute(d, {v: IntImm(sizes[v.name]) for v in free_vars(d)})))
+    assert number is not None, d
+    return number
 
 
 def random_array(seed: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:

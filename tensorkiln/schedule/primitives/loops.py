@@ -25,6 +25,7 @@ from tensorkiln.schedule.primitives.program import (
     new_names,
     open_loop,
     show,
+    whole_steps,
     with_loops,
 )
 from tensorkiln.schedule.primitives.rewrite import rewrite
@@ -62,7 +63,7 @@ def split(
         raise at.fail("the loop is bound to a thread index", "split first, then bind")
     sizes, step = _sizes(at, factor)
     if tail == "peel":
-        whole = simplify(count_of(at, s) // step * step, at.bounds)
+        whole = whole_steps(at, s, step)
         if int_value(whole) == 0:
             raise at.fail(f"a step of {show(step)} is longer than the loop", 'use tail="guard"')
         if not _divides(at, s.extent, step):

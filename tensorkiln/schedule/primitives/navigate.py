@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.stmt import Block, For, PrimFunc, Stmt
 from tensorkiln.ir.visit import substmts, walk_stmt
 from tensorkiln.schedule.primitives.names import name_of
 from tensorkiln.schedule.primitives.normalise import normal
-from tensorkiln.schedule.primitives.program import open_at, open_block, open_loop
+from tensorkiln.schedule.primitives.program import (
+    open_at,
+    open_block,
+    open_loop,
+    whole_steps,
+)
 
 
 def loops(f: PrimFunc) -> tuple[str, ...]:
@@ -46,6 +52,13 @@ def _outermost(s: Stmt) -> tuple[str, ...]:
 def loop(f: PrimFunc, name: str) -> For:
     """The loop of this name."""
     return open_loop(f, name, "loop")[1]
+
+
+def reaches(f: PrimFunc, loop: str, count: int) -> bool:
+    """Whether a loop may run `count` times: False only where it certainly does not, so that
+    tail="peel" could not cut it by that step."""
+    at, s = open_loop(f, loop, "reaches")
+    return int_value(whole_steps(at, s, count)) != 0
 
 
 def block(f: PrimFunc, name: str) -> Block:

@@ -150,6 +150,11 @@ def count_of(at: Place, s: For) -> Expr:
     return maximum(s.extent, const(0, s.extent.dtype))
 
 
+def whole_steps(at: Place, s: For, step: ExprLike) -> Expr:
+    """How many of a loop's iterations are in whole steps."""
+    return simplify(count_of(at, s) // step * step, at.bounds)
+
+
 def new_names(before: PrimFunc, after: PrimFunc) -> list[str]:
     """Loops and blocks of `after` that `before` has not, in order."""
     old = set(names(before.body))
@@ -163,5 +168,5 @@ def show(e: ExprLike) -> str:
 
 __all__ = [
     "Place", "bounds_of", "count_of", "dims_of", "new_names", "normal", "open_at",
-    "open_block", "open_loop", "path_to", "put", "show", "unknown", "with_loops",
+    "open_block", "open_loop", "path_to", "put", "show", "unknown", "whole_steps", "with_loops",
 ]  # fmt: skip

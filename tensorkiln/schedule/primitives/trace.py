@@ -206,6 +206,6 @@ _LOOKS: dict[str, Callable[..., Any]] = {
     look.__name__: look
     for look in (
         navigate.loops, navigate.blocks, navigate.loops_of, navigate.parent, navigate.children,
-        navigate.loop, navigate.block,
+        navigate.loop, navigate.reaches, navigate.block,
     )
 }  # fmt: skip
