@@ -164,7 +164,9 @@ def _check_mask(mask: TensorType, q: TensorType, scores: tuple[Expr, ...]) -> No
 
 def _np_attention(arrays: Arrays, a: Attrs) -> np.ndarray:
     """softmax(q k^T * scale + mask) v. With `causal` the last query sees the last key: query i
-    sees keys up to i + T - S. A query that sees no key gives zeros."""
+    sees keys up to i + T - S. A query whose scores are all minus infinity sees no key: it gives
+    zeros, as ONNX's Attention does, or with `unseen="nan"` NaN, as softmax does. A finite mask
+    hides nothing where it is the same for the whole row."""
     q, k, v = arrays[:3]
     scores = q @ k.swapaxes(-1, -2) * q.dtype.type(a.scale)
     lengths = scores.shape[-2:]
@@ -178,7 +180,10 @@ def _np_attention(arrays: Arrays, a: Attrs) -> np.ndarray:
     top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
     weights = np.exp(scores - np.where(np.isneginf(top), 0, top))
     total = weights.sum(axis=-1, keepdims=True)
-    return np.asarray((weights / np.where(total == 0, 1, total)) @ v)
+    if a.unseen == "zero":
+        total = np.where(total == 0, 1, total)
+    with np.errstate(invalid="ignore"):
+        return np.asarray((weights / total) @ v)
 
 
 MATMUL: dict[str, OpDef] = {
@@ -198,7 +203,12 @@ MATMUL: dict[str, OpDef] = {
     "attention": OpDef(
         "attention",
         ("q", "k", "v", "mask?"),
-        {"scale": at.number(), "causal": at.flag(False)},
+        {
+            "scale": at.number(),
+            "causal": at.flag(False),
+            # What a query gives that sees no key: all its scores are minus infinity.
+            "unseen": at.choice("zero", "nan", default="zero"),
+        },
         "opaque",
         _infer_attention,
         _np_attention,

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer, buffer
 from tensorkiln.ir.expr import (
@@ -36,8 +38,9 @@ from tensorkiln.target import Target
 # Keys per block: all of them when they are few, so that the running rescale happens once.
 SINGLE_BLOCK = 512
 KEY_BLOCK = 128
-# Stands for minus infinity where minus infinity minus itself would give NaN.
-LOWEST = -3.0e38
+# Stands for minus infinity where minus infinity minus itself would give NaN. It is the lowest of
+# all finite scores, so that those that are masked by it are equal to each other, not hidden.
+LOWEST = float(np.finfo(np.float32).min)
 
 
 class Attention:
@@ -271,9 +274,10 @@ class _Row:
             result = simplify_value(element(*([IntImm(0)] * c.group.out_type.ndim)), {})
             return Store(c.group.out, at, result)
 
-        # A row that sees no key has the sum zero, and gives zeros.
         total, none = Load(self.total, zero), self.number(0)
-        value = select(none < total, self.number(1) / total, none)
+        value = self.number(1) / total
+        if c.call.attrs.unseen == "zero":  # the sum of a row that sees no key is zero
+            value = select(none < total, value, none)
         return _with([inv], _set(inv, value), self.columns("end", store))
 
 

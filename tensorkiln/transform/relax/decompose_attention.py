@@ -1,7 +1,8 @@
 """Spell out attention that the fused schedule does not cover.
 
     attention(q, k, v, mask)  ->  s = q k^T * scale + mask
-                                  e = exp(s - max(s)); (e / sum(e)) v
+                                  softmax(s) v                            unseen="nan"
+                              e = exp(s - max(s)); (e / sum(e)) v     unseen="zero"
 
 The fused schedule wants float32 and heads of whole vectors, as wide in v as in k.
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import ml_dtypes
 import numpy as np
 
 from tensorkiln.ir.expr import int_value
@@ -20,10 +22,6 @@ from tensorkiln.ir.relax import Binding, Call, Function, RVar, TensorType, Value
 from tensorkiln.ops import call as op_call
 from tensorkiln.ops import infer
 from tensorkiln.target import Target
-
-# Below every finite score: what a row's maximum is when it sees no key.
-_LOWEST = -3.0e38
-
 
 @dataclass(frozen=True, slots=True)
 class DecomposeAttention:
@@ -87,9 +85,14 @@ def _decompose(var: RVar, call: Call, bindings: list[Binding]) -> None:
         j = emit("arange", start=0, step=1, count=columns, dtype="int64")
         seen = emit("greater_equal", emit("reshape", i, shape=(rows, 1)), j)
         scores = emit("where", seen, scores, number(-np.inf))
-    top = emit("max", scores, axes=(3,), keepdims=True)
-    # A row that sees no key has no finite maximum; its exponentials and its result are zero.
-    shifted = emit("sub", scores, emit("maximum", top, number(_LOWEST)))
-    e = emit("exp", shifted)
-    total = emit("maximum", emit("sum", e, axes=(3,), keepdims=True), number(1e-30))
-    bindings.append(Binding(var, op_call("matmul", emit("div", e, total), v, span=call.span)))
+    if call.attrs.unseen == "nan":
+        weights = emit("softmax", scores, axis=3)
+    else:
+        top = emit("max", scores, axes=(3,), keepdims=True)
+        # A row that sees no key has no finite maximum; its exponentials and its result are zero.
+        # Of every other row the greatest exponential is 1.
+        lowest = float(ml_dtypes.finfo(var.tensor.dtype.name).min)
+        e = emit("exp", emit("sub", scores, emit("maximum", top, number(lowest))))
+        total = emit("maximum", emit("sum", e, axes=(3,), keepdims=True), number(0.5))
+        weights = emit("div", e, total)
+    bindings.append(Binding(var, op_call("matmul", weights, v, span=call.span)))

@@ -20,11 +20,11 @@ def match_attention(mod: IRModule) -> IRModule:
     """softmax(q k^T * scale + mask) v -> attention.
 
     The scale may be on q, on k, on both or on the scores; the mask may be added, selected with
-    `where`, or absent; a causal one becomes `causal=True`; a guard against rows that are all
-    NaN (nothing seen) is what `attention` does anyway.
+    `where`, or absent; a causal one becomes `causal=True`. A row that sees nothing is NaN, as in
+    the formula, unless that has a guard against it, which becomes `unseen="zero"`.
 
     Before:  s = softmax(add(mul(matmul(q, transpose(k)), 0.125), mask)); y = matmul(s, v)
-    After:   y = attention(q, k, v, mask, scale=0.125, causal=False)
+    After:   y = attention(q, k, v, mask, scale=0.125, causal=False, unseen="nan")
     Needs:   canonicalize (matmul without flags), fold_constants (mask constants).
     """
     return rewrite(mod, RULES)
@@ -62,6 +62,8 @@ def _selected(m: Match, cond: Value, keep: bool) -> Value | None:
         return None
     if math.isinf(fill):
         return cond if keep else m.emit("logical_not", cond)
+    if dtype == "float16":
+        return None  # added to a score, its lowest number is another, or minus infinity
     # Where nothing is seen, equal finite fills give the mean of all values, as added ones do.
     zero, low = constant(np.zeros((), dtype)), constant(np.asarray(fill, dtype))
     return m.emit("where", cond, *((zero, low) if keep else (low, zero)))
@@ -120,7 +122,8 @@ def _emit(m: Match, q: Value, kt: Value, mask: Value | None, scale: float) -> Va
     causal = mask is not None and is_causal(mask, shape[-2:], m.lookup)
     heads = [_four(m, v) for v in (q, k, m["v"])]
     masks = [] if mask is None or causal else [mask]
-    y = m.emit("attention", *heads, *masks, scale=scale, causal=causal)
+    unseen = "zero" if "w" in m.found else "nan"
+    y = m.emit("attention", *heads, *masks, scale=scale, causal=causal, unseen=unseen)
     return y if ndim == 4 else m.emit("reshape", y, shape=m.type.shape)
 
 
@@ -138,8 +141,7 @@ def _causal(m: Match) -> Value | None:
     scores = (m.tensor("q").shape[2], m.tensor("k").shape[2])
     if not is_causal(m["mask"], scores, m.lookup):
         return None
-    scale = m.attr("c")
-    return m.emit("attention", m["q"], m["k"], m["v"], scale=scale, causal=True)
+    return m.emit("attention", m["q"], m["k"], m["v"], **{**m.call.attrs, "causal": True})
 
 
 def _hidden(m: Match, keep: Value) -> Value | None:
@@ -159,8 +161,8 @@ RULES: tuple[Rule, ...] = (
     Rule(f"matmul(p := {_WEIGHTS}, v)", _attention),
     Rule(f"matmul(p := where(isnan(w := {_WEIGHTS}), 0, w), v)", _attention),
     Rule("attention(q, k, v, mask, scale=c)", _causal),
-    Rule("attention(q, k, v, broadcast_to(mask), scale=c, causal=d)",
-         "attention(q, k, v, mask, scale=c, causal=d)"),
+    Rule("attention(q, k, v, broadcast_to(mask), scale=c, causal=d, unseen=u)",
+         "attention(q, k, v, mask, scale=c, causal=d, unseen=u)"),
     Rule("attention(q, k, v, where(keep, 0, F))", lambda m: _hidden(m, m["keep"])),
     Rule("attention(q, k, v, where(drop, F, 0))",
          lambda m: _hidden(m, m.emit("logical_not", m["drop"]))),
