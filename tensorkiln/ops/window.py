@@ -66,11 +66,13 @@ def windows(
 
 
 def output_extents(op: str, x: TensorType, pair: tuple[Window, Window]) -> tuple[Expr, Expr]:
-    """Output height and width; UserError when a kernel does not fit into the padded input."""
+    """Output height and width; UserError where not one window fits into the padded input, or with
+    ceil_mode begins so that the next step would be past its end."""
     for name, w, extent in zip(("height", "width"), pair, x.shape[2:], strict=True):
         n = int_value(extent)
-        if n is not None and n + w.before + w.after < w.span:
-            expected = f"a {name} of {w.span - w.before - w.after} or more (kernel {w.kernel})"
+        least = w.span - w.before - w.after - (w.stride - 1 if w.ceil_mode else 0)
+        if n is not None and n < least:
+            expected = f"a {name} of {least} or more (kernel {w.kernel})"
             raise mismatch(op, "x", expected, show_type(x))
     return pair[0].count(x.shape[2]), pair[1].count(x.shape[3])
 

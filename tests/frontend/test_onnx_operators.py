@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tensorkiln.base.errors import UnsupportedError
+from tensorkiln.frontend import from_onnx
 from tests.frontend.onnx_models import agree, node_model
 
 R = np.random.default_rng(7)
@@ -289,3 +292,23 @@ def test_light_models_make_weights_by_constant_of_shape() -> None:
     (binding,) = f_main.bindings
     assert binding.value.op == "linear"
     assert isinstance(binding.value.args[1], Constant)
+
+
+@pytest.mark.parametrize("op", ["AveragePool", "MaxPool"])
+@pytest.mark.parametrize("kernel", [1, 2, 3, 5])
+@pytest.mark.parametrize("pads", [(0, 0), (1, 1), (0, 1), (2, 2)])
+def test_pooling_with_ceil_mode_of_any_picture(op: str, kernel: int, pads: tuple[int, int]) -> None:
+    """Windows may be larger than the picture; refused where not one begins inside of it."""
+    if max(pads) >= kernel:
+        return  # windows of padding alone
+    for extent, stride, include in product((1, 2, 3, 5), (1, 2, 3, 4), (0, 1)):
+        counted = {"count_include_pad": include} if op == "AveragePool" else {}
+        made, feeds = node_model(
+            op, [f(1, 2, extent, 4)], opset=19, kernel_shape=[kernel, 2], strides=[stride, 1],
+            pads=[pads[0], 0, pads[1], 0], ceil_mode=1, **counted,
+        )  # fmt: skip
+        if -(-(extent + sum(pads) - kernel) // stride) + 1 > 0:
+            agree(made, feeds)
+        else:
+            with pytest.raises(UnsupportedError, match=f"or more \\(kernel {kernel}\\)"):
+                from_onnx(made)
