@@ -35,7 +35,16 @@ def _prove(s: Engine, p: Poly) -> bool:
     number = _innermost(s, p)
     if number is None:
         return False
-    return any(_prove(s, q) for q in _weaker(s, p, number))
+    return any(_prove(s, q) for q in _weaker(s, p, number)) or _by_cases(s, p, number)
+
+
+def _by_cases(s: Engine, p: Poly, number: int) -> bool:
+    """min and max are one of their operands: p >= 0 if it is with each in their place."""
+    atom, split = s.atoms[number], P.coefficient(p, number)
+    if atom.kind not in ("min", "max") or split is None:
+        return False
+    c, rest = split
+    return all(_prove(s, P.add(rest, P.mul(c, side))) for side in (atom.a, atom.b))
 
 
 def lower_bound(s: Engine, p: Poly) -> int:

@@ -27,6 +27,7 @@ ALIGN = 64
 BLOCK = 2 << 20
 _SAMPLE = 64
 
+_NOTHING = np.frombuffer(bytes(1), np.uint8)
 # Where in a block a part goes; an array, and which of its bytes in row-major order.
 _Part = tuple[int, np.ndarray | Padded, int, int]
 
@@ -57,7 +58,12 @@ class WeightArena:
         return at
 
     def place(self, array: np.ndarray | Padded) -> int:
-        """The byte offset of an array; arrays of the same bytes are one, as in the text."""
+        """The byte offset of an array; arrays of the same bytes are one, as in the text.
+
+        One without elements has an address, too, of a byte that nobody reads.
+        """
+        if not array.nbytes:
+            array = _NOTHING
         if id(array) in self._placed:
             return self._placed[id(array)]
         at = self.size

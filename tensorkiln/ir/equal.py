@@ -35,6 +35,7 @@ from tensorkiln.ir.relax import (
     Tuple,
     TupleType,
     Type,
+    size_symbols,
 )
 from tensorkiln.ir.stmt import Alloc, Block, For, Let, MatchBuffer, Param, PrimFunc, Stmt
 
@@ -291,6 +292,10 @@ class _Comparison:
     def graph(self, a: Function, b: Function) -> None:
         self.at(".name", a.name, b.name)
         self._params(a.params, b.params)
+        if a.is_primitive and b.is_primitive:  # given to its kernel in this order
+            for v, w in zip(size_symbols(a), size_symbols(b), strict=False):
+                if v not in self._to and w not in self._from and v.dtype == w.dtype:
+                    self.pair(v, w)
         for i, (x, y) in enumerate(zip(a.bindings, b.bindings, strict=False)):
             self.at(f".bindings[{i}]", x, y)
         if len(a.bindings) != len(b.bindings):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tensorkiln.arith import prove_equal, simplify
+from tensorkiln.arith import Bounds, prove_equal, simplify
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.dtype import DTYPES, INT32, DType
 from tensorkiln.ir.expr import (
@@ -24,6 +24,7 @@ from tensorkiln.ir.expr import (
     minimum,
 )  # fmt: skip
 from tensorkiln.ir.relax import TensorType
+from tensorkiln.ir.visit import free_vars
 from tensorkiln.ops.attribute import bad_attribute, shown
 
 Shape = tuple[Expr, ...]
@@ -144,12 +145,13 @@ def require_shape(op: str, operand: str, t: TensorType, shape: Sequence[Expr], w
 
 
 def same_extent(a: ExprLike, b: ExprLike) -> bool:
-    """Whether two extents are known to be equal."""
+    """Whether two extents are known to be equal. Their symbols are sizes, 1 or more: no graph
+    function runs with less."""
     x, y = int_value(a), int_value(b)
     if x is not None and y is not None:
         return x == y
     a, b = as_expr(a), as_expr(b)
-    return a == b or prove_equal(a, b)
+    return a == b or prove_equal(a, b, Bounds.dims((*free_vars(a), *free_vars(b)), least=1))
 
 
 def extents(values: Iterable[ExprLike]) -> Shape:

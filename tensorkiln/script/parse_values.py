@@ -29,6 +29,7 @@ from tensorkiln.ir.relax import (
     ObjectType,
     PrimValue,
     RVar,
+    ShapeValue,
     StringValue,
     TensorType,
     Tuple,
@@ -295,7 +296,10 @@ class ValueParser:
             params = self.module.headers[callee.name]()[0]
         else:
             return
-        self.check_operands(node, node.args, params, call.args, callee.name)
+        args = call.args
+        if f is None and len(args) == len(params) + 1 and isinstance(args[-1], ShapeValue):
+            args = args[:-1]  # the sizes of what may turn out to be an external's function
+        self.check_operands(node, node.args[: len(args)], params, args, callee.name)
 
     def check_operands(
         self,

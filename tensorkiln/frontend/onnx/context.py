@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -145,7 +145,35 @@ class Context:
         folded = self._fold(name, args, attrs)
         if folded is not None:
             return folded
+        args = self._met(name, args, attrs)
         return self.builder.emit(name, *map(self.value, args), span=self.span, **attrs)
+
+    def _met(self, name: str, args: Sequence[Val], attrs: Mapping[str, AttrValue]) -> list[Val]:
+        """The operands, with the extents that must be equal and are not known to be cut to the
+        first one's: `(h // 4) * 2` and `h // 2` of a picture. The caller is held to it."""
+        args = list(args)
+        if name == "matmul" and len(args) == 2 and min(map(self.rank, args)) > 1:
+            if not attrs.get("transpose_a") and not attrs.get("transpose_b"):
+                want = self.dims.met(self.shape(args[0])[-1], self.shape(args[1])[-2])
+                if want is not None:
+                    shape = self.shape(args[1])
+                    args[1] = self._cut(args[1], (*shape[:-2], want, shape[-1]))
+        elif name == "concat" or ops.get(name).pattern in ("elementwise", "broadcast"):
+            skip = attrs["axis"] if name == "concat" else None
+            for i, x in enumerate(args[1:], 1):
+                args[i] = self._met_by(args[0], x, skip)
+        return args
+
+    def _met_by(self, first: Val, x: Val, skip: object) -> Val:
+        new = list(self.shape(x))
+        for back in range(1, min(self.rank(first), self.rank(x)) + 1):
+            if self.rank(x) - back != skip:
+                new[-back] = self.dims.met(self.shape(first)[-back], new[-back]) or new[-back]
+        return x if tuple(new) == self.shape(x) else self._cut(x, new)
+
+    def _cut(self, x: Val, shape: Sequence[Expr]) -> Val:
+        rank = self.rank(x)
+        return self.emit("slice", x, begin=(0,) * rank, strides=(1,) * rank, shape=tuple(shape))
 
     def value(self, x: Val) -> Value:
         """The operand as a graph value; a known tensor is built from `arange` and constants."""

@@ -21,6 +21,7 @@ from tensorkiln.ir.expr import (
     maximum,
     minimum,
 )  # fmt: skip
+from tensorkiln.ir.visit import free_vars
 
 _NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
 
@@ -113,6 +114,19 @@ class Dims:
         """Rely on `cond` from here on."""
         if cond not in self.assumed:
             self.assumed.append(cond)
+
+    def met(self, a: Expr, b: Expr) -> Expr | None:
+        """`a` where it must be equal to `b` and may be or not, which is relied on from here on: two
+        expressions over the same dimensions. None where nothing is to be done."""
+        if int_value(a) is not None or int_value(b) is not None or self.same(a, b):
+            return None
+        if not set(free_vars(a)) & set(free_vars(b)) or not self._may_be_equal(a, b):
+            return None
+        self.assume(binary("eq", a, b))
+        return a
+
+    def _may_be_equal(self, a: Expr, b: Expr) -> bool:
+        return not self.holds(binary("ne", a, b))
 
     def product(self, extents: Iterable[Expr]) -> Expr:
         """The number of elements of a box of these extents."""

@@ -23,6 +23,7 @@ from tensorkiln.ops import call as op_call
 from tensorkiln.ops import infer
 from tensorkiln.target import Target
 
+
 @dataclass(frozen=True, slots=True)
 class DecomposeAttention:
     """Replace every attention without a fused schedule on a target by elementary operators."""
