@@ -35,16 +35,22 @@ def _prove(s: Engine, p: Poly) -> bool:
     number = _innermost(s, p)
     if number is None:
         return False
-    return any(_prove(s, q) for q in _weaker(s, p, number)) or _by_cases(s, p, number)
+    cases = _cases(s, p)
+    if cases and all(_prove(s, q) for q in cases):
+        return True
+    return any(_prove(s, q) for q in _weaker(s, p, number))
 
 
-def _by_cases(s: Engine, p: Poly, number: int) -> bool:
-    """min and max are one of their operands: p >= 0 if it is with each in their place."""
-    atom, split = s.atoms[number], P.coefficient(p, number)
-    if atom.kind not in ("min", "max") or split is None:
-        return False
-    c, rest = split
-    return all(_prove(s, P.add(rest, P.mul(c, side))) for side in (atom.a, atom.b))
+def _cases(s: Engine, p: Poly) -> list[Poly]:
+    """What `p` may be, where it has a min or max that is bounded by one of its operands but not by
+    both: it is one of them. All of these cases come before the choice of bounds for the others."""
+    for number in sorted({i for mono in p for i in mono}):
+        atom = s.atoms[number]
+        split = P.coefficient(p, number) if atom.kind in ("min", "max") else None
+        sign = P.constant_of(split[0]) if split else None
+        if split and sign and (sign < 0) == (atom.kind == "max"):
+            return [P.add(split[1], P.scale(side, sign)) for side in (atom.a, atom.b)]
+    return []
 
 
 def lower_bound(s: Engine, p: Poly) -> int:
