@@ -1,8 +1,9 @@
 """Operators that fold ranges of elements: sums, extremes and their positions.
 
 The empty reduction gives the identity (0, 1, or the far end of the dtype's range; a mean is NaN,
-an arg-reduction is refused where the extent is known). What a NaN does to max and min is not
-specified: ONNX Runtime's own answer depends on where it stands.
+an arg-reduction is refused where the extent is known). With a NaN among their elements sums, means
+and products are NaN, and so is average pooling. What it does to max, min and max pooling is not
+specified, NaN or a maximum without some elements: ONNX Runtime's answer depends on its place, too.
 """
 
 from __future__ import annotations

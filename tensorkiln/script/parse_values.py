@@ -297,7 +297,7 @@ class ValueParser:
         else:
             return
         args = call.args
-        if f is None and len(args) == len(params) + 1 and isinstance(args[-1], ShapeValue):
+        if f is None and len(args) == len(params or ()) + 1 and isinstance(args[-1], ShapeValue):
             args = args[:-1]  # the sizes of what may turn out to be an external's function
         self.check_operands(node, node.args[: len(args)], params, args, callee.name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import onnx
@@ -12,9 +13,12 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from tensorkiln.arith.simplify import prove_equal
+from tensorkiln.base.errors import UserError
 from tensorkiln.frontend import check_onnx, from_onnx
 from tensorkiln.ir.expr import Var, int_value
 from tensorkiln.ir.relax import Function
+from tensorkiln.pipeline import compile as compile_module
+from tensorkiln.runtime import Executor, cpu
 from tests.frontend.onnx_models import agree, main, model, ours, theirs, value
 
 N = helper.make_node
@@ -308,3 +312,82 @@ def test_integer_chains(data: st.DataObject) -> None:
     for shape in ((1, 1), (2, 7), (5, 3)):
         feeds = {"x": np.zeros(shape, np.float32)}
         np.testing.assert_array_equal(ours(module, feeds)[0], theirs(made, feeds)[0])
+
+
+MODES = [
+    *(("nearest", c, r) for c in ("half_pixel", "asymmetric", "align_corners")
+      for r in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")),
+    *(("linear", c, "floor") for c in (
+        "half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("mode", "coordinates", "rounding"), MODES)
+def test_resize_of_symbolic_dimensions(mode: str, coordinates: str, rounding: str) -> None:
+    """To sizes that follow from shapes, and by whole and broken factors."""
+    how = {"mode": mode, "coordinate_transformation_mode": coordinates, "nearest_mode": rounding}
+    for times, by, more in ((2, 1, 0), (1, 2, 1), (3, 2, 0), (1, 1, 4)):
+        nodes = [
+            N("Shape", ["x"], ["s"], start=2, end=3), N("Mul", ["s", "times"], ["m"]),
+            N("Div", ["m", "by"], ["d"]), N("Add", ["d", "more"], ["e"]),
+            N("Shape", ["x"], ["nc"], start=0, end=2), N("Concat", ["nc", "e", "w"], ["z"], axis=0),
+            N("Resize", ["x", "", "", "z"], ["y"], **how),
+        ]  # fmt: skip
+        consts = {"times": i(times), "by": i(by), "more": i(more), "w": i(7)}
+        made = model(nodes, [x("b", 3, "h", 5)], ["y"], consts=consts)
+        for h in (4, 5, 8, 13):
+            agree(made, {"x": rand(2, 3, h, 5)}, rtol=1e-4, atol=1e-4)
+    for scale in (0.5, 1.5, 2.0, 3.0):
+        consts = {"s": np.array([1, 1, scale, 2], np.float32)}
+        nodes = [N("Resize", ["x", "", "s"], ["y"], **how)]
+        made = model(nodes, [x("b", 3, "h", 5)], ["y"], consts=consts)
+        # Where an extent is broken, ONNX Runtime aligns other corners than the standard.
+        whole = coordinates == "align_corners"
+        for h in (4, 8) if whole else (4, 5, 8, 13):
+            agree(made, {"x": rand(2, 3, h, 5)}, rtol=1e-4, atol=1e-4)
+
+
+@cache
+def pyramid() -> tuple[onnx.ModelProto, Executor]:
+    """A picture halved, and one halved twice and doubled: added, joined, multiplied."""
+    pool = {"kernel_shape": [2, 1], "strides": [2, 1]}
+    nodes = [
+        N("MaxPool", ["x"], ["a"], **pool), N("MaxPool", ["a"], ["b"], **pool),
+        N("Resize", ["b", "", "twice"], ["c"], mode="nearest", nearest_mode="floor",
+          coordinate_transformation_mode="asymmetric"),
+        N("Add", ["a", "c"], ["sum"]), N("Concat", ["c", "a"], ["both"], axis=1),
+        N("Transpose", ["a"], ["t"], perm=[0, 1, 3, 2]), N("MatMul", ["t", "c"], ["product"]),
+    ]  # fmt: skip
+    consts = {"twice": np.array([1, 1, 2, 1], np.float32)}
+    made = model(nodes, [x(1, 2, "h", 3)], ["sum", "both", "product"], consts=consts)
+    return made, Executor(compile_module(from_onnx(made)), cpu())
+
+
+@pytest.mark.parametrize("h", [4, 5, 8, 12, 13])
+def test_extents_that_meet_for_some_sizes(h: int) -> None:
+    made, run = pyramid()
+    feeds = {"x": rand(1, 2, h, 3)}
+    for a, b in zip(run["main"](feeds["x"]), theirs(made, feeds), strict=True):
+        np.testing.assert_allclose(np.asarray(a), b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("h", [6, 7, 10, 11])
+def test_sizes_for_which_they_do_not_are_refused_by_the_call(h: int) -> None:
+    _, run = pyramid()
+    with pytest.raises(UserError, match=r"main: .*h // 2.*h // 4"):
+        run["main"](rand(1, 2, h, 3))
+
+
+def test_names_that_nothing_connects_stay_apart() -> None:
+    made = model([N("Add", ["x", "z"], ["y"])], [x("a"), value("z", np.float32, ["b"])], ["y"])
+    assert [issue.kind for issue in check_onnx(made)] == ["malformed"]
+
+
+def test_tensors_without_elements_are_results() -> None:
+    """A library whose only constants are empty."""
+    nodes = [N("Shape", ["x"], ["y"], start=2, end=1), N("Identity", ["none"], ["z"])]
+    consts = {"none": np.zeros((0, 3), np.float32)}
+    made = model(nodes, [x(2, 3, 4)], ["y", "z"], consts=consts, opset=19)
+    run = Executor(compile_module(from_onnx(made)), cpu())
+    got = run["main"](rand(2, 3, 4))
+    assert [np.asarray(v).shape for v in got] == [(0,), (0, 3)]

@@ -145,12 +145,12 @@ class Context:
         folded = self._fold(name, args, attrs)
         if folded is not None:
             return folded
-        args = self._met(name, args, attrs)
-        return self.builder.emit(name, *map(self.value, args), span=self.span, **attrs)
+        met = self._met(name, args, attrs)
+        return self.builder.emit(name, *map(self.value, met), span=self.span, **attrs)
 
     def _met(self, name: str, args: Sequence[Val], attrs: Mapping[str, AttrValue]) -> list[Val]:
-        """The operands, with the extents that must be equal and are not known to be cut to the
-        first one's: `(h // 4) * 2` and `h // 2` of a picture. The caller is held to it."""
+        """The operands. Extents that must be equal and may not be, `(h // 4) * 2` and `h // 2` of a
+        picture, are cut to the first operand's: callers are held to sizes that make them equal."""
         args = list(args)
         if name == "matmul" and len(args) == 2 and min(map(self.rank, args)) > 1:
             if not attrs.get("transpose_a") and not attrs.get("transpose_b"):

@@ -83,8 +83,9 @@ def _resize(
             continue
         n, old = int_value(new), int_value(extent)
         if n is None or old is None:
-            at = _computed_positions(g, extent, new, scale, coordinates)
-            x = (_pick_computed if mode == "nearest" else _blend_computed)(g, x, axis, at, rounding)
+            where = _computed_positions(g, extent, new, scale, coordinates)
+            pick = _pick_computed if mode == "nearest" else _blend_computed
+            x = pick(g, x, axis, where, rounding)
             continue
         at = _positions(old, n, scale, coordinates)
         x = _pick(g, x, axis, at, rounding) if mode == "nearest" else _blend(g, x, axis, at)
