@@ -28,7 +28,7 @@ from tensorkiln.target import Target
 from tests.codegen.random_programs import FLOATS, INTS, Program, draw
 
 SEED = os.environ.get("RANDOM_PROGRAMS", "programs")
-SCALARS = (*INTS, "bool")
+SCALARS = (*INTS, *FLOATS, "bool")
 TARGETS = {
     "jit": Target({**Target("native").to_json(), "kind": "llvmjit"}),
     "jit of x86-64-v2": Target({"kind": "llvmjit", "mcpu": "x86-64-v2"}),
