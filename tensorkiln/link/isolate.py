@@ -148,13 +148,17 @@ def _settle(name: str, origins: dict[str, _Origin], shown: Collection[str], unse
             needer = next((f.needs[name] for o, f in origins.items()
                            if o in bound and bound[o] is None), "")  # fmt: skip
             raise _exported(name, [origins[o].defines[name] for o in foreign], needer)
-    elif not free or ((unseen or _is_systems(name)) and bound.get(HOST) != keeper):
+    elif not free or (
+        ((unseen and keeper != KERNELS) or _is_systems(name)) and bound.get(HOST) != keeper
+    ):
         keeper = None
     for origin in (*foreign, *groups):
         if origin == KERNELS != keeper and unseen:  # bitcode keeps its names
             others = [f.needs.get(name, f.defines.get(name, "")) for o, f in origins.items()
                       if o != KERNELS and bound.get(o) != KERNELS]  # fmt: skip
-            raise clash(name, origins[KERNELS].defines[name], next(filter(None, others)))
+            raise clash(
+                name, origins[KERNELS].defines[name], next(filter(None, others), "the C library")
+            )
         if origin != keeper:
             _rename(name, origin, origins, [o for o, to in bound.items() if to == origin])
 
