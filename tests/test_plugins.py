@@ -176,7 +176,7 @@ def test_what_is_raised(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-@pytest.mark.parametrize("place", PLACES.keys() - IGNORED)
+@pytest.mark.parametrize("place", sorted(PLACES.keys() - IGNORED))
 def test_what_is_answered(place: str, answer: str, tmp_path: Path) -> None:
     if (place, answer) in RIGHT:
         return
