@@ -33,6 +33,7 @@ def test_every_knob_sets_its_field() -> None:
         "KILN_NUM_THREADS": ("2", 2),
         "KILN_COMPILE_JOBS": ("5", 5),
         "KILN_PROGRESS": ("plain", "plain"),
+        "KILN_VERIFY_WEIGHTS": ("1", True),
         "CC": ("gcc -m64", "gcc -m64"),
     }
     assert set(texts) == {knob.variable for knob in KNOBS}

@@ -185,6 +185,7 @@ TAKEN = {
     "KILN_NUM_THREADS": ("zero", "one"),
     "KILN_COMPILE_JOBS": ("zero", "one"),
     "KILN_PROGRESS": (),
+    "KILN_VERIFY_WEIGHTS": ("zero", "one"),
 }
 
 
