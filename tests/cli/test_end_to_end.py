@@ -194,6 +194,8 @@ def test_the_stripped_form_instead_of_a_library(
     assert main([*argv, "-o", str(tmp_path / "mlp.so")]) == 2
     monkeypatch.chdir(tmp_path)
     assert main(argv) == 0
-    assert {"mlp.c", "mlp.h", "kernels", "weights.json"} == {p.name for p in out.iterdir()}
+    assert {"mlp.c", "mlp.h", "kernels", "weights.json", ".kiln-files.json"} == {
+        p.name for p in out.iterdir()
+    }
     assert "int mlp_main_run(void *const *storage" in (out / "mlp.h").read_text()
     assert not (tmp_path / "mlp.so").exists()
