@@ -24,6 +24,12 @@ def q(dtype: str, *shape: int) -> np.ndarray:
     return R.integers(info.min, info.max + 1, shape).astype(dtype)
 
 
+def weights(dtype: str, *shape: int) -> np.ndarray:
+    """The same, but for one bit of int8: where a processor has no dot products, ONNX Runtime adds
+    two products of uint8 and int8 in 16 bits, which saturate."""
+    return q(dtype, *shape) // 2 if dtype == "int8" else q(dtype, *shape)
+
+
 def scales(*shape: int) -> np.ndarray:
     return (0.01 + 0.02 * R.random(shape)).astype(np.float32)
 
@@ -57,13 +63,13 @@ CASES: list[Case] = [
     ("DequantizeLinear", [q("int32", 3, 5, 19), scales(5)], 19, (1,), {}),
     ("DynamicQuantizeLinear", [f(3, 37, scale=2)], 11, (), {}),
     ("DynamicQuantizeLinear", [abs(f(4, 4)) + 1], 11, (), {}),
-    *(("MatMulInteger", [q(a, *left), q(b, *right), *zeros], 10, fixed, {})
+    *(("MatMulInteger", [q(a, *left), weights(b, *right), *zeros], 10, fixed, {})
       for a, b in (("uint8", "int8"), ("uint8", "uint8"), ("int8", "int8"))
       for left, right in (((7, 20), (20, 33)), ((2, 5, 7), (7, 16)), ((3, 2, 9), (3, 9, 5)))
       for zeros, fixed in (([], (1,)), ([s(3, a), s(5, b)], (1, 2, 3)), ([s(3, a), s(5, b)], ()),
                            ([s(3, a)], (1,)))),
-    *(("QLinearMatMul", [q(a, *left), s(0.02), s(9, a), q(b, *right), s(0.03), s(1, b), s(4.5),
-                         s(60, a)], 10, fixed, {})
+    *(("QLinearMatMul", [q(a, *left), s(0.02), s(9, a), weights(b, *right), s(0.03), s(1, b),
+                         s(4.5), s(60, a)], 10, fixed, {})
       for a, b in (("uint8", "int8"), ("uint8", "uint8"), ("int8", "int8"))
       for left, right in (((7, 20), (20, 33)), ((2, 5, 7), (7, 16)))
       for fixed in ((), (1, 2, 3, 4, 5, 6, 7))),
@@ -72,7 +78,7 @@ CASES: list[Case] = [
       for w in BYTES
       for zeros, fixed in (([], (1,)), ([s(3, "uint8")], (1, 2)),
                            ([s(3, "uint8"), s(2, w)], (1, 2, 3)), ([s(3, "uint8"), s(2, w)], ()))),
-    *(("QLinearConv", [q(a, 2, c, 9, 8), s(0.02), s(zero, a), q(w, 24, c // groups, *k),
+    *(("QLinearConv", [q(a, 2, c, 9, 8), s(0.02), s(zero, a), weights(w, 24, c // groups, *k),
                        scales(24) if w == "int8" else s(0.02), np.zeros(24, w)
                        if w == "int8" else s(3, w), s(1.5), s(30, a), *bias], 10,
        (1, 2, 3, 4, 5, 6, 7, 8)[: 7 + len(bias)],
