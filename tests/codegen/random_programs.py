@@ -58,7 +58,6 @@ class Program:
     inputs: dict[str, Any]
     results: dict[str, Any]
     failed: str | None  # the assertion that does not hold
-    loose: frozenset[str]  # buffers that only approximations are stored to
 
 
 class Generator:
@@ -617,5 +616,5 @@ def draw(seed: str, name: str, scalars: tuple[str, ...]) -> Program:
             failed = str(e)
         except (AssertionError, Ambiguous):
             continue
-        return Program(f, tuple(helpers), inputs, results, failed, frozenset())
+        return Program(f, tuple(helpers), inputs, results, failed)
     raise AssertionError(f"no program for seed {seed!r}")

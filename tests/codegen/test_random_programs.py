@@ -1,7 +1,7 @@
 """Random tensor programs against the evaluator of the language, through every caller.
 
 `make fuzz` runs 20,000; the seed of a program that differs is in the message, and
-`RANDOM_PROGRAMS=seed` draws others. Results are compared to the bit, NaN with NaN.
+`FUZZ_SEED=seed` draws others. Results are compared to the bit, NaN with NaN.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.target import Target
 from tests.codegen.random_programs import FLOATS, INTS, Program, draw
 
-SEED = os.environ.get("RANDOM_PROGRAMS", "programs")
+SEED = os.environ.get("FUZZ_SEED", "programs")
 SCALARS = (*INTS, *FLOATS, "bool")
 TARGETS = {
     "jit": Target({**Target("native").to_json(), "kind": "llvmjit"}),
