@@ -98,8 +98,8 @@ def nearest(name: str, valid: Iterable[str], less: Collection[str] = ()) -> str:
 
     Near is what a slip of the hand makes: an edit (letter more, less or other, neighbours swapped)
     for every three letters of `name`, three edits at most; what begins with `name`; what `name`
-    begins with (`auto` for `automatic`); and names of which one is whole words of the other. The fewest edits come first, of as many the names in
-    `less` (aliases) last; three names at most.
+    begins with (`auto` for `automatic`); and names of which one is whole words of the other. The
+    fewest edits come first, of as many the names in `less` (aliases) last; three names at most.
     """
     limit = min(3, (len(name) + 1) // 3)
     small = name.casefold()
