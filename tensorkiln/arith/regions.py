@@ -28,12 +28,24 @@ Range = tuple[Expr, Expr]
 def regions_of(s: Stmt) -> tuple[tuple[Region, ...], tuple[Region, ...]]:
     """(reads, writes) of a statement, in order of first appearance.
 
-    Loops and lets inside are taken out; what depends on memory is the whole dimension. A pointer
+    Loops and lets inside are taken out; what depends on memory is the whole dimension, and what a
+    condition inside keeps from outside of the buffer is not told of. A pointer
     given away counts as both. Buffers made inside are left out.
     """
     found = _Collector()
     found.stmt(s)
     return found.result(found.reads), found.result(found.writes)
+
+
+def _clipped(part: Range, size: Expr) -> Range:
+    """A range of constants without what lies outside of its dimension."""
+    first, count, whole = int_value(part[0]), int_value(part[1]), int_value(size)
+    if first is None or count is None or whole is None:
+        return part
+    start, end = max(first, 0), min(first + count, whole)
+    if (start, end) == (first, first + count) or start >= end:
+        return part
+    return const(start, part[0].dtype), const(end - start, part[1].dtype)
 
 
 class _Collector:
@@ -46,7 +58,8 @@ class _Collector:
         self.own: set[Buffer] = set()
 
     def result(self, found: Mapping[tuple[Buffer, tuple[Range, ...]], None]) -> tuple[Region, ...]:
-        return tuple(Region(b, ranges) for b, ranges in found if b not in self.own)
+        inside = ((b, tuple(map(_clipped, ranges, b.shape))) for b, ranges in found)
+        return tuple(dict.fromkeys(Region(b, ranges) for b, ranges in inside if b not in self.own))
 
     def stmt(self, s: Stmt) -> None:
         match s:

@@ -383,7 +383,7 @@ def _check_name(text: str, what: str, *, nested: bool) -> None:
     for part in parts:
         odd = any(not c.isprintable() or c in _RESERVED for c in part)
         odd = odd or "\\" in part or "/" in part
-        if odd or part in ("", ".", "..") or part.endswith((".", " ")) or len(part) > 200:
+        if odd or part in ("", ".", "..") or part.endswith((".", " ")) or len(part.encode()) > 255:
             raise UserError(
                 f"{what} {text!r} is not a plain {'relative path' if nested else 'name'}",
                 code="bad-artifact",

@@ -97,9 +97,9 @@ def nearest(name: str, valid: Iterable[str], less: Collection[str] = ()) -> str:
     """`"did you mean 'a' or 'b'?"`, or the empty string when nothing is near.
 
     Near is what a slip of the hand makes: an edit (letter more, less or other, neighbours swapped)
-    for every three letters of `name`, three edits at most; what begins with `name`; and names of
-    which one is whole words of the other. The fewest edits come first, of as many the names in
-    `less` (aliases) last; three names at most.
+    for every three letters of `name`, three edits at most; what begins with `name`; what `name`
+    begins with (`auto` for `automatic`); and names of which one is whole words of the other. The
+    fewest edits come first, of as many the names in `less` (aliases) last; three names at most.
     """
     limit = min(3, (len(name) + 1) // 3)
     small = name.casefold()
@@ -144,8 +144,10 @@ def _shared(a: str, b: str) -> int:
 
 
 def _is_part(name: str, other: str) -> bool:
-    """Whether `other` begins with `name`, or one is words of the other (`weight`, `c1.weight`)."""
+    """Whether one begins with the other, or is words of it (`weight`, `c1.weight`)."""
     if len(name) >= 3 and other.startswith(name):
+        return True
+    if len(other) >= 4 and name.startswith(other):
         return True
     short, long = sorted((name, other), key=len)
     pattern = rf"(?<![a-z0-9]){re.escape(short)}(?![a-z0-9])"

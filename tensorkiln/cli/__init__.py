@@ -14,5 +14,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         from tensorkiln.cli import entry
     except KeyboardInterrupt:
         print("kiln: interrupted", file=sys.stderr)
-        return 130
-    return entry.main(argv)
+        code = 130
+    else:
+        code = entry.main(argv)
+    if code == 130:
+        # Python ends by SIGINT, whatever the code, where an interrupt left an `exec` of text, as
+        # dataclasses do when they are made; the next `exec` makes it forget that one.
+        exec("")
+    return code

@@ -144,7 +144,7 @@ def _next_results(c: Strassen, p: Expr, ch: Expr, first: Expr, k: Expr) -> Stmt:
 
     They are written in one go, and to take a line that another core has read takes 7 ns.
     """
-    lines = c.nr * c.dtype.bytes // _LINE  # of a row in one panel
+    lines = max(1, c.nr * c.dtype.bytes // _LINE)  # of a row in one panel
     step = k * c.chunks + ch
     row = minimum(simplify(first + step // (2 * lines) % c.rows), c.total_rows - 1)
     panel = p + step // lines % 2 * c.panels

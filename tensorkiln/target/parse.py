@@ -93,7 +93,7 @@ def _tagged(name: str, raw: dict[str, object], where: str) -> Fields:
 
 def _self_certified(name: str, claimed: str, own: dict[str, object], where: str) -> Fields:
     if not claimed:
-        raise TAGS.unknown(name, where)
+        raise TAGS.unknown(name, where, (*KINDS, NATIVE))
     check_reference(name, f"{where}.tag")
     content = _plain(own, where)
     if content.content_hash() != claimed:

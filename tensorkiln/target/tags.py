@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
@@ -77,8 +77,9 @@ class TagTable:
             rows = [t for t in rows if _order(t.version) == _order(version)]
         return rows[-1] if rows else None
 
-    def unknown(self, reference: str, where: str) -> UserError:
-        """The error for a tag that is not there: its versions, or the nearest names."""
+    def unknown(self, reference: str, where: str, kinds: Collection[str] = ()) -> UserError:
+        """The error for a tag that is not there: its versions, the nearest names, or that it is
+        one of `kinds`, which are targets without a tag."""
         name, _, version = reference.partition(":")
         versions = [t.version for t in self.all() if t.name == name or name in t.aliases]
         if version and versions:
@@ -86,6 +87,7 @@ class TagTable:
         else:
             aliases = {a for t in self.all() for a in t.aliases}
             hint = nearest(name, self.names(), aliases)
+            hint = hint or (f"write the target {name!r}" if name in kinds else "")
         return UserError(
             f"unknown tag {reference!r}",
             code="unknown-tag",

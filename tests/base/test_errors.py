@@ -21,6 +21,8 @@ NAMES = ("softmax", "conv2d", "relu", "layer1.weight", "layer1.bias", "hexdump",
         ("weight", "layer1.weight"),
         ("layer1.weight.packed", "layer1.weight"),
         ("hex", "hexdump"),
+        ("hexdumper", "hexdump"),
+        ("relu6_grad_of_it", "relu"),
         ("i", "i_0"),
     ],
 )

@@ -8,6 +8,7 @@ from textwrap import dedent
 import numpy as np
 import pytest
 
+from tensorkiln.arith.regions import regions_of
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import Alloc, Block, PrimFunc
@@ -251,7 +252,7 @@ def test_a_sum_may_choose_its_terms() -> None:
     f = compose_reduction(some_sums, "C", "C_1")
     same(some_sums, f)
     parts = rfactor(split(f, "k", 4), "C_1", "k_0")
-    assert "C_rf" in str(parts)
+    assert "C_rf" in parts.script()
     same(some_sums, parts)
     s = Schedule(some_sums)
     s.fission("i")
@@ -373,3 +374,15 @@ def test_inputs_stay_as_they_were(step: int) -> None:
     assert c.matmul.script() == text
     same(c.matmul, g)
     verify(IRModule((g,)))
+
+
+def test_regions_end_where_their_buffers_do() -> None:
+    @T.prim_func
+    def part(A: T.Buffer((5,)), B: T.Buffer((5,))) -> None:
+        for k in range(6):
+            if k < 5:
+                B[k] = A[k]
+
+    (reads,), (writes,) = regions_of(part.body)
+    for region in (reads, writes):
+        assert [tuple(map(int_value, r)) for r in region.ranges] == [(0, 5)]

@@ -11,6 +11,7 @@ from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.relax import RVar, constant
 from tensorkiln.pipeline import compile as compile_module
+from tensorkiln.pipeline import relax_passes, tir_passes
 from tensorkiln.runtime import Executor
 from tensorkiln.target import Target
 from tests.codegen.kernels import LEVELS, TARGETS
@@ -80,6 +81,16 @@ def test_all_of_them_are_strassen_kernels() -> None:
     kinds = [k.kernel_class for k in BATTERY.compile(NATIVE.replace(strassen=True)).kernels]
     assert "linear_packed" not in kinds
     assert kinds.count("linear_strassen") >= len(BATTERY.cases)
+
+
+def test_nothing_is_divided_by_0() -> None:
+    """Rows of a panel are less than a line where lanes are few."""
+    narrow = Target({"kind": "llvm", "mcpu": "x86-64-v2", "strassen": True})
+    mod = graph(lambda g, x: g.linear(x, rand(768, 768)), x=(128, 768))
+    for p in (*relax_passes(narrow), *tir_passes(narrow)):
+        mod = p(mod)
+    (f,) = (f for f in mod.prim_funcs if f.op_class == "linear_strassen")
+    assert "// 0" not in f.script() and "% 0" not in f.script()
 
 
 def test_symbolic_rows_keep_direct_sums() -> None:

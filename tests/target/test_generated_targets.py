@@ -100,7 +100,8 @@ def test_every_kind() -> None:
     rng = random.Random(2)
     for name in KINDS:
         for typo in typos(name, rng, 25):
-            if typo and typo not in KINDS and "/" not in typo and " -" not in typo:
+            # One letter for another is no slip: nothing of it is left.
+            if len(typo) > 1 and typo not in KINDS and "/" not in typo and " -" not in typo:
                 assert name in offered({"kind": typo})[:3], typo
 
 
