@@ -15,7 +15,8 @@ from tensorkiln.base.json_text import parse_json
 from tensorkiln.base.schema import Reader
 
 MANIFEST = "manifest.json"
-_VERSION = 1
+_VERSION = 2
+_FIRST = 1  # without a hash of itself
 _BAD = "bad-container"
 
 
@@ -65,9 +66,10 @@ def read_manifest(
         parsed = parse_json(data, unique=True)
     except ValueError as error:
         raise UserError(f"not valid JSON: {error}", code=_BAD, where=where) from None
-    if not isinstance(parsed, dict) or parsed.get("version") != _VERSION:
-        version = parsed.get("version") if isinstance(parsed, dict) else None
-        message = f"manifest version {version!r:.200}; this version reads {_VERSION}"
+    version = parsed.get("version") if isinstance(parsed, dict) else None
+    known = type(version) is int and version in (_FIRST, _VERSION)
+    if not isinstance(parsed, dict) or not known:
+        message = f"manifest version {version!r:.200}; this version reads {_FIRST} and {_VERSION}"
         raise UserError(message, code=_BAD, where=where)
     found = parsed.pop("sha256", None)
     if found not in (None, _hash(parsed)) and not edited:

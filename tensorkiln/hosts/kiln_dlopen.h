@@ -20,9 +20,9 @@ static inline void *kiln_host_dlopen(kiln_host_description *file, const char *na
 {
     const size_t folder = (size_t)(strrchr(name, '/') - name) + 1;
     char *const other = (char *)kiln_host_allocate(file, strlen(name) + 129, 1);
-    char *at = other + folder;
     if (other == NULL)
         return NULL;
+    char *at = other + folder;
     memcpy(other, name, folder);
     uint64_t bits = file->identity[1] + file->identity[0] * 0x9E3779B97F4A7C15u;
     for (; bits != 0; bits >>= 1) {
@@ -46,9 +46,12 @@ static inline int kiln_host_try_file(kiln_host_description *file, const char *na
     if (code != KILN_OK)
         return code;
     *handle = kiln_host_dlopen(file, name);
+    if (*handle == NULL && file->no_memory)
+        return kiln_host_fail(error, KILN_ERROR_MEMORY, "cannot load '%s': out of memory",
+                              file->path);
     if (*handle == NULL)
         return kiln_host_fail(error, KILN_HOST_ERROR_LOAD, "cannot load '%s': %s", file->path,
-                              file->no_memory ? "out of memory" : dlerror());
+                              dlerror());
     if (!kiln_host_is_replaced(file, name))
         return KILN_OK;
     dlclose(*handle);

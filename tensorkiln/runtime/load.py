@@ -37,7 +37,7 @@ from tensorkiln.runtime.library_file import read_library_file
 from tensorkiln.runtime.module import Module
 from tensorkiln.runtime.native import Image, NativeLibrary, Value, calling_back
 from tensorkiln.runtime.numbers import TENSOR, UINT, out_of_range, put_number
-from tensorkiln.runtime.raised import keep_raised
+from tensorkiln.runtime.raised import keep_raised, need_room, passing
 from tensorkiln.runtime.tensor import view_of
 from tensorkiln.runtime.values import from_value, lent_value, to_value
 
@@ -377,6 +377,11 @@ _lock = threading.Lock()
 
 def _call_module(number: int, name: bytes, arguments: Any, count: int, result: Any) -> int:
     """A kernel of a library is a function of a Python module."""
+    try:
+        need_room()
+    except RecursionError as error:
+        passing.error, passing.sentence = error, b""
+        return CALLBACK_FAILED
     found = _modules.get(number)
     if found is None:  # closed while it was called
         return _NAME_ERROR

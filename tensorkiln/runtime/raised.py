@@ -8,23 +8,32 @@ import threading
 from tensorkiln.base.errors import UserError
 
 _SHOWN = 900  # the library keeps about so many bytes of a sentence
-_passing = threading.local()  # .error: the exception that is passing through a library
+# .error: the exception that is passing through a library; .sentence: how what C was told begins
+passing = threading.local()
+_ROOM = 12  # calls below a function that C calls: enough to say what was raised there
 
 
 def keep_raised(error: BaseException) -> bytes:
     """Remember an exception until the outermost call returns; the sentence for C."""
     sentence = f"{type(error).__name__}: {error}".encode(errors="replace")
-    _passing.error, _passing.sentence = error, sentence
+    passing.error, passing.sentence = error, sentence
     return sentence
+
+
+def need_room(calls: int = _ROOM) -> None:
+    """RecursionError where so few calls are left that an exception could not be kept later. What
+    C calls asks this first, and keeps it by `passing` without any call."""
+    if calls:
+        need_room(calls - 1)
 
 
 def raised_in_callback(sentence: bytes) -> BaseException:
     """The exception that made a call fail: the very one that a Python function raised here, or,
     for a function of another language, one of the kind that its error names."""
-    error: BaseException | None = getattr(_passing, "error", None)
-    _passing.error = None
+    error: BaseException | None = getattr(passing, "error", None)
+    passing.error = None
     # Another host of the library may have dealt with an earlier one: the sentence tells.
-    if error is not None and sentence.startswith(_passing.sentence[:_SHOWN]):
+    if error is not None and sentence.startswith(passing.sentence[:_SHOWN]):
         return error
     text = sentence.decode(errors="replace")
     kind, _, message = text.partition(": ")

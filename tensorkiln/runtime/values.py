@@ -21,7 +21,7 @@ from tensorkiln.runtime.native import (
     unload_lingering,
 )
 from tensorkiln.runtime.numbers import BOOL, FLOAT, INT, TENSOR, UINT, put_number
-from tensorkiln.runtime.raised import keep_raised
+from tensorkiln.runtime.raised import keep_raised, need_room, passing
 from tensorkiln.runtime.tensor import Array, DLTensor, Tensor, capsule_pointer, dtype_named
 
 # Further kinds of enum kiln_kind in kiln.h
@@ -266,6 +266,11 @@ def _dtype(tensor: DLTensor) -> np.dtype[Any]:
 
 def _call_function(context: int, arguments: Any, count: int, result: Any) -> int:
     """What C calls. An exception stays here; `raised_in_callback` lets it go on."""
+    try:
+        need_room()
+    except RecursionError as error:
+        passing.error, passing.sentence = error, b""
+        return CALLBACK_FAILED
     reference, function = _functions[context]
     library = reference()
     if library is None:  # only values of it are left, in the hands of another library

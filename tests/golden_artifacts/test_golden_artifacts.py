@@ -169,9 +169,9 @@ def test_a_newer_container(tmp_path: Path) -> None:
 
 
 def test_a_newer_manifest(tmp_path: Path) -> None:
-    shutil.copytree(HERE / "compile-1", tmp_path / "set")
-    changed(tmp_path / "set" / "manifest.json", '"version": 1', '"version": 9')
-    with pytest.raises(UserError, match="manifest version 9; this version reads 1"):
+    shutil.copytree(HERE / "compile-2", tmp_path / "set")
+    changed(tmp_path / "set" / "manifest.json", '"version": 2', '"version": 9')
+    with pytest.raises(UserError, match="manifest version 9; this version reads 1 and 2"):
         ArtifactSet.load(tmp_path / "set")
 
 

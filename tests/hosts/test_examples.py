@@ -134,10 +134,10 @@ def test_the_headers_of_all_hosts_are_written(tmp_path: Path) -> None:
         *(
             "kiln.h",
             "kiln_system.h",
+            "kiln_dlopen.h",
             "kiln_host.h",
             "kiln_json.h",
             "kiln_library_file.h",
-            "kiln_dlopen.h",
         ),
         *("kiln.hpp", "kiln_tensor.hpp", "kiln_value.hpp", "net.h"),
     ]

@@ -146,7 +146,6 @@ def test_bars_are_as_high_as_their_counts() -> None:
         (ConstantInfo("c", "float32", (2,), "A/2%9999999", 0), "lie outside"),
         (ConstantInfo("c", "float32", (2,), "?", 0), "not a type that can be read"),
         (ConstantInfo("c", "float32", (2,), "", 60), "8 bytes lie outside"),
-        (ConstantInfo("c", "float32", (2,), "", -4), "lie outside"),
         (ConstantInfo("c", "float32", (1 << 40, 1 << 40), "", 0), "lie outside"),
         (ConstantInfo("c", "object", (2,), "", 0), "not a type that can be read"),
     ],
@@ -159,6 +158,21 @@ def test_rows_that_lie(row: ConstantInfo, says: str) -> None:
     with pytest.raises(UserError, match=says) as caught:
         list(show_weights(artifacts))
     assert caught.value.code == "bad-metadata" and "'c'" in caught.value.where
+
+
+def test_an_offset_that_is_no_size() -> None:
+    """The table itself is refused: which row and what of it."""
+    row = ConstantInfo("c", "float32", (2,), "", -4)
+    artifacts = [
+        Artifact("host", "native", "weights.bin", bytes(64)),
+        Artifact("host", "text", "weights.json", constants_text([row]).encode()),
+    ]
+    with pytest.raises(UserError, match="expected a size, got -4") as caught:
+        list(show_weights(artifacts))
+    assert (caught.value.code, caught.value.where) == (
+        "bad-metadata",
+        "host/weights.json.constants[0].offset",
+    )
 
 
 @pytest.mark.parametrize("text", ["", "[", "{}", "[3]", '[{"name": 3}]', "\xff", "[" * 100000])

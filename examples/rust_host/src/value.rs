@@ -37,6 +37,13 @@ impl From<i64> for Value {
     }
 }
 
+/// What a plain `5.into()` is, since there are integers of two signs.
+impl From<i32> for Value {
+    fn from(number: i32) -> Value {
+        i64::from(number).into()
+    }
+}
+
 impl From<u64> for Value {
     fn from(number: u64) -> Value {
         Value { raw: RawValue::unsigned(number), library: None }
@@ -359,6 +366,13 @@ macro_rules! arguments {
 }
 
 arguments! { View<'a>: In; ViewMut<'a>: Out; i64: Int; u64: UInt; bool: Bool; f64: Float; }
+
+/// What a plain `5.into()` is, since there are integers of two signs.
+impl From<i32> for Argument<'_> {
+    fn from(value: i32) -> Self {
+        i64::from(value).into()
+    }
+}
 
 impl Argument<'_> {
     pub(crate) fn tensor(&self) -> Option<RawTensor> {
