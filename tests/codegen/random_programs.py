@@ -496,12 +496,10 @@ class Generator:
 
     def _call(self, depth: int) -> S.Stmt:
         """Another program on rows of the buffers here."""
-        fits = [f for f in self.helpers if self._arguments(f) is not None]
+        fits = [(f, found) for f in self.helpers if (found := self._arguments(f)) is not None]
         if not fits:
             return self._store(depth)
-        f = self.rng.choice(fits)
-        buffers = self._arguments(f)
-        assert buffers is not None
+        f, buffers = self.rng.choice(fits)
         args: list[E.Expr] = [E.AddressOf(b, tuple(E.IntImm(0) for _ in b.shape)) for b in buffers]
         args += [self.expr(v.dtype, 1) for v in f.scalars]
         return S.CallKernel(f.name, tuple(args))

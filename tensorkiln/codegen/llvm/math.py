@@ -119,7 +119,9 @@ def _fmod(b: Builder, x: Expr, y: Expr) -> Expr:
     r = b.let(cast(b.let(a - b.let(q * d)), b.dtype))
     inf = const(float("inf"), wide)
     r = b.let(select(binary("and", binary("eq", d, inf), a < inf), Unary("abs", x), r))
-    return b.let(select(x < b.num(0.0), -r, r))
+    r = b.let(select(x < b.num(0.0), -r, r))
+    # -0.0 is not less than 0, but a product with 0 has its sign.
+    return b.let(select(binary("eq", r, b.num(0.0)), b.let(x * b.num(0.0)), r))
 
 
 _KIT = Kit(

@@ -120,7 +120,9 @@ def _fmod(b: Builder, x: Expr, y: Expr) -> Expr:
     r = b.let(select(binary("ge", r, d), r - d, r))
     whole = binary("and", d > b.num(1.7976931348623157e308), a <= b.num(1.7976931348623157e308))
     r = b.let(select(whole, a, r))
-    return b.let(select(x < b.num(0.0), -r, r))
+    r = b.let(select(x < b.num(0.0), -r, r))
+    # -0.0 is not less than 0, but a product with 0 has its sign.
+    return b.let(select(binary("eq", r, b.num(0.0)), b.let(x * b.num(0.0)), r))
 
 
 def _product(b: Builder, x: Expr, y: Expr) -> tuple[Expr, Expr]:
