@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 
+import numpy as np
+
 import tensorkiln as tk
 from tensorkiln.codegen.llvm.emit import emit_llvm
 from tensorkiln.ir.buffer import buffer
@@ -11,7 +13,7 @@ from tensorkiln.ir.equal import structural_equal
 from tensorkiln.ir.expr import AddressOf, CallExtern, FloatImm, IntImm, intrin
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import PrimFunc, Store
-from tensorkiln.script import from_source
+from tensorkiln.script import T, from_source
 
 TARGET = tk.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
 X, Y = buffer("x", (4,)), buffer("y", (4,))
@@ -50,3 +52,18 @@ def test_a_nan_is_a_sign() -> None:
         texts = [emit_llvm(f, TARGET) for f in made]
         assert structural_equal(made[0], made[1]) and texts[0] == texts[1]
         assert not structural_equal(made[0], made[2]) and texts[0] != texts[2]
+
+
+def test_an_index_that_a_store_overwrites_is_read_again() -> None:
+    """Lanes stored to places that the buffer itself tells, then an element of it."""
+
+    @T.prim_func
+    def twice(P: T.Buffer((4,), "int32")):
+        P[
+            (T.Broadcast(P[0], 2) + T.Ramp(T.int32(0), T.int32(1), 2)) % T.Broadcast(T.int32(2), 2)
+        ] = T.Broadcast(P[0] + 5, 2)
+        P[T.Ramp(2, 1, 2)] = T.Broadcast(P[0], 2)
+
+    x = np.array([1, 2, 3, 4], np.int32)
+    tk.compile(IRModule((twice,))).jit()["twice"](x)
+    assert x.tolist() == [6, 6, 6, 6]

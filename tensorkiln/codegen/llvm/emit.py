@@ -370,15 +370,18 @@ class Emitter(Values):
             self._emit(f"  store {llvm_type(dtype)} {value}, ptr {slot}")
             return
         ptr, stride = self._address(s.buffer, s.indices)
+        whole = dtype.lanes == 1 or stride == 1
+        pointers = [] if whole else [*self._lane_pointers(s.buffer, s.indices, dtype.lanes)]
+        # After the last load of an index, which may be of this buffer.
         self._state.written(None if self.aliases else s.buffer)
         if dtype.is_bool:
             value = self._line(f"zext {llvm_type(dtype)} {value} to {memory_type(dtype)}")
-        if dtype.lanes == 1 or stride == 1:
+        if whole:
             align = self._alignment(s.buffer, s.indices)
             hint = ", !nontemporal !0" if s.nontemporal else ""
             self._emit(f"  store {memory_type(dtype)} {value}, ptr {ptr}, align {align}{hint}")
             return
-        for lane, p in enumerate(self._lane_pointers(s.buffer, s.indices, dtype.lanes)):
+        for lane, p in enumerate(pointers):
             x = self._line(f"extractelement {memory_type(dtype)} {value}, i32 {lane}")
             self._emit(f"  store {memory_type(dtype.element)} {x}, ptr {p}")
 
