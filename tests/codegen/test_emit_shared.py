@@ -58,10 +58,10 @@ def test_an_index_that_a_store_overwrites_is_read_again() -> None:
     """Lanes stored to places that the buffer itself tells, then an element of it."""
 
     @T.prim_func
-    def twice(P: T.Buffer((4,), "int32")):
-        P[
-            (T.Broadcast(P[0], 2) + T.Ramp(T.int32(0), T.int32(1), 2)) % T.Broadcast(T.int32(2), 2)
-        ] = T.Broadcast(P[0] + 5, 2)
+    def twice(P: T.Buffer((4,), "int32")):  # noqa: ANN202
+        P[T.Broadcast(P[0], 2) & T.Ramp(T.int32(0), T.int32(1), 2)] = (
+            T.Broadcast(P[0] + 5, 2)
+        )  # fmt: skip
         P[T.Ramp(2, 1, 2)] = T.Broadcast(P[0], 2)
 
     x = np.array([1, 2, 3, 4], np.int32)
