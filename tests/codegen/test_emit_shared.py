@@ -67,3 +67,17 @@ def test_an_index_that_a_store_overwrites_is_read_again() -> None:
     x = np.array([1, 2, 3, 4], np.int32)
     tk.compile(IRModule((twice,))).jit()["twice"](x)
     assert x.tolist() == [6, 6, 6, 6]
+
+
+def test_vectors_are_handed_to_threads_aligned() -> None:
+    text = """
+@T.prim_func
+def f(X: T.Buffer((8,), "int32"), Y: T.Buffer((8, 8), "int32")):
+    v: T.int32x8 = X[T.Ramp(0, 1, 8)]
+    for i in T.parallel(8):
+        Y[i, T.Ramp(0, 1, 8)] = v
+"""
+    (f,) = from_source(text).prim_funcs
+    assert (
+        ", align 32\n" in emit_llvm(f, tk.Target("llvm")).partition("call void @kiln_parallel")[0]
+    )

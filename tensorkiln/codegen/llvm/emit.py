@@ -151,7 +151,10 @@ class Emitter(Values):
         self.done.append("\n".join(thunk))
         extent = self.index(loop.extent)
         closure = self._fresh()
-        st.allocas.append(f"  {closure} = alloca {struct_type}, align 8")
+        # Vectors are loaded from it as aligned as their type.
+        sizes = [p.dtype.bytes * p.dtype.lanes for p in captured if isinstance(p, Var)]
+        align = 1 << (max([8, *sizes]) - 1).bit_length()
+        st.allocas.append(f"  {closure} = alloca {struct_type}, align {align}")
         for i, (p, t) in enumerate(zip(captured, types, strict=True)):
             f = self._line(f"getelementptr {struct_type}, ptr {closure}, i32 0, i32 {i}")
             self._emit(f"  store {t} {captured[p]}, ptr {f}")
