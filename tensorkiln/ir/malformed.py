@@ -6,9 +6,11 @@ from collections.abc import Iterable, Sequence
 
 from tensorkiln.base.errors import nearest
 from tensorkiln.base.text import listed
+from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import BOOL, HANDLE, INT64, DType
 from tensorkiln.ir.expr import Expr, int_value
+from tensorkiln.ir.known_attrs import Table, problem_of
 from tensorkiln.ir.relax import AnyTensorType, ObjectType, TensorType, TupleType, Type
 from tensorkiln.ir.type_text import show
 
@@ -56,6 +58,15 @@ def require_texts(*values: object) -> None:
         elif isinstance(value, str) and not is_text(value):
             hint = "text without NUL and without halves of surrogate pairs"
             raise Malformed(f"a text {value!r}", hint)
+
+
+def require_attrs(table: Table, node: str, attrs: Attrs) -> None:
+    """Malformed for an attribute that nodes of the table's kind do not have."""
+    for key, value in attrs.items_:
+        problem = problem_of(table, node, key, value)
+        if problem is not None:
+            with step(f".attrs.{key}"):
+                raise Malformed(*problem)
 
 
 # ---- names ----------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ class For(Stmt):
     extent: Expr
     kind: str
     body: Stmt
-    attrs: Attrs = NO_ATTRS  # hints for passes and code generators; `annotate` sets them
+    attrs: Attrs = NO_ATTRS  # `bind` sets the thread, `annotate` others
 
 
 @dataclass(frozen=True, slots=True)

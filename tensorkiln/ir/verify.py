@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.derived import is_pending
-from tensorkiln.ir.function_attrs import GRAPH_ATTRS, PROGRAM_ATTRS, problem_of
-from tensorkiln.ir.malformed import Malformed, is_text, listed, require_texts, step
+from tensorkiln.ir.known_attrs import GRAPH_ATTRS, PROGRAM_ATTRS
+from tensorkiln.ir.malformed import Malformed, is_text, listed, require_attrs, require_texts, step
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.planned import storage_sizes
 from tensorkiln.ir.stmt import PrimFunc
@@ -62,11 +62,7 @@ def verify_function(
     """Raise Malformed where one function is not well formed; `known`, `places` as in `verify`."""
     require_texts(f.name, tuple(p.name for p in f.params), f.attrs.items_)
     is_program = isinstance(f, PrimFunc)
-    for key, value in f.attrs.items_:
-        problem = problem_of(PROGRAM_ATTRS if is_program else GRAPH_ATTRS, f.name, key, value)
-        if problem is not None:
-            with step(f".attrs.{key}"):
-                raise Malformed(*problem)
+    require_attrs(PROGRAM_ATTRS if is_program else GRAPH_ATTRS, f.name, f.attrs)
     if isinstance(f, PrimFunc):
         TirVerifier(places).function(f)
         check_kernel_calls(f, mod)

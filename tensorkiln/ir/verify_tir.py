@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from tensorkiln.ir.buffer import SCOPES, Buffer
 from tensorkiln.ir.dtype import BOOL, HANDLE
 from tensorkiln.ir.expr import CallExtern, Expr, IntImm, Var, int_value
+from tensorkiln.ir.known_attrs import BLOCK_ATTRS, LOOP_ATTRS
 from tensorkiln.ir.malformed import (
     Malformed,
     among,
@@ -19,6 +20,7 @@ from tensorkiln.ir.malformed import (
     listed,
     one_element,
     plural,
+    require_attrs,
     step,
     stored,
     unbound,
@@ -150,8 +152,10 @@ class TirVerifier(ExprVerifier):
                 if found != s.var.dtype or not found.is_int or found.lanes != 1:
                     hint = index(found, s.var.dtype)
                     raise Malformed(f"{found}, but the loop variable is {s.var.dtype}", hint)
-        if s.kind == "thread" and not isinstance(s.attrs.get("thread"), str):
-            message = 'a thread loop without attrs["thread"], the index it is bound to'
+        with step(f".for({s.var.name})"):
+            require_attrs(LOOP_ATTRS, s.var.name, s.attrs)
+        if (s.kind == "thread") != ("thread" in s.attrs):
+            message = 'a thread loop, and no other, has attrs["thread"], the index it is bound to'
             raise Malformed(message, 'such as attrs={"thread": "blockIdx.x"}')
         static = s.kind in STATIC_KINDS
         if static and not isinstance(s.extent, IntImm):
@@ -251,6 +255,7 @@ class TirVerifier(ExprVerifier):
             if not s.name:
                 near = s.writes[0].buffer.name if s.writes else "block"
                 raise Malformed("a block needs a name", f"such as {near!r}")
+            require_attrs(BLOCK_ATTRS, s.name, s.attrs)
             static = [self._iter(i) for i in s.iters]
             for i in s.iters:
                 self._reach.bind(i.var, i.value)

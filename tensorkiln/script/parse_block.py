@@ -11,6 +11,7 @@ from tensorkiln.base.errors import nearest
 from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.dtype import BOOL
 from tensorkiln.ir.expr import Expr, IntImm, Var
+from tensorkiln.ir.known_attrs import BLOCK_ATTRS
 from tensorkiln.ir.stmt import ITER_KINDS, Block, BlockIter, If, Region, Stmt, seq
 from tensorkiln.ir.visit import substitute
 
@@ -25,6 +26,7 @@ BLOCK_WORDS = frozenset({"T.reads", "T.writes", "T.where", "T.block_attr"})
 class _Head:
     """What the first statements of a block say."""
 
+    name: str
     iters: list[BlockIter] = field(default_factory=list)
     reads: tuple[Region, ...] | None = None
     writes: tuple[Region, ...] | None = None
@@ -40,7 +42,7 @@ def parse_block(p: TirParser, node: ast.With, call: ast.Call) -> Stmt:
     name = p.exprs.literal(call.args[0])
     if not isinstance(name, str) or not name:
         raise p.fail(call.args[0], "the name of a block is a string")
-    head = _Head()
+    head = _Head(name)
     with p.scope.inner():
         rest = node.body
         while rest and _take(p, head, rest[0]):
@@ -96,7 +98,9 @@ def _word(p: TirParser, head: _Head, call: ast.Call, path: str) -> None:
     if len(call.args) != 1 or call.keywords:
         raise p.fail(call, f"{path} takes one argument")
     if path == "T.block_attr":
-        head.attrs = Attrs.of(**{**head.attrs, **p.exprs.attrs(call.args[0])})
+        head.attrs = Attrs.of(
+            **{**head.attrs, **p.exprs.known_attrs(call.args[0], BLOCK_ATTRS, head.name)}
+        )
         return
     values = {i.var: i.value for i in head.iters}
     head.where.append(substitute(p.exprs.expr(call.args[0], BOOL), values))

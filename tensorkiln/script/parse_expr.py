@@ -25,7 +25,7 @@ from tensorkiln.ir.expr import (
     binary,
     int_value,
 )
-from tensorkiln.ir.function_attrs import Table, problem_of
+from tensorkiln.ir.known_attrs import Table, problem_of
 from tensorkiln.script.parse_functions import call_word
 from tensorkiln.script.parse_plain import NAMES, PlainParser
 from tensorkiln.script.python_values import (
@@ -170,7 +170,7 @@ class ExprParser(PlainParser):
             return Attrs.of(**out)
         found = unwrap(self.any(node))
         if not isinstance(found, dict) or not all(isinstance(k, str) for k in found):
-            raise self.fail(node, "expected attributes as a dict", 'as {"unroll_depth": 4}')
+            raise self.fail(node, "expected attributes as a dict", 'as {"mine.depth": 4}')
         return Attrs.of(**{k: plain(v) for k, v in found.items()})  # type: ignore[arg-type]
 
     def func_attr(self, nodes: list[ast.stmt], word: str) -> tuple[list[ast.stmt], ast.expr | None]:
@@ -182,8 +182,8 @@ class ExprParser(PlainParser):
                     return nodes[:start] + nodes[start + 1 :], given
         return nodes, None
 
-    def function_attrs(self, node: ast.expr, table: Table, name: str) -> Attrs:
-        """Attributes of the function `name`, which must be those of the table, or have a dot."""
+    def known_attrs(self, node: ast.expr, table: Table, name: str) -> Attrs:
+        """Attributes of the node called `name`, which are those of the table or have a dot."""
         attrs, places = self.attrs(node), {}
         if isinstance(node, ast.Dict):
             keys = zip(node.keys, node.values, strict=True)

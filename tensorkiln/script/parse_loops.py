@@ -10,6 +10,7 @@ from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, IntImm, Var, binary
+from tensorkiln.ir.known_attrs import LOOP_ATTRS
 from tensorkiln.ir.stmt import For, Stmt
 from tensorkiln.ir.text.syntax import KIND_WORDS
 from tensorkiln.script.parse_plain import NAMES
@@ -79,10 +80,10 @@ def _hints(p: TirParser, call: ast.Call, kind: str) -> Attrs:
     attrs: Attrs = NO_ATTRS
     for k in call.keywords:
         if k.arg == "annotations":
-            attrs = Attrs.of(**{**attrs, **p.exprs.attrs(k.value)})
+            attrs = Attrs.of(**{**attrs, **p.exprs.known_attrs(k.value, LOOP_ATTRS, "")})
         elif k.arg == "thread":
             attrs = Attrs.of(**{**attrs, "thread": p.exprs.string(k.value)})
-    if (kind == "thread") != any(k.arg == "thread" for k in call.keywords):
+    if (kind == "thread") != ("thread" in attrs):
         hint = 'as T.thread_binding(n, thread="blockIdx.x")'
         raise p.fail(call, "a thread loop, and no other, names its thread", hint)
     return attrs

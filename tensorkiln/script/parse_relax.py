@@ -14,7 +14,7 @@ from tensorkiln.base.errors import nearest
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.dtype import INT64
 from tensorkiln.ir.expr import Var
-from tensorkiln.ir.function_attrs import GRAPH_ATTRS
+from tensorkiln.ir.known_attrs import GRAPH_ATTRS
 from tensorkiln.ir.relax import (
     Binding,
     Bound,
@@ -86,7 +86,7 @@ class RelaxParser(FlowParser):
                 hint = nearest(k.arg or "", ["name", "attrs", "private"])
                 raise self.fail(k.value, f"unknown option {k.arg!r} of R.function", hint)
         for node in nodes:
-            for key, value in self.exprs.function_attrs(node, GRAPH_ATTRS, name).items_:
+            for key, value in self.exprs.known_attrs(node, GRAPH_ATTRS, name).items_:
                 if attrs.setdefault(key, value) != value:
                     raise self.fail(node, f"attribute {key!r} is given twice")
         return name, Attrs(tuple(sorted(attrs.items(), key=lambda p: p[0])))  # type: ignore[arg-type]

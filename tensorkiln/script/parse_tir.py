@@ -12,7 +12,7 @@ from tensorkiln.ir.attrs import NO_ATTRS
 from tensorkiln.ir.buffer import SCOPES, Buffer
 from tensorkiln.ir.dtype import BOOL, VOID, DType
 from tensorkiln.ir.expr import Broadcast, CallExtern, Expr, Var
-from tensorkiln.ir.function_attrs import PROGRAM_ATTRS
+from tensorkiln.ir.known_attrs import PROGRAM_ATTRS
 from tensorkiln.ir.outputs import inferred_outputs
 from tensorkiln.ir.stmt import (
     Alloc,
@@ -68,7 +68,7 @@ class TirParser:
         nodes, given = self.exprs.func_attr(node.body, "T.func_attr")
         name, attrs = values.get("name", node.name), NO_ATTRS
         if given is not None:
-            attrs = self.exprs.function_attrs(given, PROGRAM_ATTRS, name)
+            attrs = self.exprs.known_attrs(given, PROGRAM_ATTRS, name)
         body = self.block(nodes)
         outputs = values.get("outputs", inferred_outputs(params, body))
         return PrimFunc(

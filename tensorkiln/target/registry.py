@@ -126,6 +126,12 @@ def require_codegen(target: Target) -> None:
             where=where,
             hint=f"hosts that work: {', '.join(k.name for k in KINDS.values() if k.is_cpu)}",
         )
+    if cpu.libs and not KINDS[cpu.kind].hooks.relax_codegen:
+        raise UnsupportedError(
+            f"no code generator of kind {cpu.kind!r} calls libraries, such as {cpu.libs[0]!r}",
+            where=f"{where}.libs",
+            hint="leave libs out; compile(externals=...) gives operators to a library",
+        )
     arch = require_library(cpu.mtriple, f"{where}.mtriple")
     if cpu is target and target.host is not None and target.host.arch != arch:
         raise UnsupportedError(

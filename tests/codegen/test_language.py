@@ -343,7 +343,7 @@ def test_hints_and_attributes_change_nothing() -> None:
     @T.prim_func
     def f(X: T.Buffer((8,), "float32"), Y: T.Buffer((8,), "float32")):
         T.func_attr({"mine.note": "a", "mine.k": (1, 2.5, None)})
-        for i in T.serial(8, annotations={"pragma": "x"}):
+        for i in T.serial(8, annotations={"mine.pragma": "x"}):
             Y[i] = X[i] + 1.0
 
     x, y = floats(8), floats(8)

@@ -114,7 +114,7 @@ def _tile(rng: Random, f: PrimFunc) -> Arguments | None:
 
 def _annotate(rng: Random, f: PrimFunc) -> Arguments | None:
     names = (*loops(f), *blocks(f))
-    return (rng.choice(names), rng.choice(("hint", "depth")), rng.choice((1, "x", None))), {}
+    return (rng.choice(names), rng.choice(("my.hint", "my.depth")), rng.choice((1, "x", None))), {}
 
 
 def _prefetch(rng: Random, f: PrimFunc) -> Arguments | None:

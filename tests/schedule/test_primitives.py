@@ -241,9 +241,9 @@ def test_each_copy_has_its_own_scratch() -> None:
 
 
 def test_hints_and_threads_are_attributes() -> None:
-    f = annotate(annotate(c.matmul, "i", "depth", 2), "C_1", "tag", "inner")
-    assert loop(f, "i").attrs["depth"] == 2 and block(f, "C_1").attrs["tag"] == "inner"
-    assert not loop(annotate(f, "i", "depth"), "i").attrs
+    f = annotate(annotate(c.matmul, "i", "my.depth", 2), "C_1", "my.tag", "inner")
+    assert loop(f, "i").attrs["my.depth"] == 2 and block(f, "C_1").attrs["my.tag"] == "inner"
+    assert not loop(annotate(f, "i", "my.depth"), "i").attrs
     assert loop(bind(f, "i", "threadIdx.y"), "i").attrs["thread"] == "threadIdx.y"
 
 
@@ -272,7 +272,7 @@ def scheduled() -> Schedule:
     s = Schedule(c.matmul_apart)
     s.split("i_1", 4, tail="peel", names=["io", "ii"])
     s.reorder("j_1", "ii")
-    s.annotate("io", "note", 'a "quoted" name, é')
+    s.annotate("io", "my.note", 'a "quoted" name, é')
     s.vectorize(s.split("j", (None, 2))[1])
     s.parallel("i")
     return s

@@ -99,7 +99,7 @@ ROWS: list[tuple[PrimFunc, str, tuple[Any, ...], dict[str, Any], str, str]] = [
     (split_even(compose_reduction(c.matmul, "C", "C_1"), "k", 3), "rfactor", ("C_1_1", "k_tail_1"),
      {}, "goes on with a sum that another begins", "before the loop is cut"),
     (c.matmul, "annotate", ("i", "a b", 1), {}, "the key 'a b' is not a name", "annotate(f"),
-    (c.matmul, "annotate", ("i", "thread", 1), {}, "set by other primitives", "bind"),
+    (c.matmul, "annotate", ("i", "thread", 1), {}, "your own has a dot", "mine."),
 ]  # fmt: skip
 
 

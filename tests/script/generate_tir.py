@@ -215,10 +215,10 @@ class TirGen:
             attrs = Attrs.of(**{**attrs, "thread": self.pick(("blockIdx.x", "threadIdx.y"))})
         return For(var, lo, extent, kind, body, attrs)
 
-    def attrs(self, prefix: str = "") -> Attrs:
+    def attrs(self) -> Attrs:
         values = (3, -1, 2.5, True, None, 'a "b"', (1, "x"), IntImm(4), float("inf"))
-        keys = [k for k in ("unroll_depth", "a b", "in") if self.chance(15)]
-        return Attrs.of(**{prefix + k: self.pick(values) for k in keys})
+        keys = [k for k in ("my.depth", "my.a b", "my.in") if self.chance(15)]
+        return Attrs.of(**{k: self.pick(values) for k in keys})
 
     def _while(self, depth: int) -> Stmt:
         return While(self.expr(BOOL), self.stmt(depth))
@@ -341,4 +341,4 @@ class TirGen:
         op_class = self.pick(("loops", "matmul_packed"))
         params = (*buffers, *scalars)
         public = self.chance(30)
-        return PrimFunc(name, params, body, outputs, inplace, op_class, public, self.attrs("mine."))
+        return PrimFunc(name, params, body, outputs, inplace, op_class, public, self.attrs())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import tensorkiln as tk
 from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.ir.attrs import Attrs
-from tensorkiln.ir.function_attrs import GRAPH_ATTRS, PROGRAM_ATTRS
+from tensorkiln.ir.known_attrs import GRAPH_ATTRS, PROGRAM_ATTRS
 from tensorkiln.ir.module import IRModule
 from tensorkiln.runtime.library_file import read_library_file
 from tensorkiln.script import from_source
@@ -68,7 +69,7 @@ def test_what_is_refused(text: str, attrs: str, message: str, hint: str) -> None
 @LEVELS
 def test_every_attribute_of_the_tables_has_a_type(text: str) -> None:
     table = PROGRAM_ATTRS if text is PROGRAM else GRAPH_ATTRS
-    for name in table:
+    for name in table.names:
         with pytest.raises(UserError, match=name):
             read(text, f"{{{name!r}: -0.5}}")
 
@@ -145,3 +146,51 @@ def test_options_of_the_decorator(option: str, message: str) -> None:
 def test_options_of_graphs(option: str) -> None:
     with pytest.raises(UserError):
         read(GRAPH.replace("@R.function", f"@R.function({option})"), "{}")
+
+
+NEST = """
+@T.prim_func
+def f(X: T.Buffer((4,), "float32"), Y: T.Buffer((4,), "float32")):
+    for i in T.serial(4, annotations={loop}):
+        with T.block("B"):
+            v = T.axis.spatial(4, i)
+            T.block_attr({block})
+            Y[v] = X[v] + T.float32(1)
+"""
+OWN = "{'mine.note': 'a'}"
+IN_BLOCK = "f.body.for(i).block(B)"
+WRONG_PLACES = [
+    ("{'unroll': 4}", OWN, "loops have no attribute 'unroll'", "f.body.for(i).attrs.unroll"),
+    ("{'thread': 'blockIdx.x'}", OWN, "a thread loop, and no other", "f"),
+    (
+        OWN,
+        "{'unroll': 4}",
+        "blocks have no attribute 'unroll'",
+        f"{IN_BLOCK}.attrs.unroll",
+    ),
+    (
+        OWN,
+        "{'orgin': 'C'}",
+        "blocks have no attribute 'orgin'",
+        f"{IN_BLOCK}.attrs.orgin",
+    ),
+    (OWN, "{'origin': 3}", "attribute 'origin' is the name", f"{IN_BLOCK}.attrs.origin"),
+]
+
+
+@pytest.mark.parametrize(("loop", "block", "message", "place"), WRONG_PLACES)
+def test_attributes_of_loops_and_blocks(loop: str, block: str, message: str, place: str) -> None:
+    with pytest.raises(UserError) as caught:
+        from_source(NEST.replace("{loop}", loop).replace("{block}", block), file="net.py")
+    assert message in caught.value.message and caught.value.where.startswith("net.py:")
+    # And of modules that no script made.
+    good = from_source(NEST.replace("{loop}", OWN).replace("{block}", OWN))
+    assert from_source(good.script()).script() == good.script()
+    nest = good["f"].body
+    if loop == OWN:
+        nest = replace(nest, body=replace(nest.body, attrs=Attrs.of(**eval(block))))
+    else:
+        nest = replace(nest, attrs=Attrs.of(**eval(loop)))
+    with pytest.raises(UserError) as caught:
+        tk.compile(IRModule((replace(good["f"], body=nest),)))
+    assert message in caught.value.message and caught.value.where.startswith(place)

@@ -18,6 +18,8 @@ from tensorkiln.target import Target, register_target_kind, require_codegen, unr
         ("cuda", "no code generator for kind 'cuda'"),
         ("rocm", "kinds that have one: llvm, llvmjit"),
         ({"devices": ["llvm", "cuda"]}, "kind 'composite'"),
+        ({"libs": ["openblas"]}, r"target\.libs: no code generator of kind 'llvm' calls"),
+        ({"kind": "llvmjit", "libs": ["mkl"]}, "of kind 'llvmjit' calls libraries, such as 'mkl'"),
         ({"mtriple": "riscv64-linux-gnu"}, "no code is generated for riscv64 yet"),
     ],
 )
@@ -30,6 +32,9 @@ def test_registered_code_generators_count() -> None:
     register_target_kind("accel", "ext_dev", relax_codegen=lambda target: ())
     try:
         require_codegen(Target("accel"))
+        require_codegen(Target({"kind": "accel", "libs": ["own"]}))
+        with pytest.raises(UnsupportedError, match=r"target\.host\.libs"):
+            require_codegen(Target({"kind": "accel", "host": {"kind": "llvm", "libs": ["own"]}}))
         with pytest.raises(UnsupportedError, match="kinds that have one: llvm, llvmjit, accel"):
             require_codegen(Target("cuda"))
     finally:

@@ -84,17 +84,19 @@ def bind(f: PrimFunc, loop: str, thread: str, check: bool = True) -> PrimFunc:
 
 
 def annotate(f: PrimFunc, name: str, key: str, value: AttrValue = None) -> PrimFunc:
-    """Give a loop or a block an attribute, for passes and code generators; None takes it away.
+    """Give a loop or a block an attribute for a pass or code generator of yours, whose name has a
+    dot in it; None takes it away.
 
-    for i in range(64):        ->       for i in T.serial(64, annotations={"unroll": 4}):
+    for i in range(64):        ->       for i in T.serial(64, annotations={"mine.depth": 4}):
     """
     at = open_at(f, name, "annotate")
     s = at.stmt
     assert isinstance(s, For | Block)
-    if not isinstance(key, str) or not key.isidentifier():
-        raise at.fail(f"the key {key!r} is not a name", 'as annotate(f, "i", "unroll", 4)')
-    if key in ("origin", "thread", "instruction"):
-        raise at.fail(f"{key!r} is set by other primitives", "bind sets the thread")
+    as_in = 'as annotate(f, "i", "mine.depth", 4)'
+    if not isinstance(key, str) or not all(map(str.isidentifier, key.split("."))):
+        raise at.fail(f"the key {key!r} is not a name", as_in)
+    if "." not in key:
+        raise at.fail(f"{key!r} means nothing to the compiler; your own has a dot", as_in)
     kept = {k: v for k, v in s.attrs.items() if k != key}
     if value is not None:
         kept[key] = value

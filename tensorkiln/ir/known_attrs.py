@@ -1,0 +1,113 @@
+"""Attributes of functions, loops and blocks: those that mean something, and what they may be.
+
+A name with a dot in it (`"mine.note"`) is its author's own: passes and texts keep it, and nothing
+of the compiler reads it. Every other name is one of the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tensorkiln.base.errors import nearest
+from tensorkiln.ir.expr import Expr
+
+_Accepts = Callable[[object], bool]
+# name -> what the attribute is, in words, and whether a value is one
+_Names = Mapping[str, tuple[str, _Accepts]]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The attributes of one kind of node; `owner` is its plural in messages."""
+
+    owner: str
+    names: _Names
+
+
+def _flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _text(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _tuple(value: object) -> bool:
+    return isinstance(value, tuple)
+
+
+def _texts(value: object) -> bool:
+    return isinstance(value, tuple) and all(map(_text, value))
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | Expr) and not isinstance(value, bool)
+
+
+def _dependencies(value: object) -> bool:
+    return isinstance(value, tuple) and all(_texts(row) and 2 <= len(row) <= 4 for row in value)
+
+
+_FLAG, _TEXT = ("True or False", _flag), ("a text", _text)
+_BOTH: _Names = {
+    "global_symbol": ("the name that a library has for the function", _text),
+    "target": ("a target's text, as 'llvm' or its JSON", _text),
+    "kExternalDependency": (
+        "a tuple of (short_name, url, url_type, version_spec), all texts",
+        _dependencies,
+    ),
+}
+GRAPH_ATTRS = Table(
+    "functions",
+    {
+        **_BOTH,
+        "assumes": ("a tuple of conditions", _tuple),
+        "by_rule": _FLAG,
+        "dim_names": ("a tuple of pairs of a dimension and its name", _tuple),
+        "external": _TEXT,
+        "homes": ("a tuple of places", _tuple),
+        "input_names": ("a tuple of texts", _texts),
+        "outer": _FLAG,
+        "output_names": ("a tuple of texts", _texts),
+        "planned": _FLAG,
+        "primitive": _FLAG,
+        "private": _FLAG,
+        "storages": _FLAG,
+        "workspace_bytes": ("a number of bytes", _number),
+    },
+)
+PROGRAM_ATTRS = Table(
+    "functions",
+    {
+        **_BOTH,
+        "host": _FLAG,
+        "sizes": ("a number of parameters", _number),
+    },
+)
+LOOP_ATTRS = Table("loops", {"thread": ("the index of a device's grid, a text", _text)})
+BLOCK_ATTRS = Table(
+    "blocks",
+    {
+        "instruction": ("the name of the instruction that it is", _text),
+        "origin": ("the name of the block that it is a copy of", _text),
+    },
+)
+
+
+def problem_of(table: Table, node: str, name: str, value: object) -> tuple[str, str] | None:
+    """What is wrong with an attribute of the function, loop or block called `node`, and a hint;
+    None for nothing."""
+    if "." in name:
+        return None
+    if name not in table.names:
+        own = f"one of your own has a dot in its name: 'mine.{name}'"
+        hint = " ".join(filter(None, (nearest(name, table.names), own)))
+        return f"{table.owner} have no attribute {name!r}", hint
+    expected, accepts = table.names[name]
+    if not accepts(value):
+        return f"attribute {name!r} is {expected}, not {value!r}", f"write {expected}"
+    if name == "global_symbol" and value != node and table is GRAPH_ATTRS:
+        hint = f"rename the function: name={value!r} in its decorator"
+        return f"global_symbol {value!r} of a graph function called {node!r}", hint
+    return None
