@@ -21,7 +21,8 @@ help:
 	@echo "make fuzz-artifacts  200,000 damaged artifacts, then ten guided minutes for C and Python each"
 	@echo "make large        a model of five gigabytes, exported, loaded, run"
 	@echo "make aarch64      kernels, models and the runtime for AArch64 under qemu, which must be there"
-	@echo "make hosts        programs in C, C++ and Rust that run libraries, under sanitizers and valgrind"
+	@echo "make hosts        programs in C, C++ and Rust that run libraries, under sanitizers and valgrind;"
+	@echo "                  each runs REPEATS times"
 	@echo "make report-test  the page of kiln explain in headless Chromium, which must be there"
 	@echo "make clean        remove .venv and caches of tools"
 
@@ -96,9 +97,10 @@ aarch64: .venv/has-dev
 	REQUIRE_QEMU=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "emulated or aarch64"
 
 # Where there is no gcc, g++, clang, rustc, cargo or valgrind, `make test` says so and leaves out what needs
-# it; here that is an error.
+# it; here that is an error. REPEATS=500 runs each program as often.
+REPEATS ?= 1
 hosts: .venv/has-dev
-	REQUIRE_HOSTS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile tests/hosts tests/test_docs.py
+	REQUIRE_HOSTS=1 HOST_REPEATS=$(REPEATS) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile tests/hosts tests/test_docs.py
 
 # Where there is no Chromium, `make test` says so and leaves these out; here that is an error.
 report-test: .venv/has-dev

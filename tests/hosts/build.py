@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -41,13 +42,25 @@ def require(tool: str) -> str:
 # What a program of a host test takes at most, many times over; one that hangs is found in no time.
 SECONDS = 60
 COMPILER_SECONDS = 300  # of rustc, beside other work
+# `make hosts REPEATS=500`: what goes wrong one time in a hundred.
+REPEATS = int(os.environ.get("HOST_REPEATS", "1"))
 
 
 def run(
     *command: str | Path, seconds: float = SECONDS, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program; the caller looks at its status. One that does not end in time fails the test,
-    which shows what it said."""
+    """Run a program, REPEATS times; the caller looks at its status, which is the same each time."""
+    first = _once(command, seconds, environment)
+    for k in range(1, REPEATS):
+        again = _once(command, seconds, environment)
+        assert again.returncode == first.returncode, f"run {k}: {again.stdout}\n{again.stderr}"
+    return first
+
+
+def _once(
+    command: Sequence[str | Path], seconds: float, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """One that does not end in time fails the test, which shows what it said."""
     words = [*map(str, command)]
     try:
         return subprocess.run(
@@ -67,7 +80,7 @@ def run(
 
 def build(*command: str | Path) -> None:
     """Run a compiler; its complaints are the test's."""
-    done = run(*command, seconds=COMPILER_SECONDS)
+    done = _once(command, COMPILER_SECONDS, {})
     assert done.returncode == 0, done.stderr
 
 

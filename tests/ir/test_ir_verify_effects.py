@@ -151,7 +151,7 @@ WRONG: list[tuple[PrimFunc, str, str, str]] = [
     ),
     # statements and blocks
     (kernel(Seq((STORE, F))), "FloatImm is not a statement", "there are For", "f.body[1]"),  # type: ignore[arg-type]
-    (kernel(loop(STORE, "thread")), "a thread loop, and no other, has attrs", "blockIdx.x", "f.body"),
+    (kernel(loop(STORE, "thread")), "and no other, has attrs", "blockIdx.x", "f.body"),
     (block(name="", writes=(region(Y, *ALL),)), "needs a name", "such as 'Y'", "f.body.block()"),
     (
         block(BlockIter(i, FOUR, "parallel", ZERO)),
