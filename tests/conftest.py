@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 # Proofs that take minutes to hours: they run when `-m` names them, as the targets of make do.
@@ -17,6 +18,11 @@ FULL = {
     "large": "a model of five gigabytes",
     "aarch64": "what `make test` leaves out of the tests under an emulator of AArch64",
 }
+
+
+# How long an example takes says nothing on a machine that others use, too.
+hypothesis.settings.register_profile("tensorkiln", deadline=None)
+hypothesis.settings.load_profile("tensorkiln")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -53,7 +53,7 @@ def values(e: Expr) -> list[int | None]:
     ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(extents())
 def test_an_extent_is_itself_in_every_form(e: Expr) -> None:
     forms = [e, simplify(e), simplify(e, PROPER), simplify(simplify(e), PROPER)]
@@ -64,7 +64,7 @@ def test_an_extent_is_itself_in_every_form(e: Expr) -> None:
         assert same_extent(form, simplify(form, PROPER))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(extents(2), extents(2))
 def test_what_is_proved_equal_is_equal(a: Expr, b: Expr) -> None:
     for known in (NOTHING, PROPER):
@@ -72,7 +72,7 @@ def test_what_is_proved_equal_is_equal(a: Expr, b: Expr) -> None:
             assert values(a) == values(b)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(extents(2), st.integers(0, 3), st.integers(1, 9), st.sampled_from([maximum, minimum]))
 def test_constants_move_through_limits(a: Expr, low: int, k: int, limit: object) -> None:
     """max(low, a) + k = max(low + k, a + k), however it is written."""

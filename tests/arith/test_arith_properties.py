@@ -59,7 +59,7 @@ conditions = st.recursive(
 )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(exprs)
 def test_simplify_keeps_the_value(e: Expr) -> None:
     new = simplify(e, KNOWN)
@@ -67,7 +67,7 @@ def test_simplify_keeps_the_value(e: Expr) -> None:
         assert evaluate(e, env) == evaluate(new, env), (text(e), text(new), env)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(exprs)
 def test_simplify_without_bounds_keeps_the_value(e: Expr) -> None:
     new = simplify(e)
@@ -75,7 +75,7 @@ def test_simplify_without_bounds_keeps_the_value(e: Expr) -> None:
         assert evaluate(e, env) == evaluate(new, env), (text(e), text(new), env)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(conditions)
 def test_conditions_keep_their_truth(cond: Expr) -> None:
     new = simplify(cond, KNOWN)
@@ -84,7 +84,7 @@ def test_conditions_keep_their_truth(cond: Expr) -> None:
         assert evaluate(cond, env) == evaluate(new, env), (text(cond), text(new), env)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(conditions, conditions)
 def test_facts_are_used_soundly(fact: Expr, cond: Expr) -> None:
     new = simplify(cond, KNOWN.given(fact))
@@ -93,7 +93,7 @@ def test_facts_are_used_soundly(fact: Expr, cond: Expr) -> None:
             assert evaluate(cond, env) == evaluate(new, env), (text(fact), text(cond), env)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(exprs)
 def test_bounds_are_sound(e: Expr) -> None:
     lo, hi = bound(e, KNOWN)
@@ -103,7 +103,7 @@ def test_bounds_are_sound(e: Expr) -> None:
         assert hi is None or value <= hi, (text(e), hi, env)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(exprs, exprs)
 def test_prove_equal_is_never_wrong(a: Expr, b: Expr) -> None:
     if prove_equal(a, b, KNOWN):
@@ -114,7 +114,7 @@ def evaluate_equal(a: Expr, b: Expr) -> bool:
     return all(evaluate(a, env) == evaluate(b, env) for env in ENVIRONMENTS)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(exprs)
 def test_prove_is_never_wrong(e: Expr) -> None:
     values = [evaluate(e, env) for env in ENVIRONMENTS]
@@ -123,7 +123,7 @@ def test_prove_is_never_wrong(e: Expr) -> None:
             assert min(values) >= limit, text(e)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(exprs)
 def test_affine_adds_up(e: Expr) -> None:
     found = affine(e, [A, C], KNOWN)
@@ -137,7 +137,7 @@ def test_affine_adds_up(e: Expr) -> None:
         assert evaluate(e, env) == evaluate(total, env), text(e)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(exprs)
 def test_simplify_is_a_function_of_its_arguments(e: Expr) -> None:
     once = simplify(e, KNOWN)
@@ -145,7 +145,7 @@ def test_simplify_is_a_function_of_its_arguments(e: Expr) -> None:
     assert simplify(e, Bounds(KNOWN)) == once
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(exprs)
 def test_simplify_never_costs_more(e: Expr) -> None:
     assert cost(simplify(e, KNOWN)) <= cost(e), text(simplify(e, KNOWN))

@@ -117,7 +117,7 @@ def programs(draw: st.DrawFn, depth: int = 3, scope: tuple[Var, ...] = (n,)) -> 
     return put(draw(indices(scope)), draw(indices(scope)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(programs())
 def test_programs_store_the_same(s: Stmt) -> None:
     new = simplify_stmt(s, Bounds({n: (0, 3)}))

@@ -45,7 +45,7 @@ def small_set() -> ArtifactSet:
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.differing_executors])
 @given(SETS)
 def test_both_forms_give_the_set_back(found: list[Artifact]) -> None:
     import tempfile
@@ -65,7 +65,7 @@ def test_both_forms_give_the_set_back(found: list[Artifact]) -> None:
             assert first.read_bytes() == second.read_bytes()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.differing_executors])
 @given(SETS.filter(bool), st.data())
 def test_an_edited_folder_is_the_set_with_other_content(
     found: list[Artifact], data: st.DataObject

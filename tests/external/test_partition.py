@@ -162,7 +162,7 @@ def test_a_name_is_an_identifier(name: str) -> None:
         takes(name, ())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     modules(),
     st.sets(st.sampled_from(["neg", "relu", "add", "sub", "mul", "tanh", "transpose", "sum"])),

@@ -61,7 +61,7 @@ def test_empty_and_scalar_tensors() -> None:
         assert got.shape == array.shape
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)))
 def test_packed_integers(values: list[int]) -> None:
     proto = TensorProto(data_type=7, dims=[len(values)], int64_data=values)

@@ -145,7 +145,7 @@ def test_truncated_at_every_byte() -> None:
     assert imported <= 3
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_any_changed_bytes(data: st.DataObject) -> None:
     changed = bytearray(SMALL)
@@ -155,7 +155,7 @@ def test_any_changed_bytes(data: st.DataObject) -> None:
     survives(bytes(changed))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(min_size=1, max_size=200))
 def test_any_bytes(data: bytes) -> None:
     survives(data)

@@ -286,7 +286,7 @@ def test_inputs_with_initializers_are_no_parameters() -> None:
     assert main(from_onnx(made)).attrs["input_names"] == ("x",)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_integer_chains(data: st.DataObject) -> None:
     """Random arithmetic on extents has ONNX Runtime's value for any size."""

@@ -55,7 +55,7 @@ def undumped(lines: str) -> bytes:
     return out
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.lists(st.one_of(st.binary(max_size=50), st.integers(0, 90).map(bytes))).map(b"".join),
     st.integers(1, 40),
@@ -66,7 +66,7 @@ def test_a_hexdump_gives_its_bytes_back(data: bytes, step: int) -> None:
     assert shown == "".join(text.show_bytes(artifact("x", data)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.recursive(st.none() | st.integers() | st.text(), st.lists), st.booleans())
 def test_json_means_the_same(value: object, padded: bool) -> None:
     content = json.dumps(value).encode() + bytes(5 * padded)
@@ -87,7 +87,7 @@ def test_json_that_fits_into_a_line_is_one() -> None:
     assert deep.splitlines()[:4] == ["{", '  "a": {', '    "b": [', "      0,"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60), st.integers(1, 5))
 def test_text_stays_as_it_is(words: str, step: int) -> None:
     shown = "".join(text.show_source(artifact("x.c", Pieces(words.encode(), step))))

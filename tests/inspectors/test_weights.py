@@ -53,7 +53,7 @@ def check(s: subject.Statistics, array: Any) -> None:
         assert np.abs(np.cumsum(s.histogram) - np.cumsum(expected)).max() <= near.sum()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_against_numpy(data: st.DataObject) -> None:
     ndim = data.draw(st.sampled_from([2, 4]))

@@ -10,7 +10,7 @@ from tensorkiln.ir.expr import IntImm
 from tensorkiln.ops.shape import reshape_groups
 from tests.ops.element import check, data
 
-quick = settings(max_examples=30, deadline=None, derandomize=True)
+quick = settings(max_examples=30, derandomize=True)
 extents = st.integers(0, 4)
 shapes = st.lists(extents, max_size=4).map(tuple)
 

@@ -15,7 +15,7 @@ from tensorkiln.ir.relax import TensorType, tensor
 HALVES = st.integers(0, 9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=3), HALVES, HALVES, st.booleans())
 def test_numpy_meaning_is_linear(rows: list[int], k: int, n: int, bias: bool) -> None:
     random = np.random.default_rng([*rows, k, n])

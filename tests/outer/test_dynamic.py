@@ -154,7 +154,7 @@ def test_bfloat16(run: Any) -> None:
     assert counts.tolist() == [1, 2, 2]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_random_compress_and_unique(run: Any, data: Any) -> None:
     shape = data.draw(hnp.array_shapes(min_dims=3, max_dims=3, min_side=0, max_side=5))
@@ -167,7 +167,7 @@ def test_random_compress_and_unique(run: Any, data: Any) -> None:
     check(run["unique_as_found"](x), "unique", (x,), sorted=False)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_random_slices(run: Any, data: Any) -> None:
     shape = data.draw(hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=6))

@@ -75,7 +75,7 @@ def test_out_is_filled_in_place(executor: Executor) -> None:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_strides_and_any_address_give_the_same(library: Path, data: st.DataObject) -> None:
     run = _executor(library)["main"]
     n = data.draw(st.integers(1, 6))

@@ -62,9 +62,7 @@ def test_files_that_are_no_libraries(tmp_path: Path) -> None:
 
 
 @given(st.data())
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damaged_files_never_crash_the_reader(
     library: Path, tmp_path: Path, data: st.DataObject
 ) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import cProfile
 import inspect
-import time
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import indent
@@ -342,7 +342,8 @@ def _parameters(function: object) -> list[tuple[str, inspect.Parameter]]:
 
 
 @pytest.mark.parametrize("name", ["split", "fuse", "unroll", "reorder"])
-def test_a_step_takes_less_than_a_millisecond(name: str) -> None:
+def test_a_step_is_less_than_a_millisecond_of_work(name: str) -> None:
+    """As calls of Python functions, of which 5,000 take about that long."""
     i = [Var(f"i{k}") for k in range(10)]
     out = buffer("C", (2,) * 10)
     body: Stmt = Store(out, tuple(i), const(0, out.dtype))
@@ -355,11 +356,8 @@ def test_a_step_takes_less_than_a_millisecond(name: str) -> None:
         "unroll": lambda: unroll(f, "i9"),
         "reorder": lambda: reorder(f, "i9", "i0", check=False),
     }
-    best = min(_seconds(calls[name]) for _ in range(20))
-    assert best < 1e-3
-
-
-def _seconds(call: object) -> float:
-    start = time.perf_counter()
-    call()  # type: ignore[operator]
-    return time.perf_counter() - start
+    calls[name]()  # what is found once is kept
+    profile = cProfile.Profile()
+    profile.runcall(calls[name])
+    made = sum(entry.callcount for entry in profile.getstats())
+    assert made < 5_000

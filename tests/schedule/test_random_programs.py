@@ -21,7 +21,7 @@ GRAPHS = 25
 
 
 # Not shrunk: every step would link a library. The failing graph is printed instead.
-@settings(max_examples=6, deadline=None, database=None, derandomize=True, phases=[Phase.generate],
+@settings(max_examples=6, database=None, derandomize=True, phases=[Phase.generate],
           suppress_health_check=list(HealthCheck))  # fmt: skip
 @given(st.lists(modules(), min_size=GRAPHS, max_size=GRAPHS), st.sampled_from(sorted(LEVELS)))
 def test_graphs_match_float64(graphs: list[IRModule], level: str) -> None:

@@ -19,9 +19,7 @@ from tensorkiln.script import constant_table, from_source, print_function, print
 from .generate import graphs, modules, prim_funcs
 from .generate_outer import outers
 
-FAST = settings(
-    deadline=None, max_examples=150, suppress_health_check=list(HealthCheck), derandomize=True
-)
+FAST = settings(max_examples=150, suppress_health_check=list(HealthCheck), derandomize=True)
 
 
 def spans(mod: IRModule) -> list[str]:

@@ -485,7 +485,7 @@ def _layer(draw: st.DrawFn, g: Graph, values: list[RVar]) -> RVar:
     return g.concat(x, other, axis=1) if channels <= 32 else g.mul(x, c(0.5))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(networks())
 def test_any_network_keeps_its_meaning(mod: IRModule) -> None:
     out = AssignLayouts(TARGET)(mod)

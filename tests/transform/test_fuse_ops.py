@@ -420,13 +420,13 @@ def check_groups(mod: IRModule) -> None:
         assert all(isinstance(p.type.shape, tuple) for p in f.params)  # type: ignore[union-attr]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(modules())
 def test_any_graph(mod: IRModule) -> None:
     check_groups(mod)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(networks())
 def test_any_network(mod: IRModule) -> None:
     check_groups(mod)

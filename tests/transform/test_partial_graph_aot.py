@@ -78,7 +78,7 @@ def test_the_text_is_all_there_is(rows: object) -> None:
     assert third.artifacts == exe.artifacts
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(modules())
 def test_any_graph_comes_back_from_its_text(mod: IRModule) -> None:
     planned = lowered(mod)

@@ -170,7 +170,7 @@ def test_networks() -> None:
     check_plan(planned(graph(_residual, x=(Var("N"), 16, 14, 14))), N=3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(modules())
 def test_any_plan_is_sound(mod: IRModule) -> None:
     check_plan(planned(mod))

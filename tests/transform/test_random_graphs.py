@@ -168,7 +168,7 @@ STEPS = {
 }  # fmt: skip
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(modules())
 def test_every_pass_keeps_the_meaning(mod: IRModule) -> None:
     for apply in dict.fromkeys(PASSES):
@@ -178,7 +178,7 @@ def test_every_pass_keeps_the_meaning(mod: IRModule) -> None:
         infer_types(out)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(modules())
 def test_all_passes_in_order(mod: IRModule) -> None:
     out = mod
