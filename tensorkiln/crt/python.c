@@ -142,7 +142,7 @@ static int make_results(call *c)
                 return UNUSUAL; /* Python asks again, and raises */
             if ((shape = shape_of(&b, r)) == NULL)
                 return RAISED;
-            if (kiln_param_bytes(&b, b.function->n_inputs + r) >= python.large)
+            if (b.bytes[b.function->n_inputs + r] >= python.large)
                 make = result->make_large;
         }
         py_object *arguments[] = {shape, result->dtype};
