@@ -73,6 +73,10 @@ static int check_shape(const int64_t *shape, int ndim, kiln_dtype dtype, int64_t
                          KILN_MAX_RANK);
     if (ndim > 0 && shape == NULL)
         return kiln_fail(KILN_ERROR_NULL, "a tensor has no shape: its address is null");
+    if (kiln_element_bytes(dtype) == 0) {
+        kiln_dtype_text(text, sizeof text, dtype);
+        return kiln_fail(KILN_ERROR_DTYPE, "a tensor of %s", text);
+    }
     for (int d = 0; d < ndim; d++)
         if (shape[d] < 0)
             return kiln_fail(KILN_ERROR_SHAPE, "a tensor with %lld in dimension %d",
