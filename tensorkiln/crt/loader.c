@@ -227,7 +227,8 @@ static int call_below(int start, const char *function, const kiln_value *args, i
     for (int i = 0; i < n && code == KILN_ERROR_NAME; i++) {
         const kiln_group *group = &container->groups[queue[i]];
         lock_modules();
-        code = queue[i] == 0 ? KILN_ERROR_NAME : load_group(queue[i]); /* 0 is the library */
+        /* 0 is the library; a later version may have nodes that are for no loader. */
+        code = queue[i] == 0 || group->loader[0] == '_' ? KILN_ERROR_NAME : load_group(queue[i]);
         const loaded module = modules[queue[i]]; /* another thread may set a new one */
         unlock_modules();
         if (code == KILN_ERROR_LOADER) { /* another one may have the function */
