@@ -154,6 +154,9 @@ void *kiln_room(int64_t count, size_t size, const char *what);
 /* ---- cpu.c: may this processor use a feature? 1 yes, 0 no, -1 unknown name ------------------ */
 int kiln_has_feature(const char *name);
 
+/* ---- library.c: what a variable says that is on or off: 1, 0, or -1 for anything else ------------ */
+int kiln_flag(const char *text);
+
 /* ---- library.c: facts; before the first kernel, after the last -------------------------------- */
 int kiln_prepare(void);
 KILN_API void kiln_unload(void);
@@ -285,6 +288,9 @@ int kiln_ffi_result(int code);
 
 /* ---- threads.c, parallel.c, pool.c, share.c, wait.c: threads -------------------------------- */
 int kiln_default_threads(void);
+#define KILN_MOST_THREADS 4096 /* as in base/config.py */
+/* KILN_NUM_THREADS: 0 when it is not set, -1 when it is no whole number up to KILN_MOST_THREADS. */
+int kiln_wished_threads(void);
 /* Sets the number of threads for calls from this thread; returns the previous one (0: default). */
 int kiln_limit_threads(int threads);
 /* What kernels call. */

@@ -259,8 +259,9 @@ KILN_API int64_t kiln_executor_workspace_bytes(const kiln_executor *executor)
 
 KILN_API void kiln_executor_set_num_threads(kiln_executor *executor, int threads)
 {
+    const int most = threads > KILN_MOST_THREADS ? KILN_MOST_THREADS : threads;
     if (executor != NULL)
-        __atomic_store_n(&executor->threads, threads > 0 ? threads : 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&executor->threads, most > 0 ? most : 0, __ATOMIC_RELAXED);
 }
 
 KILN_API int kiln_call(int function, const kiln_value *arguments, int count)
