@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import tensorkiln
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.codegen.checked_c import DECLARATION, checked
 from tensorkiln.codegen.host_function import HostFunction, symbols_in
@@ -59,7 +58,7 @@ def stripped_c(functions: Sequence[HostFunction], *, prefix: str, weights_size: 
 
 def _arithmetic() -> str:
     """crt/sizes.h, whose functions stand here themselves."""
-    return (Path(tensorkiln.__file__).parent / "crt" / "sizes.h").read_text()
+    return (Path(__file__).parents[1] / "crt" / "sizes.h").read_text()
 
 
 def _shared(prefix: str, weights_size: int) -> str:

@@ -1,4 +1,4 @@
-"""JSON that describes a library: C hosts and Python read and refuse the same texts, within bounds."""
+"""JSON that describes a library: C hosts and Python read and refuse the same texts."""
 
 from __future__ import annotations
 
