@@ -14,6 +14,8 @@ from pathlib import Path
 
 from tensorkiln.base.errors import UserError, nearest
 
+MOST_THREADS = 4096  # of a run; as in crt/crt.h
+
 
 @dataclass(frozen=True, slots=True)
 class Config:
@@ -109,7 +111,12 @@ KNOBS: tuple[Knob, ...] = (
     Knob("KILN_CACHE", "cache", _flag, "0 compiles without the kernel cache"),
     Knob("KILN_CACHE_DIR", "cache_dir", _folder, "kernel cache; default ~/.cache/tensorkiln"),
     Knob("KILN_CACHE_LIMIT", "cache_limit", _size, "size cap of the cache; default 2G"),
-    Knob("KILN_NUM_THREADS", "num_threads", whole(0, 4096), "threads of a run; 0: all it may use"),
+    Knob(
+        "KILN_NUM_THREADS",
+        "num_threads",
+        whole(0, MOST_THREADS),
+        "threads of a run; 0: all it may use",
+    ),
     Knob("KILN_COMPILE_JOBS", "compile_jobs", whole(0, 512), "compile workers; 0: chosen"),
     Knob("KILN_PROGRESS", "progress", _mode, "how the command line shows progress"),
     Knob(

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tensorkiln.base.errors import InternalError, UserError
+from tensorkiln.codegen.checked_c import DECLARATION, checked, measured
 from tensorkiln.codegen.host_function import (
     DTYPES,
     HostFunction,
@@ -26,6 +27,7 @@ from tensorkiln.codegen.host_function import (
     check,
     computed_sizes,
     metadata_of,
+    plain,
     role,
     shape_text,
     symbols_in,
@@ -233,17 +235,25 @@ def _row(function: HostFunction, index: int, param: Param) -> str:
 
 def _size_functions(function: HostFunction) -> Iterator[str]:
     computed = computed_sizes(function)
+    name = quote(function.name)
     if computed:
-        yield f"static void computed_{function.name}(const int64_t *symbol, int64_t *size)\n{{"
+        yield f"static int computed_{function.name}(const int64_t *symbol, int64_t *size)\n{{"
         yield from symbol_lines(function.symbols, computed, "symbol")
-        yield from (f"    size[{i}] = {text};" for i, text in enumerate(computed))
+        yield DECLARATION
+        for i, text in enumerate(computed):
+            yield measured(f"size[{i}]", checked(text), plain(function, text))
+        yield f"    return kiln_fits(KILN_ERROR_RANGE, {name}, &large);"
         yield "}\n"
     yield from _requirements(function)
     size = function.workspace_bytes
-    yield f"static int64_t workspace_{function.name}(const int64_t *symbol)\n{{"
-    lines = symbol_lines(function.symbols, [size], "symbol")
-    yield from lines or ["    (void)symbol;"]
-    yield f"    return {size};\n}}\n"
+    yield f"static int workspace_{function.name}(const int64_t *symbol, int64_t *bytes)\n{{"
+    yield from symbol_lines(function.symbols, [size], "symbol") or ["    (void)symbol;"]
+    if isinstance(size, int):
+        yield f"    *bytes = {size};\n    return KILN_OK;\n}}\n"
+        return
+    yield DECLARATION
+    yield measured("*bytes", checked(size), plain(function, size))
+    yield f"    return kiln_fits(KILN_ERROR_MEMORY, {name}, &large);\n}}\n"
 
 
 def _requirements(function: HostFunction) -> Iterator[str]:
@@ -253,12 +263,17 @@ def _requirements(function: HostFunction) -> Iterator[str]:
     texts = [condition.text for condition in function.requires]
     yield f"static int requires_{function.name}(const int64_t *symbol)\n{{"
     yield from symbol_lines(function.symbols, texts, "symbol")
+    yield DECLARATION
+    yield "    int64_t holds;"
     for condition in function.requires:
         names = list(dict.fromkeys(symbols_in(condition.text)))
         sizes = ", ".join(f"{_literal(function.model_name(n))} is %lld" for n in names)
         words = f"{function.name}: {sizes}; expected {_literal(condition.sentence)}"
         values = [f"(long long)s_{name}" for name in names]
-        yield f"    if (!({condition.text}))"
+        yield measured("holds", checked(condition.text), condition.sentence)
+        yield "    if (large.what != NULL)"
+        yield f"        return kiln_fits(KILN_ERROR_RANGE, {quote(function.name)}, &large);"
+        yield "    if (!holds)"
         head = "        return kiln_fail("
         yield wrap(head, ["KILN_ERROR_CONDITION", quote(words), *values], ");")
     yield "    return KILN_OK;\n}\n"

@@ -1,8 +1,8 @@
 """What a host entry file is generated from: functions, their tensors, and their call plans.
 
 Expressions are C text over symbols written `s_<name>`, e.g. `"(s_seq + 15) / 16 * 16"`, and the
-functions kiln_floordiv, kiln_floormod, kiln_min, kiln_max of crt.h; a size that is just `"s_seq"`
-in an input gives the symbol its value.
+functions kiln_floordiv, kiln_floormod, kiln_min, kiln_max of crt/sizes.h; checked_c.py makes C of
+them that checks for overflow. A size that is just `"s_seq"` in an input gives the symbol its value.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from tensorkiln.artifact import Group
 from tensorkiln.artifact.metadata import KernelInfo, TensorInfo
 from tensorkiln.base.errors import UnsupportedError
+from tensorkiln.codegen.checked_c import SizeLocals
 from tensorkiln.codegen.host_function import DTYPES
 from tensorkiln.codegen.host_header import quote
 from tensorkiln.codegen.run_c import wrap
@@ -93,6 +94,7 @@ def _shim(name: str, group: Group, params: Sequence[_Tensor | Var], sizes: Seque
     names: Mapping[Var, str] = {v: str(i) for i, v in enumerate([*scalars, *sizes])}
     declared, shapes, tensors, values = list[str](), list[str](), list[str](), list[str]()
     used: set[Var] = set()
+    sizes_of = SizeLocals(str)
     for i, p in enumerate(params):
         if isinstance(p, Var):
             declared.append(f"{kernel_type(p.dtype.name)} s_{names[p]}")
@@ -103,7 +105,7 @@ def _shim(name: str, group: Group, params: Sequence[_Tensor | Var], sizes: Seque
         code = DTYPES[dtype.name]
         used.update(v for e in shape for v in free_vars(e))
         declared.append(f"void *p{i}")
-        dims = ", ".join(c_expression(e, names) for e in shape)
+        dims = ", ".join(sizes_of.name(c_expression(e, names)) for e in shape)
         if shape:
             shapes.append(f"    int64_t shape_{i}[] = {{{dims}}};")
         at = f"shape_{i}" if shape else "NULL"
@@ -115,12 +117,19 @@ def _shim(name: str, group: Group, params: Sequence[_Tensor | Var], sizes: Seque
     head = wrap(f"void {name}(", declared, ")")
     unused = [f"    (void)s_{names[v]};" for v in sizes if v not in used]
     call = [quote(group.loader), quote(group.target_key), quote(name), "value", str(len(values))]
+    failure = [
+        f"    if (kiln_fits(KILN_ERROR_RANGE, {quote(name)}, &large) != KILN_OK) {{",
+        "        kiln_kernel_failed(KILN_ERROR_RANGE);",
+        "        return;",
+        "    }",
+    ]
     return "\n".join(
         [
             head + ";",
             head,
             "{",
             *unused,
+            *sizes_of.lines(failure),
             *shapes,
             "    kiln_tensor tensor[] = {",
             *tensors,

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorkiln.base.errors import UserError
+from tensorkiln.codegen.checked_c import DECLARATION, checked, measured
 from tensorkiln.codegen.host_function import c_name
 from tensorkiln.codegen.host_header import comment, quote
 from tensorkiln.codegen.outer_text import Tables
-from tensorkiln.codegen.size_text import c_expression
+from tensorkiln.codegen.size_text import c_expression, expression_text
 from tensorkiln.codegen.weights import WeightArena
 from tensorkiln.ir.expr import Expr, Var
 from tensorkiln.ir.module import IRModule
@@ -74,6 +75,7 @@ class Frame:
         self._indent = "    "
         self.where = ""  # the binding that steps are for
         self.dim_names = dict(f.attrs.get("dim_names", ()))
+        self._sizes = 0  # how many take arithmetic
 
     # ---- names -------------------------------------------------------------------------------
 
@@ -100,7 +102,8 @@ class Frame:
         return self.symbols[v]
 
     def size(self, e: Expr) -> str:
-        """C text of a size or number over dimensions that have values here."""
+        """C text of a size or number over dimensions that have values here. One that takes
+        arithmetic gets a line of its own, before what it is for."""
         for v in free_vars(e):
             if v not in self.known:
                 raise UserError(
@@ -109,7 +112,16 @@ class Frame:
                     where=self.f.name,
                     hint=f"a parameter or a match_cast whose type has {v.name} alone as a size",
                 )
-        return c_expression(e, self.symbols)
+        plain = c_expression(e, self.symbols)
+        text = checked(plain)
+        if text == plain and "(" not in text:
+            return text
+        name, self._sizes = f"size_{self._sizes}", self._sizes + 1
+        words = expression_text(e, {v: self.shown(v) for v in free_vars(e)})
+        for line in measured(f"const int64_t {name}", text, words).splitlines():
+            self.line(line[4:])
+        self.step(f"kiln_fits(KILN_ERROR_RANGE, {quote(self.f.name)}, &large)")
+        return name
 
     def name(self, var: RVar) -> str:
         """What a value is called in the text of its function."""
@@ -189,6 +201,7 @@ class Frame:
             f"{' ' * (len(self.c) + 17)}kiln_value *result)\n{{\n"
             f"    struct {{\n{frame or '        kiln_value none;' + chr(10)}    }} v;\n"
             f"{''.join(declared)}"
+            f"{DECLARATION + chr(10) if self._sizes else ''}"
             f'    const char *at = "";\n'
             f"    int code = kiln_enter({name}, (kiln_value *)&v, sizeof v);\n"
             f"    (void)captured;\n    (void)args;\n"

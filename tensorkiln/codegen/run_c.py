@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tensorkiln.base.errors import InternalError
+from tensorkiln.codegen.checked_c import SizeLocals
 from tensorkiln.codegen.host_function import (
     HostFunction,
     KernelCall,
@@ -16,9 +17,10 @@ from tensorkiln.codegen.host_function import (
     ScalarInfo,
     Size,
     c_name,
+    plain,
     symbols_in,
 )
-from tensorkiln.codegen.host_header import comment
+from tensorkiln.codegen.host_header import comment, quote
 from tensorkiln.codegen.scalars import kernel_member, kernel_type
 
 
@@ -99,12 +101,32 @@ def run_text(function: HostFunction) -> str:
     if 0 in stored:
         lines.append("    char *const workspace = frame->workspace;")
     lines += symbol_lines(function.symbols, [*texts, *starts], "frame->symbol")
-    for i, start in zip(stored, starts, strict=True):
-        if i:
-            lines.append(f"    char *const {storage_name(i)} = frame->workspace + ({start});")
+    sizes = size_locals(function)
+    places = [
+        f"    char *const {storage_name(i)} = frame->workspace + {sizes.name(start)};"
+        for i, start in zip(stored, starts, strict=True)
+        if i
+    ]
+    calls = call_lines(function, names, sizes)
+    lines += sizes.lines(_failure(function))
+    lines += places
     if len(lines) == 2:
         lines.append("    (void)frame;")
-    return "\n".join([*lines, "", *call_lines(function, names), "}\n"])
+    return "\n".join([*lines, "", *calls, "}\n"])
+
+
+def size_locals(function: HostFunction) -> SizeLocals:
+    """What the sizes of a call plan are called."""
+    return SizeLocals(lambda size: plain(function, size))
+
+
+def _failure(function: HostFunction) -> list[str]:
+    return [
+        f"    if (kiln_fits(KILN_ERROR_RANGE, {quote(function.name)}, &large) != KILN_OK) {{",
+        "        kiln_kernel_failed(KILN_ERROR_RANGE);",
+        "        return;",
+        "    }",
+    ]
 
 
 def pointers_of(function: HostFunction) -> list[Ptr]:
@@ -123,11 +145,15 @@ def storage_name(index: int) -> str:
     return f"workspace_{index}" if index else "workspace"
 
 
-def call_lines(function: HostFunction, names: list[str], prefix: str = "") -> list[str]:
-    """One call per line, with the node of the model."""
+def call_lines(
+    function: HostFunction, names: list[str], sizes: SizeLocals, prefix: str = ""
+) -> list[str]:
+    """One call per line, with the node of the model. Names that sizes get are for the caller to
+    declare."""
+    symbols = {f"s_{symbol}" for symbol in function.symbols}
     lines = []
     for call in function.calls:
-        args = [_arg(a, names) for a in call.args]
+        args = [_arg(a, names, sizes, symbols) for a in call.args]
         tail = f"); /* {comment(call.span)} */" if call.span else ");"
         lines.append(wrap(f"    {prefix}{call.symbol}(", args, tail))
         if call.may_fail:
@@ -135,11 +161,13 @@ def call_lines(function: HostFunction, names: list[str], prefix: str = "") -> li
     return lines
 
 
-def _arg(arg: Ptr | ScalarExpr, names: list[str]) -> str:
+def _arg(arg: Ptr | ScalarExpr, names: list[str], sizes: SizeLocals, symbols: set[str]) -> str:
     if isinstance(arg, ScalarExpr):
-        return arg.text if arg.ctype == "int64_t" else f"({arg.ctype})({arg.text})"
+        if arg.ctype in ("float", "double"):
+            return f"({arg.ctype})({arg.text})"
+        is_size = arg.text in symbols or not arg.text.startswith("s_")
+        text = sizes.name(arg.text, arg.ctype, is_size=is_size)
+        return text if arg.ctype == "int64_t" else f"({arg.ctype})({text})"
     base = names[arg.index] if arg.base == "arg" else arg.base
     base = storage_name(arg.index) if arg.base == "workspace" else base
-    if arg.offset == 0:
-        return base
-    return f"{base} + {arg.offset}" if isinstance(arg.offset, int) else f"{base} + ({arg.offset})"
+    return base if arg.offset == 0 else f"{base} + {sizes.name(arg.offset)}"

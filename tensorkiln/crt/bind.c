@@ -137,18 +137,31 @@ static int bind_sizes(kiln_binding *b, int p, uint64_t *bound)
 
 static int check_data(const kiln_binding *b, int p)
 {
-    if (b->data[p] == NULL && kiln_param_bytes(b, p) != 0)
+    if (b->data[p] == NULL && b->bytes[p] != 0)
         return kiln_fail(KILN_ERROR_NULL, "%s: %s '%s' has no data: its address is null",
                          b->function->name, role_name(b, p), b->function->params[p].name);
     return KILN_OK;
 }
 
-/* Sizes that are computed from symbols, known once all symbols are. */
-static int check_sizes(const kiln_binding *b, int p)
+static int too_many_bytes(const kiln_binding *b, int p, const int64_t *sizes)
 {
     const kiln_param *param = &b->function->params[p];
+    char shape[KILN_SHAPE_TEXT], dtype[40];
+    kiln_shape_text(shape, sizes, param->ndim);
+    kiln_dtype_text(dtype, sizeof dtype, param->dtype);
+    return kiln_fail(KILN_ERROR_MEMORY,
+                     "%s: %s '%s', shape %s, is too large: %s elements of %s are more than any "
+                     "memory holds",
+                     b->function->name, role_name(b, p), param->name, param->shape, shape, dtype);
+}
+
+/* Sizes that are computed from symbols, known once all symbols are, and the bytes of all of them. */
+static int check_sizes(kiln_binding *b, int p)
+{
+    const kiln_param *param = &b->function->params[p];
+    int64_t sizes[KILN_MAX_RANK];
     for (int d = 0; d < param->ndim; d++) {
-        const int64_t expected = kiln_param_dim(b, p, d);
+        const int64_t expected = sizes[d] = kiln_param_dim(b, p, d);
         if (p < b->count && b->tensor[p] != NULL && b->tensor[p]->shape[d] != expected)
             return wrong_size(b, p, d, expected);
         if (expected < 0)
@@ -158,7 +171,8 @@ static int check_sizes(const kiln_binding *b, int p)
                              b->function->name, d, role_name(b, p), param->name, param->shape,
                              (long long)expected);
     }
-    return KILN_OK;
+    b->bytes[p] = kiln_bytes_of(sizes, param->ndim, kiln_element_bytes(param->dtype));
+    return b->bytes[p] < 0 ? too_many_bytes(b, p, sizes) : KILN_OK;
 }
 
 /* What the values of the symbols decide, before any tensor's memory is looked at. */
@@ -168,8 +182,8 @@ static int check_symbols(kiln_binding *b)
     int code;
     if (f->requires != NULL && (code = f->requires(b->symbol)) != KILN_OK)
         return code;
-    if (f->computed != NULL)
-        f->computed(b->symbol, b->computed);
+    if (f->computed != NULL && (code = f->computed(b->symbol, b->computed)) != KILN_OK)
+        return code;
     for (int p = 0; p < f->n_params; p++)
         if (f->params[p].role != KILN_SCALAR && (code = check_sizes(b, p)) != KILN_OK)
             return code;
@@ -267,14 +281,4 @@ int64_t kiln_param_dim(const kiln_binding *b, int param, int dim)
     if (entry > KILN_COMPUTED(0))
         return b->symbol[-1 - entry];
     return b->computed[-1001 - entry];
-}
-
-int64_t kiln_param_bytes(const kiln_binding *b, int param)
-{
-    const kiln_param *p = &b->function->params[param];
-    int64_t bytes = p->dtype.bits / 8 * p->dtype.lanes;
-    for (int d = 0; d < p->ndim; d++)
-        if (__builtin_mul_overflow(bytes, kiln_param_dim(b, param, d), &bytes))
-            return -1;
-    return bytes;
 }

@@ -101,6 +101,15 @@ static int key_is(const reader *r, const char *key)
     return p != NULL && size == strlen(key) && memcmp(p, key, size) == 0;
 }
 
+/* Whether the key of a node is of a kind that is no loader. */
+static int key_is_special(const reader *r)
+{
+    reader peek = *r;
+    const uint64_t size = take_number(&peek, 4, "");
+    const unsigned char *p = take_bytes(&peek, size, "");
+    return p != NULL && size > 0 && p[0] == '_';
+}
+
 /* The reader of the next node, which `r` passes. */
 static reader enter_node(reader *r)
 {
@@ -144,12 +153,11 @@ static void read_artifact(reader *r, parts *b)
 static void read_group(reader *r, parts *b, kiln_group *group, uint64_t minor)
 {
     reader node = enter_node(r);
-    const int is_lib = key_is(&node, "_lib");
+    const int is_lib = key_is(&node, "_lib"), is_new = !is_lib && key_is_special(&node);
     const uint64_t first = b->n_artifacts;
     kiln_group made = {0};
     made.loader = read_name(&node, b);
     made.target_key = "";
-    const int is_new = !is_lib && made.loader[0] == '_';
     if (is_new && minor <= MINOR)
         node.fault = "an unknown node";
     if (!is_lib && !is_new) {
@@ -159,8 +167,10 @@ static void read_group(reader *r, parts *b, kiln_group *group, uint64_t minor)
         for (uint64_t i = 0; i < count && node.fault == NULL; i++)
             read_artifact(&node, b);
     }
-    if (is_new) /* something of a later version that need not be understood */
+    if (is_new && node.fault == NULL) { /* of a later version, need not be understood */
+        b->n_content += node.end - node.at;
         node.at = node.end;
+    }
     leave_node(r, &node);
     if (group == NULL || r->fault != NULL)
         return;

@@ -7,6 +7,7 @@
 #define _GNU_SOURCE /* affinity, dladdr, futex: before the first system header */
 #endif
 #include "kiln.h"
+#include "sizes.h"
 #include <stddef.h>
 
 #if defined(__GNUC__)
@@ -65,9 +66,10 @@ typedef struct kiln_function {
     const kiln_param *params;
     const char *const *symbols;
     const int64_t *symbol_min;
-    void (*computed)(const int64_t *symbol, int64_t *size); /* NULL when nothing is computed */
-    int (*requires)(const int64_t *symbol); /* KILN_OK, or the failure; NULL: any sizes will do */
-    int64_t (*workspace)(const int64_t *symbol);
+    /* All give KILN_OK, or the failure. */
+    int (*computed)(const int64_t *symbol, int64_t *size); /* NULL when nothing is computed */
+    int (*requires)(const int64_t *symbol);                 /* NULL: any sizes will do */
+    int (*workspace)(const int64_t *symbol, int64_t *bytes);
     void (*run)(const kiln_frame *frame);
 } kiln_function;
 
@@ -96,29 +98,6 @@ int kiln_map_weights(void);
 /* Defined by entry.c. */
 extern const kiln_library kiln_this_library;
 
-/* For size expressions in entry.c. Division rounds down, as it does in Python. */
-static inline int64_t kiln_floordiv(int64_t a, int64_t b)
-{
-    if (b == 0 || b == -1)
-        return (int64_t)((uint64_t)a * (uint64_t)b);
-    return a / b - (a % b != 0 && (a < 0) != (b < 0));
-}
-
-static inline int64_t kiln_floormod(int64_t a, int64_t b)
-{
-    return b == 0 ? 0 : a - kiln_floordiv(a, b) * b;
-}
-
-static inline int64_t kiln_min(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static inline int64_t kiln_max(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* ---- error.c: the last failure of each thread -------------------------------------------- */
 /* Whether a call that may come back to this library should better not: RecursionError. (outer.c) */
 int kiln_stack_is_used_up(void);
@@ -138,12 +117,45 @@ void kiln_kernel_failed(int code);
 const char *kiln_assertion(void);
 /* The end of a run: KILN_OK, or the failure of its assertion, which is forgotten. */
 int kiln_end_assertions(const char *function);
+/* The failure of a call that has a size which 64 bits do not hold, if there is one. */
+int kiln_too_large(int code, const char *function, const char *what);
+static inline int kiln_fits(int code, const char *function, const kiln_large *large)
+{
+    return large->what == NULL ? KILN_OK : kiln_too_large(code, function, large->what);
+}
 /* Adds to the sentence in which function and step it happened, unless it says so already: then
  * nothing is added, as when `function` is NULL. */
 void kiln_locate(const char *function, const char *step);
 
+/* ---- tensor.c: what sizes take ---------------------------------------------------------- */
+/* More than any address space has. Sizes of one tensor, or of a call, that are larger are refused. */
+#define KILN_MOST_BYTES ((int64_t)1 << 56)
+static inline int64_t kiln_element_bytes(kiln_dtype dtype)
+{
+    return (dtype.bits * dtype.lanes + 7) / 8;
+}
+/* Bytes of `ndim` sizes of none below 0, or -1: more than there can be, also of what is left without
+ * the zeros among them, so that products of some of the sizes fit as well. */
+static inline int64_t kiln_bytes_of(const int64_t *sizes, int ndim, int64_t element)
+{
+    int64_t span = element;
+    int is_empty = 0;
+    for (int d = 0; d < ndim; d++) {
+        is_empty |= sizes[d] == 0;
+        if (sizes[d] != 0 && (__builtin_mul_overflow(span, sizes[d], &span) || span > KILN_MOST_BYTES))
+            return -1;
+    }
+    return is_empty ? 0 : span;
+}
+/* Room for `count` things of `size` bytes, to be freed; NULL, and the sentence that there is no memory
+ * for `what`. */
+void *kiln_room(int64_t count, size_t size, const char *what);
+
 /* ---- cpu.c: may this processor use a feature? 1 yes, 0 no, -1 unknown name ------------------ */
 int kiln_has_feature(const char *name);
+
+/* ---- library.c: what a variable says that is on or off: 1, 0, or -1 for anything else ------------ */
+int kiln_flag(const char *text);
 
 /* ---- library.c: facts; before the first kernel, after the last -------------------------------- */
 int kiln_prepare(void);
@@ -186,6 +198,7 @@ typedef struct kiln_binding {
     kiln_scalar scalar[KILN_MAX_PARAMS];
     int64_t symbol[KILN_MAX_SYMBOLS];
     int64_t computed[KILN_MAX_COMPUTED];
+    int64_t bytes[KILN_MAX_PARAMS]; /* of the data of each tensor, bound or not */
 } kiln_binding;
 
 #define KILN_SHAPE_TEXT 256 /* room for the text of a shape */
@@ -197,8 +210,6 @@ int kiln_bind(kiln_binding *binding, const kiln_function *function, const kiln_v
 int kiln_bind_plain(kiln_binding *binding, const kiln_function *function, const int64_t *symbols,
                     void *const *data, const kiln_scalar *scalars);
 int64_t kiln_param_dim(const kiln_binding *binding, int param, int dim);
-/* Bytes of a parameter's data, or -1 on overflow. */
-int64_t kiln_param_bytes(const kiln_binding *binding, int param);
 
 /* ---- scalar.c: numbers against the type of their parameter ---------------------------------- */
 int kiln_fit_scalar(const char *function, const kiln_param *param, const kiln_value *value,
@@ -277,6 +288,9 @@ int kiln_ffi_result(int code);
 
 /* ---- threads.c, parallel.c, pool.c, share.c, wait.c: threads -------------------------------- */
 int kiln_default_threads(void);
+#define KILN_MOST_THREADS 4096 /* as in base/config.py */
+/* KILN_NUM_THREADS: 0 when it is not set, -1 when it is no whole number up to KILN_MOST_THREADS. */
+int kiln_wished_threads(void);
 /* Sets the number of threads for calls from this thread; returns the previous one (0: default). */
 int kiln_limit_threads(int threads);
 /* What kernels call. */

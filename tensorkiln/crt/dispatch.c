@@ -9,12 +9,13 @@ struct kiln_executor {
     kiln_storage_set *sets;
 };
 
-#define MOST_BYTES ((int64_t)1 << 56) /* no address has more bits */
-#define ALIGNED(n) (((n) + 63) & ~(int64_t)63)
+#define ALIGNED(n) (((n) + 63) & ~(int64_t)63) /* of what is at most KILN_MOST_BYTES */
 
 static int overlap(const char *a, int64_t a_bytes, const char *b, int64_t b_bytes)
 {
-    return a_bytes > 0 && b_bytes > 0 && a < b + b_bytes && b < a + a_bytes;
+    const uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
+    return x < y ? y - x < (uint64_t)a_bytes && b_bytes > 0
+                 : x - y < (uint64_t)b_bytes && a_bytes > 0;
 }
 
 /* Kernels may write an output while others are still to be read, and expect that no memory is shared:
@@ -25,7 +26,6 @@ static int shares_memory(const kiln_binding *b, int output)
     const kiln_function *f = b->function;
     if (!(f->params[output].role & KILN_OUT))
         return 0;
-    const int64_t bytes = kiln_param_bytes(b, output);
     /* The outputs of a graph are the last parameters: one of two that overlap is copied. */
     const int others = f->kind == KILN_GRAPH ? output : b->count;
     for (int p = 0; p < others; p++) {
@@ -33,7 +33,7 @@ static int shares_memory(const kiln_binding *b, int output)
             continue;
         if (b->tensor[p] != NULL && !kiln_is_contiguous(b->tensor[p]))
             return 1; /* its extent is not worth working out */
-        if (overlap(b->data[output], bytes, b->data[p], kiln_param_bytes(b, p)))
+        if (overlap(b->data[output], b->bytes[output], b->data[p], b->bytes[p]))
             return 1;
     }
     return 0;
@@ -68,22 +68,36 @@ static void move(const kiln_binding *b, int p, char *packed, int to_packed)
         kiln_unpack(&view, b->data[p], packed);
 }
 
+/* Bytes of intermediate results. */
+static int scratch_bytes(const kiln_binding *b, int64_t *bytes)
+{
+    const int code = b->function->workspace(b->symbol, bytes);
+    if (code == KILN_OK && *bytes < 0)
+        return kiln_fail(KILN_ERROR_CONDITION, "%s: the sizes are too small: intermediate results "
+                         "would take %lld bytes", b->function->name, (long long)*bytes);
+    if (code == KILN_OK && *bytes > KILN_MOST_BYTES)
+        return kiln_fail(KILN_ERROR_MEMORY, "%s: out of memory: could not get %lld bytes of "
+                         "workspace", b->function->name, (long long)*bytes);
+    return code;
+}
+
 int kiln_run(kiln_workspace *workspace, kiln_binding *b)
 {
     const kiln_function *f = b->function;
     char *arg[KILN_MAX_PARAMS];
     int copied[KILN_MAX_PARAMS], copies = 0;
+    int64_t scratch;
     int code = kiln_prepare();
-    if (code != KILN_OK)
+    if (code != KILN_OK || (code = scratch_bytes(b, &scratch)) != KILN_OK)
         return code;
-    const int64_t scratch = ALIGNED(f->workspace(b->symbol));
+    scratch = ALIGNED(scratch);
     int64_t bytes = scratch;
     for (int p = 0; p < b->count; p++) {
         arg[p] = b->data[p];
         if (needs_copy(b, p)) {
-            const int64_t size = kiln_param_bytes(b, p);
             copied[copies++] = p;
-            if (size < 0 || size > MOST_BYTES || (bytes += ALIGNED(size)) > MOST_BYTES)
+            bytes += ALIGNED(b->bytes[p]);
+            if (bytes > KILN_MOST_BYTES)
                 return kiln_fail(KILN_ERROR_MEMORY, "%s: out of memory for a copy of '%s', shape %s",
                                  f->name, f->params[p].name, f->params[p].shape);
         }
@@ -94,7 +108,7 @@ int kiln_run(kiln_workspace *workspace, kiln_binding *b)
     for (int c = 0; c < copies; c++) {
         const int p = copied[c];
         arg[p] = at;
-        at += ALIGNED(kiln_param_bytes(b, p));
+        at += ALIGNED(b->bytes[p]);
         /* A tensor function may write a part of its output, or read it first. */
         if ((f->params[p].role & KILN_IN) || f->kind == KILN_TENSOR_FUNCTION)
             move(b, p, arg[p], 1);
@@ -245,8 +259,9 @@ KILN_API int64_t kiln_executor_workspace_bytes(const kiln_executor *executor)
 
 KILN_API void kiln_executor_set_num_threads(kiln_executor *executor, int threads)
 {
+    const int most = threads > KILN_MOST_THREADS ? KILN_MOST_THREADS : threads;
     if (executor != NULL)
-        __atomic_store_n(&executor->threads, threads > 0 ? threads : 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&executor->threads, most > 0 ? most : 0, __ATOMIC_RELAXED);
 }
 
 KILN_API int kiln_call(int function, const kiln_value *arguments, int count)

@@ -43,8 +43,12 @@ int kiln_nonzero(const kiln_value *value, kiln_value *result)
     int code = kiln_packed(value, &x, &packed);
     if (code != KILN_OK)
         return code;
-    const int64_t count = kiln_element_count(x), found = count_nonzero(x, count);
-    code = kiln_make_tensor((const int64_t[]){x->ndim, found}, 2, index_dtype, result);
+    int64_t count = 0, found = 0;
+    if ((code = kiln_check_number_type("nonzero", x->dtype)) == KILN_OK) {
+        count = kiln_element_count(x);
+        found = count_nonzero(x, count);
+        code = kiln_make_tensor((const int64_t[]){x->ndim, found}, 2, index_dtype, result);
+    }
     if (code == KILN_OK)
         write_positions(x, count, found, (int64_t *)(void *)kiln_data(kiln_tensor_of(result)));
     kiln_release(&packed);
@@ -83,8 +87,8 @@ static int compress(const kiln_tensor *x, const kiln_tensor *condition, int axis
     int code = view_axis(x, axis, flat, &view);
     if (code != KILN_OK)
         return code;
-    if (condition->dtype.code != KILN_CODE_BOOL || condition->ndim != 1 ||
-        condition->shape[0] > view.length)
+    if (condition->dtype.code != KILN_CODE_BOOL || !kiln_is_number(condition->dtype) ||
+        condition->ndim != 1 || condition->shape[0] > view.length)
         return kiln_fail(KILN_ERROR_SHAPE,
                          "compress: the condition must be a vector of at most %lld bools",
                          (long long)view.length);
@@ -96,7 +100,8 @@ static int compress(const kiln_tensor *x, const kiln_tensor *condition, int axis
     if ((code = kiln_make_tensor(shape, flat ? 1 : x->ndim, x->dtype, result)) != KILN_OK)
         return code;
     char *to = kiln_data(kiln_tensor_of(result));
-    for (int64_t o = 0; o < view.outer; o++)
+    const int64_t outer = kiln_element_count(kiln_tensor_of(result)) == 0 ? 0 : view.outer;
+    for (int64_t o = 0; o < outer; o++)
         for (int64_t i = 0; i < asked; i++)
             if (keep[i]) {
                 memcpy(to, kiln_data(x) + (o * view.length + i) * view.inner, (size_t)view.inner);
@@ -147,7 +152,7 @@ static int read_integers(const kiln_value *value, const char *what, int64_t *to,
     if (code != KILN_OK)
         return code;
     const int64_t n = kiln_element_count(t);
-    if (t->dtype.code != KILN_CODE_INT || n > KILN_MAX_RANK)
+    if (t->dtype.code != KILN_CODE_INT || !kiln_is_number(t->dtype) || n > KILN_MAX_RANK)
         code = kiln_fail(KILN_ERROR_DTYPE, "slice: %s must be at most %d integers", what,
                          KILN_MAX_RANK);
     for (int64_t i = 0; code == KILN_OK && i < n; i++)

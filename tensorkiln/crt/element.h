@@ -58,6 +58,31 @@ static inline int kiln_is_real(kiln_dtype dtype)
     return dtype.code == KILN_CODE_FLOAT || dtype.code == KILN_CODE_BFLOAT;
 }
 
+/* Whether the functions above know the type. */
+static inline int kiln_is_number(kiln_dtype dtype)
+{
+    const int bits = dtype.bits, whole = bits == 8 || bits == 16 || bits == 32 || bits == 64;
+    switch (dtype.code) {
+    case KILN_CODE_INT:
+    case KILN_CODE_UINT: return whole && dtype.lanes == 1;
+    case KILN_CODE_FLOAT: return whole && bits != 8 && dtype.lanes == 1;
+    case KILN_CODE_BFLOAT: return bits == 16 && dtype.lanes == 1;
+    case KILN_CODE_BOOL: return bits == 8 && dtype.lanes == 1;
+    default: return 0;
+    }
+}
+
+/* The same, for operators that look at the elements of any tensor. */
+static inline int kiln_check_number_type(const char *function, kiln_dtype dtype)
+{
+    char text[40];
+    if (kiln_is_number(dtype))
+        return KILN_OK;
+    kiln_dtype_text(text, sizeof text, dtype);
+    return kiln_fail(KILN_ERROR_DTYPE, "%s: the tensor must hold numbers or bools, received %s",
+                     function, text);
+}
+
 static inline int kiln_is_zero(kiln_dtype dtype, const char *at)
 {
     return kiln_is_real(dtype) ? kiln_load_real(dtype, at) == 0 : kiln_load_uint(dtype, at) == 0;

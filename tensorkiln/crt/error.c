@@ -17,6 +17,11 @@ int kiln_fail(int code, const char *format, ...)
     return code;
 }
 
+int kiln_too_large(int code, const char *function, const char *what)
+{
+    return kiln_fail(code, "%s: the sizes are too large: %s does not fit into 64 bits", function, what);
+}
+
 void kiln_locate(const char *function, const char *step)
 {
     if (located)

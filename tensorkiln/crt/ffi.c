@@ -75,9 +75,8 @@ static managed_tensor *new_tensor(const kiln_binding *b, int p)
 {
     const kiln_param *param = &b->function->params[p];
     const size_t head = (sizeof(managed_tensor) + param->ndim * sizeof(int64_t) + 63) & ~(size_t)63;
-    const int64_t bytes = kiln_param_bytes(b, p);
     void *block = NULL;
-    if (bytes < 0 || posix_memalign(&block, 64, head + (size_t)bytes) != 0) {
+    if (posix_memalign(&block, 64, head + (size_t)b->bytes[p]) != 0) {
         kiln_fail(KILN_ERROR_MEMORY, "%s: out of memory for output '%s'", b->function->name,
                   param->name);
         return NULL;

@@ -40,7 +40,8 @@ enum kiln_code {
     KILN_ERROR_CONTAINER = 16, /* the artifacts that the library carries are damaged, or newer */
     KILN_ERROR_LOADER = 17,    /* nobody registered the loader that a function needs */
     KILN_ERROR_WEIGHTS = 18,   /* the file of weights beside the library is not there, or another */
-    KILN_ERROR_RANGE = 19      /* a number that its parameter's type cannot hold */
+    KILN_ERROR_RANGE = 19,     /* a number that its type cannot hold, also of sizes multiplied */
+    KILN_ERROR_ENVIRONMENT = 20 /* a variable of the environment with a value that it cannot have */
 };
 
 /* ---- values ---------------------------------------------------------------------------- */
@@ -104,8 +105,9 @@ typedef struct kiln_value {
 /* Version of this interface; a host refuses a library whose version it does not know. */
 int kiln_abi_version(void);
 
-/* 0 when this processor has every feature the library was compiled for and its weights are there,
- * else KILN_ERROR_CPU or KILN_ERROR_WEIGHTS. Every call that runs a kernel checks it too. */
+/* 0 when this processor has every feature the library was compiled for, its weights are there, and
+ * KILN_NUM_THREADS and KILN_VERIFY_WEIGHTS, if set, mean something; else KILN_ERROR_CPU,
+ * KILN_ERROR_WEIGHTS or KILN_ERROR_ENVIRONMENT. Every call that runs a kernel checks it too. */
 int kiln_open(void);
 
 /* Description of the library as JSON text; the same bytes lie in ELF section ".kiln.meta". */
@@ -239,7 +241,8 @@ int kiln_call_import(const char *loader, const char *target_key, const char *fun
 /* ---- threads ---------------------------------------------------------------------------- */
 
 /* Threads that one call may use, the caller included. 0 means the default: the smallest of
- * KILN_NUM_THREADS, the CPUs this process may run on, and its cgroup's CPU quota.
+ * KILN_NUM_THREADS (0 to 4096), the CPUs this process may run on, and its cgroup's CPU quota.
+ * Less than 0 counts as 0, more than 4096 as 4096.
  * With 1 no thread is ever created. Results do not depend on the number. */
 void kiln_set_num_threads(int threads);
 int kiln_get_num_threads(void);

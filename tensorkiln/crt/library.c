@@ -1,9 +1,23 @@
 /* Facts about the library, and what must be true before its first kernel runs. */
 #include "crt.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define PAGE 4096
+
+int kiln_flag(const char *text)
+{
+    static const char *const words[] = {"0", "off", "1", "on"};
+    for (int i = 0; text != NULL && i < 4; i++) {
+        int at = 0;
+        while (words[i][at] != 0 && (text[at] | 0x20) == (words[i][at] | 0x20))
+            at++;
+        if (words[i][at] == 0 && text[at] == 0)
+            return i / 2;
+    }
+    return -1;
+}
 
 static int check_cpu(void)
 {
@@ -20,6 +34,20 @@ static int check_cpu(void)
                              "on this processor",
                              kiln_this_library.name, *name);
     }
+    return KILN_OK;
+}
+
+/* What base/config.py refuses, in its words: an order that means nothing would else be ignored. */
+static int check_environment(void)
+{
+    const char *verify = getenv("KILN_VERIFY_WEIGHTS");
+    if (kiln_wished_threads() < 0)
+        return kiln_fail(KILN_ERROR_ENVIRONMENT,
+                         "KILN_NUM_THREADS='%.80s': expected a whole number from 0 to %d",
+                         getenv("KILN_NUM_THREADS"), KILN_MOST_THREADS);
+    if (verify != NULL && *verify != 0 && kiln_flag(verify) < 0)
+        return kiln_fail(KILN_ERROR_ENVIRONMENT, "KILN_VERIFY_WEIGHTS='%.80s': expected 0 or 1",
+                         verify);
     return KILN_OK;
 }
 
@@ -40,6 +68,8 @@ int kiln_prepare(void)
     if (__atomic_load_n(&prepared, __ATOMIC_RELAXED))
         return KILN_OK;
     int code = check_cpu();
+    if (code == KILN_OK)
+        code = check_environment();
     if (code == KILN_OK)
         code = kiln_map_weights();
     if (code == KILN_OK) {

@@ -217,17 +217,18 @@ static int call_below(int start, const char *function, const kiln_value *args, i
     if (kiln_stack_is_used_up())
         return kiln_fail(KILN_ERROR_DEPTH, "%s: calls of it are too deep, the stack is used up",
                          function);
-    int *queue = malloc(2 * (size_t)container->n_groups * sizeof *queue);
-    int *seen = queue + container->n_groups, n = 1, code = KILN_ERROR_NAME;
-    int without_loader = -1;
+    int *queue = kiln_room(container->n_groups, 2 * sizeof *queue, "groups of artifacts");
+    int n = 1, code = KILN_ERROR_NAME, without_loader = -1;
     if (queue == NULL)
-        return kiln_fail(KILN_ERROR_MEMORY, "out of memory");
+        return KILN_ERROR_MEMORY;
+    int *seen = queue + container->n_groups;
     memset(seen, 0, (size_t)container->n_groups * sizeof *seen);
     queue[0] = start;
     for (int i = 0; i < n && code == KILN_ERROR_NAME; i++) {
         const kiln_group *group = &container->groups[queue[i]];
         lock_modules();
-        code = queue[i] == 0 ? KILN_ERROR_NAME : load_group(queue[i]); /* 0 is the library */
+        /* 0 is the library; a later version may have nodes that are for no loader. */
+        code = queue[i] == 0 || group->loader[0] == '_' ? KILN_ERROR_NAME : load_group(queue[i]);
         const loaded module = modules[queue[i]]; /* another thread may set a new one */
         unlock_modules();
         if (code == KILN_ERROR_LOADER) { /* another one may have the function */

@@ -39,6 +39,10 @@ static int match_tensor(matching *m, const kiln_type *type, const kiln_value *va
         return kiln_fail(KILN_ERROR_DEVICE,
                          "%s: %s must be in CPU memory (device type 1), received device type %d",
                          m->function, m->what, tensor->device_type);
+    if (tensor->ndim < 0 || tensor->ndim > KILN_MAX_RANK)
+        return kiln_fail(KILN_ERROR_RANK, "%s: %s must be %s, received a tensor with %d dimensions, "
+                         "the limit is %d", m->function, m->what, type->text, tensor->ndim,
+                         KILN_MAX_RANK);
     const kiln_dtype is = tensor->dtype, must = type->dtype;
     if (must.bits != 0 && (is.code != must.code || is.bits != must.bits || is.lanes != must.lanes))
         return expected_tensor(m, KILN_ERROR_DTYPE, type, tensor, -1);
@@ -70,8 +74,9 @@ static int read_sizes(const kiln_value *value, int64_t *sizes)
         }
         return count;
     }
-    if (t == NULL || t->ndim != 1 || t->shape[0] > KILN_MAX_RANK || t->device_type != 1 ||
-        t->dtype.code != KILN_CODE_INT || !kiln_is_contiguous(t))
+    if (t == NULL || t->ndim != 1 || t->shape[0] < 0 || t->shape[0] > KILN_MAX_RANK ||
+        t->device_type != 1 || t->dtype.code != KILN_CODE_INT || !kiln_is_number(t->dtype) ||
+        !kiln_is_contiguous(t))
         return -1;
     for (int64_t i = 0; i < t->shape[0]; i++)
         sizes[i] = kiln_load_int(t->dtype, kiln_data(t) + i * kiln_element_bytes(t->dtype));
@@ -112,7 +117,7 @@ static int match_shape(const matching *m, const kiln_type *type, kiln_value *val
 static void tensor_to_number(kiln_value *value)
 {
     const kiln_tensor *t = kiln_tensor_of(value);
-    if (t == NULL || t->ndim != 0 || t->device_type != 1)
+    if (t == NULL || t->ndim != 0 || t->device_type != 1 || !kiln_is_number(t->dtype))
         return;
     const char *at = kiln_data(t);
     const kiln_value number = kiln_is_real(t->dtype) ? kiln_real(kiln_load_real(t->dtype, at))

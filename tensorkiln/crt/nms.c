@@ -89,14 +89,13 @@ static int suppress(const suppression *s, const kiln_tensor *boxes, const kiln_t
 {
     const int64_t batches = boxes->shape[0], count = boxes->shape[1], classes = scores->shape[1];
     const float *score = (const float *)(const void *)kiln_data(scores);
-    const size_t room = (size_t)kiln_min(s->limit, count) * (size_t)(batches * classes);
-    candidate *sorted = malloc(2 * (size_t)count * sizeof *sorted + 1);
-    int64_t *rows = malloc(3 * room * sizeof *rows + 1);
-    int64_t *kept = malloc((size_t)count * sizeof *kept + 1), total = 0;
-    int code = sorted != NULL && rows != NULL && kept != NULL
-                   ? KILN_OK
-                   : kiln_fail(KILN_ERROR_MEMORY, "out of memory");
-    for (int64_t b = 0; code == KILN_OK && b < batches; b++)
+    /* No more than the scores have elements, which kiln_packed() has counted. */
+    const int64_t room = kiln_min(s->limit, count) * (batches * classes);
+    candidate *sorted = kiln_room(count, 2 * sizeof *sorted, "boxes");
+    int64_t *rows = kiln_room(room, 3 * sizeof *rows, "boxes that are kept");
+    int64_t *kept = kiln_room(count, sizeof *kept, "boxes"), total = 0;
+    int code = sorted != NULL && rows != NULL && kept != NULL ? KILN_OK : KILN_ERROR_MEMORY;
+    for (int64_t b = 0; code == KILN_OK && room > 0 && b < batches; b++)
         for (int64_t c = 0; c < classes; c++) {
             const int64_t n = select_boxes(s, s->boxes + b * count * 4,
                                            score + (b * classes + c) * count, count, sorted, kept);
@@ -121,11 +120,15 @@ static int suppress(const suppression *s, const kiln_tensor *boxes, const kiln_t
 static int read_number(const kiln_value *value, const char *what, double *number)
 {
     const kiln_tensor *t = kiln_tensor_of(value);
+    const int code = t == NULL ? KILN_OK : kiln_check_tensor(t);
+    if (code != KILN_OK)
+        return code;
     if (value->kind == KILN_INT || value->kind == KILN_BOOL)
         *number = (double)value->as.integer;
     else if (value->kind == KILN_FLOAT)
         *number = value->as.real;
-    else if (t != NULL && kiln_element_count(t) == 1)
+    else if (t != NULL && t->device_type == 1 && kiln_element_count(t) == 1 &&
+             kiln_is_number(t->dtype))
         *number = kiln_is_real(t->dtype) ? kiln_load_real(t->dtype, kiln_data(t))
                                          : (double)kiln_load_int(t->dtype, kiln_data(t));
     else if (value->kind != KILN_NONE)

@@ -105,7 +105,7 @@ static int nothing_to_write(const kiln_binding *b, const int64_t *least)
     for (int s = 0; s < b->function->n_symbols; s++)
         below |= b->symbol[s] < least[s];
     for (int p = 0; below && p < b->function->n_params; p++)
-        if ((b->function->params[p].role & KILN_OUT) && kiln_param_bytes(b, p) != 0)
+        if ((b->function->params[p].role & KILN_OUT) && b->bytes[p] != 0)
             return 0;
     return below;
 }

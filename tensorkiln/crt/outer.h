@@ -112,10 +112,12 @@ static inline kiln_value kiln_real(double real)
 
 /* ---- tensor.c: tensors as objects ---------------------------------------------------------- */
 int kiln_copy_tensor(const kiln_tensor *tensor, kiln_value *copy);
-/* Elements of a tensor, and the bytes of one. */
+/* KILN_OK for a tensor that the functions of this runtime may read: at most KILN_MAX_RANK sizes, none
+ * below 0, which multiply to what memory can hold, and data unless it is empty. */
+int kiln_check_tensor(const kiln_tensor *tensor);
+/* Elements of a tensor that was checked. */
 int64_t kiln_element_count(const kiln_tensor *tensor);
-int64_t kiln_element_bytes(kiln_dtype dtype);
-/* A tensor without gaps: the value's own, or a packed copy, which `*packed` then owns. */
+/* A checked tensor without gaps: the value's own, or a packed copy, which `*packed` then owns. */
 int kiln_packed(const kiln_value *value, const kiln_tensor **tensor, kiln_value *packed);
 static inline char *kiln_data(const kiln_tensor *tensor)
 {

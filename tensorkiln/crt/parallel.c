@@ -7,7 +7,8 @@ static const kiln_pool_api *host_pool; /* NULL: ours */
 
 KILN_API void kiln_set_num_threads(int threads)
 {
-    __atomic_store_n(&library_threads, threads > 0 ? threads : 0, __ATOMIC_RELAXED);
+    const int most = threads > KILN_MOST_THREADS ? KILN_MOST_THREADS : threads;
+    __atomic_store_n(&library_threads, most > 0 ? most : 0, __ATOMIC_RELAXED);
 }
 
 KILN_API int kiln_get_num_threads(void)

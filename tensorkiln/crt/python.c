@@ -142,7 +142,7 @@ static int make_results(call *c)
                 return UNUSUAL; /* Python asks again, and raises */
             if ((shape = shape_of(&b, r)) == NULL)
                 return RAISED;
-            if (kiln_param_bytes(&b, b.function->n_inputs + r) >= python.large)
+            if (b.bytes[b.function->n_inputs + r] >= python.large)
                 make = result->make_large;
         }
         py_object *arguments[] = {shape, result->dtype};
@@ -224,6 +224,11 @@ KILN_API py_object *kiln_python_call(py_object *self, py_object *const *args, pt
 {
     py_object *inputs[KILN_MAX_PARAMS], *out, *result = NULL;
     call c;
+    /* Nobody has opened it, or it is called by what is not CPython: there is nobody to tell. */
+    if (python.address == NULL || self == NULL || (args == NULL && count > 0)) {
+        kiln_fail(KILN_ERROR_NULL, "kiln_python_call: an argument is a null pointer");
+        return NULL;
+    }
     c.target = python.address(self);
     if (c.target == NULL)
         return NULL;

@@ -86,23 +86,41 @@ kiln_home kiln_this_home = {kiln_worker_entry, 0, 0, NULL};
 /* ---- finding ------------------------------------------------------------------------------ */
 
 #if defined(CAN_SHARE)
+/* Whether memory of an image is there to be read: a note's own segment may name any. */
+static int is_mapped(const struct dl_phdr_info *image, uintptr_t start, size_t size)
+{
+    for (int i = 0; i < image->dlpi_phnum; i++) {
+        const uintptr_t first = image->dlpi_addr + image->dlpi_phdr[i].p_vaddr;
+        const size_t there = image->dlpi_phdr[i].p_memsz;
+        if (image->dlpi_phdr[i].p_type == PT_LOAD && (image->dlpi_phdr[i].p_flags & PF_R) &&
+            start >= first && start - first <= there && size <= there - (start - first))
+            return 1;
+    }
+    return 0;
+}
+
 /* The pool that the library of a note uses. */
-static kiln_pool *pool_of(const char *note, const char *end)
+static kiln_pool *pool_of(const struct dl_phdr_info *image, const char *note, size_t left)
 {
     static const char owner[12] = "tensorkiln";
-    while (end - note >= 12) {
-        uint32_t head[3]; /* bytes of the name, of the content, type */
-        int64_t content[2];
+    uint32_t head[3]; /* bytes of the name, of the content, type */
+    int64_t content[2];
+    while (left >= sizeof head) {
         memcpy(head, note, sizeof head);
-        const char *const name = note + sizeof head, *const at = name + ((head[0] + 3) & ~3u);
+        const size_t name = sizeof head, at = name + (((size_t)head[0] + 3) & ~(size_t)3);
+        const size_t size = at + (((size_t)head[1] + 3) & ~(size_t)3);
+        if (size > left)
+            return NULL;
         if (head[0] == 11 && head[1] == sizeof content && head[2] == NOTE_TYPE &&
-            memcmp(name, owner, sizeof owner) == 0) {
-            memcpy(content, at, sizeof content);
-            kiln_pool *const *const place = (kiln_pool *const *)(at + 8 + content[1]);
-            if (content[0] == POOL_PROTOCOL && LOAD(*place) != NULL)
-                return LOAD(*place);
+            memcmp(note + name, owner, sizeof owner) == 0) {
+            memcpy(content, note + at, sizeof content);
+            const uintptr_t place = (uintptr_t)note + at + 8 + (uintptr_t)content[1];
+            if (content[0] == POOL_PROTOCOL && is_mapped(image, place, sizeof(kiln_pool *)) &&
+                LOAD(*(kiln_pool *const *)place) != NULL)
+                return LOAD(*(kiln_pool *const *)place);
         }
-        note = at + ((head[1] + 3) & ~3u);
+        note += size;
+        left -= size;
     }
     return NULL;
 }
@@ -111,11 +129,12 @@ static int look_into(struct dl_phdr_info *image, size_t size, void *context)
 {
     kiln_pool **const found = context;
     (void)size;
-    for (int i = 0; i < image->dlpi_phnum && *found == NULL; i++)
-        if (image->dlpi_phdr[i].p_type == PT_NOTE && image->dlpi_phdr[i].p_align <= 4) {
-            const char *const start = (const char *)(image->dlpi_addr + image->dlpi_phdr[i].p_vaddr);
-            *found = pool_of(start, start + image->dlpi_phdr[i].p_memsz);
-        }
+    for (int i = 0; i < image->dlpi_phnum && *found == NULL; i++) {
+        const uintptr_t start = image->dlpi_addr + image->dlpi_phdr[i].p_vaddr;
+        if (image->dlpi_phdr[i].p_type == PT_NOTE && image->dlpi_phdr[i].p_align <= 4 &&
+            is_mapped(image, start, image->dlpi_phdr[i].p_memsz))
+            *found = pool_of(image, (const char *)start, image->dlpi_phdr[i].p_memsz);
+    }
     return *found != NULL;
 }
 

@@ -12,7 +12,7 @@ int kiln_is_contiguous(const kiln_tensor *tensor)
             return 1; /* nothing to read: any strides will do */
         if (tensor->shape[d] != 1 && tensor->strides[d] != expected)
             gaps = 1;
-        expected *= tensor->shape[d];
+        gaps |= __builtin_mul_overflow(expected, tensor->shape[d], &expected);
     }
     return !gaps;
 }
@@ -37,15 +37,11 @@ static char *walk(const kiln_tensor *tensor, int dim, char *data, char *packed, 
 
 static void copy(const kiln_tensor *tensor, char *data, char *packed, int to_packed)
 {
-    const int64_t size = tensor->dtype.bits / 8 * tensor->dtype.lanes;
-    if (!kiln_is_contiguous(tensor)) {
+    const int64_t size = kiln_element_bytes(tensor->dtype);
+    const int64_t bytes = kiln_bytes_of(tensor->shape, tensor->ndim, size);
+    if (!kiln_is_contiguous(tensor))
         walk(tensor, 0, data, packed, size, to_packed);
-        return;
-    }
-    int64_t bytes = size;
-    for (int d = 0; d < tensor->ndim; d++)
-        bytes *= tensor->shape[d];
-    if (to_packed)
+    else if (to_packed)
         memcpy(packed, data, (size_t)bytes);
     else
         memcpy(data, packed, (size_t)bytes);

@@ -1,5 +1,6 @@
 /* Tensors as objects: memory of their own, or that of a DLManagedTensor. */
 #include "outer.h"
+#include <stdlib.h>
 #include <string.h>
 
 #define DATA_ALIGN ((size_t)64)
@@ -44,35 +45,68 @@ static void fill_strides(kiln_tensor *tensor)
     }
 }
 
-int64_t kiln_element_bytes(kiln_dtype dtype)
-{
-    return (dtype.bits * dtype.lanes + 7) / 8;
-}
-
 int64_t kiln_element_count(const kiln_tensor *tensor)
 {
-    int64_t count = 1;
+    int64_t count = 1; /* kiln_check_tensor() has seen that it fits */
     for (int d = 0; d < tensor->ndim; d++)
         count *= tensor->shape[d];
     return count;
 }
 
-KILN_API int kiln_make_tensor(const int64_t *shape, int ndim, kiln_dtype dtype, kiln_value *made)
+void *kiln_room(int64_t count, size_t size, const char *what)
 {
-    int64_t bytes = kiln_element_bytes(dtype);
-    if (ndim > 0)
-        KILN_GIVEN(shape);
-    KILN_GIVEN(made);
+    size_t bytes;
+    void *made = NULL;
+    if (!__builtin_mul_overflow(count, size, &bytes) && bytes <= (size_t)PTRDIFF_MAX)
+        made = malloc(bytes != 0 ? bytes : 1);
+    if (made == NULL)
+        kiln_fail(KILN_ERROR_MEMORY, "out of memory for %lld %s", (long long)count, what);
+    return made;
+}
+
+/* Sizes of a tensor that is to be or comes from outside, and the bytes of its elements. */
+static int check_shape(const int64_t *shape, int ndim, kiln_dtype dtype, int64_t *bytes)
+{
+    char text[KILN_SHAPE_TEXT];
     if (ndim < 0 || ndim > KILN_MAX_RANK)
         return kiln_fail(KILN_ERROR_RANK, "a tensor with %d dimensions, the limit is %d", ndim,
                          KILN_MAX_RANK);
-    for (int d = 0; d < ndim; d++) {
-        if (shape[d] < 0)
-            return kiln_fail(KILN_ERROR_SHAPE, "a new tensor with %lld in dimension %d",
-                             (long long)shape[d], d);
-        if (__builtin_mul_overflow(bytes, shape[d], &bytes))
-            return kiln_fail(KILN_ERROR_MEMORY, "out of memory: the size of a tensor overflows");
+    if (ndim > 0 && shape == NULL)
+        return kiln_fail(KILN_ERROR_NULL, "a tensor has no shape: its address is null");
+    if (kiln_element_bytes(dtype) == 0) {
+        kiln_dtype_text(text, sizeof text, dtype);
+        return kiln_fail(KILN_ERROR_DTYPE, "a tensor of %s", text);
     }
+    for (int d = 0; d < ndim; d++)
+        if (shape[d] < 0)
+            return kiln_fail(KILN_ERROR_SHAPE, "a tensor with %lld in dimension %d",
+                             (long long)shape[d], d);
+    *bytes = kiln_bytes_of(shape, ndim, kiln_element_bytes(dtype));
+    if (*bytes >= 0)
+        return KILN_OK;
+    kiln_shape_text(text, shape, ndim);
+    return kiln_fail(KILN_ERROR_MEMORY, "a tensor of shape %s is too large: these are more elements than "
+                     "any memory holds", text);
+}
+
+int kiln_check_tensor(const kiln_tensor *tensor)
+{
+    int64_t bytes;
+    const int code = check_shape(tensor->shape, tensor->ndim, tensor->dtype, &bytes);
+    if (code == KILN_OK && bytes != 0 && tensor->data == NULL)
+        return kiln_fail(KILN_ERROR_NULL, "a tensor has no data: its address is null");
+    return code;
+}
+
+KILN_API int kiln_make_tensor(const int64_t *shape, int ndim, kiln_dtype dtype, kiln_value *made)
+{
+    int64_t bytes;
+    if (ndim > 0)
+        KILN_GIVEN(shape);
+    KILN_GIVEN(made);
+    const int code = check_shape(shape, ndim, dtype, &bytes);
+    if (code != KILN_OK)
+        return code;
     kiln_tensor_object *object = tensor_object(ndim, (size_t)bytes);
     if (object == NULL)
         return KILN_ERROR_MEMORY;
@@ -89,11 +123,9 @@ KILN_API int kiln_take_dlpack(void *managed, kiln_value *made)
     dlpack_tensor *from = managed;
     KILN_GIVEN(managed);
     KILN_GIVEN(made);
-    if (from->tensor.ndim < 0 || from->tensor.ndim > KILN_MAX_RANK)
-        return kiln_fail(KILN_ERROR_RANK, "a tensor with %d dimensions, the limit is %d",
-                         from->tensor.ndim, KILN_MAX_RANK);
-    if (from->tensor.ndim > 0 && from->tensor.shape == NULL)
-        return kiln_fail(KILN_ERROR_NULL, "a tensor has no shape: its address is null");
+    const int code = kiln_check_tensor(&from->tensor);
+    if (code != KILN_OK)
+        return code;
     kiln_tensor_object *object = tensor_object(from->tensor.ndim, 0);
     if (object == NULL)
         return KILN_ERROR_MEMORY;
@@ -133,11 +165,9 @@ int kiln_copy_tensor(const kiln_tensor *tensor, kiln_value *copy)
         return kiln_fail(KILN_ERROR_DEVICE,
                          "a tensor must be in CPU memory (device type 1), received device type %d",
                          tensor->device_type);
-    const int code = kiln_make_tensor(tensor->shape, tensor->ndim, tensor->dtype, copy);
-    if (code == KILN_OK && tensor->data == NULL && kiln_element_count(tensor) != 0) {
-        kiln_release(copy);
-        return kiln_fail(KILN_ERROR_NULL, "a tensor has no data: its address is null");
-    }
+    int code = kiln_check_tensor(tensor);
+    if (code == KILN_OK)
+        code = kiln_make_tensor(tensor->shape, tensor->ndim, tensor->dtype, copy);
     if (code == KILN_OK && kiln_element_count(tensor) != 0)
         kiln_pack(kiln_data(kiln_tensor_of(copy)), tensor, kiln_data(tensor));
     return code;
@@ -150,9 +180,10 @@ int kiln_packed(const kiln_value *value, const kiln_tensor **tensor, kiln_value 
     if (*tensor == NULL)
         return kiln_fail(KILN_ERROR_ARGUMENT, "expected a tensor, received %s",
                          kiln_kind_name(value));
-    if ((*tensor)->device_type == 1 && kiln_is_contiguous(*tensor))
-        return KILN_OK;
-    const int code = kiln_copy_tensor(*tensor, packed);
+    int code = kiln_check_tensor(*tensor);
+    if (code != KILN_OK || ((*tensor)->device_type == 1 && kiln_is_contiguous(*tensor)))
+        return code;
+    code = kiln_copy_tensor(*tensor, packed);
     *tensor = code == KILN_OK ? kiln_tensor_of(packed) : NULL;
     return code;
 }

@@ -133,6 +133,21 @@ static int allowed_cpus(void)
 }
 #endif
 
+int kiln_wished_threads(void)
+{
+    const char *text = getenv("KILN_NUM_THREADS");
+    if (text == NULL || *text == 0)
+        return 0;
+    const char *digit = text + (*text == '-');
+    int value = 0;
+    for (int i = 0; digit[i] != 0 || i == 0; i++) {
+        if (digit[i] < '0' || digit[i] > '9' || i == 40)
+            return -1;
+        value = smaller(value * 10 + (digit[i] - '0'), KILN_MOST_THREADS + 1);
+    }
+    return value > KILN_MOST_THREADS || (value > 0 && *text == '-') ? -1 : value;
+}
+
 int kiln_default_threads(void)
 {
     static int known; /* computed twice in a race, to the same value */
@@ -140,9 +155,9 @@ int kiln_default_threads(void)
     if (threads != 0)
         return threads;
     threads = smaller(allowed_cpus(), cgroup_quota());
-    const char *wish = getenv("KILN_NUM_THREADS");
-    if (wish != NULL && strtol(wish, NULL, 10) > 0)
-        threads = smaller(threads, (int)strtol(wish, NULL, 10));
+    const int wish = kiln_wished_threads();
+    if (wish > 0)
+        threads = smaller(threads, wish);
     __atomic_store_n(&known, threads, __ATOMIC_RELAXED);
     return threads;
 }

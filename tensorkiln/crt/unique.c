@@ -104,6 +104,8 @@ static void turn(const unique_rows *rows, int64_t count, int64_t outer, const ch
                  int back)
 {
     const int64_t inner = outer == 0 ? 0 : rows->length / outer * rows->size;
+    if (inner == 0 || count == 0)
+        return; /* however many there are of the rest */
     for (int64_t o = 0; o < outer; o++)
         for (int64_t i = 0; i < count; i++) {
             const int64_t as_rows = (i * outer + o) * inner, as_tensor = (o * count + i) * inner;
@@ -147,12 +149,12 @@ static int unique(const kiln_tensor *x, int axis, int flat, int sorted, kiln_val
         outer *= d < axis ? x->shape[d] : 1;
         rows.length *= d != axis ? x->shape[d] : 1;
     }
+    /* None of the products is beyond KILN_MOST_BYTES: kiln_packed() has seen to it. */
     const size_t n = (size_t)rows.count, bytes = n * (size_t)(rows.length * rows.size);
-    int64_t *integers = malloc(6 * n * sizeof *integers + 1);
-    char *turned = malloc(2 * bytes + 1);
+    int64_t *integers = kiln_room(rows.count, 6 * sizeof *integers, "rows of unique");
+    char *turned = kiln_room((int64_t)bytes, 2, "bytes of unique, twice");
     kiln_value parts[4] = {{0, 0, {0}}};
-    int code = integers != NULL && turned != NULL ? KILN_OK
-                                                  : kiln_fail(KILN_ERROR_MEMORY, "out of memory");
+    int code = integers != NULL && turned != NULL ? KILN_OK : KILN_ERROR_MEMORY;
     if (code == KILN_OK) {
         int64_t *order = integers, *first = order + n, *counts = first + n, *group = counts + n;
         turn(&rows, rows.count, outer, kiln_data(x), turned, 0);
@@ -183,6 +185,10 @@ int kiln_unique(const kiln_value *value, int axis, int flat, int sorted, kiln_va
     int code = kiln_packed(value, &x, &packed);
     if (code != KILN_OK)
         return code;
+    if ((code = kiln_check_number_type("unique", x->dtype)) != KILN_OK) {
+        kiln_release(&packed);
+        return code;
+    }
     const int from_zero = axis < 0 ? axis + x->ndim : axis;
     if (!flat && (from_zero < 0 || from_zero >= x->ndim))
         code = kiln_fail(KILN_ERROR_RANK, "unique: axis %d of a tensor with %d dimensions", axis,

@@ -1,5 +1,6 @@
 /* Runtime values: objects with counted references, in the layouts of tvm-ffi, made without it. */
 #include "outer.h"
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -164,7 +165,7 @@ KILN_API const int64_t *kiln_shape_of(const kiln_value *value, int *count)
     if (value == NULL || value->kind != KILN_SHAPE || !is_object(value))
         return NULL;
     const kiln_shape_object *object = value->as.pointer;
-    *count = (int)object->size;
+    *count = object->size > INT_MAX ? INT_MAX : (int)object->size;
     return object->data;
 }
 
@@ -219,7 +220,7 @@ KILN_API const kiln_value *kiln_items_of(const kiln_value *value, int *count)
         (value->kind != KILN_TUPLE && value->kind != KILN_LIST))
         return NULL;
     const kiln_tuple_object *tuple = value->as.pointer;
-    *count = (int)tuple->size;
+    *count = tuple->size > INT_MAX ? INT_MAX : (int)tuple->size;
     return tuple->data;
 }
 
@@ -317,9 +318,12 @@ static int any_bit(const char *data, int64_t bytes)
 int kiln_truth(const kiln_value *value, int *truth)
 {
     const kiln_tensor *tensor = kiln_tensor_of(value);
+    const int code = tensor == NULL ? KILN_OK : kiln_check_tensor(tensor);
+    if (code != KILN_OK)
+        return code;
     if (value->kind == KILN_BOOL || value->kind == KILN_INT || value->kind == KILN_UINT) {
         *truth = value->as.integer != 0;
-    } else if (tensor != NULL && kiln_element_count(tensor) == 1 &&
+    } else if (tensor != NULL && tensor->device_type == 1 && kiln_element_count(tensor) == 1 &&
                (tensor->dtype.code == 6 || tensor->dtype.code <= 1)) {
         *truth = any_bit(kiln_data(tensor), kiln_element_bytes(tensor->dtype));
     } else if (tensor != NULL) {

@@ -125,7 +125,7 @@ static int check_weights(const weights_place *place)
     const unsigned char *data = (const unsigned char *)place->data;
     const uint64_t size = (uint64_t)kiln_this_library.weights_bytes;
     unsigned char digest[32];
-    if (wish == NULL || strcmp(wish, "1") != 0 || memcmp(place->sha256, none, sizeof none) == 0)
+    if (kiln_flag(wish) != 1 || memcmp(place->sha256, none, sizeof none) == 0)
         return KILN_OK;
     if (place->is_beside)
         kiln_sha256(data, size, digest);

@@ -410,11 +410,17 @@ static inline int kiln_host_is_packed(const kiln_tensor *tensor)
 {
     int64_t step = 1;
     int fits = 1;
-    for (int d = tensor->ndim - 1; d >= 0 && tensor->strides != NULL; d--) {
-        fits &= tensor->shape[d] == 1 || tensor->strides[d] == step;
-        step *= tensor->shape[d];
+    if (tensor->strides == NULL || tensor->ndim < 0)
+        return 1;
+    for (int d = tensor->ndim - 1; d >= 0; d--) {
+        const int64_t size = tensor->shape[d];
+        if (size == 0)
+            return 1; /* there is nothing to have gaps */
+        fits &= size == 1 || tensor->strides[d] == step;
+        fits &= size <= INT64_MAX / step; /* more than there can be lie on one another */
+        step = fits && size > 0 ? step * size : 1;
     }
-    return fits || step == 0;
+    return fits;
 }
 
 /* Calls a tensor function with tensors and numbers in the order of its parameters. */

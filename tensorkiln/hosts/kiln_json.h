@@ -9,6 +9,11 @@
 #include <string.h>
 
 #define KILN_HOST_JSON_DEPTH 64
+/* As in base/json_text.py: a small text that asks for much memory is refused, and so is an object with
+ * a name twice, for readers differ in which of them they take. */
+#define KILN_HOST_JSON_BYTES ((size_t)8 << 20)
+#define KILN_HOST_JSON_VALUES ((size_t)1 << 18)
+#define KILN_HOST_JSON_NAMES 256
 
 #ifdef __cplusplus
 extern "C" {
@@ -72,6 +77,51 @@ static inline const char *kiln_host_json_skip_string(const char *at)
     return at + 1;
 }
 
+/* The character behind "\u"; `*at` is left at its last digit. */
+static inline unsigned kiln_host_json_unicode(const char **at)
+{
+    unsigned unit, low;
+    kiln_host_json_hex(*at + 1, &unit);
+    *at += 4;
+    if (unit >= 0xd800 && unit < 0xdc00 && (*at)[1] == '\\' && (*at)[2] == 'u' &&
+        kiln_host_json_hex(*at + 3, &low) && low >= 0xdc00 && low < 0xe000) {
+        *at += 6;
+        return 0x10000 + ((unit - 0xd800) << 10) + (low - 0xdc00);
+    }
+    return unit >= 0xd800 && unit < 0xe000 ? 0xfffd : unit; /* half a pair */
+}
+
+/* The next character of a string that was checked, -1 behind the last. */
+static inline long kiln_host_json_char(const char **at)
+{
+    const unsigned char c = (unsigned char)**at;
+    const int length = kiln_host_utf8_length(*at);
+    if (c == '"')
+        return -1;
+    if (c == '\\') {
+        const char *const plain = strchr("b\bf\fn\nr\rt\t", *++*at);
+        const long made = **at == 'u' ? (long)kiln_host_json_unicode(at)
+                                      : (long)(plain != NULL ? plain[1] : **at);
+        ++*at;
+        return made;
+    }
+    long made = length == 1 ? c : c & (0xff >> (length + 1));
+    for (int i = 1; i < length; i++)
+        made = made << 6 | ((unsigned char)(*at)[i] & 0x3f);
+    *at += length;
+    return made;
+}
+
+/* Whether two strings that were checked are equal; each pointer is at its first character. */
+static inline int kiln_host_json_same(const char *a, const char *b)
+{
+    for (;;) {
+        const long x = kiln_host_json_char(&a), y = kiln_host_json_char(&b);
+        if (x != y || x < 0)
+            return x == y;
+    }
+}
+
 static inline const char *kiln_host_json_skip_digits(const char *at)
 {
     if (*at < '0' || *at > '9')
@@ -94,35 +144,68 @@ static inline const char *kiln_host_json_skip_number(const char *at)
     return at;
 }
 
+static inline const char *kiln_host_json_skip(const char *at, int depth);
+
+/* Behind the members of an object, whose names differ. */
+static inline const char *kiln_host_json_skip_members(const char *at, int depth)
+{
+    const char *names[KILN_HOST_JSON_NAMES];
+    for (int count = 0; *at != '}'; count++) {
+        if (count > 0)
+            at = *at == ',' ? kiln_host_json_space(at + 1) : "";
+        if (count == KILN_HOST_JSON_NAMES || *at != '"')
+            return NULL;
+        names[count] = at + 1;
+        if ((at = kiln_host_json_skip_string(at)) == NULL)
+            return NULL;
+        for (int i = 0; i < count; i++)
+            if (kiln_host_json_same(names[i], names[count]))
+                return NULL;
+        if (*(at = kiln_host_json_space(at)) != ':' ||
+            (at = kiln_host_json_skip(at + 1, depth - 1)) == NULL)
+            return NULL;
+    }
+    return kiln_host_json_space(at + 1);
+}
+
+static inline const char *kiln_host_json_skip_items(const char *at, int depth)
+{
+    for (int first = 1; *at != ']'; first = 0)
+        if ((!first && *at++ != ',') || (at = kiln_host_json_skip(at, depth - 1)) == NULL)
+            return NULL;
+    return kiln_host_json_space(at + 1);
+}
+
 /* Behind a value and the white space after it; NULL when it is malformed or nested too deep. */
 static inline const char *kiln_host_json_skip(const char *at, int depth)
 {
     static const char *const words[] = {"true", "false", "null"};
     at = kiln_host_json_space(at);
     if (*at == '{' || *at == '[') {
-        const char close = *at == '{' ? '}' : ']';
+        const char *const first = kiln_host_json_space(at + 1);
         if (depth == 0)
             return NULL;
-        at = kiln_host_json_space(at + 1);
-        for (int first = 1; *at != close; first = 0) {
-            if (!first && *at++ != ',')
-                return NULL;
-            if (close == '}') {
-                at = kiln_host_json_skip_string(kiln_host_json_space(at));
-                if (at == NULL || *(at = kiln_host_json_space(at)) != ':')
-                    return NULL;
-                at++;
-            }
-            if ((at = kiln_host_json_skip(at, depth - 1)) == NULL)
-                return NULL;
-        }
-        return kiln_host_json_space(at + 1);
+        return *at == '{' ? kiln_host_json_skip_members(first, depth)
+                          : kiln_host_json_skip_items(first, depth);
     }
     for (int i = 0; i < 3; i++)
         if (strncmp(at, words[i], strlen(words[i])) == 0)
             return kiln_host_json_space(at + strlen(words[i]));
     at = *at == '"' ? kiln_host_json_skip_string(at) : kiln_host_json_skip_number(at);
     return at == NULL ? NULL : kiln_host_json_space(at);
+}
+
+/* Whether a whole text is JSON that is read. */
+static inline int kiln_host_json_check(const char *text)
+{
+    size_t values = 0, length = 0;
+    for (; text[length] != 0; length++)
+        values += text[length] == '[' || text[length] == '{' || text[length] == ',' ||
+                  text[length] == ':';
+    if (length > KILN_HOST_JSON_BYTES || values > KILN_HOST_JSON_VALUES)
+        return 0;
+    const char *const end = kiln_host_json_skip(text, KILN_HOST_JSON_DEPTH);
+    return end != NULL && *end == 0;
 }
 
 /* The first item of an array or key of an object, NULL when it has none or is of another kind. */
@@ -147,13 +230,17 @@ static inline const char *kiln_host_json_value(const char *key)
     return kiln_host_json_space(kiln_host_json_space(kiln_host_json_skip_string(key)) + 1);
 }
 
+/* The value of a member; `name` has no quotes or escapes. */
 static inline const char *kiln_host_json_member(const char *object, const char *name)
 {
-    const size_t length = strlen(name);
     const char *key = kiln_host_json_first(object, '{');
-    for (; key != NULL; key = kiln_host_json_next(kiln_host_json_value(key)))
-        if (strncmp(key + 1, name, length) == 0 && key[1 + length] == '"')
+    for (; key != NULL; key = kiln_host_json_next(kiln_host_json_value(key))) {
+        const char *at = key + 1, *wanted = name;
+        while (*wanted != 0 && kiln_host_json_char(&at) == *wanted)
+            wanted++;
+        if (*wanted == 0 && *at == '"')
             return kiln_host_json_value(key);
+    }
     return NULL;
 }
 
@@ -179,20 +266,6 @@ static inline char *kiln_host_put_utf8(char *to, unsigned c)
     for (int i = more - 1; i >= 0; i--)
         *to++ = (char)(0x80u | (c >> 6 * i & 0x3fu));
     return to;
-}
-
-/* The character behind "\u"; `*at` is left at its last digit. */
-static inline unsigned kiln_host_json_unicode(const char **at)
-{
-    unsigned unit, low;
-    kiln_host_json_hex(*at + 1, &unit);
-    *at += 4;
-    if (unit >= 0xd800 && unit < 0xdc00 && (*at)[1] == '\\' && (*at)[2] == 'u' &&
-        kiln_host_json_hex(*at + 3, &low) && low >= 0xdc00 && low < 0xe000) {
-        *at += 6;
-        return 0x10000 + ((unit - 0xd800) << 10) + (low - 0xdc00);
-    }
-    return unit >= 0xd800 && unit < 0xe000 ? 0xfffd : unit; /* half a pair */
 }
 
 /* Writes a string value as UTF-8, any other value as it is written, with NUL; it takes no more room

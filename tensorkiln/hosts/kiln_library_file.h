@@ -245,8 +245,7 @@ static inline int kiln_host_read_function(kiln_host_description *file, const cha
 static inline int kiln_host_read_metadata(kiln_host_description *file, const char *text,
                                           kiln_host_error *error)
 {
-    const char *const end = kiln_host_json_skip(text, KILN_HOST_JSON_DEPTH);
-    if (end == NULL || *end != 0)
+    if (!kiln_host_json_check(text))
         return kiln_host_no_library(file->path, "its metadata is not JSON", error);
     const char *rows = kiln_host_json_member(text, "functions");
     const char *format = kiln_host_json_member(text, "format");
@@ -358,8 +357,10 @@ static inline const char *kiln_host_find_metadata(kiln_host_source *source, kiln
             return "its section .kiln.artifacts is cut off";
         if (found || !kiln_host_is_named(source, name, ".kiln.meta"))
             continue;
-        if (!is_whole || size > (uint64_t)64 << 20)
+        if (!is_whole)
             return "its section .kiln.meta is cut off";
+        if (size > KILN_HOST_JSON_BYTES)
+            return "its metadata is not JSON"; /* as for whatever is too large to be read */
         place->offset = offset;
         place->size = size;
         found = 1;

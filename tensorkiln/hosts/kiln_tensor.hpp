@@ -143,6 +143,9 @@ public:
         if (raw.device_type != 1)
             throw Error(KILN_ERROR_DEVICE, "a view must be in CPU memory (device type 1), received "
                                            "device type " + std::to_string(raw.device_type));
+        if (raw.ndim < 0 || raw.ndim > KILN_MAX_RANK)
+            throw Error(KILN_ERROR_RANK, "a view has at most " + std::to_string(KILN_MAX_RANK) +
+                                             " dimensions, received " + std::to_string(raw.ndim));
         made.dtype_ = raw.dtype;
         made.shape_.assign(raw.shape, raw.shape + raw.ndim);
         if (!kiln_host_is_packed(&raw))

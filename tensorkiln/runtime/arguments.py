@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
+from tensorkiln.base.config import MOST_THREADS
 from tensorkiln.base.errors import nearest
-from tensorkiln.runtime.failures import ArgumentTypeError
+from tensorkiln.runtime.failures import ArgumentTypeError, ArgumentValueError
 from tensorkiln.runtime.native import FunctionInfo, ParamInfo
 
 
@@ -50,3 +52,21 @@ def show(param: ParamInfo) -> str:
     if param.shape is None:
         return f"{param.name}: {param.dtype}"
     return f"{param.name}: {param.dtype} [{', '.join(map(str, param.shape))}]"
+
+
+def thread_count(threads: object) -> int:
+    """A number of threads for a library; ArgumentTypeError and ArgumentValueError for what the
+    environment's variable would not take either."""
+    if isinstance(threads, bool) or not hasattr(threads, "__index__"):
+        raise ArgumentTypeError(
+            f"threads must be a whole number, received {type(threads).__name__}",
+            code="argument-kind",
+        )
+    count = operator.index(threads)  # type: ignore[arg-type]
+    if not 0 <= count <= MOST_THREADS:
+        raise ArgumentValueError(
+            f"threads={count}: expected a whole number from 0 to {MOST_THREADS}",
+            code="out-of-range",
+            hint="0 is the default",
+        )
+    return count

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from tensorkiln.base.errors import UnsupportedError
+from tensorkiln.runtime.arguments import thread_count
 from tensorkiln.runtime.device import Device, device_list
 from tensorkiln.runtime.failures import ArgumentTypeError
 from tensorkiln.runtime.graph import GraphFunction
@@ -86,7 +87,8 @@ class Executor:
 
     def set_num_threads(self, threads: int) -> None:
         """Threads that one call may use, the calling one included; 0 means the library's."""
-        self.module.library.dll.kiln_executor_set_num_threads(self._memory.handle, threads)
+        set_threads = self.module.library.dll.kiln_executor_set_num_threads
+        set_threads(self._memory.handle, thread_count(threads))
 
     @property
     def workspace_bytes(self) -> int:

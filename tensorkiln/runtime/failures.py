@@ -54,6 +54,7 @@ _CODES: dict[int, tuple[type[TensorkilnError], str]] = {
     17: (FunctionLookupError, "unknown-loader"),
     18: (UserError, "bad-weights"),
     19: (ArgumentValueError, "out-of-range"),
+    20: (UserError, "bad-knob"),
 }
 
 

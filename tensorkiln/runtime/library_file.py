@@ -14,7 +14,7 @@ from tensorkiln.artifact import ArtifactSet, FileContent
 from tensorkiln.artifact.sections import ARTIFACTS, METADATA, carried_artifacts
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import plain_path
-from tensorkiln.base.json_text import MAX_BYTES, parse_json
+from tensorkiln.base.json_text import MAX_BYTES, MAX_NAMES, parse_json
 from tensorkiln.base.mapped import file_state
 
 _METADATA, _ARTIFACTS = METADATA.encode(), ARTIFACTS.encode()
@@ -115,7 +115,7 @@ def read_library_file(path: str | Path) -> LibraryFile:
         raise UserError(f"cannot read {str(file)!r}: {error.strerror}", code="no-file") from error
     (machine,) = struct.unpack_from("<H", head, 18)
     try:
-        metadata = parse_json(text)
+        metadata = parse_json(text, unique=True, names=MAX_NAMES)
     except ValueError:
         raise _damaged(file, "its metadata is not JSON") from None
     if not isinstance(metadata, dict) or not isinstance(metadata.get("functions"), list):

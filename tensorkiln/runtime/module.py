@@ -10,7 +10,7 @@ import numpy as np
 
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.text import listed
-from tensorkiln.runtime.arguments import in_order
+from tensorkiln.runtime.arguments import in_order, thread_count
 from tensorkiln.runtime.callbacks import add_library, remove_library
 from tensorkiln.runtime.failures import ArgumentTypeError, FunctionLookupError
 from tensorkiln.runtime.fast_call import Signature
@@ -163,8 +163,8 @@ class Module:
         return Executor(self, devices)
 
     def set_num_threads(self, threads: int) -> None:
-        """Threads that calls into this library may use; 0 means the default."""
-        self.library.dll.kiln_set_num_threads(threads)
+        """Threads that calls into this library may use, up to 4096; 0 means the default."""
+        self.library.dll.kiln_set_num_threads(thread_count(threads))
 
     @property
     def num_threads(self) -> int:

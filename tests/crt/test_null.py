@@ -273,6 +273,23 @@ def test_null_inside_of_arguments(library: Any) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_null_for_python(library: Any) -> None:
+    """What CPython calls: without CPython, and without objects."""
+    dll = ctypes.CDLL(os.fspath(library.path))
+    dll.kiln_last_error.restype = ctypes.c_char_p
+    dll.kiln_python_call.restype = ctypes.c_void_p
+
+    def look() -> None:
+        given = ctypes.c_void_p(8)
+        for arguments in ((None, None, 0, None), (None, given, 1, None), (given, None, 1, None)):
+            dll.kiln_set_last_error(b"")
+            result = dll.kiln_python_call(*arguments)
+            sentence = dll.kiln_last_error()
+            assert result is None and b"null pointer" in sentence
+
+    assert in_child(look) == ""
+
+
 def test_null_for_entries(library: Any) -> None:
     """The plain C entries, and those of tvm-ffi."""
     dll = ctypes.CDLL(os.fspath(library.path))

@@ -182,8 +182,8 @@ def test_several_storages() -> None:
     assert _run(second).tolist() == [3, 4, 5, 6, 7, 8, 9, 10]
     entry = next(a.text() for a in tk.compile(from_source(second), TARGET).artifacts
                  if a.file_name == "entry.c")  # fmt: skip
-    assert "char *const workspace_1 = frame->workspace + (64);" in entry
-    assert "return (64 + (s_n * 32));" in entry
+    assert "char *const workspace_1 = frame->workspace + 64;" in entry
+    assert "*bytes = kiln_named(kiln_add(64, kiln_mul(s_n, 32, &large), &large)," in entry
 
 
 def test_offsets_may_be_symbolic() -> None:

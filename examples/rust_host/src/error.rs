@@ -22,6 +22,7 @@ pub const ERROR_CONTAINER: i32 = 16;
 pub const ERROR_LOADER: i32 = 17;
 pub const ERROR_WEIGHTS: i32 = 18;
 pub const ERROR_RANGE: i32 = 19;
+pub const ERROR_ENVIRONMENT: i32 = 20;
 /// From 100 on: before there is a library to ask.
 pub const ERROR_FILE: i32 = 100;
 pub const ERROR_LIBRARY: i32 = 101;

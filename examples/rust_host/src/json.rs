@@ -1,8 +1,13 @@
 //! As much of JSON as a library's description needs: a checked text becomes a tree.
 
+use std::collections::HashSet;
 use std::str::FromStr;
 
 const DEPTH: usize = 64;
+// As in base/json_text.py of the package: what is made to take memory is not read.
+const MOST_BYTES: usize = 8 << 20;
+const MOST_VALUES: usize = 1 << 18;
+const MOST_NAMES: usize = 256;
 
 #[derive(Debug)]
 pub enum Value {
@@ -16,6 +21,10 @@ pub enum Value {
 impl Value {
     /// None for a text that is not JSON.
     pub fn parse(text: &str) -> Option<Value> {
+        let values = text.bytes().filter(|b| b"[{,:".contains(b)).count();
+        if text.len() > MOST_BYTES || values > MOST_VALUES {
+            return None;
+        }
         let mut reader = Reader { rest: text };
         let value = reader.value(DEPTH)?;
         reader.rest.is_empty().then_some(value)
@@ -66,6 +75,13 @@ fn is_number(word: &str) -> bool {
     digits(whole) && digits(fraction) && digits(exponent) && !led
 }
 
+/// Members whose names differ: readers would not agree which of two counts.
+fn different(members: Vec<(String, Value)>) -> Option<Vec<(String, Value)>> {
+    let names: HashSet<&str> = members.iter().map(|(name, _)| name.as_str()).collect();
+    let all = names.len() == members.len() && members.len() <= MOST_NAMES;
+    all.then_some(members)
+}
+
 struct Reader<'a> {
     rest: &'a str,
 }
@@ -86,7 +102,7 @@ impl Reader<'_> {
         let value = match self.rest.chars().next()? {
             '"' => Value::Text(self.string()?),
             '[' => Value::List(self.row(depth, ']', |r, d| r.value(d))?),
-            '{' => Value::Object(self.row(depth, '}', Reader::member)?),
+            '{' => Value::Object(different(self.row(depth, '}', Reader::member)?)?),
             _ => Value::Word(self.word()?),
         };
         self.space();

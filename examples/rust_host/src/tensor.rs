@@ -88,6 +88,9 @@ pub struct RawTensor {
     byte_offset: u64,
 }
 
+/// `KILN_MAX_RANK` of `kiln.h`.
+const MOST_DIMS: i32 = 16;
+
 fn count(shape: &[i64]) -> Result<usize> {
     let too_many = || Error::new(error::ERROR_SHAPE, "a tensor cannot have that many elements");
     shape.iter().try_fold(1usize, |n, size| {
@@ -157,13 +160,13 @@ fn check_strides(shape: &[i64], strides: &[i64], start: usize, length: usize) ->
 }
 
 fn is_packed(shape: &[i64], strides: &[i64]) -> bool {
-    let mut step = 1;
+    let mut step = Some(1i64); // None: more than there can be without gaps
     let fits = shape.iter().zip(strides).rev().fold(true, |fits, (size, stride)| {
-        let follows = *size == 1 || *stride == step;
-        step *= size;
+        let follows = *size == 1 || Some(*stride) == step;
+        step = step.and_then(|step| step.checked_mul(*size));
         fits && follows
     });
-    fits || step == 0
+    fits || shape.contains(&0)
 }
 
 /// The slice of packed elements of that type, by address.
@@ -233,6 +236,11 @@ impl<'a> View<'a> {
                 raw.device_type
             );
             return Err(Error::new(error::ERROR_DEVICE, sentence));
+        }
+        if !(0..=MOST_DIMS).contains(&raw.ndim) {
+            let sentence =
+                format!("a view has at most {MOST_DIMS} dimensions, received {}", raw.ndim);
+            return Err(Error::new(error::ERROR_RANK, sentence));
         }
         let ndim = raw.ndim as usize;
         let row = |at: *const i64| match ndim {

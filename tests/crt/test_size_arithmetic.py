@@ -1,0 +1,164 @@
+"""Arithmetic of sizes is checked: in all C that is generated, and in the runtime."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+import tensorkiln as tk
+from tensorkiln.base.errors import InternalError
+from tensorkiln.codegen.checked_c import checked
+from tensorkiln.codegen.host_c import entry_c
+from tensorkiln.codegen.host_function import (
+    Condition,
+    HostFunction,
+    KernelCall,
+    Ptr,
+    ScalarExpr,
+    Storage,
+    TensorInfo,
+)
+from tensorkiln.codegen.stripped_c import stripped_c
+from tensorkiln.link.shared import CRT
+from tensorkiln.script import from_source
+from tests.artifact.test_loaders import STREAMER
+from tests.crt import extremes
+from tests.crt.test_null import MODULE
+from tests.link import sample
+
+# Operators between two operands: types of pointers have no space behind the star.
+_BINARY = re.compile(r"(?<=[\w)\]]) (?:[-+*/%]|<<) (?=[\w(&-])|[-+*/]=|<<=")
+# A place in memory whose size was checked as a whole; divisions that cannot overflow.
+_ALLOWED = re.compile(
+    r"\b(?:(?:frame->)?workspace\w*|kiln_weights|weights|in_\w+|out_\w+) \+ "
+    r"(?:size_\d+|s_\w+|\d+)\b(?! [-+*/%])"
+    r"|[)\w] [/%] [1-9]\d*"
+)
+
+
+def _code(text: str) -> str:
+    """C without comments, literals and lines of the preprocessor."""
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
+    text = re.sub(r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\]|\\.)\'', '""', text)
+    return re.sub(r"^#.*(?:\\\n.*)*", "", text, flags=re.M)
+
+
+def unchecked(text: str) -> list[str]:
+    """Lines of C that compute without a check."""
+    lines = (_ALLOWED.sub("", line) for line in _code(text).splitlines())
+    return [line.strip() for line in lines if _BINARY.search(line)]
+
+
+EVERYTHING = HostFunction(
+    "f", "graph",
+    (TensorInfo("x", "float32", ("s_n", "s_m")),),
+    (TensorInfo("y", "float32", ("kiln_max(kiln_floordiv(s_n + 3, 4) * 4, kiln_min(s_n, 2))",)),),
+    ("n", "m"), {}, "((64 + (s_n * s_m)) % 7 - -s_n)",
+    (
+        KernelCall("k", (Ptr("arg", 0, "s_n * 4"), Ptr("workspace", 1, "s_m - 1"),
+                         ScalarExpr("(s_n < s_m ? s_n * 2 : s_m % s_n)"),
+                         ScalarExpr("s_n", "int32_t"), ScalarExpr("s_n / 4 + 1", "uint8_t"))),
+    ), {},
+    (Condition("s_n * s_m <= 512 && !(s_n == 3)", "n * m <= 512 and n is not 3"),),
+    (Storage(64), Storage("s_n * s_m", "s_n + 63")),
+)  # fmt: skip
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    yield "sample", sample.entry()
+    yield "everything", entry_c([EVERYTHING], library_name="e", weights_size=0)
+    yield "stripped", stripped_c([EVERYTHING], prefix="e", weights_size=0).split("#endif\n", 1)[1]
+    exes = (
+        tk.compile(extremes.module(), name="extremes"),
+        tk.compile(from_source(MODULE), externals=[STREAMER], name="net"),
+    )
+    for exe in exes:
+        for artifact in exe.artifacts:
+            if artifact.file_name.endswith(".c"):
+                yield artifact.file_name, artifact.text()
+
+
+def test_generated_c() -> None:
+    found = dict(texts())
+    assert len(found) >= 4
+    wrong = {name: lines for name, text in found.items() if (lines := unchecked(text))}
+    assert not wrong
+    for name in ("everything", "stripped"):
+        assert found[name].count("kiln_mul(") >= 4, name
+
+
+LINES = ("int64_t n = s_n * 4;", "f(workspace + s_n * 4);", "a += s_n;", "x = 1 << s_n;")
+
+
+@pytest.mark.parametrize("line", [*LINES, "size[0] = (s_n + 1) - s_m;", "x = a / s_n;"])
+def test_the_walk_sees(line: str) -> None:
+    assert unchecked(line)
+
+
+def test_the_forms_of_expressions() -> None:
+    rows = {
+        "s_n": "s_n",
+        "-4": "-4",
+        "s_n * 4": "kiln_mul(s_n, 4, &large)",
+        "(s_n + 15) / 16 * 16": "kiln_mul((kiln_add(s_n, 15, &large) / 16), 16, &large)",
+        "kiln_floormod(s_n, s_m)": "kiln_floormod(s_n, s_m)",
+        "s_n / s_m": "kiln_floordiv(s_n, s_m, &large)",
+        "(-s_n)": "kiln_sub(0, s_n, &large)",
+        "(s_a < 0 ? -s_a : s_a)": "((s_a < 0) ? kiln_sub(0, s_a, &large) : s_a)",
+        "(-9223372036854775807 - 1)": "kiln_sub(-9223372036854775807, 1, &large)",
+    }
+    assert {text: checked(text) for text in rows} == rows
+    for text in ("s_n +", "s_n $ 2", "(s_n", "s_n 4", "f(s_n", ""):
+        with pytest.raises(InternalError):
+            checked(text)
+
+
+# ---- the runtime ---------------------------------------------------------------------------------
+
+# Files that compute with no size from outside: hashes, numbers, processors, time, the C library.
+OTHERS = {"sha256.c", "scalar.c", "cpu.c", "cpu_features.h", "mem.c", "sizes.h", "kiln.h", "pool.c",
+          "threads.c", "share.c", "error.c", "wait.c"}  # fmt: skip
+_TENSOR = "of a tensor that kiln_check_tensor() has seen, where all products of sizes fit"
+_COUNT = "an int, or the length of what is in memory, times the bytes of a struct, in size_t"
+_FILE = "of what lies in a file or container, whose length was checked"
+# How many lines multiply, shift or allocate a sum, and why that fits. Whoever writes another one
+# uses crt/sizes.h or kiln_room(), or has such a reason.
+FITS: dict[str, tuple[int, str]] = {
+    "bind.c": (1, "1 << symbol, of which there are KILN_MAX_SYMBOLS"),
+    "closure.c": (1, _COUNT),
+    "container.c": (9, _FILE),
+    "crt.h": (1, "bits and lanes: 24 bits"),
+    "dynamic.c": (11, _TENSOR),
+    "element.h": (6, "numbers, no sizes"),
+    "ffi.c": (2, "KILN_MAX_RANK, and kiln_bytes_of(), which is at most KILN_MOST_BYTES"),
+    "loader.c": (3, _COUNT),
+    "match.c": (1, _TENSOR),
+    "nms.c": (17, _TENSOR),
+    "registry.c": (1, _COUNT),
+    "storage.c": (1, _COUNT),
+    "strided.c": (1, "an element of a tensor, in its memory"),
+    "tensor.c": (4, _TENSOR),
+    "unique.c": (18, _TENSOR),
+    "value.c": (5, _COUNT),
+    "weights.c": (6, _FILE),
+    "workspace.c": (3, "grow() refuses what is near SIZE_MAX"),
+}
+
+
+def _sized(text: str) -> Iterator[str]:
+    """Lines that multiply, shift, or allocate a sum."""
+    for line in _code(text).splitlines():
+        if re.search(r"(?<=[\w)\]]) (?:\*|<<) (?=[\w(])|\*= |<<= ", line) or re.search(
+            r"(?:alloc|memalign|new_object|mmap)\(.* \+ ", line
+        ):
+            yield line.strip()
+
+
+def test_the_runtime() -> None:
+    paths = sorted([*CRT.glob("*.c"), *CRT.glob("*.h")])
+    found = {p.name: list(_sized(p.read_text())) for p in paths if p.name not in OTHERS}
+    for name, lines in found.items():
+        count, reason = FITS.get(name, (0, "there was none"))
+        assert len(lines) == count, "\n".join([f"{name}: {count} {reason}; now:", *lines])
