@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tensorkiln.base.config import read_config
 from tensorkiln.base.errors import UserError
-from tensorkiln.base.files import atomic_write, open_plain
+from tensorkiln.base.files import atomic_write, open_plain, read_plain
 from tensorkiln.base.trust import distrust, distrust_inside, make_private
 
 # Seconds after which a temporary file belongs to nobody any more.
@@ -75,8 +75,7 @@ class Cache:
         try:
             if not self._is_ours("objects", key[:2], key[2:]):
                 return None
-            with open_plain(file) as stream:
-                raw = stream.read()
+            raw = read_plain(file, self.limit)
         except OSError:
             return None
         parsed = _parse(raw)

@@ -198,10 +198,10 @@ def _require_plain(info: os.stat_result, path: str | Path) -> None:
 def read_plain(path: str | Path, limit: int) -> bytes:
     """All of a plain file. OSError for anything else, and for one of more than `limit` bytes."""
     with open_plain(path) as stream:
-        data = stream.read(limit + 1)
-    if len(data) > limit:
-        raise OSError(errno.EFBIG, f"it has more than {limit} bytes", os.fspath(path))
-    return data
+        size = os.fstat(stream.fileno()).st_size
+        if size > limit:
+            raise OSError(errno.EFBIG, f"it has more than {limit} bytes", os.fspath(path))
+        return stream.read(size)
 
 
 def _refuse(relative: str, reason: str, hint: str = "") -> UserError:
