@@ -142,7 +142,8 @@ class Cache:
         reason = self._reason or distrust_inside(self.root, names)
         if reason and self.root not in _told:
             _told.add(self.root)
-            warnings.warn(_refused(self.root, reason), stacklevel=2)
+            what = "the cache" if self._reason else "some of the cache"
+            warnings.warn(_refused(self.root, reason, what), stacklevel=2)
         return not reason
 
     def _entries(self, folders: str = "??") -> Iterator[tuple[float, int, Path]]:
@@ -215,9 +216,8 @@ def untold_refusal() -> str:
     return sentence
 
 
-def _refused(root: Path, reason: str) -> str:
-    """One sentence for all that is not used, the folder or some of what is in it."""
-    return f"the cache {str(root)!r} is not used: {reason}; KILN_CACHE_DIR names another"
+def _refused(root: Path, reason: str, what: str = "the cache") -> str:
+    return f"{what} {str(root)!r} is not used: {reason}; KILN_CACHE_DIR names another"
 
 
 def _short(text: str) -> str:

@@ -98,6 +98,7 @@ def alarm() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.filterwarnings("ignore:.*cache.* is not used")
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("thing", THINGS)
 def test_what_is_no_plain_file(tmp_path: Path, reader: str, thing: str) -> None:
