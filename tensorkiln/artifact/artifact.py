@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tensorkiln.base.errors import UserError, require
-from tensorkiln.base.files import plain_path
+from tensorkiln.base.files import open_plain, plain_path
 from tensorkiln.base.mapped import file_state
 
 _CHUNK = 1 << 24
@@ -88,7 +88,7 @@ class FileContent(Later):
     def _open(self) -> Iterator[BinaryIO]:
         """The file that it was; another one, or one that was written to, is a UserError."""
         try:
-            with self.path.open("rb") as stream:
+            with open_plain(self.path) as stream:
                 if file_state(os.fstat(stream.fileno())) != self.state:
                     raise UserError(
                         f"{str(self.path)!r} was changed since it was first looked at",

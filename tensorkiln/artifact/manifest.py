@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.files import read_plain
 from tensorkiln.base.folders import Listed, listed_files
-from tensorkiln.base.json_text import parse_json
+from tensorkiln.base.json_text import MAX_BYTES, parse_json
 from tensorkiln.base.schema import Reader
 
 MANIFEST = "manifest.json"
@@ -84,7 +85,7 @@ def read_manifest(
 def listed_artifacts(folder: Path) -> Listed:
     """What `ArtifactSet.save` wrote into a folder, and what was listed besides."""
     try:
-        rows, _ = read_manifest((folder / MANIFEST).read_bytes(), "")
+        rows, _ = read_manifest(read_plain(folder / MANIFEST, MAX_BYTES), "")
     except (OSError, UserError):
         return {}
     return {**listed_files(folder), **{row.name: [row.sha256] for row in rows}, MANIFEST: None}

@@ -17,6 +17,7 @@ from tensorkiln.artifact.metadata import Metadata
 from tensorkiln.artifact.sections import METADATA, WEIGHTS
 from tensorkiln.artifact.weights_file import verify_weights, weights_beside
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.files import open_plain
 from tensorkiln.base.threads import in_threads
 
 NOTE = ".note.kiln.weights"
@@ -74,7 +75,7 @@ def verify_library(path: str | Path) -> CheckedWeights:
             code="no-hash",
             hint="it was exported by an older version: export it again",
         )
-    with Path(path).open("rb") as stream:
+    with open_plain(path) as stream:
         found = hash_of_pieces(stream.fileno(), weights.offset, size)
     if found != expected:
         raise UserError(

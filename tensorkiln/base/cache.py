@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from pathlib import Path
 
 from tensorkiln.base.config import read_config
 from tensorkiln.base.errors import UserError
-from tensorkiln.base.files import atomic_write
+from tensorkiln.base.files import atomic_write, open_plain, read_plain
+from tensorkiln.base.trust import distrust, distrust_inside, make_private
 
 # Seconds after which a temporary file belongs to nobody any more.
 _ABANDONED = 3600.0
@@ -53,12 +55,14 @@ class Cache:
 
     Keys are spread evenly over folders, so that the folder of a new entry tells whether it is time
     to look at all of them: where large entries fall unevenly, the limit is met a little late.
-    Never fails a compile: a folder that cannot be written makes `put` return False.
+    Never fails a compile: a folder that cannot be written makes `put` return False. What another
+    user could have written is never used (base/trust.py): a warning says so, once for a folder.
     """
 
     def __init__(self, root: str | Path, limit: int = 2 << 30):
         self.root = Path(root)
         self.limit = limit
+        self._reason: str | None = None  # why the folder is not trusted, once somebody has looked
 
     def _file(self, key: str) -> Path:
         if len(key) != 64 or not set(key) <= set("0123456789abcdef"):
@@ -69,7 +73,9 @@ class Cache:
         """The content stored under `key`, or None; a damaged entry is removed and is a miss."""
         file = self._file(key)
         try:
-            raw = file.read_bytes()
+            if not self._is_ours("objects", key[:2], key[2:]):
+                return None
+            raw = read_plain(file, self.limit)
         except OSError:
             return None
         parsed = _parse(raw)
@@ -91,16 +97,59 @@ class Cache:
             return False
         head = _MAGIC + len(header).to_bytes(4, "little") + header
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write(file, [head, hashlib.sha256(content).digest(), content])
+            if not self._make("objects", key[:2]):
+                return False
+            atomic_write(file, [head, hashlib.sha256(content).digest(), content], mode=0o600)
         except (OSError, UserError):
             return False
         if self.size(file.parent.name) > self.limit // _FOLDERS:
             self.prune()
         return True
 
+    def refusal(self) -> str:
+        """A sentence on why nothing of it is used; empty where it may be, or is not there yet."""
+        with suppress(OSError):
+            if self._reason is None:
+                self._reason = distrust(self.root)
+            if self._reason:
+                return _refused(self.root, self._reason)
+        return ""
+
+    def folder(self, name: str) -> Path | None:
+        """A folder of that name in it for a tool's own cache; None where there can be none, or
+        others could have written what is in it."""
+        made = self.root / name
+        try:
+            trusted = self._make(name) and all(
+                self._is_ours(name, part.name) for part in made.iterdir() if part.is_dir()
+            )
+        except OSError:
+            return None
+        return made if trusted and os.access(made, os.W_OK) else None
+
+    def _make(self, *names: str) -> bool:
+        """A folder in it, made where it is missing; False where others could write there."""
+        if self.root.exists() and not self._is_ours():
+            return False
+        make_private(self.root.joinpath(*names))
+        return self._is_ours(*names)
+
+    def _is_ours(self, *names: str) -> bool:
+        """Whether only this user and root could have written what lies there: it becomes code.
+        Says once why not. OSError where there is nothing."""
+        if self._reason is None:
+            self._reason = distrust(self.root)
+        reason = self._reason or distrust_inside(self.root, names)
+        if reason and self.root not in _told:
+            _told.add(self.root)
+            what = "the cache" if self._reason else "some of the cache"
+            warnings.warn(_refused(self.root, reason, what), stacklevel=2)
+        return not reason
+
     def _entries(self, folders: str = "??") -> Iterator[tuple[float, int, Path]]:
         """(time of last use, bytes, file) of every entry, in no order."""
+        if self.refusal():
+            return
         for folder in (self.root / "objects").glob(folders):
             for file in folder.glob("?*"):
                 with suppress(OSError):
@@ -152,6 +201,25 @@ def user_cache() -> Cache | None:
     return Cache(config.cache_dir, config.cache_limit) if config.cache else None
 
 
+_told: set[Path] = set()  # folders of which somebody was told why they are not used
+
+
+def untold_refusal() -> str:
+    """Why the cache that the environment names is not used, for who tells it in his own way; empty
+    where it is, and the next time."""
+    cache = user_cache()
+    if cache is None or cache.root in _told:
+        return ""
+    sentence = cache.refusal()
+    if sentence:
+        _told.add(cache.root)
+    return sentence
+
+
+def _refused(root: Path, reason: str, what: str = "the cache") -> str:
+    return f"{what} {str(root)!r} is not used: {reason}; KILN_CACHE_DIR names another"
+
+
 def _short(text: str) -> str:
     if len(text) <= _LONG:
         return text
@@ -171,7 +239,7 @@ def _parse(raw: bytes) -> bytes | None:
 def _read_components(file: Path) -> dict[str, str]:
     """What an entry's key was made from; empty when it cannot be read."""
     try:
-        with file.open("rb") as stream:
+        with open_plain(file) as stream:
             head = stream.read(len(_MAGIC) + 4)
             if not head.startswith(_MAGIC):
                 return {}

@@ -105,18 +105,19 @@ def made_folder(path: str | Path) -> Path:
 
 
 @contextmanager
-def atomic_path(path: str | Path) -> Iterator[Path]:
+def atomic_path(path: str | Path, mode: int = 0o666) -> Iterator[Path]:
     """Yield a temporary name beside `path`; it becomes `path` when the block ends well.
 
-    For tools that write a file by name. On any error, and when somebody interrupts, the temporary
-    file goes and `path` keeps its former content. OSErrors about the file come out as UserError
-    (code `cannot-write`; `bad-path` for what no file can be called).
+    For tools that write a file by name, which has `mode` without the bits of the umask. On any
+    error, and when somebody interrupts, the temporary file goes and `path` keeps its former
+    content. OSErrors about the file come out as UserError (code `cannot-write`; `bad-path` for
+    what no file can be called).
     """
     target = _file_target(path)
     temporary = temporary_beside(target)
     with HeldInterrupts() as held:
         try:
-            temporary.touch(exist_ok=False)
+            temporary.touch(mode, exist_ok=False)
             held.release()
             yield temporary
             held.hold()
@@ -130,18 +131,20 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 
 
 @contextmanager
-def atomic_open(path: str | Path) -> Iterator[BinaryIO]:
+def atomic_open(path: str | Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Yield a binary stream whose content becomes `path` when the block ends well."""
-    with atomic_path(path) as temporary, temporary.open("wb") as stream:
+    with atomic_path(path, mode) as temporary, temporary.open("wb") as stream:
         yield stream
 
 
-def atomic_write(path: str | Path, content: Chunk | str | Iterable[Chunk]) -> None:
+def atomic_write(
+    path: str | Path, content: Chunk | str | Iterable[Chunk], mode: int = 0o666
+) -> None:
     """Write `content` (bytes, text as UTF-8, or chunks in order) to `path`, whole or not at all."""
     if isinstance(content, str):
         content = content.encode()
     chunks = [content] if isinstance(content, bytes | bytearray | memoryview) else content
-    with atomic_open(path) as stream:
+    with atomic_open(path, mode) as stream:
         for chunk in chunks:
             stream.write(chunk)
 
@@ -149,12 +152,12 @@ def atomic_write(path: str | Path, content: Chunk | str | Iterable[Chunk]) -> No
 @contextmanager
 def folder_beside(path: Path) -> Iterator[Path]:
     """A new folder on the disk of `path`, so that what is made in it can be renamed; it goes in any
-    case. UserError like `atomic_path` where there can be none."""
+    case, and nobody else looks into it. UserError like `atomic_path` where there can be none."""
     temporary = temporary_beside(path)
     with HeldInterrupts() as held:
         try:
             try:
-                temporary.mkdir()
+                temporary.mkdir(mode=0o700)
             except OSError as error:
                 raise cannot_write(path, error) from error
             held.release()
@@ -166,6 +169,39 @@ def folder_beside(path: Path) -> Iterator[Path]:
 
 for _manager in (atomic_path, folder_beside):
     edge(_manager.__wrapped__.__code__)  # type: ignore[attr-defined]
+
+
+# A pipe that somebody puts in a file's place is not waited for.
+_READING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
+
+def open_plain(path: str | Path) -> BinaryIO:
+    """Open a plain file for reading. OSError for anything else: pipes, devices and sockets could
+    block for ever, or never end."""
+    _require_plain(Path(path).stat(), path)  # to open a device may do something already
+    stream = os.fdopen(os.open(path, _READING), "rb")
+    try:
+        _require_plain(os.fstat(stream.fileno()), path)
+    except OSError:
+        stream.close()
+        raise
+    return stream
+
+
+def _require_plain(info: os.stat_result, path: str | Path) -> None:
+    if stat.S_ISDIR(info.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    if not stat.S_ISREG(info.st_mode):
+        raise OSError(errno.EINVAL, "it is no plain file", os.fspath(path))
+
+
+def read_plain(path: str | Path, limit: int) -> bytes:
+    """All of a plain file. OSError for anything else, and for one of more than `limit` bytes."""
+    with open_plain(path) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size > limit:
+            raise OSError(errno.EFBIG, f"it has more than {limit} bytes", os.fspath(path))
+        return stream.read(size)
 
 
 def _refuse(relative: str, reason: str, hint: str = "") -> UserError:
@@ -211,8 +247,7 @@ def open_inside(root: str | Path, relative: str, granted: Sequence[str | Path] =
         before = real.stat()
         if not stat.S_ISREG(before.st_mode):
             raise _refuse(relative, "it is not a plain file")
-        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-        handle = os.open(real, flags)
+        handle = os.open(real, _READING | getattr(os, "O_NOFOLLOW", 0))
     except OSError as error:
         reason = "no such file" if error.errno == errno.ENOENT else error.strerror
         raise UserError(f"cannot read {str(real)!r}: {reason}", code="missing-file") from error

@@ -25,10 +25,12 @@ from tensorkiln.base.files import (
     cannot_write,
     folder_beside,
     made_folder,
+    open_plain,
     plain_path,
+    read_plain,
 )
 from tensorkiln.base.interrupts import HeldInterrupts, edge
-from tensorkiln.base.json_text import parse_json
+from tensorkiln.base.json_text import MAX_BYTES, parse_json
 
 LIST = ".kiln-files.json"
 _VERSION = 1
@@ -41,7 +43,7 @@ Listed = Mapping[str, Iterable[str] | None]
 def listed_files(folder: Path) -> Listed:
     """What was written into a folder, by the list in it; nothing where that is not to be read."""
     try:
-        parsed = parse_json((folder / LIST).read_bytes(), unique=True)
+        parsed = parse_json(read_plain(folder / LIST, MAX_BYTES), unique=True)
     except (OSError, ValueError):
         return {}
     if not isinstance(parsed, dict) or parsed.get("version") != _VERSION:
@@ -68,7 +70,7 @@ def _write_list(folder: Path, files: Mapping[str, Iterable[str]]) -> None:
 def file_hash(path: Path) -> str:
     """SHA-256 of a file's content."""
     digest = hashlib.sha256()
-    with path.open("rb") as stream:
+    with open_plain(path) as stream:
         while piece := stream.read(_CHUNK):
             digest.update(piece)
     return digest.hexdigest()

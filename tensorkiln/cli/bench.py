@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 from pathlib import Path
 
 from tensorkiln.base.config import available_cpus, read_config, whole
+from tensorkiln.base.trust import private_temporary
 from tensorkiln.cli.compare import Answer, Request, compare_fresh
 from tensorkiln.cli.options import (
     add_dim,
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     threads = read_config().num_threads if args.threads is None else args.threads
     if subject.suffix == ".onnx":
         refuse_together({"a model": subject, "--model": model})
-        with tempfile.TemporaryDirectory(prefix="kiln-bench-") as folder:
+        with private_temporary("kiln-bench-") as folder:
             library = Path(folder) / (subject.stem + ".so")
             _compile(subject, library, args.target or "native")
             answer = _compare(library, subject, dims, threads, args.seconds)

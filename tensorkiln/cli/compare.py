@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from tensorkiln.base.errors import InternalError, UserError
+from tensorkiln.base.processes import python_command
 from tensorkiln.cli.library import Array, graph_function, open_function, random_inputs
 from tensorkiln.tune.measure import Timing, measure
 
@@ -73,7 +74,7 @@ class Answer:
 def compare_fresh(request: Request) -> Answer:
     """Run `compare` in a new Python process with that many threads."""
     environment = dict(os.environ, KILN_NUM_THREADS=str(request.threads))
-    command = [sys.executable, "-m", "tensorkiln.cli.compare", json.dumps(asdict(request))]
+    command = python_command("tensorkiln.cli.compare", json.dumps(asdict(request)))
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode == _REFUSED:
         raise UserError(done.stderr.strip())
@@ -166,15 +167,11 @@ def _error(have: Array, want: Array) -> tuple[float, float, float]:
     return float(difference.max()), scale, float("inf") if np.isnan(worst) else worst
 
 
-def main(request: str) -> int:
+def main() -> int:
     """The fresh process: print the answer; what the user did wrong goes to stderr as a sentence."""
     try:
-        print(json.dumps(asdict(compare(Request(**json.loads(request))))))
+        print(json.dumps(asdict(compare(Request(**json.loads(sys.argv[1]))))))
     except UserError as error:
         print(error, file=sys.stderr)
         return _REFUSED
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 import tensorkiln
+from tensorkiln.base.cache import untold_refusal
 from tensorkiln.base.config import read_config, unknown_variables
 from tensorkiln.base.errors import InternalError, TensorkilnError, UnsupportedError, UserError
 from tensorkiln.cli import bench, check, compile, demo, explain, inspect, run, targets
@@ -84,6 +85,8 @@ def _run(args: argparse.Namespace) -> int:
         read_config()  # a bad variable fails here, with its own message
         for sentence in unknown_variables():
             print(f"kiln: {sentence}", file=sys.stderr)
+        if refusal := untold_refusal():
+            print(f"kiln: warning: {refusal}", file=sys.stderr)
         code: int = COMMANDS[args.command].run(args)
         return code
     except NobodyReads:

@@ -305,12 +305,12 @@ static const char *check_hash(reader *r)
 
 int kiln_read_container(const void *data, uint64_t size, kiln_container **container)
 {
-    reader r = {data, 0, size, NULL};
+    reader r = {data, sizeof container_magic, size, NULL};
     parts b = {0};
     *container = NULL;
     if (size < HEAD + 8)
         return damaged("it is shorter than its header");
-    if (memcmp(take_bytes(&r, 8, ""), container_magic, 8) != 0)
+    if (memcmp(data, container_magic, sizeof container_magic) != 0)
         return damaged("it does not begin like one");
     const uint64_t major = take_number(&r, 2, ""), minor = take_number(&r, 2, "");
     if (major != MAJOR)

@@ -155,9 +155,9 @@ static int return_new(kiln_binding *b, kiln_value *result)
     const int outputs = b->function->n_params - b->function->n_inputs;
     managed_tensor *made[KILN_MAX_PARAMS] = {NULL};
     kiln_value objects[KILN_MAX_PARAMS];
-    int code = from_dlpack != NULL ? run_into_new(b, made)
-                                   : missing_service("TVMFFITensorFromDLPack");
-    int taken = 0;
+    if (from_dlpack == NULL)
+        return missing_service("TVMFFITensorFromDLPack");
+    int code = run_into_new(b, made), taken = 0;
     for (; code == KILN_OK && taken < outputs; taken++) {
         objects[taken] = (kiln_value){FFI_TENSOR_OBJECT, 0, {0}};
         if (from_dlpack(made[taken], 0, 0, &objects[taken].as.pointer) != 0) {

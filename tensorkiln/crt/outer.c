@@ -16,10 +16,10 @@ static char *find_stack_floor(void)
     pthread_attr_t attributes;
     void *low = NULL;
     size_t size = 0;
-    if (pthread_getattr_np(pthread_self(), &attributes) == 0) {
-        pthread_attr_getstack(&attributes, &low, &size);
-        pthread_attr_destroy(&attributes);
-    }
+    if (pthread_getattr_np(pthread_self(), &attributes) != 0)
+        return NULL;
+    pthread_attr_getstack(&attributes, &low, &size);
+    pthread_attr_destroy(&attributes);
     return (char *)low + (size / 2 < STACK_KEPT ? size / 2 : STACK_KEPT);
 }
 

@@ -67,7 +67,8 @@ static int put_integer(kiln_dtype dtype, int64_t integer, int high, kiln_scalar 
     if (dtype.code == UINT)
         return dtype.bits == 64 ? high || integer >= 0
                                 : !high && integer >= 0 && integer >> dtype.bits == 0;
-    return !high && (dtype.bits == 64 || integer >> (dtype.bits - 1) == integer >> 63);
+    const uint64_t from_lowest = (uint64_t)integer + ((uint64_t)1 << (dtype.bits - 1));
+    return !high && (dtype.bits == 64 || from_lowest >> dtype.bits == 0);
 }
 
 static double real_of(int64_t integer, int high)

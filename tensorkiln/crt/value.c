@@ -285,7 +285,7 @@ int kiln_take(const kiln_value *value, kiln_value *taken)
 
 const char *kiln_kind_name(const kiln_value *value)
 {
-    switch (value->kind) {
+    switch (value == NULL ? KILN_NONE : value->kind) {
     case KILN_NONE: return "nothing";
     case KILN_INT:
     case KILN_UINT: return "an integer";

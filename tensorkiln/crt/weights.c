@@ -57,7 +57,7 @@ static int is_hash(const char *text, const unsigned char *hash)
 /* Where the data begins, or 0 with a sentence. */
 static uint64_t data_start(int file, const char *name, const weights_place *place)
 {
-    char head[BEFORE_HASH + 64];
+    char head[BEFORE_HASH + 64] = {0};
     uint64_t start = 8;
     const ssize_t got = read(file, head, sizeof head);
     for (int i = 0; i < 8; i++)
@@ -78,7 +78,7 @@ static uint64_t data_start(int file, const char *name, const weights_place *plac
 
 static int map_file(const weights_place *place, const char *name)
 {
-    const int file = open(name, O_RDONLY | O_CLOEXEC);
+    const int file = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* waits for no pipe */
     if (file < 0)
         return kiln_fail(KILN_ERROR_WEIGHTS, "library %s has its weights in %s, which cannot be "
                          "opened: %s", kiln_this_library.name, name, strerror(errno));

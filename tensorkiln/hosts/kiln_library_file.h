@@ -28,6 +28,16 @@ extern "C" {
 #endif
 
 #define KILN_HOST_METADATA_VERSION 1
+#define KILN_HOST_NOT_PLAIN (-1) /* no errno says it */
+
+/* Programs that this one starts do not inherit the file; strict compilers hide the name. */
+#if defined(O_CLOEXEC)
+#define KILN_HOST_CLOEXEC O_CLOEXEC
+#elif defined(__O_CLOEXEC)
+#define KILN_HOST_CLOEXEC __O_CLOEXEC
+#else
+#define KILN_HOST_CLOEXEC 0
+#endif
 
 /* What can go wrong before there is a library to ask; follows enum kiln_code. */
 enum kiln_host_code {
@@ -404,6 +414,9 @@ static inline int kiln_host_check_machine(const kiln_host_description *file, int
 
 static inline int kiln_host_unreadable(const char *path, int reason, kiln_host_error *error)
 {
+    if (reason == KILN_HOST_NOT_PLAIN)
+        return kiln_host_fail(error, KILN_HOST_ERROR_FILE, "cannot read '%s': it is no plain file",
+                              path);
     if (reason == ENOENT)
         return kiln_host_fail(error, KILN_HOST_ERROR_FILE, "no such file: '%s'", path);
     return kiln_host_fail(error, KILN_HOST_ERROR_FILE, "cannot read '%s': %s", path,
@@ -466,25 +479,39 @@ static inline int kiln_host_is_replaced(const kiln_host_description *file, const
     return memcmp(now, file->identity, sizeof now) != 0;
 }
 
+/* 0, or why it is not read: a pipe or a device may block for ever, or never end. */
+static inline int kiln_host_check_plain(const struct stat *status)
+{
+    return S_ISREG(status->st_mode) ? 0 : S_ISDIR(status->st_mode) ? EISDIR : KILN_HOST_NOT_PLAIN;
+}
+
+/* Opens a plain file; -1 and the reason for anything else. To open a device may do something
+ * already, and a pipe that takes the file's place in between is not waited for. */
+static inline int kiln_host_open_plain(const char *path, struct stat *status, int *reason)
+{
+    *reason = stat(path, status) != 0 ? errno : kiln_host_check_plain(status);
+    const int file = *reason != 0 ? -1 : open(path, O_RDONLY | O_NONBLOCK | KILN_HOST_CLOEXEC);
+    if (*reason == 0 && file < 0)
+        *reason = errno;
+    if (file >= 0)
+        *reason = fstat(file, status) != 0 ? errno : kiln_host_check_plain(status);
+    if (file >= 0 && *reason != 0)
+        close(file);
+    return *reason == 0 ? file : -1;
+}
+
 /* Reads the file at file->path: its functions, but for their numbers. kiln_host_forget() frees them,
  * after a failure too. */
 static inline int kiln_host_read_file(kiln_host_description *file, kiln_host_error *error)
 {
     struct stat status;
-    kiln_host_source source = {NULL, open(file->path, O_RDONLY), 0, 0};
-    if (source.file < 0)
-        return kiln_host_unreadable(file->path, errno, error);
-    if (fstat(source.file, &status) != 0)
-        source.reason = errno;
-    else if (S_ISDIR(status.st_mode))
-        source.reason = EISDIR;
-    else
-        source.size = (uint64_t)status.st_size;
-    if (source.reason == 0)
-        kiln_host_identify(&status, file->identity);
-    const int code = source.reason == 0
-                         ? kiln_host_read_source(file, &source, error)
-                         : kiln_host_unreadable(file->path, source.reason, error);
+    kiln_host_source source = {NULL, -1, 0, 0};
+    source.file = kiln_host_open_plain(file->path, &status, &source.reason);
+    if (source.reason != 0)
+        return kiln_host_unreadable(file->path, source.reason, error);
+    source.size = (uint64_t)status.st_size;
+    kiln_host_identify(&status, file->identity);
+    const int code = kiln_host_read_source(file, &source, error);
     close(source.file);
     return code;
 }

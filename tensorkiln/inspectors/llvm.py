@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 from tensorkiln.artifact import Artifact
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.processes import python_command
 
 BITCODE = (b"BC\xc0\xde", b"\xde\xc0\x17\x0b")  # alone, and in a wrapper
 _SECONDS = 300
@@ -36,10 +36,7 @@ def show_functions(artifact: Artifact) -> str:
 
 
 def _asked(what: str, artifact: Artifact) -> str:
-    root = str(Path(__file__).parents[2])
-    code = f"import sys; sys.path.insert(0, {root!r}); " \
-           "from tensorkiln.inspectors.llvm import main; main()"  # fmt: skip
-    command = [sys.executable, "-c", code, what]
+    command = python_command("tensorkiln.inspectors.llvm", what)
 
     def bad(reason: str, hint: str = "") -> UserError:
         return UserError(reason, code="bad-llvm", where=artifact.name, hint=hint)

@@ -19,7 +19,7 @@ from tensorkiln.artifact.manifest import MANIFEST, read_manifest
 from tensorkiln.artifact.metadata import ArtifactInfo, constants_text
 from tensorkiln.artifact.weights_file import read_weights, weights_beside
 from tensorkiln.base.errors import UserError
-from tensorkiln.base.files import plain_path, resolve_inside
+from tensorkiln.base.files import open_plain, plain_path, resolve_inside
 from tensorkiln.base.folders import LIST
 from tensorkiln.inspectors.archive import AR_MAGIC, ar_members, tar_members
 from tensorkiln.inspectors.library import kernels_of, library_metadata
@@ -75,7 +75,7 @@ def open_subject(path: str | Path) -> Subject:
         what = "it is not a plain file" if place.exists() else "no such file"
         raise UserError(f"cannot read {str(path)!r}: {what}", code="missing-file")
     content = FileContent(place)
-    with place.open("rb") as stream:
+    with open_plain(place) as stream:
         head = stream.read(512)
     itself = Artifact("file", "file", _file_name(place, head), content)
     if head.startswith(b"KILNSET"):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from tensorkiln.artifact import Artifact, InMemoryArtifact
 from tensorkiln.base.cache import key_of, user_cache
+from tensorkiln.base.trust import private_temporary
 from tensorkiln.link.artifacts import source_name
 from tensorkiln.link.isolate import RUNTIME, isolate
 from tensorkiln.link.shared import CRT, runtime_source, runtime_sources_key
@@ -44,7 +44,7 @@ def _object(tools: Toolchain, name: str, text: str, authors: Mapping[str, str]) 
     found = cache.get(key_of(key)) if cache is not None else None
     if found is not None:
         return found
-    with tempfile.TemporaryDirectory() as place:
+    with private_temporary("kiln-objects-") as place:
         folder = Path(place).resolve()
         (folder / name).write_text(text)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tensorkiln.artifact.artifact import FileContent
 from tensorkiln.artifact.dependency import checked_libraries
 from tensorkiln.artifact.elf import elf_of, read_elf
 from tensorkiln.base.errors import UserError
@@ -70,7 +71,7 @@ def _shared(path: Path) -> Iterator[str]:
 
 def _archived(path: Path) -> Iterator[str]:
     """Symbols of the members of a System V archive."""
-    data = memoryview(path.read_bytes())
+    data = FileContent(path).view
     if bytes(data[:8]) != b"!<arch>\n":
         raise UserError(
             f"{str(path)!r} is no archive that can be looked into", code="not-a-library"

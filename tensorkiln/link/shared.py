@@ -5,14 +5,19 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorkiln.artifact.artifact import Content, content_size, write_at, write_content
+from tensorkiln.artifact.artifact import (
+    Content,
+    FileContent,
+    content_size,
+    write_at,
+    write_content,
+)
 from tensorkiln.artifact.metadata import ConstantInfo
 from tensorkiln.artifact.sections import WEIGHTS_PAD
 from tensorkiln.artifact.weights_check import hash_of_pieces
@@ -111,7 +116,7 @@ def link_shared(
     the packaged tools failed: its message holds the command and what the tool wrote).
     """
     target = plain_path(output)
-    given = [item.read_bytes() if isinstance(item, Path) else item for item in objects]
+    given = [FileContent(item).view if isinstance(item, Path) else item for item in objects]
     names = [*owners, *(f"object {i}" for i in range(len(owners), len(objects)))]
     if weights is not None and content_size(weights):
         given.append(placeholder(linux_arch(triple)))
@@ -121,7 +126,7 @@ def link_shared(
     shown = sorted({*RUNTIME_EXPORTS, *exports})
     job = _Link(given, names, c_sources, shown, tuple(libraries), authors or {})
     with ExitStack() as files:  # both are renamed at the end, the weights first
-        temporary = files.enter_context(atomic_path(target))
+        temporary = files.enter_context(atomic_path(target, mode=0o777))
         code = _linked(job, triple, fcompile, target, workspace_dir)
         audit_weights(code, content_size(weights) if weights is not None else 0)
         if weights is not None and beside is not None:
@@ -129,7 +134,6 @@ def link_shared(
             digest = write_weights(other, weights, beside)
             code = place_weights(code, content_size(weights), digest).head
         _write(temporary, code, weights if beside is None else None)
-        temporary.chmod(temporary.stat().st_mode | 0o111 & ~_umask())
     return target
 
 
@@ -219,12 +223,6 @@ def _write(path: Path, code: bytes, weights: Content | None) -> None:
         write_at(stream.fileno(), memoryview(placed.tail), end)
         digest = hash_of_pieces(stream.fileno(), placed.start, content_size(weights))
         write_at(stream.fileno(), memoryview(digest), placed.hash_at)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def why(

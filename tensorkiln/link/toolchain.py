@@ -54,6 +54,7 @@ LINK_FLAGS = (
     "--as-needed",
 )
 _FULL = ("No space left on device", "File too large", "Disk quota exceeded")
+_PRIVATE = 0o077  # umask of tools whose files are used again
 _KILLED_BY_FULL_DISK = (-signal.SIGBUS, -signal.SIGXFSZ)
 
 
@@ -67,12 +68,24 @@ class ToolFailure(Exception):
         super().__init__(f"{shlex.join(command)}\n{words}")
 
 
-def run_tool(command: Sequence[str], folder: Path, environ: dict[str, str] | None = None) -> str:
-    """Run in `folder`, return what it wrote; raises ToolFailure or UserError (no such tool)."""
+def run_tool(
+    command: Sequence[str],
+    folder: Path,
+    environ: dict[str, str] | None = None,
+    umask: int = -1,
+) -> str:
+    """Run in `folder`, with the umask where one is given; returns what it wrote. Raises ToolFailure
+    or UserError (no such tool)."""
     say(COMMANDS, f"(in {folder}) {shlex.join(command)}")
     try:
         done = subprocess.run(
-            command, cwd=folder, env=environ, capture_output=True, text=True, errors="replace"
+            command,
+            cwd=folder,
+            env=environ,
+            umask=umask,
+            capture_output=True,
+            text=True,
+            errors="replace",
         )
     except FileNotFoundError as error:
         raise UserError(f"no such compiler or linker: {command[0]!r}", code="no-tool") from error
@@ -155,9 +168,9 @@ class ZigToolchain:
         return f"{linux_arch(self.triple)}-linux-gnu.{GLIBC}"
 
     def _zig(self, arguments: Sequence[str], folder: Path) -> None:
-        cache = _writable(self.cache_dir / "zig", folder / "zig-cache")
+        cache = str(Cache(self.cache_dir).folder("zig") or folder / "zig-cache")
         environ = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
-        run_tool([str(zig_path()), *arguments], folder, environ)
+        run_tool([str(zig_path()), *arguments], folder, environ, _PRIVATE)
 
     def compile(
         self, sources: Sequence[str], include: Path, folder: Path, more: Sequence[str] = ()
@@ -207,17 +220,6 @@ def _for_linker(options: Sequence[str]) -> list[str]:
         for option in options
         for part in (option[len(prefix) :].split(",") if option.startswith(prefix) else [option])
     ]
-
-
-def _writable(wished: Path, instead: Path) -> str:
-    """`wished`, or `instead` where that cannot be written: zig does nothing without a cache."""
-    try:
-        wished.mkdir(parents=True, exist_ok=True)
-        if os.access(wished, os.W_OK):
-            return str(wished)
-    except OSError:
-        pass
-    return str(instead)
 
 
 @functools.cache

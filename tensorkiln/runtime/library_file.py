@@ -13,7 +13,7 @@ from typing import Any
 from tensorkiln.artifact import ArtifactSet, FileContent
 from tensorkiln.artifact.sections import ARTIFACTS, METADATA, carried_artifacts
 from tensorkiln.base.errors import UserError
-from tensorkiln.base.files import plain_path
+from tensorkiln.base.files import open_plain, plain_path
 from tensorkiln.base.json_text import MAX_BYTES, MAX_NAMES, parse_json
 from tensorkiln.base.mapped import file_state
 
@@ -99,7 +99,7 @@ def read_library_file(path: str | Path) -> LibraryFile:
     """Machine and metadata of a library; UserError for a file that is none, or newer than us."""
     file = plain_path(path)
     try:
-        with file.open("rb") as stream:
+        with open_plain(file) as stream:
             head = stream.read(64)
             if len(head) < 64 or head[:4] != b"\x7fELF":
                 raise _damaged(file, "not an ELF shared library")

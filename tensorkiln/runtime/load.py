@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
-import tempfile
 import threading
 import weakref
 from abc import ABC, abstractmethod
@@ -30,6 +29,7 @@ from tensorkiln.artifact import Artifact, ArtifactSet, Group, InMemoryArtifact
 from tensorkiln.artifact.artifact_set import METADATA
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.plugin import bad_answer, plugin
+from tensorkiln.base.trust import private_temporary
 from tensorkiln.runtime.callbacks import add_library
 from tensorkiln.runtime.device import Device, device_list
 from tensorkiln.runtime.failures import CALLBACK_FAILED, ArgumentTypeError, FunctionLookupError
@@ -108,7 +108,7 @@ def load_artifacts(
         )
     if library is not None:
         return _attach(library, artifacts, devices, replacing=True)
-    folder = tempfile.TemporaryDirectory(prefix="kiln-jit-")
+    folder = private_temporary("kiln-jit-")
     root = Module(NativeLibrary(link(artifacts, Path(folder.name))))
     root.keep = folder
     return _attach_new(root, artifacts, devices)

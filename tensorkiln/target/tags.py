@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path
 
 from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.base.files import read_plain
 
 _WORD = r"[a-z0-9]+(?:[._+-][a-z0-9]+)*\+*"
 _NAME = re.compile(rf"{_WORD}/{_WORD}")
@@ -213,12 +214,13 @@ def _file_name(file: object) -> str:
 
 
 TAGS = TagTable()
+_MAX_BYTES = 1 << 24  # of a file of tags
 
 
 def read_file(path: str | Path) -> tuple[Tag, ...]:
     """The tags of a file; UserError (code `bad-tag`) when it cannot be read."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_plain(path, _MAX_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read tags: {error}", code="bad-tag", where=str(path)) from None
     return read_tags(text, str(path))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import numpy as np
 
 from tensorkiln.artifact import Artifact, ArtifactSet
 from tensorkiln.base.errors import InternalError, UnsupportedError
+from tensorkiln.base.trust import private_temporary
 from tensorkiln.codegen.host_function import HostFunction
 from tensorkiln.codegen.run_c import prototypes
 from tensorkiln.executable import Executable
@@ -125,7 +125,7 @@ def time_calls(
     timed = around_calls(
         exe, "kiln_tick()", "kiln_tick()", "void kiln_tick(void);", {_CLOCK: source}
     )
-    with tempfile.TemporaryDirectory(prefix="kiln-calls-") as folder:
+    with private_temporary("kiln-calls-") as folder:
         library = load_module(timed.export_library(Path(folder) / "calls.so", exports=[_TICKS]))
         library.set_num_threads(threads)
         ticks = (ctypes.c_int64 * (1 + 2 * count)).in_dll(library.library.dll, _TICKS)

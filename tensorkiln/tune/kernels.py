@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from types import MappingProxyType
 import numpy as np
 
 from tensorkiln.arith import simplify
+from tensorkiln.base.trust import private_temporary
 from tensorkiln.executable import Executable
 from tensorkiln.external import symbols
 from tensorkiln.ir.buffer import Buffer
@@ -159,7 +159,7 @@ def time_kernels(
     counts = call_counts(exe.module)
     names = [k.symbol for k in exe.kernels if counts[k.symbol]]
     rows = []
-    with tempfile.TemporaryDirectory(prefix="kiln-kernels-") as folder:
+    with private_temporary("kiln-kernels-") as folder:
         path = exe.export_library(Path(folder) / "kernels.so", exports=names)
         lib = load_module(path)
         lib.set_num_threads(threads)

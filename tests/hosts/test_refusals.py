@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 import struct
 import sys
 from collections.abc import Callable
@@ -472,6 +474,29 @@ def test_a_folder_in_python(tmp_path: Path) -> None:
 def test_a_folder_elsewhere(programs: Path, language: str, tmp_path: Path) -> None:
     answer = elsewhere(program(REFUSALS, language, programs), tmp_path)
     assert answer == (100, f"cannot read '{tmp_path}': Is a directory")
+
+
+# What would block, or never end.
+NOT_PLAIN: dict[str, Callable[[Path], object]] = {
+    "pipe": os.mkfifo,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "socket": lambda path: os.mknod(path, stat.S_IFSOCK | 0o600),
+}
+
+
+@pytest.mark.parametrize("thing", NOT_PLAIN)
+def test_no_plain_file_in_python(tmp_path: Path, thing: str) -> None:
+    NOT_PLAIN[thing](tmp_path / "net.so")
+    sentence = f"cannot read '{tmp_path / 'net.so'}': it is no plain file"
+    assert in_python(tmp_path / "net.so") == ("no-file", sentence)
+
+
+@pytest.mark.parametrize("language", REFUSALS)
+@pytest.mark.parametrize("thing", NOT_PLAIN)
+def test_no_plain_file_elsewhere(programs: Path, language: str, thing: str, tmp_path: Path) -> None:
+    NOT_PLAIN[thing](tmp_path / "net.so")
+    answer = elsewhere(program(REFUSALS, language, programs), tmp_path / "net.so")
+    assert answer == (100, f"cannot read '{tmp_path / 'net.so'}': it is no plain file")
 
 
 RENAMED = "'{path}' is no library of ours: its metadata is damaged"

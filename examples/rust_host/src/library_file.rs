@@ -4,15 +4,16 @@ use crate::error::{self, Error, Result};
 use crate::json::Value;
 use crate::tensor::DType;
 use std::fmt;
-use std::fs::{File, Metadata};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 const METADATA_VERSION: i64 = 1;
 const SECTION: &[u8] = b".kiln.meta\0";
 const ARTIFACTS: &[u8] = b".kiln.artifacts\0";
 const MAX_METADATA: u64 = 64 << 20;
+const O_NONBLOCK: i32 = 0o4000; // of Linux, where libraries are for
 
 /// A dimension: a number, or an expression of symbols that the inputs decide.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -240,16 +241,32 @@ impl Identity {
     }
 }
 
+/// A plain file: a pipe or a device may block for ever, or never end. To open a device may do
+/// something already, and a pipe that takes the file's place in between is not waited for.
+fn open_plain(path: &Path) -> std::io::Result<(File, Metadata)> {
+    require_plain(&std::fs::metadata(path)?)?;
+    let file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path)?;
+    let status = file.metadata()?;
+    require_plain(&status)?;
+    Ok((file, status))
+}
+
+fn require_plain(status: &Metadata) -> std::io::Result<()> {
+    if status.is_file() {
+        Ok(())
+    } else if status.is_dir() {
+        Err(std::io::Error::from_raw_os_error(21))
+    } else {
+        Err(std::io::Error::new(ErrorKind::Other, "it is no plain file"))
+    }
+}
+
 /// The functions of a library for this machine, and which file it is.
 pub fn read(path: &Path) -> Result<(Vec<Function>, Identity)> {
     let name = path.display().to_string();
     let mut which = Identity::default();
     let mut open = || -> Found {
-        let file = File::open(path)?;
-        let status = file.metadata()?;
-        if status.is_dir() {
-            return Err(std::io::Error::from_raw_os_error(21));
-        }
+        let (file, status) = open_plain(path)?;
         which = Identity::of(&status);
         read_sections(&mut Bytes { file, size: status.len() })
     };

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 import threading
 import zlib
@@ -17,6 +16,7 @@ from typing import Literal
 from tensorkiln.base.cache import Cache, key_of
 from tensorkiln.base.debug import SOURCES, say
 from tensorkiln.base.errors import InternalError
+from tensorkiln.base.processes import python_command
 from tensorkiln.base.sources import source_digest
 from tensorkiln.base.version import VERSION
 from tensorkiln.codegen.llvm.worker import read_frame, write_frame
@@ -87,12 +87,9 @@ class _Worker:
         """As `worker.compile_text`. Raises InternalError naming the kernel when LLVM refuses or
         aborts."""
         if self.process is None:
-            root = str(Path(__file__).parents[3])
-            code = f"import sys; sys.path.insert(0, {root!r}); " \
-                   "from tensorkiln.codegen.llvm.worker import main; main()"  # fmt: skip
             self.process = subprocess.Popen(
-                [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                python_command("tensorkiln.codegen.llvm.worker"),
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             )  # fmt: skip
         process = self.process
         assert process.stdin is not None and process.stdout is not None

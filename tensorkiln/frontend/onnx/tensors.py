@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from tensorkiln.base.errors import UserError
-from tensorkiln.base.files import open_inside
+from tensorkiln.base.files import open_inside, open_plain
 from tensorkiln.base.mapped import MappedFile
 from tensorkiln.frontend.onnx.issues import NodeProblem
 from tensorkiln.frontend.onnx.proto import Tensor
@@ -138,7 +138,7 @@ def _map_file(stream: BinaryIO, path: Path) -> memoryview:
 
 def map_path(path: Path) -> memoryview:
     """The bytes of a plain file as a read-only view."""
-    return _map_file(path.open("rb"), path)
+    return _map_file(open_plain(path), path)
 
 
 def to_array(t: Tensor, files: ExternalFiles) -> np.ndarray:

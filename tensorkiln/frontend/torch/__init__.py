@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
 import tempfile
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +18,7 @@ from tensorkiln.frontend.torch.arguments import (
     check_open,
 )
 from tensorkiln.frontend.torch.failures import export_error
+from tensorkiln.frontend.torch.quiet import quiet
 from tensorkiln.frontend.torch.ranges import with_ranges
 from tensorkiln.ir.module import IRModule
 
@@ -94,7 +91,7 @@ def _export(module: Any, args: tuple[Any, ...], **options: Any) -> Any:
 
     given = {k: v for k, v in options.items() if v is not None}
     try:
-        with _quiet(), torch.no_grad():
+        with quiet(), torch.no_grad():
             return torch.onnx.export(module, args, dynamo=True, verbose=False, **given)
     except ImportError as error:
         raise UserError(
@@ -105,20 +102,3 @@ def _export(module: Any, args: tuple[Any, ...], **options: Any) -> Any:
     except Exception as error:
         told, cause = export_error(module, error)
         raise told from cause
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    level = logging.root.manager.disable
-    said = io.StringIO()
-    with (
-        contextlib.redirect_stdout(said),
-        contextlib.redirect_stderr(said),
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore")
-        logging.disable()
-        try:
-            yield
-        finally:
-            logging.disable(level)

@@ -1,0 +1,63 @@
+"""What torch's exporter prints, logs and warns of is left out; what other threads do is not."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any, TextIO, cast
+
+# The exporter patches torch itself while it runs, and Python's filters of warnings are the whole
+# process's: one thread at a time.
+_one_thread = threading.RLock()
+
+
+class _Muted:
+    """A stream that loses what the thread that made it writes."""
+
+    def __init__(self, stream: Any):
+        self._stream, self._thread = stream, threading.get_ident()
+
+    def write(self, text: str) -> int:
+        """As the stream's own."""
+        if threading.get_ident() == self._thread:
+            return len(text)
+        written: int = self._stream.write(text)
+        return written
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Nothing that this thread prints, logs or warns of is seen while the block runs."""
+    own = threading.get_ident()
+
+    def of_others(record: logging.LogRecord) -> bool:
+        return threading.get_ident() != own
+
+    with _one_thread, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        handlers = _handlers()
+        before = sys.stdout, sys.stderr
+        for handler in handlers:
+            handler.addFilter(of_others)
+        sys.stdout, sys.stderr = (cast(TextIO, s and _Muted(s)) for s in before)
+        try:
+            yield
+        finally:
+            sys.stdout, sys.stderr = before
+            for handler in handlers:
+                handler.removeFilter(of_others)
+
+
+def _handlers() -> list[logging.Handler]:
+    """All that write what is logged."""
+    known = [*logging.Logger.manager.loggerDict.values()]
+    loggers = [logging.root, *(one for one in known if isinstance(one, logging.Logger))]
+    last = [logging.lastResort] if logging.lastResort is not None else []
+    return [*last, *(handler for logger in loggers for handler in logger.handlers)]
