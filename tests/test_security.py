@@ -84,7 +84,7 @@ def test_scripts_are_never_executed(
 def test_variables_that_a_library_reads() -> None:
     texts = [p.read_text() for p in sorted([*PACKAGE.glob("crt/*.[ch]"), *PACKAGE.glob("hosts/*")])]
     found = [name for text in texts for name in re.findall(r"\w*getenv\s*\(\s*([^)]*)\)", text)]
-    assert sorted(found) == ['"KILN_NUM_THREADS"', '"KILN_VERIFY_WEIGHTS"']
+    assert sorted(set(found)) == ['"KILN_NUM_THREADS"', '"KILN_VERIFY_WEIGHTS"']
     assert not any(re.search(r"\benviron\b", text) for text in texts)
 
 

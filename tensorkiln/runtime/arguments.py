@@ -62,7 +62,7 @@ def thread_count(threads: object) -> int:
             f"threads must be a whole number, received {type(threads).__name__}",
             code="argument-kind",
         )
-    count = operator.index(threads)  # type: ignore[arg-type]
+    count = operator.index(threads)
     if not 0 <= count <= MOST_THREADS:
         raise ArgumentValueError(
             f"threads={count}: expected a whole number from 0 to {MOST_THREADS}",

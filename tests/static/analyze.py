@@ -28,7 +28,7 @@ _TIDY = (
 # Files that a tool is not content with yet. A file that is clean comes off: the list only shrinks.
 NOT_YET: dict[str, set[str]] = {
     "gcc": set(),
-    "gcc -fanalyzer": {"nms.c", "tensor.c", "unique.c"},
+    "gcc -fanalyzer": {"tensor.c"},
     "clang": set(),
     "clang-tidy": {"container.c", "dynamic.c", "nms.c", "tensor.c", "unique.c"},
     "cppcheck": {"bind.c", "container.c", "dynamic.c", "loader.c", "nms.c", "outer.c"},
