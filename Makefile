@@ -6,7 +6,8 @@ PIP_ARGS ?=
 BIN := .venv/bin
 SETUP := Makefile pyproject.toml
 
-.PHONY: demo test lint bench compare conformance roundtrip fuzz fuzz-artifacts large aarch64 hosts report-test analyze clean help
+.PHONY: demo test lint bench compare conformance roundtrip fuzz fuzz-artifacts forks large aarch64 hosts \
+  report-test analyze clean help
 
 help:
 	@echo "make demo         compile ResNet-18, run it, compare with ONNX Runtime"
@@ -19,6 +20,7 @@ help:
 	@echo "make fuzz         2,100 random schedules, 20,000 random programs, 20,000 random calls; every"
 	@echo "                  family of schedules with every form of symbolic extent; SEED=number"
 	@echo "make fuzz-artifacts  200,000 damaged artifacts, then ten guided minutes for C and Python each"
+	@echo "make forks        30,000 children of fork() use libraries that threads of their parents were in"
 	@echo "make large        a model of five gigabytes, exported, loaded, run"
 	@echo "make aarch64      kernels, models and the runtime for AArch64 under qemu, which must be there"
 	@echo "make hosts        programs in C, C++ and Rust that run libraries, under sanitizers and valgrind;"
@@ -88,6 +90,9 @@ fuzz-artifacts: .venv/has-dev
 	$(BIN)/python -m pytest -q -s -n $(JOBS) -m fuzz_artifacts tests/artifact
 	$(BIN)/python -m tests.artifact.guided c $(FUZZ_SECONDS)
 	$(BIN)/python -m tests.artifact.guided python $(FUZZ_SECONDS)
+
+forks: .venv/has-dev
+	$(BIN)/python -m pytest -q -s -m forks tests/hosts
 
 # Takes 11 GiB of disk.
 large: .venv/has-dev

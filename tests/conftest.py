@@ -15,6 +15,7 @@ FULL = {
     "roundtrip": "text and back, all networks and 500 generated modules",
     "fuzz": "thousands of random schedules, programs and calls",
     "fuzz_artifacts": "200,000 damaged containers, folders and libraries",
+    "forks": "30,000 children of fork() that use what other threads were using",
     "large": "a model of five gigabytes",
     "aarch64": "what `make test` leaves out of the tests under an emulator of AArch64",
 }

@@ -160,13 +160,30 @@ int kiln_flag(const char *text);
 /* ---- library.c: facts; before the first kernel, after the last -------------------------------- */
 int kiln_prepare(void);
 KILN_API void kiln_unload(void);
-/* What it calls, in loader.c, registry.c, workspace.c, share.c. */
+/* What it calls, in loader.c, registry.c, workspace.c, share.c, process.c. */
 void kiln_unload_modules(void);
 void kiln_forget_names(void);
 void kiln_release_idle(void);
 void kiln_leave_pool(void);
+void kiln_unwatch_process(void);
 /* By its number, which is one. */
 const char *kiln_function_name(int index);
+
+/* ---- process.c: fork() and exit(), and locks that a child of fork() finds open. What they guard must
+ * be whole at each instant: it changes by one store with __ATOMIC_RELEASE ---------------------- */
+typedef uint32_t kiln_lock;
+extern kiln_lock kiln_idle_lock, kiln_names_lock, kiln_sets_lock, kiln_modules_lock,
+    kiln_weights_lock, kiln_pool_lock;
+void kiln_take_lock(kiln_lock *lock);
+void kiln_give_lock(kiln_lock *lock);
+int kiln_try_lock(kiln_lock *lock); /* 1: taken */
+void kiln_watch_process(void);
+int kiln_is_exiting(void);
+/* What a child calls, in loader.c, share.c and python.c. The first says whether the thread that forked
+ * is in a loader, and so holds the modules' lock in the child too. */
+int kiln_forget_loading(void);
+void kiln_forget_workers(void);
+void kiln_forget_calls(void);
 
 /* ---- workspace.c: memory for intermediate results ----------------------------------------- */
 typedef struct kiln_workspace {
@@ -282,6 +299,10 @@ KILN_API void kiln_python_open(const kiln_python *api);
  * called with the same arguments: it does what this function does not. */
 KILN_API py_object *kiln_python_call(py_object *self, py_object *const *args, ptrdiff_t count,
                                      py_object *names);
+
+/* How many calls of functions that were bound with that number are under way, in this thread or in all.
+ * Called with the interpreter's lock, and so may whoever closes the library at 0. */
+KILN_API int kiln_python_calls(int library, int here);
 
 /* foreign.c: what a tvm-ffi entry returns for a code of ours. */
 int kiln_ffi_result(int code);

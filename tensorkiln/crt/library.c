@@ -1,5 +1,5 @@
 /* Facts about the library, and what must be true before its first kernel runs. */
-#include "crt.h"
+#include "pool.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,6 +74,8 @@ int kiln_prepare(void)
         code = kiln_map_weights();
     if (code == KILN_OK) {
         touch_pad();
+        /* Now, so that children of fork() know it: what finds it may wait for good there (share.c). */
+        kiln_shared_pool();
         __atomic_store_n(&prepared, 1, __ATOMIC_RELAXED);
     }
     return code;
@@ -90,6 +92,7 @@ KILN_API void kiln_unload(void)
     kiln_forget_names();
     kiln_release_idle();
     kiln_leave_pool();
+    kiln_unwatch_process();
 }
 
 KILN_API int kiln_abi_version(void)

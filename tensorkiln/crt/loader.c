@@ -1,7 +1,6 @@
 /* Modules of loaders: made of the container when a function of theirs is first called. */
 #include "loader.h"
 #include "outer.h"
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,27 +14,46 @@ typedef struct registered_loader {
 typedef struct loaded {
     kiln_loader loader; /* its functions: a copy, as the loader may be registered anew */
     void *module;
-    int is_loaded;
-    int is_loading; /* its loader is at work, and may ask for the modules of others only */
 } loaded;
 
-static pthread_mutex_t modules_mutex = PTHREAD_MUTEX_INITIALIZER;
+typedef struct module_row {
+    loaded *made;   /* NULL: not yet */
+    int is_loading; /* its loader is at work, and may ask for the modules of others only */
+} module_row;
+
 static __thread int modules_depth;
 static registered_loader *loaders;
+static module_row *modules; /* one per group, there when `container` is */
 static kiln_container *container;
-static loaded *modules; /* one per group */
+static int users; /* calls under way that look at either without the lock */
+static __thread int users_here;
 
 /* A loader may ask for the modules of others: a thread may take the lock again. */
 static void lock_modules(void)
 {
     if (modules_depth++ == 0)
-        pthread_mutex_lock(&modules_mutex);
+        kiln_take_lock(&kiln_modules_lock);
 }
 
 static void unlock_modules(void)
 {
     if (--modules_depth == 0)
-        pthread_mutex_unlock(&modules_mutex);
+        kiln_give_lock(&kiln_modules_lock);
+}
+
+/* The lock is held. */
+static void count_use(int difference)
+{
+    users += difference;
+    users_here += difference;
+}
+
+int kiln_forget_loading(void)
+{
+    users = users_here; /* the others' calls are not there */
+    for (int g = 0; modules_depth == 0 && container != NULL && g < container->n_groups; g++)
+        modules[g].is_loading = 0; /* by a thread that is not there */
+    return modules_depth != 0;
 }
 
 /* ---- what is there; the lock is held ------------------------------------------------------- */
@@ -47,17 +65,18 @@ static int open_container(void)
     if (kiln_container_data == NULL)
         return kiln_fail(KILN_ERROR_NAME, "library %s carries no artifacts for loaders",
                          kiln_this_library.name);
-    int code = kiln_read_container(kiln_container_data + 8, kiln_container_data[0], &container);
-    if (code == KILN_OK && modules == NULL) {
-        modules = calloc((size_t)container->n_groups, sizeof *modules);
-        if (modules == NULL)
-            code = kiln_fail(KILN_ERROR_MEMORY, "out of memory for modules");
+    kiln_container *read;
+    const int code = kiln_read_container(kiln_container_data + 8, kiln_container_data[0], &read);
+    if (code != KILN_OK)
+        return code;
+    free(modules); /* in a child whose parent was here */
+    modules = calloc((size_t)read->n_groups, sizeof *modules);
+    if (modules == NULL) {
+        free(read);
+        return kiln_fail(KILN_ERROR_MEMORY, "out of memory for modules");
     }
-    if (code != KILN_OK) {
-        free(container);
-        container = NULL;
-    }
-    return code;
+    __atomic_store_n(&container, read, __ATOMIC_RELEASE);
+    return KILN_OK;
 }
 
 /* Number of a group, or -1. */
@@ -102,25 +121,37 @@ static int no_loader(const kiln_group *group)
                      group->loader, artifacts, loaders == NULL ? "none" : known, group->loader);
 }
 
+static void put_module(int g, loaded *made)
+{
+    loaded *const old = modules[g].made;
+    __atomic_store_n(&modules[g].made, made, __ATOMIC_RELEASE);
+    free(old);
+}
+
 static int load_group(int g)
 {
     const kiln_group *group = &container->groups[g];
-    loaded *made = &modules[g];
-    if (made->is_loaded)
+    if (modules[g].made != NULL)
         return KILN_OK;
     const registered_loader *found = *find_loader(group->loader);
     if (found == NULL)
         return no_loader(group);
-    if (made->is_loading)
+    if (modules[g].is_loading)
         return kiln_fail(KILN_ERROR_LOADER, "loader '%s' asks for the module that it is loading",
                          group->loader);
-    made->loader = found->loader;
-    made->is_loading = 1;
+    loaded *const made = malloc(sizeof *made);
+    if (made == NULL)
+        return kiln_fail(KILN_ERROR_MEMORY, "out of memory for modules");
+    *made = (loaded){found->loader, NULL};
+    modules[g].is_loading = 1;
     kiln_fail(KILN_ERROR_CALLBACK, "loader '%s' failed, and did not say why", group->loader);
     const int code = made->loader.load(made->loader.context, group->target_key, group->artifacts,
                                        group->n_artifacts, &made->module);
-    made->is_loading = 0;
-    made->is_loaded = code == KILN_OK;
+    modules[g].is_loading = 0;
+    if (code == KILN_OK)
+        put_module(g, made);
+    else
+        free(made);
     return code;
 }
 
@@ -143,12 +174,10 @@ KILN_API int kiln_register_loader(const char *name, const kiln_loader *loader)
     }
     lock_modules();
     registered_loader **at = find_loader(name), *old = *at;
-    if (old != NULL)
-        *at = old->next;
-    if (entry != NULL) {
-        entry->next = loaders;
-        loaders = entry;
-    }
+    registered_loader *const next = old == NULL ? NULL : old->next;
+    if (entry != NULL)
+        entry->next = next;
+    __atomic_store_n(at, entry != NULL ? entry : next, __ATOMIC_RELEASE);
     unlock_modules();
     free(old);
     return KILN_OK;
@@ -173,28 +202,31 @@ KILN_API int kiln_set_module(const char *loader, const char *target_key,
     if (functions->size < sizeof *functions || !functions->call)
         return kiln_fail(KILN_ERROR_ARGUMENT, "the functions of a module of loader '%s' lack one, "
                                               "or are of an older version", loader);
+    loaded *made = malloc(sizeof *made);
+    if (made == NULL)
+        return kiln_fail(KILN_ERROR_MEMORY, "out of memory for modules");
+    *made = (loaded){*functions, module};
     lock_modules();
     int code = open_container();
     const int g = code == KILN_OK ? find_group(loader, target_key) : -1;
     if (code == KILN_OK && g < 0)
         code = KILN_ERROR_NAME;
     if (g >= 0) {
-        const loaded made = {*functions, module, 1, 0};
-        modules[g] = made;
+        put_module(g, made);
+        made = NULL;
     }
     unlock_modules();
+    free(made);
     return code;
 }
 
-/* A group by name, loaded: its number, or -1 and the code. */
+/* A group by name, loaded: its number, or -1 and the code; the lock is held. */
 static int loaded_group(const char *loader, const char *target_key, int *code)
 {
-    lock_modules();
     *code = open_container();
     int g = *code == KILN_OK ? find_group(loader, target_key) : -1;
     if (*code == KILN_OK)
         *code = g < 0 ? KILN_ERROR_NAME : load_group(g);
-    unlock_modules();
     return *code == KILN_OK ? g : -1;
 }
 
@@ -206,11 +238,15 @@ KILN_API void *kiln_module(const char *loader, const char *target_key)
                   loader == NULL ? "loader" : "target_key");
         return NULL;
     }
+    lock_modules();
     const int g = loaded_group(loader, target_key, &code);
-    return g < 0 ? NULL : modules[g].module;
+    void *const module = g < 0 ? NULL : modules[g].made->module;
+    unlock_modules();
+    return module;
 }
 
-/* Asks a group, then what it imports: the nearest that has the function answers. */
+/* Asks a group, then what it imports: the nearest that has the function answers. The caller is one of
+ * `users`. */
 static int call_below(int start, const char *function, const kiln_value *args, int32_t count,
                       kiln_value *result)
 {
@@ -229,7 +265,9 @@ static int call_below(int start, const char *function, const kiln_value *args, i
         lock_modules();
         /* 0 is the library; a later version may have nodes that are for no loader. */
         code = queue[i] == 0 || group->loader[0] == '_' ? KILN_ERROR_NAME : load_group(queue[i]);
-        const loaded module = modules[queue[i]]; /* another thread may set a new one */
+        loaded module = {{0}, NULL};
+        if (code == KILN_OK)
+            module = *modules[queue[i]].made; /* another thread may set a new one */
         unlock_modules();
         if (code == KILN_ERROR_LOADER) { /* another one may have the function */
             without_loader = without_loader < 0 ? queue[i] : without_loader;
@@ -247,11 +285,15 @@ static int call_below(int start, const char *function, const kiln_value *args, i
     free(queue);
     if (code != KILN_ERROR_NAME)
         return code;
-    return without_loader < 0
-               ? kiln_fail(KILN_ERROR_NAME, "no function '%s' in what library %s imports",
-                           function, kiln_this_library.name)
-               : no_loader(&container->groups[without_loader]);
+    if (without_loader < 0)
+        return kiln_fail(KILN_ERROR_NAME, "no function '%s' in what library %s imports", function,
+                         kiln_this_library.name);
+    lock_modules();
+    code = no_loader(&container->groups[without_loader]);
+    unlock_modules();
+    return code;
 }
+
 
 KILN_API int kiln_call_import(const char *loader, const char *target_key, const char *function,
                               const kiln_value *args, int32_t count, kiln_value *result)
@@ -264,19 +306,33 @@ KILN_API int kiln_call_import(const char *loader, const char *target_key, const 
     KILN_GIVEN(function);
     if (count > 0)
         KILN_GIVEN(args);
+    lock_modules();
     const int g = loaded_group(loader, target_key, &code);
+    count_use(g >= 0);
+    unlock_modules();
     if (g < 0)
         return code;
-    return call_below(g, function, args, count, result);
+    code = call_below(g, function, args, count, result);
+    lock_modules();
+    count_use(-1);
+    unlock_modules();
+    return code;
 }
 
 int kiln_call_any_import(const char *function, const kiln_value *args, int32_t count,
                          kiln_value *result)
 {
     lock_modules();
-    const int code = open_container();
+    int code = open_container();
+    count_use(code == KILN_OK);
     unlock_modules();
-    return code == KILN_OK ? call_below(0, function, args, count, result) : code;
+    if (code != KILN_OK)
+        return code;
+    code = call_below(0, function, args, count, result);
+    lock_modules();
+    count_use(-1);
+    unlock_modules();
+    return code;
 }
 
 void kiln_import_kernel(const char *loader, const char *target_key, const char *function,
@@ -289,16 +345,39 @@ void kiln_import_kernel(const char *loader, const char *target_key, const char *
         kiln_kernel_failed(code);
 }
 
+static void free_modules(module_row *rows, kiln_container *read, registered_loader *known)
+{
+    for (int g = 0; rows != NULL && g < read->n_groups; g++) {
+        loaded *const made = rows[g].made;
+        if (made != NULL && made->loader.unload != NULL)
+            made->loader.unload(made->module);
+        free(made);
+    }
+    free(rows);
+    free(read);
+    while (known != NULL) {
+        registered_loader *const next = known->next;
+        free(known);
+        known = next;
+    }
+}
+
+/* At exit() other threads may be in modules, or load one: then all stay as they are. The lock is not
+ * waited for: who has it may want that of the loader, which our caller holds. */
 void kiln_unload_modules(void)
 {
-    for (int g = 0; modules != NULL && g < container->n_groups; g++)
-        if (modules[g].is_loaded && modules[g].loader.unload != NULL)
-            modules[g].loader.unload(modules[g].module);
-    free(modules);
-    free(container);
-    while (loaders != NULL) {
-        registered_loader *next = loaders->next;
-        free(loaders);
-        loaders = next;
+    if (!kiln_try_lock(&kiln_modules_lock))
+        return;
+    if (users != 0) {
+        kiln_give_lock(&kiln_modules_lock);
+        return;
     }
+    module_row *const rows = modules;
+    kiln_container *const read = container;
+    registered_loader *const known = loaders;
+    modules = NULL; /* who comes late finds a library without loaders */
+    container = NULL;
+    loaders = NULL;
+    kiln_give_lock(&kiln_modules_lock);
+    free_modules(read == NULL ? NULL : rows, read, known);
 }

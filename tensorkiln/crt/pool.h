@@ -85,7 +85,7 @@ typedef struct kiln_pool {
 
 /* This library's. */
 extern kiln_home kiln_this_home;
-/* The pool, found or made when it is first asked for; NULL when memory is short. */
+/* The pool, found or made when the library is first used; NULL when memory is short. */
 extern kiln_pool *kiln_the_pool;
 kiln_pool *kiln_shared_pool(void);
 /* Where a thread runs this library's code until it returns: an entry to go on at, or NULL. */

@@ -5,6 +5,7 @@
  * results, and runs. Whatever is not that plain (exports that are refused, wrong numbers and names,
  * lists of outputs) it hands to Python unchanged: there is one place that knows the words. */
 #include "crt.h"
+#include <pthread.h>
 
 /* Room for one result is make(shape, dtype). Where the shape depends on the inputs it is NULL, and
  * make_large is for results of `large` bytes. */
@@ -21,10 +22,13 @@ typedef struct kiln_python_target {
     int function;
     int n_inputs;
     int n_results; /* what is returned; the rest are inputs */
+    int library; /* by which calls are counted; 0 where the runtime is older than this */
 } kiln_python_target;
 
 typedef struct call {
     const kiln_python_target *target;
+    struct call *next; /* another one that is under way */
+    pthread_t thread;
     int n_tensors, n_made;
     kiln_value tensor[KILN_MAX_PARAMS];
     py_object *capsule[KILN_MAX_PARAMS];
@@ -34,6 +38,7 @@ typedef struct call {
 enum { RAISED = -1, UNUSUAL = 0, READY = 1 };
 
 static kiln_python python;
+static call *calls; /* under way; who holds the interpreter's lock may look, and no other */
 
 KILN_API void kiln_python_open(const kiln_python *api)
 {
@@ -219,6 +224,33 @@ static py_object *finish(call *c, py_object *out)
     return out;
 }
 
+KILN_API int kiln_python_calls(int library, int here)
+{
+    const pthread_t thread = pthread_self();
+    int count = 0;
+    for (const call *c = calls; c != NULL; c = c->next)
+        count += c->target->library == library && (!here || pthread_equal(c->thread, thread));
+    return count;
+}
+
+void kiln_forget_calls(void)
+{
+    call **at = &calls;
+    while (*at != NULL)
+        if (pthread_equal((*at)->thread, pthread_self()))
+            at = &(*at)->next;
+        else
+            *at = (*at)->next;
+}
+
+static void end_call(const call *c)
+{
+    call **at = &calls;
+    while (*at != c)
+        at = &(*at)->next;
+    *at = c->next;
+}
+
 KILN_API py_object *kiln_python_call(py_object *self, py_object *const *args, ptrdiff_t count,
                                      py_object *names)
 {
@@ -233,11 +265,18 @@ KILN_API py_object *kiln_python_call(py_object *self, py_object *const *args, pt
     if (c.target == NULL)
         return NULL;
     c.n_tensors = c.n_made = 0;
-    if (!put_in_order(c.target, args, count, names, inputs, &out))
-        return python.vectorcall(self, args, (size_t)count, names);
-    const int state = prepare(&c, inputs, out);
-    if (state == READY)
-        result = finish(&c, out);
-    give_back(&c);
-    return state == UNUSUAL ? python.vectorcall(self, args, (size_t)count, names) : result;
+    c.thread = pthread_self();
+    c.next = calls;
+    calls = &c;
+    int state = UNUSUAL;
+    if (put_in_order(c.target, args, count, names, inputs, &out)) {
+        state = prepare(&c, inputs, out);
+        if (state == READY)
+            result = finish(&c, out);
+        give_back(&c);
+    }
+    if (state == UNUSUAL)
+        result = python.vectorcall(self, args, (size_t)count, names);
+    end_call(&c); /* what follows runs with the interpreter's lock: nobody closes the library */
+    return result;
 }

@@ -1,6 +1,5 @@
 /* Functions by name, for call_packed: the host's, tvm-ffi's, this library's. */
 #include "outer.h"
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,19 +9,19 @@ typedef struct registered {
     char name[];
 } registered;
 
-static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static registered *registry;
 
-/* Takes the entry of a name out of the list; the lock is held. */
-static registered *unlink_name(const char *name)
+/* Puts an entry, or nothing, in the place of what has that name, which is returned; the lock is held. */
+static registered *replace_name(const char *name, registered *entry)
 {
-    for (registered **at = &registry; *at != NULL; at = &(*at)->next)
-        if (strcmp((*at)->name, name) == 0) {
-            registered *found = *at;
-            *at = found->next;
-            return found;
-        }
-    return NULL;
+    registered **at = &registry;
+    while (*at != NULL && strcmp((*at)->name, name) != 0)
+        at = &(*at)->next;
+    registered *const old = *at, *const next = old == NULL ? NULL : old->next;
+    if (entry != NULL)
+        entry->next = next;
+    __atomic_store_n(at, entry != NULL ? entry : next, __ATOMIC_RELEASE);
+    return old;
 }
 
 static registered *new_entry(const char *name, const kiln_value *function)
@@ -46,13 +45,9 @@ KILN_API int kiln_register_function(const char *name, const kiln_value *function
                          name, kiln_kind_name(function));
     if (function != NULL && (entry = new_entry(name, function)) == NULL)
         return kiln_fail(KILN_ERROR_MEMORY, "out of memory");
-    pthread_mutex_lock(&registry_lock);
-    registered *old = unlink_name(name);
-    if (entry != NULL) {
-        entry->next = registry;
-        registry = entry;
-    }
-    pthread_mutex_unlock(&registry_lock);
+    kiln_take_lock(&kiln_names_lock);
+    registered *const old = replace_name(name, entry);
+    kiln_give_lock(&kiln_names_lock);
     if (old != NULL) { /* may run code of the host: not under the lock */
         kiln_release(&old->function);
         free(old);
@@ -62,14 +57,14 @@ KILN_API int kiln_register_function(const char *name, const kiln_value *function
 
 static void find_registered(const char *name, kiln_value *found)
 {
-    pthread_mutex_lock(&registry_lock);
+    kiln_take_lock(&kiln_names_lock);
     for (registered *entry = registry; entry != NULL; entry = entry->next)
         if (strcmp(entry->name, name) == 0) {
             kiln_retain(&entry->function);
             *found = entry->function;
             break;
         }
-    pthread_mutex_unlock(&registry_lock);
+    kiln_give_lock(&kiln_names_lock);
 }
 
 static int find_own(const char *name, kiln_value *found)
@@ -111,10 +106,10 @@ int kiln_call_packed(const char *name, const kiln_value *args, int count, kiln_v
 /* Functions of the host are not given back: it may be gone. */
 void kiln_forget_names(void)
 {
-    pthread_mutex_lock(&registry_lock);
+    kiln_take_lock(&kiln_names_lock);
     registered *entry = registry;
     registry = NULL;
-    pthread_mutex_unlock(&registry_lock);
+    kiln_give_lock(&kiln_names_lock);
     while (entry != NULL) {
         registered *const next = entry->next;
         free(entry);

@@ -9,8 +9,7 @@
 #include <link.h>
 #endif
 
-kiln_pool *kiln_the_pool; /* NULL: this library has run no parallel loop */
-static uint32_t exiting;  /* exit() was called */
+kiln_pool *kiln_the_pool; /* NULL: this library has not been used */
 
 /* ---- a note with the way to kiln_the_pool, and the jump ------------------------------------------ */
 
@@ -169,13 +168,18 @@ static int run_errand(struct dl_phdr_info *image, size_t size, void *context)
 }
 #endif
 
+/* In a child of fork() glibc's lock stays as another thread held it: for good. Where that was in the
+ * midst of what follows, this library keeps to itself. */
+static uint32_t is_stuck;
+
 /* Does it while no other library of the process does such a thing, or goes: the loader holds its
  * lock while it shows us the loaded files, and lets the same thread look at them again. Nothing
  * that is done there takes another lock, or touches a thread-local variable, whose first use may. */
 static void under_loaders_lock(errand *what)
 {
 #if defined(CAN_SHARE)
-    dl_iterate_phdr(run_errand, what);
+    if (!LOAD(is_stuck))
+        dl_iterate_phdr(run_errand, what);
 #endif
     if (!what->done)
         what->run(what);
@@ -185,9 +189,11 @@ static void under_loaders_lock(errand *what)
 
 /* In the child of fork() nobody works: it starts its own threads when it needs them. The pool is
  * cleared by the first of its users that gets here. */
-static void forget_workers(void)
+void kiln_forget_workers(void)
 {
     kiln_pool *const pool = LOAD(kiln_the_pool);
+    if (LOAD(kiln_pool_lock) != 0)
+        STORE(is_stuck, 1);
     kiln_this_home.residents = 0;
     kiln_this_home.ended = NULL;
     if (pool == NULL || pool->process == getpid())
@@ -206,44 +212,6 @@ static void forget_workers(void)
     pool->claims = 0;
     pool->expected = pool->arrived;
     pool->busy = 0;
-}
-
-static void note_exit(void *nothing)
-{
-    (void)nothing;
-    STORE(exiting, 1);
-}
-
-#if defined(__GLIBC__)
-/* pthread_atfork() lives in a static part of glibc that we do not link; this is what it calls. Weak,
- * for musl has only the other name. Both functions forget what they were told with the address of
- * our home when __cxa_finalize() is called with it. */
-extern int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *)
-    __attribute__((weak));
-extern int __cxa_atexit(void (*)(void *), void *, void *);
-extern void __cxa_finalize(void *);
-#endif
-
-static void watch_process(void)
-{
-#if defined(__GLIBC__)
-    if (__register_atfork != NULL)
-        __register_atfork(NULL, NULL, forget_workers, &kiln_this_home);
-    __cxa_atexit(note_exit, NULL, &kiln_this_home);
-#else
-    static int watching; /* nothing forgets it */
-    if (!watching)
-        pthread_atfork(NULL, NULL, forget_workers);
-    watching = 1;
-    note_exit(NULL); /* musl unloads nothing: its destructors are those of exit() */
-#endif
-}
-
-static void unwatch_process(void)
-{
-#if defined(__GLIBC__)
-    __cxa_finalize(&kiln_this_home);
-#endif
 }
 
 /* Pages of its own: nearly all of it is room for workers that are never there, and at exit it is
@@ -266,7 +234,7 @@ static void free_pool(kiln_pool *pool)
 
 static void join_pool(errand *what)
 {
-    kiln_pool *const found = find_pool();
+    kiln_pool *const found = LOAD(is_stuck) ? NULL : find_pool();
     kiln_pool *const pool = found != NULL ? found : what->pool;
     ADD(pool->users, 1);
     STORE(kiln_the_pool, pool);
@@ -275,17 +243,15 @@ static void join_pool(errand *what)
 
 kiln_pool *kiln_shared_pool(void)
 {
-    static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
     if (LOAD(kiln_the_pool) != NULL)
         return LOAD(kiln_the_pool);
-    pthread_mutex_lock(&once);
+    kiln_take_lock(&kiln_pool_lock);
     errand what = {join_pool, NULL, 0};
     if (LOAD(kiln_the_pool) == NULL && (what.pool = new_pool()) != NULL) {
-        watch_process();
         under_loaders_lock(&what);
         free_pool(what.pool);
     }
-    pthread_mutex_unlock(&once);
+    kiln_give_lock(&kiln_pool_lock);
     return LOAD(kiln_the_pool);
 }
 
@@ -341,7 +307,7 @@ void kiln_leave_pool(void)
     kiln_pool *const pool = LOAD(kiln_the_pool);
     if (pool == NULL)
         return;
-    const uint32_t at_exit = LOAD(exiting);
+    const int at_exit = kiln_is_exiting();
     STORE(kiln_this_home.closing, 1);
     const int running = LOAD(pool->job.home) == &kiln_this_home;
     if (running && !at_exit && is_inside(pool))
@@ -352,7 +318,6 @@ void kiln_leave_pool(void)
     if (!running)
         see_them_off(pool);
     SUB(pool->closings, 1);
-    unwatch_process();
     if (at_exit || running)
         return;
     errand what = {leave_pool, NULL, 0};

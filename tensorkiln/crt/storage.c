@@ -1,7 +1,6 @@
 /* Sets of storages that an executor makes once and keeps: call_packed's "alloc_cached_storage_set",
  * and sets as arrays of addresses, which is what kernels take. */
 #include "outer.h"
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +12,6 @@ struct kiln_storage_set {
     char key[];
 };
 
-static pthread_mutex_t sets_lock = PTHREAD_MUTEX_INITIALIZER;
 
 void kiln_release_sets(kiln_storage_set *sets)
 {
@@ -50,10 +48,12 @@ static int is_idle(const kiln_value *tuple)
     return idle;
 }
 
-static kiln_storage_set *find_set(kiln_storage_set *sets, const char *key, int64_t length)
+/* Where the set of a key is, or the end of the list. */
+static kiln_storage_set **find_set(kiln_storage_set **sets, const char *key, int64_t length)
 {
-    while (sets != NULL && (sets->length != length || memcmp(sets->key, key, (size_t)length) != 0))
-        sets = sets->next;
+    while (*sets != NULL &&
+           ((*sets)->length != length || memcmp((*sets)->key, key, (size_t)length) != 0))
+        sets = &(*sets)->next;
     return sets;
 }
 
@@ -61,45 +61,38 @@ static kiln_storage_set *find_set(kiln_storage_set *sets, const char *key, int64
 static void take_set(kiln_storage_set **sets, const char *key, int64_t length,
                      const kiln_value *sizes, kiln_value *found)
 {
-    pthread_mutex_lock(&sets_lock);
-    kiln_storage_set *set = find_set(*sets, key, length);
+    kiln_take_lock(&kiln_sets_lock);
+    const kiln_storage_set *const set = *find_set(sets, key, length);
     if (set != NULL && same_sizes(&set->sizes, sizes) && is_idle(&set->tuple)) {
         kiln_retain(&set->tuple);
         *found = set->tuple;
     }
-    pthread_mutex_unlock(&sets_lock);
+    kiln_give_lock(&kiln_sets_lock);
 }
 
 /* Keeps a new set in place of one of other sizes; one in use stays, and the new one is not kept. */
 static int keep_set(kiln_storage_set **sets, const char *key, int64_t length,
                     const kiln_value *sizes, const kiln_value *made)
 {
-    kiln_value old_tuple = kiln_nothing, old_sizes = kiln_nothing;
-    int code = KILN_OK;
-    pthread_mutex_lock(&sets_lock);
-    kiln_storage_set *set = find_set(*sets, key, length);
-    if (set == NULL) {
-        set = malloc(sizeof *set + (size_t)length);
-        if (set != NULL) {
-            *set = (kiln_storage_set){*sets, kiln_nothing, kiln_nothing, length};
-            memcpy(set->key, key, (size_t)length);
-            *sets = set;
-        } else {
-            code = kiln_fail(KILN_ERROR_MEMORY, "out of memory");
-        }
+    kiln_storage_set *const set = malloc(sizeof *set + (size_t)length), *left = set;
+    if (set == NULL)
+        return kiln_fail(KILN_ERROR_MEMORY, "out of memory");
+    *set = (kiln_storage_set){NULL, *made, *sizes, length};
+    memcpy(set->key, key, (size_t)length);
+    kiln_retain(made);
+    kiln_retain(sizes);
+    kiln_take_lock(&kiln_sets_lock);
+    kiln_storage_set **const at = find_set(sets, key, length), *const old = *at;
+    if (old == NULL || is_idle(&old->tuple)) {
+        set->next = old == NULL ? NULL : old->next;
+        __atomic_store_n(at, set, __ATOMIC_RELEASE);
+        left = old;
     }
-    if (set != NULL && (set->tuple.kind == KILN_NONE || is_idle(&set->tuple))) {
-        old_tuple = set->tuple;
-        old_sizes = set->sizes;
-        set->tuple = *made;
-        set->sizes = *sizes;
-        kiln_retain(made);
-        kiln_retain(sizes);
-    }
-    pthread_mutex_unlock(&sets_lock);
-    kiln_release(&old_tuple);
-    kiln_release(&old_sizes);
-    return code;
+    kiln_give_lock(&kiln_sets_lock);
+    if (left != NULL)
+        left->next = NULL;
+    kiln_release_sets(left);
+    return KILN_OK;
 }
 
 static int require_storages(const kiln_value *tuple)

@@ -56,6 +56,30 @@ KILN_API void kiln_retain(const kiln_value *value)
                            __ATOMIC_RELAXED);
 }
 
+/* Tuples and functions hold values, which may hold values: nobody's stack is as deep. What such an
+ * object holds is given back when its own release has returned. Nobody refers to it any more, so the
+ * next one of those that wait stands where its counts were. */
+static __thread kiln_object *waiting;
+static __thread int is_releasing;
+
+static void release_last(kiln_object *object)
+{
+    if (object->kind != KILN_TUPLE && object->kind != KILN_FUNCTION) {
+        object->release(object, 3);
+        return;
+    }
+    object->counts = (uint64_t)(uintptr_t)waiting;
+    waiting = object;
+    if (is_releasing)
+        return;
+    is_releasing = 1;
+    while ((object = waiting) != NULL) {
+        waiting = (kiln_object *)(uintptr_t)object->counts;
+        object->release(object, 3);
+    }
+    is_releasing = 0;
+}
+
 KILN_API void kiln_release(kiln_value *value)
 {
     if (value == NULL)
@@ -69,7 +93,7 @@ KILN_API void kiln_release(kiln_value *value)
     if (object->release == NULL)
         return;
     if (before == LAST_OF_BOTH) {
-        object->release(object, 3);
+        release_last(object);
     } else if ((uint32_t)before == 1) {
         object->release(object, 1);
         if (__atomic_fetch_sub(&object->counts, WEAK_ONE, __ATOMIC_ACQ_REL) == WEAK_ONE)

@@ -6,7 +6,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -24,25 +24,21 @@ typedef struct weights_place {
     unsigned char sha256[32];
 } weights_place;
 
-/* Name of the file, to be freed; NULL where the library cannot tell where it is. Links are followed:
- * both files lie where the library really is. */
-static char *file_name(void)
+static char beside[PATH_MAX + sizeof SUFFIX]; /* the file; empty where nobody can tell */
+
+/* Runs when the library is loaded: until its first call the process may go to another folder, and names
+ * change. Links are followed: both files lie where the library really is. */
+__attribute__((constructor)) static void find_file(void)
 {
+    const weights_place *place = (const weights_place *)(const void *)kiln_this_library.weights;
     Dl_info here;
-    if (dladdr((const void *)&kiln_this_library, &here) == 0 || here.dli_fname == NULL)
-        return NULL;
-    char *path = realpath(here.dli_fname, NULL);
-    if (path == NULL)
-        return NULL;
-    char *dot = (strrchr)(path, '.');
-    const size_t stem = dot == NULL || (strchr)(dot, '/') ? strlen(path) : (size_t)(dot - path);
-    char *name = malloc(stem + sizeof SUFFIX);
-    if (name != NULL) {
-        memcpy(name, path, stem);
-        memcpy(name + stem, SUFFIX, sizeof SUFFIX);
-    }
-    free(path);
-    return name;
+    if (place == NULL || !place->is_beside ||
+        dladdr((const void *)&kiln_this_library, &here) == 0 || here.dli_fname == NULL ||
+        realpath(here.dli_fname, beside) == NULL)
+        return;
+    char *const dot = (strrchr)(beside, '.');
+    const int has_suffix = dot != NULL && (strchr)(dot, '/') == NULL;
+    memcpy(has_suffix ? dot : beside + strlen(beside), SUFFIX, sizeof SUFFIX);
 }
 
 static int is_hash(const char *text, const unsigned char *hash)
@@ -93,13 +89,10 @@ static int map_file(const weights_place *place, const char *name)
 
 static int map_weights(const weights_place *place)
 {
-    char *name = file_name();
-    if (name == NULL)
+    if (*beside == 0)
         return kiln_fail(KILN_ERROR_WEIGHTS, "library %s has its weights beside it, and cannot "
                          "tell where it is itself", kiln_this_library.name);
-    const int code = map_file(place, name);
-    free(name);
-    return code;
+    return map_file(place, beside);
 }
 
 /* The hash of weights inside the library: of the hashes of their pieces (artifact/weights_check.py).
@@ -139,17 +132,17 @@ static int check_weights(const weights_place *place)
 
 int kiln_map_weights(void)
 {
-    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
     static int mapped;
     /* The pointer is the first member. */
     const weights_place *place = (const weights_place *)(const void *)kiln_this_library.weights;
     if (place == NULL)
         return KILN_OK;
-    pthread_mutex_lock(&mutex);
+    kiln_take_lock(&kiln_weights_lock);
     int code = mapped || !place->is_beside ? KILN_OK : map_weights(place);
     if (!mapped && code == KILN_OK)
         code = check_weights(place);
-    mapped |= code == KILN_OK;
-    pthread_mutex_unlock(&mutex);
+    if (code == KILN_OK)
+        __atomic_store_n(&mapped, 1, __ATOMIC_RELEASE);
+    kiln_give_lock(&kiln_weights_lock);
     return code;
 }

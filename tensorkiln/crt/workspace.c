@@ -2,7 +2,6 @@
  * mapped at 2 MiB boundaries and offered to the kernel for huge pages, which saves most TLB misses;
  * what is left of the last one is taken in small pages, so that no more is taken than was asked. */
 #include "crt.h"
-#include <pthread.h>
 #include <stdlib.h>
 #if defined(__unix__) || defined(__APPLE__)
 #include <sys/mman.h>
@@ -86,16 +85,15 @@ void kiln_workspace_release(kiln_workspace *workspace)
 }
 
 /* Idle workspaces for calls without an executor; as many as calls that ever ran at once. */
-static pthread_mutex_t idle_lock = PTHREAD_MUTEX_INITIALIZER;
 static kiln_workspace *idle;
 
 kiln_workspace *kiln_workspace_take(void)
 {
-    pthread_mutex_lock(&idle_lock);
+    kiln_take_lock(&kiln_idle_lock);
     kiln_workspace *workspace = idle;
     if (workspace != NULL)
-        idle = workspace->next;
-    pthread_mutex_unlock(&idle_lock);
+        __atomic_store_n(&idle, workspace->next, __ATOMIC_RELEASE);
+    kiln_give_lock(&kiln_idle_lock);
     if (workspace == NULL) {
         workspace = calloc(1, sizeof *workspace);
         if (workspace == NULL)
@@ -106,18 +104,18 @@ kiln_workspace *kiln_workspace_take(void)
 
 void kiln_workspace_give(kiln_workspace *workspace)
 {
-    pthread_mutex_lock(&idle_lock);
+    kiln_take_lock(&kiln_idle_lock);
     workspace->next = idle;
-    idle = workspace;
-    pthread_mutex_unlock(&idle_lock);
+    __atomic_store_n(&idle, workspace, __ATOMIC_RELEASE);
+    kiln_give_lock(&kiln_idle_lock);
 }
 
 void kiln_release_idle(void)
 {
-    pthread_mutex_lock(&idle_lock); /* at exit other threads may be calling us */
+    kiln_take_lock(&kiln_idle_lock); /* at exit other threads may be calling us */
     kiln_workspace *workspace = idle;
     idle = NULL;
-    pthread_mutex_unlock(&idle_lock);
+    kiln_give_lock(&kiln_idle_lock);
     while (workspace != NULL) {
         kiln_workspace *const next = workspace->next;
         kiln_workspace_release(workspace);

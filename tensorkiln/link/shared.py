@@ -70,6 +70,7 @@ RUNTIME_EXPORTS: tuple[str, ...] = (
     "kiln_open",
     "kiln_output_shape",
     "kiln_python_call",
+    "kiln_python_calls",
     "kiln_python_open",
     "kiln_set_num_threads",
     "kiln_use_pool",

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 from tensorkiln.runtime.failures import ArgumentTypeError
+from tensorkiln.runtime.locks import ProcessLock
 from tensorkiln.runtime.native import NativeLibrary, Value
 from tensorkiln.runtime.values import make_function
 
 _names: dict[str, Callable[..., Any]] = {}
 _libraries: weakref.WeakSet[NativeLibrary] = weakref.WeakSet()
-_lock = threading.Lock()
+_lock = ProcessLock(threading.RLock)
 
 
 def register_function(name: str, function: Callable[..., Any] | None = None) -> Any:
@@ -48,25 +49,31 @@ def unregister_function(name: str) -> None:
 
 def add_library(library: NativeLibrary) -> None:
     """Tell a library that calls functions by name which there are, and will be."""
-    library.loaded.before.append(_take_names)
+    handle = library.handle
+    library.loaded.before.append(lambda dll: _take_names(dll, handle))
     with _lock:
         _libraries.add(library)
         for name, function in _names.items():
             _tell(library, name, function)
 
 
-def remove_library(library: NativeLibrary) -> None:
-    """Take all names back, so that nothing of ours is left in a library."""
+def remove_library(library: NativeLibrary) -> int:
+    """Take all names back, so that nothing of ours is left in a library. How many were left for
+    those who have loaded the same file."""
     with _lock:
         _libraries.discard(library)
-        for name in _names:
-            library.check(library.dll.kiln_register_function(name.encode(), None))
+        return _take_names(library.dll, library.handle)
 
 
-def _take_names(dll: Any) -> None:
-    """The same for a library that nobody has any more."""
-    for name in list(_names):
-        dll.kiln_register_function(name.encode(), None)
+def _take_names(dll: Any, handle: int) -> int:
+    """The same for a library that nobody has any more: in C, all of one handle are one."""
+    others = [library for library in _libraries if library.handle == handle]
+    for name, function in list(_names.items()):
+        if others:
+            _tell(others[0], name, function)
+        else:
+            dll.kiln_register_function(name.encode(), None)
+    return len(_names) if others else 0
 
 
 def _tell(library: NativeLibrary, name: str, function: Callable[..., Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 import sys
 import weakref
@@ -69,6 +70,7 @@ class _Target(ctypes.Structure):
         ("function", ctypes.c_int),
         ("n_inputs", ctypes.c_int),
         ("n_results", ctypes.c_int),
+        ("library", ctypes.c_int),
     ]
 
 
@@ -121,6 +123,7 @@ _new_function.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
 
 # CPython reads them when a function object is called or dies, whatever dies before it.
 _KEPT: list[_MethodDef] = []
+_numbers = itertools.count(1)
 
 
 def _address_of(name: str) -> int | None:
@@ -139,6 +142,9 @@ class FastCalls:
         self._method = _MethodDef(b"kiln_function", address, _FLAGS, None)
         self._failed = weakref.WeakMethod(failed)  # of the library that owns this
         _KEPT.append(self._method)
+        self._address = address
+        self._number = next(_numbers)  # by which its calls are counted
+        self._count = _counter(dll)
 
     def close(self) -> None:
         """Calls no longer enter the library: they are calls of `slow`.
@@ -146,6 +152,14 @@ class FastCalls:
         PyObject_Vectorcall takes what a method of these flags takes, and calls `self`.
         """
         self._method.function = _address_of("PyObject_Vectorcall")
+
+    def open(self) -> None:
+        """They enter it again."""
+        self._method.function = self._address
+
+    def count(self, *, here: bool) -> int:
+        """How many calls are under way, in this thread or in all."""
+        return int(self._count(self._number, here))
 
     def bind(
         self,
@@ -172,12 +186,29 @@ class FastCalls:
             index,
             signature.n_inputs,
             len(results or ()),
+            self._number,
         )
         bound = _Bound(ctypes.addressof(target))
         bound.slow = slow
         bound.kept = (target, names, rows, results, failed, memory)
         made: Callable[..., Any] = _new_function(ctypes.addressof(self._method), bound, None)
         return made
+
+
+def python_function(function: Any, result: Any, arguments: Sequence[Any]) -> Callable[..., Any]:
+    """A function of a library that is called without giving the interpreter away."""
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    assert address is not None
+    return ctypes.PYFUNCTYPE(result, *arguments)(address)
+
+
+def _counter(dll: Any) -> Callable[[int, bool], int]:
+    """What counts calls; libraries of older versions do not."""
+    try:
+        function = dll.kiln_python_calls
+    except AttributeError:
+        return lambda number, here: 0
+    return python_function(function, ctypes.c_int, (ctypes.c_int, ctypes.c_int))
 
 
 def _names(names: Sequence[str] | None) -> tuple[Any, list[str]] | None:

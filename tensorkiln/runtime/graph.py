@@ -54,8 +54,10 @@ class _Fill:
     def run(self, addresses: Sequence[int]) -> None:
         """Run on descriptions."""
         pointers = self._pointers(*addresses)
-        code = self.library.run(self._memory.handle, self.index, pointers, self.count)
-        self.library.check(code)
+        library = self.library
+        with library.using:
+            run = library.dll.kiln_executor_run
+            library.check(run(self._memory.handle, self.index, pointers, self.count))
 
     def ask_shape(self, addresses: Sequence[int], output: int) -> tuple[int, ...]:
         """The shape of an output for inputs of these descriptions."""

@@ -34,6 +34,7 @@ from tensorkiln.runtime.callbacks import add_library
 from tensorkiln.runtime.device import Device, device_list
 from tensorkiln.runtime.failures import CALLBACK_FAILED, ArgumentTypeError, FunctionLookupError
 from tensorkiln.runtime.library_file import read_library_file
+from tensorkiln.runtime.locks import ProcessLock
 from tensorkiln.runtime.module import Module
 from tensorkiln.runtime.native import Image, NativeLibrary, Value, calling_back
 from tensorkiln.runtime.numbers import TENSOR, UINT, out_of_range, put_number
@@ -326,12 +327,13 @@ class NativeModule(ImportedModule):
                 address, owner = view_of(argument, what, writable=False)
                 values[i].kind, values[i].payload.pointer = TENSOR, address
                 kept.append(owner)
-        result, dll = Value(), self._library.dll
+        result, library = Value(), self._library
         loader, key = self.group.loader.encode(), self.group.target_key.encode()
-        call = dll.kiln_call_import
-        self._library.check(
-            call(loader, key, name.encode(), values, len(arguments), ctypes.byref(result))
-        )
+        with library.using:
+            call = library.dll.kiln_call_import
+            library.check(
+                call(loader, key, name.encode(), values, len(arguments), ctypes.byref(result))
+            )
 
 
 # ---- what C calls ---------------------------------------------------------------------------
@@ -372,7 +374,7 @@ _modules: dict[int, tuple[weakref.ref[NativeLibrary], PythonModule]] = {}  # by 
 _numbers = itertools.count(1)
 _in_use: dict[int, list[int]] = {}  # handle -> numbers of its modules, 0 for each open library
 _closed: list[int] = []  # handles of libraries whose modules are to go
-_lock = threading.Lock()
+_lock = ProcessLock(threading.Lock)
 
 
 def _call_module(number: int, name: bytes, arguments: Any, count: int, result: Any) -> int:
@@ -388,8 +390,8 @@ def _call_module(number: int, name: bytes, arguments: Any, count: int, result: A
     library, module = found[0](), found[1]
     if library is None:
         return _NAME_ERROR
-    handle, dll = library.handle, library.dll
-    calling_back.append(handle)
+    dll, entry = library.dll, (library.handle, threading.get_ident())
+    calling_back.append(entry)
     try:
         function = module.own(name.decode())
         if function is None:
@@ -406,7 +408,7 @@ def _call_module(number: int, name: bytes, arguments: Any, count: int, result: A
         dll.kiln_set_last_error(keep_raised(error))
         return CALLBACK_FAILED
     finally:
-        calling_back.remove(handle)
+        calling_back.remove(entry)
 
 
 _call_module_c = _Call(_call_module)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.runtime.library_file import LibraryFile
+from tensorkiln.runtime.locks import ProcessLock
 
 _HASH = 0x9E3779B97F4A7C15
 
@@ -31,7 +32,7 @@ class _Open:
 
 
 _loaded: dict[int, _Open] = {}  # by handle
-_lock = threading.RLock()
+_lock = ProcessLock(threading.RLock)
 
 
 def load_file(file: LibraryFile) -> ctypes.CDLL:

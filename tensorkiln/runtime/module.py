@@ -42,7 +42,9 @@ class _Call:
         if len(arguments) == len(self.info.inputs):  # else the library has the words
             for value, param, argument in zip(values, self.info.inputs, arguments, strict=True):
                 kept.append(self._fill(value, param, argument))
-        self._library.check(self._library.dll.kiln_call(self.index, values, len(values)))
+        library = self._library
+        with library.using:
+            library.check(library.dll.kiln_call(self.index, values, len(values)))
 
     def _fill(self, value: Value, param: ParamInfo, argument: object) -> object:
         """Write one argument; returns what must stay alive during the call."""
@@ -171,19 +173,23 @@ class Module:
         """Threads that calls use."""
         return int(self.library.dll.kiln_get_num_threads())
 
-    def close(self) -> None:
-        """Unload the library. Executors and functions of it raise UserErrors from then on; a value
-        that it returned and that is still alive makes this an error, as its memory would go, and so
-        does a Python function that it has called and that has not returned."""
+    def close(self, *, wait: bool = False) -> None:
+        """Unload the library. Executors and functions of it raise UserErrors from then on.
+
+        A value that it returned and that is still alive makes this a UserError (`in-use`), as its
+        memory would go, and so does a call that has not returned. With `wait` calls of other
+        threads are waited for, while new ones raise; in a call of this thread, be it by a function
+        that the library has called or by `__dlpack__` of an argument, it is an error all the same.
+        """
         library = self.library
-        if not library.closed and library.has_values:
-            remove_library(library)
-            try:
-                library.close()
-            except UserError:
-                add_library(library)
-                raise
-        library.close()
+        if library.has_values:
+            library.close(
+                wait=wait,
+                forget=lambda: remove_library(library),
+                recall=lambda: add_library(library),
+            )
+        else:
+            library.close(wait=wait)
 
     def __repr__(self) -> str:
         """File and function names."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 import _ctypes
 import ctypes
 import functools
+import os
 import platform
+import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,12 +17,13 @@ from typing import Any
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.runtime.failures import CALLBACK_FAILED, error_for
-from tensorkiln.runtime.fast_call import FastCalls
+from tensorkiln.runtime.fast_call import FastCalls, python_function
 from tensorkiln.runtime.library_file import LibraryFile, read_library_file
 from tensorkiln.runtime.loaded import load_file, unload_file
 from tensorkiln.runtime.raised import raised_in_callback
 
 ABI_VERSION = 2
+_NAP = 0.001  # seconds between two looks at calls that are waited for
 _P, _I, _L = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "kiln_abi_version": (_I, ()),
@@ -67,6 +71,20 @@ _LOADER_PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "kiln_set_last_error": (None, (ctypes.c_char_p,)),
     "kiln_set_module": (_I, (ctypes.c_char_p, ctypes.c_char_p, _P, _P)),
 }
+
+# What may take long, call Python, or wait for who does. Others are called without giving the
+# interpreter away, so no other thread closes the library meanwhile; these are counted (`using`).
+_LONG = frozenset(
+    {
+        "kiln_call",
+        "kiln_call_import",
+        "kiln_call_value",
+        "kiln_executor_invoke",
+        "kiln_executor_run",
+        "kiln_open",
+        "kiln_set_module",
+    }
+)
 
 
 class _Payload(ctypes.Union):
@@ -123,11 +141,13 @@ class _Closed:
 
     def __getattr__(self, name: str) -> Any:
         """There is none."""
-        raise UserError(
-            f"library {str(self._path)!r} is closed",
-            code="closed",
-            hint="load_module loads it again",
-        )
+        raise closed_error(self._path)
+
+
+def closed_error(path: Path) -> UserError:
+    """What every use of a closed library is."""
+    message = f"library {str(path)!r} is closed"
+    return UserError(message, code="closed", hint="load_module loads it again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +189,9 @@ class ExecutorMemory:
     def __init__(self, library: NativeLibrary):
         self.library = library
         self.handle = ctypes.c_void_p()
-        self.create()
-        library.executors.add(self)
+        with library.using:
+            self.create()
+            library.executors.add(self)
 
     def create(self) -> None:
         """Make the C executor; functions keep `handle`, which stays the same object."""
@@ -184,9 +205,65 @@ class ExecutorMemory:
         self._free()
 
 
-# Handles of libraries, one for each Python function that they call right now: lists do in one step
-# what threads do at once.
-calling_back: list[int] = []
+# Handle of the library, and the thread, for each Python function that is called right now: lists do
+# in one step what threads do at once.
+calling_back: list[tuple[int, int]] = []
+
+
+class Using:
+    """`with library.using:` is around whatever enters a library but its builtin functions, which
+    count themselves (crt/python.c). UserError where the library is closed, or about to be."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._threads: list[int] = []  # one for each call
+        self._closers: list[int] = []
+        _counted.add(self)
+
+    def __enter__(self) -> None:
+        self._threads.append(threading.get_ident())
+        if self._closers:  # asked after it is counted: whoever closes does it the other way round
+            self._threads.remove(threading.get_ident())
+            raise closed_error(self._path)
+
+    def __exit__(self, *raised: object) -> None:
+        self._threads.remove(threading.get_ident())
+
+    def count(self, *, here: bool) -> int:
+        """Of how many calls, of this thread only or of all."""
+        return self._threads.count(threading.get_ident()) if here else len(self._threads)
+
+    def claim(self) -> bool:
+        """No call begins until `give_up`; whether this thread is the first to want that."""
+        self._closers.append(threading.get_ident())
+        return len(self._closers) == 1
+
+    def give_up(self) -> None:
+        """The other end of `claim`."""
+        self._closers.remove(threading.get_ident())
+
+    def is_closing(self) -> bool:
+        """Whether this thread is about to close it."""
+        return threading.get_ident() in self._closers
+
+    def only_this_thread(self) -> None:
+        """In a child of fork() there is no other."""
+        here = threading.get_ident()
+        for entries in (self._threads, self._closers):
+            entries[:] = [thread for thread in entries if thread == here]
+
+
+_counted: weakref.WeakSet[Using] = weakref.WeakSet()
+
+
+def _only_this_thread() -> None:
+    here = threading.get_ident()
+    calling_back[:] = [entry for entry in calling_back if entry[1] == here]
+    for using in _counted:
+        using.only_this_thread()
+
+
+os.register_at_fork(after_in_child=_only_this_thread)
 
 
 @dataclass(slots=True, eq=False)
@@ -245,6 +322,7 @@ class NativeLibrary:
         # Whether it takes and gives values: an ordinary library has no functions for them.
         self.has_values = any(f.kind == "outer" for f in self.functions.values())
         self.closed = False
+        self.using = Using(self.path)
         self.executors: weakref.WeakSet[ExecutorMemory] = weakref.WeakSet()
         more = _VALUE_PROTOTYPES if self.has_values else {}
         self.dll: Any
@@ -263,7 +341,6 @@ class NativeLibrary:
             raise
         self._drop = weakref.finalize(self, self.loaded.leave)
         self._drop.atexit = False  # threads may be at work, and the system does it
-        self.run: Callable[..., int] = self.dll.kiln_executor_run
         self.calls = FastCalls(self.dll, self.check)
 
     def _open(self, file: LibraryFile, more: Mapping[str, tuple[Any, tuple[Any, ...]]]) -> None:
@@ -286,33 +363,81 @@ class NativeLibrary:
                 code="library-version",
             )
 
-    def close(self) -> None:
-        """Unload it; every later use is an error. UserError while values of it are alive, and in a
-        function that it calls."""
-        if self.closed:
-            return
-        if self.handle in calling_back:
-            raise UserError(
-                f"library {str(self.path)!r} cannot be closed: it has called a Python function "
-                "that has not returned",
-                code="in-use",
-                hint="close it when the call is over",
+    def close(
+        self,
+        *,
+        wait: bool = False,
+        forget: Callable[[], int] = lambda: 0,
+        recall: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Unload it; every later use is an error. UserError while values of it are alive or a call
+        is under way; with `wait` calls of other threads are waited for, and no new ones begin.
+
+        `forget` takes away what keeps values of it, and says how many of another load of the file
+        stay; after a failure `recall` brings that back.
+        """
+        while not self.closed and not self.using.is_closing():
+            self._refuse_calls(here=wait)
+            try:
+                if self.using.claim():
+                    self._close(wait, forget, recall)
+                elif not wait:
+                    raise self._in_use("another thread is closing it")
+            finally:
+                self.using.give_up()
+            time.sleep(0 if self.closed else _NAP)
+
+    def _close(self, wait: bool, forget: Callable[[], int], recall: Callable[[], object]) -> None:
+        self.calls.close()
+        try:
+            while self._count_calls(here=False):
+                self._refuse_calls(here=wait)
+                time.sleep(_NAP)
+            self._unload(forget, recall)
+        except BaseException:
+            self.calls.open()
+            raise
+
+    def _count_calls(self, *, here: bool) -> int:
+        """How many are under way, in this thread or in all, and callbacks among them."""
+        thread = threading.get_ident()
+        back = sum(h == self.handle and (t == thread or not here) for h, t in calling_back)
+        return back + self.using.count(here=here) + self.calls.count(here=here)
+
+    def _refuse_calls(self, *, here: bool) -> None:
+        """UserError while calls are under way, in this thread or in any."""
+        thread = threading.get_ident()
+        if (self.handle, thread) in calling_back:
+            raise self._in_use("it has called a Python function that has not returned")
+        if self._count_calls(here=True):
+            raise self._in_use("this thread is in a call of it")
+        if not here and (count := self._count_calls(here=False)):
+            calls = "a call of it is" if count == 1 else f"{count} calls of it are"
+            raise self._in_use(
+                f"{calls} under way", "close(wait=True) waits for the calls of others"
             )
+
+    def _in_use(self, why: str, hint: str = "close it when the call is over") -> UserError:
+        message = f"library {str(self.path)!r} cannot be closed: {why}"
+        return UserError(message, code="in-use", hint=hint)
+
+    def _unload(self, forget: Callable[[], int], recall: Callable[[], object]) -> None:
+        """Once no call is under way, and none can begin."""
         executors = list(self.executors)
         for executor in executors:
             executor.destroy()
-        live = self.dll.kiln_live_objects() if self.has_values else 0
-        if live:
+        try:
+            kept = forget()
+            live = self.dll.kiln_live_objects() - kept if self.has_values else 0
+            if live > 0:
+                hint = "drop the tensors and functions that it returned"
+                raise self._in_use(f"{live} of its values are in use", hint)
+        except BaseException:
             for executor in executors:
                 executor.create()
-            raise UserError(
-                f"library {str(self.path)!r} cannot be closed: {live} of its values are in use",
-                code="in-use",
-                hint="drop the tensors and functions that it returned",
-            )
+            recall()
+            raise
         self.dll, self.closed = _Closed(self.path), True
-        self.run = lambda *_: self.dll.kiln_executor_run  # raises
-        self.calls.close()
         self._drop.detach()
         self.loaded.leave()
 
@@ -357,4 +482,7 @@ def _declare(dll: Any, path: Path, prototypes: dict[str, tuple[Any, tuple[Any, .
             raise UserError(
                 f"{str(path)!r} is no library of ours: it has no {name}", code="not-a-library"
             ) from None
-        function.restype, function.argtypes = result, arguments
+        if name in _LONG:
+            function.restype, function.argtypes = result, arguments
+        else:
+            setattr(dll, name, python_function(function, result, arguments))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -79,6 +80,16 @@ def call_with_values(
     what: str = "a function",
 ) -> Any:
     """Run `call` on the arguments as values; its result as a Python object."""
+    with library.using:
+        return _call_with_values(library, arguments, call, what)
+
+
+def _call_with_values(
+    library: NativeLibrary,
+    arguments: Sequence[object],
+    call: Callable[[object, int, object], int],
+    what: str,
+) -> Any:
     values = (Value * max(1, len(arguments)))()
     result = Value()
     try:
@@ -225,18 +236,15 @@ def lent_value(value: Value) -> Any:
 def _array_of(library: NativeLibrary, value: Value) -> Array:
     """An array that shares a tensor object's memory and holds a reference to it."""
     tensor = DLTensor.from_address(value.payload.pointer + _HEADER)
-    library.dll.kiln_retain(ctypes.byref(value))
     return _view(tensor, (library, Value(value.kind, value.small, value.payload)))
 
 
 def _view(tensor: DLTensor, owner: tuple[NativeLibrary, Value] | None) -> Array:
-    """The memory as an array; `owner` is given back with it."""
+    """The memory as an array, which has a reference to `owner`."""
     shape = tuple(tensor.shape[d] for d in range(tensor.ndim))
     dtype = _dtype(tensor)
     count = math.prod(shape)
     if count == 0:
-        if owner is not None:
-            _release(*owner)
         return np.empty(shape, dtype)
     strides = _byte_strides(tensor, shape, dtype.itemsize)
     spans = [stride * (size - 1) for stride, size in zip(strides, shape, strict=True)]
@@ -244,7 +252,8 @@ def _view(tensor: DLTensor, owner: tuple[NativeLibrary, Value] | None) -> Array:
     above = sum(span for span in spans if span > 0)
     start = tensor.data + tensor.byte_offset - below
     memory = (ctypes.c_uint8 * (below + above + dtype.itemsize)).from_address(start)
-    if owner is not None:
+    if owner is not None:  # from here on nothing fails but for want of memory
+        owner[0].dll.kiln_retain(ctypes.byref(owner[1]))
         weakref.finalize(memory, _release, *owner)
     return np.ndarray(shape, dtype, memory, below, strides)
 
@@ -275,7 +284,8 @@ def _call_function(context: int, arguments: Any, count: int, result: Any) -> int
     library = reference()
     if library is None:  # only values of it are left, in the hands of another library
         return CALLBACK_FAILED
-    calling_back.append(library.handle)
+    entry = library.handle, threading.get_ident()
+    calling_back.append(entry)
     try:
         values = [from_value(library, arguments[i]) for i in range(count)]
         to_value(library, function(*values), result[0], "the result of a callback")
@@ -285,7 +295,7 @@ def _call_function(context: int, arguments: Any, count: int, result: Any) -> int
         library.dll.kiln_set_last_error(sentence)
         return CALLBACK_FAILED
     finally:
-        calling_back.remove(library.handle)
+        calling_back.remove(entry)
 
 
 def _forget_function(context: int) -> None:

@@ -54,7 +54,7 @@ MEANT = {
     ("kiln_has_loader", "name"),  # there is none of that name
 }
 # Called by the interpreter alone, with objects of its own.
-NOT_FOR_HOSTS = {"kiln_python_call"}
+NOT_FOR_HOSTS = {"kiln_python_call", "kiln_python_calls"}
 
 
 class Params(ctypes.Structure):

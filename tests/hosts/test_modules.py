@@ -1,0 +1,38 @@
+"""Modules of loaders while threads use them, change them, and end the process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tensorkiln as tk
+from tensorkiln.external import External
+from tests.hosts.build import HERE, c_program, require, run
+from tests.hosts.test_forks import Module, emit
+from tests.hosts.test_unload import ENVIRONMENT, SANITIZERS
+
+
+@pytest.fixture(scope="module", params=list(SANITIZERS))
+def built(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Path, Path]:
+    """The sanitizer, the program and the library."""
+    folder = tmp_path_factory.mktemp(f"modules-{request.param}")
+    flags = SANITIZERS[request.param]
+    external = External("doubler", lambda call, target: call.op == "add", emit)
+    command = " ".join([require("gcc"), *flags]) if flags else None
+    library = tk.compile(Module, externals=[external]).export_library(folder / "net.so", command)
+    program = c_program(HERE / "modules.c", folder / "modules", *flags, "-O1", "-g")
+    return request.param, program, library
+
+
+@pytest.mark.parametrize("how", ["exit", "inside", "after"])
+def test_modules_of_many_threads(built: tuple[str, Path, Path], how: str) -> None:
+    """Calls that are under way at exit() go on, and later ones find no loader."""
+    sanitizer, program, library = built
+    # A module that is set anew is not unloaded: a call may be in it.
+    environment = {**ENVIRONMENT[sanitizer], "ASAN_OPTIONS": "detect_leaks=0"}
+    for _ in range(1 if how == "after" else 5):  # where it stands when the process ends is chance
+        done = run(program, library, how, KILN_NUM_THREADS="1", **environment)
+        assert (done.returncode, done.stdout + done.stderr) == (0, "")
