@@ -6,7 +6,7 @@ PIP_ARGS ?=
 BIN := .venv/bin
 SETUP := Makefile pyproject.toml
 
-.PHONY: demo test lint bench compare conformance roundtrip fuzz fuzz-artifacts large aarch64 hosts report-test clean help
+.PHONY: demo test lint bench compare conformance roundtrip fuzz fuzz-artifacts safety large aarch64 hosts report-test clean help
 
 help:
 	@echo "make demo         compile ResNet-18, run it, compare with ONNX Runtime"
@@ -19,6 +19,8 @@ help:
 	@echo "make fuzz         2,100 random schedules, 20,000 random programs, 20,000 random calls; every"
 	@echo "                  family of schedules with every form of symbolic extent; SEED=number"
 	@echo "make fuzz-artifacts  200,000 damaged artifacts, then ten guided minutes for C and Python each"
+	@echo "make safety       everything a library shows, called with extremes while the system fails;"
+	@echo "                  SEED=number MINUTES=minutes SANITIZER=address|undefined|thread"
 	@echo "make large        a model of five gigabytes, exported, loaded, run"
 	@echo "make aarch64      kernels, models and the runtime for AArch64 under qemu, which must be there"
 	@echo "make hosts        programs in C, C++ and Rust that run libraries, under sanitizers and valgrind"
@@ -86,6 +88,12 @@ fuzz-artifacts: .venv/has-dev
 	$(BIN)/python -m pytest -q -s -n $(JOBS) -m fuzz_artifacts tests/artifact
 	$(BIN)/python -m tests.artifact.guided c $(FUZZ_SECONDS)
 	$(BIN)/python -m tests.artifact.guided python $(FUZZ_SECONDS)
+
+# Cases in C under a sanitizer and in Python, for half of the time each. Needs gcc.
+MINUTES ?= 10
+SANITIZER ?= address
+safety: .venv/has-dev
+	$(BIN)/python -m tests.safety --seed $(SEED) --minutes $(MINUTES) --sanitizer $(SANITIZER)
 
 # Takes 11 GiB of disk.
 large: .venv/has-dev

@@ -104,8 +104,7 @@ def plain_entries(headers: dict[str, str]) -> str:
         for name, inside in re.findall(pattern, header, flags=re.M):
             if "(" in inside or name == "get_num_threads":
                 continue
-            kinds = [p.strip().rsplit(" ", 1)[0] for p in inside.split(",")]
-            kinds = [k + "*" if p.count("*") else k for k, p in zip(kinds, inside.split(","))]
+            kinds = [p.strip().rsplit(" ", 1)[0] + "*" * p.count("*") for p in inside.split(",")]
             counts, arguments = {"integers": 0, "data": 0, "reals": 0}, []
             for kind in kinds:
                 source = "data" if "*" in kind else "reals" if "double" in kind else "integers"

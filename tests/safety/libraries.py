@@ -121,8 +121,9 @@ class Outers:
         return R.compress(x, c, axis=1)
 
     @R.function
-    def cut(x: R.Tensor, starts: R.Tensor(ndim=1, dtype="int64"), ends: R.Tensor(ndim=1, dtype="int64"),
-            axes: R.Tensor(ndim=1, dtype="int64"), steps: R.Tensor(ndim=1, dtype="int64")):
+    def cut(x: R.Tensor, starts: R.Tensor(ndim=1, dtype="int64"),
+            ends: R.Tensor(ndim=1, dtype="int64"), axes: R.Tensor(ndim=1, dtype="int64"),
+            steps: R.Tensor(ndim=1, dtype="int64")):
         return R.slice_dynamic(x, starts, ends, axes, steps)
 
     @R.function

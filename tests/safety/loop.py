@@ -14,9 +14,12 @@ from pathlib import Path
 
 SILENT = 40.0  # seconds without a word, after which a process is taken to wait for ever
 _REPORTS = re.compile(
-    rb"runtime error: |ERROR: (?:Address|Leak)Sanitizer|WARNING: ThreadSanitizer|^! |^Fatal Python"
+    rb"runtime error: |ERROR: (?:Address|Leak|Thread)Sanitizer|WARNING: ThreadSanitizer|^! "
+    rb"|^Fatal Python"
 )
-_PLACES = re.compile(r"0x[0-9a-f]+|\b\d{4,}\b|\(BuildId.*?\)|==\d+==|thread T\d+|pid=\d+")
+_PLACES = re.compile(
+    r"0x[0-9a-f]+|#\d+|\b\d{4,}\b|/\S*/|\(BuildId.*?\)|==\d+==|thread T\d+|pid=\d+"
+)
 
 
 @dataclass(frozen=True)
@@ -31,15 +34,18 @@ class Finding:
     def signature(self) -> str:
         """The same for findings of one cause, as far as words tell."""
         headline = _headline(self.words)
-        where = "" if "#" in headline or "runtime error" in headline else self.what.split(":")[0:2]
-        return f"{' '.join(where)} {_PLACES.sub('', headline)}"
+        own = "#" in headline or "runtime error" in headline
+        where = "" if own else re.split(r"[(,]| by ", self.what)[0]
+        return f"{where} {_PLACES.sub('', headline)}"
 
 
 def _headline(words: str) -> str:
     """The line that tells reports of sanitizers apart, else the first."""
     lines = words.splitlines() or [""]
     if "runtime error: " in lines[0]:
-        return lines[0]
+        return re.sub(r"-?\d{4,}", "N", lines[0].rsplit("/", 1)[-1])
+    if "stack-overflow" in lines[0]:
+        return "stack-overflow"
     own = [line for line in lines if re.search(r"#\d+ .*(crt/|entry\.c|hosts/)", line)]
     summary = [line for line in lines if line.startswith("SUMMARY")]
     return (own or summary or lines)[0]
@@ -61,7 +67,9 @@ class Tally:
         parts = []
         for same in self.findings.values():
             first = min(same, key=lambda f: f.case)
-            parts.append(f"! {first.what}\n{first.words}\n  {len(same)} times; {replay(first.case)}")
+            parts.append(
+                f"! {first.what}\n{first.words}\n  {len(same)} times; {replay(first.case)}"
+            )
         return "\n\n".join([*parts, f"{self.cases} cases, {len(self.findings)} findings"])
 
 
@@ -84,7 +92,7 @@ def run_cases(
     env = {**os.environ, **(environ or {})}
     while at < end and time.monotonic() < deadline:
         size = min(batch, end - at)
-        output, status = _run(command(at, size), folder, env, deadline)
+        output, status = run_once(command(at, size), folder, env, deadline)
         last = _read(output, status, tally, at)
         done = last + 1 if status != "deadline" else end
         tally.cases += max(done - at, 0) if status != "deadline" else last - at
@@ -92,7 +100,7 @@ def run_cases(
     return tally
 
 
-def _run(
+def run_once(
     command: Sequence[str], folder: Path, env: Mapping[str, str], deadline: float
 ) -> tuple[bytes, int | str]:
     """All that a process says, and its status: a number, "hang" or "deadline"."""
@@ -130,22 +138,33 @@ def _read(output: bytes, status: int | str, tally: Tally, first: int) -> int:
     case, what, words = first, "before the first case", list[bytes]()
     reports: list[tuple[int, str, list[bytes]]] = []
     for line in output.splitlines():
-        if line.startswith(b"@ "):
+        if _REPORTS.search(line):
+            if line.startswith(b": "):  # it began in the middle of a description
+                what = f"{what.split(' : ')[0]} {line.decode(errors='replace')}"
+            words = [line]
+            reports.append((case, what, words))
+        elif line.startswith(b"@ "):
             number, _, rest = line[2:].partition(b" ")
             case, what, words = int(number), rest.decode(errors="replace"), []
         elif line.startswith(b": "):
             what, words = f"{what.split(' : ')[0]} {line.decode(errors='replace')}", []
-        elif _REPORTS.search(line):
-            words = [line]
-            reports.append((case, what, words))
         elif words and len(words) < 40:
             words.append(line)
     for number, text, lines in reports:
         tally.add(Finding(number, text, b"\n".join(lines).decode(errors="replace")))
     if status == "hang":
         tally.add(Finding(case, what, f"nothing was heard for {SILENT:.0f} s"))
-    elif isinstance(status, int) and status != 0 and not (reports and reports[-1][0] == case):
-        name = signal.Signals(-status).name if status < 0 else f"status {status}"
+    elif status not in (0, "deadline") and not _is_explained(output, case, reports):
+        number = int(status)
+        name = signal.Signals(-number).name if number < 0 else f"status {number}"
         tail = output[-1500:].decode(errors="replace")
         tally.add(Finding(case, what, f"ended with {name}\n{tail}"))
     return case
+
+
+def _is_explained(
+    output: bytes, case: int, reports: Sequence[tuple[int, str, list[bytes]]]
+) -> bool:
+    """A process that ends with an error has said why: in its last case, or in any when it got to
+    its end, where sanitizers return an error of their own."""
+    return bool(reports) and (reports[-1][0] == case or b"\n= done" in output)

@@ -77,7 +77,7 @@ static void give_memory(draws *d, made_tensor *made)
 
 static void give_untouchable_memory(made_tensor *made)
 {
-    made->mapped = (size_t)1 << 40;
+    made->mapped = (size_t)1 << 34;
     made->block = mmap(NULL, made->mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                        -1, 0);
     made->tensor.data = made->block;
