@@ -43,7 +43,8 @@ def _headline(words: str) -> str:
     """The line that tells reports of sanitizers apart, else the first."""
     lines = words.splitlines() or [""]
     if "runtime error: " in lines[0]:
-        return re.sub(r"-?\d{4,}", "N", lines[0].rsplit("/", 1)[-1])
+        place, _, error = lines[0].partition(" runtime error: ")
+        return place.rsplit("/", 1)[-1] + re.sub(r"-?\b(0x[0-9a-f]+|\d+)\b", "N", error)
     if "stack-overflow" in lines[0]:
         return "stack-overflow"
     own = [line for line in lines if re.search(r"#\d+ .*(crt/|entry\.c|hosts/)", line)]
