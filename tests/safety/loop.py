@@ -44,7 +44,8 @@ def _headline(words: str) -> str:
     lines = words.splitlines() or [""]
     if "runtime error: " in lines[0]:
         place, _, error = lines[0].partition(" runtime error: ")
-        return place.rsplit("/", 1)[-1] + re.sub(r"-?\b(0x[0-9a-f]+|\d+)\b", "N", error)
+        error = re.sub(r"-?\b(0x[0-9a-f]+|\d+)\b", "N", error)
+        return f"{place.rsplit('/', 1)[-1]} runtime error: {error}"
     if "stack-overflow" in lines[0]:
         return "stack-overflow"
     own = [line for line in lines if re.search(r"#\d+ .*(crt/|entry\.c|hosts/)", line)]
