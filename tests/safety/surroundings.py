@@ -135,11 +135,12 @@ def others_cache(place: Place, rng: Random) -> str:
                 os.chown(path, 12345, 12345)
             else:
                 path.chmod(stat.S_IMODE(path.stat().st_mode) | 0o022)
-        times = {p: p.stat().st_atime_ns for p in files}
+        numbers = {p: p.stat().st_ino for p in files}
         for path in files:  # so that a look is seen, whatever the file system's habits
             os.utime(path, ns=(0, path.stat().st_mtime_ns))
         second = _python(code, **environ)
-        used = [p for p in times if p.exists() and p.stat().st_atime_ns != 0]
+        old = [p for p in files if p.exists() and p.stat().st_ino == numbers[p]]
+        used = [p for p in old if p.stat().st_atime_ns != 0]
     if second.returncode == 0 and used:
         return f"{len(used)} of {len(files)} entries were read from it, and believed"
     return ""

@@ -43,7 +43,7 @@ void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t count, size_t size);
 int __wrap_posix_memalign(void **made, size_t align, size_t size);
 void *__wrap_mmap(void *at, size_t size, int access, int flags, int file, off_t offset);
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*run)(void *), void *with);
+int safety_pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*run)(void *), void *with);
 int __wrap_open(const char *path, int flags, ...);
 ssize_t __wrap_read(int file, void *to, size_t size);
 
@@ -75,7 +75,7 @@ void *__wrap_mmap(void *at, size_t size, int access, int flags, int file, off_t 
     return mmap(at, size, access, flags, file, offset);
 }
 
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*run)(void *), void *with)
+int safety_pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*run)(void *), void *with)
 {
     return fails(THREAD) ? EAGAIN : pthread_create(thread, how, run, with);
 }
