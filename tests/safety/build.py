@@ -65,7 +65,7 @@ def build_checked_libraries(folder: Path, sanitizers: str) -> dict[str, str]:
         made.export_library(folder / f"{name}.so", fcompile=link)
         headers[name] = made.header()
         if name == "graphs":
-            (folder / "beside").mkdir()
+            (folder / "beside").mkdir(exist_ok=True)
             made.export_library(folder / "beside" / "net.so", fcompile=link, weights="beside")
             _decoy(folder)
     return headers
@@ -88,7 +88,7 @@ def build_program(folder: Path, sanitizers: str, headers: dict[str, str]) -> Non
 
 def _decoy(folder: Path) -> None:
     """Weights of another model under the same name, in another folder."""
-    (folder / "other").mkdir()
+    (folder / "other").mkdir(exist_ok=True)
     shutil.copy(folder / "beside" / "net.safetensors", folder / "other")
     with (folder / "other" / "net.safetensors").open("r+b") as stream:
         start = 8 + int.from_bytes(stream.read(8), "little")
