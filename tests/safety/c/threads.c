@@ -93,6 +93,8 @@ void a_fork(draws *d)
     worker workers[3];
     pthread_t threads[3];
     int is_over = 0;
+    const struct itimerval none = {{0, 0}, {0, 0}};
+    setitimer(ITIMER_VIRTUAL, &none, NULL); /* threads that never rest; children have a limit */
     say("\n: forks:");
     start(d, workers, threads, 3, 100000, &is_over);
     for (int i = 0; i < FORKS; i++) {
