@@ -6,7 +6,7 @@ PIP_ARGS ?=
 BIN := .venv/bin
 SETUP := Makefile pyproject.toml
 
-.PHONY: demo test lint bench compare conformance roundtrip fuzz fuzz-artifacts forks large aarch64 hosts \
+.PHONY: demo test lint bench compare conformance roundtrip fuzz fuzz-artifacts forks safety large aarch64 hosts \
   report-test analyze clean help
 
 help:
@@ -21,6 +21,8 @@ help:
 	@echo "                  family of schedules with every form of symbolic extent; SEED=number"
 	@echo "make fuzz-artifacts  200,000 damaged artifacts, then ten guided minutes for C and Python each"
 	@echo "make forks        30,000 children of fork() use libraries that threads of their parents were in"
+	@echo "make safety       everything a library shows, called with extremes while the system fails;"
+	@echo "                  SEED=number MINUTES=minutes SANITIZER=address|undefined|thread"
 	@echo "make large        a model of five gigabytes, exported, loaded, run"
 	@echo "make aarch64      kernels, models and the runtime for AArch64 under qemu, which must be there"
 	@echo "make hosts        programs in C, C++ and Rust that run libraries, under sanitizers and valgrind;"
@@ -93,6 +95,12 @@ fuzz-artifacts: .venv/has-dev
 
 forks: .venv/has-dev
 	$(BIN)/python -m pytest -q -s -m forks tests/hosts
+
+# Cases in C under a sanitizer and in Python, for half of the time each. Needs gcc.
+MINUTES ?= 10
+SANITIZER ?= address
+safety: .venv/has-dev
+	$(BIN)/python -m tests.safety --seed $(SEED) --minutes $(MINUTES) --sanitizer $(SANITIZER)
 
 # Takes 11 GiB of disk.
 large: .venv/has-dev

@@ -1,0 +1,128 @@
+"""The libraries and the C driver, with or without sanitizers, in a folder."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from tensorkiln.link.headers import HOSTS
+from tensorkiln.link.shared import CRT, runtime_source
+from tests.safety.libraries import NAMES, executable
+
+C = Path(__file__).resolve().parent / "c"
+# What the runtime asks of the system, and the driver may refuse (c/faults.c).
+WRAPPED = ("malloc", "calloc", "posix_memalign", "mmap", "open", "read")
+WARN = ("-Wall", "-Wextra", "-Wshadow", "-Werror")
+
+
+def sanitize(sanitizers: str) -> tuple[str, ...]:
+    """Compiler options for "address,undefined", "thread" or ""."""
+    if not sanitizers:
+        return ()
+    return (f"-fsanitize={sanitizers}", "-fno-omit-frame-pointer")
+
+
+def _gcc(*words: str | Path) -> None:
+    done = subprocess.run(["gcc", *map(str, words)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def build_libraries(folder: Path) -> None:
+    """graphs.so, outers.so and loaders.so as users have them."""
+    for name in NAMES:
+        executable(name).export_library(folder / f"{name}.so")
+
+
+def build_checked(folder: Path, sanitizers: str) -> None:
+    """The same linked by gcc, with what the driver needs besides, and the driver. Its working
+    folder is `folder`."""
+    build_program(folder, sanitizers, build_checked_libraries(folder, sanitizers))
+
+
+def build_checked_libraries(folder: Path, sanitizers: str) -> dict[str, str]:
+    """The libraries, one of them also with its weights beside it; their headers by name."""
+    options = ("-g", "-O1", *sanitize(sanitizers))
+    runtime, source = folder / "runtime.o", folder / "runtime.c"
+    source.write_text(runtime_source())
+    hidden = ("-std=c99", "-fPIC", "-fvisibility=hidden", "-fno-builtin")
+    # By another name than the linker would give it, which libgcc has.
+    hidden = (*hidden, "-Dpthread_create=safety_pthread_create")
+    _gcc(*options, *hidden, "-I", CRT, "-c", source, "-o", runtime)
+
+    def link(output: str, files: Sequence[str], flags: Sequence[str]) -> None:
+        own = [f for f in files if Path(f).parent != CRT]
+        # The driver has the functions that are wrapped.
+        flags = [f.replace("-z,defs,", "") for f in flags if f not in ("-O2", "-g0")]
+        wrapped = [f"-Wl,--wrap={name}" for name in WRAPPED]
+        _gcc(*options, *own, runtime, *flags, *wrapped, "-o", output)
+
+    headers = {}
+    for name in NAMES:
+        made = executable(name)
+        made.export_library(folder / f"{name}.so", fcompile=link)
+        headers[name] = made.header()
+        if name == "graphs":
+            (folder / "beside").mkdir(exist_ok=True)
+            made.export_library(folder / "beside" / "net.so", fcompile=link, weights="beside")
+            _decoy(folder)
+    return headers
+
+
+def build_program(folder: Path, sanitizers: str, headers: dict[str, str]) -> None:
+    """The driver."""
+    options = ("-g", "-O1", *sanitize(sanitizers))
+    (folder / "plain.c").write_text(plain_entries(headers))
+    names = ("calls", "faults", "loaders", "main", "tensors", "threads", "values")
+    head = (*options, *WARN, "-std=c11", "-D_GNU_SOURCE", "-I", CRT, "-I", HOSTS, "-I", C)
+    opening = folder / "opening.o"
+    # There kiln_host.h asks the system by way of the driver.
+    through = ("-Dcalloc=__wrap_calloc", "-Dread=__wrap_read")
+    _gcc(*head, *through, "-c", C / "opening.c", "-o", opening)
+    driver = folder / "driver"
+    files = (*(C / f"{name}.c" for name in names), folder / "plain.c", opening)
+    _gcc(*head, "-rdynamic", *files, "-o", driver, "-ldl", "-lpthread")
+
+
+def _decoy(folder: Path) -> None:
+    """Weights of another model under the same name, in another folder."""
+    (folder / "other").mkdir(exist_ok=True)
+    shutil.copy(folder / "beside" / "net.safetensors", folder / "other")
+    with (folder / "other" / "net.safetensors").open("r+b") as stream:
+        start = 8 + int.from_bytes(stream.read(8), "little")
+        stream.seek(0, 2)
+        size = stream.tell() - start
+        stream.seek(start)
+        stream.write(b"\0\0\x80\x3f" * (size // 4))  # ones
+
+
+def plain_entries(headers: dict[str, str]) -> str:
+    """C that calls every plain entry of some headers with arguments from arrays."""
+    text, rows = ['#include "driver.h"\n'], []
+    for library, header in headers.items():
+        pattern = rf"^int {library}_(\w+)\(([^;]*)\);"
+        for name, inside in re.findall(pattern, header, flags=re.M):
+            if "(" in inside or name == "get_num_threads":
+                continue
+            kinds = [p.strip().rsplit(" ", 1)[0] + "*" * p.count("*") for p in inside.split(",")]
+            counts, arguments = {"integers": 0, "data": 0, "reals": 0}, []
+            for kind in kinds:
+                source = "data" if "*" in kind else "reals" if "double" in kind else "integers"
+                cast = "" if source == "data" else f"({kind})"
+                arguments.append(f"{cast}{source}[{counts[source]}]")
+                counts[source] += 1
+            rows.append(f'    {{"{library}", "{name}", {counts["integers"]}, {counts["data"]}, '
+                        f"{counts['reals']}, call_{library}_{name}}},\n")  # fmt: skip
+            text.append(
+                f"static int call_{library}_{name}(void *entry, const int64_t *integers, "
+                "void *const *data, const double *reals)\n{\n"
+                f"    int (*f)({', '.join(kinds)});\n    memcpy(&f, &entry, sizeof f);\n"
+                "    (void)integers, (void)data, (void)reals;\n"
+                f"    return f({', '.join(arguments)});\n}}\n"
+            )
+    table = "".join(rows)
+    text.append(f"const plain_function plain_functions[] = {{\n{table}}};\n")
+    text.append("const int n_plain_functions = sizeof plain_functions / sizeof *plain_functions;\n")
+    return "\n".join(text)

@@ -1,0 +1,98 @@
+/* Opening, closing, opening again; with reads that fail, and from another folder. The functions that
+ * kiln_host.h calls here are those of faults.c. */
+#include "driver.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A library opened once more with the n-th call of the system failing: a typed error, or it works. */
+void opening(draws *d)
+{
+    const int kind = seldom(d, 2) ? ALLOCATION : SHORT_READ + (int)draw(d, 4);
+    const char *path = paths[draw(d, N_LIBRARIES)];
+    say("\n: opening %s with fault %d\n", path, kind);
+    for (long at = 0; at < 400; at += 1 + (long)draw(d, 8)) {
+        kiln_host_error error = {0, ""};
+        kiln_host_library *opened = NULL;
+        plan_fault(kind, at);
+        const int code = kiln_host_open(path, &opened, &error);
+        const int done = !fault_happened();
+        plan_fault(0, 0);
+        if (code != KILN_OK && error.sentence[0] == 0)
+            found("error %d has no sentence", code);
+        if (code != KILN_OK && (done || kind == SHORT_READ || kind == INTERRUPTED))
+            found("failure %ld: %s", at, error.sentence);
+        kiln_host_close(opened);
+        if (done)
+            break;
+    }
+}
+
+/* Open and close in turns, with calls in between. */
+void lives(draws *d)
+{
+    kiln_host_library *opened[3] = {NULL, NULL, NULL};
+    say("\n: lives:");
+    for (int i = 0; i < 9; i++) {
+        kiln_host_error error = {0, ""};
+        kiln_executor *executor = NULL;
+        const int k = (int)draw(d, 3);
+        kiln_host_close(opened[k]);
+        if (kiln_host_open(paths[k], &opened[k], &error) != KILN_OK) {
+            found("%s", error.sentence);
+            break;
+        }
+        check_code(opened[k], opened[k]->api.executor_create(&executor), "kiln_executor_create");
+        call_function(d, opened[k], &opened[k]->file.functions[draw(d, 5) %
+                      (uint64_t)opened[k]->file.n_functions], executor);
+        opened[k]->api.executor_destroy(executor);
+    }
+    for (int k = 0; k < 3; k++)
+        kiln_host_close(opened[k]);
+}
+
+/* Opened by a relative name, then another folder, where a library of that name has other weights. */
+void elsewhere(draws *d)
+{
+    kiln_host_error error = {0, ""};
+    kiln_host_library *opened = NULL;
+    const kiln_host_function *f;
+    kiln_host_executor *executor = NULL;
+    float x[8] = {1}, y[4] = {0};
+    int64_t in[] = {1, 8}, out[] = {1, 4};
+    const kiln_dtype f32 = kiln_host_dtype(2, 32);
+    const kiln_tensor input = kiln_host_tensor(x, f32, in, 2), output = kiln_host_tensor(y, f32, out, 2);
+    const char *const to = seldom(d, 2) ? "../other" : "..";
+    say("\n: weights beside, then %s\n", to);
+    char *const before = getcwd(NULL, 0);
+    void *handle = NULL;
+    int (*entry)(int64_t n, const float *x, float *y) = NULL;
+    if (before == NULL || chdir("beside") != 0)
+        abort();
+    handle = dlopen("./net.so", RTLD_NOW | RTLD_LOCAL);
+    if (handle == NULL || chdir(to) != 0)
+        abort();
+    void *const address = dlsym(handle, "graphs_dense");
+    memcpy(&entry, &address, sizeof entry);
+    const int code = entry(1, x, y);
+    if (code != KILN_OK)
+        found("dense in another folder gave %d", code);
+    else if (y[0] != 0 || y[3] != 0) /* the first row of weights is negative: relu */
+        found("the weights of another file were taken: %g %g", (double)y[0], (double)y[3]);
+    dlclose(handle);
+    if (chdir(before) != 0 || chdir("beside") != 0)
+        abort();
+    if (kiln_host_open("net.so", &opened, &error) != KILN_OK || chdir("../other") != 0 ||
+        kiln_host_executor_create(opened, &executor, &error) != KILN_OK ||
+        kiln_host_find(opened, "dense", &f, &error) != KILN_OK ||
+        kiln_host_run(executor, f, &input, 1, &output, 1, &error) != KILN_OK)
+        found("opened by kiln_host.h: %s", error.sentence);
+    else if (y[0] != 0 || y[3] != 0)
+        found("by kiln_host.h the weights of another file were taken");
+    kiln_host_executor_destroy(executor);
+    kiln_host_close(opened);
+    if (chdir(before) != 0)
+        abort();
+    free(before);
+}

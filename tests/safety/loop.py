@@ -1,0 +1,172 @@
+"""Runs numbered cases in processes that may die of them, and keeps what is found."""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SILENT = 40.0  # seconds without a word, after which a process is taken to wait for ever
+_REPORTS = re.compile(
+    rb"runtime error: |ERROR: (?:Address|Leak|Thread)Sanitizer|WARNING: ThreadSanitizer|^! "
+    rb"|^Fatal Python"
+)
+_PLACES = re.compile(
+    r"0x[0-9a-f]+|#\d+|\b\d{4,}\b|/\S*/|\(BuildId.*?\)|==\d+==|thread T\d+|pid=\d+"
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a case did wrong: the number that replays it, what it is, and the words about it."""
+
+    case: int
+    what: str
+    words: str
+
+    @property
+    def signature(self) -> str:
+        """The same for findings of one cause, as far as words tell."""
+        headline = _headline(self.words)
+        own = "#" in headline or "runtime error" in headline
+        where = "" if own else re.split(r"[(,]| by ", self.what)[0]
+        return f"{where} {_PLACES.sub('', headline)}"
+
+
+def _headline(words: str) -> str:
+    """The line that tells reports of sanitizers apart, else the first."""
+    lines = words.splitlines() or [""]
+    if "runtime error: " in lines[0]:
+        place, _, error = lines[0].partition(" runtime error: ")
+        error = re.sub(r"-?\b(0x[0-9a-f]+|\d+)\b", "N", error)
+        return f"{place.rsplit('/', 1)[-1]} runtime error: {error}"
+    if "stack-overflow" in lines[0]:
+        return "stack-overflow"
+    own = [line for line in lines if re.search(r"#\d+ .*(crt/|entry\.c|hosts/)", line)]
+    summary = [line for line in lines if line.startswith("SUMMARY")]
+    return (own or summary or lines)[0]
+
+
+@dataclass
+class Tally:
+    """What came of a number of cases: findings by signature, with how often each was met."""
+
+    cases: int = 0
+    findings: dict[str, list[Finding]] = field(default_factory=dict)
+
+    def add(self, finding: Finding) -> None:
+        """One more."""
+        self.findings.setdefault(finding.signature, []).append(finding)
+
+    def text(self, replay: Callable[[int], str]) -> str:
+        """Every finding with how to see it again."""
+        parts = []
+        for same in self.findings.values():
+            first = min(same, key=lambda f: f.case)
+            parts.append(
+                f"! {first.what}\n{first.words}\n  {len(same)} times; {replay(first.case)}"
+            )
+        return "\n\n".join([*parts, f"{self.cases} cases, {len(self.findings)} findings"])
+
+
+Command = Callable[[int, int], Sequence[str]]  # of the first case, and how many
+
+
+def run_cases(
+    command: Command,
+    first: int,
+    count: int,
+    *,
+    folder: Path,
+    environ: Mapping[str, str] | None = None,
+    deadline: float = float("inf"),
+    batch: int = 200,
+) -> Tally:
+    """Run cases `first`, `first` + 1, ... by a program that prints `@ NUMBER what` before each, and
+    `!` before what it finds. One that dies goes on behind the case that ended it."""
+    tally, at, end = Tally(), first, first + count
+    env = {**os.environ, **(environ or {})}
+    while at < end and time.monotonic() < deadline:
+        size = min(batch, end - at)
+        output, status = run_once(command(at, size), folder, env, deadline)
+        last = _read(output, status, tally, at)
+        done = last + 1 if status != "deadline" else end
+        tally.cases += max(done - at, 0) if status != "deadline" else last - at
+        at = max(done, at + 1) if status != 0 else at + size
+    return tally
+
+
+def run_once(
+    command: Sequence[str], folder: Path, env: Mapping[str, str], deadline: float
+) -> tuple[bytes, int | str]:
+    """All that a process says, and its status: a number, "hang" or "deadline"."""
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    said, status = bytearray(), None
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while status is None:
+            wait = min(SILENT, deadline - time.monotonic())
+            if wait <= 0 or not selector.select(wait):
+                status = "deadline" if wait < SILENT else "hang"
+                break
+            piece = os.read(process.stdout.fileno(), 1 << 16)
+            said += piece
+            if not piece:
+                break
+    if status is not None:
+        os.killpg(process.pid, signal.SIGKILL)
+    code = process.wait()
+    process.stdout.close()
+    return bytes(said), code if status is None else status
+
+
+def _read(output: bytes, status: int | str, tally: Tally, first: int) -> int:
+    """Add what a process said; the number of its last case."""
+    case, what, words = first, "before the first case", list[bytes]()
+    reports: list[tuple[int, str, list[bytes]]] = []
+    for line in output.splitlines():
+        if _REPORTS.search(line):
+            if line.startswith(b": "):  # it began in the middle of a description
+                what = f"{what.split(' : ')[0]} {line.decode(errors='replace')}"
+            words = [line]
+            reports.append((case, what, words))
+        elif line.startswith(b"@ "):
+            number, _, rest = line[2:].partition(b" ")
+            case, what, words = int(number), rest.decode(errors="replace"), []
+        elif line.startswith(b": "):
+            what, words = f"{what.split(' : ')[0]} {line.decode(errors='replace')}", []
+        elif words and len(words) < 40:
+            words.append(line)
+    for number, text, lines in reports:
+        tally.add(Finding(number, text, b"\n".join(lines).decode(errors="replace")))
+    if status == "hang":
+        tally.add(Finding(case, what, f"nothing was heard for {SILENT:.0f} s"))
+    elif status not in (0, "deadline") and not _is_explained(output, case, reports):
+        number = int(status)
+        name = signal.Signals(-number).name if number < 0 else f"status {number}"
+        tail = output[-1500:].decode(errors="replace")
+        tally.add(Finding(case, what, f"ended with {name}\n{tail}"))
+    return case
+
+
+def _is_explained(
+    output: bytes, case: int, reports: Sequence[tuple[int, str, list[bytes]]]
+) -> bool:
+    """A process that ends with an error has said why: in its last case, or in any when it got to
+    its end, where sanitizers return an error of their own."""
+    return bool(reports) and (reports[-1][0] == case or b"\n= done" in output)

@@ -1,0 +1,46 @@
+"""The harness for some seconds; `make safety SEED=n MINUTES=m SANITIZER=address|undefined|thread`
+runs it for longer. Each finding is printed with the line that shows it again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.safety.__main__ import ROOT, c_cases, python_cases
+from tests.safety.build import build_libraries
+from tests.safety.loop import run_once
+
+NEVER = float("inf")
+# Those of surroundings.py compile, which takes seconds each.
+QUICK = "call,objects,results,callbacks,states,closing,lifetimes"
+
+
+def test_some_cases_of_c_programs(tmp_path: Path) -> None:
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed")
+    tally = c_cases(tmp_path, "address,undefined", 0, 0, 120, NEVER)
+    assert tally.cases == 120
+    assert not tally.findings, tally.text("--seed 0 --part c --case {}".format)
+
+
+def test_some_cases_of_python_callers(tmp_path: Path) -> None:
+    tally = python_cases(tmp_path, 0, 0, 200, NEVER, QUICK)
+    assert tally.cases == 200
+    assert not tally.findings, tally.text("--seed 0 --part python --case {}".format)
+
+
+def test_a_seed_makes_the_same_cases(tmp_path: Path) -> None:
+    """Numbers, kinds and arguments, whoever runs them and when."""
+    build_libraries(tmp_path)
+    child = (sys.executable, "-m", "tests.safety.child", str(tmp_path), "3", "0", "60", QUICK)
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    said = [
+        [line for line in run_once(child, ROOT, environ, NEVER)[0].splitlines()
+         if line[:1] in b"@:" and b"closing" not in line]
+        for _ in range(2)
+    ]  # fmt: skip
+    assert said[0] == said[1] and len(said[0]) > 60
