@@ -37,13 +37,16 @@ def regions_of(s: Stmt) -> tuple[tuple[Region, ...], tuple[Region, ...]]:
     return found.result(found.reads), found.result(found.writes)
 
 
-def _clipped(part: Range, size: Expr) -> Range:
-    """A range of constants without what lies outside of its dimension."""
+def _clipped(part: Range, size: Expr) -> Range | None:
+    """A range of constants without what lies outside of its dimension; None where that is all: a
+    condition keeps it from being used, else the verifier refuses the access itself."""
     first, count, whole = int_value(part[0]), int_value(part[1]), int_value(size)
     if first is None or count is None or whole is None:
         return part
     start, end = max(first, 0), min(first + count, whole)
-    if (start, end) == (first, first + count) or start >= end:
+    if start >= end:
+        return None
+    if (start, end) == (first, first + count):
         return part
     return const(start, part[0].dtype), const(end - start, part[1].dtype)
 
@@ -58,8 +61,12 @@ class _Collector:
         self.own: set[Buffer] = set()
 
     def result(self, found: Mapping[tuple[Buffer, tuple[Range, ...]], None]) -> tuple[Region, ...]:
-        inside = ((b, tuple(map(_clipped, ranges, b.shape))) for b, ranges in found)
-        return tuple(dict.fromkeys(Region(b, ranges) for b, ranges in inside if b not in self.own))
+        out = dict[Region, None]()
+        for b, ranges in found:
+            inside = [_clipped(r, size) for r, size in zip(ranges, b.shape, strict=True)]
+            if b not in self.own and None not in inside:
+                out[Region(b, tuple(filter(None, inside)))] = None
+        return tuple(out)
 
     def stmt(self, s: Stmt) -> None:
         match s:

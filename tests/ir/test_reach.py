@@ -71,10 +71,13 @@ def lines_of(access: str, index: str) -> list[str]:
     return lines + ["    " * len(around) + x for x in ACCESSES[access][0].format(text).split("\n")]
 
 
+@pytest.mark.parametrize("block", [False, True], ids=["", "in a block"])
 @pytest.mark.parametrize("access", ACCESSES)
-def test_every_access_at_every_index(access: str) -> None:
+def test_every_access_at_every_index(access: str, block: bool) -> None:
+    """A block says what it reads and writes; what nobody wrote says nothing of guarded accesses."""
     for index, (_, _, wrong) in INDICES.items():
-        mod = program(lines_of(access, index))
+        lines = lines_of(access, index)
+        mod = program(["with T.block('b'):", *(f"    {x}" for x in lines)] if block else lines)
         if wrong is None:
             verify(mod, places=True)
             continue
