@@ -370,9 +370,10 @@ class _CLoader(ctypes.Structure):
 
 # A file that is loaded twice is one library to the system, which knows the last module that it was
 # told. So all stay until the last library of their handle is closed.
-_modules: dict[int, tuple[weakref.ref[NativeLibrary], PythonModule]] = {}  # by number
+_modules: dict[int, tuple[int, PythonModule]] = {}  # by number: the library's handle, the module
 _numbers = itertools.count(1)
 _in_use: dict[int, list[int]] = {}  # handle -> numbers of its modules, 0 for each open library
+_loads: dict[int, list[weakref.ref[NativeLibrary]]] = {}  # handle -> who has loaded it
 _closed: list[int] = []  # handles of libraries whose modules are to go
 _lock = ProcessLock(threading.Lock)
 
@@ -387,7 +388,7 @@ def _call_module(number: int, name: bytes, arguments: Any, count: int, result: A
     found = _modules.get(number)
     if found is None:  # closed while it was called
         return _NAME_ERROR
-    library, module = found[0](), found[1]
+    library, module = _one_that_is_open(found[0]), found[1]
     if library is None:
         return _NAME_ERROR
     dll, entry = library.dll, (library.handle, threading.get_ident())
@@ -411,6 +412,12 @@ def _call_module(number: int, name: bytes, arguments: Any, count: int, result: A
         calling_back.remove(entry)
 
 
+def _one_that_is_open(handle: int) -> NativeLibrary | None:
+    """The call is of any of those that have loaded the file, whoever told it of the module."""
+    found = (load() for load in tuple(_loads.get(handle, ())))
+    return next((library for library in found if library is not None and not library.closed), None)
+
+
 _call_module_c = _Call(_call_module)
 _C_LOADER = _CLoader(ctypes.sizeof(_CLoader), None, _Load(), _call_module_c, None)
 
@@ -422,10 +429,11 @@ def _tell(library: NativeLibrary, made: Sequence[PythonModule]) -> None:
     dll, handle = library.dll, library.handle
     with _lock:
         _in_use.setdefault(handle, []).append(0)
+        _loads.setdefault(handle, []).append(weakref.ref(library))
     library.on_close(lambda: _forget(handle))
     for module in made:
         number = next(_numbers)
-        _modules[number] = weakref.ref(library), module
+        _modules[number] = handle, module
         with _lock:
             _in_use[handle].append(number)
         loader, key = module.group.loader.encode(), module.group.target_key.encode()
@@ -445,6 +453,7 @@ def _forget(handle: int) -> None:
             numbers = _in_use[_closed[0]]
             numbers.remove(0)
             if 0 not in numbers:
+                del _loads[_closed[0]]
                 for number in _in_use.pop(_closed[0]):
                     del _modules[number]
             del _closed[0]

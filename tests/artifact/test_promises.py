@@ -254,6 +254,8 @@ def test_a_file_that_is_loaded_twice_keeps_its_modules(streaming: Path) -> None:
     first, second = (tk.runtime.load_module(streaming) for _ in range(2))
     second.close()
     streamed(first)
+    del second  # the one that told it of its modules last
+    streamed(first)
     third = tk.runtime.load_module(streaming)
     first.close()
     streamed(third)
