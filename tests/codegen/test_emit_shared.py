@@ -14,6 +14,7 @@ from tensorkiln.ir.expr import AddressOf, CallExtern, FloatImm, IntImm, intrin
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import PrimFunc, Store
 from tensorkiln.script import T, from_source
+from tests.ir.evaluate import run
 
 TARGET = tk.Target({"kind": "llvm", "mcpu": "x86-64-v3"})
 X, Y = buffer("x", (4,)), buffer("y", (4,))
@@ -81,3 +82,43 @@ def f(X: T.Buffer((8,), "int32"), Y: T.Buffer((8, 8), "int32")):
     assert (
         ", align 32\n" in emit_llvm(f, tk.Target("llvm")).partition("call void @kiln_parallel")[0]
     )
+
+
+# What takes the value of N[0] and is used after N[0] has another, by the lines of a program.
+ONCE = {
+    "let": ["k: T.int64 = N[0]", "N[0] = 3", "Y[k] = 7"],
+    "view": ["V = T.match_buffer(Y[N[0]], (2,))", "N[0] = 3", "V[0] = 7", "V[1] = V[0] + 1"],
+    "view_of_one_row": ["V = T.match_buffer(Z[N[0], 0:2], (2,))", "N[0] = 3", "V[1] = 7"],
+    "view_with_strides": ["V = T.match_buffer(Z[N[0], 0], (2,), strides=(3,))", "N[0] = 3",
+                          "V[1] = 7"],
+    "view_of_a_view": ["V = T.match_buffer(Y[N[0]], (4,))", "N[0] = 2",
+                       "W = T.match_buffer(V[N[0]], (2,))", "N[0] = 0", "W[1] = 7", "V[0] = 6"],
+    "view_read": ["V = T.match_buffer(Y[N[0]], (2,))", "for i in range(3):", "    N[0] = i",
+                  "    Y[5] = Y[5] + V[0] + V[1]"],
+    "view_in_a_loop": ["for i in range(3):", "    V = T.match_buffer(Y[N[0]], (2,))",
+                       "    N[0] = N[0] + 1", "    V[0] = i + 5"],
+    "view_in_lanes": ["V = T.match_buffer(Y[N[0]], (2,))", "N[0] = 3",
+                      "V[T.Ramp(0, 1, 2)] = T.Ramp(5, 1, 2)"],
+    "block": ["with T.block('b'):", "    v = T.axis.opaque(8, N[0])", "    N[0] = 3",
+              "    Y[v] = 7"],
+    "extent": ["for i in range(N[0]):", "    N[0] = 5", "    Y[i] = 7"],
+    "first": ["for i in T.serial(N[0], extent=2):", "    N[0] = 4", "    Y[i] = 7"],
+}  # fmt: skip
+PARAMS = 'N: T.Buffer((2,), "int64"), Y: T.Buffer((8,), "int64"), Z: T.Buffer((4, 3), "int64")'
+
+
+def test_what_has_a_value_keeps_it() -> None:
+    """Whatever is written meanwhile to the memory that the value was read from."""
+    texts = "".join(
+        f"@T.prim_func(outputs=3)\ndef {name}({PARAMS}):\n" + "".join(f"    {x}\n" for x in lines)
+        for name, lines in ONCE.items()
+    )
+    mod = from_source(texts)
+    library = tk.compile(mod).jit()
+    for f in mod.prim_funcs:
+        memory = {"N": np.array([1, 0]), "Y": np.arange(8) + 20, "Z": np.arange(12).reshape(4, 3)}
+        wanted = {name: x.copy() for name, x in memory.items()}
+        run(f, wanted)
+        library[f.name](*memory.values())
+        for name, x in memory.items():
+            np.testing.assert_array_equal(x, wanted[name], err_msg=f"{f.name}: {name}")

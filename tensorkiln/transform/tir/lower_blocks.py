@@ -142,11 +142,18 @@ class _Lowering:
         return body
 
     def match(self, s: MatchBuffer) -> Stmt:
+        """Accesses of a view become those of its source; a start that reads memory is read once."""
         source, start = self.place(s.source, s.indices)
         steps = _steps(s.buffer, source)
         if steps is not None:
+            reads = {k: e for k, e in enumerate(start) if has_load(e)}
+            names = {k: Var(f"{s.buffer.name}_start{k}", e.dtype) for k, e in reads.items()}
+            start = tuple(names.get(k, e) for k, e in enumerate(start))
             view = _View(source, start, steps)
-            return replace(self, views={**self.views, s.buffer: view}).stmt(s.body)
+            body = replace(self, views={**self.views, s.buffer: view}).stmt(s.body)
+            for k, e in reads.items():
+                body = Let(names[k], e, body)
+            return body
         if source.scope == "register":
             raise UnsupportedError(
                 f"view {s.buffer.name} of register buffer {source.name} has other strides",
