@@ -42,7 +42,7 @@ static int check_readable(const matching *m, const kiln_type *type, const kiln_t
     if (code == KILN_OK)
         return KILN_OK;
     snprintf(why, sizeof why, "%s", kiln_last_error());
-    return kiln_fail(code, "%s: %s must be %s, received %s", m->function, m->what, type->text, why);
+    return kiln_fail(code, "%s: %s must be %s: %s", m->function, m->what, type->text, why);
 }
 
 static int match_tensor(matching *m, const kiln_type *type, const kiln_value *value)

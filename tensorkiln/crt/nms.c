@@ -91,6 +91,16 @@ static int64_t select_boxes(const suppression *s, const char *boxes, const char 
     return selected;
 }
 
+/* `rows` of three numbers: batch, class, box. */
+static int make_rows(const int64_t *rows, int64_t count, kiln_value *result)
+{
+    const int64_t shape[] = {count, 3};
+    const int code = kiln_make_tensor(shape, 2, (kiln_dtype){KILN_CODE_INT, 64, 1}, result);
+    if (code == KILN_OK && count > 0)
+        memcpy(kiln_data(kiln_tensor_of(result)), rows, 3 * (size_t)count * sizeof *rows);
+    return code;
+}
+
 static int suppress(const suppression *s, const kiln_tensor *boxes, const kiln_tensor *scores,
                     kiln_value *result)
 {
@@ -98,11 +108,13 @@ static int suppress(const suppression *s, const kiln_tensor *boxes, const kiln_t
     const char *score = kiln_data(scores);
     /* No more than the scores have elements, which kiln_packed() has counted. */
     const int64_t room = kiln_min(s->limit, count) * (batches * classes);
+    if (room == 0) /* however large the other sizes are */
+        return make_rows(NULL, 0, result);
     candidate *sorted = kiln_room(count, 2 * sizeof *sorted, "boxes");
     int64_t *rows = kiln_room(room, 3 * sizeof *rows, "boxes that are kept");
     int64_t *kept = kiln_room(count, sizeof *kept, "boxes"), total = 0;
     int code = sorted != NULL && rows != NULL && kept != NULL ? KILN_OK : KILN_ERROR_MEMORY;
-    for (int64_t b = 0; code == KILN_OK && room > 0 && b < batches; b++)
+    for (int64_t b = 0; code == KILN_OK && b < batches; b++)
         for (int64_t c = 0; c < classes; c++) {
             const int64_t n = select_boxes(s, s->boxes + BOX * b * count,
                                            score + FLOAT * (b * classes + c) * count, count,
@@ -114,10 +126,7 @@ static int suppress(const suppression *s, const kiln_tensor *boxes, const kiln_t
             }
         }
     if (code == KILN_OK)
-        code = kiln_make_tensor((const int64_t[]){total, 3}, 2, (kiln_dtype){KILN_CODE_INT, 64, 1},
-                                result);
-    if (code == KILN_OK)
-        memcpy(kiln_data(kiln_tensor_of(result)), rows, 3 * (size_t)total * sizeof *rows);
+        code = make_rows(rows, total, result);
     free(sorted);
     free(rows);
     free(kept);
@@ -133,6 +142,8 @@ static int read_number(const kiln_value *value, const char *what, double *number
         return code;
     if (value->kind == KILN_INT || value->kind == KILN_BOOL)
         *number = (double)value->as.integer;
+    else if (value->kind == KILN_UINT)
+        *number = (double)(uint64_t)value->as.integer;
     else if (value->kind == KILN_FLOAT)
         *number = value->as.real;
     else if (t != NULL && t->device_type == 1 && kiln_element_count(t) == 1 &&
@@ -181,7 +192,7 @@ int kiln_non_max_suppression(const kiln_value *boxes, const kiln_value *scores,
         code = read_number(score_threshold, "the score threshold", &how.score);
     if (code == KILN_OK) {
         how.boxes = kiln_data(b);
-        how.limit = limit < 0 ? 0 : limit > 9e18 ? INT64_MAX : (int64_t)limit;
+        how.limit = !(limit > 0) ? 0 : limit > 9e18 ? INT64_MAX : (int64_t)limit; /* NaN: 0 */
         code = suppress(&how, b, s, result);
     }
     kiln_release(&packed_boxes);
