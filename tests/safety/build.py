@@ -53,7 +53,7 @@ def build_checked_libraries(folder: Path, sanitizers: str) -> dict[str, str]:
     options = ("-g", "-O1", *sanitize(sanitizers))
     runtime, source = folder / "runtime.o", folder / "runtime.c"
     source.write_text(runtime_source())
-    hidden = ("-std=c99", "-fPIC", "-fvisibility=hidden", "-fno-builtin")
+    hidden: tuple[str, ...] = ("-std=c99", "-fPIC", "-fvisibility=hidden", "-fno-builtin")
     # By another name than the linker would give it, which libgcc has.
     hidden = (*hidden, "-Dpthread_create=safety_pthread_create")
     _gcc(*options, *hidden, "-I", CRT, "-c", source, "-o", runtime)
@@ -88,13 +88,24 @@ def build_program(folder: Path, sanitizers: str, headers: dict[str, str]) -> Non
     (folder / "plain.c").write_text(plain_entries(headers))
     names = ("calls", "faults", "loaders", "main", "processes", "tensors", "threads",
              "values")  # fmt: skip
-    head = (*options, *WARN, "-std=c11", "-D_GNU_SOURCE", "-I", CRT, "-I", HOSTS, "-I", C)
+    head: tuple[str | Path, ...] = (
+        *options,
+        *WARN,
+        "-std=c11",
+        "-D_GNU_SOURCE",
+        "-I",
+        CRT,
+        "-I",
+        HOSTS,
+        "-I",
+        C,
+    )
     opening = folder / "opening.o"
     # There kiln_host.h asks the system by way of the driver.
     through = ("-Dcalloc=__wrap_calloc", "-Dread=__wrap_read", "-Dopen=__wrap_open")
     _gcc(*head, *through, "-c", C / "opening.c", "-o", opening)
     driver = folder / "driver"
-    files = (*(C / f"{name}.c" for name in names), folder / "plain.c", opening)
+    files: tuple[Path, ...] = (*(C / f"{name}.c" for name in names), folder / "plain.c", opening)
     _gcc(*head, "-rdynamic", *files, "-o", driver, "-ldl", "-lpthread")
 
 
@@ -128,9 +139,9 @@ def _many_dimensions(folder: Path, megabytes: int) -> None:
     data = bytearray((folder / "graphs.so").read_bytes())
     sections = read_elf(folder / "graphs.so").sections
     index, found = next((i, s) for i, s in enumerate(sections) if s.name == ".kiln.meta")
-    text = data[found.offset : found.offset + found.size].rstrip(b"\0")
+    said = bytes(data[found.offset : found.offset + found.size]).rstrip(b"\0")
     many = b"[" + b'"n", ' * (megabytes * 200_000) + b'"n"]'
-    text, count = re.subn(rb'(?<="shape": )\[[^]]*\]', many, bytes(text), count=1)
+    text, count = re.subn(rb'(?<="shape": )\[[^]]*\]', many, said, count=1)
     assert count == 1
     table = struct.unpack_from("<Q", data, 0x28)[0]
     struct.pack_into("<QQ", data, table + 64 * index + 24, len(data), len(text))
