@@ -98,9 +98,6 @@ static int check_tensor(const kiln_binding *b, int p, const kiln_tensor *t)
                          b->function->name, role_name(b, p), param->name);
     if (t->ndim != param->ndim)
         return wrong_rank(b, p, t);
-    if (t->shape == NULL && t->ndim > 0)
-        return kiln_fail(KILN_ERROR_NULL, "%s: %s '%s' has no shape: its address is null",
-                         b->function->name, role_name(b, p), param->name);
     return KILN_OK;
 }
 

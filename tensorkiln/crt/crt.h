@@ -134,6 +134,12 @@ static inline int64_t kiln_element_bytes(kiln_dtype dtype)
 {
     return (dtype.bits * dtype.lanes + 7) / 8;
 }
+/* Of elements without, memory may have fewer: DLPack packs what is smaller than a byte. */
+static inline int kiln_has_whole_bytes(kiln_dtype dtype)
+{
+    const int bits = dtype.bits * dtype.lanes;
+    return bits != 0 && bits % 8 == 0;
+}
 /* Bytes of `ndim` sizes of none below 0, or -1: more than there can be, also of what is left without
  * the zeros among them, so that products of some of the sizes fit as well. */
 static inline int64_t kiln_bytes_of(const int64_t *sizes, int ndim, int64_t element)

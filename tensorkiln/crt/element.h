@@ -22,6 +22,27 @@ static inline double kiln_half(uint16_t bits)
     return sign * value;
 }
 
+/* One number of memory at any address: DLPack allows every byte_offset. (Of a fixed size, which is one
+ * instruction.) */
+#define KILN_LOAD(type, name)                                                                      \
+    static inline type kiln_load_##name(const char *at)                                            \
+    {                                                                                              \
+        type value;                                                                                \
+        __builtin_memcpy(&value, at, sizeof value);                                                \
+        return value;                                                                              \
+    }
+KILN_LOAD(int8_t, i8)
+KILN_LOAD(int16_t, i16)
+KILN_LOAD(int32_t, i32)
+KILN_LOAD(int64_t, i64)
+KILN_LOAD(uint8_t, u8)
+KILN_LOAD(uint16_t, u16)
+KILN_LOAD(uint32_t, u32)
+KILN_LOAD(uint64_t, u64)
+KILN_LOAD(float, f32)
+KILN_LOAD(double, f64)
+#undef KILN_LOAD
+
 static inline double kiln_load_real(kiln_dtype dtype, const char *at)
 {
     union {
@@ -29,28 +50,28 @@ static inline double kiln_load_real(kiln_dtype dtype, const char *at)
         float value;
     } word;
     if (dtype.code == KILN_CODE_BFLOAT) {
-        word.bits = (uint32_t) * (const uint16_t *)(const void *)at << 16;
+        word.bits = (uint32_t)kiln_load_u16(at) << 16;
         return word.value;
     }
-    return dtype.bits == 16   ? kiln_half(*(const uint16_t *)(const void *)at)
-           : dtype.bits == 32 ? *(const float *)(const void *)at
-                              : *(const double *)(const void *)at;
+    return dtype.bits == 16   ? kiln_half(kiln_load_u16(at))
+           : dtype.bits == 32 ? (double)kiln_load_f32(at)
+                              : kiln_load_f64(at);
 }
 
 static inline int64_t kiln_load_int(kiln_dtype dtype, const char *at)
 {
-    return dtype.bits == 8    ? *(const int8_t *)at
-           : dtype.bits == 16 ? *(const int16_t *)(const void *)at
-           : dtype.bits == 32 ? *(const int32_t *)(const void *)at
-                              : *(const int64_t *)(const void *)at;
+    return dtype.bits == 8    ? kiln_load_i8(at)
+           : dtype.bits == 16 ? kiln_load_i16(at)
+           : dtype.bits == 32 ? kiln_load_i32(at)
+                              : kiln_load_i64(at);
 }
 
 static inline uint64_t kiln_load_uint(kiln_dtype dtype, const char *at)
 {
-    return dtype.bits == 8    ? *(const uint8_t *)at
-           : dtype.bits == 16 ? *(const uint16_t *)(const void *)at
-           : dtype.bits == 32 ? *(const uint32_t *)(const void *)at
-                              : *(const uint64_t *)(const void *)at;
+    return dtype.bits == 8    ? kiln_load_u8(at)
+           : dtype.bits == 16 ? kiln_load_u16(at)
+           : dtype.bits == 32 ? kiln_load_u32(at)
+                              : kiln_load_u64(at);
 }
 
 static inline int kiln_is_real(kiln_dtype dtype)

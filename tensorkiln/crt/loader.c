@@ -58,33 +58,38 @@ int kiln_forget_loading(void)
 
 /* ---- what is there; the lock is held ------------------------------------------------------- */
 
-static int open_container(void)
+/* The container, read when it is not yet; NULL and the code when it cannot be. */
+static const kiln_container *open_container(int *code)
 {
-    if (container != NULL)
-        return KILN_OK;
-    if (kiln_container_data == NULL)
-        return kiln_fail(KILN_ERROR_NAME, "library %s carries no artifacts for loaders",
-                         kiln_this_library.name);
-    kiln_container *read;
-    const int code = kiln_read_container(kiln_container_data + 8, kiln_container_data[0], &read);
-    if (code != KILN_OK)
-        return code;
+    kiln_container *read = container;
+    *code = KILN_OK;
+    if (read != NULL)
+        return read;
+    if (kiln_container_data == NULL) {
+        *code = kiln_fail(KILN_ERROR_NAME, "library %s carries no artifacts for loaders",
+                          kiln_this_library.name);
+        return NULL;
+    }
+    *code = kiln_read_container(kiln_container_data + 8, kiln_container_data[0], &read);
+    if (*code != KILN_OK)
+        return NULL;
     free(modules); /* in a child whose parent was here */
     modules = calloc((size_t)read->n_groups, sizeof *modules);
     if (modules == NULL) {
         free(read);
-        return kiln_fail(KILN_ERROR_MEMORY, "out of memory for modules");
+        *code = kiln_fail(KILN_ERROR_MEMORY, "out of memory for modules");
+        return NULL;
     }
     __atomic_store_n(&container, read, __ATOMIC_RELEASE);
-    return KILN_OK;
+    return read;
 }
 
 /* Number of a group, or -1. */
-static int find_group(const char *loader, const char *target_key)
+static int find_group(const kiln_container *in, const char *loader, const char *target_key)
 {
-    for (int g = 1; g < container->n_groups; g++)
-        if (strcmp(container->groups[g].loader, loader) == 0 &&
-            strcmp(container->groups[g].target_key, target_key) == 0)
+    for (int g = 1; g < in->n_groups; g++)
+        if (strcmp(in->groups[g].loader, loader) == 0 &&
+            strcmp(in->groups[g].target_key, target_key) == 0)
             return g;
     kiln_fail(KILN_ERROR_NAME, "library %s has no artifacts for loader '%s'%s%s",
               kiln_this_library.name, loader, *target_key == 0 ? "" : " and target key ",
@@ -128,9 +133,9 @@ static void put_module(int g, loaded *made)
     free(old);
 }
 
-static int load_group(int g)
+static int load_group(const kiln_container *in, int g)
 {
-    const kiln_group *group = &container->groups[g];
+    const kiln_group *group = &in->groups[g];
     if (modules[g].made != NULL)
         return KILN_OK;
     const registered_loader *found = *find_loader(group->loader);
@@ -207,9 +212,10 @@ KILN_API int kiln_set_module(const char *loader, const char *target_key,
         return kiln_fail(KILN_ERROR_MEMORY, "out of memory for modules");
     *made = (loaded){*functions, module};
     lock_modules();
-    int code = open_container();
-    const int g = code == KILN_OK ? find_group(loader, target_key) : -1;
-    if (code == KILN_OK && g < 0)
+    int code;
+    const kiln_container *const in = open_container(&code);
+    const int g = in != NULL ? find_group(in, loader, target_key) : -1;
+    if (in != NULL && g < 0)
         code = KILN_ERROR_NAME;
     if (g >= 0) {
         put_module(g, made);
@@ -220,51 +226,53 @@ KILN_API int kiln_set_module(const char *loader, const char *target_key,
     return code;
 }
 
-/* A group by name, loaded: its number, or -1 and the code; the lock is held. */
-static int loaded_group(const char *loader, const char *target_key, int *code)
+/* A group by name, loaded: its container and number, or NULL and the code; the lock is held. */
+static const kiln_container *loaded_group(const char *loader, const char *target_key, int *g,
+                                          int *code)
 {
-    *code = open_container();
-    int g = *code == KILN_OK ? find_group(loader, target_key) : -1;
-    if (*code == KILN_OK)
-        *code = g < 0 ? KILN_ERROR_NAME : load_group(g);
-    return *code == KILN_OK ? g : -1;
+    const kiln_container *const in = open_container(code);
+    *g = in != NULL ? find_group(in, loader, target_key) : -1;
+    if (in != NULL)
+        *code = *g < 0 ? KILN_ERROR_NAME : load_group(in, *g);
+    return *code == KILN_OK ? in : NULL;
 }
 
 KILN_API void *kiln_module(const char *loader, const char *target_key)
 {
-    int code;
+    int code, g;
     if (loader == NULL || target_key == NULL) {
         kiln_fail(KILN_ERROR_NULL, "kiln_module: %s is a null pointer",
                   loader == NULL ? "loader" : "target_key");
         return NULL;
     }
     lock_modules();
-    const int g = loaded_group(loader, target_key, &code);
-    void *const module = g < 0 ? NULL : modules[g].made->module;
+    const int there = loaded_group(loader, target_key, &g, &code) != NULL;
+    void *const module = there ? modules[g].made->module : NULL;
     unlock_modules();
     return module;
 }
 
 /* Asks a group, then what it imports: the nearest that has the function answers. The caller is one of
  * `users`. */
-static int call_below(int start, const char *function, const kiln_value *args, int32_t count,
-                      kiln_value *result)
+static int call_below(const kiln_container *in, int start, const char *function,
+                      const kiln_value *args, int32_t count, kiln_value *result)
 {
     if (kiln_stack_is_used_up())
         return kiln_fail(KILN_ERROR_DEPTH, "%s: calls of it are too deep, the stack is used up",
                          function);
-    int *queue = kiln_room(container->n_groups, 2 * sizeof *queue, "groups of artifacts");
+    int *queue = kiln_room(in->n_groups, 2 * sizeof *queue, "groups of artifacts");
     int n = 1, code = KILN_ERROR_NAME, without_loader = -1;
     if (queue == NULL)
         return KILN_ERROR_MEMORY;
-    int *seen = queue + container->n_groups;
-    memset(seen, 0, (size_t)container->n_groups * sizeof *seen);
+    int *seen = queue + in->n_groups;
+    memset(seen, 0, (size_t)in->n_groups * sizeof *seen);
     queue[0] = start;
     for (int i = 0; i < n && code == KILN_ERROR_NAME; i++) {
-        const kiln_group *group = &container->groups[queue[i]];
+        const kiln_group *group = &in->groups[queue[i]];
         lock_modules();
         /* 0 is the library; a later version may have nodes that are for no loader. */
-        code = queue[i] == 0 || group->loader[0] == '_' ? KILN_ERROR_NAME : load_group(queue[i]);
+        code = queue[i] == 0 || group->loader[0] == '_' ? KILN_ERROR_NAME
+                                                                : load_group(in, queue[i]);
         loaded module = {{0}, NULL};
         if (code == KILN_OK)
             module = *modules[queue[i]].made; /* another thread may set a new one */
@@ -289,16 +297,15 @@ static int call_below(int start, const char *function, const kiln_value *args, i
         return kiln_fail(KILN_ERROR_NAME, "no function '%s' in what library %s imports", function,
                          kiln_this_library.name);
     lock_modules();
-    code = no_loader(&container->groups[without_loader]);
+    code = no_loader(&in->groups[without_loader]);
     unlock_modules();
     return code;
 }
 
-
 KILN_API int kiln_call_import(const char *loader, const char *target_key, const char *function,
                               const kiln_value *args, int32_t count, kiln_value *result)
 {
-    int code;
+    int code, g;
     KILN_GIVEN(result);
     *result = (kiln_value){KILN_NONE, 0, {0}};
     KILN_GIVEN(loader);
@@ -307,12 +314,12 @@ KILN_API int kiln_call_import(const char *loader, const char *target_key, const 
     if (count > 0)
         KILN_GIVEN(args);
     lock_modules();
-    const int g = loaded_group(loader, target_key, &code);
-    count_use(g >= 0);
+    const kiln_container *const in = loaded_group(loader, target_key, &g, &code);
+    count_use(in != NULL);
     unlock_modules();
-    if (g < 0)
+    if (in == NULL)
         return code;
-    code = call_below(g, function, args, count, result);
+    code = call_below(in, g, function, args, count, result);
     lock_modules();
     count_use(-1);
     unlock_modules();
@@ -323,12 +330,13 @@ int kiln_call_any_import(const char *function, const kiln_value *args, int32_t c
                          kiln_value *result)
 {
     lock_modules();
-    int code = open_container();
-    count_use(code == KILN_OK);
+    int code;
+    const kiln_container *const in = open_container(&code);
+    count_use(in != NULL);
     unlock_modules();
-    if (code != KILN_OK)
+    if (in == NULL)
         return code;
-    code = call_below(0, function, args, count, result);
+    code = call_below(in, 0, function, args, count, result);
     lock_modules();
     count_use(-1);
     unlock_modules();

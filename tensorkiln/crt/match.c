@@ -30,19 +30,29 @@ static int expected_tensor(const matching *m, int code, const kiln_type *type,
                      dtype, shape, why);
 }
 
+/* A tensor whose sizes and memory may be looked at: it may be an object of somebody else. */
+static int check_readable(const matching *m, const kiln_type *type, const kiln_tensor *tensor)
+{
+    char why[KILN_SHAPE_TEXT + 160];
+    if (tensor->device_type != 1)
+        return kiln_fail(KILN_ERROR_DEVICE,
+                         "%s: %s must be in CPU memory (device type 1), received device type %d",
+                         m->function, m->what, tensor->device_type);
+    const int code = kiln_check_tensor(tensor);
+    if (code == KILN_OK)
+        return KILN_OK;
+    snprintf(why, sizeof why, "%s", kiln_last_error());
+    return kiln_fail(code, "%s: %s must be %s: %s", m->function, m->what, type->text, why);
+}
+
 static int match_tensor(matching *m, const kiln_type *type, const kiln_value *value)
 {
     const kiln_tensor *tensor = kiln_tensor_of(value);
     if (tensor == NULL)
         return expected_kind(m, type, value);
-    if (tensor->device_type != 1)
-        return kiln_fail(KILN_ERROR_DEVICE,
-                         "%s: %s must be in CPU memory (device type 1), received device type %d",
-                         m->function, m->what, tensor->device_type);
-    if (tensor->ndim < 0 || tensor->ndim > KILN_MAX_RANK)
-        return kiln_fail(KILN_ERROR_RANK, "%s: %s must be %s, received a tensor with %d dimensions, "
-                         "the limit is %d", m->function, m->what, type->text, tensor->ndim,
-                         KILN_MAX_RANK);
+    const int code = check_readable(m, type, tensor);
+    if (code != KILN_OK)
+        return code;
     const kiln_dtype is = tensor->dtype, must = type->dtype;
     if (must.bits != 0 && (is.code != must.code || is.bits != must.bits || is.lanes != must.lanes))
         return expected_tensor(m, KILN_ERROR_DTYPE, type, tensor, -1);
@@ -60,7 +70,7 @@ static int match_tensor(matching *m, const kiln_type *type, const kiln_value *va
     return KILN_OK;
 }
 
-/* Integers of a tuple, or of a vector in packed memory; their number, or -1. */
+/* Integers of a tuple, or of a checked vector in packed memory; their number, or -1. */
 static int read_sizes(const kiln_value *value, int64_t *sizes)
 {
     int count = 0;
@@ -74,9 +84,8 @@ static int read_sizes(const kiln_value *value, int64_t *sizes)
         }
         return count;
     }
-    if (t == NULL || t->ndim != 1 || t->shape[0] < 0 || t->shape[0] > KILN_MAX_RANK ||
-        t->device_type != 1 || t->dtype.code != KILN_CODE_INT || !kiln_is_number(t->dtype) ||
-        !kiln_is_contiguous(t))
+    if (t == NULL || t->ndim != 1 || t->shape[0] > KILN_MAX_RANK ||
+        t->dtype.code != KILN_CODE_INT || !kiln_is_number(t->dtype) || !kiln_is_contiguous(t))
         return -1;
     for (int64_t i = 0; i < t->shape[0]; i++)
         sizes[i] = kiln_load_int(t->dtype, kiln_data(t) + i * kiln_element_bytes(t->dtype));
@@ -84,14 +93,18 @@ static int read_sizes(const kiln_value *value, int64_t *sizes)
 }
 
 /* Hosts without a shape type pass a tuple or a vector of integers. */
-static int make_shape_of(kiln_value *value)
+static int make_shape_of(const matching *m, const kiln_type *type, kiln_value *value)
 {
     int64_t sizes[KILN_MAX_RANK];
     kiln_value made;
+    const kiln_tensor *const t = kiln_tensor_of(value);
+    int code = t == NULL ? KILN_OK : check_readable(m, type, t);
+    if (code != KILN_OK)
+        return code;
     const int count = read_sizes(value, sizes);
     if (count < 0)
         return KILN_OK; /* match_shape has the words */
-    const int code = kiln_make_shape(sizes, count, &made);
+    code = kiln_make_shape(sizes, count, &made);
     if (code == KILN_OK) {
         kiln_release(value);
         *value = made;
@@ -102,7 +115,7 @@ static int make_shape_of(kiln_value *value)
 static int match_shape(const matching *m, const kiln_type *type, kiln_value *value)
 {
     int count = 0;
-    const int code = make_shape_of(value);
+    const int code = make_shape_of(m, type, value);
     if (code != KILN_OK)
         return code;
     if (kiln_shape_of(value, &count) == NULL)
@@ -114,11 +127,12 @@ static int match_shape(const matching *m, const kiln_type *type, kiln_value *val
 }
 
 /* A tensor without dimensions may stand for a number. */
-static void tensor_to_number(kiln_value *value)
+static int tensor_to_number(const matching *m, const kiln_type *type, kiln_value *value)
 {
     const kiln_tensor *t = kiln_tensor_of(value);
-    if (t == NULL || t->ndim != 0 || t->device_type != 1 || !kiln_is_number(t->dtype))
-        return;
+    const int code = t == NULL ? KILN_OK : check_readable(m, type, t);
+    if (t == NULL || code != KILN_OK || t->ndim != 0 || !kiln_is_number(t->dtype))
+        return code;
     const char *at = kiln_data(t);
     const kiln_value number = kiln_is_real(t->dtype) ? kiln_real(kiln_load_real(t->dtype, at))
                               : t->dtype.code == KILN_CODE_INT
@@ -126,18 +140,21 @@ static void tensor_to_number(kiln_value *value)
                                   : kiln_unsigned(kiln_load_uint(t->dtype, at));
     kiln_release(value);
     *value = number;
+    return KILN_OK;
 }
 
 static int match_number(const matching *m, const kiln_type *type, kiln_value *value)
 {
-    tensor_to_number(value);
+    int code = tensor_to_number(m, type, value);
+    if (code != KILN_OK)
+        return code;
     const int high = value->kind == KILN_UINT, integer = high || value->kind == KILN_INT;
     if (type->kind == KILN_IS_FLOAT && integer)
         *value = kiln_real(high ? (double)(uint64_t)value->as.integer : (double)value->as.integer);
     if (type->kind == KILN_IS_FLOAT ? value->kind != KILN_FLOAT
                                     : !integer && value->kind != KILN_BOOL)
         return expected_kind(m, type, value);
-    const int code = kiln_check_number(m->function, m->what, type->dtype, value);
+    code = kiln_check_number(m->function, m->what, type->dtype, value);
     if (code == KILN_OK && type->kind == KILN_IS_BOOL)
         *value = kiln_bool(value->as.integer != 0);
     else if (code == KILN_OK && value->kind == KILN_BOOL)

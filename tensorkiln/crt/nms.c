@@ -3,11 +3,13 @@
 #include <stdlib.h>
 
 typedef struct suppression {
-    const float *boxes;
+    const char *boxes; /* packed float32 at any address, as the scores are */
     int64_t limit; /* of each class */
     double overlap, score;
     int has_score, center;
 } suppression;
+
+enum { FLOAT = 4, BOX = 4 * FLOAT }; /* bytes */
 
 typedef struct candidate {
     int64_t box;
@@ -15,8 +17,11 @@ typedef struct candidate {
 } candidate;
 
 /* Corners in rising order. */
-static void corners(const float *box, int center, float *low, float *high)
+static void corners(const char *at, int center, float *low, float *high)
 {
+    float box[4];
+    for (int k = 0; k < 4; k++)
+        box[k] = kiln_load_f32(at + FLOAT * k);
     for (int d = 0; d < 2; d++) {
         const float a = center ? box[d] - box[2 + d] / 2 : box[d];
         const float b = center ? box[d] + box[2 + d] / 2 : box[2 + d];
@@ -25,7 +30,7 @@ static void corners(const float *box, int center, float *low, float *high)
     }
 }
 
-static double overlap_of(const float *a, const float *b, int center)
+static double overlap_of(const char *a, const char *b, int center)
 {
     float a_low[2], a_high[2], b_low[2], b_high[2], shared = 1;
     corners(a, center, a_low, a_high);
@@ -65,18 +70,20 @@ static void sort_candidates(candidate *from, candidate *to, int64_t count)
 }
 
 /* Boxes of one class that stay, into `kept`; gives their number. */
-static int64_t select_boxes(const suppression *s, const float *boxes, const float *scores,
+static int64_t select_boxes(const suppression *s, const char *boxes, const char *scores,
                             int64_t count, candidate *sorted, int64_t *kept)
 {
     int64_t found = 0, selected = 0;
-    for (int64_t i = 0; i < count; i++)
-        if (!s->has_score || scores[i] > s->score)
-            sorted[found++] = (candidate){i, scores[i]};
+    for (int64_t i = 0; i < count; i++) {
+        const float score = kiln_load_f32(scores + FLOAT * i);
+        if (!s->has_score || score > s->score)
+            sorted[found++] = (candidate){i, score};
+    }
     sort_candidates(sorted, sorted + count, found);
     for (int64_t i = 0; i < found && selected < s->limit; i++) {
         int free_of_overlap = 1;
         for (int64_t k = 0; k < selected && free_of_overlap; k++)
-            free_of_overlap = overlap_of(boxes + 4 * sorted[i].box, boxes + 4 * kept[k],
+            free_of_overlap = overlap_of(boxes + BOX * sorted[i].box, boxes + BOX * kept[k],
                                          s->center) <= s->overlap;
         if (free_of_overlap)
             kept[selected++] = sorted[i].box;
@@ -84,21 +91,34 @@ static int64_t select_boxes(const suppression *s, const float *boxes, const floa
     return selected;
 }
 
+/* `rows` of three numbers: batch, class, box. */
+static int make_rows(const int64_t *rows, int64_t count, kiln_value *result)
+{
+    const int64_t shape[] = {count, 3};
+    const int code = kiln_make_tensor(shape, 2, (kiln_dtype){KILN_CODE_INT, 64, 1}, result);
+    if (code == KILN_OK && count > 0)
+        memcpy(kiln_data(kiln_tensor_of(result)), rows, 3 * (size_t)count * sizeof *rows);
+    return code;
+}
+
 static int suppress(const suppression *s, const kiln_tensor *boxes, const kiln_tensor *scores,
                     kiln_value *result)
 {
     const int64_t batches = boxes->shape[0], count = boxes->shape[1], classes = scores->shape[1];
-    const float *score = (const float *)(const void *)kiln_data(scores);
+    const char *score = kiln_data(scores);
     /* No more than the scores have elements, which kiln_packed() has counted. */
     const int64_t room = kiln_min(s->limit, count) * (batches * classes);
+    if (room == 0) /* however large the other sizes are */
+        return make_rows(NULL, 0, result);
     candidate *sorted = kiln_room(count, 2 * sizeof *sorted, "boxes");
     int64_t *rows = kiln_room(room, 3 * sizeof *rows, "boxes that are kept");
     int64_t *kept = kiln_room(count, sizeof *kept, "boxes"), total = 0;
     int code = sorted != NULL && rows != NULL && kept != NULL ? KILN_OK : KILN_ERROR_MEMORY;
-    for (int64_t b = 0; code == KILN_OK && room > 0 && b < batches; b++)
+    for (int64_t b = 0; code == KILN_OK && b < batches; b++)
         for (int64_t c = 0; c < classes; c++) {
-            const int64_t n = select_boxes(s, s->boxes + b * count * 4,
-                                           score + (b * classes + c) * count, count, sorted, kept);
+            const int64_t n = select_boxes(s, s->boxes + BOX * b * count,
+                                           score + FLOAT * (b * classes + c) * count, count,
+                                           sorted, kept);
             for (int64_t i = 0; i < n; i++, total++) {
                 rows[3 * total] = b;
                 rows[3 * total + 1] = c;
@@ -106,10 +126,7 @@ static int suppress(const suppression *s, const kiln_tensor *boxes, const kiln_t
             }
         }
     if (code == KILN_OK)
-        code = kiln_make_tensor((const int64_t[]){total, 3}, 2, (kiln_dtype){KILN_CODE_INT, 64, 1},
-                                result);
-    if (code == KILN_OK)
-        memcpy(kiln_data(kiln_tensor_of(result)), rows, 3 * (size_t)total * sizeof *rows);
+        code = make_rows(rows, total, result);
     free(sorted);
     free(rows);
     free(kept);
@@ -125,12 +142,15 @@ static int read_number(const kiln_value *value, const char *what, double *number
         return code;
     if (value->kind == KILN_INT || value->kind == KILN_BOOL)
         *number = (double)value->as.integer;
+    else if (value->kind == KILN_UINT)
+        *number = (double)(uint64_t)value->as.integer;
     else if (value->kind == KILN_FLOAT)
         *number = value->as.real;
     else if (t != NULL && t->device_type == 1 && kiln_element_count(t) == 1 &&
              kiln_is_number(t->dtype))
-        *number = kiln_is_real(t->dtype) ? kiln_load_real(t->dtype, kiln_data(t))
-                                         : (double)kiln_load_int(t->dtype, kiln_data(t));
+        *number = kiln_is_real(t->dtype)               ? kiln_load_real(t->dtype, kiln_data(t))
+                  : t->dtype.code == KILN_CODE_INT ? (double)kiln_load_int(t->dtype, kiln_data(t))
+                                                   : (double)kiln_load_uint(t->dtype, kiln_data(t));
     else if (value->kind != KILN_NONE)
         return kiln_fail(KILN_ERROR_ARGUMENT, "non_max_suppression: %s must be one number, "
                                               "received %s",
@@ -141,7 +161,8 @@ static int read_number(const kiln_value *value, const char *what, double *number
 static int check_boxes(const kiln_tensor *boxes, const kiln_tensor *scores)
 {
     const kiln_dtype b = boxes->dtype, s = scores->dtype;
-    if (b.code != KILN_CODE_FLOAT || b.bits != 32 || s.code != KILN_CODE_FLOAT || s.bits != 32)
+    if (b.code != KILN_CODE_FLOAT || b.bits != 32 || b.lanes != 1 || s.code != KILN_CODE_FLOAT ||
+        s.bits != 32 || s.lanes != 1)
         return kiln_fail(KILN_ERROR_DTYPE, "non_max_suppression: boxes and scores must be float32");
     if (boxes->ndim != 3 || scores->ndim != 3 || boxes->shape[2] != 4 ||
         boxes->shape[0] != scores->shape[0] || boxes->shape[1] != scores->shape[2])
@@ -170,8 +191,8 @@ int kiln_non_max_suppression(const kiln_value *boxes, const kiln_value *scores,
     if (code == KILN_OK)
         code = read_number(score_threshold, "the score threshold", &how.score);
     if (code == KILN_OK) {
-        how.boxes = (const float *)(const void *)kiln_data(b);
-        how.limit = limit < 0 ? 0 : limit > 9e18 ? INT64_MAX : (int64_t)limit;
+        how.boxes = kiln_data(b);
+        how.limit = !(limit > 0) ? 0 : limit > 9e18 ? INT64_MAX : (int64_t)limit; /* NaN: 0 */
         code = suppress(&how, b, s, result);
     }
     kiln_release(&packed_boxes);

@@ -144,9 +144,11 @@ int kiln_make_set(const kiln_value *tuple, kiln_value *set)
                          kiln_kind_name(tuple));
     const int64_t shape[] = {count};
     const kiln_dtype handle = {3, 64, 1};
-    const int code = kiln_make_tensor(shape, 1, handle, set);
+    int code = kiln_make_tensor(shape, 1, handle, set);
     for (int i = 0; i < count && code == KILN_OK; i++) {
         const kiln_tensor *item = kiln_tensor_of(&items[i]);
+        if (item != NULL && (code = kiln_check_tensor(item)) != KILN_OK)
+            return code;
         if (item == NULL || item->device_type != 1 || !kiln_is_contiguous(item))
             return kiln_fail(KILN_ERROR_ARGUMENT,
                              "item %d of a set must be a storage or a tensor without gaps, "

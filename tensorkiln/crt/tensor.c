@@ -73,9 +73,9 @@ static int check_shape(const int64_t *shape, int ndim, kiln_dtype dtype, int64_t
                          KILN_MAX_RANK);
     if (ndim > 0 && shape == NULL)
         return kiln_fail(KILN_ERROR_NULL, "a tensor has no shape: its address is null");
-    if (kiln_element_bytes(dtype) == 0) {
+    if (!kiln_has_whole_bytes(dtype)) {
         kiln_dtype_text(text, sizeof text, dtype);
-        return kiln_fail(KILN_ERROR_DTYPE, "a tensor of %s", text);
+        return kiln_fail(KILN_ERROR_DTYPE, "a tensor of %s, expected elements of whole bytes", text);
     }
     for (int d = 0; d < ndim; d++)
         if (shape[d] < 0)

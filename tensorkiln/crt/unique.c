@@ -45,6 +45,8 @@ static int compare_rows(const unique_rows *rows, int64_t i, int64_t j)
 static void sort_rows(const unique_rows *rows, int64_t *order, int64_t *other)
 {
     int64_t *from = order, *to = other;
+    if (rows->length == 0)
+        return; /* all are equal, however many */
     for (int64_t width = 1; width < rows->count; width *= 2) {
         for (int64_t low = 0; low < rows->count; low += 2 * width) {
             const int64_t middle = kiln_min(low + width, rows->count);

@@ -30,7 +30,7 @@ OPTIONS = {
 }
 NOT_UNDER = {"thread": ("fork", "nested")}  # TSan knows neither
 KINDS = ("call", "failing", "values", "nested", "packed", "loaders", "opening", "lives", "threads",
-         "fork", "elsewhere")  # fmt: skip
+         "fork", "elsewhere", "metadata", "newer", "environment", "ending")  # fmt: skip
 EVER = 1 << 40
 
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import re
 import shutil
+import struct
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
+from tensorkiln.artifact import container
+from tensorkiln.artifact.elf import read_elf
 from tensorkiln.link.headers import HOSTS
 from tensorkiln.link.shared import CRT, runtime_source
 from tests.safety.libraries import NAMES, executable
@@ -47,7 +53,7 @@ def build_checked_libraries(folder: Path, sanitizers: str) -> dict[str, str]:
     options = ("-g", "-O1", *sanitize(sanitizers))
     runtime, source = folder / "runtime.o", folder / "runtime.c"
     source.write_text(runtime_source())
-    hidden = ("-std=c99", "-fPIC", "-fvisibility=hidden", "-fno-builtin")
+    hidden: tuple[str, ...] = ("-std=c99", "-fPIC", "-fvisibility=hidden", "-fno-builtin")
     # By another name than the linker would give it, which libgcc has.
     hidden = (*hidden, "-Dpthread_create=safety_pthread_create")
     _gcc(*options, *hidden, "-I", CRT, "-c", source, "-o", runtime)
@@ -68,6 +74,11 @@ def build_checked_libraries(folder: Path, sanitizers: str) -> dict[str, str]:
             (folder / "beside").mkdir(exist_ok=True)
             made.export_library(folder / "beside" / "net.so", fcompile=link, weights="beside")
             _decoy(folder)
+            for megabytes in (1, 57):
+                _many_dimensions(folder, megabytes)
+        if name == "loaders":
+            with _newer_containers():
+                executable(name).export_library(folder / "newer.so", fcompile=link)
     return headers
 
 
@@ -75,14 +86,26 @@ def build_program(folder: Path, sanitizers: str, headers: dict[str, str]) -> Non
     """The driver."""
     options = ("-g", "-O1", *sanitize(sanitizers))
     (folder / "plain.c").write_text(plain_entries(headers))
-    names = ("calls", "faults", "loaders", "main", "tensors", "threads", "values")
-    head = (*options, *WARN, "-std=c11", "-D_GNU_SOURCE", "-I", CRT, "-I", HOSTS, "-I", C)
+    names = ("calls", "faults", "loaders", "main", "processes", "tensors", "threads",
+             "values")  # fmt: skip
+    head: tuple[str | Path, ...] = (
+        *options,
+        *WARN,
+        "-std=c11",
+        "-D_GNU_SOURCE",
+        "-I",
+        CRT,
+        "-I",
+        HOSTS,
+        "-I",
+        C,
+    )
     opening = folder / "opening.o"
     # There kiln_host.h asks the system by way of the driver.
-    through = ("-Dcalloc=__wrap_calloc", "-Dread=__wrap_read")
+    through = ("-Dcalloc=__wrap_calloc", "-Dread=__wrap_read", "-Dopen=__wrap_open")
     _gcc(*head, *through, "-c", C / "opening.c", "-o", opening)
     driver = folder / "driver"
-    files = (*(C / f"{name}.c" for name in names), folder / "plain.c", opening)
+    files: tuple[Path, ...] = (*(C / f"{name}.c" for name in names), folder / "plain.c", opening)
     _gcc(*head, "-rdynamic", *files, "-o", driver, "-ldl", "-lpthread")
 
 
@@ -96,6 +119,33 @@ def _decoy(folder: Path) -> None:
         size = stream.tell() - start
         stream.seek(start)
         stream.write(b"\0\0\x80\x3f" * (size // 4))  # ones
+
+
+@contextmanager
+def _newer_containers() -> Iterator[None]:
+    """Meanwhile containers are written as a later version may: with a node of its own."""
+    write = container.pack
+
+    def pack(nodes: Sequence[container.Node]) -> Iterator[bytes | memoryview]:
+        first = replace(nodes[0], children=(*nodes[0].children, len(nodes)))
+        return write([first, *nodes[1:], container.Node("_signature")])
+
+    with patch.object(container, "MINOR", 7), patch.object(container, "pack", pack):
+        yield
+
+
+def _many_dimensions(folder: Path, megabytes: int) -> None:
+    """dims-<megabytes>.so: a library whose metadata gives a tensor that many dimensions."""
+    data = bytearray((folder / "graphs.so").read_bytes())
+    sections = read_elf(folder / "graphs.so").sections
+    index, found = next((i, s) for i, s in enumerate(sections) if s.name == ".kiln.meta")
+    said = bytes(data[found.offset : found.offset + found.size]).rstrip(b"\0")
+    many = b"[" + b'"n", ' * (megabytes * 200_000) + b'"n"]'
+    text, count = re.subn(rb'(?<="shape": )\[[^]]*\]', many, said, count=1)
+    assert count == 1
+    table = struct.unpack_from("<Q", data, 0x28)[0]
+    struct.pack_into("<QQ", data, table + 64 * index + 24, len(data), len(text))
+    (folder / f"dims-{megabytes}.so").write_bytes(data + text)
 
 
 def plain_entries(headers: dict[str, str]) -> str:

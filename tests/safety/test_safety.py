@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.safety.__main__ import ROOT, c_cases, python_cases
+from tests.safety.__main__ import OPTIONS, ROOT, c_cases, python_cases
 from tests.safety.build import build_libraries
 from tests.safety.loop import run_once
 
@@ -19,12 +20,44 @@ NEVER = float("inf")
 QUICK = "call,objects,results,callbacks,states,closing,lifetimes"
 
 
-def test_some_cases_of_c_programs(tmp_path: Path) -> None:
+# With it nobody is told of a fork.
+NOBODY_IS_TOLD = """
+int __register_atfork(void (*)(void), void (*)(void), void (*)(void), void *);
+int __register_atfork(void (*a)(void), void (*b)(void), void (*c)(void), void *d)
+{
+    (void)a, (void)b, (void)c, (void)d;
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for the driver."""
     if shutil.which("gcc") is None:
         pytest.skip("gcc is not installed")
-    tally = c_cases(tmp_path, "address,undefined", 0, 0, 120, NEVER)
+    return tmp_path_factory.mktemp("checked")
+
+
+def test_some_cases_of_c_programs(checked: Path) -> None:
+    tally = c_cases(checked, "address,undefined", 0, 0, 120, NEVER)
     assert tally.cases == 120
     assert not tally.findings, tally.text("--seed 0 --part c --case {}".format)
+
+
+@pytest.mark.forks
+def test_a_lock_that_a_child_does_not_open_is_found(
+    checked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    c_cases(checked, "address,undefined", 0, 0, 0, NEVER)  # builds it
+    (checked / "told.c").write_text(NOBODY_IS_TOLD)
+    command = ["gcc", "-shared", "-fPIC", "told.c", "-o", "told.so"]
+    subprocess.run(command, cwd=checked, check=True)
+    monkeypatch.setitem(OPTIONS, "LD_PRELOAD", str(checked / "told.so"))
+    options = OPTIONS["ASAN_OPTIONS"] + ":verify_asan_link_order=0"
+    monkeypatch.setitem(OPTIONS, "ASAN_OPTIONS", options)
+    tally = c_cases(checked, "address,undefined", 0, 0, 1, NEVER, "fork")
+    assert any("the child ended with status" in what for what in tally.findings), tally.findings
 
 
 def test_some_cases_of_python_callers(tmp_path: Path) -> None:

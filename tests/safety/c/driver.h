@@ -30,6 +30,8 @@ enum { ALLOCATION = 1, MAPPING, THREAD, SHORT_READ, INTERRUPTED, READ_ERROR, OPE
 void plan_fault(int kind, long at);
 /* Whether it has happened. */
 int fault_happened(void);
+/* Bytes that this thread has asked for so far. */
+size_t asked_bytes(void);
 
 /* ---- tensors.c ----------------------------------------------------------------------------- */
 typedef struct made_tensor {
@@ -55,7 +57,7 @@ void free_tensor(void *made);
 char *element(const kiln_tensor *tensor, int64_t number);
 int64_t elements(const kiln_tensor *tensor);
 
-/* ---- calls.c, values.c, lives.c: kinds of cases -------------------------------------------- */
+/* ---- calls.c, values.c, loaders.c, opening.c, threads.c, processes.c: kinds of cases --------- */
 void one_call(draws *d);
 void call_function(draws *d, const kiln_host_library *library, const kiln_host_function *f,
                    kiln_executor *executor);
@@ -69,6 +71,12 @@ void several_threads(draws *d);
 void a_fork(draws *d);
 void lives(draws *d);
 void elsewhere(draws *d);
+void large_metadata(draws *d);
+void newer_container(draws *d);
+void environment(draws *d);
+void ending(draws *d);
+/* A program of this one: its status. */
+int alone(const char *what, const char *how);
 /* A value of any kind, which the caller gives back; `depth` limits nesting. */
 kiln_value any_value(draws *d, const kiln_host_library *library, int depth);
 

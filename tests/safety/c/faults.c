@@ -13,6 +13,7 @@
 
 static __thread int planned;
 static __thread long left;
+static __thread size_t asked;
 
 void plan_fault(int kind, long at)
 {
@@ -30,8 +31,14 @@ static int fails(int kind)
     return planned == kind && left >= 0 && left-- == 0;
 }
 
+size_t asked_bytes(void)
+{
+    return asked;
+}
+
 static int no_memory(size_t size)
 {
+    asked += size;
     if (!fails(ALLOCATION) && size <= MOST_MEMORY)
         return 0;
     errno = ENOMEM;
@@ -86,6 +93,8 @@ int __wrap_open(const char *path, int flags, ...)
     va_start(more, flags);
     const int mode = (flags & O_CREAT) ? va_arg(more, int) : 0;
     va_end(more);
+    if ((flags & O_CLOEXEC) == 0)
+        found("%s is opened so that other programs inherit it", path);
     if (fails(OPENING)) {
         errno = EMFILE;
         return -1;

@@ -89,3 +89,23 @@ void loader_calls(draws *d)
     for (int i = 1; i < count; i++)
         pthread_join(threads[i], NULL);
 }
+
+/* The same of a library whose container is of a later version, with a node that nobody knows. */
+void newer_container(draws *d)
+{
+    kiln_host_error error = {0, ""};
+    kiln_host_library *const before = libraries[2];
+    const kiln_loader made = loader(0);
+    say("\n: a newer container:");
+    if (kiln_host_open("./newer.so", &libraries[2], &error) != KILN_OK) {
+        found("%s", error.sentence);
+        libraries[2] = before;
+        return;
+    }
+    check_code(carrier(), carrier()->api.register_loader("stream", &made), "kiln_register_loader");
+    if (carrier()->api.module("stream", "") != &numbers[0])
+        found("no module of a newer container: %s", carrier()->api.last_error());
+    loader_calls(d);
+    kiln_host_close(libraries[2]);
+    libraries[2] = before;
+}

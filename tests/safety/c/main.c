@@ -22,6 +22,8 @@ static const struct {
     {"nested", 1, nested_values}, {"packed", 4, registered_functions},
     {"loaders", 4, loader_calls}, {"opening", 2, opening},        {"lives", 2, lives},
     {"threads", 4, several_threads}, {"fork", 2, a_fork},         {"elsewhere", 1, elsewhere},
+    {"metadata", 1, large_metadata}, {"newer", 2, newer_container}, {"environment", 2, environment},
+    {"ending", 2, ending},
 };
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
@@ -74,7 +76,7 @@ void found(const char *format, ...)
 
 void check_code(const kiln_host_library *library, int code, const char *what)
 {
-    if (code < KILN_OK || code > KILN_ERROR_RANGE)
+    if (code < KILN_OK || code > KILN_ERROR_ENVIRONMENT)
         found("%s gave %d", what, code);
     else if (code != KILN_OK && library->api.last_error()[0] == 0)
         found("%s gave %d without a sentence", what, code);
@@ -124,6 +126,8 @@ int main(int argc, char **argv)
     if (argc < 4)
         return 2;
     main_thread = pthread_self();
+    if (strcmp(argv[1], "alone") == 0)
+        return alone(argv[2], argv[3]);
     signal(SIGVTALRM, too_long);
     for (int i = 0; i < N_LIBRARIES; i++)
         if (kiln_host_open(paths[i], &libraries[i], &error) != KILN_OK) {

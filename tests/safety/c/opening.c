@@ -96,3 +96,21 @@ void elsewhere(draws *d)
         abort();
     free(before);
 }
+
+/* A file of a few or many megabytes, most of them dimensions: refused, or read in memory of its size. */
+void large_metadata(draws *d)
+{
+    static const char *const names[] = {"dims-1.so", "dims-57.so"}; /* the second is beyond limits */
+    const char *const path = names[draw(d, 2)];
+    kiln_host_error error = {0, ""};
+    kiln_host_library *opened = NULL;
+    const size_t before = asked_bytes();
+    say("\n: %s\n", path);
+    const int code = kiln_host_open(path, &opened, &error);
+    const size_t asked = asked_bytes() - before;
+    if (asked > (size_t)100 << 20)
+        found("%zu bytes of memory for what a library says of itself", asked);
+    if (code == KILN_OK ? path == names[1] : error.sentence[0] == 0)
+        found("%s was opened, or has no sentence: %d", path, code);
+    kiln_host_close(opened);
+}

@@ -1,4 +1,4 @@
-/* Several threads on one library and one executor, that end and fork in between. */
+/* Several threads on one library and one executor, that end in between. */
 #include "driver.h"
 
 #include <pthread.h>
@@ -6,22 +6,20 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/time.h>
-#include <sys/wait.h>
-#include <unistd.h>
+
+enum { CALLS = 12 };
 
 typedef struct worker {
     draws state;
     kiln_executor *shared[N_LIBRARIES];
-    int calls, n_libraries;
-    const int *is_over;
 } worker;
 
 /* Calls of a size that makes threads take part: the sum over 64 x 64 rows of a product. */
 static void *work(void *argument)
 {
     worker *w = argument;
-    for (int i = 0; i < w->calls && !__atomic_load_n(w->is_over, __ATOMIC_RELAXED); i++) {
-        const int k = (int)draw(&w->state, (uint64_t)w->n_libraries);
+    for (int i = 0; i < CALLS; i++) {
+        const int k = (int)draw(&w->state, N_LIBRARIES);
         const kiln_host_library *library = libraries[k];
         kiln_executor *own = NULL;
         if (seldom(&w->state, 3))
@@ -36,14 +34,10 @@ static void *work(void *argument)
     return NULL;
 }
 
-static const int never_over;
-
-static void start(draws *d, worker *workers, pthread_t *threads, int count, int calls, const int *is_over)
+static void start(draws *d, worker *workers, pthread_t *threads, int count)
 {
-    for (int i = 0; i < count; i++) {
-        workers[i] = (worker){{draw(d, 0) | 1}, {NULL}, calls, is_over == &never_over ? N_LIBRARIES : 1, is_over};
-        memcpy(workers[i].shared, workers[0].shared, sizeof workers[0].shared);
-    }
+    for (int i = 0; i < count; i++)
+        workers[i] = (worker){{draw(d, 0) | 1}, {NULL}};
     for (int k = 0; k < N_LIBRARIES; k++)
         check_code(libraries[k], libraries[k]->api.executor_create(&workers[0].shared[k]),
                    "kiln_executor_create");
@@ -80,44 +74,7 @@ void several_threads(draws *d)
     sigaction(SIGALRM, &act, NULL);
     if (signals)
         setitimer(ITIMER_REAL, &often, NULL);
-    start(d, workers, threads, count, 12, &never_over);
+    start(d, workers, threads, count);
     finish(workers, threads, count);
     setitimer(ITIMER_REAL, &never, NULL);
-}
-
-/* A child of a process whose threads call: it calls too, and ends. They call straight-line functions
- * only, so that what else ends a process is not taken for what a fork does. */
-void a_fork(draws *d)
-{
-    enum { FORKS = 20, SECONDS = 4 };
-    worker workers[3];
-    pthread_t threads[3];
-    int is_over = 0;
-    const struct itimerval none = {{0, 0}, {0, 0}};
-    setitimer(ITIMER_VIRTUAL, &none, NULL); /* threads that never rest; children have a limit */
-    say("\n: forks:");
-    start(d, workers, threads, 3, 100000, &is_over);
-    for (int i = 0; i < FORKS; i++) {
-        const pid_t child = fork();
-        if (child == 0) {
-            signal(SIGALRM, SIG_DFL);
-            alarm(SECONDS);
-            kiln_executor *executor = NULL;
-            check_code(libraries[0], libraries[0]->api.executor_create(&executor), "create");
-            for (int k = 0; k < 4; k++)
-                call_function(d, libraries[0],
-                              &libraries[0]->file.functions[draw(d, 12)], executor);
-            _exit(0);
-        }
-        int status = 0;
-        waitpid(child, &status, 0);
-        draw(d, 2);
-        if (status != 0) {
-            found("fork %d: the child ended with status %d (%s)", i, status,
-                  WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "exit");
-            break;
-        }
-    }
-    __atomic_store_n(&is_over, 1, __ATOMIC_RELAXED);
-    finish(workers, threads, 3);
 }

@@ -1,0 +1,23 @@
+"""Operators whose result's size the data decides, in the runtime alone (builtins.c): every element
+type at every address, tensors of others that lack something, sizes of which one is 0."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from tensorkiln.link.shared import CRT
+from tests.hosts.build import build, require
+
+FILES = ("nms", "dynamic", "unique", "match", "tensor", "strided", "value", "error", "mem",
+         "scalar", "bind")  # fmt: skip
+
+
+def test_operators_and_values(tmp_path: Path) -> None:
+    sources = [CRT / f"{name}.c" for name in FILES]
+    checked = ("-fsanitize=undefined", "-fno-sanitize-recover=all", "-g", "-fno-builtin")
+    program = tmp_path / "builtins"
+    main = Path(__file__).with_name("builtins.c")
+    build(require("gcc"), "-std=gnu99", *checked, "-I", CRT, main, *sources, "-o", program)
+    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
