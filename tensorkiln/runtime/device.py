@@ -27,7 +27,7 @@ class Device:
 def cpu(index: int = 0) -> Device:
     """The host processor."""
     if not isinstance(index, int) or isinstance(index, bool) or index < 0:
-        raise ArgumentTypeError(f"tk.cpu({index!r}): expected a number from 0", code="device")
+        raise ArgumentTypeError(f"tk.cpu({index!r:.40}): expected a number from 0", code="device")
     return Device("cpu", index, CPU)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from tensorkiln.base.errors import UserError
 from tensorkiln.runtime.arguments import in_order
 from tensorkiln.runtime.failures import ArgumentTypeError
+from tensorkiln.runtime.given import is_a
 from tensorkiln.runtime.graph import GraphFunction
 from tensorkiln.runtime.outer import fill_outputs
 
@@ -30,14 +31,10 @@ class FunctionState:
         """Bind an output to a tensor of the caller's; None frees it again."""
         function = self.function
         known = isinstance(function, GraphFunction)  # others: the result tells, when it is there
-        if (
-            not isinstance(index, int)
-            or index < 0
-            or (known and index >= len(function.info.outputs))
-        ):
+        if not is_a(index, int) or index < 0 or (known and index >= len(function.info.outputs)):
             raise ArgumentTypeError(
                 f"{function.name} has {len(function.info.outputs)} outputs, "
-                f"there is no output {index}",
+                f"there is no output {index!r:.40}",
                 code="no-output",
             )
         if place is None:
@@ -60,7 +57,8 @@ class FunctionState:
         if not self._bound:
             self._result = function(*self._inputs)
         elif isinstance(function, GraphFunction):
-            self._result = function(*self._inputs, out=self._places or self._new_places())
+            out = self._new_places() if self._places is None else self._places
+            self._result = function(*self._inputs, out=out)
         else:
             self._result = fill_outputs(function(*self._inputs), self._bound, function.name)
         self._invoked = True

@@ -45,14 +45,15 @@ def _python(code: str, *words: object, **environ: str) -> subprocess.CompletedPr
 
 
 def environment(place: Place, rng: Random) -> str:
-    """KILN_NUM_THREADS as anybody may set it: never more threads than there are processors."""
+    """KILN_NUM_THREADS as anybody may set it: an error, or no more threads than processors."""
     value = rng.choice(
         ("0", "-1", "1", "", "2x", "1e9", "4294967295", "4294967297", "9223372036854775808", " 7",
          "-4294967295", "99999999999999999999", "\t1")
     )  # fmt: skip
     place.say(f"KILN_NUM_THREADS={value!r}")
-    code = "import sys; from tensorkiln.runtime import load_module as load; " \
-           "print(load(sys.argv[1]).library.dll.kiln_get_num_threads())"  # fmt: skip
+    code = "import sys; from tensorkiln.runtime import load_module as load\n" \
+           "try: print(load(sys.argv[1]).library.dll.kiln_get_num_threads())\n" \
+           "except Exception as error: print(int(error.code == 'bad-knob'))"  # fmt: skip
     done = _python(code, place.folder / "graphs.so", KILN_NUM_THREADS=value)
     if done.returncode:
         return done.stderr[-600:]
