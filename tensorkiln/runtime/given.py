@@ -12,6 +12,12 @@ def is_a(value: object, *kinds: type) -> bool:
     return issubclass(type(value), kinds)
 
 
+def shown(number: Any) -> str:
+    """A number of any size for a message: str() of very large ones is an error."""
+    large = is_a(number, int) and int.bit_length(number) > 1024
+    return "an integer of more digits" if large else f"{number!s:.80}"
+
+
 def text_bytes(text: object, what: str) -> bytes:
     """A string as a library takes it: UTF-8, and bytes that a library gave as they were.
 
@@ -25,7 +31,7 @@ def text_bytes(text: object, what: str) -> bytes:
         return str.encode(text, errors="surrogateescape")  # type: ignore[arg-type]
     except UnicodeEncodeError as error:
         raise ArgumentValueError(
-            f"{what} must be text that UTF-8 can say, received {_shown(text)}: "
+            f"{what} must be text that UTF-8 can say, received {_short(text)}: "
             f"character {error.start} is half of a pair",
             code="bad-text",
         ) from None
@@ -36,11 +42,11 @@ def name_bytes(name: object, what: str) -> bytes:
     ArgumentValueError."""
     data = text_bytes(name, what)
     if b"\0" in data:
-        message = f"{what} must be a name without zero bytes, received {_shown(name)}"
+        message = f"{what} must be a name without zero bytes, received {_short(name)}"
         raise ArgumentValueError(message, code="bad-text")
     return data
 
 
-def _shown(text: Any) -> str:
-    shown = str.__repr__(text)
-    return shown if len(shown) <= 80 else f"{shown[:76]}..."
+def _short(text: Any) -> str:
+    found = str.__repr__(text)
+    return found if len(found) <= 80 else f"{found[:76]}..."

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tensorkiln.runtime.failures import ArgumentTypeError, ArgumentValueError
-from tensorkiln.runtime.given import is_a
+from tensorkiln.runtime.given import is_a, shown
 from tensorkiln.runtime.native import Value
 
 INT, BOOL, FLOAT, TENSOR, UINT = 1, 2, 3, 7, 63  # enum kiln_kind of kiln.h
@@ -69,9 +69,7 @@ def out_of_range(what: str, dtype: str, number: object) -> ArgumentValueError:
     else:
         low, high = (0, 1 << bits) if dtype[0] == "u" else (-1 << (bits - 1), 1 << (bits - 1))
         expected = f"an integer from {low} to {high - 1} ({dtype})"
-    large = isinstance(number, int) and number.bit_length() > 1024  # str() has a limit
-    received = "an integer of more digits" if large else str(number)
-    message = f"{what} must be {expected}, received {received}"
+    message = f"{what} must be {expected}, received {shown(number)}"
     return ArgumentValueError(message, code="out-of-range")
 
 

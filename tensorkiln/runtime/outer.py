@@ -9,7 +9,7 @@ import numpy as np
 
 from tensorkiln.runtime.arguments import in_order, show, wrong_count
 from tensorkiln.runtime.failures import ArgumentTypeError, ArgumentValueError
-from tensorkiln.runtime.given import is_a
+from tensorkiln.runtime.given import is_a, shown
 from tensorkiln.runtime.native import ExecutorMemory, FunctionInfo
 from tensorkiln.runtime.tensor import Tensor, as_array, view_of
 from tensorkiln.runtime.values import array_at, call_with_values
@@ -55,7 +55,7 @@ def fill_outputs(result: object, places: Mapping[int, Any], what: str) -> Any:
     for k, place in places.items():
         if k >= len(items):
             count = f"{len(items)} output{'' if len(items) == 1 else 's'}"
-            message = f"{what} has {count}, there is no output {k}"
+            message = f"{what} has {count}, there is no output {shown(k)}"
             raise ArgumentTypeError(message, code="no-output")
         _copy_into(items[k], place, f"{what}[{k}]")
         items[k] = place

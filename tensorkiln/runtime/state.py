@@ -7,7 +7,7 @@ from typing import Any
 from tensorkiln.base.errors import UserError
 from tensorkiln.runtime.arguments import in_order
 from tensorkiln.runtime.failures import ArgumentTypeError
-from tensorkiln.runtime.given import is_a
+from tensorkiln.runtime.given import is_a, shown
 from tensorkiln.runtime.graph import GraphFunction
 from tensorkiln.runtime.outer import fill_outputs
 
@@ -34,7 +34,7 @@ class FunctionState:
         if not is_a(index, int) or index < 0 or (known and index >= len(function.info.outputs)):
             raise ArgumentTypeError(
                 f"{function.name} has {len(function.info.outputs)} outputs, "
-                f"there is no output {index!r:.40}",
+                f"there is no output {shown(index)}",
                 code="no-output",
             )
         if place is None:

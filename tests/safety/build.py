@@ -19,10 +19,13 @@ WARN = ("-Wall", "-Wextra", "-Wshadow", "-Werror")
 
 
 def sanitize(sanitizers: str) -> tuple[str, ...]:
-    """Compiler options for "address,undefined", "thread" or ""."""
+    """Compiler options for "address,undefined", "thread" or ""; "quick" is for tests that shall not
+    wait for the compiler."""
+    if sanitizers == "quick":
+        return ("-g1", "-O0", "-fsanitize=address", "-fno-omit-frame-pointer")
     if not sanitizers:
-        return ()
-    return (f"-fsanitize={sanitizers}", "-fno-omit-frame-pointer")
+        return ("-g", "-O1")
+    return ("-g", "-O1", f"-fsanitize={sanitizers}", "-fno-omit-frame-pointer")
 
 
 def _gcc(*words: str | Path) -> None:
@@ -44,7 +47,7 @@ def build_checked(folder: Path, sanitizers: str) -> None:
 
 def build_checked_libraries(folder: Path, sanitizers: str) -> dict[str, str]:
     """The libraries, one of them also with its weights beside it; their headers by name."""
-    options = ("-g", "-O1", *sanitize(sanitizers))
+    options = sanitize(sanitizers)
     runtime, source = folder / "runtime.o", folder / "runtime.c"
     source.write_text(runtime_source())
     hidden = ("-std=c99", "-fPIC", "-fvisibility=hidden", "-fno-builtin")
@@ -73,7 +76,7 @@ def build_checked_libraries(folder: Path, sanitizers: str) -> dict[str, str]:
 
 def build_program(folder: Path, sanitizers: str, headers: dict[str, str]) -> None:
     """The driver."""
-    options = ("-g", "-O1", *sanitize(sanitizers))
+    options = sanitize(sanitizers)
     (folder / "plain.c").write_text(plain_entries(headers))
     names = ("calls", "faults", "loaders", "main", "tensors", "threads", "values")
     head = (*options, *WARN, "-std=c11", "-D_GNU_SOURCE", "-I", CRT, "-I", HOSTS, "-I", C)

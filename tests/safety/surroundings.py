@@ -19,6 +19,7 @@ import tensorkiln as tk
 from tensorkiln.base.errors import UserError
 from tensorkiln.runtime import Executor, load_module
 from tensorkiln.script import from_source
+from tests.base.small_disk import on_small_disk
 from tests.safety.libraries import NAMES
 
 if TYPE_CHECKING:
@@ -181,34 +182,39 @@ def masks(place: Place, rng: Random) -> str:
 
 def full_disk(place: Place, rng: Random) -> str:
     """No room, at any byte of an export: an error, nothing left of the file, and then it works."""
-    limit = rng.choice((0, 1, 4096, 20000, 60000, 100000))
-    place.say(f"export_library with room for {limit} bytes")
+    limit, is_disk = rng.choice((0, 1, 4096, 20000, 60000, 100000)), rng.random() < 0.5
+    place.say(f"export_library with room for {limit} bytes{' of a disk' if is_disk else ''}")
     made = tk.compile(from_source(_SMALL % 2), tk.Target("native"))
     with tempfile.TemporaryDirectory() as name:
-        path, child = Path(name) / "net.so", os.fork()
+        path = Path(name) / "net.so"
+
+        def export() -> int:
+            try:
+                made.export_library(path)
+                load_module(path).close()
+                return 0
+            except (UserError, OSError):
+                left = [p.name for p in path.parent.iterdir()]
+                return 9 if left else 7
+            except BaseException as error:
+                os.write(1, f"! {type(error).__name__}: {error}\n".encode())
+                return 8
+
+        if is_disk:
+            status = on_small_disk(path.parent, max(limit, 4096), export)
+            return "something is left of a file" if status == 9 else ""
+        child = os.fork()
         if child == 0:
             import resource
             import signal
 
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-            try:
-                made.export_library(path)
-                os._exit(0)
-            except (UserError, OSError):
-                os._exit(7)
-            except BaseException as error:
-                os.write(1, f"! {type(error).__name__}: {error}\n".encode())
-                os._exit(8)
+            os._exit(export())
         status = os.waitpid(child, 0)[1]
-        left = [p.name for p in Path(name).iterdir()]
         if os.WIFSIGNALED(status):
             return f"ended by signal {os.WTERMSIG(status)}"
-        if os.WEXITSTATUS(status) == 0:
-            load_module(path).close()
-        elif left:
-            return f"left {left}"
-    return ""
+        return "something is left of a file" if os.WEXITSTATUS(status) == 9 else ""
 
 
 def newer_container(place: Place, rng: Random) -> str:
