@@ -19,7 +19,7 @@ class FunctionState:
         self.function = function
         self._inputs: tuple[Any, ...] | None = None
         self._bound: dict[int, Any] = {}
-        self._places: Any = None  # for out=, when all are bound
+        self._places: tuple[Any, ...] | None = None  # for out=, when all are bound
         self._result: Any = None
         self._invoked = False
 
@@ -58,19 +58,20 @@ class FunctionState:
             self._result = function(*self._inputs)
         elif isinstance(function, GraphFunction):
             out = self._new_places() if self._places is None else self._places
-            self._result = function(*self._inputs, out=out)
+            function(*self._inputs, out=out)
+            self._result = out[0] if len(out) == 1 else out
         else:
             self._result = fill_outputs(function(*self._inputs), self._bound, function.name)
         self._invoked = True
 
-    def _new_places(self) -> Any:
+    def _new_places(self) -> tuple[Any, ...]:
         """What is bound, and room for the rest."""
         made = dict(enumerate(self.function.new_outputs(self._inputs)))
         return self._in_order(made | self._bound)
 
     @staticmethod
-    def _in_order(places: dict[int, Any]) -> Any:
-        return places[0] if len(places) == 1 else tuple(places[i] for i in sorted(places))
+    def _in_order(places: dict[int, Any]) -> tuple[Any, ...]:
+        return tuple(places[i] for i in sorted(places))
 
     def outputs(self) -> Any:
         """The result of the last `invoke`."""
