@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.runtime.device import CPU, Device, cpu
 from tensorkiln.runtime.failures import ArgumentTypeError, ArgumentValueError
-from tensorkiln.runtime.given import is_a
+from tensorkiln.runtime.given import is_a, shown
 
 ALIGN = 64
 LARGE = 65536  # bytes; below this an unaligned result costs less than aligning it
@@ -286,7 +286,9 @@ def view_of(value: object, what: str, *, writable: bool = False) -> tuple[int, o
 def tensor_hint(value: object) -> str:
     """What to pass instead of a number or a list, which have no element type."""
     if is_a(value, bool, int, float):
-        return f"np.float32({value!r}), or another of NumPy's numbers: they have an element type"
+        return (
+            f"np.float32({shown(value)}), or another of NumPy's numbers: they have an element type"
+        )
     return 'np.array(..., "float32")' if is_a(value, list, tuple) else ""
 
 

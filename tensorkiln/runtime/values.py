@@ -14,7 +14,12 @@ import numpy as np
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.runtime.device import CPU
-from tensorkiln.runtime.failures import CALLBACK_FAILED, ArgumentTypeError, ArgumentValueError
+from tensorkiln.runtime.failures import (
+    CALLBACK_FAILED,
+    ArgumentTypeError,
+    ArgumentValueError,
+    CallDepthError,
+)
 from tensorkiln.runtime.given import is_a, text_bytes
 from tensorkiln.runtime.native import (
     NativeLibrary,
@@ -104,7 +109,7 @@ def _call_with_values(
     result = Value()
     try:
         for i, argument in enumerate(arguments):
-            to_value(library, argument, values[i], f"{what}: argument {i}")
+            _argument_to_value(library, argument, values[i], f"{what}: argument {i}")
         library.check(call(values, len(arguments), ctypes.byref(result)))
         return from_value(library, result)
     except ctypes.ArgumentError as error:  # so ctypes says that Python's stack is used up
@@ -118,6 +123,17 @@ def _call_with_values(
 
 
 # -- Python -> library ----------------------------------------------------------------------------
+
+
+def _argument_to_value(library: NativeLibrary, source: object, value: Value, what: str) -> None:
+    """As `to_value`; CallDepthError for a list that is deep without end."""
+    try:
+        to_value(library, source, value, what)
+    except (RecursionError, ctypes.ArgumentError) as error:
+        if not is_a(source, tuple, list) or "RecursionError" not in f"{error!r}":
+            raise
+        message = f"{what} is nested too deeply, or the stack is used up"
+        raise CallDepthError(message, code="call-depth") from error
 
 
 def to_value(library: NativeLibrary, source: Any, value: Value, what: str) -> None:

@@ -315,3 +315,30 @@ def test_an_error_that_cannot_be_said(module: Module, error: Exception) -> None:
     with pytest.raises(type(error)) as caught:
         _ask(module, error)
     assert caught.value is error
+
+
+# ---- numbers and lists without end --------------------------------------------------------------
+
+
+def test_numbers_that_cannot_be_said(module: Module) -> None:
+    """str() refuses integers of more than 4300 digits: the message does without."""
+    executor, x = Executor(module), np.ones((1, 1), F)
+    for number in (10**5000, -(10**5000)):
+        for call in (
+            lambda n=number: module.set_num_threads(n),
+            lambda n=number: executor.set_num_threads(n),
+            lambda n=number: tk.cpu(n),
+            lambda n=number: executor["same"](n),
+            lambda n=number: executor["add"](n, x),
+            lambda n=number: executor["scale"](x[0], n, 1),
+            lambda n=number: executor["scale"](x[0], 1, n),
+            lambda n=number: executor["scale"](n, 1, 1),
+        ):
+            assert _outcome(call)
+
+
+def test_a_list_in_itself(module: Module) -> None:
+    endless: list[object] = []
+    endless.append(endless)
+    for value in (endless, (1, endless)):
+        assert _outcome(lambda v=value: Executor(module)["same"](v)) == "call-depth"  # type: ignore[misc]
