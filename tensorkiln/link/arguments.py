@@ -60,5 +60,12 @@ def _check_command(fcompile: object) -> None:
         words = shlex.split(fcompile)
     except ValueError as error:
         raise UserError(f"fcompile {fcompile!r:.200}: {error}", code="bad-argument") from None
+    try:
+        is_said = b"\0" not in os.fsencode(fcompile)
+    except UnicodeEncodeError:
+        is_said = False
+    if not is_said:
+        message = f"fcompile {fcompile!r:.80} holds what no program can be given"
+        raise UserError(message, code="bad-argument")
     if fcompile and not words:
         raise UserError(f"fcompile {fcompile!r:.80} names no program", code="bad-argument")

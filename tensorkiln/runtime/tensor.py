@@ -26,15 +26,15 @@ def dtype_named(name: DTypeLike) -> np.dtype[Any]:
     """NumPy's dtype; `bfloat16` and the 8-bit floats come from package ml_dtypes."""
     try:
         return np.dtype(name)
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):
         pass
     try:
         import ml_dtypes
 
         found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, str(name)))
         return found
-    except (ImportError, AttributeError, TypeError):
-        raise ArgumentTypeError(f"unknown element type {name!r}", code="dtype") from None
+    except (ImportError, AttributeError, TypeError, ValueError):
+        raise ArgumentTypeError(f"unknown element type {name!r:.80}", code="dtype") from None
 
 
 def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:

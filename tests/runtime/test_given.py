@@ -98,7 +98,6 @@ USES: dict[str, Use] = {
     "dtype": lambda e, m, t, p: tk.nd.empty((2,), t),
     "target": lambda e, m, t, p: tk.Target(t),
     "name of a module": lambda e, m, t, p: tk.compile(from_source(TEXT), name=t),
-    "inspector": lambda e, m, t, p: tk.inspectors.inspect(e.artifacts, t),
 }
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("{}",), ("compile", "{}"), ("compile", "net.onnx", "-o", "{}"), ("run", "{}"),
