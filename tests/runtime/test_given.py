@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tensorkiln as tk
-from tensorkiln.base.errors import InternalError, UserError
+from tensorkiln.base.errors import InternalError, TensorkilnError, UserError
 from tensorkiln.cli.entry import main as kiln
 from tensorkiln.runtime import Executor, Module, Tensor, load_module, register_function
 from tensorkiln.runtime.native import Value
@@ -122,7 +122,7 @@ def _outcome(call: Callable[[], object]) -> str:
         call()
     except InternalError:
         raise
-    except UserError as error:
+    except TensorkilnError as error:
         assert str(error).encode(errors="replace")
         return error.code
     return ""
