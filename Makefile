@@ -94,7 +94,7 @@ fuzz-artifacts: .venv/has-dev
 	$(BIN)/python -m tests.artifact.guided python $(FUZZ_SECONDS)
 
 forks: .venv/has-dev
-	$(BIN)/python -m pytest -q -s -m forks tests/hosts
+	$(BIN)/python -m pytest -q -s -m forks tests/hosts tests/safety
 
 # Cases in C under a sanitizer and in Python, for half of the time each. Needs gcc.
 MINUTES ?= 10

@@ -21,7 +21,7 @@ from tensorkiln.codegen.host_function import HostFunction
 from tensorkiln.ir.expr import CallExtern
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
-from tensorkiln.link.arguments import check_link_arguments, checked_addons
+from tensorkiln.link.arguments import check_command, check_link_arguments, checked_addons
 from tensorkiln.link.artifacts import (
     LOADER_EXPORTS,
     WEIGHTS,
@@ -265,6 +265,7 @@ class Executable:
         """
         from tensorkiln.runtime import load
 
+        check_command(fcompile)
         addons = checked_addons(addons)
         asked = fcompile is not None or devices is not None or bool(addons) or force_recompile
         if asked or self._loaded is None or self._loaded.library.closed:

@@ -98,10 +98,17 @@ class _Watched:
     def write(self, text: str) -> int:
         """Write `text`."""
         try:
-            return self._stream.write(text)
+            return self._write(text)
         except OSError as error:
             self._drop(error)
             return len(text)
+
+    def _write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except UnicodeEncodeError:  # of names of files, and words of the command line
+            said = text.encode(self._stream.encoding, "backslashreplace")
+            return self._stream.write(said.decode(self._stream.encoding))
 
     def flush(self) -> None:
         """Hand on what was written."""

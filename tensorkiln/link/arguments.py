@@ -23,7 +23,7 @@ def check_link_arguments(
     path = plain_path(file_name)  # type: ignore[arg-type]
     if workspace_dir is not None:
         plain_path(workspace_dir)  # type: ignore[arg-type]
-    _check_command(fcompile)
+    check_command(fcompile)
     checked_addons(addons)
     for name in _several(exports, "exports", "symbols", 'exports=["name"]', "bad-argument"):
         if not isinstance(name, str) or not _SYMBOL.match(name):
@@ -50,7 +50,8 @@ def _several(given: object, what: str, of: str, hint: str, code: str) -> list[ob
     return list(given)
 
 
-def _check_command(fcompile: object) -> None:
+def check_command(fcompile: object) -> None:
+    """UserError (code `bad-argument`) for what is no compiler's command or function."""
     if fcompile is None or callable(fcompile):
         return
     if not isinstance(fcompile, str):
@@ -60,5 +61,12 @@ def _check_command(fcompile: object) -> None:
         words = shlex.split(fcompile)
     except ValueError as error:
         raise UserError(f"fcompile {fcompile!r:.200}: {error}", code="bad-argument") from None
+    try:
+        is_said = b"\0" not in os.fsencode(fcompile)
+    except UnicodeEncodeError:
+        is_said = False
+    if not is_said:
+        message = f"fcompile {fcompile!r:.80} holds what no program can be given"
+        raise UserError(message, code="bad-argument")
     if fcompile and not words:
         raise UserError(f"fcompile {fcompile!r:.80} names no program", code="bad-argument")

@@ -9,6 +9,7 @@ from typing import Any
 from tensorkiln.base.config import MOST_THREADS
 from tensorkiln.base.errors import nearest
 from tensorkiln.runtime.failures import ArgumentTypeError, ArgumentValueError
+from tensorkiln.runtime.given import shown
 from tensorkiln.runtime.native import FunctionInfo, ParamInfo
 
 
@@ -65,7 +66,7 @@ def thread_count(threads: object) -> int:
     count = operator.index(threads)
     if not 0 <= count <= MOST_THREADS:
         raise ArgumentValueError(
-            f"threads={count}: expected a whole number from 0 to {MOST_THREADS}",
+            f"threads={shown(count)}: expected a whole number from 0 to {MOST_THREADS}",
             code="out-of-range",
             hint="0 is the default",
         )

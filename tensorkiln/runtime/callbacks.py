@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tensorkiln.runtime.failures import ArgumentTypeError
+from tensorkiln.runtime.given import name_bytes
 from tensorkiln.runtime.locks import ProcessLock
 from tensorkiln.runtime.native import NativeLibrary, Value
 from tensorkiln.runtime.values import make_function
@@ -27,6 +28,7 @@ def register_function(name: str, function: Callable[..., Any] | None = None) -> 
     """
     if function is None:
         return lambda f: register_function(name, f)
+    name_bytes(name, "the name of a function")
     if not callable(function):
         raise ArgumentTypeError(
             f"{name!r} is registered with {type(function).__name__}, expected a function",
@@ -41,10 +43,11 @@ def register_function(name: str, function: Callable[..., Any] | None = None) -> 
 
 def unregister_function(name: str) -> None:
     """Take a name away again; unknown ones are no error."""
+    data = name_bytes(name, "the name of a function")
     with _lock:
         _names.pop(name, None)
         for library in _libraries:
-            library.check(library.dll.kiln_register_function(name.encode(), None))
+            library.check(library.dll.kiln_register_function(data, None))
 
 
 def add_library(library: NativeLibrary) -> None:
@@ -72,7 +75,7 @@ def _take_names(dll: Any, handle: int) -> int:
         if others:
             _tell(others[0], name, function)
         else:
-            dll.kiln_register_function(name.encode(), None)
+            dll.kiln_register_function(name_bytes(name, "a name"), None)
     return len(_names) if others else 0
 
 
@@ -80,6 +83,8 @@ def _tell(library: NativeLibrary, name: str, function: Callable[..., Any]) -> No
     value = Value()
     make_function(library, function, value)
     try:
-        library.check(library.dll.kiln_register_function(name.encode(), ctypes.byref(value)))
+        library.check(
+            library.dll.kiln_register_function(name_bytes(name, "a name"), ctypes.byref(value))
+        )
     finally:
         library.dll.kiln_release(ctypes.byref(value))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.runtime.failures import ArgumentTypeError
+from tensorkiln.runtime.given import is_a, shown
 
 CPU = 1  # DLPack's number
 
@@ -26,8 +27,8 @@ class Device:
 
 def cpu(index: int = 0) -> Device:
     """The host processor."""
-    if not isinstance(index, int) or isinstance(index, bool) or index < 0:
-        raise ArgumentTypeError(f"tk.cpu({index!r}): expected a number from 0", code="device")
+    if not is_a(index, int) or is_a(index, bool) or not 0 <= index < 1 << 31:
+        raise ArgumentTypeError(f"tk.cpu({shown(index)}): expected a number from 0", code="device")
     return Device("cpu", index, CPU)
 
 

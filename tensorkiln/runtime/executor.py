@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.runtime.arguments import thread_count
 from tensorkiln.runtime.device import Device, device_list
 from tensorkiln.runtime.failures import ArgumentTypeError
+from tensorkiln.runtime.given import is_a
 from tensorkiln.runtime.graph import GraphFunction
 from tensorkiln.runtime.module import Module, TensorFunction
 from tensorkiln.runtime.native import ExecutorMemory
@@ -42,7 +43,7 @@ class Executor:
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         """A function by name."""
-        found = self._functions.get(name)
+        found = self._functions.get(name) if is_a(name, str) else None
         if found is None:
             info = self.module.info(name)
             if info.kind == "graph":
@@ -73,7 +74,7 @@ class Executor:
         return self._state(function).outputs()
 
     def _state(self, name: str) -> FunctionState:
-        found = self._states.get(name)
+        found = self._states.get(name) if is_a(name, str) else None
         if found is None:
             function = self[name]
             if isinstance(function, TensorFunction):
@@ -101,10 +102,10 @@ class Executor:
 
 
 def _module_of(lib: Module | Jittable) -> Module:
-    if isinstance(lib, Module):
-        return lib
+    if is_a(lib, Module):
+        return cast("Module", lib)
     jit = getattr(lib, "jit", None)
-    if jit is None:
+    if not callable(jit):
         raise ArgumentTypeError(
             f"an Executor takes a Module or what compile() returns, received {type(lib).__name__}",
             code="argument-kind",

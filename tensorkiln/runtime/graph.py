@@ -9,6 +9,7 @@ from typing import Any, cast
 from tensorkiln.runtime.arguments import in_order, show, wrong_count
 from tensorkiln.runtime.failures import WorkspaceMemoryError
 from tensorkiln.runtime.fast_call import NewResult, Signature
+from tensorkiln.runtime.given import is_a
 from tensorkiln.runtime.native import ExecutorMemory, FunctionInfo, ParamInfo
 from tensorkiln.runtime.tensor import (
     Array,
@@ -88,7 +89,7 @@ class _Call:
             raise wrong_count(info, len(inputs))
         if out is None:
             return self._new(inputs)
-        outputs = out if isinstance(out, list | tuple) else [out]
+        outputs = tuple(out) if is_a(out, list, tuple) else (out,)
         if len(outputs) != len(info.outputs):
             raise wrong_count(info, len(outputs), "output")
         self._fill(*inputs, *outputs)

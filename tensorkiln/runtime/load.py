@@ -33,6 +33,7 @@ from tensorkiln.base.trust import private_temporary
 from tensorkiln.runtime.callbacks import add_library
 from tensorkiln.runtime.device import Device, device_list
 from tensorkiln.runtime.failures import CALLBACK_FAILED, ArgumentTypeError, FunctionLookupError
+from tensorkiln.runtime.given import name_bytes
 from tensorkiln.runtime.library_file import read_library_file
 from tensorkiln.runtime.locks import ProcessLock
 from tensorkiln.runtime.module import Module
@@ -63,6 +64,7 @@ def register_loader(name: str, function: Loader | None = None) -> Any:
     """
     if function is None:
         return lambda f: register_loader(name, f)
+    name_bytes(name, "the name of a loader")
     if not callable(function):
         raise ArgumentTypeError(
             f"loader {name!r} is {type(function).__name__}, expected a function",
@@ -260,6 +262,7 @@ class ImportedModule(ABC):
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         """A function of this module, or of one that it imports."""
+        name_bytes(name, "the name of a function")
         for module in self.below():
             found = module.own(name)
             if found is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from tensorkiln.runtime.arguments import in_order, thread_count
 from tensorkiln.runtime.callbacks import add_library, remove_library
 from tensorkiln.runtime.failures import ArgumentTypeError, FunctionLookupError
 from tensorkiln.runtime.fast_call import Signature
+from tensorkiln.runtime.given import is_a, text_bytes
 from tensorkiln.runtime.native import FunctionInfo, NativeLibrary, ParamInfo, Value
 from tensorkiln.runtime.numbers import TENSOR, not_a_number, put_number
 from tensorkiln.runtime.tensor import tensor_hint, view_of, view_of_set
@@ -53,7 +54,7 @@ class _Call:
             if put_number(value, argument, what, param.dtype):
                 return None
             raise not_a_number(what, param.dtype, argument)
-        if isinstance(argument, bool | int | float) and not isinstance(argument, np.generic):
+        if is_a(argument, bool, int, float) and not is_a(argument, np.generic):
             shape = ", ".join(map(str, param.shape or ()))
             raise ArgumentTypeError(  # in the words of crt/bind.c
                 f"{what} must be a tensor of shape [{shape}], "
@@ -61,8 +62,8 @@ class _Call:
                 code="argument-kind",
                 hint=tensor_hint(argument),
             )
-        if param.dtype == "handle" and isinstance(argument, tuple | list):
-            address, kept = view_of_set(argument, what)
+        if param.dtype == "handle" and is_a(argument, tuple, list):
+            address, kept = view_of_set(tuple(cast("Sequence[object]", argument)), what)
         else:
             writes = param.role in ("out", "inout")
             address, kept = view_of(argument, what, writable=writes)
@@ -127,13 +128,15 @@ class Module:
 
     def __contains__(self, name: object) -> bool:
         """Whether it has a function of that name."""
-        return name in self.library.functions
+        return is_a(name, str) and name in self.library.functions
 
     def info(self, name: str) -> FunctionInfo:
         """A function's parameters; LookupError with the nearest name."""
+        data = text_bytes(name, "the name of a function")
         found = self.library.functions.get(name)
         if found is None:
-            if self.library.index(name) >= 0:
+            # No name of C's has a zero byte: it would end there.
+            if self.library.index(data.replace(b"\0", b"\\0")) >= 0:
                 raise UserError(
                     f"{str(self.path)!r} is no library of ours: its metadata is damaged",
                     code="not-a-library",

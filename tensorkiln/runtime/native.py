@@ -448,9 +448,10 @@ class NativeLibrary:
         if code:
             raise error_for(code, self.dll.kiln_last_error())
 
-    def index(self, name: str) -> int:
+    def index(self, name: str | bytes) -> int:
         """A function's number."""
-        return int(self.dll.kiln_function_index(name.encode()))
+        data = name.encode() if isinstance(name, str) else name
+        return int(self.dll.kiln_function_index(data))
 
 
 def functions_of(file: LibraryFile) -> dict[str, FunctionInfo]:

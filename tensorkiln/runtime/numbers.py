@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tensorkiln.runtime.failures import ArgumentTypeError, ArgumentValueError
+from tensorkiln.runtime.given import is_a, shown
 from tensorkiln.runtime.native import Value
 
 INT, BOOL, FLOAT, TENSOR, UINT = 1, 2, 3, 7, 63  # enum kiln_kind of kiln.h
@@ -20,11 +21,15 @@ def put_number(value: Value, number: Any, what: str, dtype: str = "int64") -> bo
     `what` and `dtype` are of the parameter. Raises ArgumentValueError for numbers that no value
     holds: integers beyond 64 bits, and what float64 would take for infinite.
     """
-    if isinstance(number, bool | np.bool_):
+    if is_a(number, bool, np.bool_):
         value.kind, value.payload.integer = BOOL, int(number)
-    elif isinstance(number, int) or (isinstance(number, np.generic) and number.dtype.kind in "iu"):
+    elif is_a(number, int):  # whatever a class of the caller's makes of it
+        _put_integer(value, int.__index__(number), what, dtype)
+    elif is_a(number, np.generic) and number.dtype.kind in "iu":
         _put_integer(value, int(number), what, dtype)
-    elif isinstance(number, float) or _is_real(number):
+    elif is_a(number, float):
+        value.kind, value.payload.real = FLOAT, float.__float__(number)
+    elif _is_real(number):
         value.kind, value.payload.real = FLOAT, float(number)
         if "float" in dtype and math.isinf(value.payload.real) and not np.isinf(number):
             # A long double.
@@ -35,8 +40,8 @@ def put_number(value: Value, number: Any, what: str, dtype: str = "int64") -> bo
 
 
 def _is_real(number: Any) -> bool:
-    return isinstance(number, np.floating) or (
-        isinstance(number, np.generic) and number.dtype.name == "bfloat16"
+    return is_a(number, np.floating) or (
+        is_a(number, np.generic) and number.dtype.name == "bfloat16"
     )
 
 
@@ -64,9 +69,7 @@ def out_of_range(what: str, dtype: str, number: object) -> ArgumentValueError:
     else:
         low, high = (0, 1 << bits) if dtype[0] == "u" else (-1 << (bits - 1), 1 << (bits - 1))
         expected = f"an integer from {low} to {high - 1} ({dtype})"
-    large = isinstance(number, int) and number.bit_length() > 1024  # str() has a limit
-    received = "an integer of more digits" if large else str(number)
-    message = f"{what} must be {expected}, received {received}"
+    message = f"{what} must be {expected}, received {shown(number)}"
     return ArgumentValueError(message, code="out-of-range")
 
 
@@ -74,7 +77,7 @@ def not_a_number(what: str, dtype: str, given: object) -> ArgumentTypeError:
     """The refusal of what is no number for a parameter that is one."""
     expected = "a number" if "float" in dtype else "an integer"
     has_data = hasattr(given, "__dlpack__") or hasattr(given, "__array__")
-    is_tensor = has_data and not isinstance(given, np.generic)
+    is_tensor = has_data and not is_a(given, np.generic)
     received = "a tensor" if is_tensor else type(given).__name__
     return ArgumentTypeError(
         f"{what} must be {expected}, received {received}",

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from tensorkiln.runtime.arguments import in_order, show, wrong_count
-from tensorkiln.runtime.failures import ArgumentTypeError
+from tensorkiln.runtime.failures import ArgumentTypeError, ArgumentValueError
+from tensorkiln.runtime.given import is_a, shown
 from tensorkiln.runtime.native import ExecutorMemory, FunctionInfo
-from tensorkiln.runtime.tensor import Tensor
-from tensorkiln.runtime.values import call_with_values
+from tensorkiln.runtime.tensor import Tensor, as_array, view_of
+from tensorkiln.runtime.values import array_at, call_with_values
 
 
 class OuterFunction:
@@ -54,7 +55,7 @@ def fill_outputs(result: object, places: Mapping[int, Any], what: str) -> Any:
     for k, place in places.items():
         if k >= len(items):
             count = f"{len(items)} output{'' if len(items) == 1 else 's'}"
-            message = f"{what} has {count}, there is no output {k}"
+            message = f"{what} has {count}, there is no output {shown(k)}"
             raise ArgumentTypeError(message, code="no-output")
         _copy_into(items[k], place, f"{what}[{k}]")
         items[k] = place
@@ -63,16 +64,22 @@ def fill_outputs(result: object, places: Mapping[int, Any], what: str) -> Any:
 
 def _copy_into(result: object, out: Any, what: str) -> None:
     """Fill the caller's tensors, structure by structure."""
-    if isinstance(result, tuple) and isinstance(out, list | tuple) and len(result) == len(out):
-        for i, (item, place) in enumerate(zip(result, out, strict=True)):
+    places = tuple(out) if isinstance(result, tuple) and is_a(out, list, tuple) else ()
+    if isinstance(result, tuple) and len(result) == len(places) and is_a(out, list, tuple):
+        for i, (item, place) in enumerate(zip(result, places, strict=True)):
             _copy_into(item, place, f"{what}[{i}]")
         return
     if not isinstance(result, Tensor):
         raise ArgumentTypeError(
             f"{what}: out= for a result that is {type(result).__name__}", code="argument-kind"
         )
-    place = out.numpy() if isinstance(out, Tensor) else out
-    target = place if isinstance(place, np.ndarray) else np.from_dlpack(place)
+    target, kept = as_array(out, numbers=False), None
+    if target is None:
+        address, kept = view_of(out, f"{what}: out=", writable=True)
+        target = array_at(address)
+    elif not target.flags.writeable:
+        message = f"{what}: out= is read-only and cannot be filled"
+        raise ArgumentValueError(message, code="read-only")
     if target.shape != result.shape or target.dtype != result.numpy().dtype:
         raise ArgumentTypeError(
             f"{what}: out= is {target.dtype} {list(target.shape)}, "
@@ -80,6 +87,7 @@ def _copy_into(result: object, out: Any, what: str) -> None:
             code="shape-mismatch",
         )
     np.copyto(target, result.numpy())
+    del kept  # the memory was its
 
 
 __all__ = ["OuterFunction", "fill_outputs"]

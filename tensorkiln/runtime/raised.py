@@ -15,7 +15,11 @@ _ROOM = 12  # calls below a function that C calls: enough to say what was raised
 
 def keep_raised(error: BaseException) -> bytes:
     """Remember an exception until the outermost call returns; the sentence for C."""
-    sentence = f"{type(error).__name__}: {error}".encode(errors="replace")
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:  # of its own __str__: this one is the error that passes
+        text = type(error).__name__
+    sentence = text.encode(errors="replace").replace(b"\0", b"?")  # which would end it
     passing.error, passing.sentence = error, sentence
     return sentence
 

@@ -7,6 +7,7 @@ from typing import Any
 from tensorkiln.base.errors import UserError
 from tensorkiln.runtime.arguments import in_order
 from tensorkiln.runtime.failures import ArgumentTypeError
+from tensorkiln.runtime.given import is_a, shown
 from tensorkiln.runtime.graph import GraphFunction
 from tensorkiln.runtime.outer import fill_outputs
 
@@ -18,7 +19,7 @@ class FunctionState:
         self.function = function
         self._inputs: tuple[Any, ...] | None = None
         self._bound: dict[int, Any] = {}
-        self._places: Any = None  # for out=, when all are bound
+        self._places: tuple[Any, ...] | None = None  # for out=, when all are bound
         self._result: Any = None
         self._invoked = False
 
@@ -30,14 +31,10 @@ class FunctionState:
         """Bind an output to a tensor of the caller's; None frees it again."""
         function = self.function
         known = isinstance(function, GraphFunction)  # others: the result tells, when it is there
-        if (
-            not isinstance(index, int)
-            or index < 0
-            or (known and index >= len(function.info.outputs))
-        ):
+        if not is_a(index, int) or index < 0 or (known and index >= len(function.info.outputs)):
             raise ArgumentTypeError(
                 f"{function.name} has {len(function.info.outputs)} outputs, "
-                f"there is no output {index}",
+                f"there is no output {shown(index)}",
                 code="no-output",
             )
         if place is None:
@@ -60,19 +57,21 @@ class FunctionState:
         if not self._bound:
             self._result = function(*self._inputs)
         elif isinstance(function, GraphFunction):
-            self._result = function(*self._inputs, out=self._places or self._new_places())
+            out = self._new_places() if self._places is None else self._places
+            function(*self._inputs, out=out)
+            self._result = out[0] if len(out) == 1 else out
         else:
             self._result = fill_outputs(function(*self._inputs), self._bound, function.name)
         self._invoked = True
 
-    def _new_places(self) -> Any:
+    def _new_places(self) -> tuple[Any, ...]:
         """What is bound, and room for the rest."""
         made = dict(enumerate(self.function.new_outputs(self._inputs)))
         return self._in_order(made | self._bound)
 
     @staticmethod
-    def _in_order(places: dict[int, Any]) -> Any:
-        return places[0] if len(places) == 1 else tuple(places[i] for i in sorted(places))
+    def _in_order(places: dict[int, Any]) -> tuple[Any, ...]:
+        return tuple(places[i] for i in sorted(places))
 
     def outputs(self) -> Any:
         """The result of the last `invoke`."""

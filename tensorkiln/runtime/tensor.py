@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.runtime.device import CPU, Device, cpu
 from tensorkiln.runtime.failures import ArgumentTypeError, ArgumentValueError
+from tensorkiln.runtime.given import is_a, shown
 
 ALIGN = 64
 LARGE = 65536  # bytes; below this an unaligned result costs less than aligning it
@@ -25,15 +26,15 @@ def dtype_named(name: DTypeLike) -> np.dtype[Any]:
     """NumPy's dtype; `bfloat16` and the 8-bit floats come from package ml_dtypes."""
     try:
         return np.dtype(name)
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):
         pass
     try:
         import ml_dtypes
 
         found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, str(name)))
         return found
-    except (ImportError, AttributeError, TypeError):
-        raise ArgumentTypeError(f"unknown element type {name!r}", code="dtype") from None
+    except (ImportError, AttributeError, TypeError, ValueError):
+        raise ArgumentTypeError(f"unknown element type {name!r:.80}", code="dtype") from None
 
 
 def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
@@ -243,20 +244,27 @@ def describe_array(array: Array, *, writable: bool = False) -> tuple[DLTensor, A
     return view, array
 
 
+def as_array(value: Any, *, numbers: bool = True) -> Array | None:
+    """A tensor of ours or NumPy's as an array of NumPy's own class, that of the caller may have
+    other ideas of its shape; NumPy's scalars too, with `numbers`. None for everything else."""
+    if is_a(value, Tensor):
+        value = value.numpy()
+    if is_a(value, np.ndarray) or (numbers and is_a(value, np.generic)):
+        return np.asarray(value)
+    return None
+
+
 def view_of(value: object, what: str, *, writable: bool = False) -> tuple[int, object]:
     """The address of a DLTensor for `value`, and what keeps it alive during the call.
 
     `what` names the argument in errors: `"main: input 'x'"`. Takes everything with DLPack, NumPy
     arrays that have none, and NumPy's scalars where nothing is written.
     """
-    if isinstance(value, Tensor):
-        value = value.numpy()
-    elif isinstance(value, np.generic) and not writable:
-        value = np.asarray(value)
-    if isinstance(value, np.ndarray):
-        if writable and not value.flags.writeable:
+    array = as_array(value, numbers=not writable)
+    if array is not None:
+        if writable and not array.flags.writeable:
             raise ArgumentValueError(f"{what} is read-only and cannot be filled", code="read-only")
-        view, kept = describe_array(value, writable=writable)
+        view, kept = describe_array(array, writable=writable)
         return ctypes.addressof(view), (view, kept)
     export = getattr(value, "__dlpack__", None)
     if export is None:
@@ -277,9 +285,11 @@ def view_of(value: object, what: str, *, writable: bool = False) -> tuple[int, o
 
 def tensor_hint(value: object) -> str:
     """What to pass instead of a number or a list, which have no element type."""
-    if isinstance(value, bool | int | float):
-        return f"np.float32({value!r}), or another of NumPy's numbers: they have an element type"
-    return 'np.array(..., "float32")' if isinstance(value, list | tuple) else ""
+    if is_a(value, bool, int, float):
+        return (
+            f"np.float32({shown(value)}), or another of NumPy's numbers: they have an element type"
+        )
+    return 'np.array(..., "float32")' if is_a(value, list, tuple) else ""
 
 
 def make_tensor(

@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 
 from tensorkiln.base.errors import UserError
-from tensorkiln.runtime.failures import CALLBACK_FAILED, ArgumentTypeError
+from tensorkiln.runtime.device import CPU
+from tensorkiln.runtime.failures import (
+    CALLBACK_FAILED,
+    ArgumentTypeError,
+    ArgumentValueError,
+    CallDepthError,
+)
+from tensorkiln.runtime.given import is_a, text_bytes
 from tensorkiln.runtime.native import (
     NativeLibrary,
     Value,
@@ -23,11 +30,19 @@ from tensorkiln.runtime.native import (
 )
 from tensorkiln.runtime.numbers import BOOL, FLOAT, INT, TENSOR, UINT, put_number
 from tensorkiln.runtime.raised import keep_raised, need_room, passing
-from tensorkiln.runtime.tensor import Array, DLTensor, Tensor, capsule_pointer, dtype_named
+from tensorkiln.runtime.tensor import (
+    Array,
+    DLTensor,
+    Tensor,
+    as_array,
+    capsule_pointer,
+    dtype_named,
+)
 
 # Further kinds of enum kiln_kind in kiln.h
 NONE, C_STRING, SMALL_STRING, SMALL_BYTES = 0, 8, 11, 12
 STRING, BYTES, FUNCTION, SHAPE, TENSOR_OBJECT, TUPLE, LIST = 65, 66, 68, 69, 70, 71, 75
+_MOST_DIMENSIONS = 64  # NPY_MAXDIMS
 _HEADER = 24  # bytes before the DLTensor in a tensor object
 _DTYPES = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
 
@@ -94,7 +109,7 @@ def _call_with_values(
     result = Value()
     try:
         for i, argument in enumerate(arguments):
-            to_value(library, argument, values[i], f"{what}: argument {i}")
+            _argument_to_value(library, argument, values[i], f"{what}: argument {i}")
         library.check(call(values, len(arguments), ctypes.byref(result)))
         return from_value(library, result)
     except ctypes.ArgumentError as error:  # so ctypes says that Python's stack is used up
@@ -110,25 +125,36 @@ def _call_with_values(
 # -- Python -> library ----------------------------------------------------------------------------
 
 
+def _argument_to_value(library: NativeLibrary, source: object, value: Value, what: str) -> None:
+    """As `to_value`; CallDepthError for a list that is deep without end."""
+    try:
+        to_value(library, source, value, what)
+    except (RecursionError, ctypes.ArgumentError) as error:
+        if not is_a(source, tuple, list) or "RecursionError" not in f"{error!r}":
+            raise
+        message = f"{what} is nested too deeply, or the stack is used up"
+        raise CallDepthError(message, code="call-depth") from error
+
+
 def to_value(library: NativeLibrary, source: Any, value: Value, what: str) -> None:
     """Write a Python object into `value`, which then owns what it refers to."""
     dll = library.dll
     if source is None:
         value.kind = NONE
-    elif isinstance(source, bool):
+    elif is_a(source, bool):
         value.kind, value.payload.integer = BOOL, int(source)
-    elif isinstance(source, int):
+    elif is_a(source, int):
         put_number(value, source, what, "uint64" if source > 0 else "int64")
-    elif isinstance(source, float) and not isinstance(source, np.generic):
-        value.kind, value.payload.real = FLOAT, source
-    elif isinstance(source, str):
-        data = source.encode()
+    elif is_a(source, float) and not is_a(source, np.generic):
+        value.kind, value.payload.real = FLOAT, float.__float__(source)
+    elif is_a(source, str):
+        data = text_bytes(source, what)
         library.check(dll.kiln_make_string(data, len(data), ctypes.byref(value)))
-    elif isinstance(source, tuple | list):
-        _tuple_to_value(library, source, value, what)
-    elif isinstance(source, Tensor | np.ndarray | np.generic) or hasattr(source, "__dlpack__"):
+    elif is_a(source, tuple, list):
+        _tuple_to_value(library, tuple(source), value, what)
+    elif is_a(source, Tensor, np.ndarray, np.generic) or hasattr(source, "__dlpack__"):
         _tensor_to_value(library, source, value, what)
-    elif isinstance(source, FunctionValue):
+    elif is_a(source, FunctionValue):
         dll.kiln_retain(ctypes.byref(source.value))
         ctypes.pointer(value)[0] = source.value
     elif callable(source):
@@ -156,20 +182,17 @@ def _tuple_to_value(
 
 def _tensor_to_value(library: NativeLibrary, source: Any, value: Value, what: str) -> None:
     """Share the memory by DLPack; copy what NumPy does not export (read-only, bfloat16)."""
-    if isinstance(source, Tensor):
-        source = source.numpy()
-    elif isinstance(source, np.generic):  # it has an element type: a tensor without dimensions
-        source = np.asarray(source)
+    array = as_array(source)  # numbers of NumPy's have an element type: no dimensions
     try:
-        capsule = source.__dlpack__()
+        capsule = (source if array is None else array).__dlpack__()
         managed = capsule_pointer(capsule, b"dltensor")
     except (AttributeError, BufferError, TypeError, ValueError, RuntimeError) as error:
-        if not isinstance(source, np.ndarray):
+        if array is None:
             raise ArgumentTypeError(
                 f"{what} ({type(source).__name__}) does not give its data out: {error}",
                 code="dlpack",
             ) from error
-        _copy_to_value(library, source, value)
+        _copy_to_value(library, array, value)
         return
     library.check(library.dll.kiln_take_dlpack(managed, ctypes.byref(value)))
     _set_capsule_name(capsule, _TAKEN)
@@ -205,7 +228,7 @@ def from_value(library: NativeLibrary, value: Value) -> Any:
     if kind == TENSOR_OBJECT:
         return Tensor(_array_of(library, value))
     if kind == TENSOR:  # only lent for the call
-        return Tensor(_view(DLTensor.from_address(payload.pointer), None).copy())
+        return Tensor(array_at(payload.pointer).copy())
     if kind in (SMALL_STRING, STRING, C_STRING, SMALL_BYTES, BYTES):
         size = ctypes.c_int64()
         address = library.dll.kiln_string_of(ctypes.byref(value), ctypes.byref(size))
@@ -229,7 +252,7 @@ def from_value(library: NativeLibrary, value: Value) -> Any:
 def lent_value(value: Value) -> Any:
     """A number, or a Tensor over memory that is only lent for a call and may be written to."""
     if value.kind == TENSOR:
-        return Tensor(_view(DLTensor.from_address(value.payload.pointer), None))
+        return Tensor(array_at(value.payload.pointer))
     return int(value.payload.integer)
 
 
@@ -239,19 +262,63 @@ def _array_of(library: NativeLibrary, value: Value) -> Array:
     return _view(tensor, (library, Value(value.kind, value.small, value.payload)))
 
 
+def array_at(address: int) -> Array:
+    """An array over the memory of the DLTensor at an address, which must stay. Raises as
+    `from_value` does where that is none."""
+    return _view(DLTensor.from_address(address), None)
+
+
 def _view(tensor: DLTensor, owner: tuple[NativeLibrary, Value] | None) -> Array:
-    """The memory as an array, which has a reference to `owner`."""
+    """The memory as an array, which has a reference to `owner`. Hosts and loaders make tensors
+    too: ArgumentTypeError and ArgumentValueError, in the words of crt/tensor.c, for what is none.
+    """
+    shape, dtype = _shape(tensor), _dtype(tensor)
+    try:
+        return _array(tensor, shape, dtype, owner)
+    except (OverflowError, ValueError) as error:  # of sizes; the memory is not looked at
+        raise ArgumentValueError(
+            f"a tensor of shape {list(shape)} is no array of NumPy's: {error}",
+            code="shape-mismatch",
+        ) from error
+
+
+def _shape(tensor: DLTensor) -> tuple[int, ...]:
+    if tensor.device_type != CPU:
+        message = "a tensor must be in CPU memory (device type 1), received device type "
+        raise ArgumentValueError(f"{message}{tensor.device_type}", code="device-mismatch")
+    if not 0 <= tensor.ndim <= _MOST_DIMENSIONS:
+        raise ArgumentValueError(
+            f"a tensor with {tensor.ndim} dimensions, the limit is {_MOST_DIMENSIONS}",
+            code="rank-mismatch",
+        )
+    if tensor.ndim and not tensor.shape:
+        message = "a tensor has no shape: its address is null"
+        raise ArgumentValueError(message, code="null-pointer")
     shape = tuple(tensor.shape[d] for d in range(tensor.ndim))
-    dtype = _dtype(tensor)
-    count = math.prod(shape)
-    if count == 0:
+    for d, size in enumerate(shape):
+        if size < 0:
+            message = f"a tensor with {size} in dimension {d}"
+            raise ArgumentValueError(message, code="shape-mismatch")
+    if not tensor.data and math.prod(shape):
+        message = "a tensor has no data: its address is null"
+        raise ArgumentValueError(message, code="null-pointer")
+    return shape
+
+
+def _array(
+    tensor: DLTensor,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    owner: tuple[NativeLibrary, Value] | None,
+) -> Array:
+    if math.prod(shape) == 0:
         return np.empty(shape, dtype)
     strides = _byte_strides(tensor, shape, dtype.itemsize)
     spans = [stride * (size - 1) for stride, size in zip(strides, shape, strict=True)]
     below = -sum(span for span in spans if span < 0)
     above = sum(span for span in spans if span > 0)
     start = tensor.data + tensor.byte_offset - below
-    memory = (ctypes.c_uint8 * (below + above + dtype.itemsize)).from_address(start)
+    memory: Any = (ctypes.c_uint8 * (below + above + dtype.itemsize)).from_address(start)
     if owner is not None:  # from here on nothing fails but for want of memory
         owner[0].dll.kiln_retain(ctypes.byref(owner[1]))
         weakref.finalize(memory, _release, *owner)
@@ -265,9 +332,12 @@ def _byte_strides(tensor: DLTensor, shape: tuple[int, ...], size: int) -> tuple[
 
 
 def _dtype(tensor: DLTensor) -> np.dtype[Any]:
-    if tensor.code == 6:
-        return np.dtype(np.bool_)
-    return dtype_named(f"{_DTYPES.get(tensor.code, 'unknown')}{tensor.bits}")
+    name = f"{_DTYPES.get(tensor.code, 'unknown')}{tensor.bits}"
+    found = np.dtype(np.bool_) if tensor.code == 6 else dtype_named(name)
+    if found.itemsize * 8 != tensor.bits or tensor.lanes != 1:  # several in a byte, or vectors
+        message = f"a tensor of {tensor.lanes} x {name} in each element"
+        raise ArgumentTypeError(message, code="dtype-mismatch")
+    return found
 
 
 # -- Python functions -------------------------------------------------------------------------

@@ -3,8 +3,10 @@ whatever its names come to mean before the first call."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,27 +19,40 @@ from tests.transform.graphs import graph, rand
 W, V = rand(40, 24), rand(24, 7, seed=1)
 WANTED = float((np.maximum(np.ones((1, 40)) @ W.array, 0) @ V.array)[0, 0])
 
+# A child for each line of standard input: where it begins, and what the programs in other languages
+# are given. Importing takes longer than all the rest.
 MOVE = """
 import ctypes, os, sys
 import numpy as np
-{open}
-if sys.argv[2] != "-":
-    os.chdir(sys.argv[2])
-if sys.argv[3] != "-":
-    os.unlink(sys.argv[3])
-    os.symlink(sys.argv[4], sys.argv[3])
-x, y = np.ones((2, 40), np.float32), np.zeros((2, 7), np.float32)
-{run}
-print(code, format(y[0, 0], ".4f"))
+{imports}
+def once(folder, path, to, name, target):
+    os.chdir(folder)
+    {open}
+    if to != "-":
+        os.chdir(to)
+    if name != "-":
+        os.unlink(name)
+        os.symlink(target, name)
+    x, y = np.ones((2, 40), np.float32), np.zeros((2, 7), np.float32)
+    {run}
+    print(code, format(y[0, 0], ".4f"), flush=True)
+for line in sys.stdin:
+    if os.fork() == 0:
+        once(*line[:-1].split("\\t"))
+        os._exit(0)
+    if os.wait()[1]:
+        print("failed", flush=True)
 """
 PYTHON = {
     "ctypes": MOVE.format(
-        open="library = ctypes.CDLL(sys.argv[1])",
-        run="p = ctypes.c_void_p\ncode = library.model_main(p(x.ctypes.data), p(y.ctypes.data))",
+        imports="p = ctypes.c_void_p",
+        open="library = ctypes.CDLL(path)",
+        run="code = library.model_main(p(x.ctypes.data), p(y.ctypes.data))",
     ),
     "Python": MOVE.format(
-        open="import tensorkiln as tk\nlibrary = tk.runtime.load_module(sys.argv[1])",
-        run='tk.runtime.Executor(library, tk.cpu())["main"](x, out=y)\ncode = 0',
+        imports="import tensorkiln as tk; tk.runtime.load_module",
+        open="library = tk.runtime.load_module(path)",
+        run='tk.runtime.Executor(library, tk.cpu())["main"](x, out=y); code = 0',
     ),
 }
 CALLERS = (*PYTHON, "dlopen", "C", "C++", "Rust")
@@ -49,8 +64,7 @@ def compiled() -> tk.Executable:
 
 
 def command(caller: str, folder: Path) -> list[str]:
-    if caller in PYTHON:
-        return [sys.executable, "-c", PYTHON[caller]]
+    """A program that is built when it is first asked for."""
     output = folder / f"moved-{caller}"
     if not output.exists():
         if caller in ("dlopen", "C"):
@@ -63,6 +77,44 @@ def command(caller: str, folder: Path) -> list[str]:
     return [str(output)]
 
 
+@pytest.fixture(scope="module")
+def interpreters() -> Iterator[dict[str, subprocess.Popen[str]]]:
+    """One for each way of Python's, which forks for each test."""
+    running = {
+        caller: subprocess.Popen(
+            [sys.executable, "-c", script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+        )
+        for caller, script in PYTHON.items()
+    }
+    yield running
+    for process in running.values():
+        process.communicate()
+        assert process.returncode == 0
+
+
+@pytest.fixture(scope="module")
+def tree(compiled: tk.Executable, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library, its names, and beside them a folder where all have the same names and other
+    numbers; the header of its weights says the right hash."""
+    folder = tmp_path_factory.mktemp("moved")
+    (folder / "v1").mkdir()
+    compiled.export_library(folder / "v1" / "net.so", weights="beside")
+    shutil.copytree(folder / "v1", folder / "elsewhere" / "v2")
+    decoy = folder / "elsewhere" / "v2" / "net.safetensors"
+    data = bytearray(decoy.read_bytes())
+    size = compiled.artifacts["weights.bin"].size
+    data[-size:] = bytes(size)
+    decoy.write_bytes(data)
+    (folder / "elsewhere" / "v1").symlink_to("v2")
+    (folder / "elsewhere" / "link.so").symlink_to("v2/net.so")
+    (folder / "link.so").symlink_to("v1/net.so")
+    return folder
+
+
 # How the library is named from its folder's parent, and what happens between opening and calling.
 NAMES = {"relative": "./{0}/net.so", "absolute": "{1}/{0}/net.so", "link": "./link.so"}
 MOVES = ("nothing", "chdir", "link")
@@ -72,37 +124,34 @@ MOVES = ("nothing", "chdir", "link")
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("caller", CALLERS)
 def test_the_files_that_were_opened(
-    compiled: tk.Executable, programs: Path, tmp_path: Path, caller: str, name: str, move: str
+    tree: Path,
+    interpreters: dict[str, subprocess.Popen[str]],
+    programs: Path,
+    tmp_path: Path,
+    caller: str,
+    name: str,
+    move: str,
 ) -> None:
-    """Where the process goes there are others of the same names, with other numbers; their header
-    says the right hash."""
-    words = command(caller, programs)
-    for place in (tmp_path, tmp_path / "elsewhere"):
-        (place / "v1").mkdir(parents=True)
-        compiled.export_library(place / "v1" / "net.so", weights="beside")
-    (tmp_path / "elsewhere" / "v1").rename(tmp_path / "elsewhere" / "v2")
-    decoy = tmp_path / "elsewhere" / "v2" / "net.safetensors"
-    data = bytearray(decoy.read_bytes())
-    size = compiled.artifacts["weights.bin"].size
-    data[-size:] = bytes(size)
-    decoy.write_bytes(data)
-    (tmp_path / "elsewhere" / "v1").symlink_to("v2")
-    (tmp_path / "elsewhere" / "link.so").symlink_to("v2/net.so")
-    (tmp_path / "link.so").symlink_to("v1/net.so")
+    """Where the process goes there are others of the same names, with other numbers."""
+    place = tmp_path / "place"
+    shutil.copytree(tree, place, symlinks=True)
     arguments = [
-        NAMES[name].format("v1", tmp_path),
+        NAMES[name].format("v1", place),
         "elsewhere" if move == "chdir" else "-",
         *(("link.so", "elsewhere/v2/net.so") if move == "link" else ("-", "-")),
     ]
-    done = subprocess.run(
-        [*words, *arguments],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
-    )
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
-    code, first = done.stdout.split()
+    if caller in PYTHON:
+        process = interpreters[caller]
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write("\t".join([str(place), *arguments]) + "\n")
+        process.stdin.flush()
+        said = process.stdout.readline()
+    else:
+        words = [*command(caller, programs), *arguments]
+        done = subprocess.run(words, capture_output=True, text=True, cwd=place)
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+        said = done.stdout
+    code, first = said.split()
     assert code == "0"
     assert float(first) == pytest.approx(WANTED, rel=1e-3, abs=1e-3)
 

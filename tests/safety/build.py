@@ -25,10 +25,13 @@ WARN = ("-Wall", "-Wextra", "-Wshadow", "-Werror")
 
 
 def sanitize(sanitizers: str) -> tuple[str, ...]:
-    """Compiler options for "address,undefined", "thread" or ""."""
+    """Compiler options for "address,undefined", "thread" or ""; "quick" is for tests that shall not
+    wait for the compiler."""
+    if sanitizers == "quick":
+        return ("-g1", "-O0", "-fsanitize=address", "-fno-omit-frame-pointer")
     if not sanitizers:
-        return ()
-    return (f"-fsanitize={sanitizers}", "-fno-omit-frame-pointer")
+        return ("-g", "-O1")
+    return ("-g", "-O1", f"-fsanitize={sanitizers}", "-fno-omit-frame-pointer")
 
 
 def _gcc(*words: str | Path) -> None:
@@ -50,7 +53,7 @@ def build_checked(folder: Path, sanitizers: str) -> None:
 
 def build_checked_libraries(folder: Path, sanitizers: str) -> dict[str, str]:
     """The libraries, one of them also with its weights beside it; their headers by name."""
-    options = ("-g", "-O1", *sanitize(sanitizers))
+    options = sanitize(sanitizers)
     runtime, source = folder / "runtime.o", folder / "runtime.c"
     source.write_text(runtime_source())
     hidden: tuple[str, ...] = ("-std=c99", "-fPIC", "-fvisibility=hidden", "-fno-builtin")
@@ -84,7 +87,7 @@ def build_checked_libraries(folder: Path, sanitizers: str) -> dict[str, str]:
 
 def build_program(folder: Path, sanitizers: str, headers: dict[str, str]) -> None:
     """The driver."""
-    options = ("-g", "-O1", *sanitize(sanitizers))
+    options = sanitize(sanitizers)
     (folder / "plain.c").write_text(plain_entries(headers))
     names = ("calls", "faults", "loaders", "main", "processes", "tensors", "threads",
              "values")  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -177,6 +178,7 @@ class Loaders:
 """
 
 
+@functools.cache
 def executable(name: str) -> Any:
     """What `tk.compile` makes of one of them."""
     native = tk.Target("native")

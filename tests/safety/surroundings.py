@@ -19,6 +19,7 @@ import tensorkiln as tk
 from tensorkiln.base.errors import UserError
 from tensorkiln.runtime import Executor, load_module
 from tensorkiln.script import from_source
+from tests.base.small_disk import on_small_disk
 from tests.safety.libraries import NAMES
 
 if TYPE_CHECKING:
@@ -45,14 +46,15 @@ def _python(code: str, *words: object, **environ: str) -> subprocess.CompletedPr
 
 
 def environment(place: Place, rng: Random) -> str:
-    """KILN_NUM_THREADS as anybody may set it: never more threads than there are processors."""
+    """KILN_NUM_THREADS as anybody may set it: an error, or no more threads than processors."""
     value = rng.choice(
         ("0", "-1", "1", "", "2x", "1e9", "4294967295", "4294967297", "9223372036854775808", " 7",
          "-4294967295", "99999999999999999999", "\t1")
     )  # fmt: skip
     place.say(f"KILN_NUM_THREADS={value!r}")
-    code = "import sys; from tensorkiln.runtime import load_module as load; " \
-           "print(load(sys.argv[1]).library.dll.kiln_get_num_threads())"  # fmt: skip
+    code = "import sys; from tensorkiln.runtime import load_module as load\n" \
+           "try: print(load(sys.argv[1]).library.dll.kiln_get_num_threads())\n" \
+           "except Exception as error: print(int(error.code == 'bad-knob'))"  # fmt: skip
     done = _python(code, place.folder / "graphs.so", KILN_NUM_THREADS=value)
     if done.returncode:
         return done.stderr[-600:]
@@ -128,7 +130,9 @@ def others_cache(place: Place, rng: Random) -> str:
         first = _python(code, **environ)
         if first.returncode:
             return first.stderr[-600:]
-        files = [p for p in cache.rglob("*") if p.is_file()]
+        # The C compiler's own files lie in a folder that nobody else can enter.
+        ours = cache / "objects" if "entry" in way else cache
+        files = [p for p in ours.rglob("*") if p.is_file()]
         folders = [cache, *(p for p in cache.rglob("*") if p.is_dir())]
         for path in files if "entry" in way else folders:
             if "owned" in way:
@@ -180,34 +184,39 @@ def masks(place: Place, rng: Random) -> str:
 
 def full_disk(place: Place, rng: Random) -> str:
     """No room, at any byte of an export: an error, nothing left of the file, and then it works."""
-    limit = rng.choice((0, 1, 4096, 20000, 60000, 100000))
-    place.say(f"export_library with room for {limit} bytes")
+    limit, is_disk = rng.choice((0, 1, 4096, 20000, 60000, 100000)), rng.random() < 0.5
+    place.say(f"export_library with room for {limit} bytes{' of a disk' if is_disk else ''}")
     made = tk.compile(from_source(_SMALL % 2), tk.Target("native"))
     with tempfile.TemporaryDirectory() as name:
-        path, child = Path(name) / "net.so", os.fork()
+        path = Path(name) / "net.so"
+
+        def export() -> int:
+            try:
+                made.export_library(path)
+                load_module(path).close()
+                return 0
+            except (UserError, OSError):
+                left = [p.name for p in path.parent.iterdir()]
+                return 9 if left else 7
+            except BaseException as error:
+                os.write(1, f"! {type(error).__name__}: {error}\n".encode())
+                return 8
+
+        if is_disk:
+            status = on_small_disk(path.parent, max(limit, 4096), export)
+            return "something is left of a file" if status == 9 else ""
+        child = os.fork()
         if child == 0:
             import resource
             import signal
 
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-            try:
-                made.export_library(path)
-                os._exit(0)
-            except (UserError, OSError):
-                os._exit(7)
-            except BaseException as error:
-                os.write(1, f"! {type(error).__name__}: {error}\n".encode())
-                os._exit(8)
+            os._exit(export())
         status = os.waitpid(child, 0)[1]
-        left = [p.name for p in Path(name).iterdir()]
         if os.WIFSIGNALED(status):
             return f"ended by signal {os.WTERMSIG(status)}"
-        if os.WEXITSTATUS(status) == 0:
-            load_module(path).close()
-        elif left:
-            return f"left {left}"
-    return ""
+        return "something is left of a file" if os.WEXITSTATUS(status) == 9 else ""
 
 
 def newer_container(place: Place, rng: Random) -> str:

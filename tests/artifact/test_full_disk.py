@@ -1,0 +1,79 @@
+"""Everything that writes, on a disk that is really full after some bytes: one sentence that says
+so, nothing is left, and with room again it works."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorkiln as tk
+from tensorkiln.base.errors import UserError
+from tests.base.small_disk import REFUSED, grow, on_small_disk
+from tests.transform.graphs import graph, rand
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="namespaces, tmpfs")
+WRITERS: dict[str, Callable[[tk.Executable, Path], object]] = {
+    "net.so": lambda e, p: e.export_library(p),
+    "beside.so": lambda e, p: e.export_library(p, weights="beside"),
+    "net.a": lambda e, p: e.export_library(p),
+    "net.o": lambda e, p: e.export_library(p),
+    "net.tar": lambda e, p: e.export_library(p),
+    "set": lambda e, p: e.artifacts.save(p),
+    "stripped": lambda e, p: e.export_stripped(p),
+}
+PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+ENOUGH = 64 << 20
+ROOMS = (PAGE, 4 * PAGE, 12 * PAGE, 40 * PAGE)  # some parts fit, and others do not
+
+
+@pytest.fixture(scope="module")
+def made() -> tk.Executable:
+    w = rand(128, 384)  # more than any of the rooms
+    return tk.compile(graph(lambda g, x: g.matmul(x, w), x=(1, 128)), tk.Target("native"))
+
+
+@pytest.mark.parametrize("everything", [False, True], ids=["output", "temporary files too"])
+@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("output", WRITERS)
+def test_a_disk_that_is_full(
+    made: tk.Executable, tmp_path: Path, output: str, room: int, everything: bool
+) -> None:
+    def write() -> int:
+        if everything:
+            tempfile.tempdir = str(tmp_path / "tmp")
+            Path(tempfile.tempdir).mkdir(mode=0o700)
+        before = sorted(tmp_path.rglob("*"))
+        try:
+            WRITERS[output](made, tmp_path / output)
+            return 1
+        except UserError as error:
+            assert "the disk is full" in str(error), error
+        assert sorted(tmp_path.rglob("*")) == before
+        grow(tmp_path, ENOUGH)
+        WRITERS[output](made, tmp_path / output)
+        if output == "net.so":
+            library = tk.runtime.load_module(tmp_path / output)
+            library.create_executor()["main"](np.ones((1, 128), np.float32))
+        return 0
+
+    def work() -> int:
+        try:
+            return write()
+        except BaseException:
+            said_by.write_text(traceback.format_exc())
+            return 2
+
+    with tempfile.TemporaryDirectory() as beside:
+        said_by = Path(beside) / "said"
+        status = on_small_disk(tmp_path, room, work)
+        said = said_by.read_text() if said_by.exists() else ""
+    if status == REFUSED:
+        pytest.skip("no user namespaces here: no disk of its own was tried")
+    assert status == 0, said or "it was written, and there was no room"
