@@ -19,7 +19,7 @@ _LEVELS: tuple[tuple[str, ...], ...] = (
 )  # fmt: skip
 _CHECKED = {"+": "kiln_add", "-": "kiln_sub", "*": "kiln_mul"}
 _DIVISIONS = {"/": "kiln_floordiv", "%": "kiln_floormod"}
-_NOTING = ("kiln_floordiv",)  # functions of crt/sizes.h that may overflow
+_NOTING = {"kiln_floordiv": "kiln_divide"}  # what may overflow -> what notes it
 # What a kernel's parameter of a C type holds, where that is less than int64_t.
 _RANGES = {
     f"{u}int{bits}_t": (f"{'0' if u else f'INT{bits}_MIN'}", f"{u.upper()}INT{bits}_MAX")
@@ -118,7 +118,7 @@ class _Parser:
 
     def _call(self, name: str, arguments: Sequence[str]) -> str:
         tail = ["&large"] if name in _NOTING else []
-        return f"{name}({', '.join([*arguments, *tail])})"
+        return f"{_NOTING.get(name, name)}({', '.join([*arguments, *tail])})"
 
 
 def measured(target: str, value: str, words: str) -> str:

@@ -292,9 +292,11 @@ def _descriptor(function: HostFunction) -> str:
         f"{len(function.symbols)}",
         f"params_{name}" if function.params else "NULL",
         f"symbols_{name}, symbol_min_{name}" if symbols else "NULL, NULL",
-        f"computed_{name}" if computed_sizes(function) else "NULL",
+        "NULL",
         f"requires_{name}" if function.requires else "NULL",
-        f"workspace_{name}, run_{name}",
+        f"NULL, run_{name}",
+        f"computed_{name}" if computed_sizes(function) else "NULL",
+        f"workspace_{name}",
     ]
     body = ",\n".join(f"    {field}" for field in fields)
     return f"static const kiln_function function_{name} = {{\n{body},\n}};\n"

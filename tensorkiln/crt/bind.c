@@ -181,6 +181,8 @@ static int check_symbols(kiln_binding *b)
         return code;
     if (f->computed != NULL && (code = f->computed(b->symbol, b->computed)) != KILN_OK)
         return code;
+    if (f->old_computed != NULL)
+        f->old_computed(b->symbol, b->computed);
     for (int p = 0; p < f->n_params; p++)
         if (f->params[p].role != KILN_SCALAR && (code = check_sizes(b, p)) != KILN_OK)
             return code;

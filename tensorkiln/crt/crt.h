@@ -66,11 +66,14 @@ typedef struct kiln_function {
     const kiln_param *params;
     const char *const *symbols;
     const int64_t *symbol_min;
-    /* All give KILN_OK, or the failure. */
-    int (*computed)(const int64_t *symbol, int64_t *size); /* NULL when nothing is computed */
-    int (*requires)(const int64_t *symbol);                 /* NULL: any sizes will do */
-    int (*workspace)(const int64_t *symbol, int64_t *bytes);
+    /* The two `old` ones are of entry files that do not check sizes, in artifacts of former versions;
+     * NULL in others. What gives an int gives KILN_OK, or the failure. */
+    void (*old_computed)(const int64_t *symbol, int64_t *size);
+    int (*requires)(const int64_t *symbol); /* NULL: any sizes will do */
+    int64_t (*old_workspace)(const int64_t *symbol);
     void (*run)(const kiln_frame *frame);
+    int (*computed)(const int64_t *symbol, int64_t *size); /* NULL when nothing is computed */
+    int (*workspace)(const int64_t *symbol, int64_t *bytes);
 } kiln_function;
 
 typedef struct kiln_library {

@@ -71,7 +71,12 @@ static void move(const kiln_binding *b, int p, char *packed, int to_packed)
 /* Bytes of intermediate results. */
 static int scratch_bytes(const kiln_binding *b, int64_t *bytes)
 {
-    const int code = b->function->workspace(b->symbol, bytes);
+    const kiln_function *f = b->function;
+    int code = KILN_OK;
+    if (f->workspace != NULL)
+        code = f->workspace(b->symbol, bytes);
+    else
+        *bytes = f->old_workspace(b->symbol);
     if (code == KILN_OK && *bytes < 0)
         return kiln_fail(KILN_ERROR_CONDITION, "%s: the sizes are too small: intermediate results "
                          "would take %lld bytes", b->function->name, (long long)*bytes);

@@ -104,7 +104,7 @@ def test_the_forms_of_expressions() -> None:
         "s_n * 4": "kiln_mul(s_n, 4, &large)",
         "(s_n + 15) / 16 * 16": "kiln_mul((kiln_add(s_n, 15, &large) / 16), 16, &large)",
         "kiln_floormod(s_n, s_m)": "kiln_floormod(s_n, s_m)",
-        "s_n / s_m": "kiln_floordiv(s_n, s_m, &large)",
+        "s_n / s_m": "kiln_divide(s_n, s_m, &large)",
         "(-s_n)": "kiln_sub(0, s_n, &large)",
         "(s_a < 0 ? -s_a : s_a)": "((s_a < 0) ? kiln_sub(0, s_a, &large) : s_a)",
         "(-9223372036854775807 - 1)": "kiln_sub(-9223372036854775807, 1, &large)",
