@@ -58,7 +58,9 @@ class FunctionState:
             self._result = function(*self._inputs)
         elif isinstance(function, GraphFunction):
             out = self._new_places() if self._places is None else self._places
-            function(*self._inputs, out=out)
+            # One place by itself takes the short way in C; a sequence there is no row of places.
+            alone = len(out) == 1 and not isinstance(out[0], tuple | list)
+            function(*self._inputs, out=out[0] if alone else out)
             self._result = out[0] if len(out) == 1 else out
         else:
             self._result = fill_outputs(function(*self._inputs), self._bound, function.name)
