@@ -43,7 +43,7 @@ class Executor:
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         """A function by name."""
-        found = self._functions.get(name) if is_a(name, str) else None
+        found = self._functions.get(name) if type(name) is str or is_a(name, str) else None
         if found is None:
             info = self.module.info(name)
             if info.kind == "graph":
@@ -74,7 +74,7 @@ class Executor:
         return self._state(function).outputs()
 
     def _state(self, name: str) -> FunctionState:
-        found = self._states.get(name) if is_a(name, str) else None
+        found = self._states.get(name) if type(name) is str or is_a(name, str) else None
         if found is None:
             function = self[name]
             if isinstance(function, TensorFunction):

@@ -150,6 +150,8 @@ class Module:
 
     def __getitem__(self, name: str) -> TensorFunction:
         """A tensor function by name."""
+        if type(name) is str and (known := self._callables.get(name)) is not None:
+            return known
         info = self.info(name)
         if info.kind in ("graph", "outer"):
             raise FunctionLookupError(
@@ -157,9 +159,8 @@ class Module:
                 code="needs-executor",
                 hint=f'Executor(lib, tk.cpu())["{name}"]',
             )
-        if name not in self._callables:
-            self._callables[name] = TensorFunction(self.library, info)
-        return self._callables[name]
+        made = self._callables[name] = TensorFunction(self.library, info)
+        return made
 
     def create_executor(self, devices: Device | Sequence[Device] | None = None) -> Executor:
         """The functions on devices (None: the CPU), with memory of their own."""

@@ -58,10 +58,13 @@ class FunctionState:
             self._result = function(*self._inputs)
         elif isinstance(function, GraphFunction):
             out = self._new_places() if self._places is None else self._places
-            # One place by itself takes the short way in C; a sequence there is no row of places.
-            alone = len(out) == 1 and not isinstance(out[0], tuple | list)
-            function(*self._inputs, out=out[0] if alone else out)
-            self._result = out[0] if len(out) == 1 else out
+            if len(out) > 1:
+                function(*self._inputs, out=out)
+                self._result = out
+            else:  # one by itself takes the short way in C; a sequence is no row of places
+                row = isinstance(out[0], (tuple, list))
+                function(*self._inputs, out=out if row else out[0])
+                self._result = out[0]
         else:
             self._result = fill_outputs(function(*self._inputs), self._bound, function.name)
         self._invoked = True
