@@ -43,6 +43,7 @@ class Executor:
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         """A function by name."""
+        # Most names are plain strings, and is_a() is a call.
         found = self._functions.get(name) if type(name) is str or is_a(name, str) else None
         if found is None:
             info = self.module.info(name)

@@ -62,7 +62,7 @@ class FunctionState:
                 function(*self._inputs, out=out)
                 self._result = out
             else:  # one by itself takes the short way in C; a sequence is no row of places
-                row = isinstance(out[0], (tuple, list))
+                row = is_a(out[0], tuple, list)
                 function(*self._inputs, out=out if row else out[0])
                 self._result = out[0]
         else:
