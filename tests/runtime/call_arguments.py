@@ -12,65 +12,18 @@ from typing import Any
 import numpy as np
 
 from tensorkiln.runtime import Tensor
-from tensorkiln.runtime.tensor import DLTensor, capsule_pointer
+from tests.exports import Exports, Lies
 from tests.runtime import scalars
 from tests.runtime.scalars import FLOATS, INTEGERS, numpy_type
 
 _GUARD = 64  # bytes around each tensor, which no call may touch
 LAYOUTS = ("C", "C", "C", "F", "gaps", "negative", "zero", "odd", "huge")
 ORIGINS = ("numpy", "numpy", "numpy", "tensor", "torch", "dlpack", "subclass", "locked")
-LIES = ("device", "code", "lanes", "null", "shape", "negative", "rank", "name", "number", "raises")
 _TORCH = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
 
 
 class Subclass(np.ndarray):
     """An array of another class."""
-
-
-class Exports:
-    """An object that has DLPack's method and nothing else."""
-
-    def __init__(self, array: Any):
-        self.array = array
-
-    def __dlpack__(self, **options: Any) -> object:
-        return self.array.__dlpack__(**options)
-
-
-class Lies(Exports):
-    """One whose export is wrong, in a way that can be seen."""
-
-    def __init__(self, array: Any, lie: str):
-        super().__init__(array)
-        self.lie = lie
-
-    def __dlpack__(self, **_: Any) -> object:
-        if self.lie == "number":
-            return 7
-        if self.lie == "raises":
-            raise BufferError("not today")
-        capsule = self.array.__dlpack__()
-        if self.lie == "name":
-            return self.array.__dlpack__(max_version=(1, 0))  # a capsule of another name
-        t = DLTensor.from_address(capsule_pointer(capsule, b"dltensor"))
-        match self.lie:
-            case "device":
-                t.device_type = 2
-            case "code":
-                t.code = 5
-            case "lanes":
-                t.lanes = 4
-            case "null":
-                t.data, t.byte_offset = None, 0
-            case "shape":
-                t.ndim, t.shape = max(1, t.ndim), None
-            case "rank":
-                t.ndim = -1 if t.ndim % 2 else 1 << 30
-            case "negative" if t.ndim:
-                t.shape[0] = -3
-            case "negative":
-                t.device_type = 99
-        return capsule
 
 
 @dataclass(frozen=True)

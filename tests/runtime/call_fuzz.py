@@ -21,9 +21,9 @@ import numpy as np
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.runtime import Executor, Tensor, load_module
+from tests.exports import WRONG
 from tests.runtime.call_arguments import (
     JUNK,
-    LIES,
     View,
     converted,
     memory,
@@ -184,7 +184,9 @@ def _liar(v: View, rng: Random, call: Call) -> View:
     """NumPy must have an export for it, which is then wrong."""
     plain = memory(rng, call.blocks, 4096, v.dtype)
     strides = tuple(v.dtype.itemsize for _ in v.shape)
-    return replace(v, block=plain, offset=64, strides=strides, lie=rng.choice(LIES), origin="numpy")
+    return replace(
+        v, block=plain, offset=64, strides=strides, lie=rng.choice(WRONG), origin="numpy"
+    )
 
 
 def _lock(call: Call, _: Any, rng: Random) -> None:

@@ -14,9 +14,8 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.base.errors import UserError
-from tensorkiln.external import External
 from tensorkiln.runtime import Executor, Module, load, load_module
-from tensorkiln.script import from_source
+from tests.runtime import doubler
 
 MODULE = """
 @R.function
@@ -83,23 +82,9 @@ class Dies:
         return X.__dlpack_device__()
 
 
-def emit(function: Any, symbol: str) -> list[tk.Artifact]:
-    return [tk.Artifact("doubler", "tests_close", f"{symbol}.txt", b"2")]
-
-
-def doubling(artifacts: Any, devices: Any) -> Any:
-    def double(x: Any, out: Any) -> None:
-        run_hooks()
-        out.numpy()[...] = 2 * x.numpy()
-
-    return {artifacts[0].file_name.removesuffix(".txt"): double}
-
-
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    external = External("doubler", lambda call, target: call.op == "mul", emit)
-    exe = tk.compile(from_source(MODULE), externals=[external])
-    return Path(exe.export_library(tmp_path_factory.mktemp("close") / "net.so"))
+    return doubler.export(MODULE, "tests_close", tmp_path_factory.mktemp("close") / "net.so")
 
 
 @pytest.fixture
@@ -108,7 +93,7 @@ def lib(exported: Path, tmp_path: Path) -> Iterator[Module]:
         run_hooks()
         return 2 * x.numpy()
 
-    load.register_loader("tests_close", doubling)
+    load.register_loader("tests_close", doubler.doubling(run_hooks))
     tk.runtime.register_function("tests.close_in_call", called)
     hook.clear()
     yield load_module(shutil.copy(exported, tmp_path / "net.so"))

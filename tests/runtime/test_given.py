@@ -18,7 +18,8 @@ from tensorkiln.runtime.native import Value
 from tensorkiln.runtime.tensor import DLTensor, describe_array
 from tensorkiln.runtime.values import from_value
 from tensorkiln.script import from_source
-from tests.safety.objects import NONSENSE, Exports
+from tests.exports import Exports
+from tests.safety.objects import NONSENSE
 
 F = np.float32
 TEXT = """

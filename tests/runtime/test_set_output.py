@@ -13,7 +13,7 @@ import tensorkiln as tk
 from tensorkiln.base.errors import UserError
 from tensorkiln.runtime import Executor, Module, Tensor
 from tensorkiln.script import from_source
-from tests.safety.objects import Exports
+from tests.exports import Exports
 
 F = np.float32
 X = np.arange(6, dtype=F).reshape(2, 3)

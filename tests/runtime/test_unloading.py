@@ -14,9 +14,9 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.base.errors import UserError
-from tensorkiln.external import External
 from tensorkiln.runtime import Executor, load_module
 from tensorkiln.script import from_source
+from tests.runtime import doubler
 
 MODULE = """
 @R.function
@@ -54,29 +54,18 @@ def apply(f: R.Callable, x: R.Object) -> R.Object:
 X = np.arange(4, dtype=np.float32)
 
 
-def emit(function: Any, symbol: str) -> list[tk.Artifact]:
-    return [tk.Artifact("doubler", "tests_unloading", f"{symbol}.txt", b"2")]
-
-
-def doubling(artifacts: Any, devices: Any) -> Any:
-    def double(x: Any, out: Any) -> None:
-        out.numpy()[...] = 2 * x.numpy()
-
-    return {artifacts[0].file_name.removesuffix(".txt"): double}
-
-
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    external = External("doubler", lambda call, target: call.op == "mul", emit)
-    exe = tk.compile(from_source(MODULE), externals=[external])
-    return Path(exe.export_library(tmp_path_factory.mktemp("unloading") / "net.so"))
+    return doubler.export(
+        MODULE, "tests_unloading", tmp_path_factory.mktemp("unloading") / "net.so"
+    )
 
 
 @pytest.fixture(autouse=True)
 def names() -> Iterator[None]:
     from tensorkiln.runtime import load
 
-    tk.runtime.register_loader("tests_unloading", doubling)
+    tk.runtime.register_loader("tests_unloading", doubler.doubling())
     tk.runtime.register_function("tests.unloading", lambda x: x)
     yield
     load.unregister_loader("tests_unloading")
@@ -253,7 +242,7 @@ def test_loads_that_fail(library: Path, kept: bool) -> None:
         if kept:
             errors.append(caught)
         assert not is_mapped(library)
-    tk.runtime.register_loader("tests_unloading", doubling)
+    tk.runtime.register_loader("tests_unloading", doubler.doubling())
     assert ran(library) is not None
 
 

@@ -23,10 +23,11 @@ import tensorkiln as tk
 from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.runtime import Executor, Module, Tensor, load_module
 from tensorkiln.runtime.native import FunctionInfo
+from tests.exports import LEGAL, WRONG, Exports, Lies
 from tests.runtime import scalars
 from tests.safety.arrays import any_array, array, bind
 from tests.safety.libraries import NAMES
-from tests.safety.objects import ERRORS, LIES, Exports, Lies, misbehaving
+from tests.safety.objects import ERRORS, misbehaving
 from tests.safety.oracle import wrong_result
 
 
@@ -114,7 +115,7 @@ def any_value(rng: Random, depth: int) -> Any:
             kind = rng.choice((">f4", "c8", "S4", "M8[s]", "i4,f4", "O", "f16"))
             return np.zeros(rng.choice(((), (2,), (0, 3))), kind)
         case 4:
-            return Lies(np.ones((1, 1)), rng.choice(LIES))
+            return Lies(np.ones((1, 1)), rng.choice(WRONG + LEGAL))
         case 5:
             ml_dtypes = _ml_dtypes()
             names = ("float8_e4m3fn", "int4", "bfloat16")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from random import Random
 from typing import Any
 
 import numpy as np
 
-from tensorkiln.runtime.tensor import DLTensor, capsule_pointer
+from tests.exports import Exports
 
 ERRORS: tuple[type[BaseException], ...] = (
     ValueError, TypeError, RuntimeError, BufferError, MemoryError, RecursionError, StopIteration,
@@ -27,16 +26,6 @@ METHODS = (
 )  # fmt: skip
 # What a method may do besides answering.
 DEEDS = ("raise", "nonsense", "call", "close", "mutate", "collect", "twice")
-
-
-class Exports:
-    """An object that only exports."""
-
-    def __init__(self, array: Any):
-        self.array = array
-
-    def __dlpack__(self, **options: Any) -> object:
-        return self.array.__dlpack__(**options)
 
 
 def misbehaving(
@@ -89,44 +78,3 @@ def _do(deed: str, array: Any, call: Callable[[], object], close: Callable[[], o
         import gc
 
         gc.collect()
-
-
-LIES = ("device", "code", "bits", "lanes", "null", "shape", "strides", "negative", "rank", "deep")
-
-
-class Lies(Exports):
-    """An object whose export is wrong in a way that can be seen, or unusual."""
-
-    def __init__(self, array: Any, lie: str):
-        super().__init__(array)
-        self.lie = lie
-        self.sizes = (ctypes.c_int64 * 64)(*[1] * 64)
-
-    def __repr__(self) -> str:
-        return f"Lies about {self.lie}"
-
-    def __dlpack__(self, **_: Any) -> object:
-        capsule = self.array.__dlpack__()
-        t = DLTensor.from_address(capsule_pointer(capsule, b"dltensor"))
-        match self.lie:
-            case "device":
-                t.device_type = 2
-            case "code":
-                t.code = 5
-            case "bits":
-                t.bits = 4
-            case "lanes":
-                t.lanes = 0
-            case "null":
-                t.data, t.byte_offset = None, 0
-            case "shape":
-                t.shape = None
-            case "strides":
-                t.strides = None  # legal: row-major
-            case "negative" if t.ndim:
-                t.shape[0] = -3
-            case "rank":
-                t.ndim = -1
-            case "deep" if self.array.size == 1:
-                t.ndim, t.shape, t.strides = 64, self.sizes, None  # legal
-        return capsule
