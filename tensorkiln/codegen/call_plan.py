@@ -21,7 +21,7 @@ from tensorkiln.codegen.host_function import (
     c_name,
 )
 from tensorkiln.codegen.scalars import kernel_type, literal
-from tensorkiln.codegen.size_text import c_expression, expression_text
+from tensorkiln.codegen.size_text import expression_text, size_of
 from tensorkiln.codegen.weights import ALIGN, WeightArena
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.derived import is_pending
@@ -66,10 +66,7 @@ class _Symbols:
         self.names[v] = name
 
     def size(self, e: Expr) -> Size:
-        n = int_value(e)
-        if n is not None:
-            return n
-        return c_expression(e, self.names)
+        return size_of(e, self.names)
 
     def model_name(self, v: Var) -> str:
         return self._dim_names.get(v, self._spelled[v])
@@ -77,9 +74,7 @@ class _Symbols:
     def condition(self, e: Expr) -> Condition:
         """What callers must keep; its variables are symbols of the function."""
         shown = {v: self.model_name(v) for v in free_vars(e)}
-        text = c_expression(e, self.names)
-        inner = text[1:-1] if text.startswith("(") else text
-        return Condition(inner, expression_text(e, shown))
+        return Condition(size_of(e, self.names), expression_text(e, shown))
 
     def dims(self, t: TensorType) -> tuple[Size, ...]:
         return tuple(self.size(d) for d in t.shape)
@@ -95,8 +90,8 @@ def graph_host_function(f: Function, mod: IRModule, arena: WeightArena) -> HostF
 
     def argument(e: Expr) -> Ptr | ScalarExpr:
         if e.dtype != HANDLE:
-            text = literal(e) or str(symbols.size(substitute(e, plan.dims)))
-            return ScalarExpr(text, kernel_type(e.dtype.name))
+            value = literal(e) or symbols.size(substitute(e, plan.dims))
+            return ScalarExpr(value, kernel_type(e.dtype.name))
         place, offset = address(e)
         offset = substitute(offset, plan.dims)
         if isinstance(place, AddressOf):
@@ -216,9 +211,7 @@ def tensor_host_function(
     args: list[Ptr | ScalarExpr] = []
     for p in f.params:
         if isinstance(p, Buffer):
-            dims = tuple(
-                n if (n := int_value(d)) is not None else c_expression(d, names) for d in p.shape
-            )
+            dims = tuple(size_of(d, names) for d in p.shape)
             role: Literal["", "out"] = "out" if p in written else ""
             inputs.append(TensorInfo(spelled[p], p.dtype.name, dims, p.align, role))
             args.append(Ptr("arg", len(inputs) - 1))

@@ -1,25 +1,14 @@
-"""Size expressions as C whose arithmetic is checked: `s_n * 4 + 1` becomes calls of crt/sizes.h
-that note what does not fit into 64 bits. All arithmetic of generated host code is written here.
-"""
+"""Where host code computes sizes: each into a variable, all of them checked before any is used."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from tensorkiln.base.errors import InternalError
-from tensorkiln.codegen.host_function import Size
+from tensorkiln.codegen.host_function import Formula, Size
 from tensorkiln.codegen.host_header import quote
 
-_TOKEN = re.compile(r"\s*(\w+|&&|\|\||[<>=!]=|[-+*/%<>!?:(),])")
-_SIMPLE = re.compile(r"-?\w+\Z")  # a number or a name: nothing to check
 _NUMBER = re.compile(r"-?(0x[0-9a-f]+|[0-9]+)u?\Z")
-_LEVELS: tuple[tuple[str, ...], ...] = (
-    ("||",), ("&&",), ("==", "!="), ("<", "<=", ">", ">="), ("+", "-"), ("*", "/", "%"),
-)  # fmt: skip
-_CHECKED = {"+": "kiln_add", "-": "kiln_sub", "*": "kiln_mul"}
-_DIVISIONS = {"/": "kiln_floordiv", "%": "kiln_floormod"}
-_NOTING = {"kiln_floordiv": "kiln_divide"}  # what may overflow -> what notes it
 # What a kernel's parameter of a C type holds, where that is less than int64_t.
 _RANGES = {
     f"{u}int{bits}_t": (f"{'0' if u else f'INT{bits}_MIN'}", f"{u.upper()}INT{bits}_MAX")
@@ -33,92 +22,7 @@ DECLARATION = "    kiln_large large = {0, 0};"
 
 def checked(size: Size) -> str:
     """C text of a size or condition, which notes in `large` whatever is too large in between."""
-    text = str(size)
-    if _SIMPLE.match(text):
-        return text
-    return _Parser(text).whole()
-
-
-class _Parser:
-    """C expressions over `s_<name>`, numbers and functions of crt/sizes.h."""
-
-    def __init__(self, text: str):
-        self._text, at = text, 0
-        self._tokens = list[str]()
-        while at < len(text.rstrip()):
-            found = _TOKEN.match(text, at)
-            if found is None:
-                raise InternalError(f"no C form for the size {text!r}")
-            self._tokens.append(found[1])
-            at = found.end()
-        self._tokens.reverse()
-
-    def whole(self) -> str:
-        made = self._choice()
-        if self._tokens:
-            raise InternalError(f"{self._tokens[-1]!r} is left of the size {self._text!r}")
-        return made
-
-    def _next(self, *wanted: str) -> str:
-        """The next token if it is one of those (or any); else an empty text."""
-        if self._tokens and (not wanted or self._tokens[-1] in wanted):
-            return self._tokens.pop()
-        return ""
-
-    def _require(self, token: str) -> None:
-        if not self._next(token):
-            raise InternalError(f"{token!r} is missing in the size {self._text!r}")
-
-    def _choice(self) -> str:
-        condition = self._level(0)
-        if not self._next("?"):
-            return condition
-        then = self._choice()
-        self._require(":")
-        return f"({condition} ? {then} : {self._choice()})"
-
-    def _level(self, level: int) -> str:
-        if level == len(_LEVELS):
-            return self._unary()
-        made = self._level(level + 1)
-        while op := self._next(*_LEVELS[level]):
-            made = self._binary(op, made, self._level(level + 1))
-        return made
-
-    def _binary(self, op: str, a: str, b: str) -> str:
-        if op in _CHECKED:
-            return f"{_CHECKED[op]}({a}, {b}, &large)"
-        if op in _DIVISIONS and not (b.isdigit() and int(b) > 0):
-            return self._call(_DIVISIONS[op], [a, b])
-        return f"({a} {op} {b})"  # a comparison, or C's own division, which cannot overflow
-
-    def _unary(self) -> str:
-        if self._next("!"):
-            return f"!({self._unary()})"
-        if not self._next("-"):
-            return self._primary()
-        inner = self._unary()
-        return f"-{inner}" if inner.isdigit() else f"kiln_sub(0, {inner}, &large)"
-
-    def _primary(self) -> str:
-        if self._next("("):
-            inner = self._choice()
-            self._require(")")
-            return inner
-        word = self._next()
-        if not re.match(r"\w", word):
-            raise InternalError(f"no C form for the size {self._text!r}")
-        if not self._next("("):
-            return word
-        arguments = [self._choice()]
-        while self._next(","):
-            arguments.append(self._choice())
-        self._require(")")
-        return self._call(word, arguments)
-
-    def _call(self, name: str, arguments: Sequence[str]) -> str:
-        tail = ["&large"] if name in _NOTING else []
-        return f"{_NOTING.get(name, name)}({', '.join([*arguments, *tail])})"
+    return size.checked if isinstance(size, Formula) else str(size)
 
 
 def measured(target: str, value: str, words: str) -> str:
@@ -146,16 +50,15 @@ class SizeLocals:
 
     def __init__(self, words: Callable[[Size], str]):
         self._words = words
-        self._names: dict[tuple[str, str], str] = {}
+        self._names: dict[tuple[Size, str], str] = {}
 
     def name(self, size: Size, ctype: str = "int64_t", *, is_size: bool = True) -> str:
         """C text of a size that needs no arithmetic any more. One for a narrower `ctype` must be in
         its range, unless it is no size but a number of that type already."""
-        text = str(size)
-        narrow = ctype in _RANGES and is_size and not _NUMBER.match(text)
-        if _SIMPLE.match(text) and not narrow:
-            return text
-        key = (text, ctype if narrow else "int64_t")
+        narrow = ctype in _RANGES and is_size and not _NUMBER.match(str(size))
+        if not isinstance(size, Formula) and not narrow:
+            return str(size)
+        key = (size, ctype if narrow else "int64_t")
         return self._names.setdefault(key, f"size_{len(self._names)}")
 
     def lines(self, failure: Sequence[str], *, declare: bool = True) -> Iterator[str]:
@@ -165,11 +68,11 @@ class SizeLocals:
             return
         if declare:
             yield DECLARATION
-        for (text, ctype), name in self._names.items():
-            value = checked(text)
+        for (size, ctype), name in self._names.items():
+            value = checked(size)
             if ctype in _RANGES:
                 value = f"kiln_within({value}, {', '.join(_RANGES[ctype])}, &large)"
-            yield measured(f"const int64_t {name}", value, self._words(text))
+            yield measured(f"const int64_t {name}", value, self._words(size))
         yield from failure
 
 

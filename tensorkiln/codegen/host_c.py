@@ -14,6 +14,7 @@ from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.codegen.checked_c import DECLARATION, checked, measured
 from tensorkiln.codegen.host_function import (
     DTYPES,
+    Formula,
     HostFunction,
     KernelCall,
     Param,
@@ -214,11 +215,11 @@ def _tables(function: HostFunction) -> Iterator[str]:
     yield ""
 
 
-def _dim(function: HostFunction, dim: Size, computed: list[str]) -> str:
+def _dim(function: HostFunction, dim: Size, computed: list[Formula]) -> str:
     symbol = bound_symbol(function, dim)
     if symbol is not None:
         return f"KILN_SYMBOL({symbol})"
-    return str(dim) if isinstance(dim, int) else f"KILN_COMPUTED({computed.index(dim)})"
+    return f"KILN_COMPUTED({computed.index(dim)})" if isinstance(dim, Formula) else str(dim)
 
 
 def _row(function: HostFunction, index: int, param: Param) -> str:
@@ -240,8 +241,8 @@ def _size_functions(function: HostFunction) -> Iterator[str]:
         yield f"static int computed_{function.name}(const int64_t *symbol, int64_t *size)\n{{"
         yield from symbol_lines(function.symbols, computed, "symbol")
         yield DECLARATION
-        for i, text in enumerate(computed):
-            yield measured(f"size[{i}]", checked(text), plain(function, text))
+        for i, formula in enumerate(computed):
+            yield measured(f"size[{i}]", formula.checked, plain(function, formula))
         yield f"    return kiln_fits(KILN_ERROR_RANGE, {name}, &large);"
         yield "}\n"
     yield from _requirements(function)
@@ -260,17 +261,17 @@ def _requirements(function: HostFunction) -> Iterator[str]:
     """The function that refuses sizes which the model cannot take, with a sentence for each."""
     if not function.requires:
         return
-    texts = [condition.text for condition in function.requires]
+    texts = [condition.holds for condition in function.requires]
     yield f"static int requires_{function.name}(const int64_t *symbol)\n{{"
     yield from symbol_lines(function.symbols, texts, "symbol")
     yield DECLARATION
     yield "    int64_t holds;"
     for condition in function.requires:
-        names = list(dict.fromkeys(symbols_in(condition.text)))
+        names = list(dict.fromkeys(symbols_in(condition.holds)))
         sizes = ", ".join(f"{_literal(function.model_name(n))} is %lld" for n in names)
         words = f"{function.name}: {sizes}; expected {_literal(condition.sentence)}"
         values = [f"(long long)s_{name}" for name in names]
-        yield measured("holds", checked(condition.text), condition.sentence)
+        yield measured("holds", checked(condition.holds), condition.sentence)
         yield "    if (large.what != NULL)"
         yield f"        return kiln_fits(KILN_ERROR_RANGE, {quote(function.name)}, &large);"
         yield "    if (!holds)"

@@ -1,8 +1,7 @@
 """What a host entry file is generated from: functions, their tensors, and their call plans.
 
-Expressions are C text over symbols written `s_<name>`, e.g. `"(s_seq + 15) / 16 * 16"`, and the
-functions kiln_floordiv, kiln_floormod, kiln_min, kiln_max of crt/sizes.h; checked_c.py makes C of
-them that checks for overflow. A size that is just `"s_seq"` in an input gives the symbol its value.
+Sizes are numbers, symbols written `"s_<name>"`, or formulas over symbols. A size that is just
+`"s_seq"` in an input gives the symbol its value.
 """
 
 from __future__ import annotations
@@ -16,7 +15,24 @@ from tensorkiln.base.errors import InternalError, UnsupportedError
 
 MAX_PARAMS, MAX_SYMBOLS, MAX_COMPUTED, MAX_RANK = 256, 64, 256, 16  # as in crt.h and kiln.h
 
-Size = int | str
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """Arithmetic over symbols: as people read it, and as C whose operations note in a local
+    variable `large` what does not fit into 64 bits (crt/sizes.h). `size_text.py` makes both.
+
+    `(s_n * 4)` and `kiln_mul(s_n, 4, &large)`
+    """
+
+    text: str
+    checked: str = field(compare=False)
+
+    def __str__(self) -> str:
+        """As people read it."""
+        return self.text
+
+
+Size = int | str | Formula
 _SYMBOL = re.compile(r"\bs_(\w+)")
 _PLAIN_NAME = re.compile(r"[\w.:/]+\Z")
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z")
@@ -86,9 +102,9 @@ class Ptr:
 
 @dataclass(frozen=True, slots=True)
 class ScalarExpr:
-    """A number passed to a kernel: a C expression and its C type."""
+    """A number passed to a kernel, a size or a C literal, and its C type."""
 
-    text: str
+    value: Size
     ctype: str = "int64_t"
 
 
@@ -105,9 +121,9 @@ class KernelCall:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What the symbols of a call must satisfy: C text, and the same for people."""
+    """What the symbols of a call must satisfy, and the same for people."""
 
-    text: str
+    holds: Size
     sentence: str
 
 
@@ -156,7 +172,7 @@ def c_name(text: str) -> str:
 
 def symbols_in(size: Size) -> tuple[str, ...]:
     """Names of the symbols in an expression, without their `s_`."""
-    return tuple(_SYMBOL.findall(size)) if isinstance(size, str) else ()
+    return () if isinstance(size, int) else tuple(_SYMBOL.findall(str(size)))
 
 
 def spelled(name: str) -> str:
@@ -185,11 +201,10 @@ def bound_symbol(function: HostFunction, dim: Size) -> int | None:
     return None
 
 
-def computed_sizes(function: HostFunction) -> list[str]:
-    """Sizes that are neither numbers nor bare symbols, each once, in order of appearance."""
+def computed_sizes(function: HostFunction) -> list[Formula]:
+    """Formulas among the sizes of parameters, each once, in order of appearance."""
     sizes = (dim for p in function.params if isinstance(p, TensorInfo) for dim in p.dims)
-    found = (d for d in sizes if isinstance(d, str) and bound_symbol(function, d) is None)
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(d for d in sizes if isinstance(d, Formula)))
 
 
 def role(function: HostFunction, index: int) -> Literal["in", "out", "inout", "scalar"]:
@@ -223,7 +238,7 @@ def _faults(function: HostFunction) -> Iterator[str]:
         if unknown:
             yield f"{tensor.name!r} uses unknown symbols {sorted(unknown)}"
     for condition in function.requires:
-        unknown = set(symbols_in(condition.text)) - set(function.symbols)
+        unknown = set(symbols_in(condition.holds)) - set(function.symbols)
         if unknown:
             yield f"{condition.sentence!r} uses unknown symbols {sorted(unknown)}"
     for call in function.calls:
@@ -232,8 +247,8 @@ def _faults(function: HostFunction) -> Iterator[str]:
 
 def _call_faults(function: HostFunction, call: KernelCall, known: set[str]) -> Iterator[str]:
     for arg in call.args:
-        text = arg.text if isinstance(arg, ScalarExpr) else arg.offset
-        unknown = set(symbols_in(text)) - known
+        size = arg.value if isinstance(arg, ScalarExpr) else arg.offset
+        unknown = set(symbols_in(size)) - known
         if unknown:
             yield f"the call of {call.symbol} uses unknown symbols {sorted(unknown)}"
         if (
@@ -275,7 +290,7 @@ def _param_metadata(function: HostFunction, index: int) -> dict[str, object]:
     param = function.params[index]
     entry: dict[str, object] = {"name": param.name, "dtype": param.dtype}
     if isinstance(param, TensorInfo):
-        entry["shape"] = [plain(function, d) if isinstance(d, str) else d for d in param.dims]
+        entry["shape"] = [d if isinstance(d, int) else plain(function, d) for d in param.dims]
     if role(function, index) not in ("in", "out") or function.kind == "tensor":
         entry["role"] = role(function, index)
     return entry
@@ -293,7 +308,7 @@ def metadata_of(function: HostFunction) -> dict[str, object]:
         "symbols": {
             function.model_name(s): function.symbol_bounds.get(s, 1) for s in function.symbols
         },
-        "workspace_bytes": plain(function, workspace) if isinstance(workspace, str) else workspace,
+        "workspace_bytes": workspace if isinstance(workspace, int) else plain(function, workspace),
         "kernel_calls": len(function.calls),
     }
     if function.requires:

@@ -12,7 +12,7 @@ from tensorkiln.codegen.host_function import DTYPES
 from tensorkiln.codegen.host_header import quote
 from tensorkiln.codegen.run_c import wrap
 from tensorkiln.codegen.scalars import is_real, kernel_type
-from tensorkiln.codegen.size_text import c_expression, expression_text
+from tensorkiln.codegen.size_text import expression_text, size_of
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, Var, int_value
@@ -105,7 +105,7 @@ def _shim(name: str, group: Group, params: Sequence[_Tensor | Var], sizes: Seque
         code = DTYPES[dtype.name]
         used.update(v for e in shape for v in free_vars(e))
         declared.append(f"void *p{i}")
-        dims = ", ".join(sizes_of.name(c_expression(e, names)) for e in shape)
+        dims = ", ".join(sizes_of.name(size_of(e, names, least=0)) for e in shape)
         if shape:
             shapes.append(f"    int64_t shape_{i}[] = {{{dims}}};")
         at = f"shape_{i}" if shape else "NULL"

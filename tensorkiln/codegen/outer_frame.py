@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorkiln.base.errors import UserError
-from tensorkiln.codegen.checked_c import DECLARATION, checked, measured
-from tensorkiln.codegen.host_function import c_name
+from tensorkiln.codegen.checked_c import DECLARATION, measured
+from tensorkiln.codegen.host_function import Formula, c_name
 from tensorkiln.codegen.host_header import comment, quote
 from tensorkiln.codegen.outer_text import Tables
-from tensorkiln.codegen.size_text import c_expression, expression_text
+from tensorkiln.codegen.size_text import expression_text, size_of
 from tensorkiln.codegen.weights import WeightArena
 from tensorkiln.ir.expr import Expr, Var
 from tensorkiln.ir.module import IRModule
@@ -112,13 +112,12 @@ class Frame:
                     where=self.f.name,
                     hint=f"a parameter or a match_cast whose type has {v.name} alone as a size",
                 )
-        plain = c_expression(e, self.symbols)
-        text = checked(plain)
-        if text == plain and "(" not in text:
-            return text
+        size = size_of(e, self.symbols, least=0)
+        if not isinstance(size, Formula):
+            return str(size)
         name, self._sizes = f"size_{self._sizes}", self._sizes + 1
         words = expression_text(e, {v: self.shown(v) for v in free_vars(e)})
-        for line in measured(f"const int64_t {name}", text, words).splitlines():
+        for line in measured(f"const int64_t {name}", size.checked, words).splitlines():
             self.line(line[4:])
         self.step(f"kiln_fits(KILN_ERROR_RANGE, {quote(self.f.name)}, &large)")
         return name

@@ -137,7 +137,7 @@ def pointers_of(function: HostFunction) -> list[Ptr]:
 def texts_of(function: HostFunction) -> list[Size]:
     """Every expression in arguments of kernels."""
     args = [a for call in function.calls for a in call.args]
-    return [a.offset if isinstance(a, Ptr) else a.text for a in args]
+    return [a.offset if isinstance(a, Ptr) else a.value for a in args]
 
 
 def storage_name(index: int) -> str:
@@ -164,9 +164,9 @@ def call_lines(
 def _arg(arg: Ptr | ScalarExpr, names: list[str], sizes: SizeLocals, symbols: set[str]) -> str:
     if isinstance(arg, ScalarExpr):
         if arg.ctype in ("float", "double"):
-            return f"({arg.ctype})({arg.text})"
-        is_size = arg.text in symbols or not arg.text.startswith("s_")
-        text = sizes.name(arg.text, arg.ctype, is_size=is_size)
+            return f"({arg.ctype})({arg.value})"
+        is_number = str(arg.value).startswith("s_") and arg.value not in symbols
+        text = sizes.name(arg.value, arg.ctype, is_size=not is_number)
         return text if arg.ctype == "int64_t" else f"({arg.ctype})({text})"
     base = names[arg.index] if arg.base == "arg" else arg.base
     base = storage_name(arg.index) if arg.base == "workspace" else base

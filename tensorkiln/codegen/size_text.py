@@ -1,4 +1,4 @@
-"""Sizes as text: C for the entry file, and words for people."""
+"""Sizes as text: C for host code, whose arithmetic is checked, and words for people."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from tensorkiln.arith.ranges import Bounds
 from tensorkiln.arith.simplify import prove
 from tensorkiln.base.errors import UnsupportedError
-from tensorkiln.codegen.host_function import spelled
+from tensorkiln.codegen.host_function import Formula, Size, spelled
 from tensorkiln.codegen.scalars import integer_literal
 from tensorkiln.ir.expr import Binary, Cast, Expr, IntImm, Select, Unary, Var, binary, int_value
 from tensorkiln.ir.text.names import Names
@@ -29,42 +29,63 @@ _C_OPS = {
     "and": "&&",
     "or": "||",
 }
+_CHECKED = {"add": "kiln_add", "sub": "kiln_sub", "mul": "kiln_mul"}
 
 
-def c_expression(e: Expr, names: Mapping[Var, str]) -> str:
-    """C text of a size or of a condition over sizes. Every dimension is at least 1."""
+def size_of(e: Expr, names: Mapping[Var, str], least: int = 1) -> Size:
+    """A size, or a condition over sizes, in which every dimension is at least `least`.
+
+    Raises UnsupportedError for operators that sizes do not have.
+    """
+    n = int_value(e)
+    if n is not None:
+        return n
+    if isinstance(e, Var):
+        return f"s_{names[e]}"
+    return Formula(*_texts(e, names, least))
+
+
+def _texts(e: Expr, names: Mapping[Var, str], least: int) -> tuple[str, str]:
+    """C text of an expression, and the same with arithmetic that is checked."""
     match e:
         case IntImm(value):
-            return integer_literal(value)
+            return (integer_literal(value),) * 2
         case Var():
-            return f"s_{names[e]}"
+            return (f"s_{names[e]}",) * 2
         case Binary("min" | "max" as op, a, b):
-            x, y = c_expression(a, names), c_expression(b, names)
-            return f"({x} {'<' if op == 'min' else '>'} {y} ? {x} : {y})"
-        case Binary("floordiv" | "floormod" as op, a, b) if not _divides_in_c(a, b):
-            return f"kiln_{op}({c_expression(a, names)}, {c_expression(b, names)})"
+            (x, cx), (y, cy) = _texts(a, names, least), _texts(b, names, least)
+            sign = "<" if op == "min" else ">"
+            return f"({x} {sign} {y} ? {x} : {y})", f"(({cx} {sign} {cy}) ? {cx} : {cy})"
+        case Binary("floordiv" | "floormod" as op, a, b) if not _divides_in_c(a, b, least):
+            (x, cx), (y, cy) = _texts(a, names, least), _texts(b, names, least)
+            noting = f"kiln_divide({cx}, {cy}, &large)"  # INT64_MIN // -1
+            return f"kiln_{op}({x}, {y})", noting if op == "floordiv" else f"kiln_{op}({cx}, {cy})"
         case Binary(op, a, b) if op in _C_OPS:
-            return f"({c_expression(a, names)} {_C_OPS[op]} {c_expression(b, names)})"
+            (x, cx), (y, cy) = _texts(a, names, least), _texts(b, names, least)
+            call = f"{_CHECKED[op]}({cx}, {cy}, &large)" if op in _CHECKED else ""
+            return f"({x} {_C_OPS[op]} {y})", call or f"({cx} {_C_OPS[op]} {cy})"
         case Unary("not", a):
-            return f"!{c_expression(a, names)}"
+            x, cx = _texts(a, names, least)
+            return f"!{x}", f"!({cx})"
         case Unary("neg", a):
-            return f"(-{c_expression(a, names)})"
+            x, cx = _texts(a, names, least)
+            return f"(-{x})", f"kiln_sub(0, {cx}, &large)"
         case Unary("abs", a):
-            x = c_expression(a, names)
-            return f"({x} < 0 ? -{x} : {x})"
+            x, cx = _texts(a, names, least)
+            return f"({x} < 0 ? -{x} : {x})", f"(({cx} < 0) ? kiln_sub(0, {cx}, &large) : {cx})"
         case Unary("floor" | "ceil" | "round" | "trunc", a):
-            return c_expression(a, names)
+            return _texts(a, names, least)
         case Select(c, a, b):
-            parts = [c_expression(x, names) for x in (c, a, b)]
-            return f"({parts[0]} ? {parts[1]} : {parts[2]})"
+            (x, cx), (y, cy), (z, cz) = (_texts(part, names, least) for part in (c, a, b))
+            return f"({x} ? {y} : {z})", f"({cx} ? {cy} : {cz})"
         case Cast(a, dtype) if dtype.is_int:
-            return c_expression(a, names)
+            return _texts(a, names, least)
     raise UnsupportedError(f"no C form for the size {e}", hint="sizes are + - * // % of sizes")
 
 
-def _divides_in_c(a: Expr, b: Expr) -> bool:
+def _divides_in_c(a: Expr, b: Expr, least: int) -> bool:
     """Whether C's division, which rounds towards zero and traps at 0, rounds down."""
-    bounds = Bounds.dims([v for e in (a, b) for v in free_vars(e)], least=1)
+    bounds = Bounds.dims([v for e in (a, b) for v in free_vars(e)], least=least)
     positive = (int_value(b) or 0) > 0  # a dimension of 0 may divide
     return positive and prove(binary("ge", a, 0), bounds)
 

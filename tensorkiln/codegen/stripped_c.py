@@ -115,7 +115,7 @@ def _guard(function: HostFunction) -> Iterator[str]:
     if function.requires:
         yield DECLARATION
     for c in function.requires:
-        yield f"    if (!{checked(c.text)} || large.now)"
+        yield f"    if (!{checked(c.holds)} || large.now)"
         yield "        return -1;"
 
 

@@ -259,7 +259,7 @@ int kiln_run_in_current(kiln_binding *b)
 
 KILN_API int64_t kiln_executor_workspace_bytes(const kiln_executor *executor)
 {
-    return executor == NULL ? -1 : executor->workspace.asked;
+    return executor == NULL ? -1 : __atomic_load_n(&executor->workspace.asked, __ATOMIC_RELAXED);
 }
 
 KILN_API void kiln_executor_set_num_threads(kiln_executor *executor, int threads)

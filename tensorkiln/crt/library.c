@@ -11,7 +11,8 @@ int kiln_flag(const char *text)
     static const char *const words[] = {"0", "off", "1", "on"};
     for (int i = 0; text != NULL && i < 4; i++) {
         int at = 0;
-        while (words[i][at] != 0 && (text[at] | 0x20) == (words[i][at] | 0x20))
+        while (words[i][at] != 0 &&
+               (text[at] == words[i][at] || (text[at] >= 'A' && (text[at] | 0x20) == words[i][at])))
             at++;
         if (words[i][at] == 0 && text[at] == 0)
             return i / 2;

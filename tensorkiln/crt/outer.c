@@ -117,7 +117,8 @@ static int bind_and_run(const kiln_function *function, const kiln_value *values,
 {
     kiln_binding b;
     kiln_function any_size = *function;
-    const int plain_sizes = function->computed == NULL && function->requires == NULL;
+    const int plain_sizes = function->computed == NULL && function->old_computed == NULL &&
+                            function->requires == NULL;
     any_size.symbol_min = no_least;
     int empty = 0;
     int code = kiln_bind(&b, function, values, count);

@@ -26,7 +26,8 @@ int kiln_limit_threads(int threads)
 
 KILN_API void kiln_use_pool(const kiln_pool_api *pool)
 {
-    const int usable = pool != NULL && pool->parallel_for != NULL; /* else ours */
+    const int usable =
+        pool != NULL && pool->size >= sizeof *pool && pool->parallel_for != NULL; /* else ours */
     __atomic_store_n(&host_pool, usable ? pool : NULL, __ATOMIC_RELEASE);
 }
 

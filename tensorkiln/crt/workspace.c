@@ -66,7 +66,7 @@ int kiln_workspace_reserve(kiln_workspace *workspace, int64_t bytes)
             return code;
     }
     if (bytes > workspace->asked)
-        workspace->asked = bytes;
+        __atomic_store_n(&workspace->asked, bytes, __ATOMIC_RELAXED); /* hosts read it any time */
     return KILN_OK;
 }
 

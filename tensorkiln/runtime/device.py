@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.runtime.failures import ArgumentTypeError
@@ -34,12 +35,15 @@ def cpu(index: int = 0) -> Device:
 
 def device_list(devices: Device | Sequence[Device] | None) -> tuple[Device, ...]:
     """Devices as a tuple; the CPU when nothing is said. ArgumentTypeError for anything else."""
-    found = (cpu(),) if devices is None else (devices,) if isinstance(devices, Device) else devices
+    if devices is None:
+        return (cpu(),)
+    given: Any = devices
+    found = tuple(given) if is_a(given, list, tuple) else (given,)
     for device in found:
-        if not isinstance(device, Device):
+        if not is_a(device, Device):
             raise ArgumentTypeError(
                 f"devices are made by tk.cpu(), received {type(device).__name__}", code="device"
             )
     if not found:
         raise UserError("a module needs a device", code="device", hint="tk.cpu()")
-    return tuple(found)
+    return found

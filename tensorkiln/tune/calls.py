@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from tensorkiln.artifact import Artifact, ArtifactSet
-from tensorkiln.base.errors import InternalError, UnsupportedError
+from tensorkiln.base.errors import InternalError, UnsupportedError, UserError, nearest
+from tensorkiln.base.text import listed
 from tensorkiln.base.trust import private_temporary
 from tensorkiln.codegen.host_function import HostFunction
 from tensorkiln.codegen.run_c import prototypes
@@ -98,8 +99,12 @@ void kiln_tick(void)
 
 
 def graph_function(exe: Executable, name: str) -> HostFunction:
-    """A function whose call plan is known, by name."""
-    return next(f for f in exe.functions if f.name == name)
+    """A function whose call plan is known, by name. Raises UserError for any other."""
+    found = {f.name: f for f in exe.functions if f.kind == "graph"}
+    if name not in found:
+        hint = nearest(name, found) or "graph functions: " + listed(sorted(found))
+        raise UserError(f"no graph function is called {name!r}", code="unknown-function", hint=hint)
+    return found[name]
 
 
 def time_calls(

@@ -11,8 +11,10 @@ import pytest
 
 from tensorkiln.codegen.host_c import entry_c, header_h
 from tensorkiln.codegen.host_function import Condition, HostFunction, KernelCall, Ptr, TensorInfo
+from tensorkiln.ir.expr import binary
 from tensorkiln.link.shared import CRT, crt_sources
 from tensorkiln.link.toolchain import zig_path
+from tests.crt.formulas import M, N, size
 from tests.link import sample
 
 ROOT = Path(__file__).parents[2]
@@ -68,14 +70,14 @@ def test_any_names_compile_without_a_warning(tmp_path: Path) -> None:
     function = HostFunction(
         "f",
         "graph",
-        (TensorInfo(ODD, "float32", ("s_n", "s_m", "s_n * 2")),),
+        (TensorInfo(ODD, "float32", ("s_n", "s_m", size(N * 2))),),
         (TensorInfo(f"out {ODD}", "float32", ("s_n",)),),
         ("n", "m"),
         calls=(KernelCall("k", (Ptr("arg", 0), Ptr("arg", 1)), ODD),),
         symbol_names={"n": ODD},
         requires=(
-            Condition("s_n + kiln_floordiv(s_m, 2) <= 512", f"{ODD} + m // 2 <= 512"),
-            Condition("s_m == 3", "m == 3"),
+            Condition(size(binary("le", N + M // 2, 512)), f"{ODD} + m // 2 <= 512"),
+            Condition(size(binary("eq", M, 3)), "m == 3"),
         ),
     )
     (tmp_path / "entry.c").write_text(entry_c([function], library_name="odd", weights_size=0))

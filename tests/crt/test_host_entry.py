@@ -20,8 +20,10 @@ from tensorkiln.codegen.host_c import (
     header_h,
 )
 from tensorkiln.codegen.host_function import Condition
+from tensorkiln.ir.expr import binary
 from tensorkiln.link.shared import link_shared
 from tensorkiln.runtime import Executor, load_module
+from tests.crt.formulas import M, N, Q, size
 from tests.link import sample
 
 GOOD = HostFunction(
@@ -94,9 +96,15 @@ def test_names_that_c_reserves() -> None:
         (changed(name="a-b"), "its name is no C identifier"),
         (changed(symbols=("n", "m")), "symbol 'm' is not the size of any dimension"),
         (changed(symbols=("n", "2m")), "symbol '2m' is no C identifier"),
-        (changed(outputs=(TensorInfo("y", "float32", ("s_q + 1",)),)), "'y' uses unknown symbols"),
+        (
+            changed(outputs=(TensorInfo("y", "float32", (size(Q + 1),)),)),
+            "'y' uses unknown symbols",
+        ),
         (changed(calls=(KernelCall("k", (ScalarExpr("s_m"),)),)), "call of k uses unknown symbols"),
-        (changed(requires=(Condition("s_m < 4", "m < 4"),)), "'m < 4' uses unknown symbols"),
+        (
+            changed(requires=(Condition(size(binary("lt", M, 4)), "m < 4"),)),
+            "'m < 4' uses unknown symbols",
+        ),
         (changed(calls=(KernelCall("k", (Ptr("arg", 2),)),)), "takes parameter 2, which is no"),
         (changed(inputs=(*GOOD.inputs, ScalarInfo("a"))), "a graph takes tensors only"),
         (changed(calls=(KernelCall("k", (Ptr("weights"),)),)), "reads weights, but there are none"),
@@ -138,17 +146,17 @@ void tick(void) {}
 
 
 def test_scalars_no_weights_small_types_and_rounded_sizes(tmp_path: Path) -> None:
-    size = "kiln_max(kiln_floordiv(s_n + 3, 4) * 4, kiln_min(s_n, 2))"
+    rounded = size(binary("max", (N + 3) // 4 * 4, binary("min", N, 2)))
     functions = [
         HostFunction(
             "pad",
             "graph",
             (TensorInfo("x", "bfloat16", ("s_n",)),),
-            (TensorInfo("y", "bfloat16", (size,)),),
+            (TensorInfo("y", "bfloat16", (rounded,)),),
             ("n",),
             calls=(
                 KernelCall(
-                    "halves", (Ptr("arg"), Ptr("arg", 1), ScalarExpr("s_n"), ScalarExpr(size))
+                    "halves", (Ptr("arg"), Ptr("arg", 1), ScalarExpr("s_n"), ScalarExpr(rounded))
                 ),
             ),
         ),

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 import tensorkiln as tk
-from tensorkiln.base.errors import InternalError
-from tensorkiln.codegen.checked_c import checked
+from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.codegen.host_c import entry_c
 from tensorkiln.codegen.host_function import (
     Condition,
+    Formula,
     HostFunction,
     KernelCall,
     Ptr,
@@ -21,10 +21,21 @@ from tensorkiln.codegen.host_function import (
     TensorInfo,
 )
 from tensorkiln.codegen.stripped_c import stripped_c
+from tensorkiln.ir.expr import (
+    Expr,
+    IntImm,
+    binary,
+    cast,
+    logical_and,
+    maximum,
+    select,
+    unary,
+)
 from tensorkiln.link.shared import CRT
 from tensorkiln.script import from_source
 from tests.artifact.test_loaders import STREAMER
 from tests.crt import extremes
+from tests.crt.formulas import M, N, size
 from tests.crt.test_null import MODULE
 from tests.link import sample
 
@@ -54,15 +65,16 @@ def unchecked(text: str) -> list[str]:
 EVERYTHING = HostFunction(
     "f", "graph",
     (TensorInfo("x", "float32", ("s_n", "s_m")),),
-    (TensorInfo("y", "float32", ("kiln_max(kiln_floordiv(s_n + 3, 4) * 4, kiln_min(s_n, 2))",)),),
-    ("n", "m"), {}, "((64 + (s_n * s_m)) % 7 - -s_n)",
+    (TensorInfo("y", "float32", (size(binary("max", (N + 3) // 4 * 4, binary("min", N, 2))),)),),
+    ("n", "m"), {}, size((N * M + 64) % 7 - unary("neg", N)),
     (
-        KernelCall("k", (Ptr("arg", 0, "s_n * 4"), Ptr("workspace", 1, "s_m - 1"),
-                         ScalarExpr("(s_n < s_m ? s_n * 2 : s_m % s_n)"),
-                         ScalarExpr("s_n", "int32_t"), ScalarExpr("s_n / 4 + 1", "uint8_t"))),
+        KernelCall("k", (Ptr("arg", 0, size(N * 4)), Ptr("workspace", 1, size(M - 1)),
+                         ScalarExpr(size(select(binary("lt", N, M), N * 2, M % N))),
+                         ScalarExpr("s_n", "int32_t"), ScalarExpr(size(N // 4 + 1), "uint8_t"))),
     ), {},
-    (Condition("s_n * s_m <= 512 && !(s_n == 3)", "n * m <= 512 and n is not 3"),),
-    (Storage(64), Storage("s_n * s_m", "s_n + 63")),
+    (Condition(size(logical_and(binary("le", N * M, 512), unary("not", binary("eq", N, 3)))),
+                "n * m <= 512 and n is not 3"),),
+    (Storage(64), Storage(size(N * M), size(N + 63))),
 )  # fmt: skip
 
 
@@ -97,22 +109,43 @@ def test_the_walk_sees(line: str) -> None:
     assert unchecked(line)
 
 
-def test_the_forms_of_expressions() -> None:
-    rows = {
-        "s_n": "s_n",
-        "-4": "-4",
-        "s_n * 4": "kiln_mul(s_n, 4, &large)",
-        "(s_n + 15) / 16 * 16": "kiln_mul((kiln_add(s_n, 15, &large) / 16), 16, &large)",
-        "kiln_floormod(s_n, s_m)": "kiln_floormod(s_n, s_m)",
-        "s_n / s_m": "kiln_divide(s_n, s_m, &large)",
-        "(-s_n)": "kiln_sub(0, s_n, &large)",
-        "(s_a < 0 ? -s_a : s_a)": "((s_a < 0) ? kiln_sub(0, s_a, &large) : s_a)",
-        "(-9223372036854775807 - 1)": "kiln_sub(-9223372036854775807, 1, &large)",
-    }
-    assert {text: checked(text) for text in rows} == rows
-    for text in ("s_n +", "s_n $ 2", "(s_n", "s_n 4", "f(s_n", ""):
-        with pytest.raises(InternalError):
-            checked(text)
+@pytest.mark.parametrize(
+    ("e", "text", "checked"),
+    [
+        (N * 4, "(s_n * 4)", "kiln_mul(s_n, 4, &large)"),
+        (N * -4, "(s_n * -4)", "kiln_mul(s_n, -4, &large)"),
+        ((N + 15) // 16, "((s_n + 15) / 16)", "(kiln_add(s_n, 15, &large) / 16)"),
+        ((N + 15) % 16, "((s_n + 15) % 16)", "(kiln_add(s_n, 15, &large) % 16)"),
+        ((N - 2) // 3, "kiln_floordiv((s_n - 2), 3)",
+         "kiln_divide(kiln_sub(s_n, 2, &large), 3, &large)"),
+        (N % M, "kiln_floormod(s_n, s_m)", "kiln_floormod(s_n, s_m)"),
+        (N // M, "kiln_floordiv(s_n, s_m)", "kiln_divide(s_n, s_m, &large)"),
+        (unary("neg", N), "(-s_n)", "kiln_sub(0, s_n, &large)"),
+        (unary("abs", N), "(s_n < 0 ? -s_n : s_n)", "((s_n < 0) ? kiln_sub(0, s_n, &large) : s_n)"),
+        (maximum(N, M * 2), "(s_n > (s_m * 2) ? s_n : (s_m * 2))",
+         "((s_n > kiln_mul(s_m, 2, &large)) ? s_n : kiln_mul(s_m, 2, &large))"),
+        (unary("not", binary("eq", N + 1, M)), "!((s_n + 1) == s_m)",
+         "!((kiln_add(s_n, 1, &large) == s_m))"),
+        (select(binary("lt", N, M), N * 2, M), "((s_n < s_m) ? (s_n * 2) : s_m)",
+         "((s_n < s_m) ? kiln_mul(s_n, 2, &large) : s_m)"),
+        (cast(N * 2, "int32"), "(s_n * 2)", "kiln_mul(s_n, 2, &large)"),
+    ],
+)  # fmt: skip
+def test_the_forms_of_expressions(e: Expr, text: str, checked: str) -> None:
+    found = size(e)
+    assert isinstance(found, Formula)
+    assert (found.text, found.checked) == (text, checked)
+    assert not unchecked(f"x = {found.checked};")
+
+
+def test_what_needs_no_arithmetic() -> None:
+    assert (size(N), size(IntImm(-4)), size(IntImm(0))) == ("s_n", -4, 0)
+
+
+@pytest.mark.parametrize("op", ["shl", "bitand"])
+def test_what_sizes_do_not_have(op: str) -> None:
+    with pytest.raises(UnsupportedError, match="no C form for the size"):
+        size(binary(op, N, M))
 
 
 # ---- the runtime ---------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from tensorkiln.arith.simplify import prove_equal
-from tensorkiln.base.errors import UserError
+from tensorkiln.base.errors import UnsupportedError, UserError
 from tensorkiln.frontend import check_onnx, from_onnx
 from tensorkiln.ir.expr import Var, int_value
 from tensorkiln.ir.relax import Function
@@ -391,3 +391,84 @@ def test_tensors_without_elements_are_results() -> None:
     run = Executor(compile_module(from_onnx(made)), cpu())
     got = run["main"](rand(2, 3, 4))
     assert [np.asarray(v).shape for v in got] == [(0,), (0, 3)]
+
+
+ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Mod", "Min", "Max")
+COMPARISONS = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
+TERMS = ("n", "m", "below", "above", "three", "minus_two")
+
+
+def arithmetic_model() -> onnx.ModelProto:
+    """Each operator on every two of: dimensions, differences of both signs, constants."""
+    nodes = [
+        N("Shape", ["x"], ["shape"]),
+        N("Split", ["shape"], ["n", "m"], num_outputs=2),
+        N("Sub", ["n", "five"], ["below"]),
+        N("Sub", ["five", "m"], ["above"]),
+    ]
+    for term in ("below", "above"):  # as divisors: odd, so never 0
+        nodes += [
+            N("Add", [term, term], [f"twice_{term}"]),
+            N("Sub", [f"twice_{term}", "one"], [f"odd_{term}"]),
+        ]
+    results: dict[str, list[str]] = {"numbers": [], "truths": []}
+
+    def add(kind: str, op: str, *operands: str) -> None:
+        results[kind].append("_".join((op, *operands)))
+        nodes.append(N(op, operands, [results[kind][-1]]))
+
+    for a in TERMS:
+        add("numbers", "Neg", a)
+        add("numbers", "Abs", a)
+        for b in TERMS:
+            divisor = f"odd_{b}" if b in ("below", "above") else b
+            for op in ARITHMETIC:
+                add("numbers", op, a, divisor if op in ("Div", "Mod") else b)
+            for op in COMPARISONS:
+                add("truths", op, a, b)
+    nodes += [N("Concat", names, [kind], axis=0) for kind, names in results.items()]
+    consts = {"five": i(5), "one": i(1), "three": i(3), "minus_two": i(-2)}
+    return model(nodes, [x("n", "m")], list(results), consts=consts, opset=18)
+
+
+def test_arithmetic_of_sizes() -> None:
+    """Div rounds towards zero and Mod down, whatever signs the operands have."""
+    made = arithmetic_model()
+    imported = from_onnx(made)
+    for n in (1, 2, 4, 5, 7, 12):
+        for m in (1, 3, 5, 6, 9):
+            feeds = {"x": np.zeros((n, m), np.float32)}
+            for want, got in zip(theirs(made, feeds), ours(imported, feeds), strict=True):
+                np.testing.assert_array_equal(got, want, f"{n} x {m}")
+
+
+def test_conditions_on_sizes_are_data() -> None:
+    made = model(
+        [
+            N("Shape", ["x"], ["shape"]),
+            N("Split", ["shape"], ["n", "m"], num_outputs=2),
+            N("Less", ["n", "m"], ["less"]),
+            N("Div", ["five", "n"], ["fifth"]),
+        ],
+        [x("n", "m")],
+        ["less", "fifth"],
+        consts={"five": i(-5)},
+        opset=18,
+    )
+    run = Executor(compile_module(from_onnx(made), "native"), cpu())["main"]
+    for n, m in ((1, 1), (1, 2), (2, 1), (3, 3), (7, 9)):
+        feeds = {"x": np.zeros((n, m), np.float32)}
+        for want, got in zip(theirs(made, feeds), run(feeds["x"]), strict=True):
+            assert got.dtype == want.dtype
+            np.testing.assert_array_equal(got.numpy(), want, f"{n} x {m}")
+
+
+@pytest.mark.parametrize("code", [onnx.TensorProto.STRING, onnx.TensorProto.COMPLEX64])
+def test_outputs_of_element_types_that_nobody_computes(code: int) -> None:
+    """An initializer that is an output itself: no node reads it."""
+    made = model([N("Relu", ["x"], ["y"])], [x(2)], ["y", "c"])
+    made.graph.initializer.append(helper.make_tensor("c", code, (1,), [b"a" if code == 8 else 1]))
+    (issue,) = check_onnx(made)
+    assert "'c' has element type" in issue.message
+    with pytest.raises(UnsupportedError, match="'c' has element type"):
+        from_onnx(made)

@@ -18,6 +18,7 @@ from tensorkiln.codegen.host_c import (
 )
 from tensorkiln.link.headers import HOSTS
 from tensorkiln.link.shared import CRT, link_shared
+from tests.crt.formulas import N, size
 from tests.hosts.build import (
     CHECKED,
     WARN,
@@ -55,7 +56,7 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (TensorInfo("x", name, ("s_n",)),),
             (TensorInfo("y", name, ("s_n",)),),
             ("n",),
-            calls=(KernelCall("copy", (Ptr("arg"), Ptr("arg", 1), ScalarExpr(f"s_n * {width}"))),),
+            calls=(KernelCall("copy", (Ptr("arg"), Ptr("arg", 1), ScalarExpr(size(N * width)))),),
         )
         for name, width in WIDTHS.items()
     ]

@@ -26,6 +26,7 @@ from tensorkiln.codegen.host_c import (
     header_h,
 )
 from tensorkiln.link.shared import link_shared
+from tests.crt.formulas import N, size
 
 TRIPLE = "x86_64-unknown-linux-gnu"
 
@@ -111,7 +112,7 @@ def _mlp(name: str, rows: int | str) -> HostFunction:
         (TensorInfo("out", "float32", (rows, 4)),),
         ("n",) if symbolic else (),
         {"n": 0},
-        f"64 + {rows} * 64" if symbolic else 128,
+        size(N * 64 + 64) if symbolic else 128,
         (KernelCall("dense", first, "fc1: Gemm */ Relu"), KernelCall("dense", last, "fc2: Gemm")),
     )
 
@@ -123,7 +124,7 @@ FUNCTIONS = (
         "split",
         "graph",
         (TensorInfo("x", "float32", ("s_n", 8), align=64),),
-        (TensorInfo("left", "float32", ("s_n", 4)), TensorInfo("right", "float32", ("s_n * 4",))),
+        (TensorInfo("left", "float32", ("s_n", 4)), TensorInfo("right", "float32", (size(N * 4),))),
         ("n",),
         {},
         0,

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -252,10 +253,20 @@ def test_anything_with_jit(module: Module) -> None:
 def test_devices_that_are_not_there(module: Module) -> None:
     with pytest.raises(UnsupportedError, match="cuda:0"):
         Executor(module, Device("cuda", 0, 2))
-    with pytest.raises(TypeError, match="received str"):
-        Executor(module, ["cpu"])  # type: ignore[list-item]
-    with pytest.raises(UserError, match="needs a device"):
-        Executor(module, [])
+    for none in ([], ()):
+        with pytest.raises(UserError, match="needs a device"):
+            Executor(module, none)
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [0, 1.5, True, "cpu", "", b"cpu", object(), Device, {}, {cpu()}, {cpu(): 1}, iter([cpu()]),
+     np.array([cpu()]), ["cpu"], [None], (cpu(), 0), [[cpu()]]],
+    ids=repr,
+)  # fmt: skip
+def test_what_is_no_device(module: Module, devices: Any) -> None:
+    with pytest.raises(TypeError, match=r"devices are made by tk\.cpu\(\), received \w+"):
+        Executor(module, devices)
 
 
 def test_two_libraries_side_by_side(library: Path, tmp_path: Path) -> None:

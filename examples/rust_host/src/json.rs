@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 const DEPTH: usize = 64;
 // As in base/json_text.py of the package: what is made to take memory is not read.
-const MOST_BYTES: usize = 8 << 20;
+pub(crate) const MOST_BYTES: usize = 8 << 20;
 const MOST_VALUES: usize = 1 << 18;
 const MOST_NAMES: usize = 256;
 

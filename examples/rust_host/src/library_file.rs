@@ -1,7 +1,7 @@
 //! What a library says of itself, read from the file: none of its code runs.
 
 use crate::error::{self, Error, Result};
-use crate::json::Value;
+use crate::json::{Value, MOST_BYTES};
 use crate::tensor::DType;
 use std::fmt;
 use std::fs::{File, Metadata, OpenOptions};
@@ -12,7 +12,6 @@ use std::path::Path;
 const METADATA_VERSION: i64 = 1;
 const SECTION: &[u8] = b".kiln.meta\0";
 const ARTIFACTS: &[u8] = b".kiln.artifacts\0";
-const MAX_METADATA: u64 = 64 << 20;
 const O_NONBLOCK: i32 = 0o4000; // of Linux, where libraries are for
 
 /// A dimension: a number, or an expression of symbols that the inputs decide.
@@ -145,8 +144,11 @@ fn read_sections(bytes: &mut Bytes) -> Found {
             return Ok(Err("its section .kiln.artifacts is cut off"));
         }
         if found.is_none() && bytes.starts_with(name, SECTION)? {
-            if !is_whole || size > MAX_METADATA {
+            if !is_whole {
                 return Ok(Err("its section .kiln.meta is cut off"));
+            }
+            if size > MOST_BYTES as u64 {
+                return Ok(Err("its metadata is not JSON")); // as a longer text would be
             }
             found = bytes.read(offset, size)?;
         }

@@ -13,7 +13,7 @@ from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Known, Val
 from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.dtype import DType
-from tensorkiln.ir.expr import Expr, ExprLike, as_expr, int_value
+from tensorkiln.ir.expr import Expr, ExprLike, as_expr, int_value, select
 from tensorkiln.ir.relax import (
     Constant,
     RVar,
@@ -229,17 +229,17 @@ class Context:
             if value is not None:
                 parts.append(self.const([value], dtype))
             elif x.dtype.is_bool:
-                raise unsupported("a condition on symbolic dimensions is used as data")
+                parts.append(self.emit("cast", self._number(select(e, 1, 0), "int64"), dtype=dtype))
             else:
-                parts.append(
-                    self.builder.emit(
-                        "arange", span=self.span, start=e, step=1, count=1, dtype=dtype
-                    )
-                )
+                parts.append(self._number(e, dtype))
         flat = parts[0] if len(parts) == 1 else self.emit("concat", *parts, axis=0)
         out = flat if x.array.ndim == 1 else self.emit("reshape", flat, shape=x.array.shape)
         assert not isinstance(out, Known)
         return out
+
+    def _number(self, e: Expr, dtype: str) -> Val:
+        """A tensor of one element, which is computed from dimensions."""
+        return self.builder.emit("arange", span=self.span, start=e, step=1, count=1, dtype=dtype)
 
     # -- common shapes of operators -------------------------------------------------------
 

@@ -133,13 +133,17 @@ class Importer:
 
     def _result(self, name: str, scope: Scope) -> RVar | None:
         """The output as a bound variable: parameters and constants are copied."""
-        value = self._lookup(name, scope)
-        if value is None:
-            self._issue("malformed", "graph", "", f"output {name!r} is made by no node")
-        if value is None or isinstance(value, Unknown):
+        try:
+            value = self._lookup(name, scope)
+            if value is None:
+                raise NodeProblem("malformed", f"output {name!r} is made by no node")
+            if isinstance(value, Unknown):
+                return None
+            self.g.span = name
+            out = self.g.value(value)
+        except NodeProblem as problem:
+            self._issue(problem.kind, "graph", "", problem.message, problem.hint)
             return None
-        self.g.span = name
-        out = self.g.value(value)
         if isinstance(out, Constant) or out in self.g.builder.params:
             out = self.g.builder.emit("identity", out, span=name)
         assert isinstance(out, RVar)

@@ -100,12 +100,19 @@ def _decided(f: Callable[[Dims, Expr, Expr], Expr]) -> Row:
 
 
 def _div(dims: Dims, a: Expr, b: Expr) -> Expr:
-    """Truncation toward zero; the sign of a symbolic side must be known to be positive."""
+    """Truncation toward zero, as ONNX divides integers."""
     x, y = int_value(a), int_value(b)
     if x is not None and y:
         return const(abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1), a.dtype)
-    if dims.holds(binary("ge", a, 0)) and dims.holds(binary("gt", b, 0)):
-        return a // b
+    if dims.holds(binary("gt", b, 0)):
+        return a // b if dims.holds(binary("ge", a, 0)) else _truncated(a, b)
+    negative = binary("lt", b, 0)
+    quotient = _truncated(a, select(negative, unary("neg", b), b))
+    return select(negative, unary("neg", quotient), quotient)
+
+
+def _truncated(a: Expr, b: Expr) -> Expr:
+    """a / b toward zero, for b > 0."""
     return select(binary("ge", a, 0), a // b, unary("neg", unary("neg", a) // b))
 
 
