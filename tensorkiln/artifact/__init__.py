@@ -1,4 +1,5 @@
-"""What a compile leaves: artifacts, their container, the metadata, and readers that run nothing."""
+"""What a compile produces: artifacts, their container and the metadata of a library, with readers
+that execute nothing of what they read."""
 
 from tensorkiln.artifact.artifact import (
     Artifact,

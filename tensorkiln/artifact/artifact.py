@@ -24,7 +24,7 @@ _RESERVED = frozenset('<>:"|?*')
 
 
 class Later(ABC):
-    """Content that comes into memory when it is looked at, and only as far as that."""
+    """Content that is loaded or made lazily, and only the parts that are read."""
 
     size: int
 
@@ -33,35 +33,37 @@ class Later(ABC):
 
     @abstractmethod
     def chunks(self) -> Iterator[memoryview]:
-        """The bytes in pieces."""
+        """Yield the bytes in pieces, in order."""
 
     @cached_property
     def view(self) -> memoryview:
-        """The bytes as one."""
+        """All bytes in one contiguous view."""
         return memoryview(b"".join(self.chunks()))
 
     def part(self, at: int, size: int) -> memoryview:
-        """`size` bytes from byte `at` on."""
+        """Return `size` bytes from byte `at` on."""
         return self.view[at : at + size]
 
     def write(self, file: int, at: int) -> None:
-        """Write all bytes to an open file from byte `at` on."""
+        """Write all bytes to an open file descriptor from byte `at` on."""
         for chunk in self.chunks():
             write_at(file, chunk, at)
             at += len(chunk)
 
 
 def write_at(file: int, data: memoryview, at: int) -> None:
-    """All of `data` to byte `at` of an open file."""
+    """Write all of `data` at byte `at` of an open file descriptor, whose position stays."""
     done = 0
     while done < len(data):
         done += os.pwrite(file, data[done:], at + done)
 
 
 class FileContent(Later):
-    """The bytes of a file (or `size` of them from `offset`), mapped when first looked at.
+    """The bytes of a file (or `size` of them from `offset`), mapped on the first use of `view`.
 
-    For weights: gigabytes that are in one file already are never copied to be an artifact.
+    Lets gigabytes of weights be an artifact without a copy. Raises UserError: code `missing-file`
+    if `path` is not a readable regular file, `truncated` if it is too short, and on each later read
+    `changed-file` if it was replaced or written to.
     """
 
     def __init__(self, path: str | Path, offset: int = 0, size: int | None = None):
@@ -73,7 +75,7 @@ class FileContent(Later):
             raise UserError(
                 f"cannot read {str(path)!r}: {error.strerror}", code="missing-file"
             ) from error
-        if not stat.S_ISREG(found.st_mode):  # a pipe would be waited for
+        if not stat.S_ISREG(found.st_mode):  # reading a pipe could block for ever
             raise UserError(f"cannot read {str(path)!r}: it is no plain file", code="missing-file")
         self.state = file_state(found)
         available = found.st_size - offset
@@ -86,7 +88,7 @@ class FileContent(Later):
 
     @contextmanager
     def _open(self) -> Iterator[BinaryIO]:
-        """The file that it was; another one, or one that was written to, is a UserError."""
+        """Open the file; UserError if it was replaced or written to since this object was made."""
         try:
             with open_plain(self.path) as stream:
                 if file_state(os.fstat(stream.fileno())) != self.state:
@@ -101,7 +103,8 @@ class FileContent(Later):
             ) from error
 
     def chunks(self) -> Iterator[memoryview]:
-        """The bytes in pieces, read rather than mapped: a long look must not fill the memory."""
+        """Yield the bytes in pieces of 256 KiB. They are read rather than mapped: a pass over a
+        large map would keep all its pages in memory."""
         with self._open() as stream:
             stream.seek(self.offset)
             left = self.size
@@ -113,7 +116,7 @@ class FileContent(Later):
                 yield memoryview(piece)
 
     def part(self, at: int, size: int) -> memoryview:
-        """Bytes, read rather than mapped."""
+        """Return `size` bytes from byte `at` on, read rather than mapped."""
         with self._open() as stream:
             stream.seek(self.offset + at)
             piece = stream.read(min(size, self.size - at))
@@ -126,7 +129,7 @@ class FileContent(Later):
 
     @cached_property
     def view(self) -> memoryview:
-        """The bytes, without a copy."""
+        """The bytes as a map of the file, without a copy."""
         if self.size == 0:
             return memoryview(b"")
         with self._open() as stream:
@@ -135,13 +138,14 @@ class FileContent(Later):
 
 
 class CheckedContent(Later):
-    """A file's content that must have a hash, each time that all of it is read."""
+    """A file's content that is checked against a SHA-256 each time all of it is read."""
 
     def __init__(self, file: FileContent, sha256: str):
         self.file, self.size, self._sha256 = file, file.size, sha256
 
     def chunks(self) -> Iterator[memoryview]:
-        """The bytes in pieces; UserError (code `changed-file`) behind the last of others."""
+        """Yield the bytes in pieces. Raises UserError (code `changed-file`) after the last piece if
+        their hash is not the expected one."""
         digest = hashlib.sha256()
         for chunk in self.file.chunks():
             digest.update(chunk)
@@ -152,7 +156,8 @@ class CheckedContent(Later):
             )
 
     def part(self, at: int, size: int) -> memoryview:
-        """Some of it, of the file that was checked."""
+        """Return `size` bytes from byte `at` on, without the hash check: only that the file was
+        not replaced or written to."""
         return self.file.part(at, size)
 
     def __reduce__(self) -> tuple[type[CheckedContent], tuple[FileContent, str]]:
@@ -160,7 +165,7 @@ class CheckedContent(Later):
 
 
 class TextContent(Later):
-    """Text that is made when first looked at."""
+    """Text that `make` returns when it is first needed; memoised."""
 
     def __init__(self, make: Callable[[], str]):
         self._make = make
@@ -172,11 +177,11 @@ class TextContent(Later):
 
     @property
     def size(self) -> int:  # type: ignore[override]
-        """Bytes; makes the text."""
+        """Bytes of the UTF-8 text, which this makes."""
         return len(self.view)
 
     def chunks(self) -> Iterator[memoryview]:
-        """The bytes."""
+        """Yield the whole text as one piece."""
         yield self.view
 
     def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
@@ -187,25 +192,25 @@ Content = bytes | memoryview | Later
 
 
 def content_view(content: Content) -> memoryview:
-    """`content` as flat bytes, without a copy."""
+    """Return `content` as a one-dimensional view of bytes; bytes in memory are not copied."""
     view = content.view if isinstance(content, Later) else memoryview(content)
     return view.cast("B") if view.format != "B" or view.ndim != 1 else view
 
 
 def content_part(content: Content, at: int, size: int) -> memoryview:
-    """`size` bytes of it from byte `at` on; of a file no more than these are read."""
+    """Return `size` bytes of it from byte `at` on; of a file only these are read."""
     if isinstance(content, Later):
         return content.part(at, size)
     return content_view(content)[at : at + size]
 
 
 def content_size(content: Content) -> int:
-    """Bytes of it."""
+    """Return its size in bytes."""
     return content.nbytes if isinstance(content, memoryview) else len(content)
 
 
 def content_chunks(content: Content) -> Iterator[memoryview]:
-    """The bytes in pieces of at most 16 MiB, for writing and hashing."""
+    """Yield the bytes in pieces, for writing and hashing; bytes in memory in pieces of 16 MiB."""
     if isinstance(content, Later):
         yield from content.chunks()
         return
@@ -215,7 +220,8 @@ def content_chunks(content: Content) -> Iterator[memoryview]:
 
 
 def write_content(content: Content, file: int, at: int) -> None:
-    """Write all of it to an open file of zeros, from byte `at` on."""
+    """Write all of it to an open file descriptor, from byte `at` on; the file must hold zeros
+    there."""
     if isinstance(content, Later):
         content.write(file, at)
     else:
@@ -224,11 +230,14 @@ def write_content(content: Content, file: int, at: int) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Artifact:
-    """One file of a compile: who made it, who loads it, its name, its bytes.
+    """One file of a compile: the code generator that made it (`codegen_id`), the loader that loads
+    it, its name and its bytes.
 
-    `file_name` is unique within `codegen_id` and `target_key`; `producer` says for error messages
-    what it was made for. Equal by content. Raises UserError for names that are no plain relative
-    path.
+    `target_key` tells apart artifacts for several targets of one loader, such as two devices.
+    `file_name` is unique within `codegen_id` and `target_key`. `producer` says for error messages
+    what the artifact was made for. Two artifacts are equal if all names and bytes are, whatever
+    their producer. Raises UserError (code `bad-artifact`) for a name that is not a plain relative
+    path, or content that is not contiguous bytes.
     """
 
     codegen_id: str
@@ -239,7 +248,7 @@ class Artifact:
     producer: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        """Check the names: they become paths on somebody's disk. `dso` is `native` as well."""
+        """Check the names, which become paths on disk. Loader `dso` is an alias of `native`."""
         require(self.loader, str, "loader")
         if self.loader == "dso":
             object.__setattr__(self, "loader", "native")
@@ -258,39 +267,40 @@ class Artifact:
             )
 
     def __repr__(self) -> str:
-        """Its name, what loads it, and how large it is."""
+        """`<Artifact name of loader 'native', 12 bytes>`."""
         late = isinstance(self.content, TextContent)
         size = "made when it is read" if late else f"{self.size} bytes"
         return f"<Artifact {self.name} of loader {self.loader!r}, {size}>"
 
     @property
     def name(self) -> str:
-        """`codegen_id/[target_key/]file_name`, where `ArtifactSet.save` puts it."""
+        """`codegen_id/[target_key/]file_name`, its path in the folder of `ArtifactSet.save`."""
         return _path(self.codegen_id, self.target_key, self.file_name)
 
     @property
     def size(self) -> int:
-        """Bytes of the content."""
+        """Size of the content in bytes."""
         return content_size(self.content)
 
     @property
     def view(self) -> memoryview:
-        """The content as flat bytes, without a copy."""
+        """The content as a one-dimensional view of bytes; bytes in memory are not copied."""
         return content_view(self.content)
 
     def chunks(self) -> Iterator[memoryview]:
-        """The content in pieces of at most 16 MiB, for writing and hashing."""
+        """Yield the content in pieces, for writing and hashing."""
         return content_chunks(self.content)
 
     def text(self) -> str:
-        """The content as UTF-8 text; UserError when it is none."""
+        """Return the content as text; UserError (code `not-text`) if it is not valid UTF-8."""
         try:
             return bytes(self.view).decode()
         except UnicodeDecodeError:
             raise UserError(f"artifact {self.name} is not text", code="not-text") from None
 
     def export(self) -> bytes:
-        """Every field as bytes, with no processing: names and content, each behind its length."""
+        """Return codegen_id, loader, file_name, target_key and content as bytes, each preceded by
+        its length (8 bytes, little-endian). The producer is left out."""
         names = [name.encode() for name in self._names()]
         lengths = [len(name).to_bytes(8, "little") for name in names]
         head = b"".join(part for pair in zip(lengths, names, strict=True) for part in pair)
@@ -298,7 +308,8 @@ class Artifact:
 
     @classmethod
     def load(cls, data: bytes | memoryview) -> Artifact:
-        """Inverse of `export`; the content is a view into `data`. UserError when malformed."""
+        """Inverse of `export`; the content is a view into `data`. UserError (code `bad-container`)
+        if `data` is malformed."""
         view, fields = memoryview(data).cast("B"), list[memoryview]()
         for _ in range(5):
             size = int.from_bytes(view[:8], "little")
@@ -316,7 +327,7 @@ class Artifact:
 
     @property
     def sha256(self) -> str:
-        """Hash of the content alone."""
+        """SHA-256 (hex) of the content, without the names; reads all of it on each access."""
         digest = hashlib.sha256()
         for chunk in self.chunks():
             digest.update(chunk)
@@ -336,11 +347,11 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InMemoryArtifact:
-    """What a code generator made that has no form as bytes, such as a Python function.
+    """An artifact of a code generator that has no form as bytes, such as a Python function.
 
-    `load()` gives the module it stands for; it is its own loader and gets nothing else. A set with
-    one of these runs in this process only: `save`, `to_bytes` and `export_library` refuse it by
-    name. Equal only to itself.
+    `load()` returns the module it stands for; it has a loader of its own, which gets no other
+    artifact. A set that holds one runs in this process only: `save`, `to_bytes` and
+    `export_library` raise a UserError that names it. Equal only to itself.
     """
 
     codegen_id: str
@@ -350,7 +361,7 @@ class InMemoryArtifact:
     producer: str = ""
 
     def __post_init__(self) -> None:
-        """The same rules as for other artifacts."""
+        """Check the names by the same rules as those of `Artifact`."""
         _check_name(self.codegen_id, "codegen_id", nested=False)
         _check_name(self.file_name, "file_name", nested=True)
         if self.target_key:
@@ -358,7 +369,7 @@ class InMemoryArtifact:
 
     @property
     def loader(self) -> str:
-        """Its own: its name."""
+        """A loader name of its own: its name with `-` for `/`."""
         return self.name.replace("/", "-")
 
     @property
@@ -368,7 +379,7 @@ class InMemoryArtifact:
 
     @property
     def size(self) -> int:
-        """It takes no bytes."""
+        """Always 0."""
         return 0
 
 
@@ -377,7 +388,8 @@ def _path(*parts: str) -> str:
 
 
 def _check_name(text: str, what: str, *, nested: bool) -> None:
-    """A plain name, or with `nested` a relative path of plain names with `/` between."""
+    """Raise UserError unless `text` is a plain name (printable, without slashes, backslashes and
+    characters that Windows reserves), or with `nested` a relative path of plain names."""
     require(text, str, what)
     parts = text.split("/") if nested else [text]
     for part in parts:

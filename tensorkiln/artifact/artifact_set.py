@@ -1,4 +1,5 @@
-"""`ArtifactSet`: all artifacts of one compile, their imports, their form on disk and in bytes."""
+"""`ArtifactSet`: all artifacts of one compile, their imports, and their form as a folder and as
+bytes."""
 
 from __future__ import annotations
 
@@ -31,28 +32,29 @@ from tensorkiln.base.files import plain_path, resolve_inside
 from tensorkiln.base.folders import atomic_dir
 from tensorkiln.base.text import listed
 
-# What the first sketch of artifacts called the root of a load. Here that is the library, whose
-# metadata is in its own entry file.
+# A loader name that is refused. In an early design an artifact of this loader was the root of a
+# load; now the library is the root, and its metadata is in its entry file.
 METADATA = "metadata"
-_IN_MEMORY = 1 << 20  # of a file
-_ALL_IN_MEMORY = 64 << 20
+_IN_MEMORY = 1 << 20  # bytes of a file that `load` keeps in memory; larger files stay on disk
+_ALL_IN_MEMORY = 64 << 20  # the same for all files together
 
 
 @dataclass(frozen=True, slots=True)
 class ArtifactSet:
     """Artifacts in the order they were made, and which group of them imports which.
 
-    `imports` holds pairs (group, group that it imports); a group that none imports is imported by
-    the library. Equal when names, order, bytes and imports are. Raises UserError: code `name-clash`
-    when two artifacts of one codegen_id and target_key have one file_name, naming both producers;
-    `bad-imports` when imports name no group, or go round in a circle.
+    `imports` holds pairs (group, group that it imports); a group that no other group imports is
+    imported by the library. Two sets are equal if names, order, bytes and imports are. Raises
+    UserError: code `name-clash` if two artifacts of one codegen_id and target_key have the same
+    file_name (ignoring case), naming both producers; `bad-imports` if imports name a group without
+    artifacts or the native one, or have a cycle.
     """
 
     artifacts: tuple[Artifact | InMemoryArtifact, ...] = ()
     imports: tuple[tuple[Group, Group], ...] = ()
 
     def __post_init__(self) -> None:
-        """Check that names are unique; case does not count, since some file systems ignore it."""
+        """Check that names are unique, ignoring case as some file systems do, and the imports."""
         require(self.artifacts, Iterable, "artifacts")
         object.__setattr__(self, "artifacts", tuple(self.artifacts))
         seen: dict[tuple[str, str], Artifact | InMemoryArtifact] = {}
@@ -79,9 +81,11 @@ class ArtifactSet:
         return len(self.artifacts)
 
     def __getitem__(self, name: str) -> Artifact:
-        """The artifact of that name (`codegen_id/[target_key/]file_name`, or its file_name).
+        """Return the artifact whose name is `codegen_id/[target_key/]file_name`, or whose file_name
+        alone is `name` if only one has it.
 
-        UserError when there is none, or when it has no form as bytes.
+        UserError if there is no such artifact (code `unknown-artifact`), or it has no form as bytes
+        (`in-memory-artifact`).
         """
         for artifact in self.artifacts:
             if artifact.name == name:
@@ -94,36 +98,38 @@ class ArtifactSet:
 
     @property
     def plain(self) -> tuple[Artifact, ...]:
-        """All, when each has a form as bytes; else a UserError that names those without."""
+        """All artifacts, if each has a form as bytes; else a UserError that names the first one
+        without."""
         return tuple(map(_plain, self.artifacts))
 
     def add(self, artifacts: Iterable[Artifact | InMemoryArtifact]) -> ArtifactSet:
-        """A new set with `artifacts` at the end."""
+        """Return a new set with `artifacts` at the end."""
         return ArtifactSet((*self.artifacts, *artifacts), self.imports)
 
     def replace(self, name: str, content: Content) -> ArtifactSet:
-        """A new set in which the artifact of that name has another content."""
+        """Return a new set in which the artifact `name` (as in `[]`) has another content."""
         old = self[name]
         new = Artifact(old.codegen_id, old.loader, old.file_name, content, old.target_key)
         return ArtifactSet(tuple(new if a is old else a for a in self.artifacts), self.imports)
 
     def importing(self, above: Group | str, *below: Group | str) -> ArtifactSet:
-        """A new set in which group `above` imports the groups `below`: its functions see theirs."""
+        """Return a new set in which group `above` imports the groups `below`: functions that it
+        lacks are looked up in them. A string is the group of that loader without a target key."""
         pairs = [(_group(above), _group(b)) for b in below]
         return ArtifactSet(self.artifacts, (*self.imports, *pairs))
 
     def by_loader(self) -> dict[str, tuple[Artifact | InMemoryArtifact, ...]]:
-        """Artifacts by loader: sorted by loader name, in order for each."""
+        """Return the artifacts by loader: loaders sorted by name, artifacts in set order."""
         names = sorted({artifact.loader for artifact in self.artifacts})
         return {n: tuple(a for a in self.artifacts if a.loader == n) for n in names}
 
     def __repr__(self) -> str:
-        """How many, how large, and the first names."""
+        """`<ArtifactSet of 2: host/lib.c, npu/add.cmd>`, with at most eight names."""
         names = listed((a.name for a in self.artifacts), 8)
         return f"<ArtifactSet of {len(self.artifacts)}: {names}>"
 
     def require_loaders(self) -> None:
-        """UserError (code `bad-loader`) for artifacts that nothing can load or link."""
+        """Raise UserError (code `bad-loader`) if an artifact has the reserved loader `metadata`."""
         for a in self.artifacts:
             if a.loader == METADATA:
                 raise UserError(
@@ -134,18 +140,19 @@ class ArtifactSet:
                 )
 
     def groups(self) -> dict[Group, tuple[Artifact | InMemoryArtifact, ...]]:
-        """What loaders get: sorted by loader name and target key, in order within a group."""
+        """Return the artifacts by group, what one call of a loader gets: groups sorted by loader
+        name and target key, artifacts in set order."""
         names = sorted({Group(a.loader, a.target_key) for a in self.artifacts})
         return {g: tuple(a for a in self.artifacts if (a.loader, a.target_key) == g) for g in names}
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all contents together."""
+        """Total size of all contents in bytes."""
         return sum(artifact.size for artifact in self.artifacts)
 
     @property
     def content_hash(self) -> str:
-        """Hash (64 hex digits) of names, order, imports and bytes; the same on every machine."""
+        """SHA-256 (hex) over names, order, imports and bytes; the same on every machine."""
         digest = hashlib.sha256()
         for artifact in self.plain:
             digest.update(json.dumps([*_names(artifact), artifact.sha256]).encode())
@@ -158,9 +165,10 @@ class ArtifactSet:
     def save(self, folder: str | Path) -> None:
         """Write `<codegen_id>/[<target_key>/]<file_name>` and `manifest.json`, all or nothing.
 
-        `load` gives back an equal set. A folder that is there is replaced as a whole, and only when
-        it is empty or holds nothing but what `save` wrote, unchanged since. Raises UserError (code
-        `cannot-write`, `bad-path`) that names what is in the way.
+        `load` returns an equal set. An existing folder is replaced as a whole, and only if it is
+        empty or holds nothing but files that `save` wrote and nobody changed since. Raises
+        UserError: code `cannot-write` naming the file or reason that prevents it, `bad-path`, or
+        `in-memory-artifact` if an artifact has no form as bytes.
         """
         artifacts = self.plain
         with atomic_dir(folder, listed_artifacts) as temporary:
@@ -180,12 +188,14 @@ class ArtifactSet:
 
     @classmethod
     def load(cls, folder: str | Path, *, edited: bool = False) -> ArtifactSet:
-        """Read what `save` wrote. Hashes are checked, but for a folder that is said to be `edited`:
-        then files are taken as they are. Large files stay on disk until they are looked at, and are
-        checked each time that they are read.
+        """Read what `save` wrote.
 
-        Raises UserError for anything changed (code `bad-container`), missing (`missing-file`),
-        leading outside (`unsafe-path`), or of an impossible name (`bad-artifact`).
+        Sizes and hashes are checked, unless the caller says that the folder was `edited`: then
+        files are taken as they are. Files larger than 1 MiB, or beyond 64 MiB in total, stay on
+        disk, and are checked again each time they are read.
+
+        Raises UserError for a changed file (code `bad-container`), a missing one (`missing-file`),
+        a link out of the folder (`unsafe-path`), or an invalid name (`bad-artifact`).
         """
         root = plain_path(folder)
         where = str(root / MANIFEST)
@@ -216,9 +226,11 @@ class ArtifactSet:
     def nodes(
         self, *, leave_out: Collection[str] = (), in_memory: bool = False
     ) -> list[container.Node]:
-        """What the container consists of, the library first; without the loaders `leave_out`.
+        """Return the nodes of the container, the library first; without groups of the loaders
+        `leave_out`.
 
-        Artifacts without bytes are a UserError, or with `in_memory` nodes of no artifacts.
+        An artifact without a form as bytes is a UserError; with `in_memory` it becomes a node
+        without artifacts.
         """
         places = {id(artifact): i for i, artifact in enumerate(self.artifacts)}
         groups = {g: a for g, a in self.groups().items() if g.loader not in leave_out}
@@ -245,19 +257,20 @@ class ArtifactSet:
     def to_chunks(
         self, *, leave_out: Collection[str] = (), in_memory: bool = False
     ) -> Iterator[bytes | memoryview]:
-        """The container form piece by piece, so that weights are not copied to write them."""
+        """Yield the container form in pieces, so that weights can be written without a copy."""
         return container.pack(self.nodes(leave_out=leave_out, in_memory=in_memory))
 
     def to_bytes(self) -> bytes:
-        """The container form (docs/formats/container.md) as one value."""
+        """Return the container form (docs/formats/container.md). Raises UserError if an artifact
+        has no form as bytes."""
         return b"".join(self.to_chunks())
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> ArtifactSet:
         """Inverse of `to_bytes`; contents are views into `data`.
 
-        Raises UserError: code `bad-container` for truncation, trailing bytes, absurd counts, a
-        wrong hash, an import tree that is none; `container-version` for a newer format.
+        Raises UserError: code `bad-container` for truncation, trailing bytes, counts that cannot
+        fit, a wrong hash or an invalid import tree; `container-version` for another major version.
         """
         nodes = container.unpack(memoryview(data))
         with in_place("artifact container"):
@@ -265,7 +278,8 @@ class ArtifactSet:
 
     @classmethod
     def from_nodes(cls, nodes: Sequence[container.Node]) -> ArtifactSet:
-        """Inverse of `nodes`; those without artifacts stood for what has no form as bytes."""
+        """Inverse of `nodes`. Nodes without artifacts, which stood for artifacts without a form as
+        bytes, are dropped together with their imports."""
         if nodes[0].key != container.LIB:
             raise UserError(f"its root is {nodes[0].key!r}, expected '_lib'", code="bad-container")
         placed: dict[int, Artifact] = {}
@@ -285,8 +299,9 @@ class ArtifactSet:
 
 
 def _read_one(path: Path, room: int) -> tuple[Content, str]:
-    """The content of a file and its hash. What fits into `room` bytes is read once: what was
-    checked is what is used. What does not is checked whenever it is read."""
+    """Return the content of a file and its SHA-256. A file of at most `room` bytes is read into
+    memory, so the bytes used are those that were checked; a larger one is checked again whenever it
+    is read."""
     content = FileContent(path)
     if content.size <= room:
         data = b"".join(content.chunks())
@@ -317,7 +332,8 @@ def _group(group: Group | str) -> Group:
 
 @contextmanager
 def in_place(where: str) -> Iterator[None]:
-    """What is wrong with a set that was read is wrong with the file it came from."""
+    """Turn a UserError about a set that was just read into one (code `bad-container`) that names
+    the file `where` it was read from."""
     try:
         yield
     except UserError as error:
@@ -327,7 +343,8 @@ def in_place(where: str) -> Iterator[None]:
 
 
 def _check_imports(artifacts: ArtifactSet) -> None:
-    """Imports are between groups that are there, and lead nowhere twice on one way."""
+    """Raise UserError (code `bad-imports`) unless imports are between groups of the set, none of
+    them native, and have no cycle."""
     groups = {Group(a.loader, a.target_key) for a in artifacts.artifacts}
     below: dict[Group, list[Group]] = {}
     for above, imported in artifacts.imports:
@@ -348,7 +365,8 @@ def _check_imports(artifacts: ArtifactSet) -> None:
 
 
 def _walk_imports(start: Group, below: Mapping[Group, Sequence[Group]], done: set[Group]) -> None:
-    """Without recursion: a file may hold a chain of any length."""
+    """Search for a cycle below `start`, depth first with an explicit stack: a file may hold a chain
+    of imports longer than Python's recursion limit."""
     open_groups, way = {start}, [(start, iter(below.get(start, ())))]
     while way:
         group, rest = way[-1]

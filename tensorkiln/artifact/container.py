@@ -1,14 +1,14 @@
-"""The container format, version 1: artifacts as one run of bytes (docs/formats/container.md).
+"""The container format, version 1: artifacts as one byte sequence (docs/formats/container.md).
 
     header | node 0 | node 1 | ... | node `_import_tree`
 
-A node is a loader's name and what that loader gets: the artifacts of one loader and target key.
-Node 0 is the root; `_lib` has no artifacts, it is the library that the container is part of. The
+A node is a loader's name and the artifacts it gets: those of one loader and target key. Node 0 is
+the root, `_lib`: it has no artifacts and stands for the library that the container is part of. The
 last node says in CSR form which node imports which. Little-endian. Nodes and contents begin at
-multiples of 64 bytes, what lies between is zero, so equal artifacts are equal bytes.
+multiples of 64 bytes with zeros as padding, so equal sets are equal bytes.
 
-Every length is checked against what is left before anything is read, and the hash before any node
-is. The C runtime reads the same bytes by the same rules (crt/container.c).
+The reader verifies the hash before it reads any node, and checks every length against the bytes
+left before it reads. The C runtime reads the format by the same rules (crt/container.c).
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ MAJOR, MINOR = 1, 0
 LIB, IMPORT_TREE = "_lib", "_import_tree"
 ALIGN = 64
 MAX_NAME = 1 << 12
-MAX_HEADS = 1 << 21  # all bytes but contents: Python makes up to thirty of each
-# magic, major, minor, zero, total length, SHA-256 of all from byte 56 on; then the node count
+MAX_HEADS = 1 << 21  # bytes of names, lengths, padding, imports: parsed they take up to 30 times
+# magic, major, minor, zero, total length, SHA-256 of all from byte 56 on (the node count follows)
 _HEAD = struct.Struct("<8sHHIQ32s")
 _HASHED = _HEAD.size
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
-_LEAST_NODE = ALIGN  # bytes that any node takes
-_LEAST_FILE = 28  # bytes that any artifact takes: position, three empty names, a length
+_LEAST_NODE = ALIGN  # least bytes of a node
+_LEAST_FILE = 28  # least bytes of an artifact: position, three empty names, content length
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """An artifact without its loader, which the node names. `position` is its place in the set."""
+    """An artifact without its loader, which the node names. `position` is its index in the set."""
 
     position: int
     codegen_id: str
@@ -50,7 +50,8 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What one loader gets. `children` are the numbers of the nodes that it imports, ascending."""
+    """What one loader gets: `key` is the loader's name, or `_lib`. `children` are the indices of
+    the nodes that it imports, ascending."""
 
     key: str
     files: tuple[File, ...] = ()
@@ -61,7 +62,10 @@ class Node:
 
 
 def pack(nodes: Sequence[Node]) -> Iterator[bytes | memoryview]:
-    """The container in pieces; contents are passed on uncopied, and read twice."""
+    """Yield the container in pieces; contents are not copied, but read twice, first for the hash.
+
+    Raises UserError (code `too-large`) if names and imports exceed MAX_HEADS.
+    """
     total, digest = _HASHED, hashlib.sha256()
     for piece in _body(nodes):
         total += len(piece)
@@ -93,7 +97,7 @@ def _body(nodes: Sequence[Node]) -> Iterator[bytes | memoryview]:
 
 
 def _sizes(node: Node, at: int) -> Iterator[int]:
-    """Bytes of the pieces of `_node_body`, without reading any content."""
+    """Yield the sizes in bytes of the pieces of `_node_body`, without reading any content."""
     head = 4 + len(node.key.encode()) + 4 * (node.key != LIB)
     yield head
     at += head
@@ -128,7 +132,7 @@ def _string(text: str) -> bytes:
 
 
 def _csr(nodes: Sequence[Node]) -> bytes:
-    """Row pointers, then child indices, each with their number before them."""
+    """Return row pointers, then child indices, each preceded by their count."""
     rows, columns = [0], list[int]()
     for node in nodes:
         columns += node.children
@@ -142,10 +146,10 @@ def _csr(nodes: Sequence[Node]) -> bytes:
 
 
 def unpack(data: memoryview) -> list[Node]:
-    """The nodes of a container; contents are views into `data`.
+    """Return the nodes of a container, without the import tree; contents are views into `data`.
 
-    Raises UserError (code `bad-container`, or `container-version` for one that a newer
-    Tensorkiln wrote) for any damage.
+    Raises UserError: code `bad-container` for any damage, `container-version` for another major
+    version.
     """
     data = data.cast("B") if data.format != "B" or data.ndim != 1 else data
     minor = _check_head(data)
@@ -165,7 +169,7 @@ def unpack(data: memoryview) -> list[Node]:
 
 
 def _check_head(data: memoryview) -> int:
-    """The minor version, once magic, version, length and hash are right."""
+    """Return the minor version, after checking magic, major version, length and hash."""
     if len(data) < _HEAD.size:
         _bad(f"truncated: {len(data)} bytes, the header alone has {_HEAD.size}")
     magic, major, minor, zero, total, digest = _HEAD.unpack_from(data)
@@ -189,7 +193,7 @@ def _check_head(data: memoryview) -> int:
 
 
 def _check_tree(tree: Sequence[tuple[int, ...]]) -> None:
-    """All nodes hang on the root, and none on itself."""
+    """Check that every node is reachable from the root and that there is no cycle."""
     for node, children in enumerate(tree):
         if list(children) != sorted(set(children)):
             _bad(f"the imports of node {node} are not in ascending order")
@@ -214,12 +218,12 @@ def _bad(message: str) -> NoReturn:
 
 
 class _Reader:
-    """A cursor that cannot leave its bytes."""
+    """A cursor over bytes that reports reads past their end."""
 
     def __init__(self, data: memoryview, at: int, end: int | None = None):
         self._data, self._at = data, at
         self._end = len(data) if end is None else end
-        self._room = [MAX_HEADS]  # shared with the cursors of nodes
+        self._room = [MAX_HEADS]  # bytes left for anything but contents; shared by nodes' cursors
 
     @property
     def left(self) -> int:
@@ -232,7 +236,7 @@ class _Reader:
         return self._data[self._at - size : self._at]
 
     def head(self, size: int, what: str) -> memoryview:
-        """Bytes of anything but a content."""
+        """Take bytes that are not an artifact's content; they count against MAX_HEADS."""
         taken = self.take(size, what)
         self._room[0] -= size
         if self._room[0] < 0:
@@ -261,12 +265,12 @@ class _Reader:
         return text
 
     def pad(self) -> None:
-        """Zeros up to the next multiple of 64."""
+        """Skip padding, zeros up to the next multiple of 64."""
         if any(self.head(-self._at % ALIGN, "padding")):
             _bad(f"padding before byte {self._at} is not zero")
 
     def inside(self) -> _Reader:
-        """A cursor over the next node, which this one passes."""
+        """Return a cursor over the next node, and move this one past the node."""
         size = self.u64("node length")
         if size < 8 or size % ALIGN:
             _bad(f"a node of {size} bytes before byte {self._at}; expected a multiple of {ALIGN}")
@@ -283,7 +287,7 @@ class _Reader:
         elif not key.startswith("_"):
             files = reader.files()
         elif minor > MINOR:
-            return Node(key)  # something new that need not be understood
+            return Node(key)  # a kind of node of a newer minor version, which readers may skip
         else:
             _bad(f"unknown node {key!r}")
         reader.pad()
@@ -309,7 +313,7 @@ class _Reader:
         return File(position, codegen_id, file_name, target_key, self.take(size, "content"))
 
     def tree(self, nodes: int) -> tuple[list[int], list[int]]:
-        """Row pointers and child indices."""
+        """Read the import tree: row pointers and child indices in CSR form."""
         reader = self.inside()
         key = reader.name()
         if key != IMPORT_TREE:

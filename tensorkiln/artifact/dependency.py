@@ -1,5 +1,5 @@
-"""What a library made with an external code generator needs beside the operating system, and how
-the linker is told of it."""
+"""External dependencies of a library that an external code generator had a part in, and the linker
+arguments that name them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tensorkiln.base.errors import UserError, nearest
 
 URL_TYPES = ("path", "url", "git")
 _SHORT_NAME = re.compile(r"[A-Za-z0-9_][\w.+-]*\Z", re.ASCII)
-# What an artifact set may tell a linker. It writes no file, reads no file of options (`@file`), and
-# leaves what the runtime relies upon (exports, page sizes, entry) alone.
+# Linker arguments that an artifact set may hold. None of them writes a file, reads options from a
+# file (`@file`), or changes what the runtime relies upon (exports, page sizes, entry).
 LIBRARY_FORMS = "'/path/libx.so', '-lx', '-L/path', '-Wl,-rpath,/path'"
 _NAMED = re.compile(r"-l:?[A-Za-z0-9_][\w.+-]*\Z", re.ASCII)
 _FOLDER = re.compile(r"-L/[^,]*\Z")
@@ -23,10 +23,11 @@ _SWITCH = re.compile(r"-Wl,--(no-)?(as-needed|whole-archive)\Z")
 
 @dataclass(frozen=True, slots=True)
 class ExternalDependency:
-    """A thing to fetch: `short_name` tells it apart, `url` says where it is.
+    """Something a library needs that is not part of it: `short_name` identifies it, `url` says
+    where to fetch it.
 
     `url_type` is `path`, `url` or `git`; `version_spec` is a version, or a commit or tag, which
-    `git` needs. Raises UserError (code `bad-dependency`).
+    `git` requires. Raises UserError (code `bad-dependency`) for an invalid field.
     """
 
     short_name: str
@@ -52,10 +53,11 @@ class ExternalDependency:
 
 
 def checked_library(argument: object, where: str) -> str:
-    """`argument`, when it is one of LIBRARY_FORMS (or turns `--as-needed` or `--whole-archive` on
-    or off): what an external's `libraries` and the plan of a link may say to a linker.
+    """Return `argument` if it is a linker argument that an external's `libraries` and a link plan
+    may hold: one of LIBRARY_FORMS, or a switch such as `-Wl,--no-as-needed` or
+    `-Wl,--whole-archive`.
 
-    Raises UserError (code `bad-library`), saying what was meant where that can be known.
+    Raises UserError (code `bad-library`), with a hint at the form that was probably meant.
     """
     if not isinstance(argument, str):
         message = f"a library is text, not {type(argument).__name__} ({argument!r:.80})"
@@ -76,7 +78,8 @@ def checked_library(argument: object, where: str) -> str:
 
 
 def checked_libraries(libraries: object, where: str) -> tuple[str, ...]:
-    """All of them; UserError (code `bad-library`) also for one text instead of a list of them."""
+    """Return `libraries` as a tuple, each checked by `checked_library`. UserError (code
+    `bad-library`) also for a single string instead of a sequence."""
     if isinstance(libraries, str | bytes) or not isinstance(libraries, Iterable):
         raise UserError(
             f"libraries are a tuple of texts, not {type(libraries).__name__} ({libraries!r:.80})",
@@ -90,9 +93,11 @@ def checked_libraries(libraries: object, where: str) -> tuple[str, ...]:
 def merge_dependencies(
     declared: Iterable[tuple[str, ExternalDependency]],
 ) -> tuple[ExternalDependency, ...]:
-    """Each dependency once, sorted by name; `declared` pairs who declares with what.
+    """Return each dependency once, sorted by name. `declared` holds pairs (who declares it,
+    dependency).
 
-    Raises UserError (code `dependency-clash`) when two of one name differ, naming both sources.
+    Raises UserError (code `dependency-clash`), naming both declarers, if two dependencies of one
+    name differ.
     """
     found: dict[str, tuple[str, ExternalDependency]] = {}
     for source, dependency in declared:

@@ -1,4 +1,8 @@
-"""A minimal ELF reader: sections, symbols, needed libraries. Reads bytes and never runs any."""
+"""A minimal ELF reader: sections, symbols, relocations, needed libraries. Executes nothing.
+
+Files are untrusted: offsets, counts and names are checked before use, and a malformed file is a
+UserError (code `bad-library`).
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,9 @@ from tensorkiln.base.errors import UserError
 _MACHINES: dict[int, str] = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv"}
 _NOBITS, _DYNAMIC, _SYMTAB, _DYNSYM, _RELA = 8, 6, 2, 11, 4
 _GROUP = 17
-_COMMON = 0xFFF2  # section of variables that several files may define, as one
-_UNIQUE = 10  # of a symbol that is one in a process; several files may define it
-_CODE = 4  # flag of a section: instructions
+_COMMON = 0xFFF2  # SHN_COMMON: tentative definitions, which the linker merges
+_UNIQUE = 10  # STB_GNU_UNIQUE: several files may define it, a process has one definition
+_CODE = 4  # SHF_EXECINSTR
 _NEEDED, _SONAME = 1, 14
 _MAX_SECTIONS = 1 << 16
 _MAX_SYMBOLS = 1 << 18
@@ -22,7 +26,8 @@ _MAX_SYMBOLS = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One section; `size` counts memory, so `.bss` has one and takes no room in the file."""
+    """A row of the section header table. `size` is that in memory: `.bss` has a size but takes no
+    bytes in the file."""
 
     name: str
     kind: int
@@ -37,14 +42,14 @@ class Section:
 
     @property
     def in_file(self) -> bool:
-        """Whether its bytes are in the file."""
+        """Whether the section has bytes in the file (`.bss` has none)."""
         return self.kind != _NOBITS
 
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A defined or needed symbol of a symbol table. `address` counts from the start of `section`
-    in an object, from that of the file's memory elsewhere."""
+    """A defined or undefined symbol. `address` is an offset in `section` in a relocatable object,
+    else a virtual address relative to the load address."""
 
     name: str
     address: int
@@ -60,7 +65,8 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Relocation:
-    """A place (offset in a section) that the linker fills with a symbol's address."""
+    """A place (byte offset in a section) that the linker fills from a symbol's address. `symbol` is
+    the name of a section if the relocation refers to a section symbol."""
 
     offset: int
     symbol: str
@@ -69,7 +75,11 @@ class Relocation:
 
 @dataclass(frozen=True, slots=True)
 class Elf:
-    """What the headers of a file say; `data` is its bytes, mapped."""
+    """The headers of an ELF file, and its bytes in `data`.
+
+    `where` names the file in errors; `wide` means 64-bit, and `order` is the byte order as
+    `struct` spells it, `<` or `>`.
+    """
 
     where: str
     data: memoryview
@@ -80,23 +90,26 @@ class Elf:
     sections: tuple[Section, ...]
 
     def section(self, name: str) -> Section | None:
-        """The first section of that name."""
+        """Return the first section of that name, or None."""
         return next((s for s in self.sections if s.name == name), None)
 
     def content(self, section: Section) -> memoryview:
-        """The bytes of a section, without a copy; empty for one that takes no room."""
+        """Return the bytes of a section, without a copy; empty for one without bytes in the
+        file."""
         if not section.in_file:
             return self.data[:0]
         return self.data[section.offset : section.offset + section.size]
 
     def symbols(self, *, dynamic: bool = False) -> tuple[Symbol, ...]:
-        """The symbol table, or with `dynamic` what the loader sees; empty when there is none."""
+        """Return the symbol table (`.symtab`), or with `dynamic` the one of the dynamic loader
+        (`.dynsym`); empty if the file has no such table."""
         wanted = _DYNSYM if dynamic else _SYMTAB
         table = next((s for s in self.sections if s.kind == wanted), None)
         return () if table is None else tuple(self._symbols(table))
 
     def group_names(self) -> tuple[str, ...]:
-        """Names of the groups of sections of an object: of two of a name a linker takes one."""
+        """Return the signatures of an object's section groups (COMDAT); of several groups with one
+        signature a linker keeps the first."""
         symbols = self.symbols()
         groups = [s for s in self.sections if s.kind == _GROUP]
         if any(g.info >= len(symbols) for g in groups):
@@ -133,7 +146,8 @@ class Elf:
         return found
 
     def relocations(self, section: Section) -> tuple[Relocation, ...]:
-        """What the linker still has to fill in of a section of an object, in order of places."""
+        """Return the relocations of a section of a 64-bit object, sorted by offset; empty for
+        32-bit files and for REL tables."""
         at = self.sections.index(section)
         table = next((s for s in self.sections if s.kind == _RELA and s.info == at), None)
         if table is None or not self.wide:
@@ -151,11 +165,11 @@ class Elf:
         return tuple(sorted(found, key=lambda r: r.offset))
 
     def needed(self) -> tuple[str, ...]:
-        """Libraries the loader must find (DT_NEEDED), in order."""
+        """Return the libraries that the dynamic loader must find (DT_NEEDED), in order."""
         return self._dynamic(_NEEDED)
 
     def soname(self) -> str:
-        """The library's own name (DT_SONAME), or empty."""
+        """Return the library's own name (DT_SONAME), or the empty string."""
         return next(iter(self._dynamic(_SONAME)), "")
 
     def _dynamic(self, tag: int) -> tuple[str, ...]:
@@ -176,14 +190,14 @@ class Elf:
 
 
 class _Names:
-    """A string table. Names may share bytes, but never so many that all are longer than the file:
-    a table of endless names over one another would fill the memory."""
+    """A string table. Names in it may overlap, but may not add up to more than the file's size
+    (`room`): a malicious table of long overlapping names would exhaust memory."""
 
     def __init__(self, table: memoryview, room: int, where: str):
         self._table, self._room, self._where = table, room, where
 
     def at(self, at: int) -> str:
-        """The name that begins at a byte."""
+        """Return the zero-terminated name that begins at byte `at`, of at most 4,095 bytes."""
         if at >= len(self._table):
             if at == 0:
                 return ""
@@ -199,12 +213,13 @@ class _Names:
 
 
 def read_elf(path: str | Path) -> Elf:
-    """The headers of a shared library; UserError (code `bad-library`) when it is none."""
+    """Read the headers of an ELF file, such as a shared library. UserError: code `missing-file`, or
+    `bad-library` if it is not a valid ELF file."""
     return elf_of(FileContent(path).view, str(path))
 
 
 def elf_of(data: memoryview, where: str) -> Elf:
-    """The headers of a file in memory."""
+    """Read the headers of an ELF file in memory, called `where` in errors (code `bad-library`)."""
     if bytes(data[:4]) != b"\x7fELF":
         raise _bad(f"not an ELF file{_looks_like(bytes(data[:8]))}", where)
     if len(data) < 64 or data[4] not in (1, 2) or data[5] not in (1, 2):

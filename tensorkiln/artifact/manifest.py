@@ -1,4 +1,4 @@
-"""The manifest of a saved set: which files are its artifacts, with their hashes."""
+"""The manifest of a saved artifact set: names, sizes and hashes of its files, and its imports."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tensorkiln.base.schema import Reader
 
 MANIFEST = "manifest.json"
 _VERSION = 2
-_FIRST = 1  # without a hash of itself
+_FIRST = 1  # the former version, which has no hash of the manifest itself
 _BAD = "bad-container"
 
 
 class Group(NamedTuple):
-    """What one call of a loader gets: the artifacts of one loader and target key."""
+    """The artifacts of one loader and target key: what one call of the loader gets."""
 
     loader: str
     target_key: str = ""
 
     def __str__(self) -> str:
-        """`loader`, or `loader for target_key`."""
+        """`'npu'`, or `'npu' for 'npu0'`."""
         return f"{self.loader!r} for {self.target_key!r}" if self.target_key else repr(self.loader)
 
 
@@ -37,7 +37,7 @@ Imports = tuple[tuple[Group, Group], ...]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An artifact as the manifest tells it."""
+    """An artifact as recorded in the manifest: names, size in bytes, SHA-256 (hex)."""
 
     codegen_id: str
     loader: str
@@ -48,12 +48,12 @@ class Row:
 
     @property
     def name(self) -> str:
-        """Where in the folder it is."""
+        """Its path in the folder, `codegen_id/[target_key/]file_name`."""
         return "/".join(p for p in (self.codegen_id, self.target_key, self.file_name) if p)
 
 
 def manifest_text(rows: Iterable[Row], imports: Imports) -> str:
-    """The manifest, which ends with a hash of itself: an edited one is not what was saved."""
+    """Return the manifest as JSON text. It ends with its own SHA-256, so that edits are noticed."""
     plain = {"version": _VERSION, "artifacts": [asdict(row) for row in rows], "imports": imports}
     return json.dumps({**plain, "sha256": _hash(plain)}, indent=1) + "\n"
 
@@ -61,8 +61,8 @@ def manifest_text(rows: Iterable[Row], imports: Imports) -> str:
 def read_manifest(
     data: bytes | memoryview, where: str, *, edited: bool = False
 ) -> tuple[list[Row], Imports]:
-    """Inverse of `manifest_text`. UserError (code `bad-container`) for anything else, and without
-    `edited` for one that was written to since."""
+    """Inverse of `manifest_text`. Raises UserError (code `bad-container`) for a malformed manifest
+    and, unless `edited`, for one that does not match its hash."""
     try:
         parsed = parse_json(data, unique=True)
     except ValueError as error:
@@ -83,7 +83,8 @@ def read_manifest(
 
 
 def listed_artifacts(folder: Path) -> Listed:
-    """What `ArtifactSet.save` wrote into a folder, and what was listed besides."""
+    """Return the files that `ArtifactSet.save` wrote into `folder`, and those in the list of
+    `base/folders.py`; empty if there is no valid manifest."""
     try:
         rows, _ = read_manifest(read_plain(folder / MANIFEST, MAX_BYTES), "")
     except (OSError, UserError):

@@ -1,8 +1,9 @@
-"""The metadata of a compiled library: JSON that rides in it and needs no code to be read.
+"""The metadata of a compiled library: JSON in a section of the library, readable without running
+its code.
 
-The entry file of a library writes `format`, `library`, `prefix`, `cpu_features`, `weights_bytes`
-and `functions`; the compile adds what `added_json` gives. A reader refuses other formats; every
-added key that changes meaning bumps the format.
+The generated entry file writes `format`, `library`, `prefix`, `cpu_features`, `weights_bytes` and
+`functions`; the compile adds the keys of `added_json`. A reader refuses any other `format`, so a
+change that would alter the meaning of existing keys needs a new number.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """An input or output. A dim is a number, or the name or expression of a symbolic one.
+    """A parameter or result. A dim is a number, or the text of a symbolic size (`n`, `2 * n`).
 
-    `dims` is None for a plain number. `role` is empty where it follows from the place.
+    `dims` is None for a scalar. `role` is `in`, `out`, `inout` or `scalar` for parameters of
+    tensor functions, and empty elsewhere, where being an input or an output says it.
     """
 
     name: str
@@ -35,11 +37,12 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class FunctionInfo:
-    """A callable function. `kind` is `graph` (needs an Executor) or `tensor` (called directly).
+    """A callable function of a library. `kind` is `graph` (run by an Executor), `tensor` (called
+    directly) or `outer` (called with values such as tuples and strings).
 
-    `symbols` maps each symbolic dimension to its least size. `workspace_bytes` is what one
-    executor holds for it beside weights, inputs and outputs; an expression when it depends on
-    symbolic dimensions. `requires` holds conditions between sizes, as text: `sequence <= 512`.
+    `symbols` maps each symbolic dimension to its least size. `workspace_bytes` is the memory one
+    executor holds for the function besides weights, inputs and outputs; an expression if it depends
+    on symbolic dimensions. `requires` holds conditions between sizes, as text: `sequence <= 512`.
     """
 
     name: str
@@ -54,9 +57,11 @@ class FunctionInfo:
 
 @dataclass(frozen=True, slots=True)
 class KernelInfo:
-    """A generated kernel: its symbol, the model's nodes it computes, its class, own workspace.
+    """A generated kernel: its symbol, the model's nodes that it computes, its class (the kind of
+    schedule), and its workspace in bytes.
 
-    One that the module of a loader provides says whose, and what that is called with.
+    If the kernel is a function of a module that a loader makes, `loader` and `target_key` name that
+    module's group, and `inputs` and `outputs` the tensors of a call; else these are empty.
     """
 
     symbol: str
@@ -71,8 +76,9 @@ class KernelInfo:
 
 @dataclass(frozen=True, slots=True)
 class ConstantInfo:
-    """A constant of the model: `offset` bytes into the weights, packed as `layout` says
-    (`ir/layout.py`), or row-major where that is empty. Constants of the same bytes share them."""
+    """A constant of the model, at byte `offset` of the weights, packed as `layout` says
+    (`ir/layout.py`), or row-major if `layout` is empty. Constants with equal bytes share them, at
+    one offset."""
 
     name: str
     dtype: str
@@ -83,8 +89,8 @@ class ConstantInfo:
 
 @dataclass(frozen=True, slots=True)
 class ArtifactInfo:
-    """An artifact that went into the library. `sha256` is empty for weights, which are not read
-    a second time to be hashed, and for what has no form as bytes."""
+    """An artifact that went into the library. `sha256` is empty for lazy contents such as weights,
+    which are not read again only to be hashed, and for artifacts without a form as bytes."""
 
     codegen_id: str
     loader: str
@@ -96,7 +102,8 @@ class ArtifactInfo:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Everything a library says about itself; `target` is the Target's fields as plain values."""
+    """Everything a library says about itself. `target` holds the fields of `Target.to_json`, and
+    `weights_bytes` the size of the weights, inside the library or beside it."""
 
     library: str
     prefix: str
@@ -111,7 +118,7 @@ class Metadata:
     constants: tuple[ConstantInfo, ...] = ()
 
     def to_json(self) -> dict[str, object]:
-        """Plain values in the order they are printed."""
+        """Return JSON values, in the order they are printed."""
         return {
             "format": FORMAT,
             "library": self.library,
@@ -130,12 +137,13 @@ class Metadata:
         }
 
     def to_bytes(self) -> bytes:
-        """The text that goes into the library; the same for equal metadata."""
+        """Return the JSON text, ASCII without spaces; equal for equal metadata."""
         return json.dumps(self.to_json(), separators=(",", ":"), ensure_ascii=True).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview, where: str = "metadata") -> Metadata:
-        """Inverse of `to_bytes`; zero bytes at the end are padding. UserError when malformed."""
+        """Inverse of `to_bytes`; zero bytes at the end are ignored as padding. Raises UserError
+        (code `bad-metadata`) naming `where`."""
         try:
             parsed = parse_json(bytes(data[: MAX_BYTES + 1]).rstrip(b"\0"), unique=True)
         except ValueError as error:
@@ -144,9 +152,9 @@ class Metadata:
 
     @classmethod
     def from_json(cls, parsed: object, where: str = "metadata") -> Metadata:
-        """Check plain values and make them typed ones. Raises UserError (code `bad-metadata`).
+        """Build metadata from parsed JSON. Raises UserError (code `bad-metadata`).
 
-        A library linked by hand may lack what the compile adds; those fields are then empty.
+        A library linked by hand may lack the keys of `added`; those fields are then empty.
         """
         reader = _reader(parsed, where)
         found = reader.get("format", int)
@@ -175,7 +183,7 @@ def added(
     dependencies: Iterable[ExternalDependency] = (),
     constants: Iterable[ConstantInfo] = (),
 ) -> dict[str, object]:
-    """The keys a compile adds to what the entry file writes."""
+    """Return the keys that a compile adds to those of the entry file, as JSON values."""
     return {
         "compiler": {"name": "tensorkiln", "version": compiler_version},
         "target": dict(target),
@@ -194,12 +202,13 @@ def added_json(
     dependencies: Iterable[ExternalDependency] = (),
     constants: Iterable[ConstantInfo] = (),
 ) -> str:
-    """`added` as text, for the writer of the entry file."""
+    """Return `added` as JSON text, for the code generator of the entry file."""
     return json.dumps(added(compiler_version, target, kernels, artifacts, dependencies, constants))
 
 
 def constants_text(constants: Iterable[ConstantInfo]) -> str:
-    """The table of constants as a file beside the weights: one row a line."""
+    """Return the table of constants as JSON, one constant per line; it is a file of its own beside
+    the weights."""
     rows = ",\n".join(json.dumps(_constant_json(constant)) for constant in constants)
     return f"[\n{rows}\n]\n"
 
@@ -214,8 +223,9 @@ def constants_from(data: bytes | memoryview, where: str) -> tuple[ConstantInfo, 
 
 
 def functions_from(data: bytes | memoryview, where: str) -> tuple[FunctionInfo, ...] | None:
-    """The functions that a JSON file lists under `functions`, as metadata does; `kind` may be
-    missing. None for one that lists none. Raises UserError (code `bad-metadata`)."""
+    """Return the functions that a JSON file lists under `functions` in the form of metadata; a
+    missing `kind` becomes `kernel`. None if the file has no key `functions`. Raises UserError (code
+    `bad-metadata`)."""
     try:
         parsed = parse_json(data, unique=True)
     except ValueError as error:
@@ -226,7 +236,7 @@ def functions_from(data: bytes | memoryview, where: str) -> tuple[FunctionInfo, 
 
 
 def artifact_infos(artifacts: Iterable[Artifact | InMemoryArtifact]) -> tuple[ArtifactInfo, ...]:
-    """What metadata records of each artifact."""
+    """Return what metadata records of each artifact."""
     return tuple(
         ArtifactInfo(
             a.codegen_id,

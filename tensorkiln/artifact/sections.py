@@ -1,20 +1,22 @@
-"""Where a compiled library keeps what is not code (docs/formats/library.md)."""
+"""ELF sections of a compiled library that hold no code (docs/formats/library.md)."""
 
 from __future__ import annotations
 
 from tensorkiln.artifact.artifact_set import ArtifactSet
 from tensorkiln.base.errors import UserError
 
-METADATA = ".kiln.meta"  # JSON, and zeros
+METADATA = ".kiln.meta"  # JSON, padded with zeros
 WEIGHTS = ".kiln.weights"
-WEIGHTS_PAD = 65536  # zeros behind the weights: KILN_WEIGHTS_PAD in crt.h
+WEIGHTS_PAD = 65536  # zeros after the weights; KILN_WEIGHTS_PAD in crt.h
 ARTIFACTS = ".kiln.artifacts"
-ARTIFACTS_HEAD = 64  # bytes before the container: its size in 8, zeros
+ARTIFACTS_HEAD = 64  # bytes before the container: its size (8 bytes), zeros
 
 
 def carried_artifacts(section: memoryview, where: str) -> ArtifactSet:
-    """The artifacts in the bytes of section `ARTIFACTS`, as views of them. Raises UserError
-    (`bad-container` and what a container may have wrong)."""
+    """Return the artifacts in the bytes of section `ARTIFACTS`; their contents are views into it.
+
+    Raises UserError (code `bad-container`, `container-version` or `bad-artifact`), naming `where`.
+    """
     size = int.from_bytes(section[:8], "little")
     try:
         if size > len(section) - ARTIFACTS_HEAD or any(section[8:ARTIFACTS_HEAD]):

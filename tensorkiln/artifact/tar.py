@@ -1,4 +1,4 @@
-"""Artifacts as a tar archive: the folder form in one file."""
+"""Artifacts as a tar archive: the folder of `ArtifactSet.save` in one file."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from tensorkiln.base.files import atomic_open, folder_beside, plain_path
 
 
 def write_tar(artifacts: ArtifactSet, path: str | Path) -> Path:
-    """Write what `ArtifactSet.save` would, as an uncompressed archive; equal sets are equal bytes.
+    """Write the files of `ArtifactSet.save` as an uncompressed archive; return its path.
 
-    Raises what `save` raises.
+    Equal sets give equal bytes: entries are sorted and have no owner and time. Raises the
+    UserErrors of `save`.
     """
     target = plain_path(path)
     with (
-        atomic_open(target) as stream,  # first: it says where a folder is missing
+        atomic_open(target) as stream,  # first, for its error message if the folder is missing
         folder_beside(target) as folder,
         tarfile.open(fileobj=stream, mode="w") as archive,
     ):

@@ -1,8 +1,8 @@
-"""The weights of a library held against the hash that it has of them.
+"""Checking the weights of a library against the hash stored in the library.
 
-Those inside have a hash of hashes, of pieces of 2 MiB, so that several threads can make it; those
-beside the library the plain one of their file. The code has it behind its pointer to the weights
-(docs/formats/library.md).
+Weights inside the library have a SHA-256 over the SHA-256s of their 2 MiB pieces, which several
+threads can compute; weights beside it have the plain SHA-256 of the data in their file. The hash
+follows the library's pointer to the weights (docs/formats/library.md).
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ _NOTE_HEAD = 24
 
 
 def hash_of_pieces(file: int, at: int, size: int) -> bytes:
-    """The hash of `size` bytes of an open file from byte `at` on."""
+    """Return the SHA-256 over the SHA-256s of 2 MiB pieces, of `size` bytes of an open file
+    descriptor from byte `at` on."""
     found: dict[int, bytes] = {}
     zeros = bytes(_PIECE)
     of_zeros = hashlib.sha256(zeros).digest()
 
     def one(start: int) -> None:
         data = os.pread(file, min(_PIECE, size - start), at + start)
-        # Gigabytes of zeros that nobody wrote take no time either.
+        # Comparing is much faster than hashing, and a sparse file has gigabytes of zeros.
         found[start] = of_zeros if data == zeros else hashlib.sha256(data).digest()
 
     in_threads(one, range(0, size, _PIECE))
@@ -42,17 +43,18 @@ def hash_of_pieces(file: int, at: int, size: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class CheckedWeights:
-    """Weights that match their hash: their size in bytes, and the file that they are in."""
+    """Weights that match their hash: size in bytes, and the file that holds them."""
 
     size: int
     path: Path
 
 
 def verify_library(path: str | Path) -> CheckedWeights:
-    """Read all weights of a library, inside or beside it.
+    """Read all weights of a library, inside or beside it, and check their hash.
 
-    Raises UserError: code `bad-weights` where they are not those that were exported,
-    `no-hash` for a library of a version that left none, and what reading a library raises.
+    Raises UserError: code `bad-weights` if they are not those that were exported, `no-hash` for a
+    library of an older version, which has no hash, and the errors of reading a library
+    (`bad-library`, `not-a-library`, `bad-metadata`, `missing-file`).
     """
     elf = read_elf(path)
     section = elf.section(METADATA)
@@ -85,7 +87,11 @@ def verify_library(path: str | Path) -> CheckedWeights:
 
 
 def _place(elf: Elf) -> memoryview | None:
-    """The pointer to the weights and what follows it; None in a library without."""
+    """Return the 48 bytes of `weights_place` in crt/weights.c: the pointer to the weights, whether
+    they are beside the library (8 bytes), their hash. None if the library has no weights.
+
+    The value of the note `.note.kiln.weights` is the distance in bytes from itself to the pointer.
+    """
     note = elf.section(NOTE)
     if note is None or not note.in_file or note.size < _NOTE_HEAD + 8:
         return None

@@ -1,9 +1,10 @@
 """Weights in a file of their own beside the library: `net.safetensors` for `net.so`.
 
-The format is safetensors: 8 bytes say how long the header is, the header is JSON and says of each
-tensor its type, shape and place, and the data follows. Ours begins with the hash of the data, by
-which a library knows its weights (crt/weights.c), and is padded so that the data can be mapped.
-A tensor that is packed for a kernel has one dimension: its elements as they lie.
+The format is safetensors: the length of the header (8 bytes), the header (JSON with the dtype,
+shape and byte range of each tensor), the data. The header begins with the SHA-256 of the data, by
+which a library recognises its weights (crt/weights.c), and is padded with spaces so that the data
+begins at a page and can be mapped. A tensor packed for a kernel is listed with one dimension, its
+elements in memory order.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from tensorkiln.base.errors import UserError
 
 SUFFIX = ".safetensors"
 HEAD = '{"__metadata__":{"sha256":"'  # then 64 hex digits; WEIGHTS_HEAD in crt/weights.c
-_PAGE = 1 << 16  # the largest of any machine we compile for
+_PAGE = 1 << 16  # the largest page size of any machine we compile for
 _HUGE_PAGE = 2 << 20
-_MOST = 100_000_000  # bytes of a header, by the format
+_MOST = 100_000_000  # bytes of a header, a limit of the format
 _TYPES = {
     "float64": ("F64", 8), "float32": ("F32", 4), "float16": ("F16", 2), "bfloat16": ("BF16", 2),
     "int64": ("I64", 8), "int32": ("I32", 4), "int16": ("I16", 2), "int8": ("I8", 1),
@@ -32,15 +33,16 @@ _TYPES = {
 
 
 def weights_beside(library: str | Path) -> Path:
-    """The file of weights that belongs to a library."""
+    """Return the path of the weights that belong to a library: `net.safetensors` for `net.so`."""
     return Path(library).with_suffix(SUFFIX)
 
 
 def write_weights(path: Path, weights: Content, constants: Sequence[ConstantInfo]) -> bytes:
-    """Write the file; the SHA-256 of its data.
+    """Write the file and return the SHA-256 (32 bytes) of its data.
 
-    Constants name what is in the weights; bytes without a name, such as the zeros between two
-    constants, are tensors of bytes, for the format has no holes.
+    `constants` name the tensors in the weights. Bytes between them, such as padding, are listed as
+    `uint8` tensors `__bytes__.<offset>`, since the format allows no gaps. Raises UserError (code
+    `too-large`) if the header would exceed 100 MB.
     """
     size = content_size(weights)
     tensors = _tensors(size, constants)
@@ -63,9 +65,10 @@ def write_weights(path: Path, weights: Content, constants: Sequence[ConstantInfo
 
 
 def read_weights(path: Path, size: int) -> FileContent:
-    """The data of such a file, which must have `size` bytes; it is not hashed.
+    """Return the data of a file of weights, which must have `size` bytes; its hash is not checked.
 
-    Raises UserError: code `missing-file`, or `bad-weights` for a file that is none.
+    Raises UserError: code `missing-file`, or `bad-weights` for any file that `write_weights` did
+    not write with data of this size.
     """
     whole = FileContent(path)
     start = 8 + int.from_bytes(FileContent(path, 0, min(8, whole.size)).view, "little")
@@ -78,8 +81,11 @@ def read_weights(path: Path, size: int) -> FileContent:
 
 
 def verify_weights(path: Path, size: int, expected: bytes | memoryview | None = None) -> None:
-    """Read all of it: UserError (code `bad-weights`) where the data is not what was exported, or
-    what a library with the hash `expected` was exported with."""
+    """Read all data and check its hash.
+
+    Raises UserError (code `bad-weights`) if the data does not match the hash in the header, or the
+    header does not hold `expected`, the hash in the library.
+    """
     content = read_weights(path, size)
     found = _hash_in(path, content.offset)
     if expected is not None and found != expected.hex():
@@ -94,7 +100,7 @@ def verify_weights(path: Path, size: int, expected: bytes | memoryview | None = 
 
 
 def _hash_in(path: Path, start: int) -> str | None:
-    """What the header says; None where it does not begin like ours."""
+    """Return the hash (hex) in the header; None if the header does not begin as `_header` does."""
     begins = len(HEAD) + 64
     if start < 8 + begins:
         return None
@@ -115,8 +121,8 @@ def _header(digest: bytes, tensors: dict[str, dict[str, object]]) -> bytes:
 
 
 def _tensors(size: int, constants: Sequence[ConstantInfo]) -> dict[str, dict[str, object]]:
-    """Rows of the header, in the order of the data."""
-    # Of those of the same bytes, the first name.
+    """Return the header's entries by name, in the order of the data."""
+    # Constants at the same offset get one entry, under the first one's name.
     by_place = {c.offset: c for c in reversed(constants) if 0 <= c.offset < size}
     places = sorted({0, *by_place}) if size else []
     rows: dict[str, dict[str, object]] = {}

@@ -1,1 +1,1 @@
-"""Ground floor: errors, spans, knobs, files and the cache. Imports nothing of ours."""
+"""The lowest layer: errors, spans, knobs, files and the cache. Imports no other folder of ours."""

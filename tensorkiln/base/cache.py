@@ -1,7 +1,8 @@
-"""Content-addressed store of bytes with a size cap, safe for many processes at once.
+"""A store of bytes on disk with a size cap, safe for many processes at once.
 
-An entry is one file: magic, the components its key was made from (JSON), the hash of the
-content, the content. Damage is noticed on read and counts as a miss.
+The key of an entry is the hash of its components: what its content was computed from. An entry is
+one file: magic, length of the components (4 bytes), components (JSON), SHA-256 of the content,
+content. A damaged entry is noticed on read and counts as a miss.
 """
 
 from __future__ import annotations
@@ -21,29 +22,31 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import atomic_write, open_plain, read_plain
 from tensorkiln.base.trust import distrust, distrust_inside, make_private
 
-# Seconds after which a temporary file belongs to nobody any more.
+# Seconds after which a temporary file is taken for one that a killed process left.
 _ABANDONED = 3600.0
 _MAGIC = b"KILNCAS1"
-_LONG = 200  # longer components are kept as their hash
-_FOLDERS = 256
-_RECENT = 400  # entries that `explain` looks at, newest first
+_LONG = 200  # characters; of longer components an entry holds the hash
+_FOLDERS = 256  # one for each first byte of a key
+_RECENT = 400  # entries that `explain` compares with, newest first
 
 
 def key_of(components: Mapping[str, str]) -> str:
-    """The key (64 hex digits) of what an entry depends on, e.g. tir, target, compiler."""
+    """Return the key (64 hex digits) of an entry that depends on `components`, by name: e.g. tir,
+    target, compiler."""
     text = json.dumps(components, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """Why a look-up missed: the nearest entry and the components that differ from it."""
+    """Why a look-up missed: the key of the nearest entry (empty for an empty cache), and the
+    components that differ from it, as (name, value asked for, the entry's value)."""
 
     nearest: str
     differs: tuple[tuple[str, str, str], ...]
 
     def __str__(self) -> str:
-        """One line per differing component: name, the entry's value, the value asked for."""
+        """`nearest entry 0123456789ab; target: cached 'a', asked 'b'; ...`, in one line."""
         if not self.nearest:
             return "the cache is empty"
         lines = [f"{name}: cached {old!r}, asked {new!r}" for name, new, old in self.differs]
@@ -51,18 +54,19 @@ class Miss:
 
 
 class Cache:
-    """A folder of entries. `limit` is in bytes; the least recently used entries go first.
+    """A folder of entries. `limit` is in bytes; the least recently used entries are removed first.
 
-    Keys are spread evenly over folders, so that the folder of a new entry tells whether it is time
-    to look at all of them: where large entries fall unevenly, the limit is met a little late.
-    Never fails a compile: a folder that cannot be written makes `put` return False. What another
-    user could have written is never used (base/trust.py): a warning says so, once for a folder.
+    Entries are spread over 256 folders by the first byte of their key. `put` measures only the
+    folder of the new entry and prunes when that exceeds 1/256 of the limit; where large entries
+    fall unevenly, the limit is applied a little late. A cache never fails a compile: `put` returns
+    False if the folder cannot be written. Entries that another user could have written are never
+    used (base/trust.py), with one warning per cache folder.
     """
 
     def __init__(self, root: str | Path, limit: int = 2 << 30):
         self.root = Path(root)
         self.limit = limit
-        self._reason: str | None = None  # why the folder is not trusted, once somebody has looked
+        self._reason: str | None = None  # why the folder is not trusted; None: not checked yet
 
     def _file(self, key: str) -> Path:
         if len(key) != 64 or not set(key) <= set("0123456789abcdef"):
@@ -70,7 +74,8 @@ class Cache:
         return self.root / "objects" / key[:2] / key[2:]
 
     def get(self, key: str) -> bytes | None:
-        """The content stored under `key`, or None; a damaged entry is removed and is a miss."""
+        """Return the content stored under `key`, or None. A damaged entry is removed and counts as
+        a miss. Marks the entry as recently used."""
         file = self._file(key)
         try:
             if not self._is_ours("objects", key[:2], key[2:]):
@@ -84,11 +89,12 @@ class Cache:
                 file.unlink()
             return None
         with suppress(OSError):
-            os.utime(file)  # the time of the last use orders the pruning
+            os.utime(file)  # `prune` orders by the time of last use
         return parsed
 
     def put(self, key: str, content: bytes, components: Mapping[str, str] | None = None) -> bool:
-        """Store `content`; False when the folder cannot be written. Prunes beyond the limit."""
+        """Store `content`, and prune if the cache has outgrown its limit. Returns False if the
+        folder cannot be written or is not trusted, or the entry is larger than the limit."""
         file = self._file(key)
         short = {name: _short(text) for name, text in (components or {}).items()}
         header = json.dumps(short, sort_keys=True).encode()
@@ -107,7 +113,8 @@ class Cache:
         return True
 
     def refusal(self) -> str:
-        """A sentence on why nothing of it is used; empty where it may be, or is not there yet."""
+        """Return a sentence on why this cache is not used; empty if it is trusted or does not exist
+        yet."""
         with suppress(OSError):
             if self._reason is None:
                 self._reason = distrust(self.root)
@@ -116,8 +123,8 @@ class Cache:
         return ""
 
     def folder(self, name: str) -> Path | None:
-        """A folder of that name in it for a tool's own cache; None where there can be none, or
-        others could have written what is in it."""
+        """Return a subfolder for a tool's own cache, made if missing; None if it cannot be made or
+        written, or another user could have written to it."""
         made = self.root / name
         try:
             trusted = self._make(name) and all(
@@ -128,15 +135,15 @@ class Cache:
         return made if trusted and os.access(made, os.W_OK) else None
 
     def _make(self, *names: str) -> bool:
-        """A folder in it, made where it is missing; False where others could write there."""
+        """Make a subfolder unless it exists; False if another user could write to it."""
         if self.root.exists() and not self._is_ours():
             return False
         make_private(self.root.joinpath(*names))
         return self._is_ours(*names)
 
     def _is_ours(self, *names: str) -> bool:
-        """Whether only this user and root could have written what lies there: it becomes code.
-        Says once why not. OSError where there is nothing."""
+        """Whether only this user and root could have written the file or folder `names`, since its
+        content becomes code. If not, warn once per cache. OSError if it does not exist."""
         if self._reason is None:
             self._reason = distrust(self.root)
         reason = self._reason or distrust_inside(self.root, names)
@@ -147,23 +154,24 @@ class Cache:
         return not reason
 
     def _entries(self, folders: str = "??") -> Iterator[tuple[float, int, Path]]:
-        """(time of last use, bytes, file) of every entry, in no order."""
+        """Yield (time of last use, bytes, file) of every entry, in no particular order."""
         if self.refusal():
             return
         for folder in (self.root / "objects").glob(folders):
             for file in folder.glob("?*"):
                 with suppress(OSError):
                     info = file.stat()
-                    # A young temporary file is another process's entry in the making.
+                    # A recent temporary file is an entry that another process is writing.
                     if file.suffix != ".tmp" or time.time() - info.st_mtime > _ABANDONED:
                         yield info.st_mtime, info.st_size, file
 
     def size(self, folders: str = "??") -> int:
-        """Bytes on disk now, in all folders or those of a pattern."""
+        """Return the bytes on disk, in all folders or those that match a glob pattern."""
         return sum(size for _, size, _ in self._entries(folders))
 
     def prune(self, limit: int | None = None) -> int:
-        """Remove least recently used entries down to nine tenths of the limit; bytes freed."""
+        """If the entries exceed the limit, remove the least recently used down to nine tenths of
+        it; return the bytes freed."""
         cap = self.limit if limit is None else limit
         entries = sorted(self._entries(), key=lambda entry: (entry[0], entry[2].name))
         total = sum(size for _, size, _ in entries)
@@ -178,7 +186,8 @@ class Cache:
         return freed
 
     def explain(self, components: Mapping[str, str]) -> Miss:
-        """Why `key_of(components)` is not here: compares with the nearest recent entry."""
+        """Explain why there is no entry of these components: compare them with the recent entry
+        that has most of them in common."""
         wanted = {name: _short(text) for name, text in components.items()}
         best: tuple[int, str, dict[str, str]] | None = None
         newest = sorted(self._entries(), key=lambda entry: entry[0], reverse=True)[:_RECENT]
@@ -196,17 +205,18 @@ class Cache:
 
 
 def user_cache() -> Cache | None:
-    """The cache that the environment names; None where it is turned off."""
+    """Return the cache that KILN_CACHE_DIR and KILN_CACHE_LIMIT configure; None if KILN_CACHE
+    turns it off."""
     config = read_config()
     return Cache(config.cache_dir, config.cache_limit) if config.cache else None
 
 
-_told: set[Path] = set()  # folders of which somebody was told why they are not used
+_told: set[Path] = set()  # cache folders for which a refusal was already reported
 
 
 def untold_refusal() -> str:
-    """Why the cache that the environment names is not used, for who tells it in his own way; empty
-    where it is, and the next time."""
+    """Return why the configured cache is not used, once: empty if it is used or the reason was
+    reported before. For callers that report it themselves instead of by a warning."""
     cache = user_cache()
     if cache is None or cache.root in _told:
         return ""
@@ -227,7 +237,7 @@ def _short(text: str) -> str:
 
 
 def _parse(raw: bytes) -> bytes | None:
-    """The content of an entry, or None when anything about it is wrong."""
+    """Return the content of an entry file, or None if the file is damaged."""
     start = len(_MAGIC) + 4
     if not raw.startswith(_MAGIC) or len(raw) < start:
         return None
@@ -237,7 +247,7 @@ def _parse(raw: bytes) -> bytes | None:
 
 
 def _read_components(file: Path) -> dict[str, str]:
-    """What an entry's key was made from; empty when it cannot be read."""
+    """Return the components of an entry file; empty if it cannot be read."""
     try:
         with open_plain(file) as stream:
             head = stream.read(len(_MAGIC) + 4)

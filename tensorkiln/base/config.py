@@ -1,7 +1,11 @@
-"""Every knob that the environment can turn, in one table. Nothing else reads the environment.
+"""The knobs: environment variables that configure the compiler, in one table.
 
-A knob never changes the bytes of a compiled library; what does is an argument of `compile` or a
-field of the Target.
+Besides these only conventions of the system are read: XDG_CACHE_HOME here, and TERM, NO_COLOR and
+FORCE_COLOR in base/terminal.py. A compiled library reads KILN_NUM_THREADS and KILN_VERIFY_WEIGHTS
+itself (crt/threads.c, crt/weights.c), by the same rules.
+
+Except for CC, which replaces the C compiler, no knob changes the bytes of a compiled library: what
+does is an argument of `compile` or a field of the Target.
 """
 
 from __future__ import annotations
@@ -14,12 +18,16 @@ from pathlib import Path
 
 from tensorkiln.base.errors import UserError, nearest
 
-MOST_THREADS = 4096  # of a run; as in crt/crt.h
+MOST_THREADS = 4096  # of one run; KILN_MOST_THREADS in crt/crt.h
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The knobs with their defaults; `read_config()` fills it from the environment."""
+    """The values of all knobs; `read_config()` fills it from the environment.
+
+    `cache_limit` is in bytes; 0 `num_threads` means all CPUs the process may run on, 0
+    `compile_jobs` that the compiler chooses, and empty `cc` the packaged C compiler.
+    """
 
     debug: int = 0
     dump: Path | None = None
@@ -35,7 +43,11 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One environment variable: the Config field it sets, how its text is read, and its meaning."""
+    """One environment variable and the Config field it sets.
+
+    `parse` converts the text, and raises ValueError or KeyError; its docstring completes the error
+    message: "expected 0 or 1". `doc` is the help text.
+    """
 
     variable: str
     field: str
@@ -44,8 +56,8 @@ class Knob:
 
 
 def whole(low: int, high: int) -> Callable[[str], int]:
-    """A reader of whole numbers in `low..high`: decimal digits, ValueError for anything else. Its
-    docstring says what is expected."""
+    """Return a parser of decimal whole numbers in `low..high`, which raises ValueError for any
+    other text. Its docstring is the "expected ..." of the error message."""
 
     def read(text: str) -> int:
         value = _digits(text)
@@ -58,7 +70,8 @@ def whole(low: int, high: int) -> Callable[[str], int]:
 
 
 def _digits(text: str) -> int:
-    """int() takes more: spaces, `1_000`, digits of other scripts."""
+    """Parse decimal digits, strictly: int() also accepts spaces, `1_000` and digits of other
+    scripts."""
     if not re.fullmatch(r"-?[0-9]{1,40}", text):
         raise ValueError
     return int(text)
@@ -74,7 +87,7 @@ def _folder(text: str) -> Path:
     try:
         path = Path(text).expanduser()
         other = path.exists() and not path.is_dir()
-    except (OSError, RuntimeError):  # too long, or ~ of a user whose home nobody knows
+    except (OSError, RuntimeError):  # too long, or ~ of a user whose home is unknown
         raise ValueError from None
     if other:
         raise ValueError
@@ -130,7 +143,7 @@ KNOBS: tuple[Knob, ...] = (
 
 
 def read_config(environ: Mapping[str, str] | None = None) -> Config:
-    """The knobs as the environment sets them now.
+    """Return the knobs as the environment sets them now.
 
     `environ` replaces `os.environ`. Raises UserError (code `bad-knob`) for a value that does not
     parse. An empty variable counts as unset.
@@ -152,16 +165,17 @@ def read_config(environ: Mapping[str, str] | None = None) -> Config:
 
 
 def _cache_home(env: Mapping[str, str]) -> Path:
-    """Where programs keep their caches. Without a home nothing is kept: what lies in a folder that
-    others can write to is not to be run."""
+    """Return XDG_CACHE_HOME or `~/.cache`; `/dev/null` if the user has no home, so that nothing is
+    cached: a folder that others can write to would not be safe for code."""
     try:
         return Path(env.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     except RuntimeError:
-        return Path(os.devnull)  # below it there is no folder, nor can one be made
+        return Path(os.devnull)  # no folder exists or can be made below it
 
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
-    """One sentence for each `KILN_` variable that is no knob: a typo would else do nothing."""
+    """Return a sentence for each `KILN_` variable that is not a knob; a misspelt one would
+    otherwise be ignored silently."""
     env = os.environ if environ is None else environ
     known = [knob.variable for knob in KNOBS]
     odd = sorted(name for name in env if name.startswith("KILN_") and name not in known)
@@ -169,6 +183,7 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
 
 
 def available_cpus() -> int:
-    """CPUs this process may run on (its affinity mask, not the machine's size)."""
+    """Return the number of CPUs this process may run on (its affinity mask where the system has
+    one, else all CPUs)."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""The debug ladder: what each level of `KILN_DEBUG` prints on standard error."""
+"""What each level of `KILN_DEBUG` prints on standard error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 from tensorkiln.base.config import read_config
 
-# A level prints what those below it print as well.
+# Levels are cumulative: level 3 also prints what levels 1 and 2 print.
 LADDER: tuple[tuple[int, str], ...] = (
     (1, "every pass with its time; tracebacks with errors"),
     (2, "what each pass changed, as a diff of the script"),
@@ -18,12 +18,12 @@ PASSES, CHANGES, SOURCES, RULES, COMMANDS = (level for level, _ in LADDER)
 
 
 def wants(level: int) -> bool:
-    """Whether `KILN_DEBUG` asks for this level now."""
+    """Whether `KILN_DEBUG` is now at least `level`; the environment is read on each call."""
     return read_config().debug >= level
 
 
 def say(level: int, text: str) -> None:
-    """Print on standard error, in one write, when `KILN_DEBUG` asks for this level."""
+    """Print `text` on standard error, in one write, if `KILN_DEBUG` is at least `level`."""
     if wants(level):
         sys.stderr.write(f"kiln[{level}] {text.rstrip()}\n")
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The three kinds of error every part of Tensorkiln raises (nothing else leaves the public API)."""
+"""The three kinds of error of Tensorkiln, and hints for misspelt names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from dataclasses import dataclass
 
 
 class TensorkilnError(Exception):
-    """Base of all errors of this package. `code` is stable, e.g. `"shape-mismatch"`."""
+    """Base of all errors of this package.
+
+    `code` is stable over versions, e.g. `"shape-mismatch"`. `where` says in which input the error
+    is (a file, a field, a node), and `hint` how to correct it; both may be empty.
+    """
 
     code: str = "error"
 
@@ -21,26 +25,28 @@ class TensorkilnError(Exception):
 
     def _text(self) -> str:
         text = f"{self.where}: {self.message}" if self.where else self.message
-        # An error that quotes another one may have its hint already.
+        # The message may quote another error, including its hint.
         return f"{text}\n  hint: {self.hint}" if self.hint and self.hint not in text else text
 
 
 class UserError(TensorkilnError):
-    """The caller is wrong: says what, where, what was expected and received, the nearest name."""
+    """The caller is wrong: the message says what was expected and received, the hint how to mend
+    it, often with the nearest valid name."""
 
     code = "user-error"
 
 
 class InternalError(TensorkilnError):
-    """Tensorkiln is wrong: a bug, with what is needed to reproduce it."""
+    """Tensorkiln is wrong: a bug. The message holds what is needed to reproduce it."""
 
     code = "internal-error"
 
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """One thing a model needs that is not there. `kind` is e.g. `"operator"`, `"attribute"`,
-    `"dtype"`, `"opset"`, `"malformed"`; `node` is the name in the model."""
+    """One reason why a model cannot be compiled. `kind` is e.g. `"operator"`, `"attribute"`,
+    `"dtype"`, `"opset"`, `"malformed"`; `node` is the node's name in the model, `op` its operator.
+    """
 
     kind: str
     node: str
@@ -49,7 +55,7 @@ class Issue:
     hint: str = ""
 
     def to_json(self) -> dict[str, str]:
-        """Plain form for `kiln check --json`."""
+        """Return the fields as a dict, for `kiln check --json`."""
         return {
             "kind": self.kind,
             "node": self.node,
@@ -60,7 +66,7 @@ class Issue:
 
 
 class UnsupportedError(TensorkilnError):
-    """Valid input that is not implemented; lists every issue at once, not the first one."""
+    """Valid input that is not implemented; lists all issues, not only the first."""
 
     code = "unsupported"
     issues: tuple[Issue, ...]
@@ -78,7 +84,10 @@ class UnsupportedError(TensorkilnError):
 
 
 def require(value: object, kinds: type | tuple[type, ...], what: str) -> None:
-    """UserError (code `wrong-type`) unless `value`, which is called `what`, is one of `kinds`."""
+    """Raise UserError (code `wrong-type`) unless `value` is an instance of one of `kinds`.
+
+    The message calls the value `what`. A bool is not accepted where `kinds` is `int`.
+    """
     if isinstance(value, kinds) and not (isinstance(value, bool) and kinds is int):
         return
     expected = kinds if isinstance(kinds, tuple) else (kinds,)
@@ -94,12 +103,13 @@ def _article(name: str) -> str:
 
 
 def nearest(name: str, valid: Iterable[str], less: Collection[str] = ()) -> str:
-    """`"did you mean 'a' or 'b'?"`, or the empty string when nothing is near.
+    """Return `"did you mean 'a' or 'b'?"`, or the empty string if no valid name is near.
 
-    Near is what a slip of the hand makes: an edit (letter more, less or other, neighbours swapped)
-    for every three letters of `name`, three edits at most; what begins with `name`; what `name`
-    begins with (`auto` for `automatic`); and names of which one is whole words of the other. The
-    fewest edits come first, of as many the names in `less` (aliases) last; three names at most.
+    A valid name is near if, ignoring case, it is few edits away (an insertion, deletion or
+    substitution of a letter, or a swap of neighbours): `(len(name) + 1) // 3`, at most 3. So is one
+    that begins with `name`, or that `name` begins with (`auto` for `automatic`), and one that
+    contains `name` as whole words or the reverse (`weight` for `c1.weight`). At most three names
+    are given, the fewest edits first and, among equals, those in `less` (aliases) last.
     """
     limit = min(3, (len(name) + 1) // 3)
     small = name.casefold()
@@ -113,9 +123,9 @@ def nearest(name: str, valid: Iterable[str], less: Collection[str] = ()) -> str:
 
 
 def _edits(a: str, b: str, limit: int) -> int:
-    """Insertions, deletions, substitutions, swaps of neighbours from `a` to `b`.
+    """Return the optimal string alignment distance of `a` and `b`, at most `limit + 1`.
 
-    Anything above `limit` is told as `limit + 1`.
+    It counts insertions, deletions, substitutions and swaps of neighbours.
     """
     start = _shared(a, b)
     a, b = a[start:], b[start:]
@@ -138,13 +148,14 @@ def _edits(a: str, b: str, limit: int) -> int:
 
 
 def _shared(a: str, b: str) -> int:
-    """How many letters both begin with."""
+    """Return the length of the common prefix."""
     equal = (x == y for x, y in zip(a, b, strict=False))
     return sum(1 for _ in itertools.takewhile(bool, equal))
 
 
 def _is_part(name: str, other: str) -> bool:
-    """Whether one begins with the other, or is words of it (`weight`, `c1.weight`)."""
+    """Whether one begins with the other (`auto`, `automatic`), or is contained in it as whole words
+    (`weight`, `c1.weight`)."""
     if len(name) >= 3 and other.startswith(name):
         return True
     if len(other) >= 4 and name.startswith(other):

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and paths that cannot leave their folder."""
+"""Atomic writes, reads of regular files only, and paths that cannot leave their folder."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _HINTS: dict[int, str] = {
 
 
 def plain_path(path: str | Path) -> Path:
-    """`path`, when it is something that a file can be called. UserError (code `bad-path`) for the
-    empty text, zero bytes, what the system's encoding cannot say, and anything but a path."""
+    """Return `path` as a Path. Raises UserError (code `bad-path`) for empty text, text with a zero
+    byte or that the file system's encoding cannot represent, bytes, and anything but a path."""
     if not isinstance(path, str | os.PathLike):
         raise UserError(f"{path!r} is {type(path).__name__}, expected a path", code="bad-path")
     text = os.fspath(path)
@@ -59,7 +59,7 @@ def plain_path(path: str | Path) -> Path:
 
 
 def _file_target(path: str | Path) -> Path:
-    """Where a file is written; what names a folder is a UserError."""
+    """Return the path of a file to write; UserError if `path` names a folder."""
     target = plain_path(path)
     try:
         is_folder = target.is_dir()
@@ -72,7 +72,11 @@ def _file_target(path: str | Path) -> Path:
 
 
 def cannot_write(path: Path, error: OSError, temporary: Path | None = None) -> Exception:
-    """The error to raise; one about some other file (a source being read) stays what it is."""
+    """Return the UserError for a failure to write `path`.
+
+    With `temporary`, the place where `path` is prepared, an error about an unrelated file (such as
+    a source being read) is returned as it is.
+    """
     if error.filename is not None and temporary is not None:
         named = Path(os.fsdecode(error.filename))
         if not named.is_relative_to(temporary) and named not in (path, path.parent):
@@ -83,12 +87,13 @@ def cannot_write(path: Path, error: OSError, temporary: Path | None = None) -> E
 
 
 def temporary_beside(target: Path) -> Path:
-    """A name in the same folder that nothing else uses, so that renaming to `target` is atomic."""
+    """Return a random unused name in the folder of `target`: a rename within a file system is
+    atomic."""
     return target.with_name(f".{target.name[:80]}.{secrets.token_hex(8)}.tmp")
 
 
 def made_folder(path: str | Path) -> Path:
-    """A folder that is there or is made, with those above it; UserError like `atomic_path`."""
+    """Make a folder and its missing parents unless it exists; UserError like `atomic_path`."""
     folder = plain_path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -106,12 +111,13 @@ def made_folder(path: str | Path) -> Path:
 
 @contextmanager
 def atomic_path(path: str | Path, mode: int = 0o666) -> Iterator[Path]:
-    """Yield a temporary name beside `path`; it becomes `path` when the block ends well.
+    """Yield a temporary file beside `path`; it is renamed to `path` if the block ends without an
+    error.
 
-    For tools that write a file by name, which has `mode` without the bits of the umask. On any
-    error, and when somebody interrupts, the temporary file goes and `path` keeps its former
-    content. OSErrors about the file come out as UserError (code `cannot-write`; `bad-path` for
-    what no file can be called).
+    For tools that write a file by name. The file is created with `mode`, less the umask. After an
+    error or an interrupt the temporary file is removed and `path` keeps its former content.
+    OSErrors about the file are raised as UserError (code `cannot-write`; `bad-path` for a name that
+    no file can have).
     """
     target = _file_target(path)
     temporary = temporary_beside(target)
@@ -132,7 +138,7 @@ def atomic_path(path: str | Path, mode: int = 0o666) -> Iterator[Path]:
 
 @contextmanager
 def atomic_open(path: str | Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """Yield a binary stream whose content becomes `path` when the block ends well."""
+    """Yield a binary stream whose content becomes `path` if the block ends without an error."""
     with atomic_path(path, mode) as temporary, temporary.open("wb") as stream:
         yield stream
 
@@ -151,8 +157,11 @@ def atomic_write(
 
 @contextmanager
 def folder_beside(path: Path) -> Iterator[Path]:
-    """A new folder on the disk of `path`, so that what is made in it can be renamed; it goes in any
-    case, and nobody else looks into it. UserError like `atomic_path` where there can be none."""
+    """Yield a new temporary folder beside `path`, so that files made in it can be renamed to it.
+
+    Only this user has access; it is always removed in the end. Raises UserError like `atomic_path`
+    if it cannot be made.
+    """
     temporary = temporary_beside(path)
     with HeldInterrupts() as held:
         try:
@@ -171,14 +180,14 @@ for _manager in (atomic_path, folder_beside):
     edge(_manager.__wrapped__.__code__)  # type: ignore[attr-defined]
 
 
-# A pipe that somebody puts in a file's place is not waited for.
+# Non-blocking: opening a named pipe that was put in a file's place would wait for a writer.
 _READING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 def open_plain(path: str | Path) -> BinaryIO:
-    """Open a plain file for reading. OSError for anything else: pipes, devices and sockets could
-    block for ever, or never end."""
-    _require_plain(Path(path).stat(), path)  # to open a device may do something already
+    """Open a regular file for reading. OSError for anything else: reads of pipes, devices and
+    sockets could block for ever, or never end."""
+    _require_plain(Path(path).stat(), path)  # before opening, which has side effects on devices
     stream = os.fdopen(os.open(path, _READING), "rb")
     try:
         _require_plain(os.fstat(stream.fileno()), path)
@@ -196,7 +205,8 @@ def _require_plain(info: os.stat_result, path: str | Path) -> None:
 
 
 def read_plain(path: str | Path, limit: int) -> bytes:
-    """All of a plain file. OSError for anything else, and for one of more than `limit` bytes."""
+    """Return the content of a regular file. OSError for anything else, or if the file has more
+    than `limit` bytes."""
     with open_plain(path) as stream:
         size = os.fstat(stream.fileno()).st_size
         if size > limit:
@@ -209,10 +219,10 @@ def _refuse(relative: str, reason: str, hint: str = "") -> UserError:
 
 
 def resolve_inside(root: str | Path, relative: str, granted: Sequence[str | Path] = ()) -> Path:
-    """The real path of `relative` under `root`, which must not lead out of it.
+    """Return the real path of `relative` under `root`, with symbolic links resolved.
 
     Refused with UserError (code `unsafe-path`): absolute names, `..`, and symbolic links whose
-    target lies neither under `root` nor under a folder in `granted`. The file may be missing.
+    target lies neither under `root` nor under a folder in `granted`. The file need not exist.
     """
     parts = relative.replace("\\", "/").split("/")
     if not relative or "\0" in relative:
@@ -224,7 +234,7 @@ def resolve_inside(root: str | Path, relative: str, granted: Sequence[str | Path
     base = Path(root).resolve()
     try:
         real = base.joinpath(*parts).resolve()
-    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
+    except (OSError, RuntimeError) as error:  # RuntimeError: a cycle of links, before Python 3.13
         raise _refuse(relative, f"it cannot be followed ({error})") from None
     except UnicodeEncodeError:
         raise _refuse(relative, "it is no text that a file can be named") from None
@@ -236,11 +246,11 @@ def resolve_inside(root: str | Path, relative: str, granted: Sequence[str | Path
 
 
 def open_inside(root: str | Path, relative: str, granted: Sequence[str | Path] = ()) -> BinaryIO:
-    """Open a plain file under `root` for reading; it cannot be tricked out of the folder.
+    """Open a regular file under `root` for reading, with protection against links out of `root`.
 
-    Beyond `resolve_inside`, refuses what is no plain file and files with a second hard link,
-    whose other name may lie anywhere; a file inside a `granted` folder may have links.
-    A missing file is a UserError (code `missing-file`).
+    Besides what `resolve_inside` refuses, refuses anything but a regular file, and a file with a
+    second hard link, whose other name may lie anywhere; a file inside a `granted` folder may have
+    hard links. A missing or unreadable file is a UserError (code `missing-file`).
     """
     real = resolve_inside(root, relative, granted)
     try:
@@ -253,7 +263,7 @@ def open_inside(root: str | Path, relative: str, granted: Sequence[str | Path] =
         raise UserError(f"cannot read {str(real)!r}: {reason}", code="missing-file") from error
     stream = os.fdopen(handle, "rb")
     now = os.fstat(handle)
-    # What was checked must be what was opened: another process could have swapped the file.
+    # The file that was opened must be the one checked: another process could have replaced it.
     if (now.st_dev, now.st_ino) != (before.st_dev, before.st_ino):
         stream.close()
         raise _refuse(relative, "it changed while it was opened")

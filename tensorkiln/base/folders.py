@@ -1,7 +1,8 @@
-"""Folders that are written, and what in them is ours to replace.
+"""Writing output folders without destroying files of the user.
 
-Only what a former run wrote is: a list in the folder says which files, and their hashes, so that
-one that somebody has edited since is his. Anything else is named in an error and stays as it is.
+A file may be replaced only if a former run wrote it and nobody has changed it since: a list in the
+folder (`.kiln-files.json`) holds the names of the files written and their hashes. Any other file is
+named in an error and left as it is.
 """
 
 from __future__ import annotations
@@ -36,12 +37,13 @@ LIST = ".kiln-files.json"
 _VERSION = 1
 _CHUNK = 1 << 20
 
-# Relative names of files with the hashes (hex) that they may have; None for the list itself.
+# Relative names of files with the hashes (SHA-256, hex) that they may have; None allows any content
+# (the list itself, a manifest).
 Listed = Mapping[str, Iterable[str] | None]
 
 
 def listed_files(folder: Path) -> Listed:
-    """What was written into a folder, by the list in it; nothing where that is not to be read."""
+    """Return what the list in `folder` says was written there; empty if there is no valid list."""
     try:
         parsed = parse_json(read_plain(folder / LIST, MAX_BYTES), unique=True)
     except (OSError, ValueError):
@@ -55,7 +57,7 @@ def listed_files(folder: Path) -> Listed:
 
 
 def write_list(folder: Path, without: Iterable[str] = ()) -> None:
-    """The list of all that is in a folder by now, but for some."""
+    """Write the list of all files now below `folder`, except those named in `without`."""
     left = set(without)
     names = [name for name in files_below(folder) if name not in left]
     _write_list(folder, {name: [file_hash(folder / name)] for name in names})
@@ -68,7 +70,7 @@ def _write_list(folder: Path, files: Mapping[str, Iterable[str]]) -> None:
 
 
 def file_hash(path: Path) -> str:
-    """SHA-256 of a file's content."""
+    """Return the SHA-256 (hex) of a file's content."""
     digest = hashlib.sha256()
     with open_plain(path) as stream:
         while piece := stream.read(_CHUNK):
@@ -77,7 +79,7 @@ def file_hash(path: Path) -> str:
 
 
 def files_below(folder: Path) -> list[str]:
-    """Relative names of all files in a folder, sorted."""
+    """Return the relative names of all files below a folder, sorted."""
     return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if not p.is_dir())
 
 
@@ -86,15 +88,15 @@ def files_below(folder: Path) -> list[str]:
 
 @contextmanager
 def atomic_dir(path: str | Path, listed: Callable[[Path], Listed] = listed_files) -> Iterator[Path]:
-    """Yield an empty folder that becomes `path` when the block ends well.
+    """Yield an empty temporary folder that is renamed to `path` if the block ends without an error.
 
-    A folder that is there is replaced as a whole, and only when it is empty or `listed` names all
-    that is in it; several threads and processes may do so at once. On any error, and when somebody
-    interrupts, nothing has happened. Raises UserError like `atomic_path`.
+    An existing folder is replaced as a whole, and only if it is empty or `listed` names all that is
+    in it; several threads and processes may do so at once. After an error or an interrupt the
+    former folder is unchanged. Raises UserError like `atomic_path`.
     """
     target = _folder_target(path)
     try:
-        with _locked(target.parent):  # somebody else may be replacing it
+        with _locked(target.parent):  # another process may be replacing it
             seen = _require_ours(target, listed)
     except OSError as error:
         raise cannot_write(target, error) from error
@@ -118,7 +120,8 @@ edge(atomic_dir.__wrapped__.__code__)  # type: ignore[attr-defined]
 
 
 def _folder_target(path: str | Path) -> Path:
-    """The folder to be made; one that cannot be replaced as a whole is a UserError."""
+    """Return `path` checked: UserError if it cannot be replaced as a whole, such as a mount point
+    or a symbolic link."""
     target = plain_path(path)
     try:
         is_fixed = target.name in ("", "..") or target.is_mount()
@@ -145,8 +148,8 @@ _State = dict[str, tuple[int, ...]]
 def _require_ours(
     folder: Path, listed: Callable[[Path], Listed], seen: _State | None = None
 ) -> _State:
-    """UserError unless all of a folder may be replaced; what it holds. Files are read only where
-    they are not as they were `seen`."""
+    """Raise UserError unless everything in `folder` may be replaced; return the state of its
+    entries. Files are not read again if all entries are as in `seen`, an earlier result."""
     try:
         if not os.path.lexists(folder):
             return {}
@@ -184,7 +187,8 @@ def _foreign(folder: Path, name: str, why: str) -> UserError:
 
 
 def _contents(folder: Path, prefix: str = "") -> _State:
-    """Everything in a folder, with what tells whether it was changed."""
+    """Return the state of every entry below a folder (mode, inode; of files also size and ctime),
+    which differs after a change."""
     found: _State = {}
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda e: e.name):
@@ -200,8 +204,9 @@ def _contents(folder: Path, prefix: str = "") -> _State:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One thread of one process at a time, as far as the file system knows locks."""
-    import fcntl  # nobody compiles on systems without it
+    """Hold an exclusive lock on a folder, against other threads and processes; no lock on file
+    systems without `flock`."""
+    import fcntl  # here, since Windows has none; nothing is compiled there
 
     with HeldInterrupts() as held:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -219,7 +224,8 @@ edge(_locked.__wrapped__.__code__)  # type: ignore[attr-defined]
 
 
 def _swap_in(made: Path, target: Path, former: Path) -> None:
-    """Rename `made` to `target`, and what was there to `former`: at once where the system can."""
+    """Rename `made` to `target` and an existing `target` to `former`, atomically if the system has
+    a call that exchanges two names."""
     if not target.exists():
         made.rename(target)
     elif _exchange(made, target):
@@ -234,7 +240,7 @@ def _swap_in(made: Path, target: Path, former: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Swap the names of two folders in one step; False where there is no such step."""
+    """Exchange the names of two folders atomically (Linux `renameat2`); False if that fails."""
     try:
         rename = ctypes.CDLL(None).renameat2
     except (AttributeError, OSError):
@@ -247,9 +253,12 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def write_files(folder: str | Path, files: Mapping[str, Chunk | str | Path]) -> list[Path]:
-    """Write files (bytes, text, or what a file holds) into a folder that may hold others; their
-    paths. The folder is made when it is missing. UserError, before anything is written, for one
-    in whose place there is something that no former run wrote."""
+    """Write files into a folder that may hold others, and return their paths.
+
+    A content is bytes, text, or the path of a file to copy. A missing folder is made. Raises
+    UserError (code `cannot-write`), before anything is written, if one of the names is taken by a
+    file that no former run wrote or that was changed since.
+    """
     target = made_folder(folder)
     if not os.access(target, os.W_OK | os.X_OK):
         raise cannot_write(target, PermissionError(errno.EACCES, ""))
@@ -261,7 +270,8 @@ def write_files(folder: str | Path, files: Mapping[str, Chunk | str | Path]) -> 
                 _require_own(target, name, known.get(name))
             known.pop(LIST, None)
             new = {name: [_hash_of(content)] for name, content in contents.items()}
-            # Ours, whether or not this comes to its end.
+            # Listed before they are written, so that an interrupted run can be repeated: a file
+            # may then have its former or its new content.
             former = {name: list(hashes or ()) for name, hashes in known.items()}
             _write_list(target, {**former, **{n: former.get(n, []) + h for n, h in new.items()}})
             for name, content in contents.items():

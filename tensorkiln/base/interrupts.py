@@ -1,4 +1,4 @@
-"""Ctrl-C between the lines that must not be torn apart."""
+"""Deferring Ctrl-C (SIGINT) while code runs that must not be interrupted half-way."""
 
 from __future__ import annotations
 
@@ -7,14 +7,25 @@ import signal
 import threading
 from types import CodeType, FrameType, TracebackType
 
-# Where a context manager is entered and left: an interrupt that is raised there would skip its end.
+# Code objects of context managers: KeyboardInterrupt raised while one is entered or left could skip
+# its clean-up.
 _EDGES: set[CodeType] = set()
 
 
 class HeldInterrupts:
-    """`with HeldInterrupts() as held:` an interrupt waits until the end, but between `release` and
-    `hold`, where it is raised as ever, once. Does nothing outside of the main thread, which is the
-    only one that is interrupted, and where a program deals with signals in C."""
+    """Defer SIGINT until the end of a `with` block, except between `release` and `hold`.
+
+        with HeldInterrupts() as held:
+            open_resource()
+            held.release()  # from here on an interrupt is raised at once
+            work()
+            held.hold()
+            close_resource()  # an interrupt is raised after the block
+
+    Only the first interrupt after `release` is raised; later ones are deferred, so that they do
+    not interrupt the clean-up. Does nothing outside of the main thread, where Python runs no signal
+    handlers, or if SIGINT has no handler in Python (ignored, default, or installed from C).
+    """
 
     def __init__(self) -> None:
         self._released = self._waits = False
@@ -29,19 +40,19 @@ class HeldInterrupts:
         return self
 
     def release(self) -> None:
-        """Interrupts are raised from here on, one that has come already at once."""
+        """Raise interrupts from here on, and at once one that is pending."""
         self._released = True
         if self._waits:
             self._arrives(signal.SIGINT, None)
 
     def hold(self) -> None:
-        """Interrupts wait again."""
+        """Defer interrupts again."""
         self._released = False
 
     def _arrives(self, number: int, frame: FrameType | None) -> None:
         self._waits = not self._released or (frame is not None and _is_edge(frame.f_code))
         if not self._waits and callable(self._before):
-            self._released = False  # what it leads to is not torn apart by another one
+            self._released = False  # the clean-up is not interrupted again
             self._before(number, frame)
             self._released = True
 
@@ -58,7 +69,7 @@ class HeldInterrupts:
 
 
 def edge(code: CodeType) -> None:
-    """The code of a context manager in which interrupts always wait."""
+    """Register the code of a context manager, in which interrupts are always deferred."""
     _EDGES.add(code)
 
 

@@ -1,25 +1,27 @@
-"""Reading JSON that somebody else may have written."""
+"""Reading untrusted JSON within bounds of size and nesting."""
 
 from __future__ import annotations
 
 import functools
 import json
 
-# Python makes up to a hundred bytes of each value and six of each byte: these bounds keep a text
-# that is made to take memory below what its reader may take.
+# Parsed JSON takes up to about 100 bytes per value and 6 per byte of text: these bounds keep the
+# memory for a hostile text small.
 MAX_BYTES = 1 << 23
 MAX_VALUES = 1 << 18
-MAX_NAMES = 256  # of an object in the metadata of a library
+MAX_NAMES = 256  # names of one object in the metadata of a library
 
 
 def parse_json(
     data: bytes | memoryview, *, unique: bool = False, names: int | None = None
 ) -> object:
-    """The value of a text in UTF-8; ValueError for what is none, or too large or deep to be read.
+    """Parse JSON text in UTF-8.
 
-    At most 8 MiB, and 262,144 of the signs that begin values or stand between them. With `unique`,
-    an object that has a name twice is an error: readers differ in which of them they take. One of
-    more than `names` is, too: readers without memory of their own look at each pair.
+    Raises ValueError for text that is not valid JSON, is nested too deeply, has more than 8 MiB, or
+    more than 262,144 of the characters `[`, `{`, `,` and `:`. With `unique`, an object that has the
+    same name twice is an error, since readers differ in which of the two values they take, and so
+    is an object of more than `names` names: hosts/kiln_json.h, which allocates no memory, finds
+    duplicates by comparing all pairs.
     """
     if len(data) > MAX_BYTES:
         raise ValueError(f"{len(data)} bytes; at most {MAX_BYTES} are read")

@@ -1,4 +1,4 @@
-"""Files mapped into memory, which remember what they were."""
+"""Memory-mapped files that can tell whether they were modified after mapping."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from typing import BinaryIO
 
 
 class MappedFile(mmap.mmap):
-    """A whole file, read-only; pages come in as they are touched."""
+    """A read-only map of a whole file; pages are loaded on first access."""
 
     path: Path
     state: tuple[int, ...]
 
     def __new__(cls, stream: BinaryIO, path: str | Path) -> MappedFile:
-        """Map the open file `path`; it may be closed then. ValueError for an empty one."""
+        """Map the open file `stream`, which may be closed afterwards; `path` is its name.
+        ValueError for an empty file."""
         self = super().__new__(cls, stream.fileno(), 0, access=mmap.ACCESS_READ)
         self.path = Path(path).absolute()
         self.state = file_state(os.fstat(stream.fileno()))
         return self
 
     def changed(self) -> bool:
-        """Whether it was written to since. A file that was replaced by another one was not: the
-        map keeps the former alive."""
+        """Whether the mapped file was written to since it was mapped. False if another file took
+        its name or it was removed: the map keeps the former file alive."""
         try:
             now = file_state(self.path.stat())
         except OSError:
@@ -32,5 +33,5 @@ class MappedFile(mmap.mmap):
 
 
 def file_state(info: os.stat_result) -> tuple[int, ...]:
-    """Which file it is (device and number), its size and when it was written to."""
+    """Return device, inode number, size in bytes and modification time in nanoseconds."""
     return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns

@@ -1,4 +1,4 @@
-"""Calls of somebody else's code: what it raises names it, and is the caller's to mend."""
+"""Calls of user-supplied functions: their exceptions become UserErrors that name the function."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from tensorkiln.base.errors import TensorkilnError, UserError
 
 
 class plugin:
-    """`with plugin("external 'npu': supports"):` around a call of a function that a user brought.
+    """`with plugin("external 'npu': supports"):` around the call of a user-supplied function.
 
-    What it raises becomes a UserError (code `plugin-failed`) that names it, with the exception as
-    its cause; our own errors, and those that end a process (KeyboardInterrupt, SystemExit,
-    MemoryError), pass with a note. A class, since it stands around calls of many thousand nodes.
+    An exception becomes a UserError (code `plugin-failed`) that names the function, with the
+    exception as its cause. A TensorkilnError, and what ends a process (KeyboardInterrupt,
+    SystemExit, MemoryError), passes through with a note. A class rather than a generator because
+    it is entered once per node of a graph, many thousand times.
     """
 
     __slots__ = ("_what",)
@@ -21,7 +22,7 @@ class plugin:
         self._what = what
 
     def __enter__(self) -> None:
-        """Nothing happens."""
+        """Do nothing."""
 
     def __exit__(
         self,
@@ -29,7 +30,7 @@ class plugin:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        """Say whose error it is."""
+        """Turn the exception into a UserError, or add a note to it."""
         if error is None:
             return
         if isinstance(error, TensorkilnError | MemoryError) or not isinstance(error, Exception):
@@ -43,5 +44,5 @@ class plugin:
 
 
 def bad_answer(what: str, answer: object, expected: str, code: str = "plugin-answer") -> UserError:
-    """The error for a user's function that gives something else than it should."""
+    """Return the error for a user-supplied function `what` that returned the wrong type."""
     return UserError(f"{what} returned {type(answer).__name__}, expected {expected}", code=code)

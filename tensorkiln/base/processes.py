@@ -1,4 +1,4 @@
-"""New Python processes that run our own modules."""
+"""Commands that run modules of this package in a new Python process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ _ROOT = str(Path(__file__).resolve().parents[2])
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
-    """The command that calls `main()` of one of our modules. It finds modules where Python has
-    them, never in the current folder (`-P`): others may leave a `json.py` there."""
+    """Return the command that calls `main()` of `module`, a module of this package.
+
+    `-P` keeps the current folder out of the module search path: a `json.py` there could be anyone's
+    code.
+    """
     code = f"import sys; sys.path.insert(0, {_ROOT!r}); from {module} import main; sys.exit(main())"
     return [sys.executable, "-P", "-c", code, *arguments]

@@ -1,4 +1,4 @@
-"""Showing how far a compile is. Passed in as an object; the default shows nothing."""
+"""Progress of a compile, reported to an object that the caller passes; the default is silent."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from tensorkiln.base.terminal import is_terminal
 
 
 class Progress:
-    """Silent progress, and the interface of the others.
+    """Silent progress, and the base class of the others.
 
     A compile calls `phase(name, total)` when a phase begins, `advance()` for each of its `total`
-    items, `note(text)` for what the user should know, and `finish()` once at the end. The names,
-    in order, and their seconds stay in `phases`.
+    items, `note(text)` for what the user should know, and `finish()` once at the end. `phases`
+    records the name of each finished phase and its duration in seconds, in order. `clock` returns
+    seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter):
@@ -29,23 +30,23 @@ class Progress:
         self.phases: list[tuple[str, float]] = []
 
     def phase(self, name: str, total: int = 0) -> None:
-        """A phase begins and the one before ends; `total` is its number of items, 0 if unknown."""
+        """Begin a phase and end the former; `total` is its number of items, 0 if unknown."""
         self._close()
         self.name, self.total, self.done = name, total, 0
         self._phase_started = self._clock()
         self._show_phase()
 
     def advance(self, count: int = 1, item: str = "") -> None:
-        """`count` more items are done; `item` names the last of them."""
+        """Count `count` more items as done; `item` names the last of them."""
         self.done += count
         self._show_item(item)
 
     def note(self, text: str) -> None:
-        """Something the user should know, one line."""
+        """Show one line that the user should know."""
         self._show_note(text)
 
     def finish(self) -> None:
-        """All done; safe to call twice."""
+        """End the last phase; safe to call twice."""
         if self.name:
             self._close()
             self._show_finish()
@@ -100,9 +101,9 @@ class PlainProgress(Progress):
 
 
 class TtyProgress(PlainProgress):
-    """The phase at work on one line that is redrawn, above it the phases that are done."""
+    """The current phase on one line that is redrawn, below a line for each finished phase."""
 
-    _REDRAW = 0.1  # seconds: a fast phase should not spend its time on drawing
+    _REDRAW = 0.1  # seconds between redraws: drawing every item would slow a fast phase
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.perf_counter):
         super().__init__(stream, clock)
@@ -127,7 +128,8 @@ class TtyProgress(PlainProgress):
 
 
 class _Watched(Progress):
-    """A caller's own progress: what it raises names it."""
+    """A wrapper of a user's progress object; an exception of it becomes a UserError that names
+    it."""
 
     def __init__(self, inner: Progress):
         super().__init__()
@@ -151,8 +153,10 @@ class _Watched(Progress):
 
 
 def watched(progress: Progress | None) -> Progress:
-    """The progress to tell; silent for None. Raises UserError (code `bad-progress`) for what cannot
-    be told of phases and items."""
+    """Return a progress object to report to: a silent one for None, a wrapper for a user's own.
+
+    Raises UserError (code `bad-progress`) if one of the four methods is missing.
+    """
     if progress is None or type(progress) in (Progress, PlainProgress, TtyProgress):
         return progress or Progress()
     methods = ("phase", "advance", "note", "finish")
@@ -167,7 +171,8 @@ def watched(progress: Progress | None) -> Progress:
 
 
 def make_progress(stream: TextIO, mode: str = "auto") -> Progress:
-    """Progress on `stream`: `tty` redraws, `plain` writes lines, `off` is silent, `auto` picks."""
+    """Return progress on `stream`: `tty` redraws a line, `plain` writes a line per phase, `off` is
+    silent, `auto` is `tty` on a terminal and `plain` elsewhere."""
     if mode == "off":
         return Progress()
     if mode == "tty" or (mode == "auto" and is_terminal(stream)):

@@ -1,5 +1,5 @@
-"""Typed reading of JSON that somebody else may have written: whatever is not as it must be is an
-error that says where."""
+"""Typed access to untrusted parsed JSON: a value of the wrong type or range is a UserError that
+says where it is, such as `metadata.functions[2].name`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ MOST = (1 << 63) - 1
 
 
 class Reader:
-    """One JSON object; `where` is its place and `code` that of its errors (UserError)."""
+    """One JSON object. `where` is its path for error messages, and `code` that of the UserErrors
+    which all methods raise for a bad value."""
 
     def __init__(self, value: object, where: str, code: str):
         self._where, self._code = where, code
@@ -24,12 +25,16 @@ class Reader:
         self._value = cast("dict[str, object]", value)
 
     def wrong(self, message: str, key: str = "") -> UserError:
-        """The error for what is wrong with a value, or with all."""
+        """Return the error for the value of `key`, or for the whole object without a key."""
         where = f"{self._where}.{key}" if key else self._where
         return UserError(message, code=self._code, where=where)
 
     def get(self, key: str, kind: type[_T], default: _T | None = None) -> _T:
-        """A value of that type; a number is none too large for 64 bits, a text can be encoded."""
+        """Return the value of `key`, or `default` if it is missing (an error without a default).
+
+        It must be a `kind` and not a bool; an integer must fit 64 bits, and text be encodable as
+        UTF-8.
+        """
         value = self._value.get(key, default)
         if not isinstance(value, kind) or isinstance(value, bool):
             raise self.wrong(f"expected {kind.__name__}, got {type(value).__name__}", key)
@@ -40,18 +45,18 @@ class Reader:
         return value
 
     def number(self, key: str, default: int | None = None) -> int:
-        """A count or a size: at least 0."""
+        """Return a count or a size, which is at least 0."""
         value = self.get(key, int, default)
         if value < 0:
             raise self.wrong(f"expected a size, got {value}", key)
         return value
 
     def word(self, key: str, form: re.Pattern[str], what: str, default: str | None = None) -> str:
-        """A text of a form, which an error calls `what`."""
+        """Return text that matches `form` entirely; an error calls the form `what`."""
         return self._word(self.get(key, str, default), key, form, what)
 
     def words(self, key: str, form: re.Pattern[str], what: str) -> tuple[str, ...]:
-        """A list of such texts."""
+        """Return a list of text, each matching `form` entirely."""
         return tuple(self._word(text, key, form, what) for text in self.texts(key))
 
     def _word(self, text: str, key: str, form: re.Pattern[str], what: str) -> str:
@@ -60,23 +65,23 @@ class Reader:
         return text
 
     def child(self, key: str) -> Reader:
-        """An object; an empty one where there is none."""
+        """Return the object of `key`; an empty one if the key is missing."""
         return Reader(self._value.get(key, {}), f"{self._where}.{key}", self._code)
 
     def rows(self, key: str) -> list[Reader]:
-        """A list of objects; an empty one where there is none."""
+        """Return the list of objects of `key`; an empty list if the key is missing."""
         found = self.get(key, list, [])
         place = f"{self._where}.{key}"
         return [Reader(row, f"{place}[{i}]", self._code) for i, row in enumerate(found)]
 
     def items(self, key: str) -> Iterator[tuple[str, object]]:
-        """Names and values of an object whose names are not known before."""
+        """Yield names and unchecked values of the object of `key`, whose names are arbitrary."""
         for name, value in self.get(key, dict, {}).items():
             self._text(name, key)
             yield name, value
 
     def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
-        """A list of text."""
+        """Return a list of text, or `default` if the key is missing."""
         found = self.get(key, list, None if default is None else list(default))
         if not all(isinstance(text, str) for text in found):
             raise self.wrong("expected a list of text", key)
@@ -85,14 +90,14 @@ class Reader:
         return tuple(found)
 
     def size(self, key: str) -> Dim:
-        """A number, or an expression."""
+        """Return a size: a number, or the text of an expression; 0 if the key is missing."""
         found = self._value.get(key, 0)
         if isinstance(found, bool) or not isinstance(found, int | str):
             raise self.wrong("expected a number or an expression", key)
         return self.get(key, type(found), 0 if isinstance(found, int) else "")
 
     def dims(self, key: str) -> tuple[Dim, ...] | None:
-        """A list of numbers and names; None where there is none."""
+        """Return a shape, a list of numbers and names; None if the key is missing or null."""
         if self._value.get(key) is None:
             return None
         found = self.get(key, list)

@@ -1,4 +1,4 @@
-"""A digest of this package's own sources: what caches know the compiler by."""
+"""A digest of this package's own sources, which identifies the compiler in cache keys."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 @functools.cache
 def source_digest(room: str = "") -> str:
-    """SHA-256 (hex) over the names and texts of all Python files of a room, `codegen/llvm`; of the
-    whole package without one."""
+    """Return the SHA-256 (hex) over the names and texts of all Python files below a folder of the
+    package, such as `codegen/llvm`; of the whole package for the empty name. Memoised."""
     digest = hashlib.sha256()
     for name in sorted(_sources(room)):
         text = (_PACKAGE / name).read_bytes()
@@ -24,7 +24,7 @@ def source_digest(room: str = "") -> str:
 
 
 def _sources(folder: str) -> Iterator[str]:
-    """Python files below a folder of the package, as `room/file.py`."""
+    """Yield the Python files below a folder of the package, as `folder/file.py`."""
     for entry in os.scandir(_PACKAGE / folder):
         name = f"{folder}/{entry.name}" if folder else entry.name
         if entry.name.endswith(".py"):

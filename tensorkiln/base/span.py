@@ -20,7 +20,7 @@ class Span:
     column: int = 0
 
     def __bool__(self) -> bool:
-        """False for a span that says nothing."""
+        """False for a span without source, name, operator and line."""
         return bool(self.source or self.name or self.op or self.line)
 
     def __str__(self) -> str:

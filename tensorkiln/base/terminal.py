@@ -1,4 +1,4 @@
-"""What a stream is to a person: a terminal, in colours, so many letters wide."""
+"""What a stream can show: whether it is a terminal, whether to use colour, and its width."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import TextIO
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether it shows lines to somebody and knows escape sequences (`TERM=dumb` knows none)."""
+    """Whether `stream` is a terminal that understands escape sequences (not `TERM=dumb`)."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def wants_colour(stream: TextIO, choice: str = "auto") -> bool:
-    """`choice` is `always`, `never`, or `auto`: then NO_COLOR and FORCE_COLOR decide where they are
-    set to anything (no-color.org, force-color.org), else terminals get colours."""
+    """Whether to colour what is written to `stream`; `choice` is `always`, `never` or `auto`.
+
+    With `auto`, a non-empty NO_COLOR means no, else a non-empty FORCE_COLOR means yes
+    (no-color.org, force-color.org), else a terminal gets colours.
+    """
     if choice != "auto":
         return choice == "always"
     if os.environ.get("NO_COLOR"):
@@ -23,5 +26,5 @@ def wants_colour(stream: TextIO, choice: str = "auto") -> bool:
 
 
 def width_of(stream: TextIO) -> int:
-    """Letters in a line; 0 where there is no end to them."""
+    """Columns of the terminal; 0 (no limit) if `stream` is not a terminal."""
     return shutil.get_terminal_size().columns if stream.isatty() else 0

@@ -1,4 +1,4 @@
-"""Work of many pieces in a few threads."""
+"""A parallel loop over a few threads."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ _MOST = 4
 
 
 def in_threads(work: Callable[[T], None], items: Iterable[T]) -> None:
-    """`work(item)` for all items, in this thread and up to three more, in any order.
+    """Call `work(item)` for all items, in this thread and up to three more, in any order.
 
-    For work outside of Python's lock: copies, products of matrices, writing. Items are made one at
-    a time. The first failure is raised when all have stopped, and no further item is begun.
+    For work that releases the GIL: copies, matrix products, writing files. `items` is advanced by
+    one thread at a time, so it may be a generator. After an exception no further item is begun; the
+    first exception is raised once all threads have stopped.
     """
     left, failed = iter(items), list[BaseException]()
-    busy: set[int] = set()  # threads that have an item
+    busy: set[int] = set()  # identifiers of threads that are working on an item
     changed = threading.Condition()
 
     def run() -> None:
@@ -48,9 +49,9 @@ def in_threads(work: Callable[[T], None], items: Iterable[T]) -> None:
         for t in threads:
             t.start()
         run()
-    except BaseException as interrupt:  # anywhere in this thread, not in its work
+    except BaseException as interrupt:  # one that interrupts this thread outside of `work`
         failed.append(interrupt)
-    # Nobody works on when this returns: what others write to would be closed.
+    # No thread may still be working on return: the caller may then close the files that it writes.
     busy.discard(threading.get_ident())
     while busy:
         try:

@@ -1,7 +1,7 @@
-"""Whose files may become code: those that nobody but this user and root can have written.
+"""Which files are trusted as code: those that only this user and root can have written.
 
-What the compiler keeps and links later (the cache), and what it loads from temporary folders, is
-code that nobody looks at. Files that a caller names are the caller's choice and not asked about.
+This protects object code that is reused without inspection: what the compiler caches and links
+later, and what it loads from temporary folders. Files that a caller names are not checked.
 """
 
 from __future__ import annotations
@@ -18,16 +18,20 @@ from pathlib import Path
 from tensorkiln.base.errors import UserError
 
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
-_MAX_LINKS = 40  # as Linux follows
-_ACL = "system.posix_acl_access"  # then the bits of the group are those of others too
+_MAX_LINKS = 40  # symbolic links in a path, as in Linux
+_ACL = "system.posix_acl_access"  # with an ACL the group bits are its mask, for other users too
 
 
 def distrust(path: Path) -> str:
-    """Why another user could have put there what lies at `path`: the owner or the mode of it, of a
-    folder or of a link on the way; empty where only this user and root could. A folder with the
-    sticky bit may be written to by all, where what comes next is ours. OSError where there is
-    nothing."""
-    if not hasattr(os, "geteuid"):  # Windows: what belongs to a user is below his folder
+    """Return why another user could have written or replaced the file or folder `path`, as a
+    sentence; empty if only this user and root could.
+
+    Checks owner and mode of `path`, and of every folder and symbolic link on the way to it. A
+    folder on the way that others may write to is accepted if it has the sticky bit (such as
+    `/tmp`), since others cannot rename this user's entries in it. Raises OSError if `path` does
+    not exist.
+    """
+    if not hasattr(os, "geteuid"):  # Windows: a user's files lie in the user's own folder
         return ""
     left, at, links = [*path.absolute().parts[:0:-1]], Path(path.absolute().anchor), 0
     while True:
@@ -52,7 +56,8 @@ def distrust(path: Path) -> str:
 
 
 def distrust_inside(folder: Path, names: Iterable[str]) -> str:
-    """The same for what lies in a folder that is trusted, down `names`, none of them a link."""
+    """Like `distrust`, for the path `names` below a trusted `folder`; a symbolic link on the way is
+    a reason too."""
     at = os.fspath(folder)
     for name in names:
         at = f"{at}/{name}"
@@ -86,8 +91,11 @@ def _trusted() -> tuple[int, ...]:
 
 @functools.cache
 def _unmapped_root() -> tuple[int, ...]:
-    """In a user namespace without the system's root, its folders (`/`, `/home`) belong to the user
-    that stands for whom the namespace does not know."""
+    """Return the overflow user (65534) in a user namespace that maps no user to it, else nothing.
+
+    Files of users that the namespace does not map appear to belong to it. They include the folders
+    of the system's root, such as `/` and `/home`.
+    """
     try:
         ranges = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
         stand_in = int(Path("/proc/sys/kernel/overflowuid").read_text())
@@ -99,7 +107,8 @@ def _unmapped_root() -> tuple[int, ...]:
 
 @functools.cache
 def _own_groups(user: int) -> tuple[int, ...]:
-    """The group of a user's own that many systems give everybody, with umask 0002."""
+    """Return the user's private group: many systems give each user a group of the same name with no
+    other members, and a umask of 0002 that makes files writable to it."""
     import grp
     import pwd
 
@@ -122,7 +131,7 @@ def _has_acl(path: str | Path) -> bool:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder, and those above it that are missing, for this user alone."""
+    """Make a folder and its missing parents, accessible to this user alone (mode 0700)."""
     with suppress(FileExistsError):
         try:
             folder.mkdir(mode=0o700)
@@ -132,8 +141,8 @@ def make_private(folder: Path) -> None:
 
 
 def private_temporary(prefix: str) -> tempfile.TemporaryDirectory[str]:
-    """A temporary folder for code that is loaded or linked. UserError (code `unsafe-folder`) where
-    somebody else could put another one in its place."""
+    """Return a new temporary folder for code that is loaded or linked. UserError (code
+    `unsafe-folder`) if another user could replace it."""
     made = tempfile.TemporaryDirectory(prefix=prefix)
     reason = distrust(Path(made.name))
     if reason:

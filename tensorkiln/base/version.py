@@ -1,3 +1,3 @@
-"""The version of this package; part of every cache key."""
+"""The version of this package; part of metadata and of the cache keys of kernels."""
 
 VERSION = "0.1.0"

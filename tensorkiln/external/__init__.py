@@ -1,7 +1,9 @@
-"""Bring your own code generator: what one is, how it gets its part of a graph, and one example.
+"""Bring your own code generator: the interface `External`, the pass that partitions a graph for it,
+and one example.
 
 `tk.compile(module, externals=[...])` moves the operators that an external supports into functions
-that it emits. They obey the C interface of every kernel and take part in memory planning.
+for which the external emits code. They have the C interface of every kernel and take part in memory
+planning.
 """
 
 from tensorkiln.artifact.dependency import ExternalDependency

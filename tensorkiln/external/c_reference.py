@@ -4,8 +4,8 @@
 
     exe = tk.compile(module, externals=[C_REFERENCE])
 
-One loop over the elements of the result, one line per operator. It is meant to be copied: what
-it supports is one table, and everything it knows of the graph stands in this file.
+One loop over the elements of the result, one line per operator. It is meant to be copied as a
+starting point: the table FORMS lists the operators, and everything else is in this file.
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ FORMS = {
 
 
 def supports(call: Call, target: Target) -> bool:
-    """Float32 of one shape; an operand may also be a number, or lack leading dimensions."""
+    """Whether the call is an operator of FORMS on float32 tensors of one shape.
+
+    An operand may also be a finite constant of one element, or lack leading dimensions (bias
+    `[8]` of a `[4, 8]`). Sizes must be numbers or single symbols.
+    """
     if call.op not in FORMS:
         return False
     types = [a.type for a in call.args if isinstance(a.type, TensorType)]
@@ -62,7 +66,7 @@ def _is_number(v: Value) -> TypeGuard[Constant]:
 
 
 def emit(f: Function, symbol: str) -> list[Artifact]:
-    """One C file that defines `symbol`."""
+    """Return one C file that defines `symbol`."""
     return [Artifact("c_reference", "native", f"{symbol}.c", _source(f, symbol).encode())]
 
 

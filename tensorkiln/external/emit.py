@@ -1,4 +1,4 @@
-"""The artifacts of a module's external functions, and who provides their kernels."""
+"""Collect the artifacts of a module's external functions, and find which has each kernel."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tensorkiln.external.external import External, named
 from tensorkiln.ir.module import IRModule
 
 _SUFFIXES = (".c", ".o")
-_OURS = ("host", "ir")  # code generators whose code is trusted with names (link/isolate.py)
+_OURS = ("host", "ir")  # codegen_ids of the compiler itself (see link/isolate.py)
 
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """What code generators made for some kernels.
+    """What code generators emitted for some kernels.
 
-    `imported` says for kernels without host code which group's module has them; `fallible` are
-    all whose call may fail, since a device has a part in them.
+    `imported` pairs each kernel without host code with the group whose module has it as a function.
+    `fallible` names the kernels whose call may fail because a loaded module (a device) takes part.
     """
 
     artifacts: ArtifactSet = field(default_factory=ArtifactSet)
@@ -29,7 +29,7 @@ class Emitted:
     fallible: tuple[str, ...] = ()
 
     def add(self, other: Emitted) -> Emitted:
-        """Both, `other` behind."""
+        """Return the concatenation, `other` last."""
         return Emitted(
             ArtifactSet(
                 (*self.artifacts, *other.artifacts),
@@ -41,10 +41,10 @@ class Emitted:
 
 
 def emit_externals(mod: IRModule, externals: Sequence[External]) -> Emitted:
-    """What the externals emit for their functions, in the functions' order.
+    """Return what the externals emit for their functions, in the functions' order.
 
-    Raises UserError for a function of an external that is not given, and for what it emits being
-    no artifacts, or host code that is neither C source nor object.
+    Raises UserError: code `unknown-external` if a function's external is not among `externals`, and
+    those of `checked`.
     """
     by_name = named(externals)
     made = Emitted()
@@ -62,10 +62,13 @@ def emit_externals(mod: IRModule, externals: Sequence[External]) -> Emitted:
 
 
 def checked(emit: Callable[[], object], kernels: Sequence[str], where: str) -> Emitted:
-    """What somebody else's code generator emits for `kernels`, if it can be used.
+    """Run a user's code generator for `kernels` and check what it emits.
 
-    With host code (loader `native`) that defines the kernels; without any, the module made of the
-    first artifact's group has them.
+    Host code (loader `native`), if any, must define the kernels. Otherwise they are functions of
+    the module that a loader makes of the group of the first artifact that is no header or text.
+
+    Raises UserError: code `bad-external` unless it emits a non-empty sequence of artifacts, with
+    host code in `.c` or `.o` files, under a codegen_id of its own; `plugin-failed` if it raises.
     """
     with plugin(where):
         emitted = emit()

@@ -1,4 +1,4 @@
-"""`External`: a code generator of somebody else's that compiles a part of the graph."""
+"""`External`: a user's code generator, which compiles a part of the graph."""
 
 from __future__ import annotations
 
@@ -22,19 +22,25 @@ Emit = Callable[[Function, str], ArtifactSet | Sequence[Artifact | InMemoryArtif
 class External:
     """An external code generator.
 
-    `supports(call, target)` says whether it takes a call of an operator. `emit(function, symbol)`
-    gives artifacts. Those of loader `native`, C sources or relocatable objects, define
+    `supports(call, target)` returns whether it compiles this call of an operator.
+    `emit(function, symbol)` returns artifacts. Those of loader `native`, C sources or relocatable
+    objects, define
 
         void symbol(const T *param0, ..., T *result, int64_t dimension0, ...);
 
-    for the parameters and the result of `function`, then its `symbols` in that order: row-major
-    tensors aligned to their element, in memory the caller owns. It must be safe to call from
-    several threads. Without any of them, the module that a loader makes of the others has a
-    function `symbol` that takes the parameters and the result as tensors.
+    where the parameters and the result are those of `function`, and the dimensions its symbolic
+    sizes (`tensorkiln.external.symbols(function)`), in that order. Tensors are row-major and
+    aligned to their element size; the caller owns their memory. `symbol` must be safe to call from
+    several threads. If there are no native artifacts, the module that a loader makes of the others
+    must have a function `symbol` that takes the parameters and the result as tensors.
 
     `libraries` are further arguments of the linker (`"/path/libx.so"`, `"-L/path"`, `"-lx"`,
-    `"-Wl,-rpath,/path"`), and `dependencies` where they come from. With `merge` neighbouring calls
-    become one function; without it each call is one of its own.
+    `"-Wl,-rpath,/path"`), and `dependencies` say where they come from. With `merge`, a call whose
+    result only one other supported call reads is compiled in that call's function; without it each
+    call gets a function of its own.
+
+    Raises UserError: code `bad-external` if `name` is not an ASCII identifier, `bad-library` for an
+    invalid linker argument.
     """
 
     name: str
@@ -45,7 +51,8 @@ class External:
     merge: bool = True
 
     def takes(self, call: Call, target: Target) -> bool:
-        """What `supports` says. Raises UserError where that is neither True nor False."""
+        """Return the answer of `supports`. Raises UserError: code `bad-external` if that is not a
+        bool, `plugin-failed` if it raises."""
         what = f"external {self.name!r}: supports({call.op})"
         with plugin(what):
             answer: object = self.supports(call, target)
@@ -54,7 +61,8 @@ class External:
         return bool(answer)
 
     def __post_init__(self) -> None:
-        """The name becomes part of C symbols and file names, libraries of a command."""
+        """Check the name, which becomes part of C symbols and file names, and the libraries, which
+        become part of a command."""
         if not self.name.isidentifier() or not self.name.isascii():
             raise UserError(
                 f"an external's name is an identifier, not {self.name!r}", code="bad-external"
@@ -63,7 +71,8 @@ class External:
 
 
 def named(externals: Sequence[External]) -> dict[str, External]:
-    """Externals by name; UserError when one is none, or two share a name."""
+    """Return the externals by name. Raises UserError (code `bad-external`) if an element is not an
+    External or two share a name."""
     by_name: dict[str, External] = {}
     for e in externals:
         given: object = e

@@ -1,12 +1,14 @@
-"""Move the calls that an external supports into functions of its own.
+"""Move the calls that an external supports into functions that it compiles.
 
     y = add(x, w); z = relu(y)   ->   z = mine_add_relu(x, w)
                                       mine_add_relu: attrs {"primitive": True, "external": "mine"}
 
-The first external that supports a call gets it. With `merge`, a value that one call of the same
-external reads, and nothing else, is computed in that call's function.
+The first external that supports a call gets it. With `merge`, a value whose only reader is one call
+of the same external is computed in that call's function: in the example `y`, which only `relu`
+reads.
 
-Needs: canonical operators, before layouts are assigned: externals see row-major tensors only.
+Requires canonical operators, and must run before layouts are assigned: externals see row-major
+tensors only.
 """
 
 from __future__ import annotations
@@ -36,13 +38,14 @@ from tensorkiln.target import Target
 
 @dataclass(frozen=True, slots=True)
 class PartitionExternals:
-    """Partition every graph; the very module when no external takes anything."""
+    """Partition every graph function; return the same module object if no external supports any
+    call."""
 
     target: Target
     externals: tuple[External, ...] = ()
 
     def __call__(self, mod: IRModule) -> IRModule:
-        """Run the pass."""
+        """Return the partitioned module. Raises UserError for a bad answer of `supports`."""
         if not named(self.externals):
             return mod
         functions = _Functions(set(mod))
@@ -58,7 +61,8 @@ class PartitionExternals:
 
 @dataclass(slots=True)
 class _Functions:
-    """The functions made so far; equal ones are one."""
+    """The functions made so far. Equal functions are made once; names are unique in the module: a
+    second `mine_add` becomes `mine_add_2`."""
 
     taken: set[str]
     made: dict[str, Function] = field(default_factory=dict)
@@ -77,14 +81,14 @@ class _Functions:
 
 @dataclass(slots=True, eq=False)
 class _Region:
-    """Bindings in order that one function will compute; the last one is its result."""
+    """Bindings, in order, that become one function, whose result is the last one's variable."""
 
     external: External
     bindings: list[Binding]
 
 
 class _Partition:
-    """One graph function."""
+    """The partitioning of one graph function."""
 
     def __init__(
         self, f: Function, target: Target, externals: Sequence[External], functions: _Functions
@@ -102,7 +106,7 @@ class _Partition:
         for b in self.f.bindings:
             self._place(b)
         bindings: list[Binding] = []
-        # A function is called where its last operator stood: its operands exist by then.
+        # The call takes the place of the region's last binding, where all its operands are bound.
         for b in self.f.bindings:
             region = self.region_of.get(b.var)
             if region is None:
@@ -133,7 +137,7 @@ class _Partition:
             self.region_of[inner.var] = region
 
     def _call(self, region: _Region) -> Binding:
-        """The call that takes the place of the region, whose function is made here."""
+        """Make the region's function and return the binding that calls it."""
         params: dict[RVar | Constant, RVar] = {}
         inside: dict[RVar, RVar] = {}
         body: list[Binding] = []
@@ -167,7 +171,7 @@ class _Partition:
 
 
 def _variables(v: object) -> list[RVar]:
-    """The variables that a bound or a value reads."""
+    """Return the variables that a value reads, once per use."""
     if isinstance(v, RVar):
         return [v]
     inner: Sequence[object] = ()

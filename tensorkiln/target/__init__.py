@@ -1,4 +1,4 @@
-"""What to compile for: `Target`, its kinds and options, and what is known about processors."""
+"""What to compile for: `Target`, its kinds and options, and the features of processors."""
 
 from tensorkiln.target.options import Option
 from tensorkiln.target.registry import (

@@ -1,8 +1,9 @@
 """32-bit Arm processors and features, as LLVM 22 names them: application and microcontroller.
 
-`CPUS`: by architecture; a row is what another row has (no sign) and what it has beyond that (`+`).
-What the architecture itself stands for, such as Thumb-2, comes with the triple and is not named.
-`A_FEATURES`, `M_FEATURES`: what a feature needs to be there; asking for one asks for these too.
+`CPUS`: by architecture; each value lists a processor whose features it includes (no sign) and
+further features (`+name`). Features that the architecture implies, such as Thumb-2, come with the
+triple and are not listed. `A_FEATURES` (application), `M_FEATURES` (microcontroller): the features
+that each feature implies; `+mve` also turns on dsp.
 """
 
 CPUS: dict[str, dict[str, str]] = {
@@ -127,5 +128,5 @@ M_FEATURES: dict[str, str] = {
     "vfp4d16sp": "fp16 vfp3d16sp",
 }
 
-# Names for register files only; the instructions on them have names of their own.
+# Features that stand for register files only; their instructions belong to other features.
 NOT_GENERATED: str = "fpregs fpregs16 fpregs64"

@@ -1,4 +1,4 @@
-"""One host for a whole target, whichever way it was written."""
+"""Canonical place of the host in a composite target."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ PLAIN = "composite"
 
 
 def settle_host(fields: Fields, where: str) -> Fields:
-    """Bring both host conventions to one form.
+    """Move the hosts of devices to their composite; return other targets unchanged.
 
-    A library has one host program. A composite therefore holds the host and its devices none:
-    `{host, devices:[a]}` and `{devices:[{a, host}]}` are the same, and a plain composite of one
-    device that says nothing else is that device: `{a, host}`. Raises UserError (code
-    `contradiction`) for two hosts.
+    A library has one host program, so a composite has the host and its devices have none:
+    `{devices:[{a, host}, b]}` becomes `{host, devices:[a, b]}`. A composite of kind `composite`
+    with one device, and no keys, libs or base_tag, becomes that device: `{a, host}`. Raises
+    UserError (code `contradiction`) for two different hosts.
     """
     if not fields.devices:
         return fields
@@ -42,7 +42,8 @@ def _without_host(device: Fields) -> Fields:
 
 
 def _untagged(device: Fields) -> Fields:
-    """A device whose host is about to change is no longer what its tag says."""
+    """Make the device's tag its base_tag: with another host it is no longer what the tag stands
+    for."""
     base = device.tag or device.base_tag
     return replace(device, tag="", tag_hash="", base_tag=base)
 

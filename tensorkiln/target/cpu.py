@@ -1,4 +1,4 @@
-"""Options of the CPU kinds: a triple, a processor and features that fit each other."""
+"""Options of the CPU kinds, and the check that triple, processor and features fit together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from tensorkiln.target.isa import ISAS, Isa
 from tensorkiln.target.options import Option, Values
 from tensorkiln.target.triple import DEFAULT, canonical_triple
 
-# Cache sizes that every CPU of the last ten years has at least; `native` writes its own.
+# Default cache sizes: what every application CPU of the last ten years has at least. `native` gives
+# those of this machine instead.
 _L1D_BYTES, _L2_BYTES = 32 << 10, 256 << 10
 
 CPU_OPTIONS: tuple[Option, ...] = (
@@ -22,7 +23,8 @@ CPU_OPTIONS: tuple[Option, ...] = (
 
 
 def canonical_cpu(values: Values, where: str) -> Values:
-    """One spelling of the triple, a known processor, and the shortest list of features."""
+    """Return the values with a canonical triple, a checked processor (the baseline if none is
+    given), and `mattr` as sorted differences from the processor's features. Raises UserError."""
     triple = canonical_triple(str(values["mtriple"]), f"{where}.mtriple")
     isa = ISAS[triple.split("-")[0]]
     given = values.get("mattr", ())
@@ -41,7 +43,8 @@ def canonical_cpu(values: Values, where: str) -> Values:
 
 
 def _flags(isa: Isa, flags: tuple[str, ...], where: str) -> tuple[str, ...]:
-    """`mattr` entries: each `+name` or `-name` with a known name, no name both ways."""
+    """Check that each entry of `mattr` is `+name` or `-name` with a known name, and that no entries
+    contradict each other."""
     seen: dict[str, str] = {}
     for flag in flags:
         if flag[:1] not in ("+", "-") or not flag[1:]:
@@ -68,7 +71,8 @@ def _signed(name: str, isa: Isa) -> str:
 
 
 def _check_implied(isa: Isa, flags: tuple[str, ...], where: str) -> None:
-    """`+avx2,-avx` cannot both hold: the first needs what the second takes."""
+    """Raise UserError for contradictions such as `+avx2,-avx`, where the first implies what the
+    second removes, and for removing a feature that the calling convention needs."""
     minus = {flag[1:] for flag in flags if flag[0] == "-"}
     fixed = sorted(minus & isa.cpu_features(isa.baseline_cpu)) if isa.fixed_baseline else []
     if fixed:

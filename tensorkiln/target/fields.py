@@ -11,7 +11,8 @@ from tensorkiln.target.options import Value
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A checked description. `attrs` are the kind's options, sorted by name."""
+    """The checked fields of a target. `attrs` are the kind's options, sorted by name; `tag_hash` is
+    the content hash of `tag`."""
 
     kind: str
     keys: tuple[str, ...] = ()
@@ -24,7 +25,7 @@ class Fields:
     base_tag: str = ""
 
     def to_json(self, tags: bool = True) -> dict[str, object]:
-        """Plain values in canonical order, with or without the names they came by."""
+        """Return JSON values in canonical order, with or without tag, tag_hash and base_tag."""
         out: dict[str, object] = {"kind": self.kind}
         if tags:
             named = (("tag", self.tag), ("tag_hash", self.tag_hash), ("base_tag", self.base_tag))
@@ -39,11 +40,11 @@ class Fields:
         return out | {k: list(v) if isinstance(v, tuple) else v for k, v in self.attrs}
 
     def content_hash(self) -> str:
-        """`sha256:...` of the canonical text without tags: equal for equal contents."""
+        """Return `sha256:...` of the canonical text without tags: equal for equal contents."""
         text = canonical_text(self.to_json(tags=False))
         return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def canonical_text(value: dict[str, object]) -> str:
-    """The one text of canonical JSON: ASCII, no spaces, the order of `Fields.to_json`."""
+    """Return canonical JSON text: ASCII, no spaces, keys in the order of `Fields.to_json`."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=True)

@@ -1,12 +1,12 @@
-"""Options of the GPU kinds, what each GPU generation allows, and what contradicts that."""
+"""Options of the GPU kinds, and checks against the limits of each GPU generation."""
 
 from __future__ import annotations
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.target.options import Option, Values
 
-# Shared memory of one block, in KiB (CUDA C++ Programming Guide, compute capabilities): what every
-# kernel may use, and by architecture what one may that asks for more.
+# Shared memory of one block, in KiB (CUDA C++ Programming Guide, compute capabilities): the limit
+# for every kernel, and by architecture the limit for a kernel that opts in to more.
 CUDA_STATIC = 48
 CUDA_ARCHS: dict[str, int] = {
     "sm_50": 48,
@@ -30,7 +30,7 @@ CUDA_ARCHS: dict[str, int] = {
     "sm_121": 99,
 }
 
-# Lanes of a wave that compilers choose when not told (LLVM's AMDGPU guide).
+# Threads of a wavefront, by default (LLVM's AMDGPU guide).
 ROCM_ARCHS: dict[str, int] = {
     **dict.fromkeys(
         ("gfx900", "gfx902", "gfx904", "gfx906", "gfx908", "gfx909", "gfx90a", "gfx90c"), 64
@@ -49,7 +49,8 @@ GPUS = {"cuda": CUDA_ARCHS, "rocm": ROCM_ARCHS}
 
 
 def _limits(threads: int, most: int, shared: int, warp: int | None) -> tuple[Option, ...]:
-    """The three limits every GPU kind has, with what the kind's standard guarantees."""
+    """Return the three limits that every GPU kind has as options. Their defaults, `threads`,
+    `shared` bytes and `warp`, are what the kind's standard guarantees; `most` bounds `threads`."""
     return (
         Option("max_num_threads", int, "threads one block may have", 1, most, threads),
         Option("max_shared_memory_per_block", int, "bytes one block may share", 0, 1 << 20, shared),
@@ -118,7 +119,8 @@ WEBGPU_OPTIONS: tuple[Option, ...] = (
 
 
 def canonical_cuda(values: Values, where: str) -> Values:
-    """Refuse more shared memory than the generation has, and warps that are none."""
+    """Check shared memory against the limits of `arch`, and that a warp has 32 threads. Raises
+    UserError (code `contradiction`)."""
     arch = str(values["arch"])
     most = CUDA_ARCHS[arch] << 10
     optin = values.get("max_shared_memory_per_block_optin", most)
@@ -145,12 +147,16 @@ def canonical_cuda(values: Values, where: str) -> Values:
 
 
 def known_of_cuda(values: Values) -> Values:
-    """What the architecture says of options that are not given."""
+    """Return the opt-in limit of shared memory that the architecture implies, in bytes."""
     return {"max_shared_memory_per_block_optin": CUDA_ARCHS[str(values["arch"])] << 10}
 
 
 def canonical_rocm(values: Values, where: str) -> Values:
-    """Write in the wave size of the generation; gfx9 has one only."""
+    """Return the values with the default wavefront size of `arch` filled in.
+
+    Raises UserError (code `contradiction`) for a size that the GPU does not have (gfx9: 64 only) or
+    more shared memory than one block has.
+    """
     arch = str(values["arch"])
     values = {"thread_warp_size": ROCM_ARCHS[arch], **values}
     _warp(values, (64,) if arch.startswith("gfx9") else (32, 64), arch, where)

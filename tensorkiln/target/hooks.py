@@ -1,4 +1,4 @@
-"""What a kind brings to the compiler: plain callables, stored here and called from above."""
+"""Hooks of a target kind: functions that other parts of the compiler call for targets of it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from typing import Any
 
 from tensorkiln.base.errors import UserError
 
-# The rooms that call these import this one, so their types cannot be named here.
+# The callers import this module, so naming the types they use would be a circular import.
 Hook = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """Attributes of a kind; each is called with the Target, which has a host by then.
+    """The hooks of a kind, all optional. Each is called with the Target, whose host is set.
 
-    `relax_pipeline(target, externals)`, `tir_pipeline(target)`: what `"auto"` means for this kind;
-    `externals` are those that the user gave to `compile`.
-    `pre_codegen(target)`: a pass or passes that run last, unless `tir_pipeline=None` was asked for.
-    `relax_codegen(target)`: code generators for whole operators, a sequence of `External`.
-    `tir_codegen(target, functions)`: artifacts (C sources or objects) that define every PrimFunc.
-    `linker(target)`: the `fcompile` that links its libraries where the user gives none.
+    `relax_pipeline(target, externals)`, `tir_pipeline(target)`: return the pipeline that `"auto"`
+    means for this kind; `externals` are those that the user gave to `compile`.
+    `pre_codegen(target)`: returns a pass or passes that run last, unless the user passes
+    `tir_pipeline=None`.
+    `relax_codegen(target)`: returns code generators for whole operators, a sequence of `External`.
+    `tir_codegen(target, functions)`: returns artifacts that define every PrimFunc in `functions`,
+    such as C sources or objects.
+    `linker(target)`: returns the `fcompile` that links libraries if the user gives none.
     """
 
     pre_codegen: Hook | None = None
@@ -32,7 +34,7 @@ class Hooks:
     linker: Hook | None = None
 
     def check(self, where: str) -> None:
-        """Raise UserError (code `bad-kind`) for an attribute that cannot be called."""
+        """Raise UserError (code `bad-kind`) for a hook that is not callable."""
         for field in fields(self):
             value = getattr(self, field.name)
             if value is not None and not callable(value):

@@ -1,4 +1,4 @@
-"""What this machine is, written down as a Target. The only place that looks at the machine."""
+"""Detection of this machine's processor, as the fields of a Target."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tensorkiln.target.isa import ISAS, Isa
 from tensorkiln.target.triple import canonical_triple
 
 _SYSTEMS = {"Linux": "unknown-linux-gnu", "Darwin": "apple-macos", "Windows": "pc-windows-gnu"}
-_PASSING = re.compile(r"cpu mhz|bogomips", re.IGNORECASE)
+_PASSING = re.compile(r"cpu mhz|bogomips", re.IGNORECASE)  # lines that change while it runs
 
 
 def host_triple() -> str:
-    """This machine's triple. Raises UserError where it is none we know."""
+    """Return this machine's triple. Raises UserError if its architecture or system is unknown."""
     system = _SYSTEMS.get(platform.system(), f"unknown-{platform.system().lower()}")
     machine = platform.machine().lower()
     try:
@@ -32,9 +32,9 @@ def host_triple() -> str:
 
 
 def describe_host() -> dict[str, object]:
-    """The fields of a `llvm` target for this CPU: processor, features, cache sizes.
+    """Return the fields of an `llvm` target for this CPU: triple, processor, features, cache sizes.
 
-    Raises UserError when the machine's architecture is none we compile for.
+    Raises UserError if the machine's architecture or system is unknown.
     """
     triple = host_triple()
     isa = ISAS[triple.split("-")[0]]
@@ -52,8 +52,11 @@ def describe_host() -> dict[str, object]:
 
 
 def _processor() -> tuple[str, list[str]]:
-    """LLVM's name of the processor, and the features that it finds. They are kept per processor
-    and LLVM, as far as the system describes it: to load LLVM takes as long as a small compile."""
+    """Return LLVM's name of the processor, and the features that LLVM detects.
+
+    Kept in the cache if the system describes the processor, since loading LLVM takes as long as a
+    small compile.
+    """
     known = _processor_key()
     cache = user_cache() if known is not None else None
     found = cache.get(key_of(known)) if cache is not None and known is not None else None
@@ -70,8 +73,9 @@ def _processor() -> tuple[str, list[str]]:
 
 
 def _processor_key(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, str] | None:
-    """What decides about the answer: the system's words on the first processor but for those that
-    change while it runs, and which LLVM is asked. None where the system says nothing."""
+    """Return the components of the cache key: the entry of the first processor in /proc/cpuinfo
+    without its changing lines, and size and modification time of llvmlite's `__init__.py`. None if
+    either is missing."""
     spec = importlib.util.find_spec("llvmlite")
     try:
         llvm = Path(spec.origin).stat() if spec is not None and spec.origin else None
@@ -86,9 +90,10 @@ def _processor_key(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, str] | No
 
 
 def processor_fields(isa: Isa, cpu: str, present: Iterable[str]) -> dict[str, object]:
-    """`mcpu` and `mattr` for a processor that has the features `present`.
+    """Return `mcpu` and `mattr` for processor `cpu` with the features `present`.
 
-    A virtual machine can hide features of its processor, so what is not present is taken away.
+    Features of `cpu` that are not present are listed as `-name`: a virtual machine can hide
+    features of its processor. An unknown processor becomes the baseline plus its features.
     """
     name = cpu if cpu in isa.cpus else isa.baseline_cpu
     own = isa.cpu_features(name)
@@ -97,13 +102,13 @@ def processor_fields(isa: Isa, cpu: str, present: Iterable[str]) -> dict[str, ob
     known = (seen & set(isa.implied)) | base
     found = {feature for feature in known if isa.closure([feature]) <= known} - base
     plus = [f"+{feature}" for feature in sorted(found)]
-    # Some systems do not tell features; then the processor's own are all there is to go by.
+    # Some systems report no features at all; then those of the processor's model are assumed.
     minus = [f"-{feature}" for feature in sorted(own - found - base)] if seen else []
     return {"mcpu": name, "mattr": [*plus, *minus]}
 
 
 def cache_bytes(level: int, root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
-    """Size of the data cache of `level`, or 0 when the system does not say."""
+    """Return the size in bytes of the data or unified cache of `level`, or 0 if unknown."""
     for index in sorted(root.glob("index*")):
         with suppress(OSError, ValueError):
             kind = (index / "type").read_text().strip()

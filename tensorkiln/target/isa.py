@@ -1,4 +1,4 @@
-"""Instruction sets: which features a processor has and which a feature implies."""
+"""Instruction sets: the features of each processor, and the features that a feature implies."""
 
 from __future__ import annotations
 
@@ -12,21 +12,26 @@ from tensorkiln.target.gpus import GPUS
 
 @dataclass(frozen=True, slots=True)
 class Isa:
-    """One architecture: its processors, features, baseline, and defaults for caches."""
+    """One architecture: its processors, features and baseline.
+
+    `cpus` maps a processor to the processor it includes and its further features
+    (`"westmere +avx +xsave"`), `implied` a feature to the features it implies (`"avx f16c"`), and
+    `not_generated` lists features that a library need not check.
+    """
 
     arch: str
     cpus: dict[str, str]
     implied: dict[str, str]
     not_generated: str
     baseline_cpu: str
-    tuning: tuple[str, ...] = ()  # accepted in mattr, no instructions of their own
-    fixed_baseline: bool = False  # calls pass values in the baseline's registers
-    default_mattr: tuple[str, ...] = ()  # where no processor is named
-    detected: Mapping[str, str] = field(default_factory=dict)  # how the runtime finds a feature
-    without_model: tuple[str, ...] = ()  # processors that LLVM cannot schedule code for
+    tuning: tuple[str, ...] = ()  # accepted in mattr, but add no instructions
+    fixed_baseline: bool = False  # the calling convention uses registers of the baseline features
+    default_mattr: tuple[str, ...] = ()  # features if no processor is named
+    detected: Mapping[str, str] = field(default_factory=dict)  # where the runtime finds features
+    without_model: tuple[str, ...] = ()  # processors whose LLVM scheduling model is unusable
 
     def check_cpu(self, name: str, where: str) -> None:
-        """Raise UserError (code `unknown-cpu`) unless `name` is a processor here."""
+        """Raise UserError (code `unknown-cpu`) unless the architecture has a processor `name`."""
         if name not in self.cpus:
             hint = _elsewhere(name, "processor", {i.arch for i in ISAS.values() if name in i.cpus})
             raise UserError(
@@ -37,7 +42,8 @@ class Isa:
             )
 
     def check_feature(self, name: str, where: str) -> None:
-        """Raise UserError (code `unknown-feature`) unless `name` is a feature here."""
+        """Raise UserError (code `unknown-feature`) unless the architecture has a feature or tuning
+        flag `name`."""
         if name not in self.implied and name not in self.tuning:
             known = (*self.implied, *self.tuning)
             owners = {i.arch for i in ISAS.values() if name in (*i.implied, *i.tuning)}
@@ -50,14 +56,14 @@ class Isa:
             )
 
     def cpu_features(self, cpu: str) -> frozenset[str]:
-        """Everything a processor has, following its row to the first one."""
+        """Return all features of a processor, including those of the processors it includes."""
         found: set[str] = set()
         for word in self.cpus[cpu].split():
             found |= {word[1:]} if word.startswith("+") else self.cpu_features(word)
         return frozenset(found)
 
     def closure(self, features: Iterable[str]) -> frozenset[str]:
-        """`features` and all they imply."""
+        """Return `features` and all features that they imply, transitively."""
         found: set[str] = set()
         todo = list(features)
         while todo:
@@ -68,11 +74,12 @@ class Isa:
         return frozenset(found)
 
     def without(self, features: frozenset[str], name: str) -> frozenset[str]:
-        """`features` less `name` and less what cannot be there without it."""
+        """Return `features` without `name` and without the features that imply it."""
         return frozenset(f for f in features if name not in self.closure([f]))
 
     def apply(self, cpu: str, mattr: Iterable[str]) -> frozenset[str]:
-        """The processor's features after `+name` and `-name` in order (tuning flags skipped)."""
+        """Return the processor's features after `+name` and `-name` in order; tuning flags are
+        ignored."""
         found = self.cpu_features(cpu)
         for flag in mattr:
             if flag[1:] in self.tuning:
@@ -85,7 +92,8 @@ class Isa:
         return found
 
     def canonical_mattr(self, cpu: str, mattr: Iterable[str]) -> tuple[str, ...]:
-        """The one list that says the same as `mattr`: sorted differences from the processor."""
+        """Return the canonical list equivalent to `mattr`: the differences from the processor's own
+        features, sorted by name. For x86-64 `+avx2` becomes `+avx`, `+avx2`, `+crc32`, ..."""
         flags = tuple(mattr)
         own, wanted = self.cpu_features(cpu), self.apply(cpu, flags)
         plus = [f"+{name}" for name in wanted - own]
@@ -94,11 +102,12 @@ class Isa:
         return tuple(sorted([*plus, *minus, *last.values()], key=lambda flag: flag[1:]))
 
     def generated(self, features: Iterable[str]) -> frozenset[str]:
-        """Those of `features` that generated code can come to depend on."""
+        """Return those of `features` that a library must check: without `not_generated`."""
         return frozenset(features) - set(self.not_generated.split())
 
     def places(self) -> dict[str, tuple[str, int]]:
-        """Where the runtime finds each feature that it can check: a register and a bit of it."""
+        """Return where the runtime finds each feature that it can check, as (register, bit):
+        `{"avx2": ("LEAF7_EBX", 5), ...}`."""
         found: dict[str, tuple[str, int]] = {}
         for register, bits in self.detected.items():
             for bit, name in (entry.split() for entry in bits.split(", ")):
@@ -106,7 +115,8 @@ class Isa:
         return found
 
     def vector_bytes(self, features: frozenset[str], tuning: Iterable[str] = ()) -> int:
-        """Bytes of the widest vector register kernels should use; of a word where is none."""
+        """Return the size in bytes of the widest vector register that kernels should use; of a
+        general-purpose register if there are no vectors."""
         if self.arch == "x86_64":
             if "avx512f" in features and "+prefer-256-bit" not in tuning:
                 return 64
@@ -119,7 +129,7 @@ class Isa:
         return 4
 
     def vector_registers(self, features: frozenset[str]) -> int:
-        """Architectural registers that hold such a vector."""
+        """Return the number of architectural vector registers."""
         if self.arch == "x86_64":
             return 32 if "avx512f" in features else 16
         if self.arch == "aarch64" or self.arch.startswith("riscv"):
@@ -127,17 +137,19 @@ class Isa:
         return 8 if "mve" in features else 16
 
     def overwrites_operands(self, features: frozenset[str]) -> bool:
-        """Whether arithmetic leaves its result in an operand: who needs that, copies it."""
+        """Whether vector arithmetic overwrites its first operand (SSE without AVX)."""
         return self.arch == "x86_64" and "avx" not in features
 
     @property
     def multiplies_by_lane(self) -> bool:
-        """Whether a multiply-add takes one lane of a register for all of its own."""
+        """Whether a multiply-add can broadcast one lane of a register to all lanes of the other
+        operand."""
         return self.arch == "aarch64"
 
 
 def _elsewhere(name: str, noun: str, archs: Collection[str]) -> str:
-    """What to say of a name that only other architectures know."""
+    """Return a hint for a processor or feature name that belongs to another architecture or a GPU;
+    empty if it belongs to none."""
     if name == "native":
         return "write the target 'native', which is this machine's processor"
     gpu = next((kind for kind, known in GPUS.items() if name in known), "")
@@ -150,7 +162,7 @@ def _elsewhere(name: str, noun: str, archs: Collection[str]) -> str:
 
 
 def example_triple(arch: str) -> str:
-    """A triple of an architecture as its users write it."""
+    """Return a typical triple of an architecture: `thumbv7em-none-eabi`, `aarch64-linux-gnu`."""
     if arch.startswith("thumb"):
         return f"{arch}-none-eabi"
     ends = {"armv6": "linux-gnueabihf", "armv7": "linux-gnueabihf", "riscv32": "unknown-none-elf",

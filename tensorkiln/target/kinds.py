@@ -1,4 +1,4 @@
-"""Target kinds: what one is, and the table of those that come with the compiler."""
+"""Target kinds: the class `Kind` and the table of the built-in ones."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ Canonicalizer = Callable[[Values, str], Values]
 class Kind:
     """A kind of target: the device its code runs on, default keys, its options.
 
-    `canonicalizer(values, where)` brings checked options to one spelling, or raises UserError.
-    A composite kind has `devices`, and its hooks say how work is divided among them.
-    `known(values)` says what follows for options that are not given: asked for, never written.
-    `is_cpu` where the compiler itself generates code for it (`triple.LIBRARIES`).
+    `canonicalizer(values, where)` brings checked options to one spelling, or raises UserError. It
+    must be idempotent. A composite kind has `devices`, and its hooks say how work is divided among
+    them. `known(values)` returns values that follow for options that are not given: `Target[name]`
+    returns them, but they are not part of the target's JSON. `is_cpu` means that the compiler's own
+    code generator is used (for the architectures in `triple.LIBRARIES`).
     """
 
     name: str
@@ -48,11 +49,12 @@ class Kind:
 
     @property
     def has_codegen(self) -> bool:
-        """Whether anything generates code for this kind."""
+        """Whether the compiler or a hook generates code for this kind."""
         return bool(self.is_cpu or self.hooks.relax_codegen or self.hooks.tir_codegen)
 
     def values(self, given: dict[str, object], where: str) -> Values:
-        """Checked and canonical options, sorted by name; None stands for not given."""
+        """Return checked and canonical options with defaults, sorted by name. In `given`, None
+        means not given: the option keeps its default. Raises UserError."""
         known = {option.name: option for option in self.options}
         out: Values = {o.name: o.default for o in self.options if o.default is not None}
         for name, value in given.items():
@@ -75,7 +77,7 @@ class Kind:
             raise UserError(error.message, code=error.code, where=where, hint=hint) from None
 
     def _canonical(self, values: Values, known: dict[str, Option], where: str) -> Values:
-        """A canonicalizer is somebody else's function: what it returns is checked again."""
+        """Run the canonicalizer, and check its result, since it may be a user's function."""
         assert self.canonicalizer is not None
         result: object = self.canonicalizer(dict(values), where)
         if not isinstance(result, dict) or not set(result) <= set(known):
@@ -89,7 +91,7 @@ class Kind:
 
 
 def _offers(kind: Kind, name: str, value: object) -> bool:
-    """Whether an option of that name of the kind may have the value."""
+    """Whether the kind has an option of that name with `value` among its choices."""
     return any(o.name == name and value in o.choices for o in kind.options)
 
 
@@ -136,7 +138,7 @@ KINDS: dict[str, Kind] = {
     )
 }
 
-# What to say to somebody who asks for a kind that is an option of another one.
+# Hints for names that are not kinds, such as an architecture, which is an option of kind llvm.
 INSTEAD: dict[str, str] = {
     "wasm": 'write {"kind":"llvm","mtriple":"wasm32-unknown-unknown"}',
     "aarch64": 'write {"kind":"llvm","mtriple":"aarch64-linux-gnu"}',

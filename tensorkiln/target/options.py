@@ -22,9 +22,9 @@ _TYPE_NAMES: dict[type, str] = {
 class Option:
     """One attribute of a kind: `type` is str, int, bool or list (of strings); ints have a range.
 
-    `choices` are the values that text may have. Without a `default` the option is left out of a
-    target that does not give it, so options added to a kind later should have none: the text and
-    the hash of every older target stay what they were.
+    `choices` are the values that text may have. An option without a `default` is left out of a
+    target that does not give it. Options added to a kind later should therefore have no default:
+    the JSON and the hash of existing targets then stay the same.
     """
 
     name: str
@@ -36,10 +36,11 @@ class Option:
     choices: tuple[str, ...] = ()
 
     def check(self, value: object, where: str) -> Value:
-        """`value` as this option holds it; UserError that repeats the option's description."""
+        """Return `value` in canonical form (lists as tuples). Raises UserError, with the option's
+        description as hint: code `wrong-type`, `out-of-range` or `unknown-value`."""
         if self.type is list:
             return names(value, where, self.doc)
-        # bool is an int to Python, and True cache bytes is a mistake; no text is no answer
+        # bool is a subclass of int, but `l2_bytes=True` is a mistake; so is empty text
         wrong = not isinstance(value, self.type) or isinstance(value, bool) != (self.type is bool)
         if wrong or value == "" != self.default:
             raise UserError(
@@ -70,14 +71,15 @@ class Option:
 
     @property
     def range_text(self) -> str:
-        """What values there are, in a few words."""
+        """The values it may have, for help texts: `0 to 4`, or `a list of text`."""
         if self.type is int:
             return f"{self.low} to {self.high}"
         return ", ".join(self.choices) if self.choices else _TYPE_NAMES[self.type]
 
 
 def names(value: object, where: str, doc: str = "") -> tuple[str, ...]:
-    """A list of names, or text with commas; order kept, repeats dropped."""
+    """Return names given as a list, or as text with commas; order kept, repeats dropped. UserError
+    (code `wrong-type`) for anything but text and lists of non-empty text."""
     if isinstance(value, str):
         value = [part.strip() for part in value.split(",") if part.strip()]
     if value is None:
@@ -92,7 +94,8 @@ def names(value: object, where: str, doc: str = "") -> tuple[str, ...]:
 def unknown_key(
     name: str, kind: str, options: Mapping[str, Option], fields: tuple[str, ...], where: str
 ) -> UserError:
-    """The error for a field that is neither an option of the kind nor one of every target."""
+    """Return the error for a field that is neither an option of the kind nor a field of all
+    targets."""
     hint = ELSEWHERE.get(name) or nearest(name, (*options, *fields, *FIELD_ALIASES))
     for option in options.values():
         if hint.startswith(f"did you mean {option.name!r}"):
@@ -109,7 +112,7 @@ def _with_doc(hint: str, option: Option) -> str:
     return f"{hint} {option.name}: {option.doc}" if hint else ""
 
 
-# Other spellings of the fields, and what to say about options that belong elsewhere.
+# Aliases of the fields; below, hints for options that are not part of a Target.
 FIELD_ALIASES: dict[str, str] = {"id": "kind", "target_host": "host", "targets": "devices"}
 
 _SCOPE = "would this change the generated module? A Target holds only what does. This does not: "

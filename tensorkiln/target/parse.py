@@ -1,4 +1,4 @@
-"""From what a user writes to the canonical fields of a Target, with every check on the way."""
+"""Parse and check what a user writes as a target, into the canonical fields of a Target."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from tensorkiln.target.tags import TAGS, Tag, bad_hash, check_reference, read_fi
 
 Spec = str | Mapping[str, object]
 NATIVE = "native"
-_DEEPEST = 16  # nested targets; nobody needs as many, and Python's stack ends somewhere
+_DEEPEST = 16  # levels of nested targets, well below Python's recursion limit
 
 
 def parse(spec: object, where: str = "target") -> Fields:
-    """Check `spec` (JSON text, tag, kind name or mapping) and bring it to canonical fields."""
+    """Check `spec` (JSON text, tag, kind name or mapping) and return its canonical fields.
+
+    Raises UserError; `where` is the path of the target in its message: `target.devices[1]`.
+    """
     if where.count(".") > _DEEPEST:
         raise UserError("targets nested too deeply", code="too-deep", where=where)
     raw = _rename(_as_mapping(spec, where), where)
@@ -31,7 +34,8 @@ def parse(spec: object, where: str = "target") -> Fields:
 
 
 def _native(raw: dict[str, object], where: str) -> dict[str, object]:
-    """This machine's CPU with what is given beside it."""
+    """Replace kind `native` by the fields of this machine's CPU; other given fields win over
+    them."""
     from tensorkiln.target.host import describe_host  # needs llvmlite
 
     for name in ("mtriple", "mcpu", "mattr", "tag"):
@@ -46,7 +50,7 @@ def _native(raw: dict[str, object], where: str) -> dict[str, object]:
 
 
 def _plain(raw: dict[str, object], where: str) -> Fields:
-    """A target given by its contents."""
+    """Check a target that is given by its fields rather than a tag."""
     default = "composite" if "devices" in raw else "llvm"
     kind = _kind(default if raw.get("kind") is None else _string(raw, "kind", where), where)
     given = {name: value for name, value in raw.items() if name not in FIELDS}
@@ -66,10 +70,10 @@ def _plain(raw: dict[str, object], where: str) -> Fields:
 
 
 def _tagged(name: str, raw: dict[str, object], where: str) -> Fields:
-    """A target given by its tag; what is given beside the tag replaces fields of it.
+    """Check a target that is given by its tag; fields given beside the tag replace those of it.
 
-    The tag stays when that changes nothing; else it becomes `base_tag`. A text that carries its
-    content and the tag's hash is read where the tag itself is not known.
+    The tag stays if the content does not change, else it becomes `base_tag`. An unknown tag is
+    accepted if the spec holds the whole content and the hash of that as `tag_hash`.
     """
     own = {k: v for k, v in raw.items() if k not in ("tag", "tag_hash", "base_tag")}
     claimed = _string(raw, "tag_hash", where)
@@ -102,7 +106,8 @@ def _self_certified(name: str, claimed: str, own: dict[str, object], where: str)
 
 
 def tag_content(tag: Tag) -> Fields:
-    """What a tag stands for; UserError (code `tag-hash`) when its data was edited."""
+    """Return the fields that a tag stands for; UserError (code `tag-hash`) if they do not match its
+    hash."""
     where = f"tag {tag.reference!r}"
     content = replace(_plain(_rename(tag.target, where), where), base_tag="")
     found = content.content_hash()
@@ -112,10 +117,10 @@ def tag_content(tag: Tag) -> Fields:
 
 
 def load_tags(path: str | Path) -> tuple[str, ...]:
-    """Take in a file of tags, all or none; their canonical names with versions.
+    """Register the tags of a file, all or none; return their canonical names with versions.
 
-    An entry without a hash gets that of its contents. Raises UserError with code `bad-tag`,
-    `tag-hash`, or what is wrong with a target in it.
+    An entry without a hash gets that of its content. Raises UserError: code `bad-tag`, `tag-hash`,
+    or that of an invalid target.
     """
     tags = [replace(tag, hash=tag_content(tag).content_hash()) for tag in read_file(path)]
     TAGS.add(tags)
@@ -166,7 +171,8 @@ def _no_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _rename(raw: Mapping[str, object], where: str) -> dict[str, object]:
-    """Aliases to their canonical names, `attrs` folded in; two spellings of one field clash."""
+    """Return the fields under their canonical names (`id` becomes `kind`), with those in `attrs`
+    moved to the top level. UserError if a field is given twice."""
     out: dict[str, object] = {}
     inner = raw.get("attrs", {})
     if not isinstance(inner, Mapping):

@@ -1,4 +1,4 @@
-"""How many sums of a product the registers of a processor hold at once."""
+"""The height of a register tile: how many rows of accumulators fit the vector registers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from tensorkiln.target.target import Target
 
 
 def max_rows(target: Target, vectors: int) -> int:
-    """Rows of accumulators that fit beside `vectors` weights and what they are multiplied by: one
-    broadcast, or a register of each row where lanes are multiplied; and beside products and
-    copies, where the first operand is overwritten.
+    """Return how many rows of accumulators fit the vector registers in the inner loop of a product,
+    at least 1. A row is `vectors` registers wide.
 
-    One register stays free for the compiler, two with three vectors, and more with one, for LLVM
-    loads its broadcasts ahead. It spills when the file is nearly full: 7 x 4 accumulators of 32
-    registers run at 0.7 of 6 x 4, 9 x 3 keep one on the stack. `tests/tune/test_inner_loops.py`
-    holds this against the assembly of every level.
+    Besides `rows * vectors` accumulators the loop holds `vectors` registers of weights, and the
+    factor they are multiplied by: one broadcast, or one register per row if the target multiplies
+    by lane. If arithmetic overwrites its first operand, products and copies take three more.
+
+    One register stays free, since LLVM spills when the register file is nearly full; with
+    broadcasts two for 3 vectors, and six for 1 vector, where LLVM loads broadcasts ahead. With 32
+    registers a tile of 7 x 4 runs at 0.7 of the speed of 6 x 4, and 9 x 3 spills an accumulator.
+    `tests/tune/test_inner_loops.py` checks this against the assembly for every CPU level.
     """
     free = target.num_vector_registers - vectors
     if target.multiplies_by_lane:

@@ -1,4 +1,4 @@
-"""Registration of kinds of target by users, and what can be compiled for."""
+"""Registration of target kinds by users, and the check that code can be generated for a target."""
 
 from __future__ import annotations
 
@@ -32,9 +32,12 @@ def register_target_kind(
     tir_codegen: Hook | None = None,
     linker: Hook | None = None,
 ) -> Kind:
-    """Make `name` a kind of target, for this process. Hooks: see `target.hooks.Hooks`.
+    """Register a kind of target, for this process; see `target.kinds.Kind` for `canonicalizer` and
+    `composite`, and `target.hooks.Hooks` for the hooks.
 
-    Raises UserError (code `bad-kind`) and registers nothing unless everything holds together.
+    `name` is lower-case words joined by `_` or `.`; `device_type` is the device that kernels run
+    on, and `default_keys` are the `keys` of targets that give none. Raises UserError (code
+    `bad-kind`), and registers nothing, if an argument is invalid or the name is taken.
     """
     hooks = Hooks(pre_codegen, relax_pipeline, tir_pipeline, relax_codegen, tir_codegen, linker)
     kind = Kind(
@@ -53,13 +56,14 @@ def register_target_kind(
 
 
 def unregister_target_kind(name: str) -> None:
-    """Forget a registered kind; those that come with the compiler stay."""
+    """Remove a registered kind. An unknown or built-in kind is ignored."""
     if name in KINDS and name not in _BUILTIN:
         del KINDS[name]
 
 
 def _check_kind(kind: Kind) -> None:
-    """Everything that a registration can get wrong, found before anything is registered."""
+    """Raise UserError (code `bad-kind`) unless names, options, hooks and defaults are valid, and
+    the canonicalizer is idempotent on the defaults."""
     where = f"register_target_kind({kind.name!r})"
     if not isinstance(kind.name, str) or not _NAME.fullmatch(kind.name):
         raise _bad(f"{kind.name!r} is no name: lower-case words joined by _ or .", where)
@@ -109,7 +113,11 @@ def _bad(message: str, where: str) -> UserError:
 
 
 def require_codegen(target: Target) -> None:
-    """Raise UnsupportedError, naming what works, unless code can be generated for this target."""
+    """Raise UnsupportedError, naming what works, unless code can be generated for this target.
+
+    That needs a code generator for its kind, and a host (the target itself, or its `host`) that is
+    a CPU of an architecture in `triple.LIBRARIES`.
+    """
     has = [k.name for k in KINDS.values() if k.has_codegen]
     here = KINDS[target.kind]
     if not here.has_codegen:
@@ -149,7 +157,8 @@ def require_codegen(target: Target) -> None:
 
 
 def _runs_here(triple: str) -> bool:
-    """Whether this machine is one of a triple that libraries are made for."""
+    """Whether libraries for `triple` run on this machine: it has the same architecture and a
+    supported system."""
     try:
         return require_library(host_triple(), "this machine") == triple.split("-")[0]
     except (UserError, UnsupportedError):
@@ -157,22 +166,23 @@ def _runs_here(triple: str) -> bool:
 
 
 def with_host(target: Target) -> Target:
-    """This target with its host written in: a kind that only registers generators of its own
-    needs one for everything else, and this machine is it when none is given."""
+    """Return this target with its host filled in: the machine for everything that the kind's own
+    generators do not compile. It defaults to `native`; CPU targets need none."""
     if target.host is not None or KINDS[target.kind].is_cpu:
         return target
     return target.replace(host=Target("native").to_json())
 
 
 def cpu_target(target: Target) -> Target:
-    """What the entry and the kernels nobody else takes are compiled for: it, or its host."""
+    """Return the target of the entry functions, and of kernels that no other code generator takes:
+    a CPU target itself, else its host, or `native` if it has none."""
     if KINDS[target.kind].is_cpu:
         return target
     return Target("native") if target.host is None else target.host
 
 
 def hooks_of(target: Target) -> Hooks:
-    """What the target's kind brings to the compiler."""
+    """Return the hooks of the target's kind."""
     return KINDS[target.kind].hooks
 
 

@@ -1,8 +1,8 @@
 """RISC-V processors and extensions, as LLVM 22 names them.
 
-`CPUS`: a row is what another row has (no sign) and what it has beyond that (`+`).
-`FEATURES`: what a feature needs to be there; asking for one asks for these too. Privileged
-extensions are left out: they change no code that we generate.
+`CPUS_64`, `CPUS_32`: each value lists a processor whose extensions it includes (no sign) and
+further ones (`+name`). `FEATURES`: the extensions that each extension implies; `+d` also turns on
+f. Privileged extensions are left out, since generated code does not depend on them.
 """
 
 CPUS_64: dict[str, str] = {
@@ -201,5 +201,5 @@ NOT_GENERATED: str = (
     "ztso zvkt "
 )
 
-# RV64GC, which every 64-bit Linux needs; taken when no processor is named.
+# RV64GC, which every 64-bit Linux requires: the default if no processor is named.
 DEFAULT_64: tuple[str, ...] = ("+m", "+a", "+f", "+d", "+c")

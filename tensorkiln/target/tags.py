@@ -1,4 +1,4 @@
-"""Tags: short names for exact targets, kept as data with the hash of what they stand for."""
+"""Tags: short names for exact targets, kept in TOML files with the hash of the target's content."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _FIELDS = ("name", "version", "aliases", "about", "source", "hash", "target")
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """One version of a tag: the target it stands for, as written, and the hash of its content."""
+    """One version of a tag: the target it stands for, as written in the file, and the content hash
+    of that target. `about` describes it, `source` says where its data are from, and `file` is the
+    file it was read from."""
 
     name: str
     version: str
@@ -39,10 +41,8 @@ class Tag:
 
 @dataclass
 class TagTable:
-    """All tags of this process: those that come with the compiler, and files that were loaded.
-
-    The shipped files are read when the first tag is asked for, never on import.
-    """
+    """All tags of this process: those shipped with the compiler, and those of files that the user
+    loaded. The shipped files are read lazily, on the first look-up."""
 
     loaded: dict[str, Tag] = field(default_factory=dict)
 
@@ -58,17 +58,18 @@ class TagTable:
         return rows
 
     def all(self) -> tuple[Tag, ...]:
-        """Every version of every tag, sorted by name and version."""
+        """Return every version of every tag, sorted by name and version."""
         rows = (self.shipped | self.loaded).values()
         return tuple(sorted(rows, key=lambda tag: (tag.name, _order(tag.version))))
 
     def names(self) -> list[str]:
-        """Canonical names and aliases, each once."""
+        """Return canonical names and aliases, without versions, each once."""
         rows = self.all()
         return list(dict.fromkeys([*(t.name for t in rows), *(a for t in rows for a in t.aliases)]))
 
     def find(self, reference: str) -> Tag | None:
-        """The tag of a name or alias, the latest version unless one is said."""
+        """Return the tag of `vendor/name[:version]`, where the name may be an alias; without a
+        version the latest one. None if there is no such tag."""
         match = _REFERENCE.fullmatch(reference)
         if match is None:
             return None
@@ -79,8 +80,8 @@ class TagTable:
         return rows[-1] if rows else None
 
     def unknown(self, reference: str, where: str, kinds: Collection[str] = ()) -> UserError:
-        """The error for a tag that is not there: its versions, the nearest names, or that it is
-        one of `kinds`, which are targets without a tag."""
+        """Return the error for an unknown tag. Its hint gives the known versions or the nearest
+        names, or says that the name is one of `kinds`."""
         name, _, version = reference.partition(":")
         versions = [t.version for t in self.all() if t.name == name or name in t.aliases]
         if version and versions:
@@ -97,10 +98,10 @@ class TagTable:
         )
 
     def add(self, tags: Iterable[Tag]) -> None:
-        """Take in checked tags, all or none. The same tag again is nothing new.
+        """Register checked tags, all or none. Registering an equal tag again is allowed.
 
-        Raises UserError when a version is there with other contents (code `tag-hash`), or a name
-        is another tag's (code `bad-tag`).
+        Raises UserError if a version is registered with other content (code `tag-hash`), or a name
+        or alias belongs to another tag (code `bad-tag`).
         """
         new = dict(self.loaded)
         for tag in tags:
@@ -113,11 +114,12 @@ class TagTable:
 
 
 def read_tags(text: str, file: str) -> tuple[Tag, ...]:
-    """The tags of a TOML file: `[[tag]]` with name, target, and what is known about it.
+    """Parse the text of a TOML file of `[[tag]]` tables, with keys name, version, aliases, about,
+    source, hash and target; `hash` may be missing.
 
-    Raises UserError (code `bad-tag`) saying which entry is wrong. `hash` may be empty here.
+    Raises UserError (code `bad-tag`) saying which entry is wrong.
     """
-    import tomllib  # most targets have no tag
+    import tomllib  # imported lazily: most targets have no tag
 
     try:
         data = tomllib.loads(text)
@@ -178,7 +180,7 @@ def check_reference(reference: str, where: str) -> None:
 
 
 def bad_hash(reference: str, expected: str, found: str, where: str) -> UserError:
-    """The error for contents that are not those the tag's hash was made of."""
+    """Return the error for a tag whose content does not match its hash."""
     return UserError(
         f"tag {reference!r} is {expected}, but its contents are {found}",
         code="tag-hash",
@@ -188,7 +190,7 @@ def bad_hash(reference: str, expected: str, found: str, where: str) -> UserError
 
 
 def _check_aliases(tags: Iterable[Tag]) -> None:
-    """A name means one tag: no alias is another's name or alias, no version is there twice."""
+    """Raise UserError if a name or alias belongs to two tags, or a version occurs twice."""
     owner: dict[str, str] = {}
     seen: set[str] = set()
     for tag in tags:
@@ -205,7 +207,8 @@ def _check_aliases(tags: Iterable[Tag]) -> None:
 
 
 def _order(version: str) -> tuple[int, ...]:
-    """Versions compare as numbers: 1.10 comes after 1.9, and v1 is 1."""
+    """Return the sort key of a version, which compares by numbers: 1.10 follows 1.9, v1 equals
+    1."""
     return tuple(int(part) for part in version.removeprefix("v").split("."))
 
 
@@ -214,11 +217,12 @@ def _file_name(file: object) -> str:
 
 
 TAGS = TagTable()
-_MAX_BYTES = 1 << 24  # of a file of tags
+_MAX_BYTES = 1 << 24  # largest file of tags
 
 
 def read_file(path: str | Path) -> tuple[Tag, ...]:
-    """The tags of a file; UserError (code `bad-tag`) when it cannot be read."""
+    """Return the tags of a TOML file; UserError (code `bad-tag`) if it cannot be read or is
+    invalid."""
     try:
         text = read_plain(path, _MAX_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:

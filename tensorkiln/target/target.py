@@ -16,15 +16,20 @@ from tensorkiln.target.parse import load_tags, parse
 _BITS = {"bool": 8, "bfloat16": 16}
 
 
-# Not slotted: Python 3.11 then answers `target.mcpu = ...` with a TypeError about super().
+# Not slotted: with slots, Python 3.11 raises a TypeError about super() for `target.mcpu = ...`
+# instead of FrozenInstanceError.
 @dataclass(frozen=True, init=False, repr=False)
 class Target:
     """What to compile for. Frozen, hashable, equal by content.
 
-    Made from canonical JSON text, a dict, a tag (`"raspberrypi/4b"`), the name of a kind (`"llvm"`
-    is the baseline of x86-64), or `"native"` (this machine, with what was detected written in).
-    `str(t)` is the canonical JSON and `Target(str(t)) == t`. Nothing in it depends on the machine
-    unless `"native"` is asked for. Raises UserError for anything it does not know.
+    Made from JSON text, a dict, a tag (`"raspberrypi/4b"`), the name of a kind (`"llvm"` is the
+    baseline of x86-64), or `"native"` (this machine, with the detected processor, features and
+    cache sizes written into the fields). `host` is the target of the host program, for kinds that
+    run on a device.
+
+    `str(t)` is the canonical JSON, and `Target(str(t)) == t`. Only `"native"` depends on the
+    machine. Raises UserError for an unknown name or field and for fields that contradict each
+    other, e.g. code `unknown-cpu`, `unknown-key`, `contradiction`.
     """
 
     kind: str
@@ -57,7 +62,7 @@ class Target:
 
     @classmethod
     def _of(cls, fields: Fields) -> Target:
-        """From fields that were checked."""
+        """Make a target from fields that were already checked."""
         made = cls.__new__(cls)
         made._set(fields)
         return made
@@ -79,16 +84,19 @@ class Target:
 
     @classmethod
     def native(cls) -> Target:
-        """This machine's CPU, with detected features and cache sizes written in."""
+        """Return the target of this machine's CPU, with detected features and cache sizes."""
         return cls("native")
 
     @staticmethod
     def load_tags(path: str | Path) -> tuple[str, ...]:
-        """Read a TOML file of tags for this process, all or none; their names with versions."""
+        """Register the tags of a TOML file for this process, all or none. Return their names with
+        versions, `vendor/name:version`. Raises UserError, e.g. code `bad-tag` or `tag-hash`."""
         return load_tags(path)
 
     def replace(self, **fields: object) -> Target:
-        """This target with other fields or options. A changed tag becomes the `base_tag`."""
+        """Return this target with other fields or options; None as a value resets an option to its
+        default. If the target has a tag and its content changes, the tag becomes the `base_tag`.
+        Raises UserError like the constructor."""
         content = self._fields.to_json(tags=False) | {"base_tag": self.base_tag}
         changed = parse({**content, **fields})
         if not self.tag or changed.content_hash() == self.content_hash:
@@ -98,17 +106,18 @@ class Target:
     # -- text ------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, object]:
-        """The canonical fields as plain values, in canonical order."""
+        """Return the canonical fields as JSON values, in canonical order."""
         return self._fields.to_json()
 
     @property
     def content_hash(self) -> str:
-        """`sha256:...` of the canonical JSON without tags: what a tag vouches for."""
+        """`sha256:...` of the canonical JSON without tags: a tag stands for the content with this
+        hash."""
         return self._fields.content_hash()
 
     @property
     def attrs(self) -> dict[str, object]:
-        """The kind's options, as plain values."""
+        """The options of the kind that have a value, as JSON values."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in self._fields.attrs}
 
     def __str__(self) -> str:
@@ -123,8 +132,9 @@ class Target:
     # -- options ---------------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> Value | None:
-        """An option of the kind; where it is not given what the kind knows of it, or None. An
-        unknown one is a UserError."""
+        """Return the value of an option of the kind. If it is not given, return what the kind
+        derives from the others (such as a limit of the GPU's `arch`), or None. Raises UserError
+        (code `unknown-key`) for a name that the kind does not have."""
         known = {option.name: option for option in self._kind.options}
         if name not in known:
             raise unknown_key(name, self.kind, known, (), f"Target[{name!r}]")
@@ -147,7 +157,7 @@ class Target:
 
     @property
     def mtriple(self) -> str:
-        """The machine, as arch-vendor-os[-environment]."""
+        """The machine, as arch-vendor-os[-environment]. UserError for kinds without a CPU."""
         return self._text("mtriple")
 
     @property
@@ -164,17 +174,17 @@ class Target:
 
     @property
     def l1d_bytes(self) -> int:
-        """First-level data cache of one core."""
+        """Size in bytes of one core's first-level data cache."""
         return self._number("l1d_bytes")
 
     @property
     def l2_bytes(self) -> int:
-        """Second-level cache of one core."""
+        """Size in bytes of the second-level cache: of one core, or of the whole GPU."""
         return self._number("l2_bytes")
 
     @property
     def winograd(self) -> int:
-        """Largest tile of Winograd convolutions, 0 for none; 4 where it is not given."""
+        """Largest output tile of Winograd convolutions: 2, 4, or 0 to use none. Default 4."""
         value = self["winograd"]
         return value if isinstance(value, int) else 4
 
@@ -182,7 +192,8 @@ class Target:
 
     @property
     def arch(self) -> str:
-        """Of a CPU the first part of its triple, of a GPU its `arch` where it has one, or `""`."""
+        """The first part of a CPU's triple (`x86_64`), or the option `arch` of a GPU (`sm_75`), or
+        `""` for kinds that have neither."""
         attrs = dict(self._fields.attrs)
         return str(attrs.get("mtriple", attrs.get("arch", ""))).split("-")[0]
 
@@ -198,31 +209,34 @@ class Target:
         return ISAS[self.arch]
 
     def has(self, feature: str) -> bool:
-        """Whether the CPU has `feature`; an unknown name is a UserError, not False."""
+        """Whether the CPU has `feature`, in LLVM's spelling (`avx2`). UserError for an unknown name
+        (code `unknown-feature`), and for kinds without a CPU (`wrong-kind`)."""
         self._isa.check_feature(feature, "Target.has")
         return feature in self.features
 
     @property
     def is_baseline(self) -> bool:
-        """Whether this is the plain baseline of its architecture, which every such CPU runs."""
+        """Whether the features are those of the architecture's baseline, which every CPU has."""
         return self.features == self._isa.cpu_features(self._isa.baseline_cpu)
 
     @property
     def required_features(self) -> tuple[str, ...]:
-        """Features beyond the baseline that generated code may use; checked when it is loaded."""
+        """Features beyond the baseline that generated code may use, sorted. A library checks them
+        when it is opened."""
         base = self._isa.cpu_features(self._isa.baseline_cpu)
         return tuple(sorted(self._isa.generated(self.features - base)))
 
     @property
     def llvm_cpu(self) -> str:
-        """The processor that LLVM schedules code for; `llvm_features` says what it has."""
+        """The processor whose scheduling model LLVM uses: `mcpu`, or `generic` if LLVM fails on its
+        model. The features are given separately, by `llvm_features`."""
         return "generic" if self.mcpu in self._isa.without_model else self.mcpu
 
     @property
     def llvm_features(self) -> str:
         """Every feature spelled out for LLVM, e.g. `+avx,+avx2,-avx512f,...`.
 
-        Explicit in both directions, so that LLVM's own idea of the processor cannot add any.
+        Absent features are listed too, so that LLVM's table for the processor cannot add them.
         """
         known = sorted(self._isa.implied)
         flags = [f"{'+' if name in self.features else '-'}{name}" for name in known]
@@ -231,12 +245,14 @@ class Target:
 
     @property
     def vector_bytes(self) -> int:
-        """Bytes of the widest vector register that kernels should use; a word where is none."""
+        """Size in bytes of the widest vector register that kernels should use; of a general-purpose
+        register if the CPU has no vectors."""
         tuning = self.mattr if self._isa.tuning else ()
         return self._isa.vector_bytes(self.features, tuning)
 
     def vector_lanes(self, dtype: str) -> int:
-        """Elements of `dtype` (`"float32"`, `"int8"`, ...) in one vector register."""
+        """Return how many elements of `dtype` (`"float32"`, `"int8"`, ...) fit one vector register,
+        at least 1. ValueError for a dtype of unknown size."""
         digits = "".join(c for c in dtype.partition("_")[0] if c.isdigit())
         bits = _BITS.get(dtype) or int(digits or 0)
         if not bits:
@@ -245,22 +261,24 @@ class Target:
 
     @property
     def num_vector_registers(self) -> int:
-        """Architectural vector registers."""
+        """Number of architectural vector registers."""
         return self._isa.vector_registers(self.features)
 
     @property
     def overwrites_operands(self) -> bool:
-        """Whether arithmetic leaves its result in an operand: who needs that, copies it."""
+        """Whether vector arithmetic overwrites its first operand (SSE without AVX), so that an
+        operand that is needed later must be copied first."""
         return self._isa.overwrites_operands(self.features)
 
     @property
     def multiplies_by_lane(self) -> bool:
-        """Whether a multiply-add takes one lane of a register for all of its own."""
+        """Whether a multiply-add can broadcast one lane of a register to all lanes of the other
+        operand (AArch64 `fmla v0.4s, v1.4s, v2.s[0]`)."""
         return self._isa.multiplies_by_lane
 
 
 def _features(attrs: dict[str, Value]) -> frozenset[str]:
-    """Features of the processor that `attrs` name; none where they name no processor."""
+    """Return the features of the processor that `attrs` name; empty for kinds without a CPU."""
     isa = ISAS.get(str(attrs.get("mtriple", "")).split("-")[0])
     mattr = attrs.get("mattr", ())
     if isa is None or not isinstance(mattr, tuple):

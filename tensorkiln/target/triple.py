@@ -1,4 +1,4 @@
-"""Target triples: `arch-vendor-os[-environment]`, checked and brought to one spelling."""
+"""Target triples, `arch-vendor-os[-environment]`: parsing and canonical spelling."""
 
 from __future__ import annotations
 
@@ -39,11 +39,13 @@ _ENVIRONMENTS = ("gnu", "musl", "android", "msvc", "elf", *_ARM_ENVIRONMENTS)
 
 
 def canonical_triple(text: str, where: str = "target.mtriple") -> str:
-    """`text` as `arch-vendor-os[-environment]`; a left-out vendor becomes `unknown`.
+    """Return `text` as canonical `arch-vendor-os[-environment]`.
 
-    Raises UserError (code `bad-triple`) naming the part that is not known.
+    Aliases are replaced and a missing vendor is filled in: `arm64-linux` becomes
+    `aarch64-unknown-linux`, `arm64-macos` becomes `aarch64-apple-macos`. Raises UserError (code
+    `bad-triple`) naming the unknown part.
     """
-    # x86-64 holds the separator itself.
+    # The architecture x86-64 contains the separator.
     parts = text.replace("x86-64", "x86_64", 1).split("-")
     parts[0] = _ALIASES.get(parts[0], parts[0])
     _known(parts[0], tuple(ISAS), "architecture", text, where)
@@ -58,7 +60,7 @@ def canonical_triple(text: str, where: str = "target.mtriple") -> str:
     _known(parts[1], _VENDORS, "vendor", text, where)
     systems = _SYSTEMS if parts[0] == "wasm32" else _SYSTEMS[:-2]
     system = _system(parts[2])
-    # A version of these says nothing about code.
+    # Only the others may carry a version: `macos13` is known, `linux5` is not.
     system = parts[2] if system in ("linux", "windows", "none", "wasi", "unknown") else system
     _known(system, systems, "operating system", text, where)
     if len(parts) == 4:
@@ -69,10 +71,11 @@ def canonical_triple(text: str, where: str = "target.mtriple") -> str:
 
 
 def require_library(triple: str, where: str) -> str:
-    """The architecture of a triple that libraries are made for: Linux with GNU's C library, which
-    is meant where no environment is named.
+    """Return the architecture of a triple that libraries can be linked for: Linux with glibc, which
+    is also assumed if the triple has no environment.
 
-    Raises UserError for what is no triple, UnsupportedError for any other machine.
+    Raises UserError (code `bad-triple`) for an invalid triple, UnsupportedError for any other
+    machine.
     """
     arch, _, system, *environment = canonical_triple(triple, where).split("-")
     if arch not in LIBRARIES:
@@ -92,7 +95,7 @@ def require_library(triple: str, where: str) -> str:
 
 
 def _with_vendor(parts: list[str]) -> list[str]:
-    """`arch-os[-environment]` with the vendor put in."""
+    """Insert the vendor into the parts of `arch-os[-environment]`."""
     if len(parts) == 3 and parts[1] == "none" and parts[2] in _ARM_ENVIRONMENTS:
         return [parts[0], "unknown", *parts[1:]]  # thumbv7em-none-eabi, as compilers spell it
     system = _system(parts[1]) if len(parts) > 1 else ""

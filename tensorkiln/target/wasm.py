@@ -1,7 +1,7 @@
 """WebAssembly feature sets and features, as LLVM 22 names them.
 
-`CPUS`: a row is what another row has (no sign) and what it has beyond that (`+`).
-`FEATURES`: what a feature needs to be there; asking for one asks for these too.
+`CPUS`: each value lists a set that it includes (no sign) and further features (`+name`).
+`FEATURES`: the features that each feature implies; `+relaxed-simd` also turns on simd128.
 """
 
 CPUS: dict[str, str] = {
@@ -41,5 +41,5 @@ FEATURES: dict[str, str] = {
     "wide-arithmetic": "",
 }
 
-# Encodings and object-file matters that no kernel depends on.
+# Encodings and features of the object file, which kernels do not depend on.
 NOT_GENERATED: str = "call-indirect-overlong exception-handling gc multimemory reference-types"
