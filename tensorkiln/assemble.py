@@ -204,7 +204,7 @@ def _plan(
 
 
 def _fallible(function: HostFunction, kernels: Collection[str]) -> HostFunction:
-    """The function with `may_fail` set on calls of `kernels`: host code checks for errors after."""
+    """The function with `may_fail` set on calls of `kernels`: host code checks each for errors."""
     calls = tuple(replace(c, may_fail=True) if c.symbol in kernels else c for c in function.calls)
     return replace(function, calls=calls) if calls != function.calls else function
 

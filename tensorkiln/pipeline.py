@@ -337,7 +337,7 @@ def asked_target(target: Target | str | dict[str, object] | None) -> Target:
 
 def _require_well_formed(mod: IRModule, known: dict[int, object]) -> None:
     """Verify the caller's module before any pass runs: here a malformed module is a UserError,
-    after a pass it is that pass's fault (InternalError)."""
+    later it is the fault of a pass."""
     try:
         verify(mod, known, places=True)
     except InternalError as error:
@@ -348,7 +348,7 @@ def _require_well_formed(mod: IRModule, known: dict[int, object]) -> None:
 
 def _require_targets(mod: IRModule, plan: Plan) -> None:
     """Raise UnsupportedError for a function whose attribute `target` is neither the target of this
-    compile nor its CPU: a module is compiled for one target."""
+    compile nor its CPU (a module is compiled for one target), UserError for an invalid one."""
     for f in mod.functions:
         text = f.attrs.get("target")
         if text is None:

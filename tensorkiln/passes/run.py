@@ -1,4 +1,4 @@
-"""Runs pipelines: every pass verified, watched by instruments, named in the error when it fails."""
+"""Run pipelines: call instruments around each pass, verify what it changed, name it in errors."""
 
 from __future__ import annotations
 
