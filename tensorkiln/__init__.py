@@ -8,7 +8,7 @@
     run = tk.runtime.Executor(tk.runtime.load_module("model.so"), tk.cpu())
     y = run["main"](x)
 
-Importing this module loads nothing else: names below are looked up when they are first used.
+Importing this package is cheap: each public name is imported on its first use.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tensorkiln.target import Target
 
 
-# public name -> where it lives
+# public name -> `module` or `module:attribute`
 _PUBLIC = {
     "Artifact": "tensorkiln.artifact:Artifact",
     "ArtifactSet": "tensorkiln.artifact:ArtifactSet",

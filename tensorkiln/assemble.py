@@ -1,4 +1,4 @@
-"""From the code of kernels to an Executable: entry file, header, weights, metadata."""
+"""Assemble an Executable: the kernels' code plus entry file, header, weights and metadata."""
 
 from __future__ import annotations
 
@@ -49,10 +49,13 @@ def assemble(
     linker: Fcompile | str | None,
     system_lib_prefix: str | None = None,
 ) -> Executable:
-    """Code of the kernels, entry file, header and weights become one Executable. `texts` are files
-    for people, which nothing else is made of.
+    """Return the Executable made of the kernels' `code`, an entry file, a header and the weights.
 
-    With `system_lib_prefix` its C entries begin with that instead of the library's name.
+    `cpu` is the target of host code: `target` itself or its host. `texts` are artifacts for people
+    to read, such as LLVM text; nothing is derived from them. With `system_lib_prefix` the names of
+    C entries begin with it instead of the library's name: with `"net_"`, `main` is `net_main`.
+    Raises UserError for a module without public functions and for public names that cannot be
+    symbols of the library.
     """
     arena = WeightArena()
     functions, outer = _host_functions(mod, arena, code.fallible)
@@ -112,7 +115,7 @@ def assemble(
 def _dependencies(
     mod: IRModule, externals: Iterable[External]
 ) -> Iterator[tuple[str, ExternalDependency]]:
-    """What externals need, and what functions say that they do, each with who says it."""
+    """Yield each dependency of an external or a function, after the name of what declares it."""
     for e in externals:
         for dependency in e.dependencies:
             yield f"external {e.name!r}", dependency
@@ -124,7 +127,10 @@ def _dependencies(
 def _host_functions(
     mod: IRModule, arena: WeightArena, fallible: Collection[str]
 ) -> tuple[tuple[HostFunction, ...], OuterCode | None]:
-    """What the library offers; UserError when that is nothing, or has a name it cannot have."""
+    """The public functions of the library, and the code of outer functions (control flow) if any.
+
+    Raises UserError: `nothing-to-compile` without a public function, `bad-name`, `name-clash`.
+    """
     _require_own_names(mod)
     graphs = [graph_host_function(f, mod, arena) for f in mod.graphs if not f.is_private]
     programs = [f for f in mod.prim_funcs if f.public]
@@ -143,7 +149,7 @@ def _host_functions(
 
 
 def _require_own_names(mod: IRModule) -> None:
-    """UserError for public names that no C function can have, or that two functions would have."""
+    """Raise UserError for a public name that is not a C identifier, too long, or used twice."""
     owners: dict[str, str] = {}
     graphs = [f for f in (*mod.graphs, *mod.outers) if not f.is_private]
     named = [(f.name, f.name) for f in graphs]
@@ -171,8 +177,11 @@ _LONGEST_NAME = 200
 
 
 def _link_files(mod: IRModule, code: Emitted, plan: LinkPlan, loaded: bool) -> Iterator[Artifact]:
-    """What the entry file does not hold: kernels of loaders' modules, the announcement of a library
-    that is linked into a program, and what the linker is told."""
+    """Yield the artifacts for the linker beside the entry file.
+
+    `imports.c` defines kernels as calls into a loader's module, `system_lib.c` registers a library
+    that is linked statically into a program, and `link.json` is the link plan.
+    """
     if code.imported:
         yield Artifact("host", "native", "imports.c", imports_c(mod, code.imported).encode())
     if plan.system_lib_prefix:
@@ -188,14 +197,14 @@ def _plan(
     arena: WeightArena,
     kernels: Mapping[str, str],
 ) -> Iterator[Artifact]:
-    """What runs when, on which memory; for people."""
+    """Yield `plan.txt`, for people: the kernel calls of graph functions and the memory they use."""
     if any(f.kind == "graph" for f in functions):
         text = TextContent(lambda: plan_text(functions, mod, arena.constants, kernels))
         yield Artifact("host", "text", "plan.txt", text)
 
 
 def _fallible(function: HostFunction, kernels: Collection[str]) -> HostFunction:
-    """The function with a look after each call of a kernel that a device has a part in."""
+    """The function with `may_fail` set on calls of `kernels`: host code checks each for errors."""
     calls = tuple(replace(c, may_fail=True) if c.symbol in kernels else c for c in function.calls)
     return replace(function, calls=calls) if calls != function.calls else function
 
@@ -209,8 +218,8 @@ def _outer_code(mod: IRModule, arena: WeightArena) -> OuterCode | None:
 
 
 def _kernel_infos(mod: IRModule, imported: Sequence[tuple[str, Group]]) -> tuple[KernelInfo, ...]:
-    """What each kernel computes: the model's nodes, and the class of its schedule; and who provides
-    it, if that is a loader's module."""
+    """Per kernel: the model's nodes that it computes, the class of its schedule and, for an
+    imported kernel, the loader whose module provides it."""
     spans: dict[str, list[str]] = {}
     for f in mod.graphs:
         for call in planned_graph(f, mod).calls:

@@ -46,7 +46,10 @@ if TYPE_CHECKING:
 
 
 def _lacks(error: InternalError, name: str) -> bool:
-    """Whether a link failed for want of a C function; in memory, LLVM does not say of which."""
+    """Whether a link failed because the C function `name` is undefined.
+
+    Linking in memory, LLVM does not name the symbol: any function this process lacks may be it.
+    """
     if error.code == "undefined-symbol":
         return re.search(rf"\b{name}\b", error.message) is not None
     return error.code == "link-failed" and "in memory" in error.message and not _is_loaded(name)
@@ -61,7 +64,8 @@ def _is_loaded(name: str) -> bool:
 
 @contextmanager
 def _externs_named(mod: IRModule) -> Iterator[None]:
-    """A C function that a tensor program calls and no library has is its author's mistake."""
+    """Turn the InternalError of a failed link into a UserError that names the undefined C functions
+    and the tensor programs that call them; other InternalErrors pass unchanged."""
     try:
         yield
     except InternalError as error:
@@ -91,9 +95,9 @@ def export_library(
     exports: Sequence[str] = (),
     weights: str = "embedded",
 ) -> Path:
-    """Make one file of the artifacts of a compile, such as `ArtifactSet.load` gives.
+    """Write the artifacts of a compile, such as `ArtifactSet.load` returns, as one file.
 
-    As `Executable.export_library`.
+    Arguments, result and errors are those of `Executable.export_library`.
     """
     path = check_link_arguments(file_name, fcompile, workspace_dir, addons, exports)
     if weights not in ("embedded", "beside"):
@@ -130,9 +134,10 @@ def load_artifacts(
 ) -> Module:
     """Load the artifacts of a compile in this process, the way an exported library is loaded.
 
-    Artifacts without native code, such as another program for a device, serve `library`. The road
-    is `runtime/load.py`, step by step. UserErrors are those of `export_library` and `load_module`,
-    and `no-library`.
+    Artifacts without native code, such as a new program for a device, are attached to `library`,
+    a loaded Module, and replace its modules of the same loader and target key; `library` is then
+    returned. Raises the UserErrors of `export_library` and `load_module`, and `no-library` when
+    there is neither native code nor `library`, or both. The steps are in `runtime/load.py`.
     """
     from tensorkiln.runtime import load
 
@@ -155,7 +160,7 @@ def _link_here(
 def _linked_in_memory(
     artifacts: ArtifactSet, plan: LinkPlan, addons: Sequence[str | Path | bytes]
 ) -> Image:
-    """Bitcode, objects and weights of target `llvmjit`, as a library that is no file."""
+    """Link bitcode, objects and weights of target `llvmjit` into this process, without a file."""
     import ctypes
     import json
 
@@ -175,7 +180,7 @@ def _linked_in_memory(
     carries = any(rides(group) for group in artifacts.groups())
     objects = [bytes(a.view) for a in own if a.file_name.endswith(".o")]
     objects += [bytes(data) for _, data in addon_objects(addons, plan.triple)]
-    objects.append(b"".join(container_object(artifacts, plan.triple)))  # if only its root
+    objects.append(b"".join(container_object(artifacts, plan.triple)))  # at least its root
     weights = next((a.view for a in own if a.file_name == WEIGHTS), memoryview(b""))
     memory = np.zeros(len(weights) + WEIGHTS_PAD + 64, np.uint8)
     start = -memory.ctypes.data % 64
@@ -198,15 +203,15 @@ def _linked_in_memory(
     )
 
     def unload(kept: object = memory) -> None:
-        """What dlclose() would do. The weights go with the code that reads them."""
+        """Do what dlclose() would. The default argument keeps the weights alive until then."""
         ctypes.CFUNCTYPE(None)(code.addresses[_UNLOAD])()
         code.unload()
 
     return Image(file, code.addresses, unload)
 
 
-_MOST_ROWS = 50  # functions that a notebook shows
-# Not in RUNTIME_EXPORTS: dlclose() finds it without a name.
+_MOST_ROWS = 50  # functions listed in a notebook
+# Not in RUNTIME_EXPORTS: dlclose() runs it as a destructor, which needs no exported symbol.
 _UNLOAD = "kiln_unload"
 _SYSTEMS = {".dylib": "macOS", ".dll": "Windows", ".wasm": "WebAssembly"}
 
@@ -227,7 +232,8 @@ def _suffix_error(path: Path) -> Exception:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a kernel runs, and which schedule made it."""
+    """Where a kernel runs, its class (of its schedule, or `external:<name>`), and the model's nodes
+    that it computes."""
 
     kernel: str
     device: str
@@ -237,8 +243,11 @@ class Placement:
 
 @dataclass(slots=True)
 class Executable:
-    """What `compile` returns. `module` is the lowered IR that the kernels were generated from;
-    `linker` is the target's."""
+    """What `compile` returns: artifacts that can be run here or exported.
+
+    `module` is the lowered IR that the kernels were generated from; `linker`, from the target's
+    kind, links them where the caller names no compiler; `outer` is the code of outer functions.
+    """
 
     artifacts: ArtifactSet
     target: Target
@@ -258,10 +267,11 @@ class Executable:
         devices: Device | Sequence[Device] | None = None,
         force_recompile: bool = False,
     ) -> Module:
-        """Link into a temporary library and load it: the very road an exported one takes.
+        """Link a temporary library and load it, exactly as an exported one is linked and loaded.
 
-        Once: later calls give the same Module, unless they name a compiler, `addons` (further
-        object files, as for `export_library`) or devices, or `force_recompile`.
+        The Module is kept: later calls return the same one unless it was closed, or they pass a
+        compiler, `addons` (further object files, as for `export_library`), devices or
+        `force_recompile`.
         """
         from tensorkiln.runtime import load
 
@@ -288,17 +298,17 @@ class Executable:
             return _link_here(artifacts, folder, fcompile or self.linker, addons)
 
     def create_executor(self, devices: Device | Sequence[Device] | None = None) -> Executor:
-        """The functions on devices (None: the CPU), with memory of their own."""
+        """A new Executor of the functions on `devices` (None: the CPU), with its own workspace."""
         return self.jit().create_executor(devices)
 
     def __getitem__(self, name: str) -> TensorFunction:
-        """A tensor function by name, compiled and loaded when it is first asked for."""
+        """A tensor function by name; the first access links and loads the library (`jit`)."""
         return self.jit()[name]
 
     @property
     def entry(self) -> str:
-        """The function that a call of the executable calls: `main`, or the only one there is.
-        Raises UserError (code `no-entry`) where there are several."""
+        """The name of the function that `exe(...)` calls: `main`, else the only public function.
+        Raises UserError (code `no-entry`) where there are several and none is `main`."""
         names = [name for name, *_ in self._facts()]
         if "main" in names or len(names) == 1:
             return "main" if "main" in names else names[0]
@@ -309,8 +319,8 @@ class Executable:
         )
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call the entry on the CPU: a graph function gives its results, a tensor program writes
-        into the arrays that it is given. The executor is made once and kept."""
+        """Call the entry on the CPU: a graph function returns its results, a tensor program writes
+        into the arrays passed to it. The executor is created once and kept."""
         library = self.jit()
         if self._executor is None:
             self._executor = library.create_executor()
@@ -325,15 +335,15 @@ class Executable:
         exports: Sequence[str] = (),
         weights: str = "embedded",
     ) -> Path:
-        """Make one file of everything and return its path. The suffix says what:
+        """Write everything to one file and return its path. The suffix decides the format:
 
         `.so` a shared library; `.a` an archive and `.o` an object, for programs that link it in;
         `.tar` the artifacts, unlinked. `fcompile` is a compiler command or, for `.so`, a callable
         (output, files, options); `addons` are further object files; `workspace_dir` keeps every
-        intermediate file; `exports` are further symbols to show, such as those of kernels. With
-        `weights="beside"` a `.so` has them in a second file of its name, `net.safetensors`, which
-        must stay beside it. Files appear whole or not at all. Raises UserError for other suffixes,
-        UnsupportedError for those of other systems.
+        intermediate file; `exports` are further symbols to export, such as those of kernels. With
+        `weights="beside"` the weights of `net.so` go to a second file, `net.safetensors`, which
+        must stay beside it. Files are written atomically. Raises UserError for an unknown suffix,
+        UnsupportedError for one of another system (`.dylib`, `.dll`, `.wasm`).
         """
         linker = fcompile or self.linker
         with _externs_named(self.module):
@@ -342,12 +352,12 @@ class Executable:
             )
 
     def export_stripped(self, folder: str | Path) -> Path:
-        """Write objects, one C file and its header for programs that provide the storages of
+        """Write objects, one C file and its header for programs that allocate the storages of
         intermediate results themselves, and return the folder.
 
         Nothing in them allocates, checks tensors or starts threads (docs/howto/manage-storage.md).
-        The folder appears whole or not at all. Raises UserError where there is no graph function,
-        UnsupportedError where functions run as host steps, which allocate.
+        The folder is written atomically. Raises UserError for a module without graph functions,
+        UnsupportedError for one with control flow, whose host steps allocate.
         """
         from tensorkiln.codegen.stripped_c import kernel_prefix, stripped_c, stripped_h
         from tensorkiln.link.stripped import write_stripped
@@ -404,7 +414,7 @@ class Executable:
         return rows + [(name, "outer", 0) for name in (self.outer.names if self.outer else ())]
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: functions, target, kernels, sizes."""
+        """An HTML table for notebooks: functions, target, number of kernels, bytes."""
         files = [a for a in self.artifacts if isinstance(a, Artifact)]
         weights = sum(a.size for a in files if a.file_name == WEIGHTS)
         code = sum(a.size for a in files if a.file_name.endswith((".o", ".bc")))

@@ -1,6 +1,6 @@
 """The compiler on one page: from a module to an Executable, pass by pass.
 
-To change the pipeline, copy `relax_passes` or `tir_passes`, edit the list, and hand it to
+To change the pipeline, copy `relax_passes` or `tir_passes`, edit the list, and pass it to
 `compile` (docs/howto/customise-the-pipeline.md). A pass is any callable from IRModule to IRModule:
 a function, or a frozen dataclass when it has options. `passes/run.py` runs them.
 """
@@ -68,25 +68,26 @@ from tensorkiln.transform.tir.vectorize_loops import vectorize_loops
 def relax_passes(target: Target, externals: Sequence[External] = ()) -> list[Pass]:
     """Graphs of operators -> one kernel call per fused group, memory planned.
 
-    What neither `externals` nor the code generators of the target's kind take is for its CPU.
+    Operators that neither `externals` nor the code generators of the target's kind support are
+    compiled for the target's CPU.
     """
     cpu, externals = cpu_target(target), all_externals(target, externals)
     return [
         infer_types,
-        outline_dataflow,  # no later pass sees outer functions
+        outline_dataflow,  # later passes see straight-line graphs only
         pass_sizes,
-        match_integer,  # before fold_constants, which would make floats of the weights
+        match_integer,  # before fold_constants, which would dequantise the weights
         fold_constants,
         canonicalize,
         match_activations,
         match_layer_norm,
-        match_linear,  # before fold_scale, which folds into linear's weights
+        match_linear,  # before fold_scale, which folds into the weights of linear
         match_attention,
         fold_scale,
         canonicalize,  # folding leaves neutral operations behind
         fold_constants,
         eliminate_common_subexpressions,
-        eliminate_dead_code,  # before layouts: dead readers would ask for conversions
+        eliminate_dead_code,  # before layouts: a dead reader would cost a layout conversion
         # Externals see canonical operators on row-major tensors.
         PartitionExternals(target, externals),
         DecomposeAttention(cpu),
@@ -97,12 +98,13 @@ def relax_passes(target: Target, externals: Sequence[External] = ()) -> list[Pas
         FuseOps(),
         LowerGroups(cpu),
         plan_memory,
-        partial_graph_aot,  # last: addresses are written down, so nothing may move after it
+        partial_graph_aot,  # last: it fixes storages and the order of calls
     ]
 
 
 def minimal_relax_passes(target: Target, externals: Sequence[External] = ()) -> list[Pass]:
-    """What lowering needs and no more, a kernel per operator: to see if a pass is at fault."""
+    """Only the passes that lowering needs, one kernel per operator: to tell whether an optimisation
+    is at fault."""
     cpu, externals = cpu_target(target), all_externals(target, externals)
     return [
         infer_types,
@@ -121,14 +123,15 @@ def minimal_relax_passes(target: Target, externals: Sequence[External] = ()) -> 
 def tir_passes(target: Target, externals: Sequence[External] = ()) -> list[Pass]:
     """Blocks and scheduled loops -> loops of explicit vectors: ready for code generation."""
     return [
-        pass_sizes,  # of modules that no relax pipeline saw
+        pass_sizes,  # for modules that ran no relax pipeline
         lower_blocks,
         vectorize_loops,
     ]
 
 
 def all_externals(target: Target, externals: Sequence[External] = ()) -> tuple[External, ...]:
-    """The code generators for operators: those given, then those of the target's kind."""
+    """The given externals, then those of the target's kind; UserError (`bad-kind`) if the kind's
+    hook `relax_codegen` returns anything but Externals."""
     own = hook(target, "relax_codegen", list | tuple, target) or ()
     wrong = next((e for e in own if not isinstance(e, External)), None)
     if wrong is not None:
@@ -138,7 +141,11 @@ def all_externals(target: Target, externals: Sequence[External] = ()) -> tuple[E
 
 
 def hook(target: Target, name: str, kind: Any, *given: object) -> Any:
-    """What a hook of the target's kind gives, which is a `kind`; None where it has no such hook."""
+    """The result of hook `name` of the target's kind; None if the kind does not define the hook.
+
+    Raises UserError (code `bad-kind`) if the result is not an instance of `kind`, and
+    `plugin-failed` if the hook raises.
+    """
     own = getattr(hooks_of(target), name)
     if own is None:
         return None
@@ -160,22 +167,22 @@ _ANSWERS = {
 
 
 def auto_relax_passes(target: Target, externals: Sequence[External] = ()) -> Pipeline:
-    """Those of the target's kind, else the compiler's own."""
+    """The relax pipeline of the target's kind, else `relax_passes`."""
     own = hook(target, "relax_pipeline", object, target, externals)
     return relax_passes(target, externals) if own is None else own
 
 
 def auto_tir_passes(target: Target, externals: Sequence[External] = ()) -> Pipeline:
-    """Those of the target's kind, else the compiler's own."""
+    """The TIR pipeline of the target's kind, else `tir_passes`."""
     own = hook(target, "tir_pipeline", object, target)
     return tir_passes(target) if own is None else own
 
 
-# What a name stands for, as `relax_pipeline=` and `tir_pipeline=` take it.
+# Pipelines by name: the values of `relax_pipeline=` and `tir_pipeline=` that are strings.
 Named = dict[str, Callable[[Target, Sequence[External]], Pipeline]]
 RELAX_PIPELINES: Named = {
     "auto": auto_relax_passes,
-    "default": relax_passes,  # whatever the target's kind would do
+    "default": relax_passes,  # even if the target's kind has its own
     "minimal": minimal_relax_passes,
     "none": lambda target, externals: None,
 }
@@ -188,19 +195,19 @@ TIR_PIPELINES: Named = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who does what in one compile."""
+    """The target, code generators and passes of one compile."""
 
     target: Target  # with its host
-    cpu: Target  # what is compiled here is compiled for
+    cpu: Target  # the target of host code and of kernels that no external takes
     externals: tuple[External, ...]
     relax: tuple[Pass, ...]
     tir: tuple[Pass, ...]
-    last: tuple[Pass, ...]
+    last: tuple[Pass, ...]  # of hook `pre_codegen`
     linker: Fcompile | str | None
 
     @property
     def passes(self) -> tuple[Pass, ...]:
-        """All of them."""
+        """All passes, in the order they run."""
         return (*self.relax, *self.tir, *self.last)
 
 
@@ -210,7 +217,11 @@ def plan_for(
     relax_pipeline: Pipeline = "auto",
     tir_pipeline: Pipeline = "auto",
 ) -> Plan:
-    """What the caller asks for, what the target's kind does, the compiler's own for the rest."""
+    """The plan of a compile: pipelines of the caller, else of the target's kind, else the
+    compiler's own; externals of the caller, then of the kind.
+
+    Raises UnsupportedError for a target without code generator.
+    """
     require_codegen(target)
     target = with_host(target)
     last = None
@@ -240,15 +251,17 @@ def compile(
     instruments: Sequence[Instrument] = (),
     progress: Progress | None = None,
 ) -> Executable:
-    """Compile a module for a target (None: this machine's CPU); one function is a module of it.
+    """Compile a module for a target (None: this machine's CPU). A single function is compiled as a
+    module that contains only it.
 
-    Pipelines: `"auto"` is that of the target's kind, other names are in the tables above; None
-    runs nothing and expects the module to be lowered already; a pass, or a list of passes, replaces
-    the automatic one. `externals` are code generators that get what they support, the first one
-    first, before those of the kind. `instruments` watch every pass (`tensorkiln.passes`).
-    `name`, by default the module's, is the library's: C entries and the header begin with it, so
-    no two in one program may share it. With `system_lib_prefix` (`"net_"`) the library can be one
-    of several that are linked into a program: export it to a name ending in .a or .o
+    Pipelines: `"auto"` is the pipeline of the target's kind; the other names are `"default"`,
+    `"minimal"` (`relax_pipeline` only) and `"none"`; None runs no pass and expects the module to be
+    lowered already; a pass, or a list of passes, replaces the automatic pipeline. `externals` are
+    code generators; an operator goes to the first one that supports it, those of the target's kind
+    coming last. `instruments` watch every pass (`tensorkiln.passes`).
+    `name` is the library's name, by default the module's: C entries and the header begin with it,
+    so libraries in one program need different names. With `system_lib_prefix` (`"net_"`) several
+    libraries can be linked into one program: export each to a name ending in .a or .o
     (docs/artifacts.md).
     Raises UserError, UnsupportedError (all issues at once), InternalError.
     """
@@ -307,19 +320,24 @@ def compile(
 
 
 def asked_target(target: Target | str | dict[str, object] | None) -> Target:
-    """What to compile for. Raises UnsupportedError where nothing generates code for it."""
+    """The Target that an argument `target=` stands for, None being this machine's CPU.
+
+    Raises UnsupportedError if no code generator exists for its kind.
+    """
     asked = Target("native") if target is None else Target(target)
     require_codegen(asked)
     if asked.kind != "llvmjit" or not asked.is_baseline:
         return asked
-    # It runs here, or nowhere: with all that this CPU has, but for what was said.
+    # llvmjit code runs on this machine only, so it may use every feature of this CPU: begin with
+    # "native" and override the options that the caller gave.
     plain = Target("llvmjit").to_json()
     said = {k: v for k, v in asked.to_json().items() if v != plain.get(k)}
     return Target({**Target("native").to_json(), "kind": "llvmjit", **said})
 
 
 def _require_well_formed(mod: IRModule, known: dict[int, object]) -> None:
-    """Passes rely on it: what a given module lacks is the caller's to mend, not a pass's fault."""
+    """Verify the caller's module before any pass runs: here a malformed module is a UserError,
+    later it is the fault of a pass."""
     try:
         verify(mod, known, places=True)
     except InternalError as error:
@@ -329,7 +347,8 @@ def _require_well_formed(mod: IRModule, known: dict[int, object]) -> None:
 
 
 def _require_targets(mod: IRModule, plan: Plan) -> None:
-    """A function's attribute `target` is what it is compiled for: one target for the module."""
+    """Raise UnsupportedError for a function whose attribute `target` is neither the target of this
+    compile nor its CPU (a module is compiled for one target), UserError for an invalid one."""
     for f in mod.functions:
         text = f.attrs.get("target")
         if text is None:
@@ -350,8 +369,8 @@ def _require_targets(mod: IRModule, plan: Plan) -> None:
 def check(
     model: object, target: Target | str | dict[str, object] | None = None
 ) -> tuple[Issue, ...]:
-    """Everything in an ONNX model that cannot be compiled for the target (None: this machine's
-    CPU), at once; empty when all can. What `compile` says of the target comes first."""
+    """Every reason why an ONNX model cannot be compiled for the target (None: this machine's CPU);
+    empty when it can. Issues of the target itself come first."""
     try:
         asked_target(target)
     except UnsupportedError as error:
@@ -362,8 +381,8 @@ def check(
 def _kernels(
     mod: IRModule, plan: Plan, known: dict[str, Kernel], config: Config, progress: Progress
 ) -> tuple[Emitted, list[Artifact]]:
-    """Code for the PrimFuncs: what the kind's own code generator makes of them, or objects with
-    files that show what is in them."""
+    """Generate code for the PrimFuncs, by the hook `tir_codegen` of the target's kind or, without
+    one, by LLVM; LLVM's objects come with artifacts for people (LLVM text, assembly)."""
     own = hooks_of(plan.target).tir_codegen
     if own is not None and mod.prim_funcs:
         where = f"tir_codegen of kind {plan.target.kind!r}"

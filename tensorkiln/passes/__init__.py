@@ -1,4 +1,4 @@
-"""What passes are, and running them under instruments."""
+"""Passes and instruments: their types, and the runner of a pipeline."""
 
 from tensorkiln.passes.diff import module_diff
 from tensorkiln.passes.instruments import DebugLadder, Dump, PrintAfter, Timing, Verify

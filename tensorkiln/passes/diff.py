@@ -10,12 +10,15 @@ from tensorkiln.ir.equal import first_difference
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.text.printer import print_function
 
-# Beyond this product of lengths a line-by-line comparison costs more than it shows.
+# Most lines times lines to compare: matching takes time quadratic in the length of the text.
 _MOST_WORK = 4_000_000
 
 
 def module_diff(before: IRModule, after: IRModule, context: int = 2) -> list[str]:
-    """Lines of a unified diff; functions that are the same object, or equal, are left out."""
+    """Lines of a unified diff per changed function, with `context` equal lines around each hunk.
+
+    Functions that differ in attributes only, which the text does not show, get one line saying so.
+    """
     lines: list[str] = []
     names = dict.fromkeys([*before, *after])
     for name in names:
@@ -36,10 +39,10 @@ def _lines(f: AnyFunction | None) -> list[str]:
 
 
 def text_diff(old: Sequence[str], new: Sequence[str], context: int = 2) -> list[str]:
-    """Hunks `@@ -a,b +c,d @@` with `-`, `+` and blank lines; nothing when equal.
+    """Hunks `@@ -a,b +c,d @@` of lines marked `-`, `+` or blank; empty when the texts are equal.
 
-    Equal heads and tails are cut off first; what is then too long to compare line by line is shown
-    as replaced.
+    The common prefix and suffix are cut off first. If the rest is too long to compare line by line,
+    all of it is shown as removed and added.
     """
     same = zip(old, new, strict=False)
     head = sum(1 for _ in takewhile(lambda p: p[0] == p[1], same))

@@ -1,5 +1,7 @@
-"""A pass that raised, or whose module is malformed: an error that names it, and the module before
-it on disk."""
+"""Errors of failed passes: a pass that raised, or returned a malformed module.
+
+The error names the pass; the module before it is written to disk with a script that reproduces it.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,20 @@ from tensorkiln.ir.text.printer import print_module
 from tensorkiln.passes.step import Pass, Step
 from tensorkiln.target import Target
 
-# Weights beyond this many bytes are not copied beside a failure.
+# Most bytes of weights that are written with a reproducer.
 _MOST_WEIGHTS = 256 << 20
 
 
 def pass_failed(p: Pass, step: Step, error: Exception, folder: Path | None) -> TensorkilnError:
-    """The error for a pass that raised: ours is an InternalError, a caller's own a UserError."""
+    """The error for a pass that raised: an InternalError for a pass of this package, a UserError
+    for a pass of the caller."""
     said = error.message if isinstance(error, TensorkilnError) else str(error)
     kind = "" if isinstance(error, TensorkilnError) else f"{type(error).__name__}: "
     return _failure(p, step, f"raised {kind}{said}", "pass-failed", folder, error)
 
 
 def pass_broke(p: Pass, step: Step, error: InternalError, folder: Path | None) -> TensorkilnError:
-    """The error for a pass whose module is malformed."""
+    """The error for a pass that returned a malformed module; its class is as in `pass_failed`."""
     at = f"{error.where}: " if error.where else ""
     said = f"broke the module: {at}{error.message}"
     return _failure(p, step, said, "malformed-ir", folder, error)
@@ -44,7 +47,7 @@ def _code(error: Exception, otherwise: str) -> str:
 def _failure(
     p: Pass, step: Step, said: str, code: str, folder: Path | None, error: Exception
 ) -> TensorkilnError:
-    """What was wrong comes with its own hint, before the one that says how to see it again."""
+    """The error with two hints: that of the original error, then where the reproducer is."""
     kind = InternalError if _is_ours(p) else UserError
     own = error.hint if isinstance(error, TensorkilnError) else ""
     return kind(
@@ -62,7 +65,10 @@ def _is_ours(p: Pass) -> bool:
 
 
 def _saved(p: Pass, step: Step, folder: Path | None) -> str:
-    """Write the module before the pass; the sentence that says where it is."""
+    """Write the module before the pass, and return the sentence that says where it is.
+
+    A temporary folder is used without `folder`. The sentence also reports a failure to write.
+    """
     try:
         if folder is None:
             place = Path(tempfile.mkdtemp(prefix="kiln-failure-"))
@@ -78,7 +84,7 @@ def _saved(p: Pass, step: Step, folder: Path | None) -> str:
 
 
 def write_reproducer(folder: Path, p: Pass, step: Step) -> Path:
-    """`before.py`, its constants, and a script that runs the pass on it; the script's path."""
+    """Write `before.py`, `constants.npz` and a script that runs the pass; return its path."""
     (folder / "before.py").write_text(print_module(step.before), encoding="utf-8")
     whole = _write_constants(folder / "constants.npz", step.before)
     imports, made = pass_source(p)
@@ -109,7 +115,11 @@ def write_reproducer(folder: Path, p: Pass, step: Step) -> Path:
 
 
 def _write_constants(path: Path, mod: IRModule) -> bool:
-    """Constants as bytes, `name|dtype|shape` for a key; False when they are too large."""
+    """Write constants as bytes under keys `name|dtype|shape`, such as `w|float32|3x4`.
+
+    NumPy's files do not keep the dtypes of ml_dtypes. If the constants exceed `_MOST_WEIGHTS`
+    bytes, write none of them and return False.
+    """
     from tensorkiln.script import constant_table
 
     table = {k: np.asarray(v) for k, v in constant_table(mod).items()}
@@ -126,8 +136,11 @@ def _write_constants(path: Path, mod: IRModule) -> bool:
 
 
 def pass_source(p: Pass) -> tuple[list[str], str]:
-    """Python that makes the pass again: imports, and an expression; "" where no import gives it,
-    or its options cannot be written down."""
+    """Imports and an expression that construct the pass, such as `AssignLayouts(target=...)`.
+
+    The expression is "" for a pass that cannot be imported (a lambda, a nested function, one of
+    `__main__`) or whose options are other than Targets, strings, integers and empty tuples.
+    """
     kind = p if inspect.isfunction(p) else type(p)
     module, name = kind.__module__, kind.__qualname__
     imports = [f"from {module} import {name}"]
@@ -145,7 +158,7 @@ def pass_source(p: Pass) -> tuple[list[str], str]:
 
 
 def _to_fill_in(p: Pass) -> list[str]:
-    """A pass that no import gives: the lines that say what stands in its place."""
+    """Lines of the script for a pass that cannot be imported: a placeholder to fill in."""
     inner = inspect.unwrap(getattr(p, "func", p))
     kind = inner if inspect.isfunction(inner) else type(inner)
     place = kind.__qualname__

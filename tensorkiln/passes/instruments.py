@@ -43,20 +43,22 @@ def _time_line(s: Step) -> str:
 
 @dataclass(slots=True)
 class Dump(Instrument):
-    """Writes `00-input.py`, then `<number>-<pass>.py` for each pass that changed the module. Those
-    of a former compile are replaced; UserError for anything else that is in the way."""
+    """Writes `00-input.py`, then `<number>-<pass>.py` for each pass that changed the module.
+
+    Files of a former compile are replaced; raises UserError rather than overwrite any other file.
+    """
 
     folder: Path | str
     _started: bool = False
 
     def before(self, step: Step) -> None:
-        """Write what the first pass is given."""
+        """Write the module that the first pass receives."""
         if not self._started:
             self._started = True
             self._write("00-input", step.before)
 
     def after(self, step: Step) -> None:
-        """Write what the pass made."""
+        """Write the module if the pass changed it."""
         if step.changed and step.after is not None:
             self._write(f"{step.number:02d}-{step.name}", step.after)
 
@@ -66,13 +68,13 @@ class Dump(Instrument):
 
 @dataclass(frozen=True, slots=True)
 class Verify(Instrument):
-    """Verifies more than every compile does: each pass, changed or not, and with `round_trip` that
-    the module's text reads back as the same module."""
+    """Verifies the module after every pass, where a compile does so only after passes that changed
+    it; with `round_trip` also that its text parses back to the same module."""
 
     round_trip: bool = True
 
     def after(self, step: Step) -> None:
-        """Verify, print, parse, compare."""
+        """Raise InternalError if the module is malformed or does not round-trip."""
         assert step.after is not None
         verify(step.after)
         if self.round_trip:
@@ -80,8 +82,8 @@ class Verify(Instrument):
 
 
 def require_round_trip(mod: IRModule, file: str) -> None:
-    """InternalError (code `round-trip`) unless the module's text reads back as the same module;
-    `file` is what the error calls the text."""
+    """Raise InternalError (code `round-trip`) unless the module's text parses back to an equal
+    module; `file` is the name of the text in the error."""
     from tensorkiln.script import constant_table, from_source
 
     try:
@@ -94,7 +96,10 @@ def require_round_trip(mod: IRModule, file: str) -> None:
 
 
 class PrintAfter(Instrument):
-    """Prints the module after passes of these names (all without one), changed or not."""
+    """Prints the module after the named passes (after all, without names), changed or not.
+
+    Output goes to `stream`, by default stdout.
+    """
 
     def __init__(self, *names: str, stream: TextIO | None = None):
         self.names, self.stream = names, stream
@@ -118,7 +123,10 @@ class PrintAfter(Instrument):
 
 
 class DebugLadder(Instrument):
-    """What `KILN_DEBUG` at `level` prints about passes: 1 names and times, 2 changes as well."""
+    """Prints what `KILN_DEBUG=level` asks about passes: from 1 on name and time, from 2 on a diff.
+
+    Output goes to `stream`, by default stderr.
+    """
 
     def __init__(self, level: int, stream: TextIO | None = None):
         self.level, self.stream = level, stream

@@ -1,4 +1,4 @@
-"""What a `relax_pipeline=` or `tir_pipeline=` stands for: its passes."""
+"""Resolve the value of `relax_pipeline=` or `tir_pipeline=` to a tuple of passes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from tensorkiln.passes.step import Pass, Pipeline
 def resolve(
     what: str, pipeline: Pipeline, named: Mapping[str, Callable[..., Pipeline]], *given: object
 ) -> tuple[Pass, ...]:
-    """The passes of a pipeline; a name stands for what its row of the table makes of `given`.
+    """The passes of a pipeline: a name in `named`, a pass, a list of passes, or None for no pass.
 
-    Raises UserError: `unknown-pipeline` with the nearest name, `bad-pass` for what is no pass.
+    A name is resolved by `named[name](*given)`. `what` is the parameter's name in errors. Raises
+    UserError: `unknown-pipeline` with the nearest name, `bad-pass` for a pass that is not callable.
     """
     if isinstance(pipeline, str):
         if pipeline not in named:

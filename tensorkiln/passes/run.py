@@ -1,4 +1,4 @@
-"""Runs pipelines: every pass verified, watched by instruments, named in the error when it fails."""
+"""Run pipelines: call instruments around each pass, verify what it changed, name it in errors."""
 
 from __future__ import annotations
 
@@ -19,9 +19,13 @@ from tensorkiln.passes.step import Instrument, Pass, Step, pass_name
 
 @dataclass(slots=True)
 class PassRunner:
-    """Runs the pipelines of one compile. What a pass of ours breaks is an InternalError, what a
-    caller's pass breaks a UserError; both say where the module before it lies: in the folder
-    `failures`, or in a new temporary one."""
+    """Runs the pipelines of one compile and verifies the module after each pass that changed it.
+
+    A pass that raises or returns a malformed module is an InternalError if it belongs to this
+    package, a UserError if it is the caller's. Both say where the module before the pass was
+    written: in the folder `failures`, or in a new temporary one. UserErrors, UnsupportedErrors and
+    MemoryErrors of a pass concern the model and propagate.
+    """
 
     instruments: tuple[Instrument, ...] = ()
     failures: Path | None = None
@@ -29,7 +33,7 @@ class PassRunner:
     verified: dict[int, object] = field(default_factory=dict)
 
     def run(self, mod: IRModule, pipeline: str, passes: Sequence[Pass]) -> IRModule:
-        """The module after all of them; `pipeline` is what they are called in messages."""
+        """The module after all `passes`; `pipeline` names them in messages, such as "relax"."""
         for p in passes:
             self.number += 1
             mod = self._one(p, Step(self.number, pipeline, pass_name(p), mod))
@@ -70,8 +74,11 @@ class PassRunner:
 def make_runner(
     instruments: Sequence[Instrument], config: Config, passes: Sequence[Pass]
 ) -> PassRunner:
-    """A runner with the caller's instruments, and those that the environment's knobs ask for;
-    `passes` are all that are going to run."""
+    """A runner with the caller's instruments and those of `KILN_DEBUG` and `KILN_DUMP`.
+
+    `passes` are all passes of the compile; PrintAfter checks its names against theirs. Raises
+    UserError: `bad-instrument` for an object without `before` and `after`, `unknown-pass`.
+    """
     for i, instrument in enumerate(instruments):
         methods = all(callable(getattr(instrument, m, None)) for m in ("before", "after"))
         if not methods or isinstance(instrument, type):

@@ -1,8 +1,9 @@
-"""What a pass is, and what those who watch a pipeline are told.
+"""Pass and Pipeline types, the Step that describes one run of a pass, and Instrument.
 
-A pass is a callable IRModule -> IRModule that answers the same object when nothing changed. One
-without options is a plain function; one with options is a frozen dataclass whose fields they are,
-`AssignLayouts(target)`. Both go by the function-style name, `assign_layouts`, in dumps and tables.
+A pass is a callable IRModule -> IRModule that returns the same object when nothing changed. A pass
+without options is a plain function; a pass with options is a frozen dataclass whose fields are the
+options: `AssignLayouts(target)`. In dumps and tables both have a function-style name:
+`assign_layouts`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Pipeline = str | Pass | Sequence[Pass] | None
 
 
 def pass_name(p: Pass) -> str:
-    """The name of a pass: its function's, or its class's in the style of a function."""
+    """The name of the pass's function, or of its class in snake case; `partial` is unwrapped."""
     if isinstance(p, partial):
         return pass_name(p.func)
     name = getattr(p, "__name__", None)
@@ -31,8 +32,8 @@ def pass_name(p: Pass) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One pass of one compile. `number` counts the passes of all its pipelines from 1; `after` is
-    None and `seconds` 0 until the pass has run."""
+    """One run of a pass. `number` counts the passes of all pipelines of a compile from 1; `after`
+    is None and `seconds` 0 until the pass has run."""
 
     number: int
     pipeline: str
@@ -43,21 +44,21 @@ class Step:
 
     @property
     def changed(self) -> bool:
-        """Whether the pass answered another module."""
+        """Whether the pass returned another module object."""
         return self.after is not None and self.after is not self.before
 
 
 class Instrument(Protocol):
     """Watches the passes of a compile: `tk.compile(mod, instruments=[...])`.
 
-    Write a subclass, or any class with these two methods. What they raise ends the compile,
-    as a UserError with that as its cause.
+    Write a subclass, or any class with these two methods. An exception in them ends the compile:
+    as the cause of a UserError (code `plugin-failed`), unless it is one of Tensorkiln's errors.
     """
 
     def before(self, step: Step) -> None:
-        """The pass is about to run."""
+        """Called before the pass runs."""
         return
 
     def after(self, step: Step) -> None:
-        """The pass has run; not called when it raised."""
+        """Called when the pass has run; not if it raised."""
         return

@@ -1,4 +1,4 @@
-"""Loading and running compiled libraries. Needs numpy and the standard library; no compiler."""
+"""Load and run compiled libraries; needs no compiler, only NumPy and the standard library."""
 
 from tensorkiln.runtime.callbacks import register_function, unregister_function
 from tensorkiln.runtime.device import Device, cpu

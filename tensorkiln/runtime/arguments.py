@@ -1,4 +1,4 @@
-"""Arguments by position and by name, against a function's parameters."""
+"""Match arguments by position and name with a function's parameters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from tensorkiln.runtime.native import FunctionInfo, ParamInfo
 
 
 def in_order(info: FunctionInfo, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-    """Positional and named inputs as one row."""
+    """All inputs in the order of the parameters.
+
+    Raises ArgumentTypeError: `unknown-input` with the nearest name, `argument-count`.
+    """
     names = [param.name for param in info.inputs]
     for name in named:
         if name not in names:
@@ -36,8 +39,8 @@ def in_order(info: FunctionInfo, inputs: tuple[Any, ...], named: dict[str, Any])
 def wrong_count(
     info: FunctionInfo, count: int, what: str = "input", missing: Sequence[str] = ()
 ) -> ArgumentTypeError:
-    """The error for a wrong number of inputs or outputs; hosts in other languages use the same
-    words (hosts/kiln_host.h)."""
+    """The error for a wrong number of inputs or outputs. Hosts in other languages give the same
+    message (hosts/kiln_host.h)."""
     params = info.inputs if what == "input" else info.outputs
     names = ", ".join(map(show, params)) or "none"
     tail = f"; missing {', '.join(missing)}" if missing else ""
@@ -49,15 +52,17 @@ def wrong_count(
 
 
 def show(param: ParamInfo) -> str:
-    """A parameter in a few words."""
+    """A parameter as text: `x: float32 [n, 3]`."""
     if param.shape is None:
         return f"{param.name}: {param.dtype}"
     return f"{param.name}: {param.dtype} [{', '.join(map(str, param.shape))}]"
 
 
 def thread_count(threads: object) -> int:
-    """A number of threads for a library; ArgumentTypeError and ArgumentValueError for what the
-    environment's variable would not take either."""
+    """Check a number of threads, within the limits of KILN_NUM_THREADS.
+
+    Raises ArgumentTypeError unless it is an integer, ArgumentValueError beyond 0 to MOST_THREADS.
+    """
     if isinstance(threads, bool) or not hasattr(threads, "__index__"):
         raise ArgumentTypeError(
             f"threads must be a whole number, received {type(threads).__name__}",

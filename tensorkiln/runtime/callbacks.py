@@ -1,4 +1,4 @@
-"""Names of Python functions for `call_packed`."""
+"""Register Python functions that compiled code calls by name (`call_packed`)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ _lock = ProcessLock(threading.RLock)
 
 
 def register_function(name: str, function: Callable[..., Any] | None = None) -> Any:
-    """Give `call_packed(name)` of every library in this process a Python function.
+    """Make `call_packed(name)` call `function`, in every library of this process.
 
-    With the name only it is a decorator. The last registration of a name counts. Arguments come
-    as Tensors, numbers, strings, tuples and functions; an exception goes through the compiled
-    code to whoever called it.
+    Applies to libraries loaded later as well. Without `function`, returns a decorator. Registering
+    a name again replaces its function. Arguments arrive as Tensors, numbers, strings, tuples and
+    functions; an exception propagates through the compiled code to the caller of the library.
+    Raises ArgumentTypeError if `function` is not callable.
     """
     if function is None:
         return lambda f: register_function(name, f)
@@ -42,7 +43,7 @@ def register_function(name: str, function: Callable[..., Any] | None = None) -> 
 
 
 def unregister_function(name: str) -> None:
-    """Take a name away again; unknown ones are no error."""
+    """Remove a name from all libraries; unknown names are ignored."""
     data = name_bytes(name, "the name of a function")
     with _lock:
         _names.pop(name, None)
@@ -51,7 +52,7 @@ def unregister_function(name: str) -> None:
 
 
 def add_library(library: NativeLibrary) -> None:
-    """Tell a library that calls functions by name which there are, and will be."""
+    """Register all functions in a library, and have later registrations include it."""
     handle = library.handle
     library.loaded.before.append(lambda dll: _take_names(dll, handle))
     with _lock:
@@ -61,15 +62,18 @@ def add_library(library: NativeLibrary) -> None:
 
 
 def remove_library(library: NativeLibrary) -> int:
-    """Take all names back, so that nothing of ours is left in a library. How many were left for
-    those who have loaded the same file."""
+    """Unregister all functions in a library, so that it holds none of Python's values.
+
+    If another load of the same file is open, which shares the C library, its functions stay
+    registered; returns how many they are, else 0.
+    """
     with _lock:
         _libraries.discard(library)
         return _take_names(library.dll, library.handle)
 
 
 def _take_names(dll: Any, handle: int) -> int:
-    """The same for a library that nobody has any more: in C, all of one handle are one."""
+    """As `remove_library`, by handle: loads with the same handle share one C library."""
     others = [library for library in _libraries if library.handle == handle]
     for name, function in list(_names.items()):
         if others:

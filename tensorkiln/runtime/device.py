@@ -10,12 +10,12 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.runtime.failures import ArgumentTypeError
 from tensorkiln.runtime.given import is_a, shown
 
-CPU = 1  # DLPack's number
+CPU = 1  # kDLCPU of DLPack
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device by kind (`"cpu"`) and index, as DLPack numbers them."""
+    """A device: its kind (`"cpu"`), its index, and DLPack's number of the kind."""
 
     kind: str
     index: int = 0
@@ -27,14 +27,15 @@ class Device:
 
 
 def cpu(index: int = 0) -> Device:
-    """The host processor."""
+    """The host processor. Raises ArgumentTypeError unless `index` is an int from 0 to 2^31 - 1."""
     if not is_a(index, int) or is_a(index, bool) or not 0 <= index < 1 << 31:
         raise ArgumentTypeError(f"tk.cpu({shown(index)}): expected a number from 0", code="device")
     return Device("cpu", index, CPU)
 
 
 def device_list(devices: Device | Sequence[Device] | None) -> tuple[Device, ...]:
-    """Devices as a tuple; the CPU when nothing is said. ArgumentTypeError for anything else."""
+    """Devices as a tuple; None is the CPU. Raises ArgumentTypeError for what is not a Device, or a
+    list or tuple of them, and UserError for an empty one."""
     if devices is None:
         return (cpu(),)
     given: Any = devices

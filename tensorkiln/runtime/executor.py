@@ -29,9 +29,10 @@ class Executor:
     """`Executor(lib, tk.cpu())["main"](x)`: functions of a module on devices.
 
     `lib` is a Module or anything with `.jit()`. An executor owns the memory for intermediate
-    results, which grows on demand. Calls release the interpreter lock and may come from several
-    threads, and from functions that the call itself calls. State (`set_input`, `set_output`,
-    `invoke`, `get_outputs`) is one per function: give each thread an executor of its own.
+    results, which grows on demand. Calls release the interpreter lock; several threads may call at
+    once, and a callback may call again. The state of `set_input`, `set_output`, `invoke` and
+    `get_outputs` exists once per function: to use it from several threads, give each its own
+    executor. Raises UnsupportedError for devices other than the CPU.
     """
 
     def __init__(self, lib: Module | Jittable, devices: Device | Sequence[Device] | None = None):
@@ -42,8 +43,8 @@ class Executor:
         self._states: dict[str, FunctionState] = {}
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
-        """A function by name."""
-        # Most names are plain strings, and is_a() is a call.
+        """A function by name; FunctionLookupError with the nearest name for an unknown one."""
+        # A plain string, the usual case, is spared the call of is_a().
         found = self._functions.get(name) if type(name) is str or is_a(name, str) else None
         if found is None:
             info = self.module.info(name)
@@ -61,9 +62,11 @@ class Executor:
         self._state(function).set_input(inputs, named)
 
     def set_output(self, function: str, index: int, place: Any) -> None:
-        """Let `invoke` write an output into a tensor of the caller's: kernels write there
-        directly. Output k of an outer function is item k of its tuple, or its one result, which
-        is copied there. None frees it again."""
+        """Let `invoke` write output `index` into the caller's tensor `place`; None unbinds it.
+
+        Kernels of a graph function write there directly. Output k of an outer function is item k
+        of its result tuple, or the whole result if k is 0 and it is not a tuple; it is copied.
+        """
         self._state(function).set_output(index, place)
 
     def invoke(self, function: str) -> None:
@@ -71,7 +74,7 @@ class Executor:
         self._state(function).invoke()
 
     def get_outputs(self, function: str) -> Any:
-        """What the last `invoke` made: as the function returns it, with bound outputs as given."""
+        """The result of the last `invoke`; a bound output is the very tensor that was bound."""
         return self._state(function).outputs()
 
     def _state(self, name: str) -> FunctionState:
@@ -88,13 +91,13 @@ class Executor:
         return found
 
     def set_num_threads(self, threads: int) -> None:
-        """Threads that one call may use, the calling one included; 0 means the library's."""
+        """Set how many threads a call may use, the caller included; 0: the library's number."""
         set_threads = self.module.library.dll.kiln_executor_set_num_threads
         set_threads(self._memory.handle, thread_count(threads))
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes of intermediate results: the most that a call has needed so far, as planned."""
+        """Planned bytes of intermediate results, the maximum over all calls so far."""
         return int(self.module.library.dll.kiln_executor_workspace_bytes(self._memory.handle))
 
     def __repr__(self) -> str:

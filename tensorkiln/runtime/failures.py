@@ -1,4 +1,4 @@
-"""The exceptions of a run: UserErrors that are also the built-in kind a caller would expect."""
+"""Errors of calls at run time: UserErrors that are also built-in exceptions, such as TypeError."""
 
 from __future__ import annotations
 
@@ -10,30 +10,31 @@ class ArgumentTypeError(UserError, TypeError):
 
 
 class ArgumentValueError(UserError, ValueError):
-    """Wrong rank, shape, device or address of a tensor, or sizes that the model cannot take."""
+    """Wrong rank, shape, device or address of a tensor, sizes that the model cannot take, or a
+    number out of its type's range."""
 
 
 class FunctionLookupError(UserError, LookupError):
-    """No function of that name, or one that has to be asked for elsewhere."""
+    """No function or loader of that name, or a function that needs an Executor."""
 
 
 class CpuFeatureError(UserError, RuntimeError):
-    """This processor lacks what the library was compiled for."""
+    """This processor lacks a feature that the library was compiled for."""
 
 
 class WorkspaceMemoryError(UserError, MemoryError):
-    """Out of memory for intermediate results."""
+    """Out of memory for intermediate or final results."""
 
 
 class CallDepthError(UserError, RecursionError):
-    """Calls within calls, too many or too deep for the thread's stack."""
+    """Nested calls, too many or too deep for the thread's stack."""
 
 
 class ProgramAssertionError(UserError, AssertionError):
     """An assertion of a tensor program does not hold; the message is the program's."""
 
 
-CALLBACK_FAILED = 13  # the exception that a Python function raised is the one to raise
+CALLBACK_FAILED = 13  # KILN_ERROR_CALLBACK: `raised_in_callback` gives the exception
 # enum kiln_code of kiln.h: exception and stable code
 _CODES: dict[int, tuple[type[TensorkilnError], str]] = {
     1: (ArgumentTypeError, "argument-count"),
@@ -59,6 +60,6 @@ _CODES: dict[int, tuple[type[TensorkilnError], str]] = {
 
 
 def error_for(code: int, sentence: bytes) -> TensorkilnError:
-    """The exception for a code of the C runtime and its sentence."""
+    """The exception for an error code of the C runtime and its message."""
     kind, name = _CODES.get(code, (UserError, "runtime"))
     return kind(sentence.decode(errors="replace"), code=name)

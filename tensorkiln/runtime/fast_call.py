@@ -1,4 +1,8 @@
-"""Functions of a library as builtin functions of CPython: crt/python.c calls, Python only helps."""
+"""Functions of a library as builtin functions of CPython, implemented in crt/python.c.
+
+A builtin avoids the overhead of ctypes and of Python code. Calls that it cannot handle, such as
+those with arrays that NumPy does not export, it passes to a slow path in Python.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ import numpy as np
 from tensorkiln.runtime.tensor import LARGE, Array, Tensor, output_maker
 
 _FLAGS = 0x80 | 0x02  # METH_FASTCALL | METH_KEYWORDS
-# In the order of kiln_python in crt.h.
+# Functions of CPython that C calls, in the order of kiln_python in crt.h.
 _NEEDED = (
     "PyLong_AsVoidPtr",
     "PyCapsule_GetPointer",
@@ -36,8 +40,8 @@ _NEEDED = (
     "Py_IncRef",
     "Py_DecRef",
 )
-# What is raised by exports of read-only arrays, of other types, and of objects that have none, and
-# by making room for results that are too large.
+# Exceptions after which C takes the slow path: from exporting read-only arrays, unsupported dtypes
+# and objects without `__dlpack__`, and from allocating results that are too large.
 NO_EXPORT = (AttributeError, BufferError, MemoryError, TypeError, ValueError, RuntimeError)
 _OBJECTS = (sys.intern("__dlpack__"), NO_EXPORT, Tensor, sys.intern("_array"), None)
 
@@ -76,17 +80,17 @@ class _Target(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class NewResult:
-    """What a result is made with; without a shape the inputs tell it."""
+    """Shape and dtype of a result to allocate; `shape` is None if it depends on the inputs."""
 
     shape: tuple[int, ...] | None
     dtype: np.dtype[Any]
 
     def array(self, shape: tuple[int, ...]) -> Array:
-        """Room for it, of any values."""
+        """An uninitialised array for the result."""
         return output_maker(self._bytes(shape))(shape, self.dtype)
 
     def row(self) -> _Result:
-        """As C takes it; this object must stay."""
+        """The C struct; it borrows references, so this object must outlive it."""
         make, large = output_maker(0), output_maker(LARGE)
         if self.shape is not None:
             make = output_maker(self._bytes(self.shape))
@@ -99,7 +103,8 @@ class NewResult:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a builtin takes and returns: names of inputs as far as they may be used, results."""
+    """Inputs and results of a builtin. With `names`, inputs may be passed by name. Without
+    `results` it returns None, and outputs are among the inputs."""
 
     n_inputs: int
     names: Sequence[str] | None = None
@@ -107,13 +112,16 @@ class Signature:
 
 
 class _Bound(int):
-    """`self` of a builtin: the address of its target, and the function that does what it cannot."""
+    """`self` of a builtin: the address of its target, callable as the slow path.
+
+    `kept` holds what the target points to.
+    """
 
     slow: Callable[..., Any]
     kept: object
 
     def __call__(self, /, *arguments: Any, **named: Any) -> Any:
-        """The same call in Python."""
+        """Make the call by the slow path."""
         return self.slow(*arguments, **named)
 
 
@@ -121,7 +129,8 @@ _new_function = ctypes.pythonapi.PyCFunction_NewEx
 _new_function.restype = ctypes.py_object
 _new_function.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
 
-# CPython reads them when a function object is called or dies, whatever dies before it.
+# Never freed: CPython reads them when a function object is called or destroyed, and function
+# objects may be destroyed last.
 _KEPT: list[_MethodDef] = []
 _numbers = itertools.count(1)
 
@@ -137,28 +146,28 @@ class FastCalls:
         """`failed(code)` raises the exception for a result code."""
         table = [*map(_address_of, _NEEDED), *map(id, _OBJECTS), LARGE]
         dll.kiln_python_open((ctypes.c_void_p * len(table))(*table))
-        # The number alone: the object would keep `dll` and its functions as long as `_KEPT` is.
+        # The address, not the ctypes object: through `_KEPT` that would keep `dll` alive forever.
         address = ctypes.cast(dll.kiln_python_call, ctypes.c_void_p).value
         self._method = _MethodDef(b"kiln_function", address, _FLAGS, None)
-        self._failed = weakref.WeakMethod(failed)  # of the library that owns this
+        self._failed = weakref.WeakMethod(failed)  # weak: the library owns this object
         _KEPT.append(self._method)
         self._address = address
-        self._number = next(_numbers)  # by which its calls are counted
+        self._number = next(_numbers)  # identifies the library when C counts calls
         self._count = _counter(dll)
 
     def close(self) -> None:
-        """Calls no longer enter the library: they are calls of `slow`.
+        """Redirect all calls to `slow`, so that no call enters the library.
 
-        PyObject_Vectorcall takes what a method of these flags takes, and calls `self`.
+        PyObject_Vectorcall has the signature of a method with these flags, and calls `self`.
         """
         self._method.function = _address_of("PyObject_Vectorcall")
 
     def open(self) -> None:
-        """They enter it again."""
+        """Undo `close`."""
         self._method.function = self._address
 
     def count(self, *, here: bool) -> int:
-        """How many calls are under way, in this thread or in all."""
+        """How many calls are running: in this thread if `here`, else in all threads."""
         return int(self._count(self._number, here))
 
     def bind(
@@ -170,9 +179,10 @@ class FastCalls:
     ) -> Callable[..., Any]:
         """A builtin function that runs function `index` on tensors and returns its results.
 
-        `slow` is called with the same arguments where that takes more than an export of each: it
-        must not refer to the result, or both live until the garbage is collected. `memory` is
-        that of an executor, whose `handle` is read at each call; None borrows some.
+        `slow` is called with the same arguments when the builtin cannot handle them. It must not
+        refer to the returned function: a cycle would keep both alive until the garbage collector
+        runs. `memory` is an ExecutorMemory, whose `handle` is read at each call; without it, as for
+        tensor functions, each call borrows workspace from the library.
         """
         names, results, failed = _names(signature.names), signature.results, self._failed()
         rows = None
@@ -196,14 +206,14 @@ class FastCalls:
 
 
 def python_function(function: Any, result: Any, arguments: Sequence[Any]) -> Callable[..., Any]:
-    """A function of a library that is called without giving the interpreter away."""
+    """A ctypes function that is called without releasing the interpreter lock."""
     address = ctypes.cast(function, ctypes.c_void_p).value
     assert address is not None
     return ctypes.PYFUNCTYPE(result, *arguments)(address)
 
 
 def _counter(dll: Any) -> Callable[[int, bool], int]:
-    """What counts calls; libraries of older versions do not."""
+    """`kiln_python_calls(number, here)`; always 0 for older libraries, which do not export it."""
     try:
         function = dll.kiln_python_calls
     except AttributeError:
@@ -212,8 +222,10 @@ def _counter(dll: Any) -> Callable[[int, bool], int]:
 
 
 def _names(names: Sequence[str] | None) -> tuple[Any, list[str]] | None:
-    """Addresses of the names of inputs and of `out`, and what they are of. An input called `out`
-    cannot be given by its name."""
+    """A C array of pointers to the interned names of the inputs and "out", and those strings.
+
+    An input that is called `out` gets a null pointer: it can be passed by position only.
+    """
     if names is None:
         return None
     kept = [sys.intern(name) for name in (*names, "out")]

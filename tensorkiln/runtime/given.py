@@ -1,4 +1,4 @@
-"""What callers give, without trusting what it says of itself."""
+"""Check arguments of callers by their actual type, ignoring what their class overrides."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from tensorkiln.runtime.failures import ArgumentTypeError, ArgumentValueError
 
 
 def is_a(value: object, *kinds: type) -> bool:
-    """isinstance() by the type that it has: `__class__` of an object may say anything, or raise."""
+    """isinstance() by type(value): the attribute `__class__` may lie, or raise."""
     return issubclass(type(value), kinds)
 
 
 def shown(number: Any) -> str:
-    """A number of any size for a message: str() of very large ones is an error."""
+    """Text of a number for a message, at most 80 characters; str() raises for huge integers."""
     large = is_a(number, int) and int.bit_length(number) > 1024
     return "an integer of more digits" if large else f"{number!s:.80}"
 
 
 def text_bytes(text: object, what: str) -> bytes:
-    """A string as a library takes it: UTF-8, and bytes that a library gave as they were.
+    """A string as UTF-8. Bytes that a library returned and that are not UTF-8 are restored
+    (`surrogateescape`).
 
-    Raises ArgumentTypeError for what is no string, ArgumentValueError for half of a pair.
+    Raises ArgumentTypeError for anything but a string, ArgumentValueError for any other lone
+    surrogate.
     """
     if not is_a(text, str):
         raise ArgumentTypeError(
@@ -38,8 +40,8 @@ def text_bytes(text: object, what: str) -> bytes:
 
 
 def name_bytes(name: object, what: str) -> bytes:
-    """As `text_bytes`; C ends names with a zero byte, so that one with such a byte in it is an
-    ArgumentValueError."""
+    """As `text_bytes`; also raises ArgumentValueError for a name with a zero byte, which would end
+    it in C."""
     data = text_bytes(name, what)
     if b"\0" in data:
         message = f"{what} must be a name without zero bytes, received {_short(name)}"

@@ -23,18 +23,18 @@ Result = Tensor | tuple[Tensor, ...]
 
 
 class _Fill:
-    """Calls with all tensors given, inputs and then outputs, by descriptions of our own."""
+    """Calls through ctypes with all tensors, inputs then outputs, as DLTensors made in Python."""
 
     def __init__(self, memory: ExecutorMemory, info: FunctionInfo):
         self.info = info
         self.library = memory.library
         self.index = memory.library.index(info.name)
         self.count = len(info.inputs) + len(info.outputs)
-        self._memory = memory  # keeps it alive
+        self._memory = memory  # keeps the C executor alive
         self._pointers: Callable[..., object] = ctypes.c_void_p * self.count
 
     def __call__(self, *tensors: Any) -> None:
-        """What is wrong with a tensor is said here, and which one it is."""
+        """Describe the tensors and run; errors name the tensor."""
         inputs = len(self.info.inputs)
         addresses, kept = self.views(tensors[:inputs])
         for value, param in zip(tensors[inputs:], self.info.outputs, strict=True):
@@ -45,7 +45,7 @@ class _Fill:
         self.run(addresses)
 
     def views(self, inputs: Sequence[object]) -> tuple[list[int], list[object]]:
-        """Addresses of descriptions, and their owners."""
+        """Addresses of DLTensors for the inputs, and the objects that keep these alive."""
         pairs = [
             view_of(value, f"{self.info.name}: input {param.name!r}")
             for value, param in zip(inputs, self.info.inputs, strict=True)
@@ -53,7 +53,7 @@ class _Fill:
         return [address for address, _ in pairs], [kept for _, kept in pairs]
 
     def run(self, addresses: Sequence[int]) -> None:
-        """Run on descriptions."""
+        """Run on the DLTensors at `addresses`: inputs, then outputs."""
         pointers = self._pointers(*addresses)
         library = self.library
         with library.using:
@@ -61,7 +61,7 @@ class _Fill:
             library.check(run(self._memory.handle, self.index, pointers, self.count))
 
     def ask_shape(self, addresses: Sequence[int], output: int) -> tuple[int, ...]:
-        """The shape of an output for inputs of these descriptions."""
+        """The shape of output number `output`, given the DLTensors of the inputs."""
         shape, ndim = (ctypes.c_int64 * _MAX_RANK)(), ctypes.c_int()
         pointers = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
         ask = self.library.dll.kiln_output_shape
@@ -71,17 +71,18 @@ class _Fill:
 
 
 class _Call:
-    """Calls whose arguments are more than an export of each: names, lists, what DLPack refuses."""
+    """The slow path of a GraphFunction: for named inputs, lists of outputs, and arrays that NumPy
+    does not export."""
 
     def __init__(self, slow: _Fill, fill: Callable[..., None]):
-        """`fill` is the builtin that takes all tensors; `slow` is what it falls back to."""
+        """`fill` is the builtin that takes inputs and outputs, `slow` its slow path."""
         self.info = slow.info
         self._slow = slow
         self._fill = fill
         self.results = [_new_result(param) for param in slow.info.outputs]
 
     def __call__(self, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
-        """As GraphFunction."""
+        """As GraphFunction's `__call__`."""
         info = self.info
         if named:
             inputs = in_order(info, inputs, named)
@@ -108,7 +109,7 @@ class _Call:
         return tuple(Tensor(array) for array in arrays)
 
     def arrays(self, addresses: Sequence[int]) -> list[Array]:
-        """Room for every output of a call with inputs of these descriptions."""
+        """New arrays for all outputs, given the DLTensors of the inputs."""
         made = []
         for i, r in enumerate(self.results):
             shape = self._slow.ask_shape(addresses, i) if r.shape is None else r.shape
@@ -121,10 +122,10 @@ class _Call:
         return made
 
     def new_outputs(self, inputs: Sequence[Any]) -> list[Tensor]:
-        """As GraphFunction."""
+        """As GraphFunction's `new_outputs`."""
         addresses, kept = self._slow.views(inputs)
         made = [Tensor(array) for array in self.arrays(addresses)]
-        del kept  # the addresses were of these
+        del kept  # it kept the DLTensors at `addresses` alive
         return made
 
 
@@ -140,12 +141,13 @@ class GraphFunction:
     `f(*inputs, out=None, **named)` runs on tensors (NumPy, torch, ours, anything with DLPack), by
     position or input name. Returns a Tensor, or a tuple of them when there are several outputs;
     with `out` (one tensor, or a sequence of them) fills and returns that. Wrong arguments raise
-    UserErrors that are ValueErrors or TypeErrors and name the input, what was expected and what
-    came.
+    ArgumentTypeError or ArgumentValueError, which name the input, what was expected and what was
+    received.
     """
 
-    # A builtin of its own in each: entering a method in Python would take as long as the rest.
-    # Nothing that it refers to refers back, so that memory is freed with the last function.
+    # `__call__` is a builtin per object: entering a Python method would take as long as the rest of
+    # a short call. The builtin does not refer back to this object: a cycle would delay the release
+    # of the executor's memory.
     __slots__ = ("__call__", "__weakref__", "_call", "info", "name")
     __call__: Callable[..., Any]
 
@@ -158,13 +160,13 @@ class GraphFunction:
             return memory.library.calls.bind(slow.index, signature, otherwise, memory)
 
         self._call = call = _Call(slow, fast(Signature(slow.count), slow))
-        # NumPy has no export for bfloat16.
+        # NumPy exports no other dtypes, such as bfloat16.
         exported = all(r.dtype.kind in "iufb" for r in call.results)
         names = [p.name for p in info.inputs]
         self.__call__ = fast(Signature(len(names), names, call.results), call) if exported else call
 
     def new_outputs(self, inputs: Sequence[Any]) -> list[Tensor]:
-        """Room for every output of a call with these inputs."""
+        """New uninitialised tensors for all outputs of a call with these inputs."""
         return self._call.new_outputs(inputs)
 
     def __repr__(self) -> str:

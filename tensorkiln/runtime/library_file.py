@@ -1,4 +1,4 @@
-"""Reading a library as a file: machine and metadata, with no code of it running."""
+"""Read machine, metadata and artifacts from a library's file, without running its code."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ Metadata = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class LibraryFile:
-    """What the file itself says."""
+    """What is known of a library from its file alone."""
 
     path: Path
     machine: str
     metadata: Metadata
-    container: tuple[int, int] | None = None  # where its artifacts are: offset and size
+    container: tuple[int, int] | None = None  # offset and size of the section of artifacts
     state: tuple[int, ...] = ()  # of the file (base/mapped.py) when it was read
 
     @property
     def carries(self) -> bool:
-        """Whether artifacts for loaders ride in it."""
+        """Whether the library carries artifacts for loaders."""
         return self.container is not None
 
     def is_replaced(self) -> bool:
-        """Whether something else lies there by now."""
+        """Whether the path now holds another file, a modified one, or none."""
         try:
             return file_state(self.path.stat()) != self.state
         except OSError:
             return True
 
     def artifacts(self) -> ArtifactSet:
-        """The artifacts that it carries, as views of the file; UserError when they are damaged."""
+        """The artifacts that the library carries, as views of the file; UserError if damaged."""
         if self.container is None:
             return ArtifactSet()
         view = FileContent(self.path, *self.container).view
@@ -68,7 +68,10 @@ def _damaged(path: Path, what: str) -> UserError:
 
 
 def _sections(path: Path, raw: mmap.mmap) -> dict[bytes, tuple[int, int]]:
-    """Offset and size of our sections; every one is checked against the file's size."""
+    """Offset and size of the sections `.kiln.meta` and `.kiln.artifacts`, by name.
+
+    Raises UserError if the section table is damaged, or one of the two lies outside the file.
+    """
     if raw[4] != 2 or raw[5] != 1:
         raise _damaged(path, "not a 64-bit little-endian ELF file")
     table, entry, count, names = struct.unpack_from("<Q10xHHH", raw, 40)
@@ -96,7 +99,11 @@ def _metadata_bytes(path: Path, raw: mmap.mmap, sections: Mapping[bytes, tuple[i
 
 
 def read_library_file(path: str | Path) -> LibraryFile:
-    """Machine and metadata of a library; UserError for a file that is none, or newer than us."""
+    """Read machine and metadata of a library.
+
+    Raises UserError: `no-file` if it cannot be read, `not-a-library`, or `library-version` if its
+    metadata has another format version.
+    """
     file = plain_path(path)
     try:
         with open_plain(file) as stream:
@@ -109,7 +116,7 @@ def read_library_file(path: str | Path) -> LibraryFile:
                 text = _metadata_bytes(file, raw, sections)
     except FileNotFoundError:
         raise UserError(f"no such file: {str(file)!r}", code="no-file") from None
-    except ValueError:  # a zero byte, half a pair
+    except ValueError:  # a path with a zero byte or a lone surrogate
         raise UserError(f"no file is called {str(file)!r}", code="no-file") from None
     except OSError as error:
         raise UserError(f"cannot read {str(file)!r}: {error.strerror}", code="no-file") from error
@@ -131,5 +138,6 @@ def read_library_file(path: str | Path) -> LibraryFile:
 
 
 def read_metadata(path: str | Path) -> Metadata:
-    """The metadata of a library, read from the file: no code is loaded."""
+    """The metadata of a library, read from its file without loading it; raises UserError as
+    `load_module` does for a file that is not a library."""
     return read_library_file(path).metadata

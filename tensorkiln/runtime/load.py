@@ -1,16 +1,16 @@
-"""From artifacts to modules: the one road, for what is in memory and for a library on disk.
+"""Load artifacts as modules; artifacts in memory and libraries on disk go through the same steps.
 
-    1  partition   artifacts into groups by loader and target key
-    2  metadata    what functions there are is read from the library's file; nothing of it runs yet
-    3  native      host code is linked and opened; where there is none, it is that of the library
-                   that the artifacts came in, or that the caller names
-    4  others      each group, in the order of loaders' names, goes to its loader: a module
-    5  imports     every module gets those that it imports; the library gets the rest
-    6  context     the root is the library: a function of any module may look for others there
+    1  partition   group the artifacts by loader and target key
+    2  metadata    read the list of functions from the library's file, before any code of it runs
+    3  native      link and open the host code; artifacts without host code use the library that
+                   carries them, or the one that the caller passes
+    4  others      in the order of loaders' names, pass each group to its loader: it makes a module
+    5  imports     give each module the modules that it imports, and the library all others
+    6  context     the library is the root: a function of any module may look up functions there
 
 A loader is a Python function (`register_loader`), or C in the library itself or its host
-(`kiln_register_loader`, kiln.h). One that nobody registered is no error before a function of its
-group is called.
+(`kiln_register_loader`, kiln.h). A loader that is not registered in Python is no error until a
+function of its group is called, except when artifacts are added to a loaded library.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from tensorkiln.runtime.raised import keep_raised, need_room, passing
 from tensorkiln.runtime.tensor import view_of
 from tensorkiln.runtime.values import from_value, lent_value, to_value
 
-# All artifacts of one loader and target key, and the devices, give functions by name: a mapping,
-# anything else with `[name]`, or one function, which then has the first file's name.
+# Makes a module of all artifacts of one loader and target key, for devices: a mapping from names to
+# functions, any other object with `[name]`, or one function, which is named after the first file.
 Loader = Callable[[tuple[Artifact, ...], tuple[Device, ...]], Any]
 Link = Callable[[ArtifactSet, Path], Path | Image]
 
@@ -57,10 +57,11 @@ _loaders: dict[str, Loader] = {}
 def register_loader(name: str, function: Loader | None = None) -> Any:
     """Let `function(artifacts, devices)` make modules of the artifacts that name this loader.
 
-    With the name only it is a decorator. The last registration of a name counts, for libraries
-    that are loaded from then on. Functions of the module are called with Tensors and numbers, as
-    a kernel is: the last tensors are the results, to be written to. `R.call_packed` calls them with
-    values of all kinds, and its value is what they return.
+    Without `function`, returns a decorator. Registering a name again replaces the loader, for
+    libraries that are loaded from then on. Functions of the module are called as kernels are, with
+    Tensors and numbers: they write their results into the last Tensors. `R.call_packed` calls them
+    with values of all kinds, and its result is what they return. Raises ArgumentTypeError if
+    `function` is not callable, UserError (code `bad-loader`) for a reserved name.
     """
     if function is None:
         return lambda f: register_loader(name, f)
@@ -80,7 +81,7 @@ def register_loader(name: str, function: Loader | None = None) -> Any:
 
 
 def unregister_loader(name: str) -> None:
-    """Take a loader away again; unknown ones are no error."""
+    """Remove a loader; unknown names are ignored."""
     _loaders.pop(name, None)
 
 
@@ -91,12 +92,14 @@ def load_artifacts(
     link: Link,
     library: Module | None = None,
 ) -> Module:
-    """Load artifacts: `link(artifacts, folder)` makes a library of those that are native, in the
-    folder or in memory.
+    """Load artifacts; `link(artifacts, folder)` links the native ones as a library, in the folder
+    or in memory.
 
-    Where none is native they serve `library`, which then has them in the place of those groups that
-    it was loaded with; it is returned. Raises UserError (code `no-library`) for neither or both;
-    what `link`, a loader or `load_module` raises.
+    Artifacts without native code are attached to `library`, replacing its modules of the same
+    groups, and `library` is returned. Raises UserError (code `no-library`) if there is neither
+    native code nor `library`, or both; FunctionLookupError (code `unknown-loader`) for artifacts
+    for `library` whose loader is not registered in Python; and what `link`, a loader or
+    `load_module` raises.
     """
     has_native = any(a.loader in ("native", "llvmjit") for a in artifacts)
     if has_native == (library is not None):
@@ -123,12 +126,13 @@ def load_module(
     *,
     verify: bool = False,
 ) -> Module:
-    """Load a compiled library, and with it the artifacts that it carries.
+    """Load a compiled library and the artifacts that it carries.
 
-    UserError says why one cannot be loaded: no such file, not a library of ours, another machine,
-    damaged artifacts (nothing of it has run by then), a CPU feature that this processor lacks.
-    What is loaded is the file that lies there now, whatever was loaded by that name before. With
-    `verify` all weights are read and held against their hash (codes `bad-weights`, `no-hash`).
+    Raises UserError if the file does not exist, is not a library of Tensorkiln, is for another
+    machine, has damaged artifacts (all this before any code of it runs), or needs a CPU feature
+    that this processor lacks. The file that is at the path now is loaded, even if another one was
+    loaded from there before. With `verify`, all weights are read and compared with their hash
+    (codes `bad-weights`, `no-hash`).
     """
     for attempt in itertools.count(1):
         file = read_library_file(path)
@@ -140,7 +144,7 @@ def load_module(
                 verify_library(path)
             library = NativeLibrary(file)
             break
-        except UserError:  # of an export that came in between
+        except UserError:  # if an export replaced the file meanwhile, try again
             if attempt == _ATTEMPTS or not file.is_replaced():
                 raise
     return _attach_new(Module(library), artifacts, devices)
@@ -149,7 +153,7 @@ def load_module(
 def _attach_new(
     root: Module, artifacts: ArtifactSet, devices: Device | Sequence[Device] | None
 ) -> Module:
-    """`_attach`; a library that fails is unloaded at once, whoever keeps the exception."""
+    """As `_attach`, but unload the library if that fails: the traceback would keep it loaded."""
     try:
         return _attach(root, artifacts, devices)
     except BaseException:
@@ -165,7 +169,10 @@ def _attach(
     *,
     replacing: bool = False,
 ) -> Module:
-    """Steps 4 to 6: modules of all groups that a loader takes, below the library."""
+    """Steps 4 to 6 of the module docstring: load each group and attach the modules to the library.
+
+    With `replacing`, the library's modules of other groups stay.
+    """
     artifacts.require_loaders()
     library = root.library
     if library.has_values:
@@ -187,7 +194,8 @@ def _attach(
 
 
 def _require_loaders(groups: Mapping[Group, Sequence[Artifact | InMemoryArtifact]]) -> None:
-    """A loader in C reads what the library carries: it does not get to see other artifacts."""
+    """Raise FunctionLookupError for a group without a loader in Python: a loader in C can read only
+    the artifacts that its library carries."""
     for group, files in groups.items():
         if group.loader not in _loaders and not isinstance(files[0], InMemoryArtifact):
             names = ", ".join(a.file_name for a in files)
@@ -204,7 +212,7 @@ def _module_of(
     files: Sequence[Artifact | InMemoryArtifact],
     devices: tuple[Device, ...],
 ) -> ImportedModule:
-    """What the loader makes of a group."""
+    """The module of a group; a NativeModule if its loader is not registered in Python."""
     first = files[0]
     if isinstance(first, InMemoryArtifact):
         with plugin(f"load of {first.name}"):
@@ -220,12 +228,12 @@ def _module_of(
 
 
 class ImportedModule(ABC):
-    """What a loader made of a group of artifacts: functions by name."""
+    """A module that a loader made from a group of artifacts: functions by name."""
 
     def __init__(self, group: Group):
         self.group = group
         self.imports: list[ImportedModule] = []
-        # The library that all hangs on; weak, so that nobody holds it but its user.
+        # The root library; weak, so that a module does not keep it loaded.
         self.root: Callable[[], Module | None] = lambda: None
 
     @property
@@ -245,14 +253,14 @@ class ImportedModule(ABC):
 
     @abstractmethod
     def own(self, name: str) -> Callable[..., Any] | None:
-        """Its own function of that name."""
+        """This module's function of that name, if it has it; imports are not searched."""
 
     def names(self) -> tuple[str, ...]:
-        """Names of its own functions, as far as it can tell."""
+        """Names of its own functions; empty if they are unknown."""
         return ()
 
     def below(self) -> Iterator[ImportedModule]:
-        """It and what it imports, the nearest first, each once."""
+        """This module and its direct and indirect imports, breadth-first, each once."""
         queue, seen = [self], {id(self)}
         for module in queue:
             yield module
@@ -261,7 +269,7 @@ class ImportedModule(ABC):
             queue.extend(new)
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
-        """A function of this module, or of one that it imports."""
+        """A function of this module, else of its imports; FunctionLookupError if there is none."""
         name_bytes(name, "the name of a function")
         for module in self.below():
             found = module.own(name)
@@ -280,7 +288,7 @@ class ImportedModule(ABC):
 
 
 class PythonModule(ImportedModule):
-    """Functions that Python has."""
+    """A module made by a Python loader."""
 
     def __init__(self, group: Group, made: Any, file_name: str):
         super().__init__(group)
@@ -293,7 +301,7 @@ class PythonModule(ImportedModule):
             raise bad_answer(f"loader {group}", made, expected, "bad-loader")
 
     def own(self, name: str) -> Callable[..., Any] | None:
-        """Its own function of that name."""
+        """The function of that name, or None; UserError if it is not callable."""
         with plugin(f"module of loader {self.group}: looking for {name!r}"):
             try:
                 found = self._made[name]
@@ -304,19 +312,20 @@ class PythonModule(ImportedModule):
         return found  # type: ignore[no-any-return]
 
     def names(self) -> tuple[str, ...]:
-        """Names of a mapping."""
+        """The keys of a mapping; empty for other objects."""
         return tuple(map(str, self._made)) if isinstance(self._made, Mapping) else ()
 
 
 class NativeModule(ImportedModule):
-    """Functions behind a loader in C, which may turn out not to be there."""
+    """A module of a loader in C. Functions are looked up when they are called, so `own` returns one
+    for any name, and a call may raise FunctionLookupError."""
 
     def __init__(self, group: Group, library: NativeLibrary):
         super().__init__(group)
         self._library = library
 
     def own(self, name: str) -> Callable[..., Any]:
-        """A function that asks the loader when it is called."""
+        """A function that looks up and calls the loader's function `name`."""
         return lambda *arguments: self._call(name, arguments)
 
     def _call(self, name: str, arguments: Sequence[object]) -> None:
@@ -371,18 +380,18 @@ class _CLoader(ctypes.Structure):
     ]
 
 
-# A file that is loaded twice is one library to the system, which knows the last module that it was
-# told. So all stay until the last library of their handle is closed.
+# Two loads of a file share one C library, which refers to the modules set last, by either load. So
+# all modules stay until the last load of their handle is closed.
 _modules: dict[int, tuple[int, PythonModule]] = {}  # by number: the library's handle, the module
 _numbers = itertools.count(1)
 _in_use: dict[int, list[int]] = {}  # handle -> numbers of its modules, 0 for each open library
-_loads: dict[int, list[weakref.ref[NativeLibrary]]] = {}  # handle -> who has loaded it
-_closed: list[int] = []  # handles of libraries whose modules are to go
+_loads: dict[int, list[weakref.ref[NativeLibrary]]] = {}  # handle -> its loads
+_closed: list[int] = []  # handles of closed libraries that `_forget` has not processed
 _lock = ProcessLock(threading.Lock)
 
 
 def _call_module(number: int, name: bytes, arguments: Any, count: int, result: Any) -> int:
-    """A kernel of a library is a function of a Python module."""
+    """`call` of kiln_loader: call function `name` of a Python module for compiled code."""
     try:
         need_room()
     except RecursionError as error:
@@ -401,7 +410,7 @@ def _call_module(number: int, name: bytes, arguments: Any, count: int, result: A
         if function is None:
             return _NAME_ERROR
         values = [arguments[i] for i in range(count)]
-        if any(value.kind == TENSOR for value in values):  # a kernel: results are written to
+        if any(value.kind == TENSOR for value in values):  # a kernel: it writes its results
             function(*[lent_value(value) for value in values])
         else:
             given = [from_value(library, value) for value in values]
@@ -416,7 +425,8 @@ def _call_module(number: int, name: bytes, arguments: Any, count: int, result: A
 
 
 def _one_that_is_open(handle: int) -> NativeLibrary | None:
-    """The call is of any of those that have loaded the file, whoever told it of the module."""
+    """An open NativeLibrary of the handle, None if all are closed. C does not tell which load of
+    the file makes the call; all share one C library, so any will do."""
     found = (load() for load in tuple(_loads.get(handle, ())))
     return next((library for library in found if library is not None and not library.closed), None)
 
@@ -426,7 +436,7 @@ _C_LOADER = _CLoader(ctypes.sizeof(_CLoader), None, _Load(), _call_module_c, Non
 
 
 def _tell(library: NativeLibrary, made: Sequence[PythonModule]) -> None:
-    """Give a library the modules that Python made of its artifacts."""
+    """Set the modules of Python loaders in the C library, so that compiled code can call them."""
     if not made:
         return
     dll, handle = library.dll, library.handle
@@ -446,8 +456,11 @@ def _tell(library: NativeLibrary, made: Sequence[PythonModule]) -> None:
 
 
 def _forget(handle: int) -> None:
-    """A library is closed: when it was the last of its handle, its modules go. It may be closed by
-    the garbage collector, while `_lock` is held: then they go with the next."""
+    """Drop the modules of a closed library if it was the last load of its handle.
+
+    The garbage collector may close a library while `_lock` is held; then the handle stays in
+    `_closed` until the next library is closed.
+    """
     _closed.append(handle)
     if not _lock.acquire(blocking=False):
         return

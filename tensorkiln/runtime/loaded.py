@@ -1,10 +1,10 @@
-"""Loading the file that lies at a path now.
+"""Load the file that is at a path now, even if another file was loaded from that path before.
 
-glibc takes a name for the library that was loaded by it, whatever lies there by now; only by a name
-that it has not met does it compare files. So a file is asked for by two names: its own, which is
-what debuggers show, and one with `/` and `./` in it that say which file it is. They give two
-libraries where the first was another file's, and one where it was not, also if the file was loaded
-before.
+glibc's dlopen() returns the library that was loaded under the same name, even if the path now holds
+another file; only for a name it has not seen does it compare device and inode. So a file is opened
+twice: by its path, which debuggers show, and by a spelling of the path that is unique to the file,
+such as `/tmp//././net.so`, whose `/` and `./` encode device and inode. The second dlopen() always
+returns the right library: the same one as the first, unless that was of a former file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HASH = 0x9E3779B97F4A7C15
 
 @dataclass(slots=True)
 class _Open:
-    """What a file was when it was loaded, and how often it is open."""
+    """A file's state (`base/mapped.py`) when it was loaded, and how often it is open."""
 
     state: tuple[int, ...]
     count: int = 0
@@ -36,11 +36,10 @@ _lock = ProcessLock(threading.RLock)
 
 
 def load_file(file: LibraryFile) -> ctypes.CDLL:
-    """The library that `file` was read from. One file is one library, however often it is loaded.
+    """Load the library that `file` was read from; a file that is loaded twice has one handle.
 
-    Raises UserError: `cannot-load` in the system's words, `changed-file` when another file lies
-    there by now, or when the very file that is loaded was written into, which destroys what is
-    loaded.
+    Raises UserError: `cannot-load` with the system's message; `changed-file` when the path now
+    holds another file, or when a loaded file was overwritten in place, which corrupts its mapping.
     """
     path = file.path.resolve()
     with _lock:
@@ -59,7 +58,7 @@ def load_file(file: LibraryFile) -> ctypes.CDLL:
 
 
 def unload_file(handle: int) -> None:
-    """Close it once."""
+    """Undo one `load_file`; the last one unloads the library."""
     with _lock:
         known = _loaded[handle]
         known.count -= 1
@@ -84,7 +83,7 @@ def _written_into(path: Path) -> UserError:
 
 
 def _handle(path: Path, file: LibraryFile) -> int:
-    """Of the file that is `file`, open."""
+    """The handle of `file`, with one reference to it."""
     name = os.fspath(path)
     try:
         found = _ctypes.dlopen(name, ctypes.DEFAULT_MODE)
@@ -97,7 +96,8 @@ def _handle(path: Path, file: LibraryFile) -> int:
 
 
 def respelled(name: str, device: int, inode: int) -> str:
-    """Another name of the file, which no other file had: a bit of its number is `/` or `./`."""
+    """A spelling of path `name` unique to the file: `./` for each 1 bit of a hash of its device and
+    inode, `/` for each 0 bit."""
     number = (inode + device * _HASH) % (1 << 64)
     bits = "".join("./" if number >> i & 1 else "/" for i in range(number.bit_length()))
     folder, _, last = name.rpartition("/")

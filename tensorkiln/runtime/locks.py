@@ -1,4 +1,4 @@
-"""Locks that a child of fork() finds open."""
+"""Locks that are free in a child of fork()."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 
 class ProcessLock:
-    """A lock of `make()` for a module. Whoever held it is not there in a child of fork(): that gets
-    a new one."""
+    """A lock from `make()` that lives as long as the process. A child of fork() gets a new one, as
+    the thread that held it does not exist there."""
 
     def __init__(self, make: Callable[[], Any]):
         self._make = make
@@ -21,11 +21,11 @@ class ProcessLock:
         self._lock = self._make()
 
     def acquire(self, *, blocking: bool = True) -> bool:
-        """Whether it was taken."""
+        """Acquire the lock; return whether it was acquired."""
         return bool(self._lock.acquire(blocking=blocking))
 
     def release(self) -> None:
-        """The other end of `acquire`; nothing in a child that was forked in between."""
+        """Release the lock; no effect in a child that was forked since `acquire`."""
         with contextlib.suppress(RuntimeError):
             self._lock.release()
 

@@ -27,7 +27,8 @@ _KINDS = {"graph": "a graph function", "outer": "an outer function"}
 
 
 class _Call:
-    """Calls with numbers, and with what DLPack does not export."""
+    """Calls through ctypes, for arguments that the builtin in C cannot take: numbers, and arrays
+    that NumPy does not export (read-only, bfloat16)."""
 
     def __init__(self, library: NativeLibrary, info: FunctionInfo):
         self.info = info
@@ -35,12 +36,12 @@ class _Call:
         self._library = library
 
     def __call__(self, /, *arguments: object, **named: object) -> None:
-        """Of whatever kinds; says which argument is wrong."""
+        """Convert the arguments and call; errors name the argument."""
         if named:
             arguments = in_order(self.info, arguments, named)
         values = (Value * len(arguments))()
         kept = []
-        if len(arguments) == len(self.info.inputs):  # else the library has the words
+        if len(arguments) == len(self.info.inputs):  # else kiln_call() reports the count
             for value, param, argument in zip(values, self.info.inputs, arguments, strict=True):
                 kept.append(self._fill(value, param, argument))
         library = self._library
@@ -48,7 +49,7 @@ class _Call:
             library.check(library.dll.kiln_call(self.index, values, len(values)))
 
     def _fill(self, value: Value, param: ParamInfo, argument: object) -> object:
-        """Write one argument; returns what must stay alive during the call."""
+        """Write one argument into `value`; return what must stay alive during the call."""
         what = f"{self.info.name}: argument {param.name!r}"
         if param.role == "scalar":
             if put_number(value, argument, what, param.dtype):
@@ -56,7 +57,7 @@ class _Call:
             raise not_a_number(what, param.dtype, argument)
         if is_a(argument, bool, int, float) and not is_a(argument, np.generic):
             shape = ", ".join(map(str, param.shape or ()))
-            raise ArgumentTypeError(  # in the words of crt/bind.c
+            raise ArgumentTypeError(  # the same message as in crt
                 f"{what} must be a tensor of shape [{shape}], "
                 "received a value that is not a tensor",
                 code="argument-kind",
@@ -75,7 +76,7 @@ class TensorFunction:
     """A tensor function: the caller passes every parameter, tensors and numbers, by position or
     name; results are written in place."""
 
-    # See GraphFunction.
+    # `__call__` is a builtin per object, as in GraphFunction.
     __slots__ = ("__call__", "__weakref__", "info", "name")
     __call__: Callable[..., None]
 
@@ -94,7 +95,11 @@ class TensorFunction:
 
 class Module:
     """A loaded library. `module["add_one"](x, y)` calls a tensor function; graph functions need
-    an Executor, which owns the memory for their intermediate results."""
+    an Executor, which owns the memory for their intermediate results.
+
+    The library is unloaded by `close`, or when the Module, its functions and executors, and the
+    values that it returned are no longer referenced.
+    """
 
     # The loader of host code is `native`; what it makes is a module of kind `library`.
     kind = "library"
@@ -103,7 +108,7 @@ class Module:
     def __init__(self, library: NativeLibrary):
         self.library = library
         self.imports: list[Any] = []  # modules that loaders made (runtime/load.py)
-        self.keep: object = None  # lives as long: the folder of a temporary library
+        self.keep: object = None  # kept alive as well: the folder of a temporary library
         self._callables: dict[str, TensorFunction] = {}
 
     @property
@@ -113,29 +118,29 @@ class Module:
 
     @property
     def path(self) -> Path:
-        """The file it came from."""
+        """The library's file; `<name in memory>` for one that was linked in memory."""
         return self.library.path
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What the library says about itself."""
+        """The library's metadata (docs/formats/library.md)."""
         return self.library.metadata
 
     @property
     def functions(self) -> Mapping[str, FunctionInfo]:
-        """All functions with their parameters."""
+        """All functions by name, with their parameters."""
         return self.library.functions
 
     def __contains__(self, name: object) -> bool:
-        """Whether it has a function of that name."""
+        """Whether the library has a function of that name."""
         return is_a(name, str) and name in self.library.functions
 
     def info(self, name: str) -> FunctionInfo:
-        """A function's parameters; LookupError with the nearest name."""
+        """A function's parameters; FunctionLookupError with the nearest name for an unknown one."""
         data = text_bytes(name, "the name of a function")
         found = self.library.functions.get(name)
         if found is None:
-            # No name of C's has a zero byte: it would end there.
+            # In C a zero byte would end the name, and the rest of it would be ignored.
             if self.library.index(data.replace(b"\0", b"\\0")) >= 0:
                 raise UserError(
                     f"{str(self.path)!r} is no library of ours: its metadata is damaged",
@@ -149,7 +154,7 @@ class Module:
         return found
 
     def __getitem__(self, name: str) -> TensorFunction:
-        """A tensor function by name."""
+        """A tensor function by name; FunctionLookupError for one that needs an Executor."""
         if type(name) is str and (known := self._callables.get(name)) is not None:
             return known
         info = self.info(name)
@@ -163,27 +168,27 @@ class Module:
         return made
 
     def create_executor(self, devices: Device | Sequence[Device] | None = None) -> Executor:
-        """The functions on devices (None: the CPU), with memory of their own."""
+        """A new Executor of the functions on `devices` (None: the CPU), with its own workspace."""
         from tensorkiln.runtime.executor import Executor
 
         return Executor(self, devices)
 
     def set_num_threads(self, threads: int) -> None:
-        """Threads that calls into this library may use, up to 4096; 0 means the default."""
+        """Set how many threads a call may use, up to 4096; 0 means the default."""
         self.library.dll.kiln_set_num_threads(thread_count(threads))
 
     @property
     def num_threads(self) -> int:
-        """Threads that calls use."""
+        """Threads that a call may use, the calling thread included."""
         return int(self.library.dll.kiln_get_num_threads())
 
     def close(self, *, wait: bool = False) -> None:
         """Unload the library. Executors and functions of it raise UserErrors from then on.
 
-        A value that it returned and that is still alive makes this a UserError (`in-use`), as its
-        memory would go, and so does a call that has not returned. With `wait` calls of other
-        threads are waited for, while new ones raise; in a call of this thread, be it by a function
-        that the library has called or by `__dlpack__` of an argument, it is an error all the same.
+        Raises UserError (code `in-use`), and leaves the library loaded, while a call is running or
+        a value that it returned is alive, whose memory would be freed. With `wait`, running calls
+        of other threads are waited for, and new ones raise. Within a call of this thread, in a
+        callback or in `__dlpack__` of an argument, `close` raises even with `wait`.
         """
         library = self.library
         if library.has_values:

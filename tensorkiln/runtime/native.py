@@ -1,4 +1,4 @@
-"""One loaded library: its C interface (kiln.h) through ctypes."""
+"""A loaded library: its C interface (kiln.h) through ctypes, and when it is unloaded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tensorkiln.runtime.loaded import load_file, unload_file
 from tensorkiln.runtime.raised import raised_in_callback
 
 ABI_VERSION = 2
-_NAP = 0.001  # seconds between two looks at calls that are waited for
+_NAP = 0.001  # seconds between two checks for calls that are still running
 _P, _I, _L = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "kiln_abi_version": (_I, ()),
@@ -44,7 +44,7 @@ _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
-# Of libraries with outer functions only. A kiln_dtype is passed as the 32 bits that it is.
+# Only in libraries with outer functions. A kiln_dtype is passed as one 32-bit integer.
 _VALUE_PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "kiln_call_value": (_I, (_P, _P, _I, _P)),
     "kiln_executor_invoke": (_I, (_P, _I, _P, _I, _P)),
@@ -64,7 +64,7 @@ _VALUE_PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
-# Of libraries that carry artifacts for loaders only.
+# Only in libraries that carry artifacts for loaders.
 _LOADER_PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "kiln_call_import": (_I, (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, _P, _I, _P)),
     "kiln_has_loader": (_I, (ctypes.c_char_p,)),
@@ -72,8 +72,9 @@ _LOADER_PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "kiln_set_module": (_I, (ctypes.c_char_p, ctypes.c_char_p, _P, _P)),
 }
 
-# What may take long, call Python, or wait for who does. Others are called without giving the
-# interpreter away, so no other thread closes the library meanwhile; these are counted (`using`).
+# Functions that run long, call Python, or wait for a thread that does: calls of them release the
+# interpreter lock and are counted (`using`). All others keep the lock, so that no other thread can
+# close the library during the call.
 _LONG = frozenset(
     {
         "kiln_call",
@@ -103,7 +104,8 @@ class Value(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class ParamInfo:
-    """A parameter as the metadata tells it; `shape` is None for a scalar, names are symbols."""
+    """A parameter, from the metadata. `shape` is None for a scalar; a name in it is a symbolic
+    dimension."""
 
     name: str
     dtype: str
@@ -113,7 +115,7 @@ class ParamInfo:
 
 @dataclass(frozen=True, slots=True)
 class FunctionInfo:
-    """A function as the metadata tells it."""
+    """A function, from the metadata; its kind is `graph`, `tensor` or `outer`."""
 
     name: str
     kind: str
@@ -134,26 +136,26 @@ def _function(entry: dict[str, Any]) -> FunctionInfo:
 
 
 class _Closed:
-    """Stands where the functions of an unloaded library were."""
+    """The `dll` of an unloaded library: every attribute raises UserError (code `closed`)."""
 
     def __init__(self, path: Path):
         self._path = path
 
     def __getattr__(self, name: str) -> Any:
-        """There is none."""
+        """Raise the error of a closed library."""
         raise closed_error(self._path)
 
 
 def closed_error(path: Path) -> UserError:
-    """What every use of a closed library is."""
+    """The error that every use of a closed library raises."""
     message = f"library {str(path)!r} is closed"
     return UserError(message, code="closed", hint="load_module loads it again")
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A library that was linked in memory: what `file` would say of it, addresses of symbols, and
-    how to free it."""
+    """A library that was linked in memory: the description its file would have, the addresses of
+    its exported symbols, and the function that frees it."""
 
     file: LibraryFile
     addresses: Mapping[str, int]
@@ -161,13 +163,13 @@ class Image:
 
 
 class _Addresses:
-    """Functions by name, as ctypes has those of a library."""
+    """Functions at addresses as attributes, like those of a ctypes.CDLL."""
 
     def __init__(self, addresses: Mapping[str, int]):
         self._addresses = addresses
 
     def __getattr__(self, name: str) -> Any:
-        """A function, made when it is first looked at."""
+        """A ctypes function, created on first access."""
         if name not in self._addresses:
             raise AttributeError(name)
         made = _Function(self._addresses[name])
@@ -183,8 +185,8 @@ class _Function(_ctypes.CFuncPtr):
 
 
 class ExecutorMemory:
-    """The C executor: memory for intermediate results. It is freed when neither the Executor nor a
-    function of it is left, or when its library is closed."""
+    """Owns a C executor, which owns the memory for intermediate results. It is destroyed when the
+    Executor and its functions are garbage, or when its library is closed."""
 
     def __init__(self, library: NativeLibrary):
         self.library = library
@@ -194,35 +196,37 @@ class ExecutorMemory:
             library.executors.add(self)
 
     def create(self) -> None:
-        """Make the C executor; functions keep `handle`, which stays the same object."""
+        """Create the C executor in `handle`: functions refer to that object, so it is kept."""
         dll = self.library.dll
         self.library.check(dll.kiln_executor_create(ctypes.byref(self.handle)))
         self._free = weakref.finalize(self, dll.kiln_executor_destroy, self.handle)
         self.library.loaded.keep_free(self._free)
 
     def destroy(self) -> None:
-        """Free it before its time."""
+        """Destroy the C executor now rather than when this object is garbage."""
         self._free()
 
 
-# Handle of the library, and the thread, for each Python function that is called right now: lists do
-# in one step what threads do at once.
+# (handle of the library, thread) for each running Python callback. Appending to a list and removing
+# from it are atomic under the interpreter lock.
 calling_back: list[tuple[int, int]] = []
 
 
 class Using:
-    """`with library.using:` is around whatever enters a library but its builtin functions, which
-    count themselves (crt/python.c). UserError where the library is closed, or about to be."""
+    """`with library.using:` counts a call into the library; required around every call except those
+    of builtin functions, which crt/python.c counts. Entering raises UserError if the library is
+    closed or being closed."""
 
     def __init__(self, path: Path):
         self._path = path
-        self._threads: list[int] = []  # one for each call
+        self._threads: list[int] = []  # one entry per running call
         self._closers: list[int] = []
         _counted.add(self)
 
     def __enter__(self) -> None:
         self._threads.append(threading.get_ident())
-        if self._closers:  # asked after it is counted: whoever closes does it the other way round
+        # Count first, then check; `close` claims first, then counts. So one sees the other.
+        if self._closers:
             self._threads.remove(threading.get_ident())
             raise closed_error(self._path)
 
@@ -230,24 +234,24 @@ class Using:
         self._threads.remove(threading.get_ident())
 
     def count(self, *, here: bool) -> int:
-        """Of how many calls, of this thread only or of all."""
+        """How many calls are running: in this thread if `here`, else in all threads."""
         return self._threads.count(threading.get_ident()) if here else len(self._threads)
 
     def claim(self) -> bool:
-        """No call begins until `give_up`; whether this thread is the first to want that."""
+        """Refuse new calls until `give_up`; return whether this is the only claim."""
         self._closers.append(threading.get_ident())
         return len(self._closers) == 1
 
     def give_up(self) -> None:
-        """The other end of `claim`."""
+        """Undo `claim`."""
         self._closers.remove(threading.get_ident())
 
     def is_closing(self) -> bool:
-        """Whether this thread is about to close it."""
+        """Whether this thread is closing the library."""
         return threading.get_ident() in self._closers
 
     def only_this_thread(self) -> None:
-        """In a child of fork() there is no other."""
+        """Forget the other threads, in a child of fork(), where they do not exist."""
         here = threading.get_ident()
         for entries in (self._threads, self._closers):
             entries[:] = [thread for thread in entries if thread == here]
@@ -268,22 +272,23 @@ os.register_at_fork(after_in_child=_only_this_thread)
 
 @dataclass(slots=True, eq=False)
 class _Loaded:
-    """What it takes to unload a library that nobody has any more; it knows nothing of those who
-    had it."""
+    """What is needed to unload a library. It refers to no NativeLibrary, so that the finalizer of
+    that object can hold it."""
 
     dll: Any
     unload: Callable[[], object]
     has_values: bool
     before: list[Callable[[Any], object]] = field(default_factory=list)  # called with `dll`
-    after: list[Callable[[], object]] = field(default_factory=list)
+    after: list[Callable[[], object]] = field(default_factory=list)  # called once unloaded
     _frees: list[weakref.finalize[..., Any]] = field(default_factory=list)
 
     def keep_free(self, free: weakref.finalize[..., Any]) -> None:
-        """Executors are freed before the code that does it goes, also where both are garbage."""
+        """Have an executor's finalizer run before the library is unloaded, even if the garbage
+        collector finds both at once: it runs code of the library."""
         self._frees = [f for f in self._frees if f.alive] + [free]
 
     def leave(self) -> None:
-        """Unload; while others hold values of it, later."""
+        """Unload the library, or defer that while values of it are alive elsewhere."""
         for free in self._frees:
             free()
         for function in self.before:
@@ -293,12 +298,13 @@ class _Loaded:
         unload_lingering()
 
 
-# Nobody has these libraries, but other libraries, or another load of the same file, their values.
+# No NativeLibrary is left for these, but values of theirs are alive: in other libraries, or from
+# another load of the same file.
 lingering: list[_Loaded] = []
 
 
 def unload_lingering() -> None:
-    """Unload those whose values are gone by now."""
+    """Unload the lingering libraries whose values have all been released."""
     for loaded in list(lingering):
         if (loaded.has_values and loaded.dll.kiln_live_objects()) or loaded not in lingering:
             continue
@@ -309,8 +315,8 @@ def unload_lingering() -> None:
 
 
 class NativeLibrary:
-    """A library in this process. It is unloaded by `close`, or when the last of it is dropped: the
-    object, which executors, functions and the values that it returned refer to."""
+    """A library in this process. It is unloaded by `close`, or when this object is garbage;
+    executors, functions and values of the library refer to it."""
 
     def __init__(self, source: str | Path | LibraryFile | Image):
         file = source.file if isinstance(source, Image) else source
@@ -319,7 +325,7 @@ class NativeLibrary:
         self.path = file.path
         self.metadata = file.metadata
         self.functions = functions_of(file)
-        # Whether it takes and gives values: an ordinary library has no functions for them.
+        # Whether it exports the functions of _VALUE_PROTOTYPES.
         self.has_values = any(f.kind == "outer" for f in self.functions.values())
         self.closed = False
         self.using = Using(self.path)
@@ -331,27 +337,27 @@ class NativeLibrary:
             self.handle = id(self.dll)
         else:
             self.dll = load_file(file)
-            self.handle = int(self.dll._handle)  # the same for a file that was loaded before
+            self.handle = int(self.dll._handle)  # equal for loads of the same file
             unload = functools.partial(unload_file, self.handle)
         self.loaded = _Loaded(self.dll, unload, self.has_values)
         try:
             self._open(file, more | (_LOADER_PROTOTYPES if file.carries else {}))
         except BaseException:
-            unload()  # nobody gets to see it
+            unload()  # the caller never gets this object
             raise
         self._drop = weakref.finalize(self, self.loaded.leave)
-        self._drop.atexit = False  # threads may be at work, and the system does it
+        self._drop.atexit = False  # other threads may be in the code; the process ends anyway
         self.calls = FastCalls(self.dll, self.check)
 
     def _open(self, file: LibraryFile, more: Mapping[str, tuple[Any, tuple[Any, ...]]]) -> None:
-        """Find its functions, and ask whether this processor can run it."""
+        """Declare the C functions, and raise unless this processor can run the library."""
         _declare(self.dll, file.path, {"kiln_abi_version": _PROTOTYPES["kiln_abi_version"]})
-        self._check_version()  # another version may have other functions
+        self._check_version()  # first: another version may lack functions
         _declare(self.dll, file.path, {**_PROTOTYPES, **more})
         self.check(self.dll.kiln_open())
 
     def on_close(self, function: Callable[[], object]) -> None:
-        """Call `function` when the library is unloaded."""
+        """Call `function` after the library is unloaded."""
         self.loaded.after.append(function)
 
     def _check_version(self) -> None:
@@ -370,11 +376,12 @@ class NativeLibrary:
         forget: Callable[[], int] = lambda: 0,
         recall: Callable[[], object] = lambda: None,
     ) -> None:
-        """Unload it; every later use is an error. UserError while values of it are alive or a call
-        is under way; with `wait` calls of other threads are waited for, and no new ones begin.
+        """Unload the library; every later use raises UserError (code `closed`).
 
-        `forget` takes away what keeps values of it, and says how many of another load of the file
-        stay; after a failure `recall` brings that back.
+        Raises UserError (code `in-use`) while values of it are alive or a call is running; with
+        `wait`, waits for calls of other threads and refuses new ones. `forget` releases values that
+        Python itself stored in the library, and returns how many remain for other loads of the
+        same file; `recall` restores them if closing fails.
         """
         while not self.closed and not self.using.is_closing():
             self._refuse_calls(here=wait)
@@ -399,13 +406,13 @@ class NativeLibrary:
             raise
 
     def _count_calls(self, *, here: bool) -> int:
-        """How many are under way, in this thread or in all, and callbacks among them."""
+        """How many calls and callbacks are running, in this thread if `here`, else in all."""
         thread = threading.get_ident()
         back = sum(h == self.handle and (t == thread or not here) for h, t in calling_back)
         return back + self.using.count(here=here) + self.calls.count(here=here)
 
     def _refuse_calls(self, *, here: bool) -> None:
-        """UserError while calls are under way, in this thread or in any."""
+        """Raise UserError (code `in-use`) if calls run in this thread or, unless `here`, in any."""
         thread = threading.get_ident()
         if (self.handle, thread) in calling_back:
             raise self._in_use("it has called a Python function that has not returned")
@@ -422,7 +429,7 @@ class NativeLibrary:
         return UserError(message, code="in-use", hint=hint)
 
     def _unload(self, forget: Callable[[], int], recall: Callable[[], object]) -> None:
-        """Once no call is under way, and none can begin."""
+        """Unload while no call is running or can begin. If values are alive, undo and raise."""
         executors = list(self.executors)
         for executor in executors:
             executor.destroy()
@@ -442,20 +449,20 @@ class NativeLibrary:
         self.loaded.leave()
 
     def check(self, code: int) -> None:
-        """Raise the exception for a result code other than 0."""
+        """Raise the exception for a result code (enum kiln_code) other than 0."""
         if code == CALLBACK_FAILED:
             raise raised_in_callback(self.dll.kiln_last_error())
         if code:
             raise error_for(code, self.dll.kiln_last_error())
 
     def index(self, name: str | bytes) -> int:
-        """A function's number."""
+        """A function's number, by which C calls it; -1 for an unknown name."""
         data = name.encode() if isinstance(name, str) else name
         return int(self.dll.kiln_function_index(data))
 
 
 def functions_of(file: LibraryFile) -> dict[str, FunctionInfo]:
-    """What the metadata says of each function, by name; UserError where it is damaged."""
+    """The functions in a library's metadata, by name; UserError if the metadata is damaged."""
     try:
         return {f.name: f for f in map(_function, file.metadata["functions"])}
     except (KeyError, TypeError, AttributeError) as error:
@@ -475,7 +482,7 @@ def _check_machine(file: LibraryFile) -> None:
 
 
 def _declare(dll: Any, path: Path, prototypes: dict[str, tuple[Any, tuple[Any, ...]]]) -> None:
-    """Types of results and arguments; UserError for a function that is not there."""
+    """Declare types of results and arguments; UserError for a function that `dll` lacks."""
     for name, (result, arguments) in prototypes.items():
         try:
             function = getattr(dll, name)

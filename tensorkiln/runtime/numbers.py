@@ -1,5 +1,8 @@
-"""Python's and NumPy's numbers as values of a library. crt/scalar.c checks ranges; here is checked
-only what has no place in a value."""
+"""Convert Python's and NumPy's numbers to values of a library.
+
+crt/scalar.c checks the range of a parameter's type; only numbers that do not fit into a
+`kiln_value` are refused here.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,16 @@ INT, BOOL, FLOAT, TENSOR, UINT = 1, 2, 3, 7, 63  # enum kiln_kind of kiln.h
 
 
 def put_number(value: Value, number: Any, what: str, dtype: str = "int64") -> bool:
-    """Write a number into `value`; False for anything else, tensors without dimensions too.
+    """Write a number into `value` and return True; return False for anything else, including
+    zero-dimensional tensors.
 
-    `what` and `dtype` are of the parameter. Raises ArgumentValueError for numbers that no value
-    holds: integers beyond 64 bits, and what float64 would take for infinite.
+    `what` names the parameter in errors, `dtype` is its element type. Raises ArgumentValueError for
+    numbers that no value holds: finite ones beyond float64 if `dtype` is a float, else integers
+    beyond 64 bits.
     """
     if is_a(number, bool, np.bool_):
         value.kind, value.payload.integer = BOOL, int(number)
-    elif is_a(number, int):  # whatever a class of the caller's makes of it
+    elif is_a(number, int):  # int.__index__: a subclass may override its own
         _put_integer(value, int.__index__(number), what, dtype)
     elif is_a(number, np.generic) and number.dtype.kind in "iu":
         _put_integer(value, int(number), what, dtype)
@@ -32,7 +37,7 @@ def put_number(value: Value, number: Any, what: str, dtype: str = "int64") -> bo
     elif _is_real(number):
         value.kind, value.payload.real = FLOAT, float(number)
         if "float" in dtype and math.isinf(value.payload.real) and not np.isinf(number):
-            # A long double.
+            # A finite long double beyond float64.
             raise out_of_range(what, dtype, number)
     else:
         return False
@@ -60,7 +65,7 @@ def _put_integer(value: Value, number: int, what: str, dtype: str) -> None:
 
 
 def out_of_range(what: str, dtype: str, number: object) -> ArgumentValueError:
-    """In the words of crt/scalar.c."""
+    """The error for a number out of range, with the message of crt/scalar.c."""
     bits = int("".join(filter(str.isdigit, dtype)) or 0)
     if "float" in dtype:
         expected = f"a number in the range of {dtype}"
@@ -74,7 +79,7 @@ def out_of_range(what: str, dtype: str, number: object) -> ArgumentValueError:
 
 
 def not_a_number(what: str, dtype: str, given: object) -> ArgumentTypeError:
-    """The refusal of what is no number for a parameter that is one."""
+    """The error for an argument that is not a number, for a parameter that takes one."""
     expected = "a number" if "float" in dtype else "an integer"
     has_data = hasattr(given, "__dlpack__") or hasattr(given, "__array__")
     is_tensor = has_data and not is_a(given, np.generic)

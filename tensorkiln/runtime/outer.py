@@ -1,4 +1,4 @@
-"""Outer functions in an executor: any values in and out."""
+"""Outer functions in an executor: they take and return values of all kinds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class OuterFunction:
     def __init__(self, memory: ExecutorMemory, info: FunctionInfo):
         self.info = info
         self.name = info.name
-        self._memory = memory  # keeps it alive
+        self._memory = memory  # keeps the C executor alive
         self._index = memory.library.index(info.name)
 
     def __call__(self, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
@@ -49,8 +49,11 @@ class OuterFunction:
 
 
 def fill_outputs(result: object, places: Mapping[int, Any], what: str) -> Any:
-    """The result with what is bound in its place and filled. Output k is item k of a tuple; another
-    result is output 0. ArgumentTypeError for one that there is not."""
+    """Copy outputs into the tensors of `places`; return the result with these in their place.
+
+    Output k is item k of a tuple; a result that is not a tuple is output 0. Raises
+    ArgumentTypeError (code `no-output`) for an index that the result does not have.
+    """
     items = list(result) if isinstance(result, tuple) else [result]
     for k, place in places.items():
         if k >= len(items):
@@ -63,7 +66,11 @@ def fill_outputs(result: object, places: Mapping[int, Any], what: str) -> Any:
 
 
 def _copy_into(result: object, out: Any, what: str) -> None:
-    """Fill the caller's tensors, structure by structure."""
+    """Copy a result into `out`, item by item if both are sequences of the same length.
+
+    Raises ArgumentTypeError where structure, shape or dtype differ, ArgumentValueError where `out`
+    is read-only.
+    """
     places = tuple(out) if isinstance(result, tuple) and is_a(out, list, tuple) else ()
     if isinstance(result, tuple) and len(result) == len(places) and is_a(out, list, tuple):
         for i, (item, place) in enumerate(zip(result, places, strict=True)):
@@ -87,7 +94,7 @@ def _copy_into(result: object, out: Any, what: str) -> None:
             code="shape-mismatch",
         )
     np.copyto(target, result.numpy())
-    del kept  # the memory was its
+    del kept  # it kept the memory of `target` alive
 
 
 __all__ = ["OuterFunction", "fill_outputs"]

@@ -1,4 +1,4 @@
-"""Exceptions of Python functions on their way through compiled code."""
+"""Carry exceptions of Python callbacks through compiled code to the caller of the library."""
 
 from __future__ import annotations
 
@@ -7,36 +7,43 @@ import threading
 
 from tensorkiln.base.errors import UserError
 
-_SHOWN = 900  # the library keeps about so many bytes of a sentence
-# .error: the exception that is passing through a library; .sentence: how what C was told begins
+_SHOWN = 900  # bytes of a message that are compared; the library truncates it to 1023
+# .error: the exception that is passing through a library; .sentence: the message that C was given
 passing = threading.local()
-_ROOM = 12  # calls below a function that C calls: enough to say what was raised there
+_ROOM = 12  # nested Python calls that a callback needs to record an exception
 
 
 def keep_raised(error: BaseException) -> bytes:
-    """Remember an exception until the outermost call returns; the sentence for C."""
+    """Keep an exception for `raised_in_callback`; return its message for C, `b"KeyError: 'x'"`."""
     try:
         text = f"{type(error).__name__}: {error}"
-    except Exception:  # of its own __str__: this one is the error that passes
+    except Exception:  # raised by its __str__; the original exception is the one to pass on
         text = type(error).__name__
-    sentence = text.encode(errors="replace").replace(b"\0", b"?")  # which would end it
+    sentence = text.encode(errors="replace").replace(b"\0", b"?")  # ends a C string
     passing.error, passing.sentence = error, sentence
     return sentence
 
 
 def need_room(calls: int = _ROOM) -> None:
-    """RecursionError where so few calls are left that an exception could not be kept later. What
-    C calls asks this first, and keeps it by `passing` without any call."""
+    """Raise RecursionError if fewer than `calls` nested calls are left before Python's limit.
+
+    A callback checks this first: later there might be no room to call `keep_raised`. It stores this
+    RecursionError in `passing` directly, without a call.
+    """
     if calls:
         need_room(calls - 1)
 
 
 def raised_in_callback(sentence: bytes) -> BaseException:
-    """The exception that made a call fail: the very one that a Python function raised here, or,
-    for a function of another language, one of the kind that its error names."""
+    """The exception to raise for a call that failed in a callback.
+
+    If a Python function of this thread raised it, it is that very object. For a callback in another
+    language it is a built-in exception of the type that the message names, such as
+    `ValueError: ...`, else a UserError (code `callback`).
+    """
     error: BaseException | None = getattr(passing, "error", None)
     passing.error = None
-    # Another host of the library may have dealt with an earlier one: the sentence tells.
+    # The kept one may be stale, if another host of the library handled it: compare the messages.
     if error is not None and sentence.startswith(passing.sentence[:_SHOWN]):
         return error
     text = sentence.decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Functions with state: inputs that are set once, outputs that are bound to the caller's memory."""
+"""Per-function state of an executor: inputs set once, outputs bound to the caller's memory."""
 
 from __future__ import annotations
 
@@ -24,13 +24,17 @@ class FunctionState:
         self._invoked = False
 
     def set_input(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """Remember all inputs; their memory is read when the function is invoked."""
+        """Keep references to all inputs; their memory is read when the function is invoked."""
         self._inputs = in_order(self.function.info, inputs, named)
 
     def set_output(self, index: int, place: Any) -> None:
-        """Bind an output to a tensor of the caller's; None frees it again."""
+        """Bind an output to a tensor of the caller's; None unbinds it.
+
+        Raises ArgumentTypeError (code `no-output`) for an output that does not exist; for outer
+        functions `invoke` does, as only the result shows how many there are.
+        """
         function = self.function
-        known = isinstance(function, GraphFunction)  # others: the result tells, when it is there
+        known = isinstance(function, GraphFunction)  # outer: known from the result
         if not is_a(index, int) or index < 0 or (known and index >= len(function.info.outputs)):
             raise ArgumentTypeError(
                 f"{function.name} has {len(function.info.outputs)} outputs, "
@@ -45,7 +49,10 @@ class FunctionState:
         self._places = self._in_order(self._bound) if all_bound else None
 
     def invoke(self) -> None:
-        """Run. After a failure there are no outputs, and the next call starts anew."""
+        """Run the function. If this raises, there are no outputs until a later call succeeds.
+
+        Raises UserError (code `no-inputs`) before `set_input`, and what the function raises.
+        """
         function = self.function
         if self._inputs is None:
             raise UserError(
@@ -61,7 +68,7 @@ class FunctionState:
             if len(out) > 1:
                 function(*self._inputs, out=out)
                 self._result = out
-            else:  # one by itself takes the short way in C; a sequence is no row of places
+            else:  # a single tensor takes the fast path in C; a list here would mean all outputs
                 row = is_a(out[0], tuple, list)
                 function(*self._inputs, out=out if row else out[0])
                 self._result = out[0]
@@ -70,7 +77,7 @@ class FunctionState:
         self._invoked = True
 
     def _new_places(self) -> tuple[Any, ...]:
-        """What is bound, and room for the rest."""
+        """Bound tensors, and new ones for the other outputs, in order."""
         made = dict(enumerate(self.function.new_outputs(self._inputs)))
         return self._in_order(made | self._bound)
 
@@ -79,7 +86,7 @@ class FunctionState:
         return tuple(places[i] for i in sorted(places))
 
     def outputs(self) -> Any:
-        """The result of the last `invoke`."""
+        """The result of the last `invoke`; UserError (code `no-outputs`) if it has none."""
         if not self._invoked:
             raise UserError(
                 f"{self.function.name} has no outputs: it was not invoked, or failed",

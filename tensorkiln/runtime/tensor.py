@@ -1,4 +1,4 @@
-"""Tensor: a NumPy array with an aligned buffer, and DLPack views of whatever callers bring."""
+"""Tensor: a NumPy array on a device. Also DLPack descriptions of the tensors that callers pass."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from tensorkiln.runtime.failures import ArgumentTypeError, ArgumentValueError
 from tensorkiln.runtime.given import is_a, shown
 
 ALIGN = 64
-LARGE = 65536  # bytes; below this an unaligned result costs less than aligning it
+LARGE = 65536  # bytes; smaller results are not aligned: that costs more time than it saves
 
 Array = NDArray[Any]
 
 
 def dtype_named(name: DTypeLike) -> np.dtype[Any]:
-    """NumPy's dtype; `bfloat16` and the 8-bit floats come from package ml_dtypes."""
+    """NumPy's dtype for a name or type; `bfloat16` and 8-bit floats come from package ml_dtypes.
+
+    Raises ArgumentTypeError (code `dtype`) for an unknown one.
+    """
     try:
         return np.dtype(name)
     except (TypeError, ValueError, SyntaxError):
@@ -38,7 +41,7 @@ def dtype_named(name: DTypeLike) -> np.dtype[Any]:
 
 
 def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-    """An uninitialised row-major array whose data starts at a multiple of 64."""
+    """An uninitialised row-major array whose data is aligned to 64 bytes."""
     count = dtype.itemsize
     for size in shape:
         count *= size
@@ -48,18 +51,18 @@ def aligned_empty(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
 
 
 def output_maker(nbytes: int) -> Callable[[tuple[int, ...], np.dtype[Any]], Array]:
-    """What makes room for a result of that size; aligned where that is worth its price."""
+    """The allocator `f(shape, dtype)` for results of `nbytes` bytes: aligned from LARGE on."""
     return np.empty if nbytes < LARGE else aligned_empty
 
 
-_HOST = cpu()  # one for all: making it takes longer than the rest of making a tensor
+_HOST = cpu()  # shared: creating one takes longer than the rest of creating a tensor
 
 
 class Tensor(NDArrayOperatorsMixin):
     """A tensor in host memory. Exchanges data with NumPy, torch and others without copies.
 
-    It behaves as the array that shares its memory, `numpy()`: operators, indices, NumPy's functions
-    and an array's methods take it and give arrays.
+    It behaves as `numpy()`, the array that shares its memory: operators, indexing, NumPy's
+    functions and the methods of arrays accept it and return NumPy arrays.
     """
 
     __slots__ = ("_array", "device")
@@ -75,7 +78,7 @@ class Tensor(NDArrayOperatorsMixin):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The element type; equal to its name, e.g. `"float32"`."""
+        """The element type as a NumPy dtype; `tensor.dtype == "float32"` works."""
         return self._array.dtype
 
     @property
@@ -92,17 +95,17 @@ class Tensor(NDArrayOperatorsMixin):
         return self.numpy().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """DLPack's device numbers."""
+        """DLPack's device type and index."""
         return (self.device.dlpack_type, self.device.index)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
-        """For `np.asarray`; shares memory unless the type differs."""
+        """Called by `np.asarray`; shares memory unless `dtype` differs or `copy` is True."""
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
     ) -> Any:
-        """NumPy's operators; with `out` the result is what was given there."""
+        """Apply a ufunc or operator to the arrays; with `out`, return the objects given there."""
         if out:
             options["out"] = _arrays(out)
         made = getattr(ufunc, method)(*_arrays(inputs), **_arrays(options))
@@ -113,23 +116,23 @@ class Tensor(NDArrayOperatorsMixin):
     def __array_function__(
         self, function: Any, types: Any, args: tuple[Any, ...], options: dict[str, Any]
     ) -> Any:
-        """NumPy's other functions."""
+        """Apply another function of NumPy, such as `np.concatenate`, to the arrays."""
         return function(*_arrays(args), **_arrays(options))
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """What else an array has: `sum`, `T`, `tolist`, ..."""
+            """Any other public attribute of the array: `sum`, `T`, `tolist`, ..."""
             if name.startswith("_"):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             return getattr(self.numpy(), name)
 
     def __pow__(self, other: Any) -> Any:
-        """Not np.power: arrays know better for some numbers."""
+        """The array's own `**`, which for some exponents is not np.power: `x ** 2` is np.square."""
         return self.numpy() ** _arrays(other)
 
     def __getitem__(self, key: Any) -> Any:
-        """As the array: views of the memory, or elements."""
+        """Index the array: a view of the memory, or an element."""
         return self.numpy()[_arrays(key)]
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -141,35 +144,35 @@ class Tensor(NDArrayOperatorsMixin):
         return len(self.numpy())
 
     def __iter__(self) -> Iterator[Any]:
-        """Over the first dimension."""
+        """Iterate over the first dimension."""
         return iter(self.numpy())
 
     def __contains__(self, value: object) -> bool:
-        """Whether an element is equal."""
+        """Whether any element equals `value`."""
         return _arrays(value) in self.numpy()
 
     def __bool__(self) -> bool:
-        """Of one element; ValueError for more, as with arrays. So do the next four."""
+        """The truth of the only element; ValueError for several, as with arrays."""
         return bool(self.numpy())
 
     def __int__(self) -> int:
-        """The one element."""
+        """The only element, truncated; TypeError for several, as with arrays."""
         return int(self.numpy())
 
     def __float__(self) -> float:
-        """The one element."""
+        """The only element; TypeError for several."""
         return float(self.numpy())
 
     def __complex__(self) -> complex:
-        """The one element."""
+        """The only element; TypeError for several."""
         return complex(self.numpy())
 
     def __index__(self) -> int:
-        """The one element, an integer."""
+        """The only element, of an integer tensor without dimensions; TypeError for others."""
         return operator.index(self.numpy())
 
     def __format__(self, spec: str) -> str:
-        """The one element in a format; without one the text of all."""
+        """Format a tensor without dimensions by `spec`; without `spec`, as str()."""
         return format(self.numpy(), spec) if spec else str(self)
 
     def __repr__(self) -> str:
@@ -179,7 +182,7 @@ class Tensor(NDArrayOperatorsMixin):
 
 
 def _arrays(value: Any) -> Any:
-    """Tensors as arrays, also in tuples, lists and dictionaries."""
+    """Replace Tensors by their arrays, also in tuples, lists and dictionaries."""
     if isinstance(value, Tensor):
         return value.numpy()
     if type(value) in (tuple, list):
@@ -188,7 +191,7 @@ def _arrays(value: Any) -> Any:
 
 
 class DLTensor(ctypes.Structure):
-    """DLPack's tensor; `kiln_tensor` in kiln.h."""
+    """`DLTensor` of DLPack, `kiln_tensor` in kiln.h; strides count elements."""
 
     _fields_ = [
         ("data", ctypes.c_void_p),
@@ -213,8 +216,12 @@ capsule_pointer.restype = ctypes.c_void_p
 
 
 def describe_array(array: Array, *, writable: bool = False) -> tuple[DLTensor, Array]:
-    """A DLTensor for an array that NumPy does not export itself (read-only, bfloat16), and the
-    array that must stay alive meanwhile: the given one, or a copy where strides need one."""
+    """A DLTensor for an array, even one that NumPy does not export (read-only, bfloat16), and the
+    array that must outlive it: the given one, or a contiguous copy if a stride is not a multiple
+    of the element size.
+
+    Raises ArgumentTypeError for an unsupported dtype, and for such strides if `writable`.
+    """
     dtype = array.dtype
     if (dtype.kind not in _CODES and dtype.name != "bfloat16") or not dtype.isnative:
         raise ArgumentTypeError(f"arrays of {dtype} cannot be passed", code="dtype-mismatch")
@@ -245,8 +252,8 @@ def describe_array(array: Array, *, writable: bool = False) -> tuple[DLTensor, A
 
 
 def as_array(value: Any, *, numbers: bool = True) -> Array | None:
-    """A tensor of ours or NumPy's as an array of NumPy's own class, that of the caller may have
-    other ideas of its shape; NumPy's scalars too, with `numbers`. None for everything else."""
+    """A Tensor or NumPy array as a plain ndarray (subclasses may override `shape` and others); None
+    for everything else. With `numbers`, NumPy's scalars become arrays without dimensions."""
     if is_a(value, Tensor):
         value = value.numpy()
     if is_a(value, np.ndarray) or (numbers and is_a(value, np.generic)):
@@ -255,10 +262,12 @@ def as_array(value: Any, *, numbers: bool = True) -> Array | None:
 
 
 def view_of(value: object, what: str, *, writable: bool = False) -> tuple[int, object]:
-    """The address of a DLTensor for `value`, and what keeps it alive during the call.
+    """The address of a DLTensor for `value`, and an object that keeps it alive during the call.
 
-    `what` names the argument in errors: `"main: input 'x'"`. Takes everything with DLPack, NumPy
-    arrays that have none, and NumPy's scalars where nothing is written.
+    `what` names the argument in errors: `"main: input 'x'"`. Accepts anything with `__dlpack__`,
+    NumPy arrays that NumPy does not export and, unless `writable`, NumPy's scalars. Raises
+    ArgumentTypeError for other objects, ArgumentValueError for a read-only array if `writable` and
+    for an export that fails (code `dlpack`).
     """
     array = as_array(value, numbers=not writable)
     if array is not None:
@@ -284,7 +293,7 @@ def view_of(value: object, what: str, *, writable: bool = False) -> tuple[int, o
 
 
 def tensor_hint(value: object) -> str:
-    """What to pass instead of a number or a list, which have no element type."""
+    """A hint what to pass instead of a Python number or list, which have no element type."""
     if is_a(value, bool, int, float):
         return (
             f"np.float32({shown(value)}), or another of NumPy's numbers: they have an element type"
@@ -309,7 +318,10 @@ def make_tensor(
 
 
 def view_of_set(items: Sequence[object], what: str) -> tuple[int, object]:
-    """As `view_of`, of the addresses of several tensors, which are written to."""
+    """As `view_of`, for a vector of the data addresses of several tensors, which are written to.
+
+    Raises ArgumentValueError (code `strides`) for a tensor that is not contiguous.
+    """
     addresses: list[int] = []
     kept: list[object] = []
     for i, item in enumerate(items):
@@ -323,5 +335,5 @@ def view_of_set(items: Sequence[object], what: str) -> tuple[int, object]:
         addresses.append((t.data or 0) + t.byte_offset)
         kept.append(keeps)
     view, array = describe_array(np.array(addresses, np.uint64))
-    view.code = 3  # an opaque handle
+    view.code = 3  # kDLOpaqueHandle of DLPack
     return ctypes.addressof(view), (view, array, kept)

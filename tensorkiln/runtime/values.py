@@ -1,4 +1,4 @@
-"""Python objects as runtime values of a library, and back: what outer functions take and give."""
+"""Convert Python objects to values of a library and back, for outer functions and callbacks."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ _DTYPES = {0: "int", 1: "uint", 2: "float", 4: "bfloat"}
 _set_capsule_name = ctypes.pythonapi.PyCapsule_SetName
 _set_capsule_name.argtypes = [ctypes.py_object, ctypes.c_char_p]
 _set_capsule_name.restype = ctypes.c_int
-_TAKEN = b"used_dltensor"  # a capsule keeps the address of its name: this object must stay
+_TAKEN = b"used_dltensor"  # global: the capsule keeps its address
 
 _Pointer = ctypes.POINTER(Value)
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, _Pointer, ctypes.c_int32, _Pointer)
 _DESTROY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
-# number of a function value -> what it calls
+# Context number of a function value -> its library and the Python function.
 _functions: dict[int, tuple[weakref.ref[NativeLibrary], Callable[..., Any]]] = {}
 _numbers = itertools.count(1)
 
 
 class FunctionValue:
-    """A function that a library returned or passed: a closure, or one of its own."""
+    """A function value that a library returned or passed to a callback; holds a reference to it."""
 
     def __init__(self, library: NativeLibrary, value: Value):
         library.dll.kiln_retain(ctypes.byref(value))
@@ -78,7 +78,7 @@ class FunctionValue:
         return int(call(ctypes.byref(self.value), arguments, count, result))
 
     def __repr__(self) -> str:
-        """Where it comes from."""
+        """The file name of its library."""
         return f"<function of {self.library.path.name}>"
 
 
@@ -94,7 +94,8 @@ def call_with_values(
     call: Callable[[object, int, object], int],
     what: str = "a function",
 ) -> Any:
-    """Run `call` on the arguments as values; its result as a Python object."""
+    """Convert the arguments, run `call(values, count, result)`, which returns a code of enum
+    kiln_code, and return the result as a Python object. `what` names the function in errors."""
     with library.using:
         return _call_with_values(library, arguments, call, what)
 
@@ -112,7 +113,7 @@ def _call_with_values(
             _argument_to_value(library, argument, values[i], f"{what}: argument {i}")
         library.check(call(values, len(arguments), ctypes.byref(result)))
         return from_value(library, result)
-    except ctypes.ArgumentError as error:  # so ctypes says that Python's stack is used up
+    except ctypes.ArgumentError as error:  # how ctypes reports a RecursionError
         if "RecursionError" not in str(error):
             raise
         raise RecursionError(str(error)) from None
@@ -126,7 +127,7 @@ def _call_with_values(
 
 
 def _argument_to_value(library: NativeLibrary, source: object, value: Value, what: str) -> None:
-    """As `to_value`; CallDepthError for a list that is deep without end."""
+    """As `to_value`; CallDepthError for a list that is nested too deeply, or contains itself."""
     try:
         to_value(library, source, value, what)
     except (RecursionError, ctypes.ArgumentError) as error:
@@ -137,7 +138,10 @@ def _argument_to_value(library: NativeLibrary, source: object, value: Value, wha
 
 
 def to_value(library: NativeLibrary, source: Any, value: Value, what: str) -> None:
-    """Write a Python object into `value`, which then owns what it refers to."""
+    """Write a Python object into `value`, which then owns a reference to any object in it.
+
+    `what` names the argument in errors. Raises ArgumentTypeError for an object of another kind.
+    """
     dll = library.dll
     if source is None:
         value.kind = NONE
@@ -182,7 +186,7 @@ def _tuple_to_value(
 
 def _tensor_to_value(library: NativeLibrary, source: Any, value: Value, what: str) -> None:
     """Share the memory by DLPack; copy what NumPy does not export (read-only, bfloat16)."""
-    array = as_array(source)  # numbers of NumPy's have an element type: no dimensions
+    array = as_array(source)  # NumPy's scalars become arrays without dimensions
     try:
         capsule = (source if array is None else array).__dlpack__()
         managed = capsule_pointer(capsule, b"dltensor")
@@ -204,7 +208,7 @@ def _copy_to_value(library: NativeLibrary, array: Array, value: Value) -> None:
     if code is None or not array.dtype.isnative:
         raise ArgumentTypeError(f"arrays of {array.dtype} cannot be passed", code="dtype-mismatch")
     shape = (ctypes.c_int64 * max(1, array.ndim))(*array.shape)
-    packed = code | array.dtype.itemsize * 8 << 8 | 1 << 16  # kiln_dtype, by its bytes
+    packed = code | array.dtype.itemsize * 8 << 8 | 1 << 16  # kiln_dtype: code, bits, lanes
     make = library.dll.kiln_make_tensor
     library.check(make(shape, array.ndim, packed, ctypes.byref(value)))
     if array.size:
@@ -215,7 +219,11 @@ def _copy_to_value(library: NativeLibrary, array: Array, value: Value) -> None:
 
 
 def from_value(library: NativeLibrary, value: Value) -> Any:
-    """A Python object for a value, which stays whose it is; tensors share its memory."""
+    """A Python object for a value; the caller keeps its reference to the value.
+
+    A tensor shares the value's memory and holds a reference of its own; a bare kiln_tensor, which
+    is valid during the call only, is copied.
+    """
     kind, payload = value.kind, value.payload
     if kind == NONE:
         return None
@@ -227,7 +235,7 @@ def from_value(library: NativeLibrary, value: Value) -> Any:
         return float(payload.real)
     if kind == TENSOR_OBJECT:
         return Tensor(_array_of(library, value))
-    if kind == TENSOR:  # only lent for the call
+    if kind == TENSOR:
         return Tensor(array_at(payload.pointer).copy())
     if kind in (SMALL_STRING, STRING, C_STRING, SMALL_BYTES, BYTES):
         size = ctypes.c_int64()
@@ -250,7 +258,7 @@ def from_value(library: NativeLibrary, value: Value) -> Any:
 
 
 def lent_value(value: Value) -> Any:
-    """A number, or a Tensor over memory that is only lent for a call and may be written to."""
+    """A kernel's argument: a number, or a writable Tensor whose memory is valid during the call."""
     if value.kind == TENSOR:
         return Tensor(array_at(value.payload.pointer))
     return int(value.payload.integer)
@@ -263,19 +271,21 @@ def _array_of(library: NativeLibrary, value: Value) -> Array:
 
 
 def array_at(address: int) -> Array:
-    """An array over the memory of the DLTensor at an address, which must stay. Raises as
-    `from_value` does where that is none."""
+    """An array over the memory of the DLTensor at `address`; the caller keeps that memory alive.
+    Raises ArgumentTypeError or ArgumentValueError for an invalid DLTensor."""
     return _view(DLTensor.from_address(address), None)
 
 
 def _view(tensor: DLTensor, owner: tuple[NativeLibrary, Value] | None) -> Array:
-    """The memory as an array, which has a reference to `owner`. Hosts and loaders make tensors
-    too: ArgumentTypeError and ArgumentValueError, in the words of crt/tensor.c, for what is none.
+    """An array over a tensor's memory that holds a reference to `owner`, if there is one.
+
+    Tensors of hosts and loaders may be invalid: raises ArgumentTypeError or ArgumentValueError,
+    with the messages of crt/tensor.c.
     """
     shape, dtype = _shape(tensor), _dtype(tensor)
     try:
         return _array(tensor, shape, dtype, owner)
-    except (OverflowError, ValueError) as error:  # of sizes; the memory is not looked at
+    except (OverflowError, ValueError) as error:  # of the sizes; the memory is not accessed
         raise ArgumentValueError(
             f"a tensor of shape {list(shape)} is no array of NumPy's: {error}",
             code="shape-mismatch",
@@ -319,7 +329,7 @@ def _array(
     above = sum(span for span in spans if span > 0)
     start = tensor.data + tensor.byte_offset - below
     memory: Any = (ctypes.c_uint8 * (below + above + dtype.itemsize)).from_address(start)
-    if owner is not None:  # from here on nothing fails but for want of memory
+    if owner is not None:  # last: below, only MemoryError can leak it
         owner[0].dll.kiln_retain(ctypes.byref(owner[1]))
         weakref.finalize(memory, _release, *owner)
     return np.ndarray(shape, dtype, memory, below, strides)
@@ -334,7 +344,7 @@ def _byte_strides(tensor: DLTensor, shape: tuple[int, ...], size: int) -> tuple[
 def _dtype(tensor: DLTensor) -> np.dtype[Any]:
     name = f"{_DTYPES.get(tensor.code, 'unknown')}{tensor.bits}"
     found = np.dtype(np.bool_) if tensor.code == 6 else dtype_named(name)
-    if found.itemsize * 8 != tensor.bits or tensor.lanes != 1:  # several in a byte, or vectors
+    if found.itemsize * 8 != tensor.bits or tensor.lanes != 1:  # elements below a byte, or vectors
         message = f"a tensor of {tensor.lanes} x {name} in each element"
         raise ArgumentTypeError(message, code="dtype-mismatch")
     return found
@@ -344,7 +354,8 @@ def _dtype(tensor: DLTensor) -> np.dtype[Any]:
 
 
 def _call_function(context: int, arguments: Any, count: int, result: Any) -> int:
-    """What C calls. An exception stays here; `raised_in_callback` lets it go on."""
+    """The C callback of every function value that Python made. C cannot propagate an exception: it
+    is kept, and `raised_in_callback` raises it again."""
     try:
         need_room()
     except RecursionError as error:
@@ -352,7 +363,7 @@ def _call_function(context: int, arguments: Any, count: int, result: Any) -> int
         return CALLBACK_FAILED
     reference, function = _functions[context]
     library = reference()
-    if library is None:  # only values of it are left, in the hands of another library
+    if library is None:  # dropped; another library still holds this function
         return CALLBACK_FAILED
     entry = library.handle, threading.get_ident()
     calling_back.append(entry)
@@ -377,7 +388,7 @@ _destroy = _DESTROY(_forget_function)
 
 
 def make_function(library: NativeLibrary, function: Callable[..., Any], value: Value) -> None:
-    """Write a Python function into `value`."""
+    """Write a function value that calls `function` into `value`; it owns a reference to it."""
     number = next(_numbers)
     _functions[number] = (weakref.ref(library), function)
     code = library.dll.kiln_make_function(_invoke, number, _destroy, ctypes.byref(value))

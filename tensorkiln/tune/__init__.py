@@ -1,4 +1,5 @@
-"""Finding out what is fast. So far it measures; search and records come later.
+"""Measure kernels and whole models; there is no search for schedules yet.
 
-`measure` holds the loop by which everything here that prints a latency takes it.
+`measure` compares latencies of whole calls, `kernels` times each kernel alone, `calls` times kernel
+calls within a run, and `inner_loops` counts instructions without running anything.
 """

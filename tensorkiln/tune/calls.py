@@ -1,7 +1,7 @@
-"""C around every kernel call of a model: a clock, or whatever else observes kernels where they run.
+"""Instrument every kernel call of a model with C code, such as a clock.
 
-A kernel timed alone has its weights in the cache. Here the file that calls the kernels is compiled
-with a clock around each call, so that a kernel finds memory as it does in the real run.
+A kernel timed alone finds its weights in the cache. Here the host code that calls the kernels is
+compiled with a clock around each call, so that each kernel runs in the cache state of a real run.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _TICKS = "kiln_ticks"
 
 @dataclass(frozen=True, slots=True)
 class CallTime:
-    """One call of a kernel in a run: the least and the median microseconds of `runs` runs, and the
-    node of the model it computes."""
+    """One kernel call of a function: the least (`micros`) and the median microseconds over all
+    runs, and the model's node that it computes."""
 
     symbol: str
     node: str
@@ -42,7 +42,8 @@ class CallTime:
 
 @dataclass(frozen=True, slots=True)
 class RunTime:
-    """Microseconds of the fastest whole run, seen from Python, and of each call in it."""
+    """Microseconds of the fastest of `runs` whole runs, measured in Python, and the times of each
+    kernel call in execution order."""
 
     micros: float
     runs: int
@@ -52,16 +53,18 @@ class RunTime:
 def around_calls(
     exe: Executable, before: str, after: str, head: str = "", files: Mapping[str, str] = {}
 ) -> Executable:
-    """The executable whose functions execute C `before` and `after` each call of a kernel.
+    """A copy of `exe` whose host code runs the C statements `before` and `after` around each call
+    of a kernel.
 
-    In both, `SYMBOL` is the kernel's name as a string. `head` is C that stands before, `files` are
-    further C files. UnsupportedError where functions run as host steps.
+    In both, `SYMBOL` is replaced by the kernel's name as a C string. `head` is C text that precedes
+    them in `entry.c`, such as declarations; `files` are further C files. Raises UnsupportedError
+    for a module with control flow, which runs as host steps without a call plan.
     """
     if exe.outer is not None:
         raise UnsupportedError("functions of host steps (branches, loops) have no call plan")
     declared = prototypes(exe.functions)
     symbols = dict.fromkeys(call.symbol for f in exe.functions for call in f.calls)
-    macros = [_macro(s, before, after) for s in symbols]  # a macro does not expand in itself
+    macros = [_macro(s, before, after) for s in symbols]  # C expands no macro in itself
     entry = exe.artifacts["entry.c"]
     text = entry.text()
     if text.count(declared) != 1:
@@ -81,7 +84,7 @@ def _macro(symbol: str, before: str, after: str) -> str:
 
 
 def _clock_c(calls: int, clock: str) -> str:
-    """Nanoseconds of a clock, two for each call; the first number says how many there are."""
+    """C that fills `kiln_ticks`: a count, then clock readings in nanoseconds, two for each call."""
     return f"""#define _POSIX_C_SOURCE 199309L
 #include <stdint.h>
 #include <time.h>
@@ -99,7 +102,7 @@ void kiln_tick(void)
 
 
 def graph_function(exe: Executable, name: str) -> HostFunction:
-    """A function whose call plan is known, by name. Raises UserError for any other."""
+    """The host function `name`, with its kernel calls; UserError if no graph function is called so."""
     found = {f.name: f for f in exe.functions if f.kind == "graph"}
     if name not in found:
         hint = nearest(name, found) or "graph functions: " + listed(sorted(found))
@@ -114,10 +117,10 @@ def time_calls(
     threads: int = 1,
     function: str = "main",
 ) -> RunTime:
-    """Run a function on `inputs` for some time and tell what each of its kernel calls took.
+    """Run a function on `inputs` for at least `seconds` and return the time of each kernel call.
 
-    One thread is timed by the processor time it gets, so that other work on the machine counts
-    less; several by the clock on the wall.
+    `inputs` are in the order of the function's parameters. With one thread, its CPU time is
+    measured, so that other load on the machine disturbs less; with several, wall-clock time.
     """
     plan = graph_function(exe, function)
     count = len(plan.calls)
@@ -151,7 +154,7 @@ def _runs(
     seconds: float,
     clock: Callable[[], float],
 ) -> tuple[list[float], Array]:
-    """Microseconds of each run, and [runs, calls] of each call; three runs at least."""
+    """Microseconds of each run, and of each call as an array [runs, calls]; at least three runs."""
     run()
     walls: list[float] = []
     spans: list[Array] = []

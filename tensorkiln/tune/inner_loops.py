@@ -1,7 +1,7 @@
-"""What the innermost loops of a kernel are made of: a cost that needs no machine to run on.
+"""Instruction counts of a kernel's innermost loops: a static cost, without running the kernel.
 
-Counts come from the assembly that LLVM writes for the target. Its comments tell loops, and which
-accesses of the stack are registers that did not fit.
+Counts come from LLVM's assembly for the target, whose comments mark loop headers, the loop of each
+basic block, and spills and reloads of registers.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _RELOAD = re.compile(r"-byte (?:Folded )?Reload")
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """How an architecture spells what is counted; patterns of whole instructions."""
+    """An architecture's instructions of each counted class, as patterns from their beginning."""
 
-    multiply_add: re.Pattern[str]  # of vectors: one instruction
-    multiply: re.Pattern[str]  # of vectors, where a sum needs an addition of its own
+    multiply_add: re.Pattern[str]  # fused, of vectors
+    multiply: re.Pattern[str]  # of vectors, followed by a separate addition
     broadcast: re.Pattern[str]
     load: re.Pattern[str]
     store: re.Pattern[str]
@@ -54,12 +54,12 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class InnerLoop:
-    """One innermost loop: its place, and how many of its instructions are what.
+    """One innermost loop: its function, label and depth, and its instructions by class.
 
-    `multiply_adds` are those of vectors; where the target has none in one instruction, products,
-    each of which takes an addition as well. A load inside another instruction counts as a load.
-    `spills` and `reloads` are what goes to the stack and comes back because registers do not
-    suffice; reloads alone are constants that were put there before the loop.
+    `multiply_adds` counts fused multiply-adds of vectors or, in a loop without any, vector
+    multiplications, each of which needs an addition as well. A memory operand of another
+    instruction counts as a load. `spills` and `reloads` are register spills to the stack and loads
+    of spilled values; reloads without spills are of values spilled before the loop.
     """
 
     function: str
@@ -75,18 +75,18 @@ class InnerLoop:
 
     @property
     def share(self) -> float:
-        """Multiply-adds among all instructions."""
+        """Fraction of instructions that are multiply-adds; 0 for an empty loop."""
         return self.multiply_adds / self.instructions if self.instructions else 0.0
 
 
 def inner_loops(f: PrimFunc, target: Target) -> list[InnerLoop]:
-    """The innermost loops of one kernel in the order of its code."""
+    """The innermost loops of one kernel, in code order. Raises as `inner_loops_of`."""
     return inner_loops_of([f], target)[0]
 
 
 def inner_loops_of(funcs: Sequence[PrimFunc], target: Target) -> list[list[InnerLoop]]:
-    """The same of several kernels. Raises UnsupportedError for an architecture whose assembly is
-    not known."""
+    """The innermost loops of each kernel. Raises UnsupportedError for an architecture other than
+    x86_64 and aarch64."""
     if target.arch not in _WORDS:
         known = ", ".join(_WORDS)
         raise UnsupportedError(f"inner loops of {target.arch} are not counted", hint=known)
@@ -95,8 +95,11 @@ def inner_loops_of(funcs: Sequence[PrimFunc], target: Target) -> list[list[Inner
 
 
 def read_inner_loops(text: str, arch: str) -> list[InnerLoop]:
-    """The innermost loops of annotated assembly. A block belongs to the loop that its comments
-    name; the innermost ones are marked by LLVM."""
+    """Parse the innermost loops from assembly with LLVM's loop comments.
+
+    A basic block belongs to the loop named in its comments: `in Loop: Header=BB0_3 Depth=2`. LLVM
+    marks the header of an innermost loop with `Inner Loop Header`.
+    """
     words, function = _WORDS[arch], ""
     depths: dict[tuple[str, str], int] = {}
     bodies: dict[tuple[str, str], list[str]] = {}

@@ -1,8 +1,8 @@
-"""Each kernel of an executable, timed alone.
+"""Time each kernel of an executable alone.
 
-Kernels are called by their C symbols on warm operands, so a number below a microsecond or two is
-mostly the call from Python. Arithmetic and bytes are counted in the scheduled program and in
-its parameters: padded channels count, caches do not.
+Kernels are called by their C symbols through ctypes on operands that are in the cache, so a time
+below a microsecond or two is mostly the call from Python. Operations are counted in the scheduled
+program and bytes in its parameters: padding counts, cache reuse does not.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """One kernel: calls per inference, least microseconds of one call, floating point operations,
-    bytes of its operands. `micros` is NaN when it could not be called."""
+    """One kernel: calls per inference and, for one call, the least time in microseconds, the
+    floating-point operations and the bytes of all operands. `micros` is NaN if the kernel could not
+    be called."""
 
     name: str
     op_class: str
@@ -51,12 +52,13 @@ class KernelTime:
 
     @property
     def total(self) -> float:
-        """Microseconds of all its calls in one inference."""
+        """Microseconds of all calls in one inference."""
         return self.calls * self.micros
 
 
 def size_of(e: Expr, sizes: Sizes) -> int | None:
-    """An extent in numbers: dimensions by name as `sizes` says, 1 where it says nothing."""
+    """The value of `e` with symbolic dimensions from `sizes`, 1 for those not listed; None if it
+    depends on other values."""
     known = int_value(e)
     if known is not None:
         return known
@@ -65,8 +67,8 @@ def size_of(e: Expr, sizes: Sizes) -> int | None:
 
 
 def flops(s: Stmt | None, sizes: Sizes) -> float:
-    """Floating point operations a statement executes; both branches of a condition count, and so
-    does one round of a loop whose extent depends on another loop."""
+    """Floating-point operations that a statement executes. Both branches of a condition count; an
+    outer loop's variable counts as 1 in the extent of an inner loop."""
     match s:
         case For(extent=extent, body=body):
             return (size_of(extent, sizes) or 0) * flops(body, sizes)
@@ -87,7 +89,7 @@ def _operations(value: Expr) -> float:
     total = 0
     for x in walk(value):
         if isinstance(x, Intrin) and x.name in DOTS:
-            total += x.dtype.lanes * DOTS[x.name][1][1] * 2  # integers, but the work of the kernel
+            total += x.dtype.lanes * DOTS[x.name][1][1] * 2  # integer dot products count as well
         elif isinstance(x, Binary | Unary | Intrin) and x.dtype.is_float:
             fma = isinstance(x, Intrin) and x.name == "fma"
             total += x.dtype.lanes * (2 if fma else 1)
@@ -95,7 +97,7 @@ def _operations(value: Expr) -> float:
 
 
 def call_counts(mod: IRModule) -> Counter[str]:
-    """How often the graphs of a lowered module call each kernel."""
+    """Calls of each kernel, by symbol, summed over all graph functions of a lowered module."""
     counts: Counter[str] = Counter()
     for f in mod.graphs:
         counts.update(call.name for call in planned_graph(f, mod).calls)
@@ -103,8 +105,12 @@ def call_counts(mod: IRModule) -> Counter[str]:
 
 
 def operands(f: AnyFunction, sizes: Sizes) -> list[Array | int] | None:
-    """Something for every operand of a kernel, in the order of its C parameters; None when a size
-    cannot be told."""
+    """Operands to call a kernel with, in the order of its C parameters: tensors, then sizes.
+
+    Floats are random numbers from [0, 1), integers are 1; symbolic dimensions are taken from
+    `sizes`, else 1. Returns None when a size is unknown or negative; raises MemoryError for a
+    tensor that is too large.
+    """
     if isinstance(f, PrimFunc):
         params: tuple[Buffer | Var, ...] = f.params
         scalars = [sizes.get(p.name, 1) for p in params if not isinstance(p, Buffer)]
@@ -120,7 +126,8 @@ def operands(f: AnyFunction, sizes: Sizes) -> list[Array | int] | None:
         shape = [size_of(d, sizes) for d in dims]
         if any(n is None or n < 0 for n in shape):
             return None
-        if math.prod(n or 0 for n in shape) * dtype.bytes >= sys.maxsize:  # NumPy says less
+        # NumPy's own error would not name the shape.
+        if math.prod(n or 0 for n in shape) * dtype.bytes >= sys.maxsize:
             raise MemoryError(f"an array of shape {tuple(shape)}")
         array = aligned_empty(shape, dtype_named(dtype.name))  # type: ignore[arg-type]
         array[...] = rng.random(shape) if dtype.is_float else 1  # type: ignore[arg-type]
@@ -129,7 +136,7 @@ def operands(f: AnyFunction, sizes: Sizes) -> list[Array | int] | None:
 
 
 def _call(kernel: Callable[..., object], given: Sequence[Array | int]) -> Callable[[], object]:
-    """The kernel on these operands; the caller keeps them alive."""
+    """A call of the kernel on the operands, which the caller keeps alive."""
     values = [
         ctypes.c_int64(x) if isinstance(x, int) else ctypes.c_void_p(x.ctypes.data) for x in given
     ]
@@ -137,7 +144,7 @@ def _call(kernel: Callable[..., object], given: Sequence[Array | int]) -> Callab
 
 
 def least_time(call: Callable[[], object], seconds: float) -> float:
-    """Seconds of the fastest of many calls, three at least."""
+    """The least seconds of one call, over at least `seconds` and three calls, after one untimed."""
     call()
     best, end, calls = math.inf, time.perf_counter() + seconds, 0
     while calls < 3 or time.perf_counter() < end:
@@ -151,10 +158,11 @@ def least_time(call: Callable[[], object], seconds: float) -> float:
 def time_kernels(
     exe: Executable, seconds: float = 0.05, threads: int = 1, sizes: Sizes = MappingProxyType({})
 ) -> list[KernelTime]:
-    """Rows of all kernels of an executable, costliest first; `sizes` of symbolic dimensions.
+    """Time all kernels of an executable; return them with the largest total time first.
 
-    The kernels are those that are exported, called by their C symbols. Raises what loading the
-    library raises, such as UserError for a processor that this machine is not.
+    `seconds` is the time spent on each kernel, `sizes` are values of symbolic dimensions by name
+    (1 for those not listed). The kernels are exported from a temporary library and called by
+    symbol. Raises what loading the library raises, such as UserError for another processor.
     """
     counts = call_counts(exe.module)
     names = [k.symbol for k in exe.kernels if counts[k.symbol]]
@@ -167,7 +175,7 @@ def time_kernels(
             f = exe.module[k.symbol]
             given = operands(f, sizes) if k.symbol in names else None
             micros, moved = math.nan, 0.0
-            # C sources of externals are compiled with hidden symbols: those are not found.
+            # C sources of externals are compiled with hidden visibility: no symbol to look up.
             kernel = getattr(lib.library.dll, k.symbol, None)
             if given is not None and kernel is not None:
                 micros = least_time(_call(kernel, given), seconds) * 1e6

@@ -1,4 +1,4 @@
-"""Latencies of several callables, taken in turns."""
+"""Measure latencies of several callables in turns."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from tensorkiln.base.errors import UserError
 
-# Seconds: worker threads of the one before may still spin. ONNX Runtime's hold their cores for more
-# than 5 ms, which made whoever came next serial on two cores (median 1.7x its own).
+# Seconds before each turn: worker threads of the candidate before may still spin. ONNX Runtime's
+# keep their cores for over 5 ms, which on two cores slowed the next candidate (median 1.7x).
 _PAUSE = 0.05
-_TURN = 0.02  # seconds of one turn, so that a fast candidate is not one tick of the clock
+_TURN = 0.02  # seconds of timed calls in one turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,12 @@ def measure(
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, Timing]:
-    """Time the candidates round robin, so that a slow spell of the machine hits all of them.
+    """Time the candidates round robin, so that a slow phase of the machine affects all of them.
 
-    A turn is a pause, `warmup` calls that are not timed (they wake threads and caches), and timed
-    calls for some milliseconds. Turns go on until `seconds` per candidate have passed and each has
-    `reps` timed calls. What a candidate raises is raised. UserError for counts below their least.
+    A turn is a pause, `warmup` untimed calls (they wake threads and fill caches), and timed calls
+    for 20 ms. Turns repeat until `seconds` per candidate have passed and each candidate has at
+    least `reps` timed calls. Exceptions of candidates propagate. Raises UserError (`bad-count`) for
+    `reps` below 1 or `warmup` below 0.
     """
     if reps < 1 or warmup < 0:
         raise UserError(
@@ -55,7 +56,7 @@ def measure(
 
 
 def _turn(call: Callable[[], object], clock: Callable[[], float]) -> list[float]:
-    """Milliseconds of each call of one turn, at least one."""
+    """Milliseconds of each timed call of one turn; at least one call."""
     times: list[float] = []
     turn_end = clock() + _TURN
     while True:
