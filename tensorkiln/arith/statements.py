@@ -78,7 +78,7 @@ def _loop(s: For, bounds: Bounds, values: _Known) -> Stmt:
     running = simplify(binary("ge", extent, 1), bounds)
     known = bounds if isinstance(running, IntImm) else bounds.given(running)
     inside = known.with_loop(s.var, lo, extent)
-    once = int_value(extent) == 1 and s.kind != "thread"  # a thread's index stays bound
+    once = int_value(extent) == 1 and s.kind != "thread"  # a thread loop binds a grid index
     if once and not _shapes_mention(s.body, s.var):
         return _stmt(s.body, bounds, replace(values, values={**values.values, s.var: lo}))
     values.tame.loop(s.var, lo, extent)

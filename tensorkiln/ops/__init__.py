@@ -1,4 +1,4 @@
-"""Operators: one place each for signature, type rule, tensor program and NumPy meaning."""
+"""Operators. Each has its signature, type rule, tensor program and NumPy reference in one place."""
 
 from __future__ import annotations
 

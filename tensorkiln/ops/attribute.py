@@ -46,7 +46,7 @@ class Attribute:
         return self.default is REQUIRED
 
     def or_none(self, default: object = None) -> Attribute:
-        """Return an attribute that also accepts None, with another default."""
+        """Return this attribute with None accepted as well, and with another default."""
         return replace(
             self,
             expected=f"{self.expected} or None",

@@ -124,8 +124,9 @@ class _Run:
     packed: Packed
 
     def promote(self, value: Any, t: Type | None = None) -> Any:
-        """Convert an input, constant or result of Python code to a value of this run: arrays from
-        numbers and lists where `t` is a tensor type or None, floats in the run's precision."""
+        """Convert an input, a constant or a result of Python code to a value of this run: float
+        arrays get the run's precision. Numbers and lists become arrays only if `t` is a tensor
+        type; otherwise numbers are kept, and lists become tuples."""
         if isinstance(value, tuple | list) and not isinstance(t, TensorType):
             fields = t.fields if isinstance(t, TupleType) else (None,) * len(value)
             return tuple(map(self.promote, value, fields))

@@ -167,8 +167,8 @@ def _np_attention(arrays: Arrays, a: Attrs) -> np.ndarray:
     """softmax(q k^T * scale + mask) v, with q [B, H, S, D], k [B, H, T, D] and v [B, H, T, E].
 
     With `causal`, query i attends to keys 0 .. i + T - S, so the last query attends to all of them.
-    The result of a query whose scores are all minus infinity is zeros, as of ONNX's Attention, or
-    with `unseen="nan"` NaN, as of a plain softmax. A finite mask value that is the same for a whole
+    A query whose scores are all minus infinity gives zeros, as in ONNX's Attention, or NaN if
+    `unseen="nan"`, as in a plain softmax. A finite mask value that is the same for a whole
     row of scores has no effect, however low it is, because softmax ignores a common offset."""
     q, k, v = arrays[:3]
     scores = q @ k.swapaxes(-1, -2) * q.dtype.type(a.scale)

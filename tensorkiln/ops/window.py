@@ -46,7 +46,7 @@ class Window:
 
     def place(self, position: Expr, extent: Expr) -> tuple[Expr, list[Expr]]:
         """Return the position clamped into the input, and conditions that all hold if it was
-        inside. Where no padding can be met, nothing is clamped and no condition returned."""
+        inside. Sides without padding are neither clamped nor tested."""
         conds = []
         if self.before:
             conds.append(position >= 0)

@@ -91,7 +91,7 @@ def _captured(frame: FrameType, f: Callable[..., Any] | None = None) -> ChainMap
     cells: dict[str, object] = {}
     if f is not None and f.__closure__:
         for name, cell in zip(f.__code__.co_freevars, f.__closure__, strict=True):
-            with suppress(ValueError):  # a cell that is not filled yet
+            with suppress(ValueError):  # the variable has no value yet
                 cells[name] = cell.cell_contents
     return ChainMap(cells, dict(frame.f_locals), frame.f_globals)
 

@@ -63,8 +63,8 @@ Range = tuple[Expr, Expr | None]
 
 
 class ExprParser(PlainParser):
-    """Parses expressions in one scope. Inside a quoted extent, as in `R.Tensor(("n", 4), ...)`, an
-    unknown name becomes a new symbolic dimension."""
+    """Parses expressions in one scope. Inside a quoted extent, as in `R.Tensor(("n", 4), ...)`, a
+    name that is not bound becomes a new symbolic dimension."""
 
     # ---- shapes ------------------------------------------------------------------------------
 

@@ -218,7 +218,8 @@ class CallParser(ValueParser):
     # ---- constants ---------------------------------------------------------------------------
 
     def _const(self, node: ast.Call) -> Parsed:
-        """`R.const(values, dtype, shape?)`, or `R.const("key", dtype, shape, sha256=...)`."""
+        """`R.const(values, dtype, shape?)`, or `R.const("key", dtype, shape, sha256=...)` for the
+        array given as `constants["key"]`."""
         options = {k.arg: k.value for k in node.keywords}
         unknown = [k for k in options if k not in ("layout", "name", "sha256")]
         if unknown or len(node.args) not in (2, 3):
