@@ -1,4 +1,4 @@
-"""Index arithmetic: simplification, ranges, proofs and linear forms (`rules.py` has the laws)."""
+"""Index arithmetic: simplification, bounds, proofs and affine forms; `rules.py` lists the laws."""
 
 from tensorkiln.arith.ranges import Bounds, Limit, Range
 from tensorkiln.arith.simplify import affine, bound, prove, prove_equal, simplify

@@ -1,7 +1,8 @@
-"""From polynomials back to expressions, with few operations and in an order of their own.
+"""From polynomials back to expressions, with few operations and in a canonical order of terms.
 
-Terms go by degree, then size of coefficient, then name; terms with one coefficient or one
-symbolic factor share the multiplication: `b*S*768 + s*768 + h*64` is `(b*S + s)*768 + h*64`.
+Terms are sorted by degree and absolute coefficient, largest first, then by name. Terms with a
+common coefficient or symbolic factor share the multiplication: `b*S*768 + s*768 + h*64` becomes
+`(b*S + s)*768 + h*64`.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
 _OPERATION = {"div": "floordiv", "mod": "floormod", "min": "min", "max": "max"}
 _ORDER = ("var", "div", "mod", "min", "max", "other")
 
-Part = tuple[bool, Expr]  # (is added rather than subtracted, its absolute value)
+Part = tuple[bool, Expr]  # (True to add, False to subtract; what to add or subtract)
 
 
 def emit(s: Engine, p: Poly, dtype: DType) -> Expr:
-    """The expression of a polynomial."""
+    """Return a polynomial as an expression of type `dtype`."""
     constant = p.get((), 0)
     parts = _parts(s, {m: c for m, c in p.items() if m}, dtype) if constant else _parts(s, p, dtype)
     return _join(parts, constant, dtype)
@@ -46,7 +47,7 @@ def _join(parts: list[Part], constant: int, dtype: DType) -> Expr:
 
 
 def _parts(s: Engine, p: Poly, dtype: DType) -> list[Part]:
-    """The summands of a polynomial without a constant term."""
+    """Return the summands of `p`, which has no constant term."""
     if len(p) == 1:
         ((mono, c),) = p.items()
         return [(c > 0, _product(s, mono, abs(c), dtype))]
@@ -75,7 +76,7 @@ def _parts(s: Engine, p: Poly, dtype: DType) -> list[Part]:
 
 
 def _scaled(s: Engine, p: Poly, factor: Expr, dtype: DType) -> Part:
-    """|p * factor| and its sign, the sign taken out where every term is negative."""
+    """Return p * factor as one summand, to be subtracted if every term of `p` is negative."""
     plus = any(c > 0 for c in p.values())
     inner = emit(s, p if plus else {m: -c for m, c in p.items()}, dtype)
     if isinstance(inner, IntImm) and inner.value == 1:
@@ -86,7 +87,8 @@ def _scaled(s: Engine, p: Poly, factor: Expr, dtype: DType) -> Part:
 
 
 def _shared_atom(s: Engine, p: Poly) -> int | None:
-    """The atom that most terms contain, where that saves a multiplication."""
+    """Return the atom that most terms contain; None if fewer than two terms share one, or if no
+    term is a product, as then no multiplication is saved."""
     if all(len(mono) < 2 for mono in p):
         return None
     count: dict[int, int] = {}
@@ -109,7 +111,7 @@ def _product(s: Engine, mono: Monomial, k: int, dtype: DType) -> Expr:
 
 
 def atom_expr(s: Engine, number: int, dtype: DType) -> Expr:
-    """The expression an atom stands for."""
+    """Return the expression that an atom stands for; memoised in the atom."""
     atom = s.atoms[number]
     if atom.expr is None:
         a, b = emit(s, s.norm(atom.a), dtype), emit(s, s.norm(atom.b), dtype)
@@ -122,7 +124,7 @@ def _term_key(s: Engine, mono: Monomial, c: int) -> tuple[object, ...]:
 
 
 def _atom_key(s: Engine, number: int) -> tuple[int, str, str, int]:
-    """Variables by name, then the others by first appearance; numbers break ties."""
+    """Sort key: variables by name, then other atoms by kind; ties go by first appearance."""
     atom = s.atoms[number]
     name = atom.expr.name if isinstance(atom.expr, Var) else ""
     return (_ORDER.index(atom.kind), name.casefold(), name, number)

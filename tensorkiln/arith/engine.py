@@ -1,11 +1,12 @@
-"""Brings integer expressions into polynomials over numbered atoms, and reasons about them.
+"""Converts integer expressions to polynomials over numbered atoms, and proves facts about them.
 
-An atom is what a polynomial cannot look into: a variable, `x // d`, `x % d`, `min`, `max` of
-polynomials, or any other expression (a load, a cast). Every call of the public functions makes
-a new engine, so that results depend on nothing but their arguments: atoms are numbered by first
-appearance in the expression.
+An atom is an indeterminate of the polynomials: a variable; `x // d`, `x % d`, `min` or `max` of
+polynomials; or any other expression, such as a load or a cast. `i + 4*(n // 4)` is the polynomial
+a + 4*b over the atoms a = i and b = n // 4. Atoms are numbered by first appearance. Each call of a
+public function makes a new engine, so results depend on the arguments alone.
 
-Index arithmetic is assumed not to overflow; divisors are assumed positive (the IR's rule).
+Index arithmetic is assumed not to overflow, and symbolic divisors are assumed to be positive;
+`tame.py` finds the expressions of a program for which both hold.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from tensorkiln.ir.dtype import BOOL, DType
 from tensorkiln.ir.expr import Binary, Cast, Expr, IntImm, Load, Select, Unary, Var
 from tensorkiln.ir.visit import walk
 
-# Infinity as an integer: bounds then need no case analysis. Finite bounds stay far below HALF.
+# Infinity as an integer, so that arithmetic on bounds needs no special case. Values from HALF on
+# count as infinite; finite bounds stay far below it.
 INF = 1 << 512
 HALF = 1 << 511
 _MAX_TERMS = 64
@@ -32,15 +34,20 @@ INDEX_TYPES = ("int64", "int32")
 
 
 def is_index(dtype: DType) -> bool:
-    """Only scalars of these types are reassociated."""
+    """Whether expressions of this type are index arithmetic: int64 and int32 scalars. Operations
+    of other types are never reordered."""
     return dtype.name in INDEX_TYPES and dtype.lanes == 1
 
 
 @dataclass(slots=True)
 class Atom:
-    """`kind` is var, div, mod, min, max or other; the middle four have operands `a` and `b`.
+    """An indeterminate of polynomials. `kind` is var, div, mod, min, max or other; div, mod, min
+    and max have operands `a` and `b`. `expr` is the expression it stands for; these four have none
+    until they are emitted.
 
-    `rank` is 0 where [lo, hi] says all there is, else above the ranks of what bounds it.
+    [lo, hi] is its numeric range; variables may also have symbolic limits `sym_lo` and `sym_hi`.
+    `rank` is 0 if nothing is known beyond [lo, hi], else greater than the ranks of all atoms in its
+    symbolic limits or operands.
     """
 
     kind: str
@@ -71,14 +78,14 @@ class Engine(ABC):
     # --- from expressions -------------------------------------------------------------------
 
     def poly(self, e: Expr) -> Poly:
-        """The polynomial of an index expression."""
+        """Return the polynomial of an index expression; memoised by identity of `e`."""
         if isinstance(e, IntImm):
             return {(): e.value} if e.value else {}
         if isinstance(e, Var):
             return self._var(e)
         known = self._memo.get(id(e))
         if known is None:
-            # the expression is kept so that its id is not given to another
+            # a reference to `e` is kept, so that no other object can get its id
             known = self._memo[id(e)] = (e, self._poly(e))
         return known[1]
 
@@ -133,7 +140,7 @@ class Engine(ABC):
         return {(number,): 1}
 
     def var_atom(self, v: Var) -> int:
-        """The number of a variable's atom."""
+        """Return the number of a variable's atom, which is made if it does not exist."""
         self._var(v)
         return self._ids[v]
 
@@ -150,19 +157,21 @@ class Engine(ABC):
         return self._intern(v, atom)
 
     def _limit(self, limit: Limit, side: int) -> tuple[Poly | None, int]:
-        """A limit as a polynomial where it is symbolic, and as a number."""
+        """Return (polynomial, number) for the lower (`side` 0) or upper (1) limit of a variable;
+        the polynomial is None if the limit is a number or absent."""
         unbounded = INF if side else -INF
         if limit is None:
             return None, unbounded
         if isinstance(limit, int):
             return None, limit
         if _mentions(limit, self._open):
-            return None, unbounded  # a range that refers to itself says nothing
+            return None, unbounded  # a limit in terms of its own variable says nothing
         p = self.norm(self.poly(limit))
         return p, self.interval(p)[side]
 
     def _other(self, e: Expr) -> Poly:
-        """An expression that is not looked into, with its children simplified."""
+        """Return `e`, with its children simplified, as a single atom; or the polynomial of what
+        that simplifies to, if it is no longer of the same class."""
         new = self.rewrite_children(e)
         if type(new) is not type(e):
             return self.poly(new)
@@ -174,14 +183,15 @@ class Engine(ABC):
 
     @abstractmethod
     def rewrite_children(self, e: Expr) -> Expr:
-        """`e` with simplified children; the class that knows statements of truth fills it in."""
+        """Return `e` with simplified children. Abstract because children may be conditions, which
+        only `Simplifier` handles."""
 
     def _other_range(self, e: Expr) -> tuple[int, int]:
         match e:
             case Cast(a, dtype):
                 lo, hi = self.range_of(a)
                 least, most = _dtype_range(dtype)
-                # a value that does not fit wraps, and may then be anything
+                # a value out of range wraps around, and may then be any value of the dtype
                 return (lo, hi) if least <= lo and hi <= most else (least, most)
             case Load():
                 return _dtype_range(e.dtype)
@@ -196,7 +206,7 @@ class Engine(ABC):
         return -INF, INF
 
     def range_of(self, e: Expr) -> tuple[int, int]:
-        """Numeric range of any scalar expression."""
+        """Return inclusive numeric bounds of any scalar expression, +-INF where there is none."""
         if is_index(e.dtype):
             return self.interval(self.poly(e))
         if isinstance(e, Cast) and not e.dtype.is_float:
@@ -211,7 +221,7 @@ class Engine(ABC):
     # --- division, minimum ------------------------------------------------------------------
 
     def floordiv(self, n: Poly, d: Poly) -> Poly:
-        """n // d"""
+        """Return n // d, simplified by `rules.DIV`."""
         if P.constant_of(d) == 1:
             return n
         if not self.is_divisor(d):
@@ -226,7 +236,7 @@ class Engine(ABC):
         return P.add(q, self._operation("div", r, d))
 
     def floormod(self, n: Poly, d: Poly) -> Poly:
-        """n % d"""
+        """Return n % d, simplified by `rules.MOD`."""
         if P.constant_of(d) == 1:
             return {}
         if not self.is_divisor(d):
@@ -241,7 +251,7 @@ class Engine(ABC):
         return self._operation("mod", r, d)
 
     def extremum(self, op: str, a: Poly, b: Poly) -> Poly:
-        """min or max"""
+        """Return min or max (`op`) of a and b; one of them if it is provably the result."""
         a, b = self.norm(a), self.norm(b)
         difference = P.add(b, a, -1)
         if self.nonneg(difference):
@@ -279,7 +289,8 @@ class Engine(ABC):
         return min(quotients), max(quotients)
 
     def norm(self, p: Poly) -> Poly:
-        """The sum with divisions and remainders that belong together united."""
+        """Combine divisions and remainders in a sum by `rules.SUM` until no rule applies:
+        4*(x // 4) + x % 4 becomes x."""
         if not self.has_divisions or len(p) < 2:
             return p
         changed = True
@@ -292,10 +303,11 @@ class Engine(ABC):
                     break
         return p
 
-    # --- questions the rules ask ------------------------------------------------------------
+    # --- queries that the rules make --------------------------------------------------------
 
     def parts(self, number: int, kind: str) -> tuple[Poly, Poly] | tuple[None, None]:
-        """Numerator and divisor of an atom of this kind."""
+        """Return numerator and divisor of an atom; (None, None) unless it is of this kind, div or
+        mod, and its divisor is not a constant of 0 or less."""
         atom = self.atoms[number]
         if atom.kind != kind or not self.is_divisor(atom.b):
             return None, None
@@ -304,7 +316,8 @@ class Engine(ABC):
     def single(
         self, p: Poly, kind: str, allow_constant: bool = False
     ) -> tuple[Poly, Poly, int] | None:
-        """(numerator, divisor, c) where `p` is one division or remainder plus a constant c."""
+        """Return (numerator, divisor, c) if `p` is one division or remainder, as `kind` says, plus
+        a constant c, which must be 0 unless `allow_constant`; else None."""
         c = p.get((), 0)
         if len(p) != (2 if c else 1) or (c and not allow_constant):
             return None
@@ -315,7 +328,7 @@ class Engine(ABC):
         return None if a is None or b is None else (a, b, c)
 
     def moduli_of(self, p: Poly) -> Iterator[Poly]:
-        """Every b for which p % b occurs."""
+        """Yield every b for which an atom p % b exists."""
         for atom in list(self.atoms):
             if atom.kind == "mod" and atom.a == p:
                 yield atom.b
@@ -326,26 +339,29 @@ class Engine(ABC):
 
     @staticmethod
     def is_divisor(d: Poly) -> bool:
-        """Whether `d` may divide: symbolic divisors are positive, by the IR's rule."""
+        """Whether laws of division may be applied for divisor `d`: it is a positive constant, or
+        symbolic and so assumed to be positive."""
         value = P.constant_of(d)
         return value is None or value > 0
 
     @staticmethod
     def finite(value: int) -> bool:
-        """Whether a limit says something (it is not INF or -INF)."""
+        """Whether a bound is a number, not INF or -INF."""
         return -HALF < value < HALF
 
     def symbolic(self, p: Poly) -> bool:
-        """Whether a proof can know more about `p` than its interval."""
+        """Whether a proof can show more about `p` than its interval: there are facts, or atoms with
+        symbolic bounds."""
         return bool(self.bounds.facts) or self.rank(p) > 0
 
     def rank(self, p: Poly) -> int:
-        """The highest rank of an atom of `p`."""
+        """Return the highest rank of the atoms in `p`; 0 if it is a constant."""
         atoms = self.atoms
         return max((atoms[i].rank for mono in p for i in mono), default=0)
 
     def interval(self, p: Poly) -> tuple[int, int]:
-        """Numeric bounds of a polynomial, from those of its atoms."""
+        """Return numeric bounds of a polynomial by interval arithmetic on its atoms, +-INF where
+        there is none."""
         lo = hi = 0
         for mono, c in p.items():
             low, high = self._product_range(mono)
@@ -369,7 +385,7 @@ class Engine(ABC):
     # --- proofs -----------------------------------------------------------------------------
 
     def nonneg(self, p: Poly) -> bool:
-        """Whether p >= 0 is certain."""
+        """Whether p >= 0 is proved. False does not mean that p is negative."""
         lo, hi = self.interval(p)
         if lo >= 0:
             return True
@@ -378,27 +394,28 @@ class Engine(ABC):
         return prove_nonneg(self, p)
 
     def spend(self) -> bool:
-        """One step of the proof in progress; False when it has had enough."""
+        """Use up one unit of fuel; return False if none is left and the proof must give up."""
         self._fuel -= 1
         return self._fuel >= 0
 
     def begin_proof(self) -> bool:
-        """Grant fuel to an outermost proof; False inside another one."""
+        """Start a proof with fresh fuel and return True; return False inside another proof, whose
+        fuel is then shared."""
         if self._proving:
             return False
         self._proving, self._fuel = True, _PROOF_FUEL
         return True
 
     def end_proof(self) -> None:
-        """The outermost proof is over."""
+        """End the outermost proof."""
         self._proving = False
 
     def facts(self) -> list[Poly]:
-        """Polynomials known to be >= 0 because a condition holds."""
+        """Return polynomials that are >= 0 because the conditions `bounds.facts` hold; memoised."""
         if self._open:
-            return []  # a variable whose limits are being read has no number yet
+            return []  # a variable whose limits are being converted has no atom yet
         if self._facts is None:
-            self._facts = []  # while they are read, they are not used
+            self._facts = []  # converting facts must not use facts: it would recurse
             fuel, self._fuel = self._fuel, _PROOF_FUEL
             self._facts = [p for cond in self.bounds.facts for p in self._fact(cond)]
             self._fuel = fuel
@@ -413,7 +430,8 @@ class Engine(ABC):
                 yield from self.compare(op, self.poly(a), self.poly(b))
 
     def compare(self, op: str, a: Poly, b: Poly) -> list[Poly]:
-        """Polynomials that are all >= 0 exactly where `a op b` holds (not for ne)."""
+        """Return polynomials that are all >= 0 if and only if `a op b` holds; none for `ne`, which
+        has no such form."""
         match op:
             case "lt":
                 return [self.minus_one(P.add(b, a, -1))]

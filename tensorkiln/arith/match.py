@@ -1,4 +1,4 @@
-"""The engine for pattern rows: finds the first row of LOGIC that fits the top of an expression."""
+"""Pattern matching for `rules.LOGIC`: rewrites the root of an expression by the first match."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tensorkiln.arith.rules import LOGIC
 from tensorkiln.ir.dtype import BOOL
 from tensorkiln.ir.expr import Binary, Expr, IntImm, Select, Unary, select, unary
 
-# A pattern: a name, a truth value, or (operator, operands).
+# A name, which matches any expression; True or False; or (operator, patterns of its operands).
 Pattern = str | bool | tuple[str, tuple["Pattern", ...]]
 
 
 def rewrite(e: Expr) -> Expr | None:
-    """`e` after the first row that fits, or None."""
+    """Return `e` rewritten by the first row whose pattern matches it; None if none does."""
     head = _head(e)
     for before, after in _table().get(head, ()):
         found: dict[str, Expr] = {}

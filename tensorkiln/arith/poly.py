@@ -1,9 +1,10 @@
-"""Integer polynomials: the sum-of-products form that index arithmetic is brought into.
+"""Integer polynomials: the sum-of-products form in which index arithmetic is done.
 
     Poly = {monomial: coefficient}    no zero coefficients; {} is 0
     monomial = (atom, atom, ...)      atom numbers in rising order, repeated for powers; () is 1
 
-Atom numbers are handed out by `engine.Engine`. A Poly is never changed after it is built.
+3*x*x*y - 2 is {(0, 0, 1): 3, (): -2} for atoms x = 0 and y = 1. `engine.Engine` numbers the atoms.
+A Poly is never changed after it is built.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def constant(value: int) -> Poly:
 
 
 def constant_of(p: Poly) -> int | None:
-    """The integer that `p` is, or None."""
+    """Return the value of `p` if it is a constant, else None."""
     if not p:
         return 0
     return p.get(()) if len(p) == 1 else None
@@ -63,7 +64,7 @@ def mul(p: Poly, q: Poly) -> Poly:
 
 
 def without(mono: Monomial, part: Monomial) -> Monomial | None:
-    """mono / part, or None where it does not divide."""
+    """Return mono / part; None if `part` does not divide `mono`."""
     if not part:
         return mono
     left = list(mono)
@@ -75,7 +76,7 @@ def without(mono: Monomial, part: Monomial) -> Monomial | None:
 
 
 def common(m: Monomial, n: Monomial) -> Monomial:
-    """The greatest monomial that divides both."""
+    """Return the greatest common divisor of two monomials."""
     left, out = list(n), []
     for atom in m:
         if atom in left:
@@ -85,15 +86,17 @@ def common(m: Monomial, n: Monomial) -> Monomial:
 
 
 def leading(d: Poly) -> tuple[Monomial, int]:
-    """The term of highest degree (the first of them) and its coefficient."""
+    """Return the monomial of highest degree, the first of several, and its coefficient."""
     mono = max(d, key=len)
     return mono, d[mono]
 
 
 def divide(n: Poly, d: Poly) -> tuple[Poly, Poly]:
-    """(q, r) with n = q*d + r, taking into q every term that the leading term of d divides.
+    """Return (q, r) with n = q*d + r: q holds the quotients of those terms of n that the leading
+    term of d divides.
 
-    The constant is split so that 0 <= r's constant < d when d is a constant.
+    If d is a constant, the constant term of r is in [0, d): 4*x + 7 by 4 is (x + 1, 3). If d has
+    several terms and r no fewer than n, return ({}, n).
     """
     lead, k = leading(d)
     q: Poly = {}
@@ -112,12 +115,14 @@ def divide(n: Poly, d: Poly) -> tuple[Poly, Poly]:
 
 
 def content(p: Poly) -> int:
-    """The greatest common divisor of the coefficients of the terms that are not constant."""
+    """Return the greatest common divisor of all coefficients but the constant term; 0 if there is
+    no other term."""
     return gcd(*(c for mono, c in p.items() if mono))
 
 
 def coefficient(p: Poly, atom: int) -> tuple[Poly, Poly] | None:
-    """(c, rest) with p = c*atom + rest and both free of `atom`; None where its power is > 1."""
+    """Return (c, rest) with p = c*atom + rest, both free of `atom`; None if p contains a higher
+    power of it."""
     c: Poly = {}
     rest: Poly = {}
     for mono, k in p.items():

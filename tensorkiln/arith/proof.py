@@ -1,8 +1,8 @@
-"""Proofs of p >= 0 where numbers alone do not decide: bounds that are themselves symbolic.
+"""Proofs of p >= 0 for polynomials whose atoms have symbolic bounds.
 
-To show p = c*x + rest >= 0, replace c*x by something that is never more: with c >= 0 a lower
-bound of x, with c <= 0 an upper one. Atoms go innermost first (a loop variable before the
-dimension that bounds it), until the numeric interval decides.
+To show p = c*x + rest >= 0, replace x by a lower bound of it if c >= 0, or by an upper bound if
+c <= 0: the result is never more than p. Atoms are eliminated innermost first, a loop variable
+before the dimension that bounds it, until numeric bounds decide: n - 1 - i becomes 0 by i <= n - 1.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def prove_nonneg(s: Engine, p: Poly) -> bool:
-    """Whether p >= 0 could be shown. The interval of `p` did not decide."""
+    """Whether p >= 0 can be proved, for a `p` whose interval does not decide."""
     outermost = s.begin_proof()
     try:
         return _prove(s, p)
@@ -42,8 +42,11 @@ def _prove(s: Engine, p: Poly) -> bool:
 
 
 def _cases(s: Engine, p: Poly) -> list[Poly]:
-    """What `p` may be, where it has a min or max that is bounded by one of its operands but not by
-    both: it is one of them. All of these cases come before the choice of bounds for the others."""
+    """Return two polynomials, one of which equals `p`; none if `p` has no term to split.
+
+    A min with positive or a max with negative constant factor is split: neither operand bounds such
+    a term from below, but it equals one of them. `_prove` splits before it replaces other atoms by
+    bounds."""
     for number in sorted({i for mono in p for i in mono}):
         atom = s.atoms[number]
         split = P.coefficient(p, number) if atom.kind in ("min", "max") else None
@@ -54,7 +57,7 @@ def _cases(s: Engine, p: Poly) -> list[Poly]:
 
 
 def lower_bound(s: Engine, p: Poly) -> int:
-    """The best numeric lower bound found by replacing atoms one after the other."""
+    """Return the best numeric lower bound of `p` found by replacing atoms one after the other."""
     best = _numeric_bound(s, p)
     for _ in range(16):
         number = _innermost(s, p)
@@ -67,7 +70,7 @@ def lower_bound(s: Engine, p: Poly) -> int:
 
 
 def _numeric_bound(s: Engine, p: Poly) -> int:
-    """The lower end of the interval of `p`, or of `p` less something known to be >= 0."""
+    """Return the best lower end of the intervals of `p` and of p - k*fact, for facts >= 0."""
     ends = [s.interval(p)[0]]
     for fact in s.facts():
         ends += [s.interval(P.add(p, fact, -k))[0] for k in _multiples(p, fact)]
@@ -75,7 +78,7 @@ def _numeric_bound(s: Engine, p: Poly) -> int:
 
 
 def _multiples(p: Poly, fact: Poly) -> list[int]:
-    """Factors k >= 1 for which p - k*fact may be simpler than p."""
+    """Return factors k >= 1 to try in p - k*fact: 1, and those that cancel a term of p."""
     found = [1]
     for mono, c in fact.items():
         k, left = divmod(p.get(mono, 0), c)
@@ -85,7 +88,7 @@ def _multiples(p: Poly, fact: Poly) -> list[int]:
 
 
 def _innermost(s: Engine, p: Poly) -> int | None:
-    """The atom whose bounds depend on the most others."""
+    """Return the atom of highest rank, the lowest number of several; None if all have rank 0."""
     ranked = {i: s.atoms[i].rank for mono in p for i in mono}
     if not ranked:
         return None
@@ -94,7 +97,8 @@ def _innermost(s: Engine, p: Poly) -> int | None:
 
 
 def _weaker(s: Engine, p: Poly, number: int) -> Iterator[Poly]:
-    """Polynomials that are <= p everywhere and free of the atom."""
+    """Yield polynomials that are never more than p and do not contain the atom; none unless p is
+    linear in it and the sign of its factor is known."""
     split = P.coefficient(p, number)
     if split is None:
         return
@@ -110,7 +114,7 @@ def _weaker(s: Engine, p: Poly, number: int) -> Iterator[Poly]:
 
 
 def _bounds_of(s: Engine, atom: Atom, c: Poly, sign: int) -> Iterator[Poly]:
-    """Polynomials <= c*atom, the sign of c being `sign`."""
+    """Yield polynomials that are never more than c*atom; `sign` is the sign of c."""
     lower = sign > 0
     match atom.kind:
         case "var":
@@ -122,7 +126,7 @@ def _bounds_of(s: Engine, atom: Atom, c: Poly, sign: int) -> Iterator[Poly]:
         case "mod":
             yield P.mul(c, {} if lower else s.minus_one(atom.b))
         case "min" | "max":
-            # only one side of each is bounded by both operands
+            # max(a, b) >= a, b and min(a, b) <= a, b; for the other two directions see `_cases`
             if lower == (atom.kind == "max"):
                 yield P.mul(c, atom.a)
                 yield P.mul(c, atom.b)
@@ -132,7 +136,8 @@ def _bounds_of(s: Engine, atom: Atom, c: Poly, sign: int) -> Iterator[Poly]:
 
 
 def _div_bounds(s: Engine, atom: Atom, c: Poly, lower: bool) -> Iterator[Poly]:
-    """x - d + 1 <= d*(x // d) <= x, and monotonicity of floor division."""
+    """As `_bounds_of`, for x // d: by x - d + 1 <= d*(x // d) <= x, and by y // d for y that bounds
+    x, as floor division is monotonic."""
     x, d = atom.a, atom.b
     if not s.is_divisor(d):
         return

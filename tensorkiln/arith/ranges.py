@@ -1,4 +1,4 @@
-"""What is known about variables: ranges, and conditions that hold."""
+"""Assumptions about variables: ranges, and conditions that hold."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ _CACHE_LIMIT = 4096
 
 
 class Bounds(Mapping[Var, Range]):
-    """Inclusive ranges of variables, and facts. Immutable; every `with_` gives a new one.
+    """Inclusive ranges of variables, and facts: conditions that hold. Immutable; `with_range`,
+    `with_loop` and `given` return new objects.
 
-    A limit is an integer, an expression over other variables (a loop up to a symbolic
-    dimension), or None. Variables that are not listed are unbounded unless they are dimensions:
-    `Bounds.dims(vars, least=1)` says that the empty tensor does not occur.
+    A limit is an integer, an expression over other variables (for a loop up to a symbolic
+    dimension), or None for unbounded. Variables that are not listed are unbounded: symbolic
+    dimensions must be added, e.g. by `Bounds.dims`.
     """
 
     __slots__ = ("_ranges", "cache", "facts")
@@ -27,12 +28,12 @@ class Bounds(Mapping[Var, Range]):
             v: (_limit(lo), _limit(hi)) for v, (lo, hi) in (ranges or {}).items()
         }
         self.facts = facts
-        # index expression -> its simplest form: pure for given bounds
+        # index expression -> its simplified form, which depends on nothing but these bounds
         self.cache: dict[Expr, Expr] = {}
 
     @staticmethod
     def dims(dims: Iterable[Var], least: int = 0) -> Bounds:
-        """Symbolic dimensions: each is at least `least`."""
+        """Return bounds by which each of `dims` is at least `least`: 1 excludes empty tensors."""
         return Bounds(dict.fromkeys(dims, (least, None)))
 
     def __getitem__(self, var: Var) -> Range:
@@ -45,15 +46,16 @@ class Bounds(Mapping[Var, Range]):
         return len(self._ranges)
 
     def with_range(self, var: Var, lo: Limit, hi: Limit) -> Bounds:
-        """lo <= var <= hi"""
+        """Return these bounds with lo <= var <= hi, which replaces an earlier range of `var`."""
         return Bounds({**self._ranges, var: (lo, hi)}, self.facts)
 
     def with_loop(self, var: Var, lo: int | Expr, extent: int | Expr) -> Bounds:
-        """lo <= var < lo + extent"""
+        """Return these bounds with lo <= var < lo + extent."""
         return self.with_range(var, lo, as_expr(lo) + extent - 1)
 
     def given(self, cond: Expr) -> Bounds:
-        """The same, where `cond` holds: narrower ranges where they can say it, else a fact."""
+        """Return these bounds and the condition `cond`: a comparison of a variable with a constant
+        narrows its range, unless the limit is symbolic; other conditions become facts."""
         match cond:
             case Binary("and", a, b):
                 return self.given(a).given(b)
@@ -70,13 +72,13 @@ class Bounds(Mapping[Var, Range]):
         return Bounds(self._ranges, (*self.facts, cond))
 
     def remember(self, key: Expr, value: Expr) -> None:
-        """Keep a result; the cache is emptied when it is full."""
+        """Add a result to the cache, which is emptied first if it is full."""
         if len(self.cache) >= _CACHE_LIMIT:
             self.cache.clear()
         self.cache[key] = value
 
 
-# op -> what `var op c` says: (lower limit less c, upper limit less c)
+# op -> (lower limit - c, upper limit - c) of `var op c`; None for no limit
 _LIMITS: dict[str, tuple[int | None, int | None]] = {
     "lt": (None, -1),
     "le": (None, 0),

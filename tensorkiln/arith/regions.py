@@ -1,6 +1,8 @@
-"""The boxes of buffers that a statement reads and writes.
+"""The regions of buffers that a statement reads and writes.
 
-for t in range(4): C[i] = A[i, t] + C[i]    ->    reads A[i, 0:4], C[i]; writes C[i]
+A region is a box, one range per dimension, that covers all iterations of the loops inside:
+
+    for t in range(4): C[i] = A[i, t] + C[i]    ->    reads A[i, 0:4], C[i]; writes C[i]
 """
 
 from __future__ import annotations
@@ -26,11 +28,13 @@ Range = tuple[Expr, Expr]
 
 
 def regions_of(s: Stmt) -> tuple[tuple[Region, ...], tuple[Region, ...]]:
-    """(reads, writes) of a statement, in order of first appearance.
+    """Return (reads, writes) of a statement, in order of first appearance.
 
-    Loops and lets inside are taken out; what depends on memory is the whole dimension, and what a
-    condition inside keeps from outside of the buffer is not told of. A pointer
-    given away counts as both. Buffers made inside are left out.
+    Regions are in terms of the variables outside of `s`: for a loop inside, they cover all its
+    iterations. An index that depends on memory or is not affine gives the whole dimension. Regions
+    are clipped to the buffer, as conditions must keep accesses inside. Taking the address of a
+    buffer, or accessing it through a view (`MatchBuffer`), counts for the whole buffer, and an
+    address as both read and write. Buffers allocated inside `s` are left out.
     """
     found = _Collector()
     found.stmt(s)
@@ -38,8 +42,9 @@ def regions_of(s: Stmt) -> tuple[tuple[Region, ...], tuple[Region, ...]]:
 
 
 def _clipped(part: Range, size: Expr) -> Range | None:
-    """A range of constants without what lies outside of its dimension; None where that is all: a
-    condition keeps it from being used, else the verifier refuses the access itself."""
+    """Return (first, count) clipped to a dimension of `size` elements, if all three are constant;
+    None if nothing is left. Accesses outside are either guarded by a condition or refused by the
+    verifier, so they need no region."""
     first, count, whole = int_value(part[0]), int_value(part[1]), int_value(size)
     if first is None or count is None or whole is None:
         return part
@@ -126,7 +131,8 @@ class _Collector:
         into.setdefault((buf, tuple(ranges)))
 
     def range(self, index: Expr) -> Range | None:
-        """(first, extent) without the variables bound inside, or None when that is unknown."""
+        """Return the (first, extent) that an index takes, in terms of variables bound outside of
+        the statement; None if that cannot be told."""
         count: Expr = const(1, index.dtype.element)
         if isinstance(index, Ramp):
             stride, lanes, base = int_value(index.stride), index.lanes, index.base

@@ -1,11 +1,12 @@
-"""The rules of index arithmetic, one row each: the law, where it holds, and how it is applied.
+"""The rules of index arithmetic, one row each: the law, its condition, and how it is applied.
 
-`law` and `where` are Python over integers (booleans for LOGIC); the tests check every row by
-brute force. DIV, MOD and SUM work on polynomials: `apply` gets the engine and the operands and
-answers the rewritten polynomial, or None where the row does not fit. LOGIC rows are patterns:
-lower-case names stand for anything, and the engine in `match.py` applies them.
+`law` and `where` are Python expressions over integers, LOGIC rows over booleans; tests check every
+row by brute force. DIV, MOD and SUM work on polynomials: `apply` takes the engine and the operands
+and returns the rewritten polynomial, or None if the row does not apply. LOGIC rows are patterns, in
+which a lower-case name matches any expression; `match.py` applies them.
 
-In DIV and MOD, `n` is what is left after whole multiples of `d` were taken out of the sum.
+Multiples of `d` have been removed from `n` before DIV and MOD rows are applied: for (4*x + r) // 4
+they get n = r and d = 4.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A law about one division: `apply(engine, n, d)`."""
+    """A law of n // d or n % d: `apply(engine, n, d)`."""
 
     law: str
     where: str
@@ -33,7 +34,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class SumRule:
-    """A law about a sum: `apply(engine, sum)`."""
+    """A law of sums: `apply(engine, sum)`."""
 
     law: str
     where: str
@@ -42,14 +43,14 @@ class SumRule:
 
 @dataclass(frozen=True, slots=True)
 class Logic:
-    """A law about truth values: two patterns."""
+    """A law of booleans and selects: what matches `before` is rewritten to `after`."""
 
     before: str
     after: str
 
 
 def _constant_quotient(s: Engine, n: Poly, d: Poly) -> int | None:
-    """k where k*d <= n < (k+1)*d is certain."""
+    """Return a constant k with k*d <= n < (k+1)*d, so that n // d is k; None if none is proved."""
     dc = P.constant_of(d)
     if dc is not None:
         lo, hi = s.interval(n)
@@ -64,7 +65,8 @@ def _constant_quotient(s: Engine, n: Poly, d: Poly) -> int | None:
 
 
 def _common_factors(n: Poly, d: Poly) -> list[tuple[Monomial, int]]:
-    """Factors g of the single-term `d` shared with terms of `n`, largest first."""
+    """Return factors of `d` that some term of `n` has too, as (monomial, coefficient), largest
+    first; none unless `d` is a single term."""
     if len(d) != 1:
         return []
     ((dm, dc),) = d.items()
@@ -77,7 +79,7 @@ def _common_factors(n: Poly, d: Poly) -> list[tuple[Monomial, int]]:
 
 
 def _factored(s: Engine, n: Poly, d: Poly) -> tuple[Poly, Poly, Poly, Poly] | None:
-    """(g, x, r, c) with n = g*x + r, 0 <= r < g, d = g*c."""
+    """Return (g, x, r, c) with n = g*x + r, 0 <= r < g and d = g*c; None if none is found."""
     for mono, k in _common_factors(n, d):
         g = {mono: k}
         x, r = P.divide(n, g)
@@ -189,7 +191,7 @@ def _sum_rest(s: Engine, p: Poly) -> Poly | None:
             f, left = P.divide(P.times({(): 1}, rest, k), c)
             if not f or left:
                 continue
-            # k*q = -f*c*q with f*x beside it: f*(x - c*q) = f*(x % c)
+            # k*rest*q = f*c*q with q = x // c: if p also has -f*x, both sum to -f*(x % c)
             change = P.add(P.add(s.floormod(x, c), P.mul(c, {(atom,): 1})), x, -1)
             new = P.add(p, P.mul(P.scale(f, -1), change))
             if len(new) < len(p):
@@ -198,33 +200,22 @@ def _sum_rest(s: Engine, p: Poly) -> Poly | None:
 
 
 DIV: tuple[Rule, ...] = (
-    # k*d <= n < (k+1)*d:  n // d = k
     Rule("n // d == k", "k*d <= n < (k + 1)*d", _div_decided),
-    # (x//a + c) // d = (x + c*a) // (a*d)
     Rule("(x // a + c) // d == (x + c*a) // (a*d)", "a > 0", _div_of_div),
-    # (x % (d*b)) // d = (x // d) % b
     Rule("(x % (d*b)) // d == (x // d) % b", "b > 0", _div_of_mod),
-    # 0 <= r < g:  (g*x + r) // (g*c) = x // c
     Rule("(g*x + r) // (g*c) == x // c", "0 <= r < g and c > 0", _div_factor),
 )
 
 MOD: tuple[Rule, ...] = (
-    # k*d <= n < (k+1)*d:  n % d = n - k*d
     Rule("n % d == n - k*d", "k*d <= n < (k + 1)*d", _mod_decided),
-    # (c*x + n) % d = ((c - k*d)*x + n) % d
     Rule("(c*x + n) % d == ((c - k*d)*x + n) % d", "True", _mod_residue),
-    # (c*(x % m) + n) % d = (c*x + n) % d   where c*m is a multiple of d
     Rule("(c*(x % m) + n) % d == (c*x + n) % d", "m > 0 and (c*m) % d == 0", _mod_of_mod),
-    # 0 <= r < g:  (g*x + r) % (g*c) = g*(x % c) + r
     Rule("(g*x + r) % (g*c) == g*(x % c) + r", "0 <= r < g and c > 0", _mod_factor),
 )
 
 SUM: tuple[SumRule, ...] = (
-    # c*(x // c) + x % c = x
     SumRule("k*c*(x // c) + k*(x % c) == k*x", "c > 0", _sum_whole),
-    # a*((x // a) % b) + x % a = x % (a*b)
     SumRule("k*a*((x // a) % b) + k*(x % a) == k*(x % (a*b))", "a > 0 and b > 0", _sum_mods),
-    # x - c*(x // c) = x % c
     SumRule("k*x - k*c*(x // c) == k*(x % c)", "c > 0", _sum_rest),
 )
 

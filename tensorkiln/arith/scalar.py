@@ -1,7 +1,8 @@
-"""Simplification of any scalar or vector expression: indices, conditions, and what holds them.
+"""Simplification of any scalar or vector expression.
 
-Index expressions go through polynomials; comparisons of them are decided by proof; the rest is
-rebuilt from simplified children. Floating-point operations are never reordered or merged.
+Index expressions are converted to polynomials and back, and comparisons of them are decided by
+proof where possible. Other expressions are rebuilt from simplified children. Floating-point
+operations are never reordered or merged.
 """
 
 from __future__ import annotations
@@ -18,23 +19,24 @@ from tensorkiln.ir.visit import children, map_children
 
 TRUE = IntImm(1, BOOL)
 FALSE = IntImm(0, BOOL)
-# a division by a constant is a multiplication, a shift and corrections
+# in additions: a division by a constant becomes a multiplication, a shift and corrections
 _COST = {"floordiv": 6, "floormod": 7}
 _NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
 
 
 class Simplifier(Engine):
-    """An engine that also answers with expressions."""
+    """An engine that returns expressions, and also handles conditions."""
 
     def __init__(self, bounds: Bounds) -> None:
         super().__init__(bounds)
         self._simplified: dict[int, tuple[Expr, Expr]] = {}
 
     def simplify(self, e: Expr) -> Expr:
-        """An equal expression, hopefully simpler, of the same dtype; `e` when it is the same."""
+        """Return an equal expression of the same dtype, usually a cheaper one; `e` itself if an
+        index or condition does not change. Memoised by identity of `e`."""
         if isinstance(e, IntImm | FloatImm):
             return e
-        # shared subexpressions are visited once; `e` is kept so that its id stays its own
+        # a reference to `e` is kept, so that no other object can get its id
         known = self._simplified.get(id(e))
         if known is None:
             new = self._simplify(e)
@@ -53,12 +55,12 @@ class Simplifier(Engine):
             return self.rewrite_children(e)
         if cost(new) <= cost(e):
             return new
-        # expanding a product can cost more than it saves: keep its outer form
+        # expanding a product can cost more than it saves: keep the root, simplify its children
         kept = map_children(e, self.simplify)
         return kept if cost(kept) < cost(new) else new
 
     def rewrite_children(self, e: Expr) -> Expr:
-        """`e` with simplified children; axes of a reduction have their ranges inside it."""
+        """Return `e` with simplified children; in a `Reduce`, the ranges of its axes are known."""
         if isinstance(e, Reduce):
             for var, extent in e.axes:
                 self.bounds = self.bounds.with_loop(var, 0, extent)
@@ -69,7 +71,7 @@ class Simplifier(Engine):
         return self._with_logic(map_children(e, self.simplify))
 
     def condition(self, e: Expr) -> Expr:
-        """A truth value: decided where a proof is found."""
+        """Return a scalar condition simplified; True or False if a proof decides it."""
         match e:
             case Var() | IntImm():
                 return e
@@ -107,12 +109,12 @@ class Simplifier(Engine):
             return FALSE
         g = P.content(p)
         if g > 1:
-            # g*x + c >= 0 where x >= -(c // g)
+            # g*x + c >= 0 if and only if x + c // g >= 0
             p = {m: c // g for m, c in p.items() if m or c // g}
         return self._nonneg_expr(p, dtype)
 
     def _nonneg_expr(self, p: Poly, dtype: DType) -> Expr:
-        """p >= 0 as `left < right` without subtraction; `x >= c` for a lone lower limit."""
+        """Return p >= 0 as an expression without subtraction: `x >= c`, `x <= y` or `x < y + c`."""
         plus, minus = _sides(p)
         c = p.get((), 0)
         if not minus:
@@ -143,7 +145,8 @@ class Simplifier(Engine):
 
 
 def cost(e: Expr, seen: dict[int, int] | None = None) -> int:
-    """Run time in additions, every occurrence counted (each shared node is visited once)."""
+    """Return the estimated run time in additions. A subexpression counts as often as it occurs, but
+    a shared node is visited once."""
     if isinstance(e, Var | IntImm):
         return 0
     seen = {} if seen is None else seen
@@ -161,7 +164,7 @@ def _is_truth_or_index(dtype: DType) -> bool:
 
 
 def _sides(p: Poly) -> tuple[Poly, Poly]:
-    """p = plus - minus + constant, both without negative coefficients."""
+    """Return (plus, minus) with p = plus - minus + constant and positive coefficients in both."""
     plus = {m: c for m, c in p.items() if m and c > 0}
     return plus, {m: -c for m, c in p.items() if m and c < 0}
 

@@ -1,4 +1,4 @@
-"""Questions about one expression: its simplest form, its range, its truth, its linear form."""
+"""Queries about one expression: simplified form, bounds, proofs and affine form."""
 
 from __future__ import annotations
 
@@ -19,30 +19,33 @@ NOTHING_KNOWN = Bounds()
 
 
 def as_bounds(bounds: BoundsLike) -> Bounds:
-    """Bounds of a plain mapping; Bounds pass through."""
+    """Return a mapping of ranges as `Bounds`; `Bounds` are returned unchanged."""
     return bounds if isinstance(bounds, Bounds) else Bounds(bounds)
 
 
 def simplify(e: Expr, bounds: BoundsLike = NOTHING_KNOWN) -> Expr:
-    """An expression equal to `e` wherever `bounds` hold; `e` itself when nothing changed.
+    """Return an expression equal to `e` for all values within `bounds`; `e` itself if nothing
+    changes.
 
-    Index arithmetic is assumed not to overflow and divisors to be positive. Floating-point
-    expressions keep every operation; only the indices and conditions inside them change.
+    Index arithmetic is assumed not to overflow, and symbolic divisors to be positive.
+    Floating-point expressions keep every operation; only the indices and conditions inside them
+    change.
     """
     known = as_bounds(bounds)
     if not is_index(e.dtype):
-        # large values are not worth hashing; what is inside them is small
+        # hashing a large value expression costs more than the cache saves
         return Simplifier(known).simplify(e)
     found = known.cache.get(e)
     if found is None:
         found = Simplifier(known).simplify(e)
         known.remember(e, found)
-    # what is remembered may be for an equal expression, not this object
+    # the cached result may stem from an equal expression that is another object
     return e if found == e else found
 
 
 def bound(e: Expr, bounds: BoundsLike = NOTHING_KNOWN) -> tuple[int | None, int | None]:
-    """Inclusive (lo, hi) of an integer expression; None where no finite bound is known."""
+    """Return inclusive (lo, hi) of a scalar expression; None for a side without a finite bound. A
+    float expression has neither."""
     s = Simplifier(as_bounds(bounds))
     if not is_index(e.dtype):
         lo, hi = s.range_of(e)
@@ -56,12 +59,13 @@ def bound(e: Expr, bounds: BoundsLike = NOTHING_KNOWN) -> tuple[int | None, int 
 
 
 def prove(cond: Expr, bounds: BoundsLike = NOTHING_KNOWN) -> bool:
-    """True when `cond` certainly holds; False when it does not, or is not known to."""
+    """Whether `cond` provably holds for all values within `bounds`. False also means unknown."""
     return simplify(cond, bounds) == TRUE
 
 
 def prove_equal(a: Expr, b: Expr, bounds: BoundsLike = NOTHING_KNOWN) -> bool:
-    """True when both have the same value wherever `bounds` hold."""
+    """Whether a and b provably have the same value, and the same dtype, for all values within
+    `bounds`. False also means unknown."""
     if a.dtype != b.dtype:
         return False
     if not is_index(a.dtype):
@@ -74,10 +78,12 @@ def prove_equal(a: Expr, b: Expr, bounds: BoundsLike = NOTHING_KNOWN) -> bool:
 def affine(
     e: Expr, variables: Iterable[Var], bounds: BoundsLike = NOTHING_KNOWN
 ) -> tuple[dict[Var, int | Expr], Expr] | None:
-    """(coefficients, rest) with e = sum(coefficients[v] * v) + rest, or None.
+    """Return (coefficients, rest) with e = sum(coefficients[v] * v) + rest; None if `e` is not of
+    this form.
 
-    Coefficients (0 where a variable does not occur) and rest are free of `variables`; a
-    coefficient that is a number is a Python int.
+    Neither coefficients nor rest contain any of `variables`. There is a coefficient for each of
+    them, 0 if it does not occur; a constant coefficient is a Python int. `i*n + 2*j + 1` in (i, j)
+    gives ({i: n, j: 2}, 1).
     """
     wanted = list(dict.fromkeys(variables))
     if not is_index(e.dtype):

@@ -1,8 +1,8 @@
-"""Simplification of statements: loop ranges are known inside loops, conditions inside branches.
+"""Simplification of statements, given the ranges of loop variables and the conditions of branches.
 
-A loop of extent 1 becomes its body with the variable replaced, one of extent 0 nothing; a
-branch whose condition is decided becomes the side that is taken; a let of a number or a
-variable is put in place.
+A loop of extent 1 is replaced by its body with `lo` for the variable, and a loop of extent 0 is
+removed. An `If` whose condition is decided is replaced by the branch that is taken. A `Let` of a
+constant or a variable is substituted.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ Values = Mapping[Var, Expr]
 
 
 def simplify_stmt(s: Stmt, bounds: BoundsLike = NOTHING_KNOWN, wild: Collection[Var] = ()) -> Stmt:
-    """A statement with the same effect wherever `bounds` hold; `Seq(())` when it has none.
+    """Return a statement with the same effect for all values within `bounds`; `Seq(())` if it has
+    no effect.
 
-    Index arithmetic is simplified. What is computed of loaded numbers, or of variables that are
-    `wild`, is left as it is, as that may wrap around.
+    Only index arithmetic is simplified (`tame.py`). Expressions of loaded numbers, or of the
+    variables in `wild`, such as scalar parameters, are kept, because they may wrap around.
     """
     return _stmt(s, as_bounds(bounds), _Known({}, Tame(wild)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What variables stand for, and which are index arithmetic."""
+    """Values to substitute for variables, and the magnitudes of variables."""
 
     values: Values
     tame: Tame
@@ -49,7 +50,7 @@ def _stmt(s: Stmt, bounds: Bounds, values: _Known) -> Stmt:
             new = _stmt(body, bounds, values)
             return new if _empty(new) else s if new is body else Alloc(buffer, new)
     new = map_stmt(s, lambda e: _expr(e, bounds, values), lambda t: _stmt(t, bounds, values))
-    # dropped loops leave empty sequences among the others
+    # `seq` drops the empty sequences that removed loops leave behind
     return seq(*new.stmts) if isinstance(new, Seq) and new is not s else new
 
 
@@ -58,7 +59,7 @@ def _expr(e: Expr, bounds: Bounds, known: _Known) -> Expr:
 
 
 def _simplified(e: Expr, bounds: Bounds, tame: Tame) -> Expr:
-    """`e` with its index arithmetic simplified."""
+    """Return `e` with all subexpressions simplified that are index arithmetic."""
     if tame(e):
         return simplify(e, bounds)
     return map_children(e, lambda x: _simplified(x, bounds, tame))
@@ -73,11 +74,11 @@ def _loop(s: For, bounds: Bounds, values: _Known) -> Stmt:
     most = bound(extent, bounds)[1]
     if most is not None and most <= 0:
         return Seq(())
-    # the body runs only where the extent is at least 1
+    # the body runs only if the extent is at least 1, which is then known inside
     running = simplify(binary("ge", extent, 1), bounds)
     known = bounds if isinstance(running, IntImm) else bounds.given(running)
     inside = known.with_loop(s.var, lo, extent)
-    once = int_value(extent) == 1 and s.kind != "thread"  # a thread's index stays bound
+    once = int_value(extent) == 1 and s.kind != "thread"  # a thread loop binds a grid index
     if once and not _shapes_mention(s.body, s.var):
         return _stmt(s.body, bounds, replace(values, values={**values.values, s.var: lo}))
     values.tame.loop(s.var, lo, extent)
@@ -127,7 +128,8 @@ def _empty(s: Stmt) -> bool:
 
 
 def _shapes_mention(s: Stmt, var: Var) -> bool:
-    """Whether a buffer made inside has a shape in terms of `var` (buffers are not rebuilt)."""
+    """Whether the shape or strides of a buffer made inside `s` contain `var`. Then `var` cannot be
+    substituted, because buffers are not rebuilt."""
     return any(
         var in free_vars(dim)
         for t in walk_stmt(s)

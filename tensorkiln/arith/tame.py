@@ -1,8 +1,8 @@
-"""Which expressions are index arithmetic, for which integers are as good as those of mathematics.
+"""Which expressions are index arithmetic, and so may be treated as unbounded integers.
 
-The rules of this room hold where nothing overflows and divisors are positive. Both is so of loop
-variables, sizes and what is computed of them, as memory is finite. It need not be so of numbers
-that a program loads, or that its caller passes: those wrap at their width, and may divide by 0.
+The rules of `arith` hold if nothing overflows and divisors are positive. Loop variables, dimensions
+and expressions of them satisfy both, because memory is finite. Numbers that a program loads or that
+its caller passes need not: operations on them may wrap around, and such a divisor may be 0.
 """
 
 from __future__ import annotations
@@ -11,36 +11,41 @@ from collections.abc import Callable, Collection
 
 from tensorkiln.ir.expr import Binary, Cast, Expr, IntImm, Select, Unary, Var, int_value
 
-_SIZE = 1 << 8  # of a dimension; products of several are sizes of memory, so they fit
-_LONG = 1 << 31  # a loop of unknown extent is shorter
+# Assumed magnitude of a dimension. Low, so that products of several dimensions, which are sizes of
+# memory and fit their type, are not taken to overflow.
+_SIZE = 1 << 8
+# Assumed magnitude of the variable of a loop of unknown extent.
+_LONG = 1 << 31
 _COMPARE = ("lt", "le", "gt", "ge", "eq", "ne")
 
 
 class Tame:
-    """How large variables may be; those that are not known are dimensions."""
+    """Tells whether expressions are index arithmetic, by the assumed magnitudes of variables.
+    Variables in `wild` have none; those never declared are dimensions."""
 
     def __init__(self, wild: Collection[Var] = ()):
         self._most: dict[Var, int | None] = dict.fromkeys(wild)
 
     def loop(self, var: Var, lo: Expr, extent: Expr) -> None:
-        """A loop's variable."""
+        """Declare a loop variable: its magnitude is that of lo + extent, or `_LONG`."""
         first, count = self.most(lo), self.most(extent)
         self._most[var] = _LONG if first is None or count is None else first + count
 
     def let(self, var: Var, value: Expr) -> None:
-        """A variable with a value."""
+        """Declare a variable with the magnitude of its value."""
         self._most[var] = self.most(value)
 
     def __call__(self, e: Expr) -> bool:
-        """Whether an expression, a condition too, is index arithmetic."""
+        """Whether an expression or a condition is index arithmetic."""
         return self.most(e) is not None
 
     def most(self, e: Expr) -> int | None:
-        """What the size of a value is at most, roughly; None for what is no index arithmetic."""
+        """Return the assumed magnitude of a value; None if it is not index arithmetic, or if it may
+        overflow its type."""
         found = self._found(e)
         if found is None or e.dtype.is_bool:
             return found
-        # One bit to spare: `x <= c` becomes `x < c + 1`.
+        # One bit is kept free, because simplification may turn `x <= c` into `x < c + 1`.
         return found if found < 1 << (e.dtype.bits - 2) else None
 
     def _found(self, e: Expr) -> int | None:
@@ -78,7 +83,7 @@ class Tame:
         return None if x is None or y is None else f(x, y)
 
     def _positive(self, e: Expr) -> bool:
-        """Whether it is a number above 0, a dimension, or made of such."""
+        """Whether `e` is a positive constant, a dimension, or made of them by +, *, min, max."""
         match e:
             case IntImm():
                 return (int_value(e) or 0) > 0

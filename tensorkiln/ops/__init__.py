@@ -1,4 +1,4 @@
-"""Operators: one place each for signature, type rule, tensor program and NumPy meaning."""
+"""Operators. Each has its signature, type rule, tensor program and NumPy reference in one place."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ OPS: dict[str, OpDef] = {
 
 
 def get(name: str) -> OpDef:
-    """The operator of that name; UserError `unknown-operator` with the nearest ones."""
+    """Return the operator in `OPS` called `name`; raise UserError `unknown-operator`, whose hint
+    lists similar names, if there is none. Operators of `DYNAMIC` are not found: see `signature`."""
     if name not in OPS:
         raise UserError(
             f"there is no operator {name!r}", code="unknown-operator", hint=nearest(name, OPS)
@@ -45,12 +46,12 @@ def get(name: str) -> OpDef:
 
 
 def declared(name: str) -> Signature | None:
-    """The operator of that name, with a result of known size or not, if there is one."""
+    """Return the operator of `OPS` or `DYNAMIC` called `name`; None if neither has it."""
     return OPS.get(name) or DYNAMIC.get(name)
 
 
 def signature(name: str) -> Signature:
-    """Operands and attributes of any operator, with a result of known size or not."""
+    """As `declared`, but raise UserError `unknown-operator` for an unknown name."""
     op = declared(name)
     if op is None:
         raise UserError(
@@ -62,8 +63,8 @@ def signature(name: str) -> Signature:
 
 
 def with_defaults(call: Call) -> Call:
-    """The call with the defaults of attributes it leaves out; the very call when it has them all,
-    or is of no operator that is known."""
+    """Return `call` with the defaults of all attributes it leaves out. The same object comes back
+    when no attribute is missing or the operator is unknown. Nothing is checked."""
     op = declared(call.op)
     if op is None or all(k in call.attrs or row.required for k, row in op.attrs.items()):
         return call
@@ -71,7 +72,8 @@ def with_defaults(call: Call) -> Call:
 
 
 def call(name: str, *args: Value, span: str = "", **attrs: AttrValue) -> Call:
-    """A call with its attributes completed; UserError on a wrong attribute or operand count."""
+    """Return a call with defaults for the attributes not given; `span` is its place in the source
+    model. Raise UserError for an unknown operator, a wrong attribute or a wrong operand count."""
     op = signature(name)
     try:
         op.check_count(len(args))
@@ -82,8 +84,9 @@ def call(name: str, *args: Value, span: str = "", **attrs: AttrValue) -> Call:
 
 
 def infer(call: Call) -> Type:
-    """The result type of a call of an operator; UserError (with the call's span) when its
-    operands do not fit. Operand layouts are ignored: types are logical."""
+    """Return the result type of an operator call. Raise UserError, located at the call's span, if
+    the operator is unknown or the operands do not fit. Operand layouts are ignored: the shapes in
+    types are logical."""
     dynamic = DYNAMIC.get(call.op)
     if dynamic is None:
         return infer_tensor(call)
@@ -96,7 +99,7 @@ def infer(call: Call) -> Type:
 
 
 def infer_tensor(call: Call) -> TensorType:
-    """The result type of a call of an operator whose result's size its operands' types decide."""
+    """As `infer`, for the operators of `OPS`, whose result shape follows from operand types."""
     op = get(call.op)
     try:
         op.check_count(len(call.args))
@@ -108,7 +111,8 @@ def infer_tensor(call: Call) -> TensorType:
 
 
 def operand_type(op: OpDef, position: int, arg: Value) -> TensorType:
-    """The tensor type of an argument; UserError when it is a tuple or a shape."""
+    """Return the tensor type of operand number `position`; raise UserError `operand-kind` if `arg`
+    is not a tensor but, for example, a tuple or a shape."""
     if isinstance(arg.type, TensorType):
         return arg.type
     raise UserError(
@@ -119,7 +123,7 @@ def operand_type(op: OpDef, position: int, arg: Value) -> TensorType:
 
 
 def located(error: UserError, span: str) -> UserError:
-    """The same error, at `span` when it had no place yet."""
+    """Return `error` with `span` as its location, unless it already has a location."""
     if error.where or not span:
         return error
     return UserError(error.message, code=error.code, where=span, hint=error.hint)

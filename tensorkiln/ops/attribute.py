@@ -1,7 +1,8 @@
-"""What an attribute of an operator may be: one table row for parser, builder, verifier and docs.
+"""Which values an attribute of an operator accepts: one table row, which the parser, the builder,
+the verifier and the generated docs share.
 
-Rows say what holds for any operands. What depends on them, such as the range of an axis, the type
-rule of the operator checks with the helpers of `ops/rules.py`.
+A row states only what holds for all operands. Constraints that depend on the operands, such as the
+range of an axis, are checked by the type rule of the operator, with the helpers of `ops/rules.py`.
 """
 
 from __future__ import annotations
@@ -26,9 +27,12 @@ _INT64 = range(-(1 << 63), 1 << 63)
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """`expected` is the phrase of errors and of docs/operators.md; `default` is REQUIRED where a
-    call must give the attribute. `form` says how a wrong value may be written instead; without
-    one, errors show the `example`."""
+    """One attribute. `accepts` is the test of a value, and `expected` describes accepted values in
+    errors and in docs/operators.md. `default` is REQUIRED if every call must give the attribute.
+
+    `form` turns a rejected value into a hint, e.g. 3 into "a tuple: (3,)"; where it returns "", the
+    hint shows `example`.
+    """
 
     expected: str
     accepts: Callable[[object], bool]
@@ -38,11 +42,11 @@ class Attribute:
 
     @property
     def required(self) -> bool:
-        """Whether a call must give it."""
+        """Whether every call must give this attribute."""
         return self.default is REQUIRED
 
     def or_none(self, default: object = None) -> Attribute:
-        """The same, or None."""
+        """Return this attribute with None accepted as well, and with another default."""
         return replace(
             self,
             expected=f"{self.expected} or None",
@@ -52,7 +56,7 @@ class Attribute:
 
 
 def shown(value: object) -> str:
-    """A value as an error quotes it: one short line."""
+    """Return `repr(value)`, shortened to 60 characters, for an error message."""
     try:
         text = repr(value)
     except ValueError:  # an integer of thousands of digits
@@ -61,7 +65,8 @@ def shown(value: object) -> str:
 
 
 def bad_attribute(op: str, attr: str, expected: str, received: object, hint: str = "") -> UserError:
-    """The sentence for an attribute of the wrong kind or value."""
+    """Return the UserError for an attribute value of the wrong kind or outside the valid range;
+    `received` goes into the message as it is."""
     return UserError(
         f"operator {op}: attribute {attr!r}: expected {expected}, received {received}",
         code="bad-attribute",
@@ -70,7 +75,8 @@ def bad_attribute(op: str, attr: str, expected: str, received: object, hint: str
 
 
 def check_one(op: str, table: Mapping[str, Attribute], name: str, value: object) -> None:
-    """UserError `unknown-attribute` with the nearest name, or `bad-attribute`."""
+    """Check one attribute of a call of `op`. Raise UserError `unknown-attribute`, with the nearest
+    name, if `table` has no such attribute, and `bad-attribute` if it does not accept `value`."""
     row = table.get(name)
     if row is None:
         known = ", ".join(table) or "it has none"
@@ -85,7 +91,8 @@ def check_one(op: str, table: Mapping[str, Attribute], name: str, value: object)
 
 
 def check_all(op: str, table: Mapping[str, Attribute], given: Mapping[str, object]) -> None:
-    """Each attribute of a call, and UserError `missing-attribute` for those that must be there."""
+    """Check all attributes of a call as `check_one` does, and raise UserError `missing-attribute`
+    if a required one is not given."""
     for name, value in given.items():
         check_one(op, table, name, value)
     missing = [k for k, row in table.items() if row.required and k not in given]
@@ -98,7 +105,7 @@ def check_all(op: str, table: Mapping[str, Attribute], given: Mapping[str, objec
 
 
 def completed(table: Mapping[str, Attribute], given: Mapping[str, Any]) -> Attrs:
-    """What a call gives, and the defaults of what it leaves out."""
+    """Return the given attributes and the defaults of all others. Nothing is checked."""
     defaults = {k: row.default for k, row in table.items() if not row.required}
     return Attrs.of(**{**defaults, **given})
 
@@ -112,7 +119,7 @@ def _is_int(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    """What a float64 can hold; no bool."""
+    """A float, or an int that converts to float64 without overflow; bools are refused."""
     if isinstance(value, float):
         return True
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= 1 << 1000
@@ -155,19 +162,19 @@ def number(default: object = REQUIRED) -> Attribute:
 
 
 def bound(default: object = REQUIRED) -> Attribute:
-    """A number that others are compared with: infinite maybe, but not NaN."""
+    """A limit, such as `min` of `clip`: a number that may be infinite but not NaN."""
     return Attribute("a number", lambda v: _is_number(v) and v == v, default, 0.5)
 
 
 def element(default: object = REQUIRED) -> Attribute:
-    """An element of a tensor; which numbers fit, its element type says."""
+    """A value for tensor elements. Whether it fits the dtype is for the type rule to check."""
     return Attribute(
         "a number, True or False", lambda v: isinstance(v, bool) or _is_number(v), default, 0.5
     )
 
 
 def choice(*values: object, default: object = REQUIRED) -> Attribute:
-    """One of some words or numbers."""
+    """One of `values`, of the same Python type: True is not accepted for 1."""
     quoted = [repr(v) for v in values]
     return Attribute(
         " or ".join([", ".join(quoted[:-1]), quoted[-1]]),
@@ -179,7 +186,7 @@ def choice(*values: object, default: object = REQUIRED) -> Attribute:
 
 
 def axis(default: object = REQUIRED) -> Attribute:
-    """A dimension; from the end where negative."""
+    """The index of a dimension; negative ones count from the end."""
     return Attribute("an axis, a whole number", _is_axis, default, 0)
 
 
@@ -188,7 +195,7 @@ def _is_axis(value: object) -> bool:
 
 
 def axes(default: object = REQUIRED) -> Attribute:
-    """Several dimensions."""
+    """A tuple of dimension indices; negative ones count from the end."""
     return Attribute("a tuple of axes", _each(_is_axis), default, (0,), _in_a_tuple)
 
 
@@ -200,23 +207,23 @@ def extents(default: object = REQUIRED) -> Attribute:
 
 
 def extent(default: object = REQUIRED) -> Attribute:
-    """How many, symbolic or not."""
+    """One extent of 0 or more, which may be symbolic."""
     return Attribute("an extent of 0 or more", _is_size, default, 4)
 
 
 def places(default: object = REQUIRED) -> Attribute:
-    """A whole number of any sign for each dimension, symbolic or not."""
+    """One integer of any sign per dimension; each may be symbolic."""
     return Attribute("a tuple of whole numbers", _each(_is_term), default, (0, 1), _in_a_tuple)
 
 
 def scalar(default: object = REQUIRED) -> Attribute:
-    """A number, or a symbolic whole number."""
+    """A number, or an integer expression over symbolic dimensions."""
     accepts = lambda value: _is_number(value) or _is_term(value)  # noqa: E731
     return Attribute("a number, or one of dimensions", accepts, default, 0)
 
 
 def integers(count: int, least: int, default: object = REQUIRED) -> Attribute:
-    """So many whole numbers that are known."""
+    """A tuple of exactly `count` constant integers, each `least` or more."""
     plain = _each(lambda v: isinstance(v, int) and _is_size(v, least))
     return Attribute(
         f"{count} integer(s) of {least} or more",
@@ -228,7 +235,7 @@ def integers(count: int, least: int, default: object = REQUIRED) -> Attribute:
 
 
 def integer(least: int, default: object = REQUIRED) -> Attribute:
-    """One whole number that is known."""
+    """One constant integer of `least` or more."""
     return Attribute(
         f"an integer of {least} or more",
         lambda value: isinstance(value, int) and _is_size(value, least),
@@ -238,7 +245,7 @@ def integer(least: int, default: object = REQUIRED) -> Attribute:
 
 
 def counts(default: object = REQUIRED) -> Attribute:
-    """Whole numbers of 0 or more that are known."""
+    """A tuple of any length of constant integers of 0 or more."""
     plain = _each(lambda v: isinstance(v, int) and _is_size(v))
     return Attribute("a tuple of integers of 0 or more", plain, default, (4,), _in_a_tuple)
 
@@ -255,7 +262,7 @@ def dtype(default: object = REQUIRED) -> Attribute:
 
 
 def layout(default: object = REQUIRED) -> Attribute:
-    """A layout's text."""
+    """A memory layout as text, such as "A B/16 C D B%16" (`ir/layout.py`)."""
 
     def problem(value: object) -> str:
         try:

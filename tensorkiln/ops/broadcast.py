@@ -1,9 +1,9 @@
 """Operators of several inputs that follow NumPy's broadcasting.
 
-Integer rules: `div` truncates towards zero, anything divided by zero is 0; `mod` takes the sign
-of the divisor (`fmod=1`: of the dividend), modulo zero is 0; `pow` goes through float64. The most
-negative value as a divisor is outside these rules. `minimum` and `maximum` give NaN when either
-side is NaN, as in ONNX Runtime.
+Integers: `div` truncates towards zero, and x / 0 is 0. The result of `mod` has the sign of the
+divisor (with `fmod=1`, that of the dividend), and x mod 0 is 0. `pow` is computed in float64 and
+converted back. No result is specified for a divisor that is the most negative value of its type.
+`minimum` and `maximum` return NaN when either operand is NaN, as in ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ Reference = Callable[..., np.ndarray]
 
 
 def elementwise_program(formula: Callable[[Sequence[Expr], Attrs], Expr]) -> Callable[..., Element]:
-    """A tensor program that reads every operand at its broadcast index and combines them."""
+    """Return a program whose output element is `formula(elements, attrs)`, where `elements` holds
+    the element of each operand at the broadcast index."""
 
     def program(ins: Sequence[TensorIn], a: Attrs, out: TensorType) -> Element:
         def element(*index: Expr) -> Expr:
@@ -118,7 +119,8 @@ def _extreme(op: str) -> Formula:
     def formula(x: Expr, y: Expr, a: Attrs) -> Expr:
         if not x.dtype.is_float:
             return binary(op, x, y)
-        # `max(x, y)` is y when the two do not compare: only a NaN in x must be carried by hand.
+        # The IR's `max(x, y)` is y when either is NaN, so only a NaN in x needs a select. Where one
+        # operand is a literal other than NaN, it goes first and no select is needed.
         for literal, data in ((x, y), (y, x)):
             if isinstance(literal, FloatImm) and literal.value == literal.value:
                 return binary(op, literal, data)

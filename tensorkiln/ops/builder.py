@@ -16,9 +16,12 @@ from tensorkiln.ops import call, infer
 
 
 class GraphBuilder:
-    """Collects parameters and bindings; every name is made unique.
+    """Collects parameters and bindings of one graph function.
 
     `b = GraphBuilder(); x = b.param("x", type); f = b.finish(b.emit("relu", x))`
+
+    Names of bindings are made unique: a second `relu` becomes `relu_1`. A parameter keeps its name,
+    because callers use it.
     """
 
     def __init__(self) -> None:
@@ -32,7 +35,8 @@ class GraphBuilder:
         return name if count is None else self._fresh(f"{name}_{count + 1}")
 
     def param(self, name: str, type: Type) -> RVar:
-        """A parameter, in call order; UserError `duplicate-name` when the name is taken."""
+        """Append a parameter and return it; raise UserError `duplicate-name` if a parameter or a
+        binding already has this name."""
         if name in self._taken:
             raise UserError(f"there already is a value named {name!r}", code="duplicate-name")
         var = RVar(self._fresh(name), type)
@@ -40,16 +44,22 @@ class GraphBuilder:
         return var
 
     def emit(self, op: str, *args: Value, span: str = "", **attrs: AttrValue) -> RVar:
-        """Append a call of an operator; its result, with the inferred type."""
+        """Append an operator call and return its result, a variable of the inferred type.
+
+        `span` names the source model's node. Raise UserError for an unknown operator, a wrong
+        attribute, or operands that do not fit.
+        """
         made = call(op, *args, span=span, **attrs)
         return self.bind(made, infer(made), op)
 
     def bind(self, value: Bound, type: Type, name: str = "v") -> RVar:
-        """Append any other binding (a tuple item, a call of a function); `name` is made unique."""
+        """Append a binding of `value` to a new variable and return the variable. `type` is not
+        checked; `name` is made unique."""
         var = RVar(self._fresh(name), type)
         self.bindings.append(Binding(var, value))
         return var
 
     def finish(self, result: Value, name: str = "main", **attrs: AttrValue) -> Function:
-        """The function of everything so far."""
+        """Return the graph function of the parameters and bindings so far, which returns
+        `result`."""
         return Function(name, tuple(self.params), tuple(self.bindings), result, Attrs.of(**attrs))

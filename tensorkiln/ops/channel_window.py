@@ -1,13 +1,13 @@
 """Which input channels a panel of output channels reads in a grouped convolution.
 
-A panel is `nr` neighbouring output channels that one register tile computes. Its groups read one
-contiguous range of input channels, here rounded outwards to granules:
+A panel is the `nr` consecutive output channels that one register tile computes. The groups of a
+panel read one contiguous range of input channels, here rounded outwards to multiples of `granule`:
 
     groups 4, 34 channels each, nr 16, granule 4:   panel 2 = outputs 32..47 = groups 0, 1
                                                     reads channels 0..67 = granules 0..16
 
-Weights are stored per panel over that window, zero where an output's group does not reach. No
-group is padded on its own, so tensors keep one layout whatever the groups.
+A panel's weights are stored for its whole range, as zeros for input channels outside an output's
+own group. Groups are not padded one by one, so the layout of tensors does not depend on the groups.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class ChannelWindow:
 
     @property
     def panels(self) -> int:
-        """How many panels hold all outputs."""
+        """The number of panels; the last one may have fewer than `nr` outputs."""
         return -(-self.outputs // self.nr)
 
     @property
     def per_group(self) -> int:
-        """Output channels of a group."""
+        """Output channels per group."""
         return self.outputs // self.groups
 
     def range(self, panel: int) -> tuple[int, int]:
-        """First granule and number of granules that a panel reads."""
+        """Return (first granule, number of granules) that a panel reads."""
         first, last = panel * self.nr, min(panel * self.nr + self.nr, self.outputs) - 1
         start = first // self.per_group * self.inputs // self.granule
         end = -(-(last // self.per_group + 1) * self.inputs // self.granule)
@@ -49,21 +49,21 @@ class ChannelWindow:
 
     @property
     def width(self) -> int:
-        """Granules of the widest panel: every panel's weights take that room."""
+        """Granules that the widest panel reads; each panel's weights are stored for that many."""
         return max(self.range(p)[1] for p in range(self.panels))
 
     @property
     def steps(self) -> int:
-        """Reduction steps of all panels together, per tap: what the window costs."""
+        """Input channels that all panels together reduce over, per tap: a measure of the work."""
         return sum(self.range(p)[1] for p in range(self.panels)) * self.granule
 
     def start(self, panel: Expr) -> Expr:
-        """`range(panel)[0]` of a loop variable."""
+        """`range(panel)[0]` as an expression, for `panel` a loop variable."""
         first = simplify(panel * self.nr) // self.per_group * self.inputs
         return simplify(first // self.granule, {panel: (0, self.panels - 1)})  # type: ignore
 
     def count(self, panel: Expr) -> Expr:
-        """`range(panel)[1]` of a loop variable."""
+        """`range(panel)[1]` as an expression, for `panel` a loop variable."""
         counts = {self.range(p)[1] for p in range(self.panels)}
         if len(counts) == 1:
             return IntImm(counts.pop())
@@ -72,7 +72,8 @@ class ChannelWindow:
         return simplify((reach + (self.granule - 1)) // self.granule - self.start(panel))
 
     def spread(self, w: np.ndarray) -> np.ndarray:
-        """Weights [outputs, inputs, ...] -> [outputs, width * granule, ...], zero elsewhere."""
+        """Return weights [outputs, inputs, ...] as [outputs, width * granule, ...], where input
+        channels outside an output's group are zero."""
         out = np.zeros((self.outputs, self.width * self.granule, *w.shape[2:]), w.dtype)
         for o in range(self.outputs):
             begin = self.range(o // self.nr)[0] * self.granule

@@ -1,6 +1,8 @@
-"""Operators whose result's size the operands' elements decide. Host code runs them, one by one.
+"""Operators whose result shape depends on operand values, such as `nonzero`. Host code runs each
+of them as a step of its own.
 
-Their rules take and give types without extents; their results have a shape once they exist.
+Their type rules accept operands of unknown shape and return types without extents
+(`AnyTensorType`): the result has a shape only at run time.
 """
 
 from __future__ import annotations
@@ -32,14 +34,17 @@ Arrays = Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class DynamicOp(Signature):
-    """`infer` raises UserError when operands do not fit; `numpy` when their elements do not."""
+    """An operator with a data-dependent result shape. `infer` raises UserError if the operand types
+    do not fit. `numpy` computes the result and raises ValueError for invalid operand values, such
+    as a slice step of 0."""
 
     infer: Callable[[Sequence[Type], Attrs], Type]
     numpy: Callable[[Arrays, Attrs], Any]
 
 
 def _tensor(op: str, name: str, t: Type, dtype: DType | None = None, ndim: int = -1) -> Tensor:
-    """The operand as a tensor of this dtype and rank, as far as both are known."""
+    """Return the operand's tensor type; raise UserError if it is not a tensor, or its dtype or rank
+    is known and is not `dtype` or `ndim` (None, -1: any)."""
     if not isinstance(t, Tensor):
         raise mismatch(op, name, "a tensor", show(t), code="operand-kind")
     if dtype is not None and t.dtype not in (None, dtype):
@@ -89,7 +94,8 @@ def _infer_unique(types: Sequence[Type], a: Attrs) -> Type:
 
 
 def _np_unique(arrays: Arrays, a: Attrs) -> tuple[np.ndarray, ...]:
-    """Values, where each is first, where each element's is among them, how often each occurs."""
+    """Unique values, the index of the first occurrence of each, for each input element the index of
+    its value, and the number of occurrences: the outputs of ONNX Unique."""
     x = arrays[0] if a.axis is not None else arrays[0].reshape(-1)
     axis = 0 if a.axis is None else a.axis
     values, first, inverse, counts = np.unique(x, True, True, True, axis=axis)
@@ -102,7 +108,7 @@ def _np_unique(arrays: Arrays, a: Attrs) -> tuple[np.ndarray, ...]:
     return values, *(v.astype(np.int64) for v in (first, inverse, counts))
 
 
-# --- slice_dynamic: bounds come as tensors -------------------------------------------------------
+# --- slice_dynamic: bounds are operands ----------------------------------------------------------
 
 _BOUNDS = ("starts", "ends", "axes", "steps")
 
@@ -131,7 +137,8 @@ def _np_slice(arrays: Arrays, a: Attrs) -> np.ndarray:
 
 
 def _python_slice(start: int, end: int, step: int, size: int) -> slice:
-    """Bounds from the end, clamped; -1 downwards is before the first element."""
+    """Return the `slice` for ONNX bounds: negative ones count from the end, then all are clamped to
+    the dimension. With a negative step, -1 after clamping is the position before element 0."""
     if step == 0:
         raise ValueError("a slice's step is 0")
     start, end = (v + size if v < 0 else v for v in (start, end))
@@ -150,7 +157,8 @@ def _infer_nms(types: Sequence[Type], a: Attrs) -> Type:
 
 
 def _np_nms(arrays: Arrays, a: Attrs) -> np.ndarray:
-    """Rows of batch, class, box; of each class the best first."""
+    """Return int64 rows (batch, class, box), for each class by decreasing score: ONNX
+    NonMaxSuppression."""
     boxes, scores = arrays[:2]
     limit, overlap, least = (_number(arrays, k) for k in (2, 3, 4))
     corners = _corners(boxes, a.center_point_box)
@@ -174,7 +182,8 @@ def _number(arrays: Arrays, k: int) -> float | None:
 
 
 def _corners(boxes: np.ndarray, center: bool) -> np.ndarray:
-    """Low and high corners, [batch, box, 4]."""
+    """Return boxes [batch, box, 4] as the low and the high corner. Any two opposite corners may be
+    given or, with `center`, the centre and the size."""
     a, b = boxes[..., :2], boxes[..., 2:]
     if center:
         a, b = a - b / 2, a + b / 2
@@ -182,7 +191,7 @@ def _corners(boxes: np.ndarray, center: bool) -> np.ndarray:
 
 
 def _overlap(corners: np.ndarray, i: int, k: int) -> float:
-    """Shared area over the whole."""
+    """Intersection over union of boxes i and k; 0 if they do not intersect."""
     one, other = corners[i], corners[k]
     sides = np.minimum(one[2:], other[2:]) - np.maximum(one[:2], other[:2])
     if (sides <= 0).any():

@@ -1,7 +1,7 @@
 """Operators of one input where out[i] depends on in[i] alone.
 
-NaN goes through every one of them, as in ONNX Runtime. Where a program uses `max` or `min` with a
-literal, the data is the second side: the IR's `max(a, b)` is `b` when the two do not compare.
+NaN gives NaN wherever the result is a float, as in ONNX Runtime. So where a program uses `max` or
+`min` with a literal, the data is the second operand: the IR's `max(a, b)` is `b` if either is NaN.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ from tensorkiln.ops.rules import (
 )  # fmt: skip
 
 Formula = Callable[[Expr, Attrs], Expr]
-# NumPy's answers are typed `Any` where a Python number takes part.
+# Any: NumPy's stubs type arithmetic of arrays with Python numbers as `Any`.
 Reference = Callable[[np.ndarray, Attrs], Any]
 Check = Callable[[TensorType, Attrs], None]
 
-# sqrt(2 / pi) and its cubic partner, doubled: gelu's tanh form is x * sigmoid(2u).
+# The tanh form of gelu, x / 2 * (1 + tanh(u)) with u = sqrt(2 / pi) * (x + 0.044715 * x**3), equals
+# x * sigmoid(2 * u): these are the coefficients of x and x**3 in 2 * u.
 _TANH_GELU = (2 * math.sqrt(2 / math.pi), 2 * math.sqrt(2 / math.pi) * 0.044715)
 
 
@@ -59,7 +60,8 @@ def _unary(
     check: Check | None = None,
     **attrs: Attribute,
 ) -> OpDef:
-    """An operator of the operand's shape and dtype (or `result`)."""
+    """Return an operator whose result has the operand's shape, and its dtype unless `result` is
+    given. `kinds` is the class of accepted dtypes; `check` may refuse more."""
 
     def infer(types: Operands, a: Attrs) -> TensorType:
         require_dtype(name, "x", types[0], kinds)
@@ -111,7 +113,8 @@ def _leaky_relu(x: Expr, a: Attrs) -> Expr:
 
 
 def _elu(x: Expr, a: Attrs) -> Expr:
-    # exp of the negative part only: the side not chosen must not overflow into a slow path.
+    # Both sides of a select are evaluated: for large x, exp(x) would overflow, and exp(min(0, x))
+    # does not.
     low = intrin("exp", minimum(const(0, x.dtype), x)) - 1.0
     return select(x > const(0, x.dtype), x, low * a.alpha)
 
@@ -162,7 +165,8 @@ _ERFC = np.vectorize(math.erfc, otypes=[np.float64])
 
 
 def cast_array(x: np.ndarray, dtype: str) -> np.ndarray:
-    """Float to integer truncates towards zero and saturates, NaN gives 0; integers wrap."""
+    """Return `x` converted as the `cast` operator does: float to integer truncates towards zero and
+    saturates, with 0 for NaN; integer to integer wraps; to bool is `x != 0`."""
     target = np.dtype(dtype)
     if target.kind == "b":
         return np.asarray(x != 0)
@@ -177,7 +181,7 @@ def cast_array(x: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def sigmoid_array(x: np.ndarray) -> np.ndarray:
-    """1 / (1 + exp(-x)) without overflow."""
+    """Return 1 / (1 + exp(-x)) in the dtype of `x`; no intermediate value overflows."""
     e = np.exp(-np.abs(x))
     return np.asarray(np.where(x >= 0, 1.0, e) / (1.0 + e), x.dtype)
 

@@ -1,7 +1,8 @@
-"""Reference evaluation of graph functions with NumPy: the oracle of every graph pass.
+"""Reference evaluation of graph functions with NumPy: the oracle in tests of graph passes.
 
-Values are logical arrays: memory layouts change nothing, packed constants are unpacked. Tuples are
-tuples, shapes integer arrays, numbers and strings Python's own, and functions Python callables.
+Tensors are NumPy arrays of the logical shape: memory layouts do not matter, and packed constants
+are unpacked. Graph tuples become Python tuples, shapes int64 arrays of rank 1, numbers and strings
+Python numbers and strings, and functions Python callables.
 """
 
 from __future__ import annotations
@@ -56,13 +57,16 @@ def evaluate(
     function: str = "",
     packed: Packed | None = None,
 ) -> list[Any]:
-    """Run a graph function on `inputs` by parameter name; its results, tuples flattened.
+    """Run a graph function on `inputs`, by parameter name, and return its results as a flat list:
+    nested tuples are flattened.
 
-    Symbolic dimensions are bound from the inputs' shapes, `symbols` adds others by name. With
-    `dtype="float64"` every float is computed in that type. `function` picks one of a module's
-    (default: `main`, or the only one). `packed` are the Python functions that `call_packed` and
-    `call_dps_packed` call by name, and, under the names of tensor programs, what these do: they
-    get all buffers and write into the outputs. UserError when an input is missing or does not fit.
+    Symbolic dimensions get their values from the shapes of inputs; `symbols` gives further values
+    by name. With `dtype="float64"`, all floats are computed as float64. `function` is the name of
+    the function to run; without it, `main` or else the first public graph function. `packed` maps
+    names to Python functions: those that `call_packed` and `call_dps_packed` call, and for each
+    tensor program a replacement, which receives all buffers and writes into the outputs. Raise
+    UserError if an input is missing or does not fit, and UnsupportedError if a tensor program has
+    no replacement.
     """
     module = program if isinstance(program, IRModule) else IRModule((program,))
     f = _pick(module, function)
@@ -101,7 +105,7 @@ def _flat(value: Result) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Closure:
-    """A function with what it captured."""
+    """A function together with the values and the symbols that it captured."""
 
     run: _Run
     function: Function
@@ -120,7 +124,9 @@ class _Run:
     packed: Packed
 
     def promote(self, value: Any, t: Type | None = None) -> Any:
-        """A value from outside as one of this run."""
+        """Convert an input, a constant or a result of Python code to a value of this run: float
+        arrays get the run's precision. Numbers and lists become arrays only if `t` is a tensor
+        type; otherwise numbers are kept, and lists become tuples."""
         if isinstance(value, tuple | list) and not isinstance(t, TensorType):
             fields = t.fields if isinstance(t, TupleType) else (None,) * len(value)
             return tuple(map(self.promote, value, fields))
@@ -134,7 +140,8 @@ class _Run:
         return array
 
     def number(self, e: Expr, env: Env) -> int:
-        """The value of a shape expression."""
+        """Return the value of a shape expression; raise UserError `unknown-symbol` if a variable
+        of it has no value."""
         known = {v: IntImm(n) for v, n in env.items()}
         e = substitute(e, known)
         if self.symbols:
@@ -152,7 +159,7 @@ class _Run:
         return value
 
     def function(self, f: Function, args: Sequence[Result], values: Values, outer: Env) -> Result:
-        """What `f` gives; `values` and `outer` are what it captured."""
+        """Call `f`. `values` and `outer` are the values and the symbols that it captured."""
         if len(args) != len(f.params):
             message = f"{f.name} takes {len(f.params)} operands, received {len(args)}"
             raise UserError(message, code="operand-count")
@@ -186,7 +193,7 @@ class _Run:
                 return _Closure(self, f) if isinstance(f, Function) else self._kernel(name)
 
     def _prim(self, e: Expr, env: Env) -> Any:
-        """A Python number."""
+        """Return the value of a scalar expression as a Python number."""
         e = substitute(e, {v: IntImm(n) for v, n in env.items()})
         if isinstance(e, FloatImm):
             return e.value
@@ -238,7 +245,7 @@ class _Run:
         self, f: AnyFunction, call: Call, args: list[Result], t: Type, env: Env
     ) -> Result:
         if isinstance(f, Function):
-            # A fused group shares the symbols of its caller; others bind their own.
+            # A fused group uses the symbols of its caller; other functions bind their own.
             shared = env if f.is_primitive else {}
             if f.external:
                 args = [a for a, v in zip(args, call.args, strict=True) if _is_operand(v)]
@@ -265,10 +272,11 @@ class _Run:
             outs.append(self.promote(np.zeros(shape, field_type.dtype.name)))
         return outs
 
-    # ---- operators that act on the world -----------------------------------------------------
+    # ---- operators with side effects ---------------------------------------------------------
 
     def _named(self, call: Call) -> tuple[Callable[..., Any], list[Any]]:
-        """The function a call names, and the attributes, which follow the operands."""
+        """Return the Python function that a call names, and the call's other attributes: they are
+        passed after the operands."""
         name = str(call.attrs["name"])
         if name not in self.packed:
             message = f"call_packed: no function {name!r}"
@@ -307,7 +315,7 @@ class _Run:
         return state[0] if len(state) == 1 else tuple(state)
 
     def _attrs(self, attrs: Attrs, env: Env) -> Attrs:
-        """Symbols replaced by numbers, float dtypes by the precision of this run."""
+        """Replace symbolic values by numbers, and a float `dtype` by the precision of the run."""
 
         def plain(v: AttrValue) -> AttrValue:
             if isinstance(v, tuple):
@@ -333,7 +341,8 @@ def _truth(value: Any) -> bool:
 
 
 def _is_operand(v: Value) -> bool:
-    """Kernels get shapes beside their tensors."""
+    """Whether `v` is an operand of the function. Calls of kernels also pass shape values, for the
+    sizes; Python functions are not given them."""
     return not isinstance(v, ShapeValue)
 
 

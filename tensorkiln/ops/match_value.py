@@ -1,4 +1,4 @@
-"""Whether a NumPy-level value has a type of graphs; symbolic dimensions get their values here."""
+"""Check values of the NumPy evaluation against graph types, and bind symbolic dimensions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ Env = dict[Var, int]
 
 
 def match_shapes(name: str, shape: Sequence[Expr], actual: Sequence[int], env: Env) -> None:
-    """Bind the variables of a symbolic shape; UserError when the actual one does not fit."""
+    """Match the shape `actual` against a symbolic one, and add the values of its variables to
+    `env`: `[N, N + 1]` against (3, 4) binds N to 3. Raise UserError `shape-mismatch` if it does not
+    fit."""
     fits = len(shape) == len(actual)
     for want, have in zip(shape, actual, strict=False):
         if isinstance(want, Var):
@@ -46,7 +48,8 @@ def match_shapes(name: str, shape: Sequence[Expr], actual: Sequence[int], env: E
 
 
 def match_value(name: str, t: Type, value: Any, env: Env, precision: DType | None = None) -> None:
-    """UserError unless `value` is of type `t`; floats may have the `precision` of the run."""
+    """Raise UserError unless `value` is of type `t`, and bind the symbols of `t` in `env`. If
+    `precision` is given, tensors of any float type must have that dtype instead."""
     match t:
         case TensorType():
             _dtype(name, t.dtype, value, show_type(t), precision)

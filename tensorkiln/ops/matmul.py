@@ -33,12 +33,13 @@ from tensorkiln.ops.rules import (
 Ins = Sequence[TensorIn]
 Arrays = Sequence[np.ndarray]
 
-# --- matmul: NumPy's rules, with a transpose of the last two dimensions of either side ------------
-# `wide` sums products of int16 in int32.
+# --- matmul: as numpy.matmul; transpose_a and transpose_b first swap the last two dimensions ------
+# `wide` multiplies int16 operands and sums the products in int32.
 
 
 def _matrix(t: TensorType, transposed: bool) -> tuple[Expr, Expr]:
-    """Rows and columns of a tensor of two or more dimensions, after the transpose."""
+    """Return the last two extents, (rows, columns), of a tensor of rank 2 or more, swapped if it is
+    transposed."""
     rows, cols = t.shape[-2:]
     return (cols, rows) if transposed else (rows, cols)
 
@@ -163,10 +164,12 @@ def _check_mask(mask: TensorType, q: TensorType, scores: tuple[Expr, ...]) -> No
 
 
 def _np_attention(arrays: Arrays, a: Attrs) -> np.ndarray:
-    """softmax(q k^T * scale + mask) v. With `causal` the last query sees the last key: query i
-    sees keys up to i + T - S. A query whose scores are all minus infinity sees no key: it gives
-    zeros, as ONNX's Attention does, or with `unseen="nan"` NaN, as softmax does. A finite mask
-    hides nothing where it is the same for the whole row."""
+    """softmax(q k^T * scale + mask) v, with q [B, H, S, D], k [B, H, T, D] and v [B, H, T, E].
+
+    With `causal`, query i attends to keys 0 .. i + T - S, so the last query attends to all of them.
+    A query whose scores are all minus infinity gives zeros, as in ONNX's Attention, or NaN if
+    `unseen="nan"`, as in a plain softmax. A finite mask value that is the same for a whole
+    row of scores has no effect, however low it is, because softmax ignores a common offset."""
     q, k, v = arrays[:3]
     scores = q @ k.swapaxes(-1, -2) * q.dtype.type(a.scale)
     lengths = scores.shape[-2:]
@@ -206,7 +209,7 @@ MATMUL: dict[str, OpDef] = {
         {
             "scale": at.number(),
             "causal": at.flag(False),
-            # What a query gives that sees no key: all its scores are minus infinity.
+            # The result of a query whose scores are all minus infinity.
             "unseen": at.choice("zero", "nan", default="zero"),
         },
         "opaque",

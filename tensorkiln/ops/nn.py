@@ -1,4 +1,4 @@
-"""Convolution and pooling on NCHW tensors (logical dimensions; memory layouts apply elsewhere)."""
+"""Convolution and pooling of tensors with logical dimensions NCHW, whatever their memory layout."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ Pair = tuple[Window, Window]
 
 
 def _padded_read(x: TensorIn, pair: Pair, at: Sequence[Expr], outside: Expr) -> Expr:
-    """x at (n, c, y, x), or `outside` where y or x lies in the padding."""
+    """Return x at `at`, an index (batch, channel, row, column), or `outside` where the row or the
+    column lies in the padding."""
     n, c, y, z = at
     y, in_y = pair[0].place(y, x.type.shape[2])
     z, in_z = pair[1].place(z, x.type.shape[3])
@@ -62,7 +63,8 @@ def _taps(pair: Pair) -> tuple[tuple[Var, Expr], tuple[Var, Expr]]:
 
 
 def conv_windows(w: TensorType, a: Attrs) -> Pair:
-    """The windows of a convolution; its kernel extents must be known."""
+    """Return the windows of a convolution along height and width; raise UserError if the kernel's
+    extents are symbolic."""
     kernel = [int_value(d) for d in w.shape[2:]]
     if None in kernel:
         raise mismatch("conv2d", "w", "a kernel of known height and width", show_type(w))
@@ -107,7 +109,8 @@ def _program_conv2d(ins: Ins, a: Attrs, out: TensorType) -> Element:
 
 
 def _np_conv2d(arrays: Arrays, a: Attrs) -> np.ndarray:
-    """One matrix product per tap: no copy of the input larger than the input."""
+    """One matrix product per tap, because a single product of all taps (im2col) would need a copy
+    of the input for each tap."""
     x, w = (product_array(array, arrays) for array in arrays[:2])
     batch, outputs, groups = x.shape[0], w.shape[0], a.groups
     top, left, bottom, right = a.padding
@@ -130,7 +133,7 @@ def _np_conv2d(arrays: Arrays, a: Attrs) -> np.ndarray:
 
 
 def pool_windows(a: Attrs) -> Pair:
-    """The windows of a pooling operator."""
+    """Return the windows of a pooling operator along height and width."""
     return windows(a, a.kernel, a.get("dilation", (1, 1)))
 
 
@@ -155,7 +158,8 @@ def _program_max_pool2d(ins: Ins, a: Attrs, out: TensorType) -> Element:
 
 
 def covered(w: Window, i: Expr, extent: Expr, include_pad: bool) -> Expr:
-    """How many elements window i averages along one dimension."""
+    """Return the number of elements by which average pooling divides the sum of window i, along one
+    dimension: with `include_pad` including padding, but never positions beyond the padding."""
     if not (w.ceil_mode or ((w.before or w.after) and not include_pad)):
         return as_expr(w.kernel)
     start = i * w.stride - w.before
@@ -165,7 +169,8 @@ def covered(w: Window, i: Expr, extent: Expr, include_pad: bool) -> Expr:
 
 
 def _program_avg_pool2d(ins: Ins, a: Attrs, out: TensorType) -> Element:
-    """With count_include_pad a window counts its padding, but nothing beyond the padding."""
+    """With count_include_pad the divisor counts padding, but not the positions beyond the padding
+    that a ceil_mode window may cover."""
     pair, x = pool_windows(a), ins[0]
     include = a.count_include_pad
 
@@ -183,7 +188,7 @@ def _program_avg_pool2d(ins: Ins, a: Attrs, out: TensorType) -> Element:
 
 
 def _np_windows(x: np.ndarray, pair: Pair, fill: float) -> np.ndarray:
-    """[N, C, OH, OW, KH, KW]: the taps of every window, `fill` where they lie outside."""
+    """Return [N, C, OH, OW, KH, KW]: the taps of every window, `fill` where one lies outside x."""
     pads, picks = [(0, 0), (0, 0)], []
     for w, extent in zip(pair, x.shape[2:], strict=True):
         count = int_value(w.count(extent)) or 0

@@ -1,5 +1,8 @@
-"""Normalisations. Those marked opaque have schedules of their own; the programs here, with nested
-reductions that do not depend on the inner loop, are the slow form that always works."""
+"""Normalisations.
+
+Operators of pattern `opaque` have schedules of their own. Their programs here, with nested
+reductions, are the slower fallback that takes any shape (`schedule/loops.py`).
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ Arrays = Sequence[np.ndarray]
 
 
 def _count(extents: Sequence[Expr], like: Expr) -> Expr:
-    """How many elements, as a literal or a cast of the data's type."""
+    """Return the number of elements, converted to the dtype of `like`; a literal if it is known."""
     total = product(extents)
     known = int_value(total)
     return FloatImm(float(known), like.dtype) if known is not None else cast(total, like.dtype)
@@ -129,7 +132,8 @@ def _np_layer_norm(arrays: Arrays, a: Attrs) -> np.ndarray:
 
 
 def _softmax(name: str) -> OpDef:
-    """exp(x - max) / sum(exp(x - max)), or its logarithm."""
+    """Return the operator exp(x - max) / sum(exp(x - max)) along an axis, or its logarithm.
+    Subtracting the maximum keeps exp from overflowing."""
     log = name == "log_softmax"
 
     def infer(types: Operands, a: Attrs) -> TensorType:
@@ -176,7 +180,8 @@ def _infer_lrn(types: Operands, a: Attrs) -> TensorType:
 
 
 def _program_lrn(ins: Ins, a: Attrs, out: TensorType) -> Element:
-    """x / (bias + alpha / size * sum of squares over `size` channels around) ** beta."""
+    """x / (bias + alpha / size * s) ** beta, where s is the sum of the squares of `size` channels,
+    of which (size - 1) // 2 come before the element's own: ONNX LRN."""
     x = ins[0]
     channels = x.type.shape[1]
 
@@ -193,7 +198,8 @@ def _program_lrn(ins: Ins, a: Attrs, out: TensorType) -> Element:
 
 
 def power(base: Expr, exponent: float) -> Expr:
-    """base ** exponent for a positive base; square roots where they suffice."""
+    """Return base ** exponent for a positive base; for exponents 0.5 and 0.75 by square roots,
+    which are cheaper than `pow`."""
     if exponent == 1:
         return base
     if exponent in (0.5, 0.75):

@@ -1,4 +1,4 @@
-"""What an operator is: signature, type rule, tensor program and NumPy meaning, in one place."""
+"""The definition of an operator: signature, type rule, tensor program and NumPy reference."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ from tensorkiln.ir.expr import Expr
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ops.attribute import Attribute, check_all, completed
 
-# How output elements relate to input elements; fusion is decided from this alone.
-#   elementwise  out[i] from in[i] of every input (all of the output's shape)
-#   broadcast    as elementwise, inputs may have extent-1 or missing leading dimensions
+# How output elements relate to input elements. Fusion decides by this alone.
+#   elementwise  out[i] from in[i] of every input; all inputs have the output's shape
+#   broadcast    as elementwise, but inputs may have extents 1 or lack leading dimensions
 #   injective    out[i] from one computed element per input (transpose, slice, pad, gather, concat)
 #   reduction    out[i] from a range of elements
-#   contraction  conv2d, matmul: has schedules of its own
+#   contraction  sums of products (conv2d, matmul): has schedules of its own
 #   opaque       several passes over the data (softmax, layer norm): has schedules of its own
 PATTERNS = ("elementwise", "broadcast", "injective", "reduction", "contraction", "opaque")
 
 
 @dataclass(frozen=True, slots=True)
 class TensorIn:
-    """An operand inside a tensor program: its type, and the element at logical indices."""
+    """An operand of a tensor program: its type, and a function from logical indices to the
+    expression of the element there."""
 
     type: TensorType
     element: Callable[..., Expr]
 
     def __call__(self, *index: Expr) -> Expr:
-        """The element at logical indices."""
+        """Return the element at the given logical indices, one per dimension."""
         return self.element(*index)
 
 
-# The value at one output index; may contain `Reduce` nodes.
+# From an output index to the value there, which may contain `Reduce` nodes.
 Element = Callable[..., Expr]
 Operands = Sequence[TensorType]
 Infer = Callable[[Operands, Attrs], TensorType]
@@ -46,27 +47,28 @@ NumpyRef = Callable[[Sequence[np.ndarray], Attrs], np.ndarray]
 
 @cache
 def _counts(inputs: tuple[str, ...]) -> tuple[int, bool]:
-    """The least number of operands, and whether there may be any number more."""
+    """Return the least number of operands, and whether the last operand is variadic."""
     least = sum(not name.endswith(("?", "*")) for name in inputs)
     return least, any(name.endswith("*") for name in inputs)
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Operands and attributes of an operator. `inputs` are operand names; `name?` is optional
-    (trailing), `name*` variadic. `attrs` say what each attribute may be."""
+    """Operands and attributes of an operator. `inputs` are the names of operands: the last ones may
+    be optional, spelled `name?`, or one may be variadic, `name*`. `attrs` has a row per
+    attribute."""
 
     name: str
     inputs: tuple[str, ...]
     attrs: Mapping[str, Attribute]
 
     def operand_name(self, position: int) -> str:
-        """`x`, or `xs[2]` for the third of a variadic operand."""
+        """Return the name of an operand for messages: `x`, or `xs[2]` within a variadic operand."""
         name = self.inputs[min(position, len(self.inputs) - 1)]
         return f"{name[:-1]}[{position}]" if name.endswith("*") else name.rstrip("?")
 
     def check_count(self, count: int) -> None:
-        """UserError `operand-count` unless that many operands can be given."""
+        """Raise UserError `operand-count` unless the operator takes `count` operands."""
         least, variadic = _counts(self.inputs)
         if count < least or (not variadic and count > len(self.inputs)):
             most = "or more" if variadic else f"to {len(self.inputs)}"
@@ -81,8 +83,8 @@ class Signature:
             )
 
     def complete(self, attrs: Mapping[str, object]) -> Attrs:
-        """Attributes with defaults filled in. Raises UserError: `unknown-attribute`,
-        `missing-attribute`, `bad-attribute`."""
+        """Check attributes and return them with defaults filled in. Raise UserError
+        `unknown-attribute`, `missing-attribute` or `bad-attribute`."""
         check_all(self.name, self.attrs, attrs)
         return completed(self.attrs, attrs)
 
@@ -91,8 +93,9 @@ class Signature:
 class OpDef(Signature):
     """One operator.
 
-    `infer` raises UserError when operands do not fit. `program` is None only for operators that
-    an earlier pass must remove or that own a schedule without a one-pass element form.
+    `pattern` is one of `PATTERNS`. `infer` returns the result type, or raises UserError if the
+    operands do not fit. `numpy` is the reference implementation. `program` returns the expression
+    of an output element; it is None for operators that only a schedule of their own can compute.
     """
 
     pattern: str

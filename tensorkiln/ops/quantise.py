@@ -1,10 +1,11 @@
-"""Numbers in 8 or 16 bits that stand for others: q means (q - zero) * scale.
+"""Affine quantisation to 8 or 16 bits: the integer q stands for the number (q - zero) * scale.
 
     quantize(x, scale, zero)      saturate(round_half_even(x / scale) + zero), in the type of zero
     dequantize(q, scale, zero)    (q - zero) * scale, in the type of scale
 
-Scale and zero broadcast to the data: one number, or one per channel with its other extents 1.
-The arithmetic is that of ONNX's operators, each step rounded to float32 by itself.
+Scale and zero broadcast to the data: they are one number each, or one per channel, with extents 1
+in the other dimensions. As in ONNX's QuantizeLinear and DequantizeLinear, every step is rounded to
+the float type by itself.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ from tensorkiln.ops.rules import (
 _NAMES = ("x", "scale", "zero")
 QUANTISED = ("uint8", "int8", "uint16", "int16")
 _FLOATS = ("float32", "float64")
-# What dequantize takes besides: sums and biases.
+# Further types that dequantize accepts: those of integer sums and biases.
 _WIDE = ("int32",)
 
 
 def _require_broadcast(op: str, types: Operands) -> None:
-    """Scale and zero must not make the data larger."""
+    """Raise UserError unless scale and zero broadcast to the shape of the data."""
     for name, t in zip(_NAMES[1:], types[1:], strict=True):
         shape = broadcast_shapes(op, ("x", name), [types[0].shape, t.shape])
         fits = len(shape) == types[0].ndim and all(map(same_extent, shape, types[0].shape))
@@ -83,7 +84,7 @@ def _quantize(xs: Sequence[Expr], a: Attrs) -> Expr:
     x = unary("round", x)
     if not (isinstance(zero, IntImm) and zero.value == 0):
         x = x + cast(zero, x.dtype)
-    return cast(x, zero.dtype)  # which saturates
+    return cast(x, zero.dtype)  # a cast from float to integer saturates
 
 
 def _np_quantize(arrays: Sequence[np.ndarray], a: Attrs) -> np.ndarray:
@@ -112,7 +113,8 @@ def _dequantize(xs: Sequence[Expr], a: Attrs) -> Expr:
 
 
 def _before_cast(x: Expr) -> Expr | None:
-    """The whole number in float32 that `_quantize` makes an integer of, or None."""
+    """Return the rounded float that `x` casts to an integer, if `x` is an expression as `_quantize`
+    makes it, else None."""
     if not isinstance(x, Cast) or not x.a.dtype.is_float:
         return None
     rounded = x.a.a if isinstance(x.a, Binary) and x.a.op == "add" else x.a
@@ -120,7 +122,8 @@ def _before_cast(x: Expr) -> Expr | None:
 
 
 def _saturated(whole: Expr, dtype: DType) -> Expr:
-    """What the integer would be, without a detour through its type; NaN is 0."""
+    """Return `whole` clamped to the range of the integer type `dtype`, with 0 for NaN: the value of
+    a cast to `dtype` and back, computed in float alone."""
     low = 0 if dtype.is_unsigned else -(1 << dtype.bits - 1)
     high = low + (1 << dtype.bits) - 1
     if low:

@@ -1,9 +1,12 @@
-"""Operators that fold ranges of elements: sums, extremes and their positions.
+"""Reductions over dimensions: sums, means, products, extremes and positions of extremes.
 
-The empty reduction gives the identity (0, 1, or the far end of the dtype's range; a mean is NaN,
-an arg-reduction is refused where the extent is known). With a NaN among their elements sums, means
-and products are NaN, and so is average pooling. What it does to max, min and max pooling is not
-specified, NaN or a maximum without some elements: ONNX Runtime's answer depends on its place, too.
+A reduction of no elements gives the identity: 0, 1, and for max and min the lowest and the highest
+value of the dtype. A mean of no elements is NaN, of integers 0. `argmax` and `argmin` refuse a
+dimension of known extent 0.
+
+Sums, means, products and average pooling of elements with a NaN are NaN. The result of max, min and
+max pooling is then unspecified, either NaN or the extreme of only some elements: in ONNX Runtime,
+too, it depends on the position of the NaN.
 """
 
 from __future__ import annotations
@@ -40,14 +43,15 @@ from tensorkiln.ops.rules import (
 
 
 def reduce_axes(x: TensorType, axes: Sequence[int]) -> tuple[tuple[Var, Expr], ...]:
-    """A fresh variable with its extent for each reduced dimension."""
+    """Return a new variable and its extent for each dimension in `axes`, as `Reduce` takes them."""
     return tuple((Var(f"r{d}"), x.shape[d]) for d in axes)
 
 
 def merged_index(
     axes: Sequence[int], reduced: Sequence[Expr], index: Sequence[Expr], keepdims: bool
 ) -> tuple[Expr, ...]:
-    """The operand's index: reduced variables at `axes`, output indices elsewhere."""
+    """Return the index into the operand: `reduced` in the dimensions `axes`, which must be sorted,
+    and the output's `index` in the others."""
     ndim = len(index) if keepdims else len(index) + len(axes)
     rest = iter(i for d, i in enumerate(index) if not (keepdims and d in axes))
     inner = iter(reduced)
@@ -64,7 +68,7 @@ def _reduced(x: TensorType, axes: Sequence[int], keepdims: bool, dtype: DType) -
 
 
 def _fold(name: str, op: str, numpy: Callable[..., np.ndarray]) -> OpDef:
-    """`op` over `axes`; `mean` divides the sum by the count."""
+    """Return the operator that reduces `axes` by `op`; `mean` divides the sum by the count."""
 
     def infer(types: Operands, a: Attrs) -> TensorType:
         require_dtype(name, "x", types[0], NUMERIC)
@@ -113,7 +117,8 @@ def _np_mean(x: np.ndarray, axis: tuple[int, ...], keepdims: bool) -> np.ndarray
 
 
 def extreme_identity(dtype: np.dtype, op: str) -> float | int:
-    """The identity of max or min in a NumPy dtype."""
+    """Return the identity of max or min in a NumPy dtype: -inf for max of floats, -128 for max of
+    int8."""
     if dtype.kind == "f":
         return -np.inf if op == "max" else np.inf
     return int(np.iinfo(dtype).min if op == "max" else np.iinfo(dtype).max)
@@ -136,7 +141,7 @@ def _np_prod(x: np.ndarray, **where: Any) -> np.ndarray:
 
 
 def _arg(name: str, op: str, numpy: Callable[..., np.ndarray]) -> OpDef:
-    """Position of the first extreme element along `axis`, as int64."""
+    """Return the operator for the position of the first extreme element along an axis, as int64."""
 
     def infer(types: Operands, a: Attrs) -> TensorType:
         x = types[0]
@@ -157,7 +162,8 @@ def _arg(name: str, op: str, numpy: Callable[..., np.ndarray]) -> OpDef:
             inner, outer = reduce_axes(x.type, (axis,)), reduce_axes(x.type, (axis,))
             best = Reduce(op, inner, at(inner[0][0]))
             here, (v, extent) = at(outer[0][0]), outer[0]
-            # "not beaten" instead of "equal": a NaN is then a hit, and the result in range.
+            # The first element that `best` does not beat. A test for equality would find none if
+            # `best` is NaN, and the result would be `extent`, which is out of range.
             beaten = here < best if op == "max" else here > best
             return Reduce("min", outer, select(beaten, extent, v))
 

@@ -1,4 +1,4 @@
-"""What type rules and tensor programs share: messages, dtype classes, extents, broadcasting."""
+"""Helpers of type rules and tensor programs: errors, dtype classes, extents, broadcasting."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tensorkiln.ops.attribute import bad_attribute, shown
 
 Shape = tuple[Expr, ...]
 
-# Classes of element types an operand may have; the words appear in error messages.
+# Classes of element types that an operand may have; the values appear in error messages.
 FLOAT = "float"
 INTEGER = "integer"
 SIGNED = "signed numeric"
@@ -47,7 +47,8 @@ KINDS: dict[str, frozenset[str]] = {
 
 
 def show(e: ExprLike) -> str:
-    """An extent as a person writes it: `4`, `N`, `(N + 1)`."""
+    """Return an extent as text: `4`, `N`, `(N + 1)`. Expressions that are not arithmetic on
+    variables and numbers are shown as the name of their class."""
     if not isinstance(e, Expr):
         return str(e)
     if isinstance(e, IntImm):
@@ -64,12 +65,12 @@ def show(e: ExprLike) -> str:
 
 
 def show_shape(shape: Iterable[ExprLike]) -> str:
-    """`[1, N, 4]`."""
+    """Return a shape as text, e.g. `[1, N, 4]`."""
     return f"[{', '.join(map(show, shape))}]"
 
 
 def show_type(t: TensorType) -> str:
-    """`float32[1, N, 4]`."""
+    """Return a tensor type as text, e.g. `float32[1, N, 4]`; its layout is not shown."""
     return f"{t.dtype}{show_shape(t.shape)}"
 
 
@@ -82,7 +83,7 @@ def mismatch(
     code: str = "shape-mismatch",
     hint: str = "",
 ) -> UserError:
-    """The one sentence of every type rule: which operand, what was expected, what came."""
+    """Return the UserError of type rules: which operand, what was expected, what was received."""
     return UserError(
         f"operator {op}: operand {operand!r}: expected {expected}, received {received}",
         code=code,
@@ -91,13 +92,15 @@ def mismatch(
 
 
 def require_dtype(op: str, operand: str, t: TensorType, kinds: str) -> None:
-    """UserError `dtype-mismatch` unless the element type is one of the class `kinds`."""
+    """Raise UserError `dtype-mismatch` unless the element type is in the class `kinds`, a key of
+    `KINDS`."""
     if DTYPES[t.dtype.name][0] not in KINDS[kinds]:
         raise mismatch(op, operand, f"a {kinds} element type", str(t.dtype), code="dtype-mismatch")
 
 
 def require_same_dtype(op: str, names: Sequence[str], types: Sequence[TensorType]) -> DType:
-    """The element type all operands share; UserError naming the first one that differs."""
+    """Return the element type that all operands share; raise UserError `dtype-mismatch`, naming the
+    first operand that differs from operand 0."""
     first = types[0].dtype
     for name, t in zip(names[1:], types[1:], strict=False):
         if t.dtype != first:
@@ -109,9 +112,11 @@ def require_same_dtype(op: str, names: Sequence[str], types: Sequence[TensorType
 
 
 def product_dtype(op: str, names: Sequence[str], types: Sequence[TensorType]) -> DType:
-    """The element type of sums of products, and of the bias that may be the third operand.
+    """Return the element type of sums of products, for operands (data, weights, bias?).
 
-    Floats give their own type, int32 too; uint8 times int8 gives int32, which wraps around.
+    All operands are of the same float type, or all int32, which is then the result's type; or
+    data is uint8, weights int8, and bias and result int32. int32 sums wrap around. Raise UserError
+    `dtype-mismatch` for other combinations.
     """
     left, right = types[0].dtype.name, types[1].dtype.name
     if (left, right) == ("uint8", "int8"):
@@ -127,26 +132,28 @@ def product_dtype(op: str, names: Sequence[str], types: Sequence[TensorType]) ->
 
 
 def product_array(array: np.ndarray, operands: Sequence[np.ndarray]) -> np.ndarray:
-    """One of the operands in the type of their products."""
+    """Return `array`, one of `operands`, converted to the type of their products."""
     return array if operands[0].dtype == operands[1].dtype else array.astype(np.int32)
 
 
 def require_ndim(op: str, operand: str, t: TensorType, ndim: int, meaning: str = "") -> None:
-    """UserError `rank-mismatch` unless the operand has `ndim` dimensions."""
+    """Raise UserError `rank-mismatch` unless the operand has `ndim` dimensions; `meaning` is what
+    they are, for the message, e.g. "(NCHW)"."""
     if t.ndim != ndim:
         words = f"{ndim} dimension(s)" + (f" {meaning}" if meaning else "")
         raise mismatch(op, operand, words, show_type(t), code="rank-mismatch")
 
 
 def require_shape(op: str, operand: str, t: TensorType, shape: Sequence[Expr], why: str) -> None:
-    """UserError unless the operand has exactly this shape."""
+    """Raise UserError `shape-mismatch` unless the operand provably has this shape; `why` goes into
+    the message."""
     if t.ndim != len(shape) or not all(map(same_extent, t.shape, shape)):
         raise mismatch(op, operand, f"shape {show_shape(shape)} ({why})", show_type(t))
 
 
 def same_extent(a: ExprLike, b: ExprLike) -> bool:
-    """Whether two extents are known to be equal. Their symbols are sizes, 1 or more: no graph
-    function runs with less."""
+    """Whether two extents are provably equal. Symbols are taken to be 1 or more, because no
+    graph function runs with a smaller one."""
     x, y = int_value(a), int_value(b)
     if x is not None and y is not None:
         return x == y
@@ -155,12 +162,13 @@ def same_extent(a: ExprLike, b: ExprLike) -> bool:
 
 
 def extents(values: Iterable[ExprLike]) -> Shape:
-    """An attribute that is a shape, as expressions."""
+    """Return the value of a shape attribute, ints and expressions, as expressions."""
     return tuple(map(as_expr, values))
 
 
 def require_value(op: str, attr: str, value: ExprLike | bool, dtype: DType) -> None:
-    """UserError `bad-attribute` unless elements of `dtype` can be this number."""
+    """Raise UserError `bad-attribute` unless `value` is in the range of `dtype`, and whole if
+    `dtype` is no float. Float dtypes and symbolic values are not checked."""
     if isinstance(value, Expr) or dtype.is_float:
         return
     low, high = (0, 1) if dtype.is_bool else (0, (1 << dtype.bits) - 1)
@@ -171,7 +179,7 @@ def require_value(op: str, attr: str, value: ExprLike | bool, dtype: DType) -> N
 
 
 def product(shape: Iterable[Expr]) -> Expr:
-    """How many elements a shape has."""
+    """Return the number of elements of a shape, simplified; 1 for rank 0."""
     total: Expr = IntImm(1)
     for d in shape:
         total = total * d
@@ -179,7 +187,8 @@ def product(shape: Iterable[Expr]) -> Expr:
 
 
 def normal_axis(op: str, axis: int, ndim: int, attr: str = "axis") -> int:
-    """A possibly negative axis as 0 .. ndim-1."""
+    """Return an axis, which may be negative, as 0 .. ndim-1; raise UserError `bad-attribute` if it
+    is out of range."""
     if not -ndim <= axis < ndim:
         expected = f"an axis from {-ndim} to {ndim - 1}" if ndim else "no axis (rank 0)"
         raise bad_attribute(op, attr, expected, shown(axis))
@@ -187,7 +196,8 @@ def normal_axis(op: str, axis: int, ndim: int, attr: str = "axis") -> int:
 
 
 def normal_axes(op: str, axes: Sequence[int], ndim: int, attr: str = "axes") -> tuple[int, ...]:
-    """Possibly negative, distinct axes as 0 .. ndim-1, in increasing order."""
+    """Return axes, which may be negative, as 0 .. ndim-1 in increasing order; raise UserError
+    `bad-attribute` if one is out of range or given twice."""
     found = [normal_axis(op, a, ndim, attr) for a in axes]
     if len(set(found)) != len(found):
         raise bad_attribute(op, attr, "distinct axes", shown(axes))
@@ -195,7 +205,8 @@ def normal_axes(op: str, axes: Sequence[int], ndim: int, attr: str = "axes") -> 
 
 
 def broadcast_shapes(op: str, names: Sequence[str], shapes: Sequence[Shape]) -> Shape:
-    """NumPy broadcasting. A symbolic extent only meets 1 or an extent proved equal to it."""
+    """Return the broadcast shape by NumPy's rules; raise UserError `shape-mismatch` if there is
+    none. A symbolic extent broadcasts only with 1 or an extent provably equal to it."""
     result: list[Expr] = []
     owner: list[str] = []
     for name, shape in zip(names, shapes, strict=True):
@@ -215,16 +226,16 @@ def broadcast_shapes(op: str, names: Sequence[str], shapes: Sequence[Shape]) -> 
 
 
 def broadcast_index(shape: Shape, index: Sequence[Expr]) -> tuple[Expr, ...]:
-    """Where an operand of `shape` is read for an output index of the broadcast shape."""
+    """Return the index at which an operand of `shape` is read for the output element `index`."""
     tail = index[len(index) - len(shape) :]
     return tuple(IntImm(0) if int_value(n) == 1 else i for n, i in zip(shape, tail, strict=True))
 
 
 def clamp(i: Expr, extent: ExprLike) -> Expr:
-    """The nearest index inside 0 .. extent-1 (0 when the extent is 0)."""
+    """Return i clamped to 0 .. extent-1; 0 if the extent is 0."""
     return maximum(minimum(i, as_expr(extent) - 1), 0)
 
 
 def inside(i: Expr, extent: ExprLike) -> Expr:
-    """0 <= i < extent."""
+    """Return the condition 0 <= i < extent."""
     return binary("and", i >= 0, i < extent)

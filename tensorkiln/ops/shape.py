@@ -1,6 +1,7 @@
-"""Operators that move elements: each output element is one input element, or a literal.
+"""Operators that move elements: each output element is one input element, or a constant.
 
-Programs clamp every index that may fall outside, because both sides of a select are evaluated.
+Programs clamp every index that may be out of bounds, even below a `select`, because both sides of a
+`select` are evaluated.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from tensorkiln.ops.rules import (
 Ins = Sequence[TensorIn]
 Arrays = Sequence[np.ndarray]
 
-# --- reshape: row-major, in groups of dimensions that hold the same elements ---------------------
+# --- reshape: row-major order, split into groups of dimensions with equal element counts ---------
 
 
 def _infer_reshape(types: Operands, a: Attrs) -> TensorType:
@@ -64,7 +65,7 @@ def _infer_reshape(types: Operands, a: Attrs) -> TensorType:
 
 
 def _prefixes(shape: Shape) -> list[Expr]:
-    """Products of the first 0, 1, ... dimensions."""
+    """Return the products of the first 0, 1, ... extents: [1, a, a*b, ...]."""
     out: list[Expr] = [IntImm(1)]
     for d in shape:
         out.append(simplify(out[-1] * d))
@@ -72,8 +73,9 @@ def _prefixes(shape: Shape) -> list[Expr]:
 
 
 def reshape_groups(old: Shape, new: Shape) -> list[tuple[range, range]]:
-    """Finest split into runs of old and new dimensions whose element counts agree:
-    `[B, S, 768] -> [B, S, 12, 64]` is B:B, S:S, 768:(12, 64)."""
+    """Return the finest split of both shapes into consecutive ranges of dimensions with equal
+    element counts: for `[B, S, 768] -> [B, S, 12, 64]` it is B:B, S:S, 768:(12, 64). The shapes
+    must have provably equal, non-zero element counts."""
     left, right = _prefixes(old), _prefixes(new)
     groups, i, j = [], 0, 0
     while (i, j) != (len(old), len(new)):
@@ -91,7 +93,7 @@ def reshape_groups(old: Shape, new: Shape) -> list[tuple[range, range]]:
 
 def _program_reshape(ins: Ins, a: Attrs, out: TensorType) -> Element:
     old = ins[0].type.shape
-    # Without elements there is nothing to read, and products of zero say nothing about groups.
+    # An empty operand is never read, and element counts of 0 do not tell groups apart.
     empty = any(int_value(d) == 0 for d in old)
     groups = [] if empty else reshape_groups(old, out.shape)
 
@@ -151,7 +153,7 @@ def _program_tile(ins: Ins, a: Attrs, out: TensorType) -> Element:
     shape = ins[0].type.shape
 
     def element(*index: Expr) -> Expr:
-        # Nothing is read of an empty operand, and no index may be divided by its extent of 0.
+        # `%` by an extent of 0 is left out: nothing is read from an empty operand.
         return ins[0](
             *(
                 i if int_value(r) == 1 or int_value(d) == 0 else i % d
@@ -216,8 +218,8 @@ def _infer_concat(types: Operands, a: Attrs) -> TensorType:
 
 
 def _program_concat(ins: Ins, a: Attrs, out: TensorType) -> Element:
-    """Reads every operand at a clamped index and selects one. An operand whose extent is symbolic
-    and 0 at run time is read at index 0 and not used: its memory must hold one element."""
+    """Read every operand at a clamped index and select one of the values. An operand whose symbolic
+    extent is 0 at run time is still read at index 0, so its memory must hold one element."""
     axis = normal_axis("concat", a.axis, out.ndim)
     parts = [x for x in ins if int_value(x.type.shape[axis]) != 0]
 
@@ -228,7 +230,7 @@ def _program_concat(ins: Ins, a: Attrs, out: TensorType) -> Element:
             extent = x.type.shape[axis]
             i = index[axis] - offset
             if len(parts) > 1:
-                # The first part is never before its start, the last one never past its end.
+                # Indices are never below the start of the first part or past the end of the last.
                 i = minimum(i, extent - 1) if k < len(parts) - 1 else i
                 i = maximum(i, 0) if k or int_value(extent) is None else i
             offset = simplify(offset + extent)
@@ -254,7 +256,8 @@ def _infer_take(types: Operands, a: Attrs) -> TensorType:
 
 
 def _program_take(ins: Ins, a: Attrs, out: TensorType) -> Element:
-    """Negative indices count from the end; those outside are clamped, so memory is safe."""
+    """Negative indices count from the end; indices out of range are clamped to it, so that no
+    index reads outside of the operand."""
     x, indices = ins
     axis = normal_axis("take", a.axis, x.type.ndim)
     extent = x.type.shape[axis]
@@ -295,7 +298,8 @@ def _infer_pad(types: Operands, a: Attrs) -> TensorType:
 def _check_width(
     key: str, d: int, width: int | None, extent: int | None, mode: str, x: TensorType
 ) -> None:
-    """`edge` needs an element to repeat, `reflect` as many as it mirrors besides the edge."""
+    """Raise UserError if dimension `d` is too small for a padding of `width` elements: `edge` needs
+    one element to repeat, `reflect` the edge and `width` others to mirror."""
     least = {"constant": 0, "edge": 1, "reflect": (width or 0) + 1}[mode]
     if width and extent is not None and extent < least:
         expected = f"{least} or more elements in dimension {d} ({mode}, {key}={width})"
@@ -364,7 +368,7 @@ def _infer_arange(types: Operands, a: Attrs) -> TensorType:
 
 
 def _program_arange(ins: Ins, a: Attrs, out: TensorType) -> Element:
-    """start + i * step, rounded once per element, not summed."""
+    """start + i * step for each element by itself, so that rounding errors do not add up."""
 
     def term(value: object) -> Expr:
         if isinstance(value, Expr):

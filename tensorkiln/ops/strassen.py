@@ -1,17 +1,17 @@
-"""Products of matrices by one level of Strassen's algorithm: seven products of quarters for eight.
+"""Matrix products by one level of Strassen's algorithm: seven products of quarters, not eight.
 
-V. Strassen, "Gaussian elimination is not optimal", Numer. Math. 13 (1969). With quarters of the
-rows A, of the weights B and of the result C:
+V. Strassen, "Gaussian elimination is not optimal", Numer. Math. 13 (1969). For C = A B, with A, the
+weights B and C each split into quarters:
 
     P0 = (A11 + A22) (B11 + B22)    P3 = A11 (B12 - B22)    P5 = (A21 + A22) B11
     P1 = (A21 - A11) (B11 + B12)    P4 = A22 (B21 - B11)    P6 = (A11 + A12) B22
     P2 = (A12 - A22) (B21 + B22)
     C11 = P0 + P4 - P6 + P2    C12 = P3 + P6    C21 = P5 + P4    C22 = P0 - P5 + P3 + P1
 
-`strassen_parts` makes the seven left operands, `strassen_linear` the rest. An odd number of rows
-is halved with the middle row in both halves. Every C depends on all of a row of A and of its
-partner half the rows away: the rounding errors of a small row are those of a large partner, and
-what is not finite spreads to it.
+`strassen_parts` computes the seven left operands from A, `strassen_linear` all else. If the number
+of rows is odd, both halves contain the middle row. A row of C depends on the same row of A and on
+the corresponding row of the other half. So if that row holds larger values, the rounding errors of
+this row of C are as large as theirs; and it takes over their infinities and NaNs.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def _np_linear(arrays: Sequence[np.ndarray], a: Attrs) -> np.ndarray:
 
 
 STRASSEN: dict[str, OpDef] = {
-    # What a pass makes of linear; they have schedules of their own and no element form.
+    # `select_strassen` makes these from `linear`. Only schedules of their own can compute them:
+    # they have no program per output element.
     "strassen_parts": OpDef("strassen_parts", ("x",), {}, "opaque", _infer_parts, _np_parts),
     "strassen_linear": OpDef(
         "strassen_linear", ("parts", "w", "bias?"), {"rows": at.counts()}, "contraction",

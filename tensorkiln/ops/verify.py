@@ -1,4 +1,4 @@
-"""Whether a module is well formed, attributes of its operators included."""
+"""Verification that a module is well formed, including the attributes of its operator calls."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from tensorkiln.ops.attribute import check_all
 
 
 def verify(mod: IRModule, known: dict[int, object] | None = None, *, places: bool = False) -> None:
-    """Raise InternalError with the path of the first thing that is wrong.
+    """Raise InternalError, with the path of the first violation found, if `mod` is not well formed.
 
-    `ir/verify.py` says what is checked; here, that calls of operators have the attributes that
-    the operators declare. Calls in `known`, by identity, were found right before. A call of an
-    operator that nobody declares is some pass's to lower.
+    `ir/verify.py` lists what is checked, and describes `places`. In addition, calls of operators
+    must have the attributes that the operators declare. `known` maps the `id` of objects verified
+    by an earlier run to the objects; they are skipped, and verified ones are added. Calls of
+    undeclared operators are not checked: a pass may lower them.
     """
     known = {} if known is None else known
     structure.verify(mod, known, places=places)

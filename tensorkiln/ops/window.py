@@ -14,7 +14,9 @@ from tensorkiln.ops.rules import bad_attribute, mismatch, show_type
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One spatial dimension: output i covers inputs i*stride - before + k*dilation, k < kernel."""
+    """The windows along one dimension: output i reads inputs i*stride - before + k*dilation, for
+    0 <= k < kernel. `before` and `after` are the padding; with `ceil_mode` the number of outputs is
+    rounded up."""
 
     kernel: int
     stride: int
@@ -25,12 +27,12 @@ class Window:
 
     @property
     def span(self) -> int:
-        """Input elements from the first tap to the last."""
+        """Input elements from the first tap to the last, both included."""
         return self.dilation * (self.kernel - 1) + 1
 
     def count(self, extent: ExprLike) -> Expr:
-        """Windows that fit; with ceil_mode also one that ends past the padding, provided that it
-        starts inside the input or the padding before it."""
+        """Return the number of windows that fit into the padded input. With ceil_mode one more may
+        end past the padding, if it starts inside the input or the padding before it."""
         room = as_expr(extent) + (self.before + self.after - self.span)
         if not self.ceil_mode:
             return simplify(room // self.stride + 1)
@@ -39,11 +41,12 @@ class Window:
         return simplify(minimum(whole, starts))
 
     def tap(self, i: Expr, k: ExprLike) -> Expr:
-        """The input position of tap k of window i (may lie outside)."""
+        """Return the input position of tap k of window i; in the padding it is out of bounds."""
         return i * self.stride + as_expr(k) * self.dilation - self.before
 
     def place(self, position: Expr, extent: Expr) -> tuple[Expr, list[Expr]]:
-        """The position clamped into the input, and the conditions under which it was inside."""
+        """Return the position clamped into the input, and conditions that all hold if it was
+        inside. Sides without padding are neither clamped nor tested."""
         conds = []
         if self.before:
             conds.append(position >= 0)
@@ -56,7 +59,8 @@ class Window:
 def windows(
     a: Attrs, kernel: Sequence[int], dilation: Sequence[int] = (1, 1)
 ) -> tuple[Window, Window]:
-    """The two windows that an operator's checked attributes describe."""
+    """Return the windows along height and width for the attributes `strides`, `padding` (top,
+    left, bottom, right) and `ceil_mode` of an operator."""
     strides, (top, left, bottom, right) = a.strides, a.padding
     ceil = a.get("ceil_mode", False)
     return (
@@ -66,8 +70,8 @@ def windows(
 
 
 def output_extents(op: str, x: TensorType, pair: tuple[Window, Window]) -> tuple[Expr, Expr]:
-    """Output height and width; UserError where not one window fits into the padded input, or with
-    ceil_mode begins so that the next step would be past its end."""
+    """Return output height and width. Raise UserError if no window fits into the padded input; with
+    ceil_mode, one may end up to stride - 1 elements past it."""
     for name, w, extent in zip(("height", "width"), pair, x.shape[2:], strict=True):
         n = int_value(extent)
         least = w.span - w.before - w.after - (w.stride - 1 if w.ceil_mode else 0)
@@ -78,7 +82,7 @@ def output_extents(op: str, x: TensorType, pair: tuple[Window, Window]) -> tuple
 
 
 def check_pool_padding(op: str, a: Attrs, pair: tuple[Window, Window]) -> None:
-    """A pooling window must not lie in the padding alone."""
+    """Raise UserError if a pooling window could lie entirely in the padding."""
     for w in pair:
         if max(w.before, w.after) >= w.kernel:
             raise bad_attribute(op, "padding", "less than the kernel on each side", a.padding)

@@ -1,12 +1,13 @@
-"""Winograd convolution: the products of a 3x3 convolution taken in a transformed domain.
+"""Winograd convolution: a 3x3 convolution as element-wise products in a transformed domain.
 
-F(m, 3) makes m outputs of a row from m + 2 inputs with m + 2 products instead of 3 m:
+F(m, 3) computes m outputs of a row from m + 2 inputs, with m + 2 products instead of 3 m:
 
     y = A^T ((G w) * (B^T d))        in two dimensions  Y = A^T ((G w G^T) * (B^T D B)) A
 
-The matrices are Toom and Cook's: polynomials are multiplied by their values at `POINTS` and at
-infinity. G w G^T is computed once, in float64, when a convolution is rewritten. The points are
-chosen for small errors: with +-2/3 and +-3/2, F(4, 3) errs half as much as with +-1 and +-2.
+A. Lavin, S. Gray, "Fast algorithms for convolutional neural networks", CVPR 2016. The matrices come
+from Toom-Cook multiplication: polynomials are multiplied by way of their values at `POINTS` and at
+infinity. G w G^T is computed once, in float64, when a convolution is rewritten. The points keep
+rounding errors small: with +-2/3 and +-3/2, the error of F(4, 3) is half that with +-1 and +-2.
 """
 
 from __future__ import annotations
@@ -38,20 +39,20 @@ from tensorkiln.ops.rules import (
 
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 
-# Finite points by the number of outputs: zero, then pairs of opposite ones.
+# The finite evaluation points by m, the number of outputs: zero, then pairs p, -p.
 POINTS: dict[int, tuple[float, ...]] = {
     2: (0.0, 1.0, -1.0),
     4: (0.0, 2 / 3, -2 / 3, 3 / 2, -3 / 2),
 }
 TAPS = 3
-# What a kernel may take of the stack for one block of tiles.
+# Bytes of stack that a kernel may use for one block of tiles.
 _SCRATCH_BYTES = 900 << 10
 _PIECE = 1024  # filters transformed at a time
 
 
 @cache
 def matrices(m: int) -> tuple[Matrix, Matrix, Matrix]:
-    """A^T [m, n], G [n, 3] and B^T [n, n] of F(m, 3), where n = m + 2."""
+    """Return A^T [m, n], G [n, 3] and B^T [n, n] of F(m, 3) in float64, where n = m + 2."""
     points, n = POINTS[m], m + TAPS - 1
     at, g, bt = np.zeros((m, n)), np.zeros((n, TAPS)), np.zeros((n, n))
     for i, p in enumerate(points):
@@ -59,36 +60,42 @@ def matrices(m: int) -> tuple[Matrix, Matrix, Matrix]:
         bt[i, : n - 1] = np.poly(others)[::-1]
         g[i] = p ** np.arange(TAPS) / np.prod([p - q for q in others])
         at[:, i] = p ** np.arange(m)
-    # At infinity a polynomial is its leading coefficient.
+    # The value of a polynomial at infinity is its leading coefficient.
     bt[n - 1] = np.poly(points)[::-1]
     g[n - 1, TAPS - 1] = at[m - 1, n - 1] = 1
     return at, g, bt
 
 
 def transformed_filter(w: np.ndarray, tile: Sequence[int]) -> np.ndarray:
-    """Weights [O, I, 3, 3] -> [O, I, m + 2, m' + 2] for output tiles of m x m'."""
+    """Return G w G^T for weights w [O, I, 3, 3]: [O, I, m + 2, m' + 2] for output tiles of m x m',
+    in the dtype of w and read-only."""
     g, h = (matrices(m)[1] for m in tile)
     both, flat = np.kron(g, h).T, w.reshape(-1, TAPS * TAPS)
     out = np.empty((len(flat), len(g) * len(h)), w.dtype)
 
-    # In pieces that stay in the cache, and are too small for threads of BLAS to be asked: ten times
-    # as fast as one product of all of them.
+    # In pieces that fit the cache and are too small for BLAS to start threads of its own: ten times
+    # as fast as a single product.
     def piece(i: int) -> None:
         out[i : i + _PIECE] = flat[i : i + _PIECE].astype(np.float64) @ both
 
     in_threads(piece, range(0, len(flat), _PIECE))
-    out.flags.writeable = False  # so that nobody has to copy it
+    out.flags.writeable = False  # `compile` copies only arrays that may be written to
     return out.reshape(*w.shape[:2], len(g), len(h))
 
 
 def tiles_at_once(products: int, input_blocks: int, lanes: int, vectors: int = 2) -> int:
-    """How many tiles a kernel transforms before it multiplies: whose inputs in float32, and the
-    products of a panel of `vectors` vectors of filters, it can hold. One at least."""
+    """Return how many tiles, at least 1, a kernel transforms before it multiplies them.
+
+    For each tile its stack holds, in float32, the transformed inputs, `products` x `input_blocks`
+    vectors, and the results for one panel of filters, `products` x `vectors` vectors; a vector has
+    `lanes` elements.
+    """
     return max(1, _SCRATCH_BYTES // (products * (input_blocks + vectors) * lanes * 4))
 
 
 def winograd_tile(a: Attrs) -> tuple[int, int]:
-    """Rows and columns of an output tile."""
+    """Return the rows and columns of an output tile; raise UserError `bad-attribute` unless
+    `POINTS` has both."""
     tile = a.tile
     for m in tile:
         if m not in POINTS:
@@ -127,7 +134,7 @@ def _numpy(arrays: Sequence[np.ndarray], a: Attrs) -> np.ndarray:
         n + before + after - TAPS + 1
         for n, before, after in ((x.shape[2], top, bottom), (x.shape[3], left, right))
     )
-    # Tiles may hang over the last row and column.
+    # The last tiles may extend past the last row and column.
     x = np.pad(x, ((0, 0), (0, 0), (top, bottom + -height % m), (left, right + -width % k)))
     windows = np.lib.stride_tricks.sliding_window_view(x, (m + 2, k + 2), axis=(2, 3))
     tiles = windows[:, :, ::m, ::k]  # N I rows columns n n'
@@ -142,7 +149,8 @@ def _numpy(arrays: Sequence[np.ndarray], a: Attrs) -> np.ndarray:
 
 
 WINOGRAD: dict[str, OpDef] = {
-    # What a pass makes of conv2d; it has a schedule of its own and no element form.
+    # `select_winograd` makes it from `conv2d`. Only a schedule of its own can compute it: it has no
+    # program per output element.
     "winograd_conv2d": OpDef(
         "winograd_conv2d",
         ("x", "u", "bias?"),

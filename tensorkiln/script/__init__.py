@@ -1,11 +1,13 @@
-"""The Python form of both languages: `T` for tensor programs, `R` for graphs.
+"""The Python syntax of both IR levels: `T` for tensor programs, `R` for graphs.
 
-@tk.script.ir_module
-class Module:
-@T.prim_func
-def add_one(X: T.Buffer((4,), "float32"), Y: T.Buffer((4,), "float32")):
-for i in range(4):
-Y[i] = X[i] + 1
+Decorators convert Python definitions to IR; `from_source` does the same for text:
+
+    @tk.script.ir_module
+    class Module:
+        @T.prim_func
+        def add_one(X: T.Buffer((4,), "float32"), Y: T.Buffer((4,), "float32")):
+            for i in range(4):
+                Y[i] = X[i] + 1
 """
 
 from tensorkiln.ir.text.printer import (
@@ -21,7 +23,7 @@ from tensorkiln.script.parser import from_source
 
 T = Dialect("T", {"prim_func": prim_func, "macro": macro, "meta": meta}, FUNCTIONS)
 R = Dialect("R", {"function": function})
-# The names under which other compilers' scripts import the two languages.
+# Scripts of other compilers import the two languages under these names.
 tir, relax = T, R
 
 __all__ = [

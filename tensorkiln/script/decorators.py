@@ -1,6 +1,7 @@
-"""Decorators: Python functions and classes become programs, read from their source.
+"""Decorators that convert Python functions and classes to IR.
 
-The values of Python around them are those of the moment of the decoration.
+The source text is parsed, never executed. Names of the surrounding Python code have the values that
+they have when the decorator is applied.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from tensorkiln.script.source import Source
 
 
 def ir_module(cls: type | None = None, *, infer: Infer | None = None, **options: object) -> Any:
-    """Decorator: the IRModule that a class of `T.prim_func`s and `R.function`s describes.
+    """Decorator: convert a class of `T.prim_func`s and `R.function`s to an IRModule.
 
-    Numbers, strings, tuples and arrays of the surrounding scope may be used by name. `infer`
-    gives the types of operator calls that the script does not annotate.
+    Python values, functions and macros of the surrounding scope may be used by name. `infer`
+    returns the result type of a call of an operator that Tensorkiln does not know, where the script
+    does not annotate it. Raise UserError with the place of the first error.
     """
     frame = _caller()
 
@@ -39,7 +41,8 @@ def ir_module(cls: type | None = None, *, infer: Infer | None = None, **options:
 
 
 def prim_func(f: Callable[..., Any] | None = None, **options: object) -> Any:
-    """Decorator: the PrimFunc a Python function describes (inside an `ir_module`, a mark)."""
+    """Decorator: convert a Python function to a PrimFunc; raise UserError with the place of the
+    first error. Inside an `ir_module` class it only marks the function."""
     frame = _caller()
 
     def convert(g: Callable[..., Any]) -> Any:
@@ -51,7 +54,8 @@ def prim_func(f: Callable[..., Any] | None = None, **options: object) -> Any:
 def function(
     f: Callable[..., Any] | None = None, *, infer: Infer | None = None, **options: object
 ) -> Any:
-    """Decorator: the graph Function a Python function describes (in an `ir_module`, a mark)."""
+    """Decorator: convert a Python function to a graph Function; `infer` and errors are as for
+    `ir_module`. Inside an `ir_module` class it only marks the function."""
     frame = _caller()
 
     def convert(g: Callable[..., Any]) -> Any:
@@ -61,10 +65,10 @@ def function(
 
 
 def macro(f: Callable[..., Any]) -> Macro:
-    """Decorator: statements with parameters, for scripts to call.
+    """Decorator: make a macro, whose statements are inlined wherever a tensor program calls it.
 
-    A parameter may be given an expression, a buffer or a Python value. Other names mean what they
-    mean where the macro is defined.
+    Arguments may be expressions, buffers and Python values. All other names in the macro are looked
+    up where it is defined, not where it is called.
     """
     frame = _caller()
     source, line = _file_of(frame), f.__code__.co_firstlineno
@@ -72,22 +76,22 @@ def macro(f: Callable[..., Any]) -> Macro:
         if isinstance(node, ast.FunctionDef) and _first_line(node) == line:
             captured = _captured(frame, f)
             made = Macro(f.__name__, node, source, captured, trusted=True)
-            captured[f.__name__] = made  # it may call itself
+            captured[f.__name__] = made  # for recursion
             return made
     raise UserError(f"{f.__name__} is not in its file", where=f"{source.file}:{line}")
 
 
 def _caller() -> FrameType:
-    """The frame that applies the decorator."""
+    """Return the frame of the code that applies the decorator: the caller of our caller."""
     return sys._getframe(2)
 
 
 def _captured(frame: FrameType, f: Callable[..., Any] | None = None) -> ChainMap[str, object]:
-    """What names mean around a definition: what the function closes over, locals, globals."""
+    """Return the names visible at a definition: the closure of `f`, then locals, then globals."""
     cells: dict[str, object] = {}
     if f is not None and f.__closure__:
         for name, cell in zip(f.__code__.co_freevars, f.__closure__, strict=True):
-            with suppress(ValueError):  # a cell that is not filled yet
+            with suppress(ValueError):  # the variable has no value yet
                 cells[name] = cell.cell_contents
     return ChainMap(cells, dict(frame.f_locals), frame.f_globals)
 

@@ -1,7 +1,8 @@
-"""`T` and `R` as Python objects: what annotations and decorators of a script evaluate to.
+"""`T` and `R` as Python objects: the values of annotations and decorators in scripts.
 
-Scripts are parsed, never run. The words exist so that a decorated Python function, whose
-annotations Python itself evaluates, can be defined at all; and for captured functions, which run.
+Scripts are parsed, never executed. But Python itself evaluates the annotations of a decorated
+function when it is defined, so `T.Buffer((4,), "float32")` must have a value. And Python functions
+that a script calls while it is parsed do run: for them `T.max(x, 0.0)` makes an expression.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 
 class Word:
-    """Stands for `T.Buffer`, `R.Tensor((4,), "float32")`, ... wherever Python evaluates one."""
+    """The value of a name after `T.` or `R.`, such as `T.Buffer`, where Python evaluates it."""
 
     __slots__ = ("_function", "_name")
 
@@ -19,7 +20,8 @@ class Word:
         self._name, self._function = name, function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Itself, as in annotations; an expression where the word is a function of some."""
+        """Return an expression if the word is a function, as `T.max`; else the word itself, as for
+        the annotation `T.Buffer((4,), "float32")`."""
         return self if self._function is None else self._function(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Word:
@@ -34,7 +36,8 @@ class Word:
 class Dialect:
     """The namespace `T` (tensor programs) or `R` (graphs).
 
-    `decorators` are real functions; `functions` make expressions of expressions.
+    `decorators` are returned as they are; `functions` map expressions to expressions. Any other
+    name is a `Word` without a function.
     """
 
     __slots__ = ("_decorators", "_functions", "letter")

@@ -1,6 +1,8 @@
-"""The words of T as Python functions on expressions, for functions that scripts capture.
+"""The functions of T on expressions, for Python functions that scripts call while they are parsed.
 
-relu = lambda x: T.max(x, 0.0)    in a script:    Y[i] = relu(X[i])    ->    Y[i] = max(X[i], 0)
+With `relu = lambda x: T.max(x, 0.0)` a script may say:
+
+    Y[i] = relu(X[i])    ->    Y[i] = max(X[i], 0)
 """
 
 from __future__ import annotations
@@ -33,15 +35,15 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class Meta:
-    """`T.meta`: marks a template, a Python function that defines programs and returns them."""
+    """`T.meta`: a decorator for templates, Python functions that define and return programs."""
 
     def __call__(self, template: _F) -> _F:
-        """Decorator: the function itself; what it decorates is parsed at each of its calls."""
+        """Return the function itself: programs defined in it are parsed at each call anyway."""
         return template
 
     @staticmethod
     def unroll(items: Iterable[Any]) -> Iterable[Any]:
-        """The items, for a loop of a script that runs while it is parsed."""
+        """Return the items. In a script, a loop over them is unrolled while it is parsed."""
         return items
 
     def __repr__(self) -> str:

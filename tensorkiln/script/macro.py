@@ -1,4 +1,4 @@
-"""`@T.macro`: statements with parameters, put where the macro is called."""
+"""`@T.macro`: statements with parameters, inlined where the macro is called."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tensorkiln.script.source import Source
 
 @dataclass(frozen=True, slots=True)
 class Macro:
-    """A macro as it was defined. Names in it mean what they meant there, never what they mean
-    where it is called."""
+    """A macro definition. Names in `node` that are not parameters are looked up in `captured`,
+    never where the macro is called. `trusted` is that of the script that defines it (`Scope`)."""
 
     name: str
     node: ast.FunctionDef

@@ -1,4 +1,4 @@
-"""Blocks from Python syntax trees: `with T.block("C"):` and the words at its beginning."""
+"""Blocks from Python syntax trees: `with T.block("C"):` and the declarations that begin it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BLOCK_WORDS = frozenset({"T.reads", "T.writes", "T.where", "T.block_attr"})
 
 @dataclass(slots=True)
 class _Head:
-    """What the first statements of a block say."""
+    """The declarations at the beginning of a block: axes, regions, `T.where`, attributes, init."""
 
     name: str
     iters: list[BlockIter] = field(default_factory=list)
@@ -36,7 +36,8 @@ class _Head:
 
 
 def parse_block(p: TirParser, node: ast.With, call: ast.Call) -> Stmt:
-    """The block; inside an `If` when it has a `T.where`."""
+    """Parse a block. `T.where(cond)` puts it into an `If`. Reads and writes that are not declared
+    are derived from its body."""
     if len(call.args) != 1 or call.keywords or node.items[0].optional_vars is not None:
         raise p.fail(call, "expected one name", 'as `with T.block("C"):`')
     name = p.exprs.literal(call.args[0])
@@ -64,7 +65,7 @@ def parse_block(p: TirParser, node: ast.With, call: ast.Call) -> Stmt:
 
 
 def _take(p: TirParser, head: _Head, node: ast.stmt) -> bool:
-    """Whether `node` belongs to the head of the block; if so it is in `head` now."""
+    """Parse `node` into `head` if it is a declaration of the block; return whether it is one."""
     match node:
         case ast.Expr(value=ast.Constant(value=str())):
             return True
@@ -107,7 +108,7 @@ def _word(p: TirParser, head: _Head, call: ast.Call, path: str) -> None:
 
 
 def _listed(call: ast.Call) -> list[ast.expr]:
-    """The arguments; a single list of them counts as they do."""
+    """Return the arguments of `T.reads` or `T.writes`, which may also be given as one list."""
     if len(call.args) == 1 and isinstance(call.args[0], ast.List | ast.Tuple):
         return call.args[0].elts
     return call.args

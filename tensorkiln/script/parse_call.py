@@ -1,4 +1,4 @@
-"""`T.call(cls.kernel, x, storages[0] + 64, n)`: calls of the module's own functions."""
+"""`T.call(cls.kernel, x, storages[0] + 64, n)`: calls of functions of the same module."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensorkiln.script.parse_expr import ExprParser
 
 
 def parse_call(exprs: ExprParser, node: ast.Call) -> CallKernel:
-    """The call; the bare name of a buffer stands for where it begins."""
+    """Parse `T.call`. The name of a buffer as an argument is the address of its first element."""
     if not node.args:
         raise exprs.fail(node, "expected a function of this module", "as T.call(cls.kernel, x)")
     name = _name(exprs, node.args[0])
@@ -25,7 +25,7 @@ def parse_call(exprs: ExprParser, node: ast.Call) -> CallKernel:
 
 
 def _name(exprs: ExprParser, node: ast.expr) -> str:
-    """`cls.kernel`, or `cls["any name"]`."""
+    """Return the name of the function that `cls.kernel` or `cls["any name"]` refers to."""
     scope = exprs.scope
     match node:
         case ast.Attribute(value=ast.Name(id=word), attr=name) if word in scope.words:

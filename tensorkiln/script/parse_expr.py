@@ -1,7 +1,7 @@
 """Expressions from Python syntax trees.
 
-Every form is matched by name. The values of Python that a script captured are worked out on the
-way: see `parse_plain`.
+Each kind of node has a method; other kinds are errors. Subexpressions made of Python values are
+evaluated while parsing: see `parse_plain`.
 """
 
 from __future__ import annotations
@@ -63,12 +63,14 @@ Range = tuple[Expr, Expr | None]
 
 
 class ExprParser(PlainParser):
-    """Expressions in one scope. In `define` mode unknown names become symbolic dimensions."""
+    """Parses expressions in one scope. Inside a quoted extent, as in `R.Tensor(("n", 4), ...)`, a
+    name that is not bound becomes a new symbolic dimension."""
 
     # ---- shapes ------------------------------------------------------------------------------
 
     def shape(self, node: ast.expr) -> tuple[Expr, ...]:
-        """Extents; a string is an expression that may bring in new symbolic dimensions."""
+        """Parse a shape, a tuple of extents or a captured sequence of them. An extent in quotes is
+        an expression that may introduce symbolic dimensions."""
         if isinstance(node, (ast.Tuple, ast.List)):
             out: list[Expr] = []
             for item in node.elts:
@@ -80,7 +82,7 @@ class ExprParser(PlainParser):
         return tuple(self._extents(node))
 
     def _extents(self, node: ast.expr) -> list[Expr]:
-        """Those of a captured Python sequence."""
+        """Return the extents in a captured Python sequence."""
         items = unwrap(self.any(node)) if isinstance(node, (*NAMES, ast.BinOp)) else None
         if not isinstance(items, tuple | list):
             raise self.fail(node, "expected a shape", "a tuple, as (1, 16) or (4,)")
@@ -100,7 +102,7 @@ class ExprParser(PlainParser):
         return self.number(node, value, None) if isinstance(value, Number) else value
 
     def extent(self, node: ast.expr) -> Expr:
-        """One extent of a shape."""
+        """Parse one extent of a shape, an integer expression; see `shape`."""
         before, target = self._define, node
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             target = self.quoted(node, node.value)
@@ -117,7 +119,7 @@ class ExprParser(PlainParser):
         return value
 
     def quoted(self, node: ast.Constant, text: str) -> ast.expr:
-        """The expression inside a string; errors point at the string."""
+        """Return the syntax tree of an expression inside a string; its nodes lie at the string."""
         try:
             tree = ast.parse(text.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError):
@@ -127,7 +129,7 @@ class ExprParser(PlainParser):
         return tree
 
     def any(self, node: ast.expr) -> Value:
-        """The expression, or the Python value that it is while parsing."""
+        """Parse an expression, or evaluate it if it is made of Python values."""
         parse = _NODES.get(type(node))
         if parse is None:
             raise self.fail(node, f"{type(node).__name__} is not an expression of this language")
@@ -136,7 +138,8 @@ class ExprParser(PlainParser):
     # ---- attributes --------------------------------------------------------------------------
 
     def attr(self, node: ast.expr) -> AttrValue:
-        """A Python literal, or an expression over symbolic dimensions."""
+        """Parse the value of an attribute: a literal, a captured Python value, or an expression
+        over symbolic dimensions."""
         match node:
             case ast.Constant(value=(None | bool() | int() | float() | str()) as value):
                 return value
@@ -153,14 +156,14 @@ class ExprParser(PlainParser):
         return known  # type: ignore[return-value]
 
     def string(self, node: ast.expr) -> str:
-        """A string that is known while parsing."""
+        """Return a string that is known while parsing."""
         found = self.literal(node)
         if not isinstance(found, str):
             raise self.fail(node, "expected a string")
         return found
 
     def attrs(self, node: ast.expr) -> Attrs:
-        """`{"name": value}`, or a captured dict."""
+        """Parse attributes: `{"name": value}`, or a captured dict."""
         if isinstance(node, ast.Dict):
             out: dict[str, AttrValue] = {}
             for k, v in zip(node.keys, node.values, strict=True):
@@ -174,7 +177,8 @@ class ExprParser(PlainParser):
         return Attrs.of(**{k: plain(v) for k, v in found.items()})  # type: ignore[arg-type]
 
     def func_attr(self, nodes: list[ast.stmt], word: str) -> tuple[list[ast.stmt], ast.expr | None]:
-        """What `T.func_attr({...})` at the beginning of a function gives, after the other nodes."""
+        """Return (other statements, argument) if the first statement of a function, apart from a
+        docstring, is a call of `word`, e.g. `T.func_attr({...})`; else (nodes, None)."""
         start = 1 if ast.get_docstring(ast.Module(nodes, [])) is not None else 0
         match nodes[start : start + 1]:
             case [ast.Expr(value=ast.Call(args=[given], keywords=[]) as call)]:
@@ -183,7 +187,8 @@ class ExprParser(PlainParser):
         return nodes, None
 
     def known_attrs(self, node: ast.expr, table: Table, name: str) -> Attrs:
-        """Attributes of the node called `name`, which are those of the table or have a dot."""
+        """Parse the attributes of `name`. Raise UserError unless each is in the table with a valid
+        value, or has a dot in its name."""
         attrs, places = self.attrs(node), {}
         if isinstance(node, ast.Dict):
             keys = zip(node.keys, node.values, strict=True)
@@ -248,7 +253,9 @@ class ExprParser(PlainParser):
         return self._two(node, node.ops[0], node.left, node.comparators[0])
 
     def _bool(self, node: ast.BoolOp) -> Value:
-        """Python values on the left decide; what they decide is not looked at."""
+        """Evaluate Python operands from the left as Python does: once one decides the result, the
+        rest is not parsed. The first operand that is not a Python value and all after it form an
+        expression."""
         stops = isinstance(node.op, ast.Or)
         for i, item in enumerate(node.values):
             value = self.any(item)
@@ -295,7 +302,7 @@ class ExprParser(PlainParser):
         return Load(buf, self.indices(node.slice, buf))
 
     def buffer(self, node: ast.expr) -> Buffer:
-        """The buffer a name stands for."""
+        """Return the buffer that a node denotes; raise UserError if it denotes anything else."""
         found = self.any(node) if isinstance(node, NAMES) else None
         if isinstance(found, Python) and isinstance(found.value, Buffer):
             return found.value
@@ -304,7 +311,8 @@ class ExprParser(PlainParser):
         raise self.fail(node, "expected the name of a buffer")
 
     def indices(self, node: ast.expr, buf: Buffer) -> tuple[Expr, ...]:
-        """One integer expression per dimension of `buf`; a slice is a Ramp of its width."""
+        """Parse one integer index per dimension of `buf`. A slice of constant width is a vector
+        index: `A[i, j : j + 8]` has a `Ramp` of 8 lanes."""
         items = node.elts if isinstance(node, (ast.Tuple, ast.List)) else [node]
         if len(items) != len(buf.shape):
             message = f"{buf.name} has {len(buf.shape)} dimensions, but {len(items)} indices came"
@@ -318,7 +326,8 @@ class ExprParser(PlainParser):
         return tuple(out)
 
     def ranges(self, node: ast.expr, buf: Buffer) -> list[Range]:
-        """(first, extent) per dimension of a part of a buffer; extent None for one element."""
+        """Parse a region of `buf`: (first, extent) per dimension; the extent is None for a single
+        index, which is no slice."""
         items = node.elts if isinstance(node, (ast.Tuple, ast.List)) else [node]
         if len(items) != len(buf.shape):
             message = f"{buf.name} has {len(buf.shape)} dimensions, but {len(items)} ranges came"
@@ -349,7 +358,7 @@ class ExprParser(PlainParser):
         return lo if lanes == 1 else Ramp(lo, IntImm(step, lo.dtype), lanes)
 
     def range(self, node: ast.Slice, whole: Expr) -> tuple[Expr, Expr]:
-        """First element and number of elements of `lo:hi`."""
+        """Return first element and number of elements of `lo:hi` in a dimension of `whole`."""
         if node.upper is None:
             lo = self.expr(node.lower) if node.lower is not None else IntImm(0, whole.dtype)
             return lo, whole if lo == IntImm(0, whole.dtype) else binary("sub", whole, lo)

@@ -1,4 +1,4 @@
-"""Branches and loops of graphs: Python's `if` and `while`, which may assign names again."""
+"""Control flow of graphs: Python's `if` and `while`, which may rebind names from before them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from tensorkiln.script.scope import Scope
 
 @dataclass(slots=True)
 class _Block:
-    """One branch, or the body of a loop: its bindings and the names it assigned."""
+    """One branch: its bindings, the variables of the names it assigned, and its last statement, for
+    errors."""
 
     bindings: list[Binding]
     assigned: dict[str, RVar]
@@ -40,33 +41,35 @@ class _Block:
 
 
 class FlowParser(CallParser):
-    """Statements in which control flows; what the others mean, `stmt` knows."""
+    """Parses branches and loops; subclasses parse the other statements in `stmt`."""
 
     def __init__(self, scope: Scope, module: ModuleContext):
         super().__init__(scope, module)
-        self.whole: ast.AST = ast.Module([], [])  # the function, with all inside it
-        self._again: set[str] = set()  # names bound outside the block at hand: it may rebind them
-        self._carried: set[str] = set()  # names that the next round of a loop reads
-        self.declared: Type | None = None  # the type after `->`, if it is written
+        self.whole: ast.AST = ast.Module([], [])  # the outermost function's syntax tree
+        self._again: set[str] = set()  # names bound before the block, which may rebind them
+        self._carried: set[str] = set()  # names that the next iteration of an enclosing loop reads
+        self.declared: Type | None = None  # the type after `->`, if there is one
 
     @abstractmethod
     def stmt(self, s: ast.stmt) -> None:
-        """Add what one statement binds."""
+        """Parse one statement and append its bindings."""
 
     def name(self, node: ast.AST, name: str, value: RVar) -> None:
-        """Give a name to a value; blocks may do so again with names from outside."""
+        """Bind a name to a value. Raise UserError if it is already bound in the current block;
+        names from outside of the block, and `_`, may be rebound."""
         if name == "_" or name in self._again:
             self.scope.bound.pop(name, None)
         self.scope.bind(node, name, value)
 
     def widened(self, value: Value, wanted: Type) -> Value:
-        """A variable of a wider type that holds `value`."""
+        """Bind `value` to a new variable of the wider type `wanted` and return the variable."""
         var = RVar(value.name if isinstance(value, RVar) else "result", wanted)
         self.bindings.append(Binding(var, value))
         return var
 
     def sequence(self, body: list[ast.stmt]) -> Value | None:
-        """Statements up to a return, and what it returns; None when there is no return."""
+        """Parse statements and return the value of the `return` that ends them; None if there is no
+        `return`."""
         for i, s in enumerate(body):
             rest = body[i + 1 :]
             if isinstance(s, ast.Return):
@@ -84,7 +87,8 @@ class FlowParser(CallParser):
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Bindings of a block of its own; what it binds is gone afterwards."""
+        """Collect bindings of a nested block in a new `self.bindings`; names that it binds are
+        unbound afterwards."""
         bindings, again, words = self.bindings, self._again, set(self.words)
         self.bindings, self._again = [], _values(self.scope)
         try:
@@ -106,7 +110,9 @@ class FlowParser(CallParser):
             return _Block(self.bindings, assigned, body[-1] if body else node)
 
     def branch(self, s: ast.If) -> None:
-        """What both branches assign, and is read later, are the results."""
+        """Bind an `If`. Its results are the names that are read later, assigned in a branch, and
+        defined in both: assigned there, or bound before. If no such name is read later, they are
+        the names that both branches assign."""
         cond = self.condition(s.test)
         blocks = self._block(s.body, s), self._block(s.orelse, s)
         before = {n: v for n, v in self.scope.bound.items() if isinstance(v, RVar)}
@@ -129,7 +135,8 @@ class FlowParser(CallParser):
     def _results(
         self, s: ast.stmt, value: Bound, names: list[str], like: list[RVar] | tuple[RVar, ...]
     ) -> None:
-        """Bind what a branch or a loop gives to the names it assigned."""
+        """Bind `value`, a branch or loop, and rebind `names` to its results: one name to the value
+        itself, several to the items of a tuple. `like` has variables of their types."""
         types = tuple(v.type for v in like)
         if len(names) == 1:
             var = RVar(names[0], types[0])
@@ -149,7 +156,8 @@ class FlowParser(CallParser):
         self.scope.bind(s, name, var)
 
     def _read_after(self, s: ast.stmt) -> set[str]:
-        """Names that the text after `s` reads, or the next round of the loop around it."""
+        """Return names that are read on lines after `s`, or in the next iteration of an enclosing
+        loop."""
         end = s.end_lineno or s.lineno
         return self._carried | {
             n.id
@@ -158,7 +166,8 @@ class FlowParser(CallParser):
         }
 
     def _return_if(self, s: ast.If, rest: list[ast.stmt]) -> Value:
-        """`if c: return a` and `return b` after it, or in its else."""
+        """Parse an `if` with a branch that returns. The other branch returns as well, or the
+        statements `rest` after the `if` belong to it and do."""
         if rest and _returns(s.body) and _returns(s.orelse):
             raise self.fail(rest[0], "nothing may follow return")
         cond = self.condition(s.test)
@@ -181,14 +190,17 @@ class FlowParser(CallParser):
         return var
 
     def _as_declared(self, result: Value, declared: Type) -> Value:
-        """A returned value in the wider type after `->`; itself where that does not take it."""
+        """Return a variable of the type after `->` that holds `result`, or `result` itself if that
+        type does not accept it."""
         fits = accepts(declared, self.type_of(result))
         return self.widened(result, declared) if fits else result
 
     # ---- functions inside, loops -------------------------------------------------------------
 
     def loop(self, s: ast.While) -> None:
-        """The names that the body assigns again are the state of a `while_loop`."""
+        """Parse a `while` as a call of `while_loop`. Its state is the values of those names that
+        were bound before the loop and that the body assigns; condition and body become functions
+        of the state."""
         if s.orelse:
             raise self.fail(s.orelse[0], "a loop has no else")
         stored = [n.id for b in s.body for n in _stored(b)]
@@ -220,7 +232,7 @@ class FlowParser(CallParser):
             return Function(name, params, tuple(self.bindings), value)
 
     def _round(self, s: ast.While, names: list[str], state: tuple[RVar, ...]) -> Value:
-        """The state after the body, in the types it had before."""
+        """Parse the body of a loop once and return the new state, in the types of the old one."""
         for b in s.body:
             self.stmt(b)
         out: list[Value] = []
@@ -235,7 +247,8 @@ class FlowParser(CallParser):
 
 
 def _body(bindings: list[Binding], results: list[RVar]) -> Body:
-    """A branch's body. A last `y = x` only names the result."""
+    """Return the body of a branch. If it ends in an alias `y = x` of its only result `y`, the
+    result is `x` and the binding is dropped."""
     if len(results) != 1:
         return Body(tuple(bindings), Tuple(tuple(results)))
     last = bindings[-1] if bindings else None
@@ -247,7 +260,7 @@ def _body(bindings: list[Binding], results: list[RVar]) -> Body:
 
 
 def _returns(body: list[ast.stmt]) -> bool:
-    """Whether every way through a block ends in return."""
+    """Whether every path through a block ends in `return`."""
     last = body[-1] if body else None
     if isinstance(last, ast.If):
         return _returns(last.body) and _returns(last.orelse)
@@ -255,12 +268,12 @@ def _returns(body: list[ast.stmt]) -> bool:
 
 
 def _values(scope: Scope) -> set[str]:
-    """Names of graph values."""
+    """Return the names in `scope` that are graph values."""
     return {name for name, v in scope.bound.items() if isinstance(v, RVar)}
 
 
 def _stored(s: ast.stmt) -> Iterator[ast.Name]:
-    """Names that a statement assigns, not counting functions inside it."""
+    """Yield the names that a statement assigns, without those in functions inside it."""
     if isinstance(s, ast.FunctionDef):
         return
     for child in ast.iter_child_nodes(s):
@@ -271,7 +284,7 @@ def _stored(s: ast.stmt) -> Iterator[ast.Name]:
 
 
 def _loaded(s: ast.stmt) -> set[str]:
-    """Names that a statement reads."""
+    """Return the names that a statement reads."""
     nodes = (n for n in ast.walk(s) if isinstance(n, ast.Name))
     return {n.id for n in nodes if isinstance(n.ctx, ast.Load)}
 

@@ -1,4 +1,4 @@
-"""The words of T in expressions: `T.exp(x)`, `T.select(c, a, b)`, `T.call_extern(...)`."""
+"""The functions of T in expressions: `T.exp(x)`, `T.select(c, a, b)`, `T.call_extern(...)`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 
 def call_word(p: ExprParser, node: ast.Call, path: str) -> Expr | Number | Python:
-    """The value of `T.word(...)`."""
+    """Parse a call `T.word(...)`, where `path` is "T.word". Raise UserError if there is no such
+    word, or if it takes another number of arguments."""
     word = ALIASES.get(path[2:], path[2:])
     if node.keywords:
         raise p.fail(node.keywords[0].value, f"{path} takes no keyword arguments")
@@ -64,7 +65,7 @@ def call_word(p: ExprParser, node: ast.Call, path: str) -> Expr | Number | Pytho
 
 
 def _typed(p: ExprParser, node: ast.Call) -> Expr:
-    """`T.float32(1.5)`: a literal; of an expression, its conversion."""
+    """Parse `T.float32(x)`: a literal if x is a number, else a cast with the lanes of x."""
     dtype, argument = p.dtype(node.func), node.args[0]
     if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
         if argument.value not in ("inf", "-inf", "nan", "-nan") or not dtype.is_float:
@@ -150,7 +151,7 @@ def _address_of(p: ExprParser, node: ast.Call) -> Expr:
 
 
 def _call_extern(p: ExprParser, node: ast.Call) -> Expr:
-    """`T.call_extern("float64", "hypot", x, y)`; of type "void" it is a statement."""
+    """`T.call_extern("float64", "hypot", x, y)`; a call of type "void" must be a statement."""
     dtype, name = _result_type(p, node.args[0]), p.string(node.args[1])
     if not (name.isidentifier() and name.isascii()):
         raise p.fail(node.args[1], f"{name!r} is not the name of a C function")
@@ -167,12 +168,12 @@ def _result_type(p: ExprParser, node: ast.expr) -> DType:
 
 
 def _unrolled(p: ExprParser, node: ast.Call) -> Python:
-    """`T.meta.unroll(items)`: the items, for a loop that runs while parsing."""
+    """`T.meta.unroll(items)`: the items, for a loop that is unrolled while parsing."""
     return Python(unwrap(p.argument(node.args[0])))
 
 
 def _arity(word: str) -> Sequence[int] | None:
-    """How many arguments T.word takes; None when there is no such word."""
+    """Return the numbers of arguments that `T.word` accepts; None if there is no such word."""
     if word in _ARITY:
         return _ARITY[word]
     if word in INTRINSICS:

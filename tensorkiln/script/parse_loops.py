@@ -1,4 +1,4 @@
-"""Loops from Python syntax trees: over ranges, and over Python values while parsing."""
+"""Loops from Python syntax trees: loops over ranges, and unrolled loops over Python values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOOPS = {
 
 
 def parse_for(p: TirParser, node: ast.For) -> list[Stmt]:
-    """A loop; one over Python values is its body for each of them."""
+    """Parse a loop. A loop over Python values is unrolled: its body is parsed for each of them."""
     call = node.iter
     if node.orelse:
         raise p.fail(node, "a loop has no else")
@@ -59,7 +59,7 @@ def _is_range(node: ast.expr) -> bool:
 
 
 def _unrolled(p: TirParser, node: ast.For) -> list[Stmt]:
-    """`for x in items:` over captured Python values, or over `T.meta.unroll(...)`."""
+    """Unroll `for x in items:` over captured Python values, or over `T.meta.unroll(...)`."""
     known = isinstance(node.iter, (*NAMES, ast.BinOp))
     found = p.exprs.any(node.iter) if known else None
     if not isinstance(found, Python) or not found.captured or isinstance(found.value, Buffer):
@@ -76,7 +76,8 @@ def _unrolled(p: TirParser, node: ast.For) -> list[Stmt]:
 
 
 def _hints(p: TirParser, call: ast.Call, kind: str) -> Attrs:
-    """The attributes of a loop: `annotations={...}` and, of a thread loop, `thread="..."`."""
+    """Parse the attributes of a loop: `annotations={...}` and, for a loop of kind thread,
+    `thread="..."`."""
     attrs: Attrs = NO_ATTRS
     for k in call.keywords:
         if k.arg == "annotations":
@@ -90,7 +91,8 @@ def _hints(p: TirParser, call: ast.Call, kind: str) -> Attrs:
 
 
 def _bounds(p: TirParser, call: ast.Call) -> tuple[Expr, Expr, DType | None]:
-    """`(extent)`, `(lo, hi)` or `(lo, extent=)`, and the loop variable's own dtype."""
+    """Parse `(extent)`, `(lo, hi)` or `(lo, extent=)`. Return lo, extent and the loop variable's
+    dtype, None if `dtype=` is not given."""
     options = {k.arg: k.value for k in call.keywords}
     unknown = options.keys() - {"extent", "dtype", "annotations", "thread"}
     count = len(call.args) + ("extent" in options)

@@ -1,4 +1,4 @@
-"""A macro's statements, with its parameters bound to what the call gives."""
+"""Inlining of macros: their statements, with parameters bound to the arguments of a call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def inline_macro(p: TirParser, macro: Macro, call: ast.Call) -> list[Stmt]:
-    """The macro's statements. An argument that reads memory is read once, where it is called."""
+    """Return the macro's statements for a call. An argument that reads memory is evaluated once,
+    before them, in a `Let`."""
     given = _arguments(p, macro, call)
     outer = p.scope
     scope = Scope(
@@ -82,7 +83,7 @@ def _default(inner: TirParser, macro: Macro, arg: ast.arg) -> Value:
 
 @contextmanager
 def _named(p: TirParser, macro: Macro, call: ast.Call) -> Iterator[None]:
-    """An error inside says where the macro was called."""
+    """Add the place of the call to errors inside the macro."""
     try:
         yield
     except UserError as e:

@@ -1,4 +1,4 @@
-"""Values while parsing: numbers get a dtype, literals are plain, Python's own are worked out."""
+"""Values while parsing: dtypes of numbers, literals, and Python values, which are evaluated."""
 
 from __future__ import annotations
 
@@ -30,30 +30,32 @@ from tensorkiln.script.python_values import (
 )
 from tensorkiln.script.scope import Number, Python, Scope, plain
 
-# What may stand for a buffer or a Python value.
+# Nodes that may denote a buffer or a Python value.
 NAMES = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
 
 
 class PlainParser(ABC):
-    """What every kind of expression is read with."""
+    """The parts of the expression parser for numbers, literals and Python values."""
 
     def __init__(self, scope: Scope):
         self.scope = scope
         self._define = False
 
     def fail(self, node: ast.AST, message: str, hint: str = "") -> UserError:
-        """An error that underlines `node`."""
+        """Return a UserError that underlines `node`."""
         return self.scope.source.error(node, message, hint)
 
     # ---- values ------------------------------------------------------------------------------
 
     def expr(self, node: ast.expr, like: DType | None = None) -> Expr:
-        """The expression; a bare number gets dtype `like` (or int64, float32)."""
+        """Parse an expression. A number without a dtype gets `like`; without `like`, int64 or
+        float32."""
         value = self.raw(node)
         return self.number(node, value, like) if isinstance(value, Number) else value
 
     def number(self, node: ast.expr, n: Number, like: DType | None) -> Expr:
-        """A literal of dtype `like` (its element)."""
+        """Return a literal of the element type of `like` (None: int64 or float32; a bool is always
+        bool). Raise UserError if the number does not fit."""
         if isinstance(n.value, bool):
             return IntImm(int(n.value), BOOL)
         if isinstance(n.value, float):
@@ -70,7 +72,8 @@ class PlainParser(ABC):
         return IntImm(n.value, like)
 
     def raw(self, node: ast.expr) -> Expr | Number:
-        """The expression, numbers still without dtype."""
+        """Parse an expression. A number without a dtype is returned as a `Number`; other Python
+        values are a UserError."""
         value = self.any(node)
         if not isinstance(value, Python):
             return value
@@ -84,10 +87,11 @@ class PlainParser(ABC):
 
     @abstractmethod
     def any(self, node: ast.expr) -> Value:
-        """The expression, or the Python value that it is while parsing."""
+        """Parse an expression, or evaluate it if it is made of Python values."""
 
     def argument(self, node: ast.expr) -> Value:
-        """What a Python function or a macro gets; lists and tuples may hold anything."""
+        """Parse an argument of a Python function or a macro: as `any`, but a list or tuple counts
+        as captured, even one of literals, so that a macro may loop over it."""
         if isinstance(node, ast.List | ast.Tuple):
             return Python(tuple(unwrap(self.argument(x)) for x in node.elts))
         return self.any(node)
@@ -96,7 +100,8 @@ class PlainParser(ABC):
         return repr(node.id) if isinstance(node, ast.Name) else ast.unparse(node)
 
     def same(self, nodes: list[ast.expr]) -> list[Expr]:
-        """Expressions of one dtype: numbers follow the others, scalars take the others' lanes."""
+        """Parse expressions of one dtype: numbers without a dtype get that of the others, and
+        scalars are broadcast to the lanes of the others."""
         return self._unify(nodes, [self.raw(n) for n in nodes])
 
     def _unify(self, nodes: list[ast.expr], values: list[Expr | Number]) -> list[Expr]:
@@ -124,11 +129,11 @@ class PlainParser(ABC):
         return out
 
     def _bytes(self, node: ast.expr, value: Expr | Number) -> Expr:
-        """What is added to an address."""
+        """Return an offset in bytes, to be added to an address; numbers are int64."""
         return self.number(node, value, INT64) if isinstance(value, Number) else value
 
     def literal(self, node: ast.expr) -> object:
-        """A plain Python value: number, string, None, tuple of them, or a captured one."""
+        """Return a number, string, None or tuple of these: a literal, or made of Python values."""
         match node:
             case ast.Constant(value=value) if not isinstance(value, (bytes, complex)):
                 return value
@@ -155,14 +160,14 @@ class PlainParser(ABC):
         return known
 
     def integer(self, node: ast.expr) -> int:
-        """A plain Python integer."""
+        """Return an integer that is known while parsing."""
         value = self.literal(node)
         if not isinstance(value, int) or isinstance(value, bool):
             raise self.fail(node, "expected an integer literal")
         return value
 
     def dtype(self, node: ast.expr) -> DType:
-        """`"float32x16"` or `T.float32x16`."""
+        """Parse a dtype: `"float32x16"`, `T.float32x16` or a captured one."""
         path = self.scope.dialect(node)
         text = path[2:] if path else self._dtype_name(node)
         found = parse_dtype(text) if isinstance(text, str) else None
@@ -171,7 +176,8 @@ class PlainParser(ABC):
         return found
 
     def _dtype_name(self, node: ast.expr) -> object:
-        """A literal, or a captured DType, NumPy dtype or scalar type."""
+        """Return the name given by a string, or by a captured DType, NumPy dtype or NumPy scalar
+        type."""
         if isinstance(node, ast.Name | ast.Attribute):
             value = unwrap(self.any(node))
             if isinstance(value, DType | np.dtype):
@@ -184,7 +190,7 @@ class PlainParser(ABC):
 
     @contextmanager
     def in_python(self, node: ast.expr) -> Iterator[None]:
-        """What Python raises inside is an error at `node`."""
+        """Turn exceptions of Python code into a UserError at `node`; those of this package pass."""
         try:
             yield
         except TensorkilnError:
@@ -193,13 +199,13 @@ class PlainParser(ABC):
             raise self.fail(node, f"in Python: {type(e).__name__}: {e}") from e
 
     def sequence(self, node: ast.Tuple | ast.List) -> Value:
-        """A tuple of Python values and expressions."""
+        """Evaluate a list or a tuple to a tuple of Python values and expressions."""
         items = [self.any(x) for x in node.elts]
         captured = any(isinstance(v, Expr) or v.captured for v in items)
         return Python(tuple(map(unwrap, items)), captured)
 
     def text(self, node: ast.JoinedStr) -> Value:
-        """An f-string of Python values."""
+        """Evaluate an f-string of Python values; conversions and formats are refused."""
         parts = []
         for part in node.values:
             if isinstance(part, ast.Constant):
@@ -213,13 +219,14 @@ class PlainParser(ABC):
         return Python("".join(parts))
 
     def slice(self, node: ast.Slice) -> Value:
-        """A slice of a Python sequence."""
+        """Evaluate a slice, the index of a Python sequence."""
         ends = (node.lower, node.upper, node.step)
         known = [None if x is None else unwrap(self.any(x)) for x in ends]
         return Python(slice(*known), captured=False)
 
     def attribute(self, node: ast.Attribute) -> Value:
-        """An attribute of a Python value, a buffer or an expression."""
+        """Evaluate `x.name` for a Python value, a buffer or an expression; raise UserError if the
+        script may not read that attribute."""
         if self.scope.dialect(node):
             raise self.fail(node, "Attribute is not an expression of this language")
         base = self.any(node.value)
@@ -233,7 +240,7 @@ class PlainParser(ABC):
     # ---- calls -------------------------------------------------------------------------------
 
     def call(self, node: ast.Call) -> Value:
-        """What a Python function returns for these arguments."""
+        """Call a captured Python function, or a builtin that scripts may use, while parsing."""
         f = self.function(node.func)
         if not callable(f) or isinstance(f, Macro):
             macro = isinstance(f, Macro)
@@ -252,7 +259,8 @@ class PlainParser(ABC):
             return wrap(f(*args, **options))
 
     def function(self, node: ast.expr) -> object:
-        """The Python function or macro a call names, or None."""
+        """Return the Python object that a call names, for instance a function or macro; None if it
+        is a name after `T.` or `R.`, an expression, or unknown."""
         if isinstance(node, ast.Name) and node.id not in self.scope.bound:
             table = OWN_BUILTINS if self.scope.trusted else BUILTINS
             return self.scope.captured.get(node.id, table.get(node.id))
@@ -263,7 +271,7 @@ class PlainParser(ABC):
 
 
 def parse_dtype(text: str) -> DType | None:
-    """The dtype a text names, or None."""
+    """Return the dtype called `text`; None if there is no such dtype."""
     try:
         return DType.parse(text)
     except ValueError:

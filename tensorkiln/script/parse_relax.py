@@ -1,7 +1,7 @@
 """Graphs from Python syntax trees: functions, bindings, branches, loops and closures.
 
-Python's `if` and `while` may assign again what was bound before them; in straight code every
-name is bound once.
+In straight-line code every name is bound once. Only an `if` or `while` may rebind names that were
+bound before it.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _STATEMENTS = "there are bindings `y = ...`, `with R.dataflow():`, if, while, de
 
 
 class RelaxParser(FlowParser):
-    """One `@R.function`, with the functions inside it."""
+    """Parses one `@R.function`, and the functions nested in it."""
 
     def function(self, node: ast.FunctionDef, options: list[ast.keyword]) -> Function:
-        """The graph of a decorated function."""
+        """Parse a decorated function; `options` are the keywords of its decorator."""
         self.whole = node
         return self._function_of(node, options)
 
@@ -69,7 +69,8 @@ class RelaxParser(FlowParser):
     def _options(
         self, name: str, options: list[ast.keyword], given: ast.expr | None
     ) -> tuple[str, Attrs]:
-        """The function's name and its attributes, `given` those of R.func_attr."""
+        """Return the function's name and attributes, from the decorator's `options` and `given`,
+        the argument of R.func_attr. Raise UserError if they differ on an attribute."""
         attrs: dict[str, object] = {}
         nodes = [given] if given is not None else []
         for k in options:
@@ -92,7 +93,8 @@ class RelaxParser(FlowParser):
         return name, Attrs(tuple(sorted(attrs.items(), key=lambda p: p[0])))  # type: ignore[arg-type]
 
     def _header_result(self, node: ast.FunctionDef) -> Type | None:
-        """The type after `->`, for returns inside branches; the symbols it brings in are gone."""
+        """Return the type after `->`, for `return` inside branches. Symbols that it introduces are
+        not kept: `_checked_result` parses it again, when those of the body are bound."""
         if node.returns is None:
             return None
         with self.scope.inner():
@@ -112,7 +114,7 @@ class RelaxParser(FlowParser):
     # ---- statements --------------------------------------------------------------------------
 
     def stmt(self, s: ast.stmt) -> None:
-        """Add what one statement binds."""
+        """Parse one statement and append its bindings."""
         match s:
             case ast.Pass() | ast.Expr(value=ast.Constant(value=str())):
                 return
@@ -141,7 +143,8 @@ class RelaxParser(FlowParser):
                 raise self.fail(s, "not a statement of graphs", _STATEMENTS)
 
     def _alias(self, name: ast.Name, value: ast.expr) -> bool:
-        """`cls = MyModule`, and `n = T.int64()` for a symbolic dimension."""
+        """Parse `cls = MyModule`, another name for the module, or `n = T.int64()`, a symbolic
+        dimension; return whether the statement is either."""
         if isinstance(value, ast.Name) and value.id in self.words - set(self.scope.bound):
             self.words.add(name.id)
             return True
@@ -154,7 +157,7 @@ class RelaxParser(FlowParser):
         return False
 
     def _effect(self, call: ast.Call) -> None:
-        """A call for what it does: nothing reads its result."""
+        """Parse a call as a statement: it is bound to `_`, which nothing reads."""
         if self.scope.dialect(call.func) == "R.output":
             for a in call.args:
                 self.value(a)
@@ -163,7 +166,8 @@ class RelaxParser(FlowParser):
         self.bindings.append(Binding(RVar("_", found or self.inferred(call, bound)), bound))
 
     def _in_place(self, node: ast.Call) -> Parsed | None:
-        """`cls.f(x, y)` with all buffers of a tensor program, which writes into the last."""
+        """Parse `cls.f(x, y)` as a `call_tir_inplace` if it passes all buffers of a tensor program,
+        outputs included; else return None."""
         callee = self.callee(node.func)
         f = self.module.functions.get(callee.name) if callee is not None else None
         if not isinstance(f, PrimFunc) or len(node.args) != len(f.buffers) or not f.outputs:
@@ -176,7 +180,7 @@ class RelaxParser(FlowParser):
         return call, types[0] if len(types) == 1 else TupleType(types)
 
     def _bind(self, name: ast.Name, node: ast.expr, annotation: ast.expr | None) -> None:
-        # First: it may bring in what the value mentions.
+        # First, because it may introduce symbolic dimensions that the value uses.
         declared = None if annotation is None else self.types.type(annotation)
         value, found = self.bound(node)
         if annotation is not None and declared is not None:
@@ -191,7 +195,8 @@ class RelaxParser(FlowParser):
     def _check_annotation(
         self, node: ast.expr, declared: Type, value: Bound, found: Type | None, call: ast.expr
     ) -> None:
-        """Where a value's own type is known, the one written beside its name may be wider."""
+        """Raise UserError unless the annotation is the value's own type or a wider one; a value of
+        unknown type takes any annotation."""
         if isinstance(value, Call) and ops.declared(value.op) is not None:
             found, declared = _logical(self.derived(call, value)), _logical(declared)
         if found is None or declared == found or isinstance(found, ObjectType):
@@ -204,7 +209,7 @@ class RelaxParser(FlowParser):
             raise self.fail(node, message, hint)
 
     def _closure(self, s: ast.FunctionDef) -> None:
-        """`@R.function def inner(...)`: may use what is bound before it."""
+        """Parse `@R.function def inner(...)`, a closure over names bound before it."""
         calls = [d.func if isinstance(d, ast.Call) else d for d in s.decorator_list]
         if [self.scope.dialect(d) for d in calls] != ["R.function"]:
             raise self.fail(s, f"{s.name!r} has no level", "decorate it with @R.function")
@@ -221,14 +226,14 @@ class RelaxParser(FlowParser):
 
 
 def _logical(t: Type) -> Type:
-    """Without layouts, which type rules ignore."""
+    """Return a type without its layouts, which type rules ignore."""
     if isinstance(t, TensorType):
         return t.with_layout(None)
     return TupleType(tuple(map(_logical, t.fields))) if isinstance(t, TupleType) else t
 
 
 def annotation(exprs: ExprParser, arg: ast.arg) -> ast.expr:
-    """The type written beside a parameter."""
+    """Return the annotation of a parameter; raise UserError if it has none."""
     if arg.annotation is None:
         hint = 'as x: R.Tensor((1, "n"), "float32")'
         raise exprs.fail(arg, f"parameter {arg.arg!r} needs a type", hint)
@@ -238,7 +243,7 @@ def annotation(exprs: ExprParser, arg: ast.arg) -> ast.expr:
 def header(
     node: ast.FunctionDef, source: Source, captured: Mapping[str, object]
 ) -> tuple[tuple[Type, ...], Type | None]:
-    """Types of the parameters and of the result, as far as they are written."""
+    """Return the types of the parameters, and that of the result or None if it is not written."""
     scope = Scope(source, captured)
     types = TypeParser(ExprParser(scope))
     params = tuple(types.type(annotation(types.exprs, a)) for a in plain_arguments(scope, node))

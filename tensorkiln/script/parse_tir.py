@@ -50,11 +50,11 @@ Wrap = Callable[[Stmt], Stmt]
 
 
 class TirParser:
-    """One `@T.prim_func`."""
+    """Parses one `@T.prim_func`."""
 
     def __init__(self, scope: Scope, ends: dict[Var, Expr] | None = None):
         self.scope = scope
-        # loop variable -> where it stops: extents of `T.axis.remap`
+        # loop variable -> lo + extent: the extents that `T.axis.remap` uses
         self.ends: dict[Var, Expr] = {} if ends is None else ends
         self.exprs = ExprParser(scope)
         self.fail = self.exprs.fail
@@ -62,7 +62,7 @@ class TirParser:
     # ---- functions ---------------------------------------------------------------------------
 
     def function(self, node: ast.FunctionDef, options: list[ast.keyword]) -> PrimFunc:
-        """The tensor program of a decorated function."""
+        """Parse a decorated function; `options` are the keywords of its decorator."""
         params = self._params(node)
         values = self._options(options)
         nodes, given = self.exprs.func_attr(node.body, "T.func_attr")
@@ -96,7 +96,8 @@ class TirParser:
         return values
 
     def _params(self, node: ast.FunctionDef) -> tuple[Param, ...]:
-        """Scalars first: the shapes of buffers before them may use them."""
+        """Bind scalars before buffers, because the shape of a buffer may use a scalar that comes
+        after it; return the parameters in their written order."""
         out: dict[str, Param] = {}
         for arg in plain_arguments(self.scope, node):
             if self._buffer_call(arg) is None:
@@ -115,7 +116,8 @@ class TirParser:
         return a if is_buffer and isinstance(a, ast.Call) else None
 
     def _buffer(self, call: ast.Call, name: str) -> Buffer:
-        """From `T.Buffer(shape, dtype, scope=, align=, strides=)` or `T.alloc_buffer(...)`."""
+        """Parse `T.Buffer(shape, dtype, scope=, align=, strides=)` or `T.alloc_buffer(...)`; the
+        default dtype is float32."""
         if not 1 <= len(call.args) <= 2:
             raise self.fail(call, "expected a shape and a dtype", 'as T.Buffer((4,), "float32")')
         shape = self.exprs.shape(call.args[0])
@@ -154,12 +156,13 @@ class TirParser:
     # ---- blocks ------------------------------------------------------------------------------
 
     def block(self, nodes: list[ast.stmt]) -> Stmt:
-        """One statement of a whole block."""
+        """Parse a block to a single statement, a `Seq` unless it has exactly one."""
         items = self.items(nodes)
         return items[0] if len(items) == 1 else Seq(tuple(items))
 
     def items(self, nodes: list[ast.stmt]) -> list[Stmt]:
-        """The block's statements; a binder takes everything after it as its body."""
+        """Parse a block to its statements. One that binds a name, such as `x = ...` (`Let`) or
+        `T.alloc_buffer`, takes all statements after it as its body."""
         groups: list[list[Stmt]] = [[]]
         wraps: list[Wrap] = []
         todo = nodes[::-1]
@@ -184,17 +187,18 @@ class TirParser:
         return groups[0]
 
     def _decided(self, node: ast.If) -> list[ast.stmt] | None:
-        """The branch that Python values choose; its statements stand in place of the `if`."""
+        """Return the statements of the branch taken if the condition is a Python value, else
+        None."""
         test = self.exprs.any(node.test)
         if not is_python(test):
             return None
         return node.body if unwrap(test) else node.orelse
 
     def _binder(self, node: ast.stmt) -> Wrap | list[Stmt]:
-        """What binds a name for the rest of the block, else the statements a node is.
-
-        `x = ...`, `x: T.int64 = ...`, `b = T.alloc_buffer(...)`, `v = T.match_buffer(...)`; a
-        Python value is bound while parsing and leaves no statement.
+        """Parse one statement of a block. For `x = ...`, `x: T.int64 = ...`,
+        `b = T.alloc_buffer(...)` and `v = T.match_buffer(...)`, bind the name and return a function
+        that makes the statement from the rest of the block. Otherwise return the statements that it
+        is: none for an assignment of a Python value, which is bound while parsing.
         """
         match node:
             case ast.Assign(targets=[ast.Name() as target], value=ast.Call() as call) if (
@@ -217,7 +221,7 @@ class TirParser:
         return self._stmts(node)
 
     def unpack(self, target: ast.expr, value: object, node: ast.expr) -> None:
-        """Bind names to a Python value, or to its items."""
+        """Bind a name to a Python value, or a tuple of names to its items."""
         if isinstance(target, ast.Name):
             found = wrap(value)
             self.scope.bind(target, target.id, found)
@@ -232,7 +236,7 @@ class TirParser:
             self.unpack(name, item, node)
 
     def is_word(self, node: ast.AST, path: str) -> bool:
-        """Whether a node is a call of `path`, as "T.block"."""
+        """Whether a node is a call of `path`, e.g. "T.block"."""
         if not isinstance(node, ast.Call):
             return False
         return self.scope.dialect(node.func) == path
@@ -266,7 +270,9 @@ class TirParser:
     def _inherited(
         self, node: ast.Subscript, ranges: list[Range], view: Buffer, source: Buffer
     ) -> tuple[Expr, ...] | None:
-        """The strides of the sliced dimensions; None (row-major) when nothing is sliced."""
+        """Return the strides of a view: those of the sliced dimensions, or None for a row-major
+        view. Raise UserError if the view has another shape than the slices, unless it reshapes the
+        whole buffer."""
         sliced = [(k, n) for k, (_, n) in enumerate(ranges) if n is not None]
         if not sliced:
             return None
@@ -293,7 +299,7 @@ class TirParser:
     # ---- statements --------------------------------------------------------------------------
 
     def _stmts(self, node: ast.stmt) -> list[Stmt]:
-        """The statements a node is: several for a loop over Python values or a macro."""
+        """Parse a node that binds no name: several statements for an unrolled loop or a macro."""
         match node:
             case ast.Pass() | ast.Expr(value=ast.Constant(value=str())):
                 return []
@@ -355,7 +361,8 @@ class TirParser:
         return While(self.exprs.expr(node.test, BOOL), self.block(node.body))
 
     def _assert(self, node: ast.Assert) -> list[Stmt]:
-        """Checked when the program runs; at once where only Python values decide."""
+        """Parse an assertion. If its condition is a Python value, check it now and return no
+        statement."""
         message = f"assertion failed: {ast.unparse(node.test)}"
         if node.msg is not None:
             message = self.exprs.string(node.msg)
@@ -373,7 +380,8 @@ class TirParser:
         return self._checked(Store(buf, indices, stored, nontemporal), value)
 
     def _checked(self, s: Store, node: ast.expr) -> Store:
-        """The store with its value broadcast to the lanes of the place."""
+        """Return the store, with a scalar value broadcast to the lanes of the indices; raise
+        UserError if the types do not match."""
         lanes = max((i.dtype.lanes for i in s.indices), default=1)
         place = s.buffer.dtype.with_lanes(lanes)
         value = s.value
@@ -441,7 +449,8 @@ class TirParser:
 
 
 def plain_arguments(scope: Scope, node: ast.FunctionDef) -> list[ast.arg]:
-    """The parameters. Raises UserError for defaults, *args, and keyword-only ones."""
+    """Return the parameters; raise UserError if there are defaults, `*args`, `**kwargs`, or
+    positional-only or keyword-only parameters."""
     a = node.args
     if a.posonlyargs or a.kwonlyargs or a.vararg or a.kwarg or a.defaults:
         raise scope.source.error(node, "parameters are plain names with a type")

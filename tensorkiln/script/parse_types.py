@@ -26,18 +26,18 @@ TENSOR_OPTIONS = ("shape", "dtype", "ndim", "layout")
 
 
 class TypeParser:
-    """Types in the scope of `exprs`; quoted extents may bring in new symbolic dimensions."""
+    """Parses types in the scope of `exprs`; quoted extents may introduce symbolic dimensions."""
 
     def __init__(self, exprs: ExprParser):
         self.exprs, self.scope, self.fail = exprs, exprs.scope, exprs.fail
 
     def is_type(self, node: ast.expr) -> bool:
-        """Whether `node` is spelled as a type."""
+        """Whether `node` is written as a type, e.g. `R.Object` or `R.Tensor(...)`."""
         call = isinstance(node, ast.Call)
         return self.scope.dialect(node.func if call else node) in _WORDS  # type: ignore[attr-defined]
 
     def type(self, node: ast.expr) -> Type:
-        """The type that `node` spells."""
+        """Parse a type, which may also be quoted; raise UserError if `node` is not a type."""
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             return self.type(self.exprs.quoted(node, node.value))
         call = node if isinstance(node, ast.Call) else None
@@ -52,13 +52,14 @@ class TypeParser:
         return parse(self, call)
 
     def types(self, node: ast.expr) -> Type:
-        """A type, or a list of types as a tuple."""
+        """Parse a type, or a list of types as a `TupleType`."""
         if isinstance(node, ast.Tuple | ast.List):
             return TupleType(tuple(map(self.type, node.elts)))
         return self.type(node)
 
     def options(self, node: ast.Call, names: tuple[str, ...]) -> dict[str, ast.expr]:
-        """Arguments by name; `names` are those that may come by position, in order."""
+        """Return a call's arguments by name. All of `names` may also be given by position, in that
+        order; raise UserError for other names and repeated ones."""
         word = self.scope.dialect(node.func)
         if len(node.args) > len(names):
             raise self.fail(node, f"{word} takes at most {len(names)} arguments")
@@ -92,7 +93,7 @@ class TypeParser:
         return TensorType(shape, dtype, self.layout(layout[0].value) if layout else None)
 
     def layout(self, node: ast.expr) -> Layout:
-        """A memory layout's text."""
+        """Parse a memory layout, given as a string."""
         try:
             return Layout.parse(self.exprs.string(node))
         except ValueError as e:
@@ -137,7 +138,7 @@ class TypeParser:
 
     def _callable(self, node: ast.Call) -> Type:
         options = self.options(node, ("params", "ret"))
-        with self.scope.inner():  # symbols that its types bring in are the function's own
+        with self.scope.inner():  # symbols introduced by its types are local to them
             given = options.get("params")
             params: tuple[Type, ...] | None = None
             if isinstance(given, ast.Tuple | ast.List):

@@ -1,4 +1,4 @@
-"""Values of graphs from Python syntax trees: operands, constants, and calls of all callees."""
+"""Values of graphs from Python syntax trees: operands, constants and calls."""
 
 from __future__ import annotations
 
@@ -48,19 +48,23 @@ from tensorkiln.script.parse_types import TypeParser
 from tensorkiln.script.scope import Number, Scope, plain
 
 Infer = Callable[[Call], Type]
-# The right side of a binding, and its type as far as the text says.
+# The right side of a binding, and its type; None if that is still to be inferred.
 Parsed = tuple[Bound, Type | None]
-# Bounds that need a variable of their own before they can be operands.
+# Right sides that must be bound to a variable before they can be operands.
 COMPUTED = (Call, TupleItem, If, Lambda, MatchCast)
-# Callees with a grammar of their own, whose keywords it lists.
+# Callees whose grammar lists all keywords: no others are taken as attributes.
 WITHOUT_ATTRS = frozenset({"call_tir_inplace", "alloc_storage", "while_loop"})
 
 
 @dataclass(slots=True)
 class ModuleContext:
-    """What the functions of one module share. `names` is None when not all are known; `headers`
-    give the types of graph functions that are not parsed yet, without a result when it is not
-    written."""
+    """State shared by the functions of one module while it is parsed.
+
+    `words` are names of the module itself, such as `cls`. `names` lists all its functions; None if
+    not all are known. `functions` and `literals` hold the functions and constants parsed so far.
+    `headers` has a callable for each graph function, which returns its parameter types and its
+    result type, None if that is not written, before the function is parsed.
+    """
 
     words: set[str]
     names: list[str] | None
@@ -74,7 +78,7 @@ class ModuleContext:
 
 
 class ValueParser:
-    """Values in one scope; what they compute on the way becomes bindings."""
+    """Parses values in one scope; nested calls are appended to `bindings`."""
 
     special: ClassVar[Mapping[str, Callable[..., Parsed]]] = {}
 
@@ -89,7 +93,7 @@ class ValueParser:
     # ---- values ------------------------------------------------------------------------------
 
     def value(self, node: ast.expr) -> Value:
-        """An operand; a call in its place is bound to a variable of its own first."""
+        """Parse an operand. A nested call is first bound to a new variable."""
         bound, found = self.bound(node)
         if not isinstance(bound, COMPUTED):
             return bound
@@ -98,7 +102,8 @@ class ValueParser:
         return var
 
     def bound(self, node: ast.expr) -> Parsed:
-        """The right side of a binding, and its type as far as the text says."""
+        """Parse the right side of a binding; also return its type, or None if that is to be
+        inferred."""
         match node:
             case ast.Name(id=name):
                 value = self._named(node, name)
@@ -119,7 +124,7 @@ class ValueParser:
         return value, value.type
 
     def number(self, node: ast.expr) -> PrimValue:
-        """`3` is an int64, `2.5` a float64; other dtypes are spelled, as T.int32(3)."""
+        """Parse a number: `3` is an int64, `2.5` a float64; `T.int32(3)` gives another dtype."""
         found = self.exprs.raw(node)
         if isinstance(found, Number):
             wide = DType("float64") if isinstance(found.value, float) else None
@@ -156,7 +161,7 @@ class ValueParser:
         return TupleItem(value, index), fields[index]
 
     def _function(self, node: ast.expr) -> Parsed:
-        """`cls.f` as a value."""
+        """Parse `cls.f` as a value."""
         found = self.callee(node)
         if found is None:
             raise self.fail(node, "not a graph value", "operators are calls: R.add(x, y)")
@@ -164,7 +169,8 @@ class ValueParser:
         return found, FuncType(params, result)
 
     def condition(self, node: ast.expr) -> Value:
-        """What decides a branch or a loop: a graph value, or a comparison of numbers."""
+        """Parse the condition of a branch or a loop: a graph value of one bool, or a comparison of
+        numbers."""
         if isinstance(node, ast.Compare | ast.BoolOp | ast.UnaryOp):
             return PrimValue(self.exprs.expr(node, BOOL))
         value = self.value(node)
@@ -176,11 +182,11 @@ class ValueParser:
     # ---- types of calls ----------------------------------------------------------------------
 
     def dims(self) -> set[Var]:
-        """The symbolic dimensions in scope."""
+        """Return the symbolic dimensions in scope."""
         return {v for v in self.scope.bound.values() if isinstance(v, Var)}
 
     def inferred(self, node: ast.expr, value: Bound) -> Type:
-        """The type of a call that the script does not write down."""
+        """Return the type of a call that is not annotated; raise UserError if it is unknown."""
         assert isinstance(value, Call)
         found: Type | None = None
         if value.op:
@@ -196,7 +202,8 @@ class ValueParser:
         return found
 
     def _operator_type(self, node: ast.expr, call: Call) -> Type | None:
-        """What the operator's type rule says, its error underlining the call."""
+        """Return the type by the operator's type rule, or by `infer` if it is not declared; None if
+        the script must give the type."""
         if call.op == "call_packed":
             return ObjectType()
         if call.op in IMPURE_OPS:
@@ -209,7 +216,7 @@ class ValueParser:
             raise self.fail(node, error.message, error.hint) from None
 
     def derived(self, node: ast.expr, call: Call) -> Type:
-        """The type of a call of an operator that is declared, whatever the script says of it."""
+        """Return the type of a call by the type rule of its operator, which must be declared."""
         try:
             return ops.infer(call)
         except UserError as error:
@@ -225,7 +232,8 @@ class ValueParser:
         return called_type(FuncType(params, result), [a.type for a in call.args])
 
     def _signature(self, node: ast.expr, ref: GlobalRef) -> tuple[tuple[Type, ...] | None, Type]:
-        """Types of the parameters and the result of a function of the module."""
+        """Return parameter and result types of a function of the module. Raise UserError if the
+        function is not parsed yet and its result type is not written."""
         f = self.module.functions.get(ref.name)
         header = self.module.headers.get(ref.name)
         if f is not None or header is None:
@@ -240,13 +248,14 @@ class ValueParser:
     # ---- calls -------------------------------------------------------------------------------
 
     def is_module(self, node: ast.expr) -> bool:
-        """Whether `node` is the word that this module goes by."""
+        """Whether `node` is a name of this module, such as `cls`."""
         return (
             isinstance(node, ast.Name) and node.id in self.words and node.id not in self.scope.bound
         )
 
     def callee(self, node: ast.expr) -> GlobalRef | None:
-        """`Module.f` or `Module["f"]`."""
+        """Return the function that `Module.f` or `Module["f"]` refers to; None if `node` is of
+        another form. Raise UserError if the module has no such function."""
         name: object = None
         if isinstance(node, ast.Attribute) and self.is_module(node.value):
             name = node.attr
@@ -276,7 +285,7 @@ class ValueParser:
         return self._call_value(node), None
 
     def _call_value(self, node: ast.Call) -> Call:
-        """A call of a function that a variable holds."""
+        """Parse a call of a variable that holds a function."""
         function = self.value(node.func)
         if not isinstance(function, RVar) or not isinstance(function.type, FuncType):
             hint = "narrow it with R.match_cast(f, R.Callable(...))"
@@ -286,7 +295,7 @@ class ValueParser:
         return call
 
     def _check_function(self, node: ast.Call, callee: GlobalRef, call: Call) -> None:
-        """Operands of a graph function against its parameters."""
+        """Check operands against the parameters of a graph function, if they are known."""
         f = self.module.functions.get(callee.name)
         if isinstance(f, PrimFunc) or (f is None and callee.name not in self.module.headers):
             return
@@ -298,7 +307,7 @@ class ValueParser:
             return
         args = call.args
         if f is None and len(args) == len(params or ()) + 1 and isinstance(args[-1], ShapeValue):
-            args = args[:-1]  # the sizes of what may turn out to be an external's function
+            args = args[:-1]  # sizes, which a call of an external function passes: `f` may be one
         self.check_operands(node, node.args[: len(args)], params, args, callee.name)
 
     def check_operands(
@@ -309,7 +318,8 @@ class ValueParser:
         args: Sequence[Value],
         name: str,
     ) -> None:
-        """Fail at the first operand that a function does not take."""
+        """Raise UserError at the first operand that does not fit its parameter, or for a wrong
+        number of operands."""
         if params is None:
             return
         if len(params) != len(args):
@@ -321,7 +331,8 @@ class ValueParser:
                 raise self.fail(at, f"{show(p)} expected, {show(a.type)} given", hint)
 
     def type_of(self, v: Value) -> Type:
-        """The type of a value; of a function of the module, as far as it is known."""
+        """Return the type of a value. A reference to a function of the module has the function's
+        type if its body or its header gives it."""
         if isinstance(v, GlobalRef):
             f = self.module.functions.get(v.name)
             header = self.module.headers.get(v.name)
@@ -336,7 +347,8 @@ class ValueParser:
         self, node: ast.Call, callee: str | GlobalRef | RVar, args: list[ast.expr],
         skip: tuple[str, ...] = (), **fixed: AttrValue,
     ) -> Call:  # fmt: skip
-        """A call whose keywords, but for those in `skip`, are its attributes."""
+        """Make a call with the operands `args` and the attributes `fixed`. Keywords of `node` are
+        further attributes, except `span` and those in `skip`."""
         attrs: dict[str, AttrValue] = dict(fixed)
         span = ""
         for k in node.keywords:
@@ -353,7 +365,7 @@ class ValueParser:
         values = tuple(map(self.value, args))
         call = Call(callee, values, Attrs(tuple(sorted(attrs.items(), key=lambda p: p[0]))), span)
         self._check_call(node, call)
-        return ops.with_defaults(call)  # whoever reads it first finds them all
+        return ops.with_defaults(call)  # so that all readers of the call find all attributes
 
     def _attribute(
         self, attrs: dict[str, AttrValue], fixed: Mapping[str, AttrValue],
@@ -368,7 +380,7 @@ class ValueParser:
         self, node: ast.expr, callee: str | GlobalRef | RVar, words: tuple[str, ...],
         key: str, value: AttrValue,
     ) -> None:  # fmt: skip
-        """Fail at an attribute that the callee does not have, or that cannot be this value."""
+        """Raise UserError if the callee has no such attribute or does not accept its value."""
         op = ops.declared(callee) if isinstance(callee, str) else None
         if op is not None:
             try:
@@ -382,7 +394,7 @@ class ValueParser:
             raise self.fail(node, f"unknown option {key!r} in a call of {name}", hint)
 
     def _check_call(self, node: ast.Call, call: Call) -> None:
-        """Fail where attributes that an operator needs are missing, or operands are too many."""
+        """Raise UserError if required attributes are missing or the operand count is wrong."""
         op = ops.declared(call.op)
         if op is None:
             return
@@ -394,7 +406,8 @@ class ValueParser:
 
 
 def _kernel_result(f: PrimFunc) -> Type | None:
-    """What a call of `f` gives, where that does not depend on its operands."""
+    """Return the result type of a call of `f`; None if it has no outputs, or one whose symbolic
+    shape depends on the operands."""
     outs = f.buffers[-f.outputs :] if f.outputs else ()
     types = tuple(TensorType(b.shape, b.dtype) for b in outs)
     if not types or any(t.static_shape() is None for t in types):

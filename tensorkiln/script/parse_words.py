@@ -1,4 +1,4 @@
-"""Calls of graphs with a grammar of their own: `R.call_tir`, `R.match_cast`, `R.const`, ..."""
+"""Calls in graphs that have a grammar of their own: `R.call_tir`, `R.match_cast`, `R.const`, ..."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from tensorkiln.ir.text.print_relax import digest
 from tensorkiln.ir.type_text import show
 from tensorkiln.script.parse_values import Parsed, ValueParser
 
-# Keywords under which other compilers' scripts give the type of a result.
+# Keywords for the type of a result; scripts of other compilers use the last two.
 _OUT = ("out_type", "out_sinfo", "sinfo_args")
 
 
 class CallParser(ValueParser):
-    """The words of `R` that look like calls and have a grammar of their own."""
+    """Parses the calls `R.name(...)` that are not calls of operators."""
 
     def _op(self, node: ast.Call) -> Parsed:
         """`R.op("any name", ...)`."""
@@ -46,7 +46,8 @@ class CallParser(ValueParser):
         return self.make(node, self.exprs.string(node.args[0]), node.args[1:]), None
 
     def _out(self, node: ast.Call, position: int) -> Type | None:
-        """The result's type, by position or by keyword."""
+        """Return the result type of a call, given as operand number `position` or by keyword; None
+        if it is not given."""
         given = [k.value for k in node.keywords if k.arg in _OUT]
         given += node.args[position:]
         if len(given) > 1:
@@ -74,8 +75,8 @@ class CallParser(ValueParser):
         return callee
 
     def _call_tir_inplace(self, node: ast.Call) -> Parsed:
-        """`R.call_tir_inplace(cls.f, [x, y], [0], R.Tensor(...))`: results are operands, by index;
-        -1 is a new tensor."""
+        """`R.call_tir_inplace(cls.f, [x, y], [0], R.Tensor(...))`: the list has the index of the
+        operand that each result is written to, -1 for a new tensor."""
         if len(node.args) < 2:
             message = "expected R.call_tir_inplace(cls.f, [args], inplace_indices, out_type)"
             raise self.fail(node, message)
@@ -102,7 +103,7 @@ class CallParser(ValueParser):
         return indices
 
     def _written(self, node: ast.Call, call: Call, inplace: tuple[int, ...]) -> Type:
-        """Results that are operands have the operands' types."""
+        """Return the result type if all results are written to operands: the operands' types."""
         if -1 in inplace:
             raise self.fail(node, "the type of this result is not known here", "write out_type=")
         types = tuple(call.args[1 + i].type for i in inplace)
@@ -115,7 +116,8 @@ class CallParser(ValueParser):
         return name
 
     def _call_packed(self, node: ast.Call) -> Parsed:
-        """`R.call_packed("name", x, "text", 3, key="value")`; a type at the end is the result's."""
+        """`R.call_packed("name", x, "text", 3, key="value")`; the last operand may be the result
+        type."""
         name = self._name_of(node, 'R.call_packed("name", args...)')
         count = len(node.args)
         if count > 1 and self.types.is_type(node.args[-1]):
@@ -147,7 +149,8 @@ class CallParser(ValueParser):
         return call, self.loop_type(node.args, call)
 
     def loop_type(self, nodes: Sequence[ast.AST], call: Call) -> Type:
-        """What a loop gives; fails where its functions do not fit its state."""
+        """Return the result type of a `while_loop`; raise UserError if the condition or the body
+        does not fit the state."""
         cond, body = (self.type_of(a) for a in call.args[:2])
         for at, f in zip(nodes, (cond, body), strict=False):
             if not isinstance(f, FuncType):
@@ -215,7 +218,8 @@ class CallParser(ValueParser):
     # ---- constants ---------------------------------------------------------------------------
 
     def _const(self, node: ast.Call) -> Parsed:
-        """`R.const(values, dtype, shape?)`, or `R.const("key", dtype, shape, sha256=...)`."""
+        """`R.const(values, dtype, shape?)`, or `R.const("key", dtype, shape, sha256=...)` for the
+        array given as `constants["key"]`."""
         options = {k.arg: k.value for k in node.keywords}
         unknown = [k for k in options if k not in ("layout", "name", "sha256")]
         if unknown or len(node.args) not in (2, 3):
@@ -242,7 +246,8 @@ class CallParser(ValueParser):
             raise self.fail(node.args[0], f"not {dtype} data: {e}") from None
 
     def _physical(self, node: ast.Call, kind: TensorType, size: int) -> tuple[int, ...]:
-        """The physical shape, which must hold `size` elements."""
+        """Return the shape in memory, after the layout; raise UserError unless it is static and has
+        `size` elements."""
         dims = [int_value(d) for d in kind.physical_shape]
         shape = tuple(d for d in dims if d is not None)
         if len(shape) != len(dims) or int(np.prod(shape, dtype=object)) != size:

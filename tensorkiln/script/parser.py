@@ -1,4 +1,4 @@
-"""Script text, and decorated Python, to modules. The script is read, never executed."""
+"""From script text and decorated Python to modules. Scripts are parsed, never executed."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ def from_source(
     namespace: Mapping[str, object] | None = None,
     file: str = "<script>",
 ) -> IRModule:
-    """The module a script describes: one `ir_module` class, or bare functions.
+    """Parse a script, which has either one `ir_module` class or bare functions, to a module.
 
-    `constants` are the arrays that `R.const("key", ...)` refers to. `infer` gives the type of an
-    operator call whose result the script does not annotate; None: its type rule. `namespace`:
-    Python values, functions and macros that the script may use by name; without one, no text makes
-    anything run. Raises UserError with the line.
+    `constants` maps keys to the arrays that `R.const("key", ...)` refers to. `infer` returns the
+    result type of a call of an operator that Tensorkiln does not know, where the script does not
+    annotate it. `namespace` has the Python values, functions and macros that the script may use by
+    name; without it, parsing runs no functions but a few builtins such as `len` and `range`. `file`
+    is the name in error locations. Raise UserError, with file, line and column, if the script is
+    not valid.
     """
     require(text, str, "text")
     source = Source(text, file)
@@ -69,7 +71,7 @@ def from_source(
 
 @contextmanager
 def depth_checked(source: Source) -> Iterator[None]:
-    """Nesting that is too deep for Python is an error of the script."""
+    """Turn a RecursionError while parsing into a UserError: the script is nested too deeply."""
     try:
         yield
     except RecursionError:
@@ -90,7 +92,7 @@ def parse_module(
     context: ModuleContext,
     trusted: bool = False,
 ) -> IRModule:
-    """The module of an `ir_module` class."""
+    """Parse an `ir_module` class; the parameters are as for `parse_functions`."""
     name = "model"
     call = _decorator(node, "ir_module", source)
     for k in call.keywords if call is not None else []:
@@ -127,7 +129,11 @@ def parse_functions(
     trusted: bool = False,
     whole: bool = False,
 ) -> tuple[AnyFunction, ...]:
-    """Parse tensor programs first: graphs ask for the types of their outputs."""
+    """Parse functions and return them in their written order.
+
+    Tensor programs are parsed first, because graphs use the types of their outputs. `trusted` is as
+    in `Scope`; `whole` says that `nodes` are all functions of the module.
+    """
     kinds = [_kind(n, source) for n in nodes]
     if whole:
         context.names = [_name(n, call) for n, (_, call) in zip(nodes, kinds, strict=True)]
@@ -157,7 +163,7 @@ def _name(node: ast.FunctionDef, call: ast.Call | None) -> str:
 
 
 def _kind(node: ast.FunctionDef, source: Source) -> tuple[bool, ast.Call | None]:
-    """Whether it is a graph function, and its decorator's call."""
+    """Return whether a function is a graph function, and the call in its decorator, if any."""
     words = [_last_word(d) for d in node.decorator_list]
     if words == ["prim_func"] or words == ["function"]:
         return words == ["function"], _decorator(node, words[0], source)
@@ -170,7 +176,8 @@ def _last_word(node: ast.expr) -> str:
 
 
 def _decorator(node: Definition, word: str, source: Source) -> ast.Call | None:
-    """The call of the decorator `word`; None when it is written without parentheses."""
+    """Return the call of the decorator `word`, None if it is written without parentheses; raise
+    UserError if `node` is not decorated with it."""
     for d in node.decorator_list:
         if _last_word(d) == word:
             return d if isinstance(d, ast.Call) else None

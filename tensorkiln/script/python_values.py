@@ -1,6 +1,7 @@
-"""Python while parsing: what captured values are worth, and arithmetic, items and calls of them.
+"""Evaluation of Python values while parsing: operators, attributes and items of captured values.
 
-Only values that came in from outside take part; `1 + 2` in a script is an expression of its own.
+An operation is evaluated only if an operand was captured from outside the script: with n = 3
+outside, `n + 2` is the number 5, but `1 + 2` is an expression of the program.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.In: lambda a, b: a in b,
     ast.NotIn: lambda a, b: a not in b,
 }
-# Python's own functions that a script may call on Python values.
+# Builtins of Python that scripts may call: all scripts the former, trusted scripts both.
 _ANYWHERE = (enumerate, len, range, zip)
 _OWN_CODE = (
     abs, all, any, bool, dict, divmod, float, int, isinstance, list, map, max, min, pow, reversed,
@@ -54,7 +55,7 @@ BUILTINS: dict[str, object] = {f.__name__: f for f in _ANYWHERE}
 OWN_BUILTINS: dict[str, object] = BUILTINS | {f.__name__: f for f in _OWN_CODE}
 MOST_STEPS = 1 << 16
 _MOST_BITS = 1 << 12
-# What a text from elsewhere may not take apart.
+# Types whose attributes an untrusted script may not read.
 _CLOSED = (
     str, bytes, int, float, tuple, list, dict, set, frozenset, type(None), type, FunctionType,
     BuiltinFunctionType,
@@ -62,7 +63,7 @@ _CLOSED = (
 
 
 def wrap(value: object, captured: bool = True) -> Value:
-    """A Python value as a value of the parser."""
+    """Return a Python value as a value of the parser; values of the parser are unchanged."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, Expr | Number | Python):
@@ -73,18 +74,19 @@ def wrap(value: object, captured: bool = True) -> Value:
 
 
 def unwrap(value: Value) -> Any:
-    """The Python value, or the expression."""
+    """Return the Python value, or the expression itself: the inverse of `wrap`."""
     return value.value if isinstance(value, Number | Python) else value
 
 
 def is_python(*values: Value) -> bool:
-    """Whether all are known while parsing, and one of them came in from outside."""
+    """Whether all values are known while parsing and at least one of them is captured."""
     known = all(isinstance(v, Number | Python) for v in values)
     return known and any(v.captured for v in values)  # type: ignore[union-attr]
 
 
 def fold(op: ast.AST, a: Value, b: Value) -> Value | None:
-    """The operation in Python, or None when it belongs to the script. Raises what Python does."""
+    """Evaluate a binary operation on Python values; return None if it is an operation of the
+    program. Raise what Python raises, and OverflowError if the result would be too large."""
     if not is_python(a, b) or isinstance(unwrap(a), Buffer) or isinstance(unwrap(b), Buffer):
         return None
     x, y = unwrap(a), unwrap(b)
@@ -108,7 +110,7 @@ def _too_long(x: object, y: object) -> bool:
 
 
 def attribute(base: object, name: str, trusted: bool) -> Value | None:
-    """`base.name`, or None where the script may not have it."""
+    """Return `base.name`; None if there is no such attribute or the script may not read it."""
     if name.startswith("_"):
         return None
     if isinstance(base, Buffer):
@@ -129,13 +131,14 @@ def _of_buffer(buffer: Buffer, name: str) -> Value | None:
 
 
 def _known(e: Expr) -> Expr | int:
-    """A literal extent as the Python number it is."""
+    """Return a constant extent as a Python int, other extents unchanged."""
     n = int_value(e)
     return e if n is None or not isinstance(e, IntImm) else n
 
 
 def steps(items: object) -> list[object]:
-    """The items of a Python iterable. Raises TypeError for none, OverflowError for too many."""
+    """Return the items of a Python iterable. Raise TypeError if it is not iterable or is text, and
+    OverflowError if it has more than `MOST_STEPS` items."""
     if not isinstance(items, Iterable) or isinstance(items, str | bytes):
         raise TypeError(f"a {type(items).__name__} has no items to run over")
     found = list(islice(iter(items), MOST_STEPS + 1))

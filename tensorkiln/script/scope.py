@@ -1,4 +1,4 @@
-"""What names mean inside one parsed function, and what may come in from the Python around it."""
+"""The scope of a parsed function: names bound in it, and values captured from Python around it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tensorkiln.script.source import Source
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A Python number whose dtype its surroundings decide. `captured`: from outside the script."""
+    """A Python number whose dtype follows from its context. `captured`: from outside the script."""
 
     value: int | float
     captured: bool = False
@@ -27,7 +27,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Python:
-    """Any other Python value that is known while parsing; a Buffer, where one is named."""
+    """Any other Python value that is known while parsing; also a Buffer, for its name."""
 
     value: object
     captured: bool = True
@@ -38,10 +38,12 @@ Bound = Expr | Buffer | RVar | str | Number | Python
 
 @dataclass(slots=True)
 class Scope:
-    """What names mean inside one function. `captured` are Python values around the script,
-    `words` stand for the module, `functions` are its own (None: not all are known).
+    """The meaning of names inside one function.
 
-    `trusted`: the script is the user's own code (a decorated function), not a text from elsewhere.
+    `bound` are the names bound so far, `captured` the Python values around the script. `words` are
+    names of the module itself, such as `cls`, and `functions` the names of its functions (None if
+    not all are known). `trusted` scripts are decorated functions, the user's own code; text for
+    `from_source` is not.
     """
 
     source: Source
@@ -53,7 +55,7 @@ class Scope:
 
     @contextmanager
     def inner(self) -> Iterator[None]:
-        """Names bound inside are gone afterwards."""
+        """Unbind on exit all names that are bound inside the context."""
         before = dict(self.bound)
         try:
             yield
@@ -61,7 +63,8 @@ class Scope:
             self.bound = before
 
     def bind(self, node: ast.AST, name: str, value: Bound) -> None:
-        """A new name; rebinding would hide the old value instead of changing it."""
+        """Bind a new name. Raise UserError if it is bound already, because rebinding would not
+        change the old value, as Python programmers expect, but hide it."""
         if name in self.bound or name in ("T", "R"):
             raise self.source.error(
                 node, f"{name!r} is already bound here", "use another name, or store to a buffer"
@@ -69,7 +72,8 @@ class Scope:
         self.bound[name] = value
 
     def dialect(self, node: ast.AST) -> str:
-        """The dotted path after T or R, with that letter first: `T.exp` -> "T.exp"; or ""."""
+        """Return the dotted path of a name in T or R, e.g. "T.exp", under whatever name the script
+        imported T and R; "" for other nodes."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -81,7 +85,8 @@ class Scope:
         return ".".join([letter, *reversed(parts)]) if letter in ("T", "R") else ""
 
     def unknown(self, node: ast.Name) -> UserError:
-        """The error for a name that nothing binds."""
+        """Return the UserError for a name that is not bound, or has a Python value that cannot be
+        used in its place."""
         found = self.bound.get(node.id, self.captured.get(node.id))
         if found is not None or node.id in self.captured:
             value = found.value if isinstance(found, Number | Python) else found
@@ -92,7 +97,7 @@ class Scope:
 
 
 def plain(value: object) -> int | float | bool | str | tuple[object, ...] | None:
-    """A captured Python value the script can use as a literal, or None."""
+    """Return a captured Python value as a literal: number, string or tuple of these; else None."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, (bool, int, float, str)):

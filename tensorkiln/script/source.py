@@ -1,4 +1,4 @@
-"""The text being parsed: where a node lies, and errors that underline it."""
+"""The text being parsed: locations of nodes, and errors that quote and underline them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 from tensorkiln.base.errors import UserError
 
-_SHOWN = 5  # lines of a long node that an error shows
+_SHOWN = 5  # most lines of a node that an error quotes
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Text of a whole file; the line numbers of its syntax tree are those of the file."""
+    """The text of a whole file, so that line numbers of the syntax tree are those of the file."""
 
     text: str
     file: str = "<script>"
 
     def parse(self) -> ast.Module:
-        """The syntax tree. Raises UserError where the text is not Python."""
+        """Return the syntax tree; raise UserError if the text is not valid Python."""
         try:
             return ast.parse(self.text)
         except SyntaxError as e:
@@ -29,16 +29,17 @@ class Source:
             raise UserError(f"not Python: {e}", code="script", where=self.file) from None
 
     def place(self, node: ast.AST) -> str:
-        """`file:line:column` where a node begins, counted from 1."""
+        """Return the start of a node as `file:line:column`; lines and columns count from 1."""
         line, first, _ = self._spans(node)[0]
         return f"{self.file}:{line}:{first + 1}"
 
     def error(self, node: ast.AST, message: str, hint: str = "") -> UserError:
-        """`message`, with the node's lines underlined: of a statement with a body, its head."""
+        """Return a UserError of `message` and the node's text, underlined. Of a statement with a
+        body, such as a loop, only the lines before the body are shown."""
         return self._error(self._spans(node), message, hint)
 
     def _spans(self, node: ast.AST) -> list[tuple[int, int, int]]:
-        """(line, first column, end column) of each line of a node; columns are characters."""
+        """Return (line, first column, end column) for each line of a node, in characters from 0."""
         line = getattr(node, "lineno", 1)
         last = getattr(node, "end_lineno", None) or line
         start, end = getattr(node, "col_offset", 0), getattr(node, "end_col_offset", None) or 0
@@ -48,7 +49,7 @@ class Source:
         spans = []
         for n in range(line, last + 1):
             text = self._line(n)
-            # The tree counts bytes, the reader columns.
+            # Columns in the syntax tree count UTF-8 bytes.
             data = text.encode()
             first = len(data[:start].decode(errors="replace")) if n == line else 0
             stop = len(data[:end].decode(errors="replace")) if n == last else len(text)
