@@ -2,5 +2,5 @@
 
 `pipeline.relax_passes` gives their order. `pattern` holds the pattern language, `rewrite` the
 engine that applies tables of rules, `graph` the traversals that passes share. Other files without
-a pass (`canonical_movement`, `requantize`, `storages`, ...) are parts of the pass that imports them.
+a pass (`canonical_movement`, `requantize`, `storages`, ...) belong to the pass that imports them.
 """
