@@ -64,16 +64,16 @@ def _selected(m: Match, cond: Value, keep: bool) -> Value | None:
         return cond if keep else m.emit("logical_not", cond)
     if dtype == "float16":
         return None  # added to a score, its lowest number is another, or minus infinity
-    # Where nothing is seen, equal finite fills give the mean of all values, as added ones do.
+    # A row that is filled with F gives the mean of all values, and so does one to which F is added.
     zero, low = constant(np.zeros((), dtype)), constant(np.asarray(fill, dtype))
     return m.emit("where", cond, *((zero, low) if keep else (low, zero)))
 
 
-# --- the whole -----------------------------------------------------------------------------------
+# --- the whole formula ---------------------------------------------------------------------------
 
 
 def _single_use(m: Match) -> bool:
-    """Whether scores and weights are used by this formula alone."""
+    """Whether the scores and the weights after softmax have no reader outside of the match."""
     guarded = "w" in m.found
     weights = m["w"] if guarded else m["p"]
     uses = 2 if guarded else 1
@@ -99,7 +99,7 @@ def _attention(m: Match) -> Value | None:
     try:
         return _emit(m, q, kt, mask, scale * on_q * on_k)
     except UserError:
-        # Operands that attention does not take, such as batches that broadcast.
+        # Attention does not take these operands, such as batch dimensions that broadcast.
         return None
 
 
@@ -128,13 +128,13 @@ def _emit(m: Match, q: Value, kt: Value, mask: Value | None, scale: float) -> Va
 
 
 def _four(m: Match, v: Value) -> Value:
-    """With leading extents of 1, so that there are four dimensions."""
+    """`v` with leading dimensions of extent 1 added up to four dimensions."""
     shape = tensor_type(v).shape
     lead = (as_expr(1),) * (4 - len(shape))
     return m.emit("reshape", v, shape=(*lead, *shape)) if lead else v
 
 
-# --- masks of attention --------------------------------------------------------------------------
+# --- simplify the masks of attention -------------------------------------------------------------
 
 
 def _causal(m: Match) -> Value | None:
