@@ -33,7 +33,7 @@ def tensor_type(v: Value) -> TensorType:
 
 
 def same_type(a: Type, b: Type) -> bool:
-    """Whether two types are equal. Layouts must be identical; symbolic extents are equal if that can
+    """Whether two types are equal. Layouts must be identical; symbolic extents are equal if it can
     be proved, as for `n + n` and `n * 2`."""
     if not isinstance(a, TensorType) or not isinstance(b, TensorType):
         return a == b
