@@ -45,11 +45,11 @@ class Context:
     # -- queries --------------------------------------------------------------------------
 
     def type(self, x: Val) -> TensorType:
-        """An operand's type."""
+        """The type (shape and dtype) of an operand."""
         return x.tensor
 
     def shape(self, x: Val) -> tuple[Expr, ...]:
-        """An operand's extents."""
+        """The extents of an operand; they may be symbolic."""
         return x.tensor.shape
 
     def rank(self, x: Val) -> int:
@@ -57,7 +57,7 @@ class Context:
         return len(x.tensor.shape)
 
     def dtype(self, x: Val) -> str:
-        """The name of an operand's element type."""
+        """The dtype name of an operand, such as "float32"."""
         return x.tensor.dtype.name
 
     def axis(self, axis: int, rank: int, what: str = "axis") -> int:

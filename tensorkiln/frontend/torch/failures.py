@@ -14,7 +14,7 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _OPERATOR = re.compile(r"No ONNX function found for <OpOverload\(op='([^']+)'")
 _NODE = re.compile(r"translating node %(\S+)")
 _ADVICE = ("Caused by:", "For more", "For extended", "The error above", "(Refer to")
-_MOST = 4  # lines
+_MOST = 4  # lines of torch's message that an error repeats
 
 
 def export_error(module: Any, error: Exception) -> tuple[TensorkilnError, Exception]:

@@ -61,7 +61,7 @@ class AssignLayouts:
     target: Target
 
     def __call__(self, mod: IRModule) -> IRModule:
-        """Run the pass."""
+        """Return the module with layouts; `mod` itself if nothing changed."""
         return mod.map_graphs(lambda f: f if _is_assigned(f) else _Assign(f, self.target).run())
 
 

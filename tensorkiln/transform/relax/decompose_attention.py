@@ -32,7 +32,7 @@ class DecomposeAttention:
     target: Target
 
     def __call__(self, mod: IRModule) -> IRModule:
-        """Run the pass."""
+        """Return the rewritten module; `mod` itself if it has no such attention."""
         lanes = self.target.vector_lanes("float32")
         return mod.map_graphs(lambda f: _function(f, lanes))
 

@@ -59,7 +59,7 @@ class FuseOps:
     default: bool = True
 
     def __call__(self, mod: IRModule) -> IRModule:
-        """Run the pass."""
+        """Return the module with its fused groups; `mod` itself if there are none to make."""
         functions: list[Function] = []
         graphs = {}
         called = {name for f in mod.prim_funcs for name in extern_names(f)}

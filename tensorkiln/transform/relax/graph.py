@@ -48,7 +48,7 @@ def variables(v: Bound) -> list[RVar]:
     Reads inside the branches of an If and the function of a Lambda are included, those of variables
     that are bound there too.
     """
-    if isinstance(v, Call):  # nearly all are, of variables and constants
+    if isinstance(v, Call):  # the common case first, without recursion
         found = [v.callee] if isinstance(v.callee, RVar) else []
         for a in v.args:
             if isinstance(a, RVar):

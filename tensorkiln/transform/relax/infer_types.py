@@ -37,7 +37,7 @@ from tensorkiln.ir.type_text import show
 from tensorkiln.ops.rules import same_extent, show_type
 from tensorkiln.transform.relax.graph import same_type, substitute, substitute_value
 
-_ADDRESSES = 1 << 47  # bytes
+_ADDRESSES = 1 << 47  # bytes of address space of a process
 
 
 def infer_types(mod: IRModule) -> IRModule:

@@ -1,4 +1,4 @@
-"""Finds attention that exporters take apart."""
+"""Recognise attention that exporters write as its formula."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from tensorkiln.transform.relax.rewrite import Match, Rule, rewrite
 
 
 def match_attention(mod: IRModule) -> IRModule:
-    """softmax(q k^T * scale + mask) v -> attention.
+    """Replace softmax(q k^T * scale + mask) v by attention.
 
     The scale may be on q, on k, on both or on the scores; the mask may be added, selected with
-    `where`, or absent; a causal one becomes `causal=True`. A row that sees nothing is NaN, as in
-    the formula, unless that has a guard against it, which becomes `unseen="zero"`.
+    `where`, or absent; a causal mask becomes `causal=True`. A row that sees no key gives NaN, as
+    in the formula (`unseen="nan"`), unless the formula replaces NaN weights by 0
+    (`unseen="zero"`).
 
     Before:  s = softmax(add(mul(matmul(q, transpose(k)), 0.125), mask)); y = matmul(s, v)
     After:   y = attention(q, k, v, mask, scale=0.125, causal=False, unseen="nan")
@@ -34,7 +35,8 @@ def match_attention(mod: IRModule) -> IRModule:
 
 
 def _without_scale(m: Match, v: Value) -> tuple[Value, float]:
-    """(x, c) such that v = x * c, looking through products with numbers and transposes."""
+    """(x, c) with v = x * c, where c is the product of the scalar factors of v; looks through
+    transposes."""
     call = m.definition(v)
     if call is None:
         return v, 1.0
@@ -56,14 +58,18 @@ def _without_scale(m: Match, v: Value) -> tuple[Value, float]:
 
 
 def _selected(m: Match, cond: Value, keep: bool) -> Value | None:
-    """The mask of where(keep, scores, F) or where(drop, F, scores): a bool one for F = -inf."""
+    """The mask operand for where(cond, scores, F) if `keep`, else for where(cond, F, scores).
+
+    It is bool for F = -inf, and for another very negative F a float mask of 0 and F. None if F
+    does not hide scores.
+    """
     fill, dtype = uniform(m["F"]), m.type.dtype.name
     if fill is None or dtype == "bfloat16" or not hides(fill, np.dtype(dtype)):
         return None
     if math.isinf(fill):
         return cond if keep else m.emit("logical_not", cond)
     if dtype == "float16":
-        return None  # added to a score, its lowest number is another, or minus infinity
+        return None  # its lowest number is small: added to a score, it gives another number or -inf
     # A row that is filled with F gives the mean of all values, and so does one to which F is added.
     zero, low = constant(np.zeros((), dtype)), constant(np.asarray(fill, dtype))
     return m.emit("where", cond, *((zero, low) if keep else (low, zero)))

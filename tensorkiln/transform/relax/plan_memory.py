@@ -68,7 +68,7 @@ def _smallest(plan: _Plan) -> _Plan:
 
 
 def _moved(f: Function, at: int, to: int) -> Function:
-    """The function with binding `at` moved to just before binding `to`."""
+    """The function with binding `at` moved to just before binding `to`, in the old numbering."""
     b = f.bindings
     if to < at:
         return replace(f, bindings=(*b[:to], b[at], *b[to:at], *b[at + 1 :]))

@@ -45,7 +45,7 @@ def _moved_parameters(m: Match, s: np.ndarray, z: np.ndarray) -> tuple[Constant,
     if call.op == "transpose" and all(v.ndim in (0, rank) for v in (s, z)):
         axes = tuple(int_value(a) for a in call.attrs.axes)
         return tuple(constant(v.transpose(axes) if v.ndim else v) for v in (s, z))  # type: ignore
-    if call.op == "reshape":  # extents of 1 come or go behind the channels
+    if call.op == "reshape":  # only dimensions of extent 1 after the channels may differ
         before, after = m.shape("q"), m.type.static_shape()
         if not before or not after or before[0] != after[0]:
             return None
@@ -73,7 +73,8 @@ def _lift(m: Match) -> Value | None:
 
 
 def _of_integers(m: Match, call: Call | None) -> bool:
-    """Whether a chain of elementwise operators begins at 8-bit integers, or at a linear of them."""
+    """Whether a chain of elementwise operators begins at quantised integers, or at a linear of
+    uint8."""
     while call is not None and call.op in _CHAIN:
         if call.op == "dequantize" and _dtype_of(call) in QUANTISED:
             return True

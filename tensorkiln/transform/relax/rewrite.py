@@ -177,7 +177,11 @@ class RewriteOps:
     rules: tuple[Rule, ...]
 
     def __call__(self, mod: IRModule) -> IRModule:
-        """Run the pass."""
+        """Return the rewritten module; `mod` itself if no rule matches.
+
+        Raises UserError for a rule that is not a pattern (code `bad-rule`) or names an unknown
+        operator (code `unknown-operator`).
+        """
         for rule in self.rules:
             P.checked(rule.before, "Rule")
             if isinstance(rule.after, str):

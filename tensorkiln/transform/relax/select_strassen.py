@@ -54,7 +54,7 @@ class SelectStrassen:
     target: Target
 
     def __call__(self, mod: IRModule) -> IRModule:
-        """Run the pass."""
+        """Return the rewritten module; `mod` itself if no product is replaced."""
         if not self.target["strassen"]:
             return mod
         return mod.map_graphs(lambda f: _function(f, self.target))

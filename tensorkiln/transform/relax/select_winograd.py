@@ -39,7 +39,7 @@ class SelectWinograd:
     target: Target
 
     def __call__(self, mod: IRModule) -> IRModule:
-        """Run the pass."""
+        """Return the rewritten module; `mod` itself if no convolution is replaced."""
         sizes = [m for m in POINTS if m <= self.target.winograd]
         costs = Costs.of(self.target)
         return mod.map_graphs(lambda f: _function(f, sizes, costs)) if sizes else mod
