@@ -1,7 +1,8 @@
 """Rewrite equivalent computations to one canonical form, the only one that later patterns match.
 
-The rules keep every bit of a float result, with three exceptions: the sign of a zero
-(x + 0), powers that become products or roots, and the order of a few constant factors.
+The rules keep every bit of a float result, with three exceptions: the sign of a zero (x + 0),
+powers that become products or roots, and average pools over the whole image, which become `mean`
+and may sum in another order.
 """
 
 from __future__ import annotations
