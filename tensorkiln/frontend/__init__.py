@@ -1,6 +1,6 @@
-"""Models to IRModule: `from_onnx`, `check_onnx`, `from_torch`.
+"""Convert models to IRModule: `from_onnx`, `check_onnx`, `from_torch`.
 
-The importers load when they are first called.
+The modules of an importer are loaded at its first call, not with this package.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def from_onnx(
     freeze: Mapping[str, int] | None = None,
     external_roots: Sequence[str | Path] = (),
 ) -> IRModule:
-    """See `tensorkiln.frontend.onnx.from_onnx`."""
+    """Import an ONNX model; see `tensorkiln.frontend.onnx.from_onnx`."""
     from tensorkiln.frontend import onnx
 
     return onnx.from_onnx(model, freeze=freeze, external_roots=external_roots)
@@ -33,14 +33,14 @@ def check_onnx(
     *,
     external_roots: Sequence[str | Path] = (),
 ) -> tuple[Issue, ...]:
-    """See `tensorkiln.frontend.onnx.check_onnx`."""
+    """List what `from_onnx` would refuse; see `tensorkiln.frontend.onnx.check_onnx`."""
     from tensorkiln.frontend import onnx
 
     return onnx.check_onnx(model, freeze, external_roots=external_roots)
 
 
 def from_torch(module: Any, example_inputs: Sequence[Any], **options: Any) -> IRModule:
-    """See `tensorkiln.frontend.torch.from_torch`."""
+    """Import a `torch.nn.Module`; see `tensorkiln.frontend.torch.from_torch`."""
     from tensorkiln.frontend import torch
 
     return torch.from_torch(module, example_inputs, **options)

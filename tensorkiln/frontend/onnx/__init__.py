@@ -1,4 +1,7 @@
-"""ONNX models to IRModule. Files are read by our own bounds-checked reader; nothing executes."""
+"""Convert ONNX models to IRModule.
+
+Files are parsed by our own bounds-checked reader (`wire.py`); no code from a model is executed.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,18 @@ def from_onnx(
     freeze: Mapping[str, int] | None = None,
     external_roots: Sequence[str | Path] = (),
 ) -> IRModule:
-    """A module with the function `main` of an ONNX model, named after its file, or else its graph.
+    """Import an ONNX model as a module with one function, `main`.
 
-    `model` is a path, the bytes of a file, or an `onnx.ModelProto`. Parameters are the graph's
-    inputs without initializer, renamed to identifiers; the names in the model are in
-    `attrs["input_names"]` and `attrs["output_names"]`; several outputs make a Tuple. `freeze`
-    gives symbolic dimensions a size. External data must lie beside the model or in one of
-    `external_roots`. Weights are views of the file.
+    `model` is a path, the bytes of a file, or an `onnx.ModelProto`. The module is named after the
+    file, or after the graph if there is no file. The parameters of `main` are the graph inputs that
+    have no initializer, renamed to valid identifiers (`input.1` becomes `input_1`); the names in
+    the model are kept in `attrs["input_names"]` and `attrs["output_names"]`. Several outputs make
+    a Tuple. `freeze` gives symbolic dimensions a size: `freeze={"batch": 1}`. External data must
+    lie in the model's folder or in one of `external_roots`. Weights that the file stores as raw
+    bytes are views of the mapped file, not copies.
 
-    Raises UserError for a file that is no model, and one UnsupportedError with every node that
-    is malformed or not supported.
+    Raises UserError if the file is not an ONNX model, if external data is missing or `freeze` is
+    wrong; raises one UnsupportedError that lists every node that is malformed or not supported.
     """
     importer = Importer(load(model, [Path(r) for r in external_roots]), freeze)
     module = importer.run()
@@ -42,10 +47,10 @@ def check_onnx(
     *,
     external_roots: Sequence[str | Path] = (),
 ) -> tuple[Issue, ...]:
-    """Everything in the model that `from_onnx` would refuse, all at once; empty when it imports.
+    """Return every issue for which `from_onnx` would refuse the model; empty if it imports.
 
-    Nodes whose operands come from a refused node are not reported. Raises UserError for a file
-    that is no model.
+    A node with an operand that a refused node computes is not checked, and so not reported.
+    Raises UserError where `from_onnx` does.
     """
     importer = Importer(load(model, [Path(r) for r in external_roots]), freeze)
     importer.run()

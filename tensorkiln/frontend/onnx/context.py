@@ -1,4 +1,4 @@
-"""What an importer works with: emitting operators, and asking for types and known values."""
+"""What the importer of a node works with: it emits operators and queries types and known values."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ from tensorkiln.ir.relax import (
 )  # fmt: skip
 from tensorkiln.ops.builder import GraphBuilder
 
-# Constants up to this many elements are folded at import, since shapes may depend on them;
-# a pass folds the rest.
+# Calls on constants of up to this many elements are folded at import, since shapes may depend on
+# them; the pass `fold_constants` folds larger ones.
 FOLD_LIMIT = 1024
 
 
 class Context:
-    """`g` of every importer. `span`, `outputs` and `opset` belong to the node being imported;
-    `outputs` that nothing uses are empty names."""
+    """The first argument, `g`, of every importer.
+
+    `span`, `outputs` and `opset` describe the node being imported. In `outputs`, the name of an
+    output that no node uses is replaced by the empty string.
+    """
 
     def __init__(self, dims: Dims) -> None:
         self.builder = GraphBuilder()
@@ -39,14 +42,14 @@ class Context:
         self.outputs: tuple[str, ...] = ()
         self.opset = 0
 
-    # -- asking ---------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------
 
     def type(self, x: Val) -> TensorType:
-        """An operand's type."""
+        """The type (shape and dtype) of an operand."""
         return x.tensor
 
     def shape(self, x: Val) -> tuple[Expr, ...]:
-        """An operand's extents."""
+        """The extents of an operand; they may be symbolic."""
         return x.tensor.shape
 
     def rank(self, x: Val) -> int:
@@ -54,24 +57,30 @@ class Context:
         return len(x.tensor.shape)
 
     def dtype(self, x: Val) -> str:
-        """The name of an operand's element type."""
+        """The dtype name of an operand, such as "float32"."""
         return x.tensor.dtype.name
 
     def axis(self, axis: int, rank: int, what: str = "axis") -> int:
-        """A checked, non-negative axis."""
+        """`axis` as 0 .. rank-1, counted from the end when negative; NodeProblem if out of range.
+
+        A scalar (rank 0) has the axis 0.
+        """
         if not -rank <= axis < max(rank, 1):
             raise malformed(f"{what}={axis} is outside [{-rank}, {rank - 1}]")
         return axis % rank if rank else 0
 
     def axes(self, axes: Sequence[int], rank: int, what: str = "axes") -> tuple[int, ...]:
-        """Checked, non-negative axes; none twice."""
+        """`axes` as distinct numbers 0 .. rank-1, in the given order; NodeProblem otherwise."""
         out = tuple(self.axis(a, rank, what) for a in axes)
         if len(set(out)) != len(out):
             raise malformed(f"{what}={list(axes)} names a dimension twice")
         return out
 
     def known(self, x: Val) -> np.ndarray | None:
-        """The elements of a small integer or boolean tensor as expressions, when known."""
+        """The elements of a small integer or boolean tensor as an object array of Expr.
+
+        None if they are computed from data, or if a constant has more than `KNOWN_LIMIT` elements.
+        """
         if isinstance(x, Known):
             return x.array
         small = isinstance(x, Constant) and x.array.size <= known.KNOWN_LIMIT
@@ -80,7 +89,10 @@ class Context:
         return None
 
     def extents(self, x: Val, what: str) -> tuple[Expr, ...]:
-        """A 1-D integer operand whose elements are known, maybe symbolic (a shape)."""
+        """The elements of a 1-D integer operand such as a shape; they may be symbolic.
+
+        NodeProblem if they are computed from data or the operand is not 1-D and of integers.
+        """
         array = self.known(x)
         if array is None:
             raise unsupported(
@@ -91,7 +103,7 @@ class Context:
         return tuple(array)
 
     def ints(self, x: Val, what: str) -> tuple[int, ...]:
-        """As `extents`, all of them numbers; a scalar counts as one entry."""
+        """Like `extents`, but NodeProblem if an element is symbolic; a scalar gives one element."""
         if self.rank(x) == 0:
             x = self.reshape(x, (1,))
         values = [int_value(e) for e in self.extents(x, what)]
@@ -102,13 +114,13 @@ class Context:
         return tuple(v for v in values if v is not None)
 
     def array(self, x: Val, what: str) -> np.ndarray:
-        """The value of a constant operand."""
+        """The value of a constant operand; NodeProblem if the operand is computed."""
         if not isinstance(x, Constant):
             raise unsupported(f"{what} must be a constant")
         return x.array
 
     def scalar(self, x: Val, what: str) -> float:
-        """The value of a constant operand with one element."""
+        """The value of a constant operand with one element; NodeProblem otherwise."""
         array = self.array(x, what)
         if array.size != 1:
             raise malformed(f"{what} must have one element, got shape {list(array.shape)}")
@@ -116,7 +128,7 @@ class Context:
         return value
 
     def static(self, x: Val, what: str) -> tuple[int, ...]:
-        """The shape of an operand, all numbers."""
+        """The shape of an operand as numbers; NodeProblem if a dimension is symbolic."""
         shape = x.tensor.static_shape()
         if shape is None:
             raise unsupported(
@@ -125,23 +137,23 @@ class Context:
             )
         return shape
 
-    # -- making ---------------------------------------------------------------------------
+    # -- values ---------------------------------------------------------------------------
 
     def const(self, value: object, dtype: str | DType) -> Constant:
         """A constant of the given element type."""
         return constant(np.asarray(value, dtype=str(dtype)))
 
     def like(self, value: float, x: Val) -> Constant:
-        """A scalar of the operand's dtype."""
+        """A scalar constant with the dtype of `x`."""
         return self.const(value, x.tensor.dtype)
 
     def shape_value(self, extents: Sequence[ExprLike]) -> Known | Constant:
-        """A 1-D int64 tensor of these extents."""
+        """A 1-D int64 tensor with these extents as elements: a Constant if all are numbers."""
         flat = [self.dims.simplify(as_expr(e)) for e in extents]
         return known.as_known(known.object_array(flat, (len(flat),)), DType("int64"))
 
     def emit(self, name: str, *args: Val, **attrs: AttrValue) -> Val:
-        """An operator applied to operands; known and small constant operands are folded."""
+        """Apply an operator; the call is evaluated here if its operands are known and small."""
         folded = self._fold(name, args, attrs)
         if folded is not None:
             return folded
@@ -149,8 +161,13 @@ class Context:
         return self.builder.emit(name, *map(self.value, met), span=self.span, **attrs)
 
     def _met(self, name: str, args: Sequence[Val], attrs: Mapping[str, AttrValue]) -> list[Val]:
-        """The operands. Extents that must be equal and may not be, `(h // 4) * 2` and `h // 2` of a
-        picture, are cut to the first operand's: callers are held to sizes that make them equal."""
+        """The operands, with extents that must agree made to agree.
+
+        Two symbolic extents may be required to be equal and not be so for every size: for an image
+        of height h, `(h // 4) * 2` equals `h // 2` only if h is even. The later operand is then
+        sliced to the first one's extent, and the equality is added to `dims.assumed`, so that a
+        call with other sizes is refused.
+        """
         args = list(args)
         if name == "matmul" and len(args) == 2 and min(map(self.rank, args)) > 1:
             if not attrs.get("transpose_a") and not attrs.get("transpose_b"):
@@ -176,18 +193,18 @@ class Context:
         return self.emit("slice", x, begin=(0,) * rank, strides=(1,) * rank, shape=tuple(shape))
 
     def value(self, x: Val) -> Value:
-        """The operand as a graph value; a known tensor is built from `arange` and constants."""
+        """The operand as a graph value; a `Known` tensor is built from `arange` and constants."""
         return self._materialize(x) if isinstance(x, Known) else x
 
     def _fold(self, name: str, args: Sequence[Val], attrs: dict[str, AttrValue]) -> Val | None:
         if not args or any(isinstance(a, RVar) for a in args):
             return None
         if name == "dequantize":
-            return None  # integer kernels want the weights as they are
+            return None  # `match_integer` needs the quantised weights
         if name in ("reshape", "transpose") and isinstance(args[0], Constant):
             return self._view(name, args[0], attrs)
         if any(a.tensor.dtype.name == "bfloat16" for a in args):
-            return None  # NumPy has no bfloat16 of its own to compute in
+            return None  # NumPy itself cannot compute in bfloat16
         op = ops.get(name)
         if any(isinstance(a, Known) for a in args):
             arrays = [self.known(a) for a in args]
@@ -210,7 +227,7 @@ class Context:
         return constant(np.asarray(array, result.dtype.name).reshape(shape))
 
     def _view(self, name: str, x: Constant, attrs: dict[str, AttrValue]) -> Val | None:
-        """Reshape or transpose of a constant as a view of its memory, whatever its size."""
+        """Reshape or transpose a constant of any size, as a view of its memory where possible."""
         op = ops.get(name)
         full = op.complete(attrs)
         result = op.infer([x.type], full)
@@ -241,15 +258,15 @@ class Context:
         """A tensor of one element, which is computed from dimensions."""
         return self.builder.emit("arange", span=self.span, start=e, step=1, count=1, dtype=dtype)
 
-    # -- common shapes of operators -------------------------------------------------------
+    # -- operators that most importers need -----------------------------------------------
 
     def reshape(self, x: Val, shape: Sequence[ExprLike]) -> Val:
-        """To a full, known shape; `x` itself when it has that shape."""
+        """Reshape `x` to a shape without -1; `x` itself if it has that shape."""
         new = tuple(self.dims.simplify(as_expr(d)) for d in shape)
         return x if new == self.shape(x) else self.emit("reshape", x, shape=new)
 
     def transpose(self, x: Val, axes: Sequence[int]) -> Val:
-        """Permutes dimensions; the operand itself when nothing moves."""
+        """Permute dimensions; `x` itself if `axes` is the identity."""
         return (
             x
             if tuple(axes) == tuple(range(len(axes)))
@@ -257,12 +274,12 @@ class Context:
         )
 
     def cast(self, x: Val, dtype: str) -> Val:
-        """To an element type; the operand itself when it has that one."""
+        """Convert to an element type; `x` itself if it has that type."""
         return x if self.dtype(x) == dtype else self.emit("cast", x, dtype=dtype)
 
 
 def _numbers(attrs: Attrs) -> Attrs:
-    """Literals in attributes as Python integers, as the NumPy references take them."""
+    """Attributes with IntImm replaced by Python integers, which the NumPy references expect."""
 
     def plain(v: AttrValue) -> AttrValue:
         if isinstance(v, tuple):

@@ -27,7 +27,10 @@ _NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "le": "gt", "gt": "le", "ge": "l
 
 
 def identifier(name: str, taken: Iterable[str] = ()) -> str:
-    """A valid Python identifier near `name` that is not in `taken`."""
+    """A valid Python identifier made from `name` that is not in `taken`.
+
+    `input.1` gives `input_1`, `0` gives `_0`; a second `x` gives `x_1`.
+    """
     base = re.sub(r"\W", "_", name, flags=re.ASCII) or "value"
     base = f"_{base}" if base[0].isdigit() else base
     used, candidate, k = set(taken), base, 1
@@ -37,10 +40,12 @@ def identifier(name: str, taken: Iterable[str] = ()) -> str:
 
 
 class Dims:
-    """The symbolic dimensions of one import. Every one is taken to be at least 1.
+    """The symbolic dimensions of one import. Each is assumed to be at least 1.
 
-    `freeze` replaces names by numbers. `assumed` collects conditions between dimensions that the
-    import relied on and that no shape states (a sequence no longer than a position table).
+    `freeze` maps names to sizes that replace them. `assumed` collects conditions that the import
+    relied on and that no type expresses, such as `seq <= 512` for a table of 512 positions; they
+    become the function's attribute `assumes` and are checked at run time. Raises UserError (code
+    `bad-freeze`) if a frozen size is not a non-negative integer.
     """
 
     def __init__(self, freeze: Mapping[str, int] | None = None) -> None:
@@ -57,7 +62,7 @@ class Dims:
                 )
 
     def named(self, name: str) -> Expr:
-        """The dimension called `name`: its number when frozen, else its variable."""
+        """The dimension called `name`: a number if it is frozen, else its variable."""
         if name not in self.seen:
             self.seen.append(name)
         if name in self.freeze:
@@ -69,7 +74,10 @@ class Dims:
         return self.vars[name]
 
     def check_freeze(self) -> None:
-        """UserError for a frozen name that the model does not have."""
+        """Raise UserError if `freeze` names a dimension that the model does not have.
+
+        Call it once all inputs are imported, since `named` records the names that exist.
+        """
         for name in self.freeze:
             if name not in self.seen:
                 raise UserError(
@@ -80,21 +88,21 @@ class Dims:
                 )
 
     def simplify(self, e: Expr) -> Expr:
-        """An equal expression in its shortest form."""
+        """An equal expression, simplified with every dimension at least 1."""
         return e if isinstance(e, (IntImm, Var)) else simplify(e, self._bounds)
 
     def holds(self, cond: Expr) -> bool:
-        """Whether `cond` is certain for all sizes."""
+        """Whether `cond` is proved for all sizes; False if it does not hold or cannot be proved."""
         if isinstance(cond, IntImm):
             return bool(cond.value)
         return prove(cond, self._bounds)
 
     def same(self, a: Expr, b: Expr) -> bool:
-        """Whether two extents are equal for all sizes."""
+        """Whether two extents are proved equal for all sizes."""
         return a == b or self.holds(binary("eq", a, b))
 
     def compare(self, op: str, a: Expr, b: Expr) -> Expr:
-        """`a op b`, decided where it is certain."""
+        """`a op b`, as the constant 1 or 0 where that is proved for all sizes."""
         cond = binary(op, a, b)
         if self.holds(cond):
             return IntImm(1, BOOL)
@@ -111,13 +119,16 @@ class Dims:
         return self.simplify(maximum(a, b))
 
     def assume(self, cond: Expr) -> None:
-        """Rely on `cond` from here on."""
+        """Record that the import relies on `cond`."""
         if cond not in self.assumed:
             self.assumed.append(cond)
 
     def met(self, a: Expr, b: Expr) -> Expr | None:
-        """`a` where it must be equal to `b` and may be or not, which is relied on from here on: two
-        expressions over the same dimensions. None where nothing is to be done."""
+        """Assume that the extents `a` and `b`, which must agree, are equal, and return `a`.
+
+        Return None, and assume nothing, unless both are symbolic, mention a common dimension, and
+        are neither proved equal nor proved different. An example: `(h // 4) * 2` and `h // 2`.
+        """
         if int_value(a) is not None or int_value(b) is not None or self.same(a, b):
             return None
         if not set(free_vars(a)) & set(free_vars(b)) or not self._may_be_equal(a, b):
@@ -129,14 +140,17 @@ class Dims:
         return not self.holds(binary("ne", a, b))
 
     def product(self, extents: Iterable[Expr]) -> Expr:
-        """The number of elements of a box of these extents."""
+        """The product of the extents, which is 1 for no extents."""
         total: Expr = IntImm(1)
         for e in extents:
             total = total * e
         return self.simplify(total)
 
     def divide(self, total: Expr, part: Expr) -> Expr | None:
-        """total / part when it is exact, else None (for numbers: when it leaves a rest)."""
+        """total / part; None if both are numbers and `part` is 0 or does not divide `total`.
+
+        A symbolic division is taken to be exact: the result is the simplified floor division.
+        """
         t, p = int_value(total), int_value(part)
         if t is not None and p is not None:
             return None if p == 0 or t % p else as_expr(t // p)
@@ -153,9 +167,9 @@ _DIM_OPS: dict[type[ast.operator], str] = {
 
 
 def parse_dim(text: str) -> tuple[ast.expr, list[str]] | None:
-    """A composed `dim_param` such as `batch*seq` or `s0 + 1`, and the names in it.
+    """Parse a compound `dim_param`, `batch*seq` or `s0 + 1`, into its AST and the names in it.
 
-    None for a plain name and for anything else (which is then one opaque name).
+    None for a plain name and for any other text; the caller takes the whole text as one name.
     """
     try:
         tree = ast.parse(text, mode="eval").body
@@ -177,7 +191,7 @@ def parse_dim(text: str) -> tuple[ast.expr, list[str]] | None:
 
 
 def build_dim(tree: ast.expr, dims: Dims) -> Expr:
-    """The expression of a parsed composed dimension."""
+    """The expression of a compound dimension that `parse_dim` has parsed."""
     match tree:
         case ast.Name(id=name):
             return dims.named(name)

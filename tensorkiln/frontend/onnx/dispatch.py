@@ -1,9 +1,10 @@
-"""Calls the importer of a node. An importer's Python signature is its schema:
+"""Find the importer of a node and check the node against it. Its Python signature is its schema:
 
     def conv(g, x, w, b=None, *, auto_pad: Str = "NOTSET", group: Int = 1, ...)
 
-Positional parameters are operands (with a default: optional; `*xs`: variadic), keyword-only ones
-are attributes with their type and default. Tables map an operator to {since opset: importer}.
+Positional parameters are operands (optional if they have a default, variadic as `*xs`);
+keyword-only parameters are attributes, annotated with their type. Tables map an operator to
+{first opset: importer}: `{"Pad": {2: pad_2, 11: pad_11}}` uses `pad_2` for opsets 2 to 10.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tensorkiln.frontend.onnx.proto import Attribute, Graph, Tensor
 from tensorkiln.frontend.onnx.standard import NOT_IMPORTED
 from tensorkiln.frontend.onnx.tensors import ExternalFiles, to_array
 
-# Attribute types, as importers annotate them.
+# Types of attributes in importers' annotations, which `signature` reads by name.
 Int = int
 Float = float
 Str = str
@@ -36,14 +37,15 @@ Body = Graph
 Importer = Callable[..., "Val | Sequence[Val]"]
 Table = Mapping[str, Mapping[int, Importer]]
 
-# AttributeProto.AttributeType -> the annotation that takes it
+# AttributeProto.AttributeType -> the annotation of a parameter that accepts it
 _KINDS = {1: "Float", 2: "Int", 3: "Str", 4: "Array", 5: "Body", 6: "Floats", 7: "Ints", 8: "Strs"}
 _MISSING = inspect.Parameter.empty
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What an importer takes: operands (least, most or None), and attribute -> (type, default)."""
+    """What an importer accepts: `least` to `most` operands (None: any number), and for each
+    attribute its (type, default), where the default of a required attribute is `_MISSING`."""
 
     least: int
     most: int | None
@@ -52,7 +54,7 @@ class Signature:
 
 @cache
 def signature(importer: Importer) -> Signature:
-    """The schema that an importer's parameters spell out."""
+    """The schema in an importer's parameters, without the first, which is the Context."""
     least, most = 0, 0
     variadic = False
     attrs: dict[str, tuple[str, Any]] = {}
@@ -68,7 +70,10 @@ def signature(importer: Importer) -> Signature:
 
 
 def find(table: Table, op_type: str, opset: int) -> Importer:
-    """The importer of an operator as the given opset defines it."""
+    """The importer for the operator's definition that is in force in `opset`.
+
+    NodeProblem if the operator is not in the table or is newer than `opset`.
+    """
     versions = table.get(op_type)
     if versions is None:
         hint = "" if op_type in NOT_IMPORTED else nearest(op_type, table)
@@ -85,7 +90,10 @@ def find(table: Table, op_type: str, opset: int) -> Importer:
 def attributes(
     importer: Importer, given: Sequence[Attribute], files: ExternalFiles
 ) -> dict[str, Any]:
-    """Checked Python values of a node's attributes."""
+    """The Python values of a node's attributes, without defaults.
+
+    NodeProblem if an attribute is unknown, has the wrong type, or is required and missing.
+    """
     schema = signature(importer).attrs
     values: dict[str, Any] = {}
     for attr in given:
@@ -106,7 +114,10 @@ def attributes(
 
 
 def attribute_kind(attr: Attribute) -> str:
-    """Its declared type, or for old files (no `type` field) the field that is filled."""
+    """The attribute's declared type; for IR version 1, which has no `type`, the field that is set.
+
+    An attribute without a value counts as "Ints".
+    """
     if attr.type:
         return _KINDS.get(attr.type, f"type {attr.type}")
     for name, kind in (("f", "Float"), ("i", "Int"), ("s", "Str"), ("t", "Array"), ("g", "Body")):
@@ -118,13 +129,13 @@ def attribute_kind(attr: Attribute) -> str:
 
 
 def _empty_list(attr: Attribute, expected: str) -> bool:
-    """Untyped empty lists of old files fit any list."""
+    """Whether an attribute without declared type or elements may stand for the expected list."""
     empty = not (attr.floats.size or attr.ints.size or attr.strings)
     return not attr.type and empty and expected.endswith("s")
 
 
 def attribute_value(attr: Attribute, kind: str, files: ExternalFiles) -> Any:
-    """The Python value of an attribute of a known kind."""
+    """The Python value of an attribute of kind `kind` (`_KINDS`); NodeProblem if malformed."""
     match kind:
         case "Float":
             return attr.f or 0.0
@@ -157,7 +168,7 @@ def _text(data: memoryview | None, name: str) -> str:
 
 
 def check_operands(importer: Importer, given: Sequence[str]) -> None:
-    """The number of operands, and that no required one is left out."""
+    """Raise NodeProblem if the number of operands is wrong or a required one is left out ("")."""
     s = signature(importer)
     if len(given) < s.least or (s.most is not None and len(given) > s.most):
         most = "or more" if s.most is None else f"to {s.most}"

@@ -1,4 +1,4 @@
-"""Walks a model's graph in order, imports every node, and collects what does not work."""
+"""Import a model's nodes in topological order, and collect every issue instead of the first."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ONNX_DOMAINS = ("", "ai.onnx")
 
 
 class Importer:
-    """One import of one model. `run` gives the module (None when there are issues)."""
+    """One import of one model; call `run` once. `issues` lists what cannot be imported."""
 
     def __init__(self, source: Source, freeze: Mapping[str, int] | None) -> None:
         self.source = source
@@ -51,7 +51,11 @@ class Importer:
     # -- the whole model --------------------------------------------------------------------
 
     def run(self) -> IRModule | None:
-        """The module, or None when `issues` has entries."""
+        """Return the module, or None if there are `issues`.
+
+        Raises UserError for unreadable external data and for a wrong `freeze`, InternalError for
+        an unexpected exception in an importer.
+        """
         graph = self.source.model.graph
         assert graph is not None
         scope = Scope(self._opsets(self.source.model.opset_import))
@@ -101,18 +105,18 @@ class Importer:
         }
         sizes = {v for p in f.params for v in symbols(p.type)}
         dim_names = tuple((v, n) for n, v in self.dims.vars.items() if v in sizes)
-        if dim_names:  # pairs, since attributes hold no mappings
+        if dim_names:  # as pairs, since an attribute cannot be a mapping
             attrs["dim_names"] = dim_names
         if self.dims.assumed:
             attrs["assumes"] = tuple(self.dims.assumed)
         f = replace(f, attrs=Attrs.of(**{**f.attrs, **attrs}))
-        # Exporters give every graph the same name.
+        # The file name comes first: exporters give every graph the same name.
         return IRModule((_live(f),), self.source.file_name or graph.name or "model")
 
     # -- inputs and outputs -------------------------------------------------------------------
 
     def _params(self, graph: Graph, scope: Scope) -> list[ValueInfo]:
-        """Graph inputs that no initializer gives, as parameters."""
+        """Make parameters of the graph inputs that have no initializer, and return these inputs."""
         inputs = [v for v in graph.input if v.name not in scope.values]
         plain = {d.param for v in inputs for d in declared(v) if parse_dim(d.param) is None}
         taken: list[str] = []
@@ -132,7 +136,10 @@ class Importer:
         return inputs
 
     def _result(self, name: str, scope: Scope) -> RVar | None:
-        """The output as a bound variable: parameters and constants are copied."""
+        """The output as a variable bound in the function; parameters and constants are copied.
+
+        None if the output is undefined, has no form here, or depends on a node that was not imported.
+        """
         try:
             value = self._lookup(name, scope)
             if value is None:
@@ -167,7 +174,7 @@ class Importer:
                 scope.values.update({o: UNKNOWN for o in node.output if o})
 
     def _check_names(self, nodes: Sequence[Node], scope: Scope) -> None:
-        """Every value must be made once."""
+        """Record an issue for each value that is defined more than once (ONNX graphs are SSA)."""
         made = set(scope.values)
         for node in nodes:
             for out in node.output:
@@ -188,7 +195,7 @@ class Importer:
         except UserError as error:
             if error.code in ("missing-file", "unsafe-path", "short-file"):
                 raise
-            # An operator's type rule: operands that do not fit each other.
+            # Raised by an operator's type rule: the operands do not fit each other.
             kind = "dtype" if error.code.startswith("dtype") else "malformed"
             self._issue(kind, label, node.op_type, error.message, error.hint)
             outputs = ()
@@ -209,7 +216,10 @@ class Importer:
                 scope.values[name] = outputs[i] if i < len(outputs) else UNKNOWN
 
     def _import(self, node: Node, scope: Scope) -> Sequence[Val | Unknown]:
-        """Its outputs; none when an operand is unknown. Raises NodeProblem."""
+        """Import a node and return its outputs, which are all UNKNOWN if an operand is.
+
+        Raises NodeProblem if the node is malformed or not supported.
+        """
         attrs = [resolved(a, scope) for a in node.attribute]
         given = [a for a in attrs if a is not None]
         domain = _domain(node.domain)
@@ -240,7 +250,7 @@ class Importer:
 
     def _enter(self, node: Node, scope: Scope) -> None:
         self.g.span = scope.prefix + node.label
-        # What nobody uses need not be computed: masks, indices, statistics.
+        # An importer need not compute outputs that are never used, such as masks and indices.
         self.g.outputs = tuple(o if o in scope.used else "" for o in node.output)
         self.g.opset = scope.opsets[""]
 
@@ -264,12 +274,12 @@ class Importer:
             return made
         return value
 
-    # -- bodies -------------------------------------------------------------------------------
+    # -- functions and branches ---------------------------------------------------------------
 
     def _inline(
         self, f: FunctionProto, node: Node, given: Sequence[Attribute], scope: Scope
     ) -> Sequence[Val | Unknown]:
-        """The body of a model-local function, in a scope of its own."""
+        """Import a call of a model-local function as the nodes of its body, in a new scope."""
         if scope.depth >= MAX_INLINE_DEPTH:
             raise NodeProblem("malformed", f"function {f.name!r} calls itself, or calls too deep")
         if len(node.input) > len(f.input) or len(node.output) > len(f.output):
@@ -302,7 +312,7 @@ class Importer:
     def _branch(
         self, node: Node, given: Sequence[Attribute], scope: Scope
     ) -> Sequence[Val | Unknown]:
-        """`If` whose condition is known: the nodes of the chosen branch."""
+        """Import an `If` whose condition is constant as the nodes of the branch that is taken."""
         bodies = {a.name: a.g for a in given}
         if bodies.get("then_branch") is None or bodies.get("else_branch") is None:
             raise NodeProblem("malformed", "If needs then_branch and else_branch")
@@ -336,7 +346,7 @@ def _domain(domain: str) -> str:
 
 
 def _live(f: Function) -> Function:
-    """Without bindings that nothing uses: leftovers of shape arithmetic."""
+    """`f` without unused bindings, which shape arithmetic that was folded later leaves behind."""
     needed: set[RVar] = set()
 
     def mark(value: object) -> None:

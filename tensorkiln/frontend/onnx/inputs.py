@@ -1,4 +1,4 @@
-"""Types of a graph's inputs, with one variable per symbolic dimension."""
+"""Types of a graph's inputs; equal names of symbolic dimensions share one variable."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from tensorkiln.ir.relax import TensorType
 
 
 def declared(v: ValueInfo) -> Sequence[Dim]:
-    """The declared dimensions; none when the rank is unknown."""
+    """The declared dimensions of an input; empty if it is not a tensor or its rank is unknown."""
     t = v.type.tensor if v.type is not None else None
     return t.shape.dim if t is not None and t.shape is not None else ()
 
 
 def input_type(v: ValueInfo, plain: set[str], dims: Dims) -> TensorType:
-    """The type of an input; NodeProblem when it is no tensor of known rank.
+    """The type of an input; NodeProblem if it is not a tensor of known rank and supported dtype.
 
-    `plain` are the dimension names that inputs use by themselves.
+    `plain` holds the dimension names that some input has as a whole extent, so that a call
+    determines them: `batch` and `seq` of an input [batch, seq], for another of [batch*seq].
     """
     if v.type is None or v.type.tensor is None:
         raise NodeProblem("dtype", f"input {v.name!r} is no tensor", "only tensors")
@@ -39,13 +40,15 @@ def input_type(v: ValueInfo, plain: set[str], dims: Dims) -> TensorType:
 
 
 def _dim(d: Dim, fresh: str, plain: set[str], dims: Dims) -> Expr:
-    """A number, a shared variable, an expression of some, or a variable of its own."""
+    """An extent: a number, the variable of a shared name, an expression over such variables, or,
+    for a dimension without value and name, a variable called `fresh`."""
     if d.value is not None and d.value >= 0 and not d.param:
         return as_expr(d.value)
     if not d.param:
         return dims.named(fresh)
     parsed = parse_dim(d.param)
-    # Only what other inputs determine can be an expression; the rest is a name as it is.
+    # An expression needs each name in it to be a whole extent of some input, or frozen. Otherwise
+    # its text is one opaque name: `past + 1` is one if no input has the extent `past`.
     known = plain | set(dims.freeze)
     if parsed is not None and set(parsed[1]) <= known and d.param not in dims.freeze:
         return dims.simplify(build_dim(parsed[0], dims))

@@ -1,10 +1,11 @@
-"""How an importer says that a node cannot be imported."""
+"""The exception by which an importer says that a node cannot be imported."""
 
 from __future__ import annotations
 
 
 class NodeProblem(Exception):
-    """Raised inside importers only; becomes an `Issue` with the node's name. `kind` as there."""
+    """Raised while a node or an input is imported; `Importer` turns it into an `Issue` of the same
+    `kind` that names the node or input."""
 
     def __init__(self, kind: str, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -12,10 +13,10 @@ class NodeProblem(Exception):
 
 
 def unsupported(message: str, hint: str = "", kind: str = "attribute") -> NodeProblem:
-    """Valid ONNX that is not implemented."""
+    """A NodeProblem for valid ONNX that is not implemented."""
     return NodeProblem(kind, message, hint)
 
 
 def malformed(message: str, hint: str = "") -> NodeProblem:
-    """Something the ONNX standard does not allow."""
+    """A NodeProblem for a node that the ONNX standard does not allow."""
     return NodeProblem("malformed", message, hint)

@@ -1,7 +1,8 @@
 """Integer tensors whose elements are known at import time, as numbers or symbolic expressions.
 
-Shapes travel through ONNX graphs as data (`Shape`, `Gather`, `Concat`, ... `Reshape`). Each
-operator of that road has a row in `SYMBOLIC`, which computes it on NumPy object arrays of `Expr`.
+ONNX graphs compute shapes as data: `Reshape(x, Concat(Gather(Shape(x), 0), [-1]))`. Each operator
+that occurs in such computations has a row in `SYMBOLIC`, which evaluates it on NumPy object arrays
+of `Expr`.
 """
 
 from __future__ import annotations
@@ -39,26 +40,29 @@ class Known:
 
     @property
     def tensor(self) -> TensorType:
-        """Its type."""
+        """The type of the tensor."""
         return tensor(self.array.shape, self.dtype)
 
 
 Val = RVar | Constant | Known
 Row = Callable[[Dims, Sequence[np.ndarray], Attrs], np.ndarray]
 
-# Beyond this many elements a tensor is data, not a shape.
+# A constant with more elements than this is taken to be data, not part of a shape computation.
 KNOWN_LIMIT = 256
 
 
 def exprs(c: Constant) -> np.ndarray:
-    """A small integer or boolean constant as an object array of literals."""
+    """An integer or boolean constant as an object array of IntImm, in the constant's shape."""
     dtype = c.type.dtype
     flat = [const(int(v), dtype) for v in c.array.ravel().tolist()]
     return object_array(flat, c.array.shape)
 
 
 def object_array(flat: Sequence[object], shape: tuple[int, ...]) -> np.ndarray:
-    """`flat` as an object array; NumPy must not look inside the elements."""
+    """`flat` as an object array of the given shape.
+
+    The elements are stored one by one, since np.array would try to convert an Expr to a sequence.
+    """
     out = np.empty(len(flat), object)
     for i, v in enumerate(flat):
         out[i] = v
@@ -66,7 +70,7 @@ def object_array(flat: Sequence[object], shape: tuple[int, ...]) -> np.ndarray:
 
 
 def as_known(array: np.ndarray, dtype: DType) -> Known | Constant:
-    """A Constant when every element is a literal."""
+    """The elements as a Constant if all are literals, else as a Known."""
     values = [int_value(e) for e in array.ravel()]
     if None in values:
         return Known(array, dtype)
@@ -76,7 +80,8 @@ def as_known(array: np.ndarray, dtype: DType) -> Known | Constant:
 def evaluate(
     name: str, args: Sequence[np.ndarray], attrs: Attrs, dtype: DType, dims: Dims
 ) -> Known | Constant | None:
-    """The operator on known tensors, or None when it has no symbolic form."""
+    """Evaluate an operator on known tensors; None if it has no row or its result is not integer
+    or boolean."""
     row = SYMBOLIC.get(name)
     if row is None or not (dtype.is_int or dtype.is_bool):
         return None
@@ -100,7 +105,10 @@ def _decided(f: Callable[[Dims, Expr, Expr], Expr]) -> Row:
 
 
 def _div(dims: Dims, a: Expr, b: Expr) -> Expr:
-    """Truncation toward zero, as ONNX divides integers."""
+    """a / b, truncated toward zero as in ONNX (`//` of Expr rounds down).
+
+    Where the signs cannot be proved, the result selects by them.
+    """
     x, y = int_value(a), int_value(b)
     if x is not None and y:
         return const(abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1), a.dtype)

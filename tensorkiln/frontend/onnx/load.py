@@ -1,4 +1,4 @@
-"""Bytes to `proto.Model`: files, bytes, and protobuf objects; garbage becomes one UserError."""
+"""Parse a file, bytes or a protobuf object into `proto.Model`; UserError if it is not a model."""
 
 from __future__ import annotations
 
@@ -16,16 +16,20 @@ from tensorkiln.frontend.onnx.wire import WireError, decode
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """A parsed model, what to call it in messages, and the files that it may read."""
+    """A parsed model, its name in error messages (`where`), and the external files it may read."""
 
     model: Model
     where: str
     files: ExternalFiles
-    file_name: str = ""  # without its suffix; empty when it is in no file
+    file_name: str = ""  # without its suffix; empty for a model in memory
 
 
 def load(model: Any, roots: Sequence[Path] = ()) -> Source:
-    """Read a path, the bytes of a file, or an `onnx.ModelProto`."""
+    """Parse a model given as a path, the bytes of a file, or an `onnx.ModelProto`.
+
+    `roots` are folders besides the model's own from which external data may be read. Raises
+    UserError with code `missing-file` if the file cannot be read, else `bad-model`.
+    """
     if isinstance(model, (bytes, bytearray, memoryview)):
         return _source(memoryview(model).cast("B"), "model bytes", None, roots)
     if isinstance(model, (str, os.PathLike)):
@@ -33,7 +37,7 @@ def load(model: Any, roots: Sequence[Path] = ()) -> Source:
         source = _source(_read(path), str(path), path.absolute().parent, roots)
         return replace(source, file_name=path.stem)
     if hasattr(model, "SerializeToString"):
-        # DecodeError, ValueError: protobuf cannot write more than 2 GB
+        # Protobuf cannot serialise more than 2 GB; the class of its error depends on its version.
         try:
             data = model.SerializeToString()
         except Exception as error:
@@ -60,7 +64,7 @@ def _read(path: Path) -> memoryview:
         raise UserError(
             "no such file", code="missing-file", where=where, hint=nearest(path.name, beside)
         ) from None
-    except ValueError:  # a zero byte, half a pair
+    except ValueError:  # a zero byte, or half of a surrogate pair
         raise UserError("no file can have this name", code="missing-file", where=where) from None
     except OSError as error:
         raise UserError(
@@ -85,7 +89,7 @@ def _source(data: memoryview, where: str, folder: Path | None, roots: Sequence[P
 
 
 def _looks_like(head: bytes) -> str:
-    """What the file probably is, when its first bytes say so."""
+    """A hint at what the file is, for known first bytes; empty for others."""
     signs = {
         b"version https://git-lfs": "it is a Git LFS pointer; `git lfs pull` fetches the model",
         b"<": "it looks like a web page; the download went wrong",

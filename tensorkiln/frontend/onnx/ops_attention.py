@@ -18,7 +18,12 @@ def attention(
     qk_matmul_output_mode: Int = 0, right_window_size: Int = -1, scale: Float | None = None,
     softcap: Float = 0.0, softmax_precision: Int | None = None,
 ) -> tuple[Val, ...]:  # fmt: skip
-    """Operands [B, H, S, D], or [B, S, H*D] with the numbers of heads given."""
+    """softmax(q k^T * scale + mask) v, with optional past keys and values, cap and window.
+
+    q is [B, H, S, D], or [B, S, H*D] with `q_num_heads` = H; k and v likewise, with
+    `kv_num_heads`. Results: y in the form of q, then the keys and values with the past, 4-D, then
+    (if the node has a fourth output) the scores that `qk_matmul_output_mode` chooses.
+    """
     if nonpad is not None:
         raise unsupported("the operand nonpad_kv_seqlen")
     flat = g.rank(q) == 3
@@ -40,8 +45,9 @@ def attention(
         if not depth:
             raise unsupported("the head size is symbolic or 0 and no scale is given")
         scale = 1 / math.sqrt(depth)
-    # Query i stands at position i + offset of the keys, where offset is the length of the past.
-    # Ours lets the last query see the last key, which is the same where offset = T - S.
+    # In ONNX, query i has position i + offset among the T keys, where offset is the length of the
+    # past. Our `causal` aligns the last of the S queries with the last key: the same iff
+    # offset = T - S.
     s, t = g.shape(q)[2], g.shape(k)[2]
     causal = bool(is_causal)
     scores = any(g.outputs[3:])
@@ -66,7 +72,8 @@ def attention(
 def _window_mask(
     g: Context, mask: Val | None, q: Val, k: Val, offset: Expr, window: tuple[int, int]
 ) -> Val:
-    """`mask`, and that query i sees keys i + offset - left to i + offset + right (-1: all)."""
+    """`mask` restricted to the window in which query i sees keys i + offset - left to
+    i + offset + right; a bound of -1 is no bound."""
     s, t = g.shape(q)[2], g.shape(k)[2]
     at = g.emit("arange", start=offset, step=1, count=s, dtype="int64")
     at = g.reshape(at, (s, 1))
@@ -88,7 +95,8 @@ def _window_mask(
 def _spelled_out(
     g: Context, q: Val, k: Val, v: Val, mask: Val | None, scale: float, softcap: float, mode: int
 ) -> tuple[Val, Val]:
-    """softmax(cap(q k^T * scale) + mask) v, and the scores after the stage that `mode` names."""
+    """softmax(cap(q k^T * scale) + mask) v, and the scores at the stage that `mode` selects:
+    0 scaled, 1 capped, 2 masked, 3 after softmax."""
     raw = g.emit("mul", g.emit("matmul", q, k, transpose_b=True), g.like(scale, q))
     capped = raw
     if softcap:
@@ -101,7 +109,7 @@ def _spelled_out(
         masked = g.emit("add", capped, mask)
     weights = g.emit("softmax", masked, axis=3)
     if mask is not None:
-        # A query that sees no key gets zeros, not the NaN of 0/0.
+        # A query that sees no key has weights 0; softmax alone gives it NaN, from 0/0.
         top = g.emit("max", masked, axes=(3,), keepdims=True)
         nothing = g.emit("equal", top, g.like(-math.inf, top))
         weights = g.emit("where", nothing, g.like(0, weights), weights)
@@ -120,7 +128,8 @@ def _heads(g: Context, x: Val, heads: int) -> Val:
 
 
 def _repeat_heads(g: Context, x: Val, q: Val) -> Val:
-    """Grouped heads: every head of keys and values serves several of the queries'."""
+    """Repeat each head of keys or values for the query heads that share it (grouped-query
+    attention): 2 heads for 8 of q are repeated 4 times each."""
     b, h, t, d = g.shape(x)
     have, want = int_value(h), int_value(g.shape(q)[1])
     if have == want:
@@ -136,7 +145,11 @@ def rotary(
     g: Context, x: Val, cos: Val, sin: Val, positions: Val | None = None, *,
     interleaved: Int = 0, num_heads: Int = 0, rotary_embedding_dim: Int = 0,
 ) -> Val:  # fmt: skip
-    """Rotates pairs of the first `rotary_embedding_dim` (0: all) elements of each head."""
+    """Rotate pairs of the first `rotary_embedding_dim` (0: all) elements of each head.
+
+    x is [B, H, S, D], or [B, S, H*D] with `num_heads`. A pair is elements i and i + half, or with
+    `interleaved` 2i and 2i + 1: (a, b) becomes (a cos - b sin, a sin + b cos).
+    """
     flat = g.rank(x) == 3
     if flat and not num_heads:
         raise malformed("an operand of 3 dimensions needs num_heads")
@@ -169,7 +182,7 @@ def rotary(
 
 
 def _cut(g: Context, x: Val, lo: int, hi: int) -> Val:
-    """Elements lo to hi of the last dimension."""
+    """Elements lo to hi - 1 of the last dimension."""
     rank, dims = g.rank(x), g.shape(x)
     if lo == 0 and int_value(dims[-1]) == hi:
         return x
@@ -182,7 +195,10 @@ def _cut(g: Context, x: Val, lo: int, hi: int) -> Val:
 
 
 def einsum(g: Context, x: Val, *more: Val, equation: Str) -> Val:
-    """One or two operands, no ellipsis, no repeated letter within an operand."""
+    """Einsum of one or two operands, without ellipsis and without a letter repeated in an operand.
+
+    Without `->`, the result has the letters that occur once, in alphabetical order, as in NumPy.
+    """
     left, arrow, out = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if not arrow:
@@ -204,7 +220,7 @@ def einsum(g: Context, x: Val, *more: Val, equation: Str) -> Val:
 
 
 def _summed(g: Context, x: Val, term: str, keep: set[str]) -> tuple[Val, str]:
-    """Letters that nothing else uses are summed away."""
+    """Sum `x` over the letters of `term` that are not in `keep`; return it with its new term."""
     axes = tuple(i for i, c in enumerate(term) if c not in keep)
     if axes:
         x = g.emit("sum", x, axes=axes, keepdims=False)
@@ -212,7 +228,11 @@ def _summed(g: Context, x: Val, term: str, keep: set[str]) -> tuple[Val, str]:
 
 
 def _contract(g: Context, a: Val, b: Val, ta: str, tb: str, out: str) -> Val:
-    """[batch, m, k] @ [batch, k, n], reshaped and transposed to the result's order."""
+    """Contract two operands with terms `ta` and `tb` as [batch, m, k] @ [batch, k, n].
+
+    In `abij,bjc->baic`, batch is b, m is (a, i), k is j and n is c. The product is reshaped and
+    transposed to the order of `out`.
+    """
     a, ta = _summed(g, a, ta, set(out) | set(tb))
     b, tb = _summed(g, b, tb, set(out) | set(ta))
     batch = [c for c in ta if c in tb and c in out]

@@ -1,4 +1,4 @@
-"""Operators that pick elements: Slice, Gather, Pad, OneHot, Resize and Upsample (nearest)."""
+"""Operators that index: Slice, Gather, GatherElements, GatherND and OneHot; and Pad."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.ir.expr import Expr, IntImm, as_expr, binary, int_value
 
-# Exporters write "to the end" as one of these, or something near.
+# Exporters write "to the end" as INT32_MAX, INT64_MAX or a value near them (and the start, for a
+# negative step, as the negative); a bound beyond this magnitude is clamped without arithmetic.
 _FAR = 2**31 - 2
 
 
 def slice_1(g: Context, x: Val, *, starts: Ints, ends: Ints, axes: Ints | None = None) -> Val:
-    """Bounds as attributes."""
+    """Slice with its bounds as attributes (until opset 9)."""
     lo, hi = [as_expr(v) for v in starts], [as_expr(v) for v in ends]
     return _slice(g, x, lo, hi, axes, None)
 
@@ -25,7 +26,7 @@ def slice_1(g: Context, x: Val, *, starts: Ints, ends: Ints, axes: Ints | None =
 def slice_10(
     g: Context, x: Val, starts: Val, ends: Val, axes: Val | None = None, steps: Val | None = None
 ) -> Val:
-    """Bounds as operands, maybe symbolic, with steps of either sign."""
+    """Slice with its bounds as operands, which may be symbolic; steps may be negative."""
     return _slice(
         g, x, g.extents(starts, "starts"), g.extents(ends, "ends"),
         None if axes is None else g.ints(axes, "axes"),
@@ -69,7 +70,10 @@ def _range(g: Context, start: Expr, end: Expr, step: int, extent: Expr) -> tuple
 
 
 def _clamp(g: Context, at: Expr, extent: Expr, low: int, high: int) -> Expr:
-    """`at` (from the end when negative) limited to [low, extent + high]."""
+    """The bound `at`, counted from the end when negative, clamped to [low, extent + high].
+
+    NodeProblem if `at` is negative for some sizes and not for others.
+    """
     dims, value, size = g.dims, int_value(at), int_value(extent)
     top = dims.simplify(extent + high)
     if value is not None:
@@ -84,7 +88,8 @@ def _clamp(g: Context, at: Expr, extent: Expr, low: int, high: int) -> Expr:
     if not dims.holds(binary("ge", at, 0)):
         raise unsupported("a bound may be negative or not, depending on a symbolic dimension")
     if size is not None and not dims.holds(binary("gt", at, top)):
-        # A symbolic bound on a fixed table (positions): the size is within the table.
+        # A symbolic bound of a dimension of fixed size, such as the first `seq` rows of a table of
+        # positions: assume that it fits, so that the slice has `seq` rows for every size.
         if not dims.holds(binary("le", at, top)):
             dims.assume(binary("le", at, top))
         return dims.simplify(at)
@@ -92,12 +97,12 @@ def _clamp(g: Context, at: Expr, extent: Expr, low: int, high: int) -> Expr:
 
 
 def gather(g: Context, x: Val, indices: Val, *, axis: Int = 0) -> Val:
-    """Picks slices along a dimension; negative indices count from the end."""
+    """Take slices of `x` along a dimension; negative indices count from the end."""
     return g.emit("take", x, indices, axis=g.axis(axis, g.rank(x)))
 
 
 def _linear(g: Context, parts: Sequence[Val], extents: Sequence[Expr]) -> Val:
-    """Row-major positions of broadcasting int64 indices into `extents`."""
+    """The row-major offset into a tensor of shape `extents` of int64 indices that broadcast."""
     total: Val = g.const(0, "int64")
     for index, extent in zip(parts, extents, strict=True):
         n = g.reshape(g.shape_value([extent]), ())
@@ -106,7 +111,7 @@ def _linear(g: Context, parts: Sequence[Val], extents: Sequence[Expr]) -> Val:
 
 
 def _wrapped(g: Context, index: Val, extent: Expr) -> Val:
-    """Indices as int64; negative ones count from the end."""
+    """Indices as non-negative int64: `extent` is added to negative ones."""
     index = g.cast(index, "int64")
     n = g.reshape(g.shape_value([extent]), ())
     below = g.emit("less", index, g.const(0, "int64"))
@@ -114,7 +119,7 @@ def _wrapped(g: Context, index: Val, extent: Expr) -> Val:
 
 
 def gather_elements(g: Context, x: Val, indices: Val, *, axis: Int = 0) -> Val:
-    """out[i, j, ...] = x[i, indices[i, j, ...], ...], as one Gather of the flat operand."""
+    """out[i, j, ...] = x[i, indices[i, j, ...], ...] (for axis 1), as one take of flattened x."""
     rank = g.rank(x)
     at = g.axis(axis, rank)
     if g.rank(indices) != rank:
@@ -131,7 +136,7 @@ def gather_elements(g: Context, x: Val, indices: Val, *, axis: Int = 0) -> Val:
 
 
 def gather_nd(g: Context, x: Val, indices: Val, *, batch_dims: Int = 0) -> Val:
-    """Picks slices by tuples of indices, as one Gather of merged dimensions."""
+    """out[i, ...] = x[indices[i, 0], indices[i, 1], ...], as one take of merged dimensions."""
     if batch_dims:
         raise unsupported(f"batch_dims={batch_dims}", "only 0")
     count = int_value(g.shape(indices)[-1]) if g.rank(indices) else None
@@ -148,7 +153,7 @@ def gather_nd(g: Context, x: Val, indices: Val, *, batch_dims: Int = 0) -> Val:
 
 
 def one_hot(g: Context, indices: Val, depth: Val, values: Val, *, axis: Int = -1) -> Val:
-    """`values[1]` at the index along a new dimension, else `values[0]`."""
+    """`values[1]` where the position along a new dimension is the index, else `values[0]`."""
     n = int(g.scalar(depth, "depth"))
     rank = g.rank(indices) + 1
     at = g.axis(axis, rank)
@@ -166,7 +171,7 @@ def one_hot(g: Context, indices: Val, depth: Val, values: Val, *, axis: Int = -1
 
 
 def pad_2(g: Context, x: Val, *, pads: Ints, mode: Str = "constant", value: Float = 0.0) -> Val:
-    """Pads as an attribute."""
+    """Pad with its pads as an attribute (until opset 10)."""
     return pad(g, x, pads, range(g.rank(x)), mode, value)
 
 
@@ -174,7 +179,7 @@ def pad_11(
     g: Context, x: Val, pads: Val, value: Val | None = None, axes: Val | None = None,
     *, mode: Str = "constant",
 ) -> Val:  # fmt: skip
-    """Pads, value and (opset 18) axes as operands."""
+    """Pad with pads, value and (from opset 18) axes as operands."""
     rank = g.rank(x)
     where = range(rank) if axes is None else g.axes(g.ints(axes, "axes"), rank)
     fill = 0.0 if value is None else g.scalar(value, "the padding value")
@@ -184,7 +189,12 @@ def pad_11(
 def pad(
     g: Context, x: Val, pads: Sequence[int], axes: Sequence[int], mode: str, value: float
 ) -> Val:
-    """`pads` lists the elements before each of `axes`, then those after; negative ones cut."""
+    """Pad `x` along `axes`.
+
+    `pads` lists the number of elements to add before each of `axes`, then the numbers to add
+    after: [1, 2, 3, 4] for two axes adds 1 before and 3 after the first. A negative number removes
+    elements.
+    """
     if len(pads) != 2 * len(axes):
         raise malformed(f"pads has {len(pads)} entries for {len(axes)} dimensions")
     if mode not in ("constant", "edge", "reflect", "wrap"):
@@ -203,7 +213,7 @@ def pad(
 
 
 def _crop(g: Context, x: Val, before: Sequence[int], after: Sequence[int]) -> Val:
-    """Negative pads cut elements off."""
+    """Remove -p elements for each negative p in `before` and `after`; ignore positive pads."""
     begin = tuple(max(-p, 0) for p in before)
     shape = tuple(
         g.dims.simplify(d + (min(b, 0) + min(a, 0)))

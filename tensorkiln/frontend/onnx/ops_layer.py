@@ -17,7 +17,7 @@ def batch_norm(
     g: Context, x: Val, scale: Val, bias: Val, mean: Val, var: Val, *, epsilon: Float = 1e-5,
     momentum: Float = 0.9, spatial: Int = 1, training_mode: Int = 0,
 ) -> Val:  # fmt: skip
-    """The inference form: statistics are operands."""
+    """Batch normalisation for inference, with mean and variance as operands."""
     if not spatial:
         raise unsupported("spatial=0")
     if training_mode or any(g.outputs[1:]):
@@ -29,7 +29,7 @@ def layer_norm(
     g: Context, x: Val, scale: Val, bias: Val | None = None, *, axis: Int = -1,
     epsilon: Float = 1e-5, stash_type: Int = 1,
 ) -> tuple[Val, ...]:  # fmt: skip
-    """Over the dimensions from `axis` on; Mean and InvStdDev are computed where asked for."""
+    """Normalise over the dimensions from `axis` on; compute Mean and InvStdDev only if used."""
     rank = g.rank(x)
     at = g.axis(axis, rank)
     normalised = g.shape(x)[at:]
@@ -57,12 +57,13 @@ def rms_norm(
 
 
 def _per_channel(g: Context, v: Val, x: Val) -> Val:
-    """[C] as [C, 1, ...] against [N, C, ...]."""
+    """Reshape `v` from [C] to [C, 1, ...], so that it broadcasts with x [N, C, ...]."""
     return g.reshape(v, (g.shape(x)[1], *(1 for _ in g.shape(x)[2:])))
 
 
 def _normalised_groups(g: Context, x: Val, groups: int, epsilon: float) -> Val:
-    """Zero mean, unit variance over each of `groups` equal runs of channels."""
+    """`x` [N, C, ...] normalised to mean 0 and variance 1 over each of `groups` runs of C / groups
+    neighbouring channels."""
     n, c = g.shape(x)[:2]
     each = g.dims.divide(g.dims.product(g.shape(x)[1:]), IntImm(groups))
     if each is None or (int_value(c) or 0) % groups:
@@ -73,7 +74,7 @@ def _normalised_groups(g: Context, x: Val, groups: int, epsilon: float) -> Val:
 
 
 def instance_norm(g: Context, x: Val, scale: Val, bias: Val, *, epsilon: Float = 1e-5) -> Val:
-    """Each channel of each image to zero mean and unit variance, then scaled."""
+    """Normalise each channel of each image to mean 0 and variance 1, then scale and shift it."""
     channels = int_value(g.shape(x)[1])
     if channels is None:
         raise unsupported("a symbolic number of channels")
@@ -85,7 +86,7 @@ def group_norm(
     g: Context, x: Val, scale: Val, bias: Val, *, num_groups: Int, epsilon: Float = 1e-5,
     stash_type: Int = 1,
 ) -> Val:  # fmt: skip
-    """Scale and bias per channel (opset 21)."""
+    """Group normalisation with scale and bias per channel (from opset 21)."""
     y = _normalised_groups(g, x, num_groups, epsilon)
     return g.emit("add", g.emit("mul", y, _per_channel(g, scale, x)), _per_channel(g, bias, x))
 
@@ -93,7 +94,7 @@ def group_norm(
 def group_norm_18(
     g: Context, x: Val, scale: Val, bias: Val, *, num_groups: Int, epsilon: Float = 1e-5
 ) -> Val:
-    """Scale and bias per group."""
+    """Group normalisation with scale and bias per group (until opset 20)."""
     c = int_value(g.shape(x)[1])
     if c is None or c % num_groups:
         raise malformed(f"{num_groups} groups do not divide the channels")
@@ -108,7 +109,7 @@ def group_norm_18(
 
 
 def lp_normalization(g: Context, x: Val, *, axis: Int = -1, p: Int = 2) -> Val:
-    """Divides by the L1 or L2 norm along a dimension; a norm of 0 gives 0."""
+    """Divide by the L1 or L2 norm along a dimension; where the norm is 0, the result is 0."""
     at = (g.axis(axis, g.rank(x)),)
     if p == 1:
         size = g.emit("sum", g.emit("abs", x), axes=at, keepdims=True)
@@ -131,7 +132,7 @@ def lrn(
 
 
 def matmul(g: Context, a: Val, b: Val) -> Val:
-    """A constant matrix on the right is a layer's weights."""
+    """Matrix product; a constant 2-D right operand makes it `linear`, whose weights are packed."""
     if isinstance(b, Constant) and g.rank(b) == 2 and g.rank(a) >= 2:
         return g.emit("linear", a, b)
     return g.emit("matmul", a, b)
@@ -141,7 +142,10 @@ def gemm(
     g: Context, a: Val, b: Val, c: Val | None = None, *, alpha: Float = 1.0, beta: Float = 1.0,
     transA: Int = 0, transB: Int = 0,
 ) -> Val:  # fmt: skip
-    """alpha * A' B' + beta * C; constant B becomes a layer's weights."""
+    """alpha * A' B' + beta * C, where A' and B' are A and B, transposed if `transA`, `transB`.
+
+    A constant B becomes the weights of `linear`, and C its bias where alpha = beta = 1.
+    """
     if g.rank(a) != 2 or g.rank(b) != 2:
         raise malformed(f"operands of {g.rank(a)} and {g.rank(b)} dimensions; expected 2 and 2")
     use_bias = c is not None and beta != 0

@@ -12,7 +12,7 @@ from tensorkiln.frontend.onnx.tensors import dtype_name
 
 
 def unary(name: str) -> Importer:
-    """The operator of ours with the same meaning."""
+    """The importer of a unary ONNX operator that means the same as our operator `name`."""
 
     def run(g: Context, x: Val) -> Val:
         return g.emit(name, x)
@@ -21,7 +21,7 @@ def unary(name: str) -> Importer:
 
 
 def binary(name: str) -> Importer:
-    """A broadcasting operator; both operands must have one dtype."""
+    """The importer of a broadcasting operator, whose operands must have the same dtype."""
 
     def run(g: Context, a: Val, b: Val) -> Val:
         _same_dtype(g, a, b)
@@ -37,7 +37,8 @@ def _same_dtype(g: Context, *xs: Val) -> None:
 
 
 def variadic(name: str) -> Importer:
-    """Sum, Max, Min of one or more broadcasting operands, left to right."""
+    """The importer of Sum, Max or Min: `name` over one or more broadcasting operands, from the
+    left."""
 
     def run(g: Context, x: Val, *more: Val) -> Val:
         _same_dtype(g, x, *more)
@@ -58,7 +59,7 @@ def mean(g: Context, x: Val, *more: Val) -> Val:
 
 
 def mod(g: Context, a: Val, b: Val, *, fmod: Int = 0) -> Val:
-    """The result has the divisor's sign, or with fmod the dividend's."""
+    """The remainder of a / b, with the sign of the divisor, or with `fmod` of the dividend."""
     _same_dtype(g, a, b)
     if fmod or not g.type(a).dtype.is_float:
         return g.emit("mod", a, b, fmod=fmod)
@@ -68,7 +69,8 @@ def mod(g: Context, a: Val, b: Val, *, fmod: Int = 0) -> Val:
 
 
 def pow_(g: Context, x: Val, y: Val) -> Val:
-    """The result has the base's dtype; mixed operands are computed in the floating one."""
+    """x ** y in the base's dtype; an integer base with a floating exponent is computed in the
+    exponent's dtype and cast back."""
     base, exponent = g.type(x).dtype, g.type(y).dtype
     if base.is_float or not exponent.is_float:
         return g.emit("pow", x, g.cast(y, base.name))
@@ -76,18 +78,21 @@ def pow_(g: Context, x: Val, y: Val) -> Val:
 
 
 def where(g: Context, cond: Val, a: Val, b: Val) -> Val:
-    """`a` where the condition holds, else `b`; all broadcast."""
+    """`a` where the condition holds, else `b`; the three operands broadcast."""
     _same_dtype(g, a, b)
     return g.emit("where", cond, a, b)
 
 
 def cast(g: Context, x: Val, *, to: Int, saturate: Int = 1, round_mode: Str = "up") -> Val:
-    """To the element type with ONNX's number `to`; floats are cut toward zero."""
+    """Convert to ONNX's element type number `to`; floats become integers by truncation.
+
+    `saturate` and `round_mode` concern 8-bit floats only, which are not supported.
+    """
     return g.cast(x, dtype_name(to, "Cast.to"))
 
 
 def cast_like(g: Context, x: Val, like: Val, *, saturate: Int = 1, round_mode: Str = "up") -> Val:
-    """To the element type of the second operand."""
+    """Convert to the element type of the second operand."""
     return g.cast(x, g.dtype(like))
 
 
@@ -97,7 +102,7 @@ def identity(g: Context, x: Val) -> Val:
 
 
 def dropout(g: Context, x: Val, *, ratio: Float = 0.5) -> tuple[Val, ...]:
-    """Inference: the operand itself; the mask keeps everything."""
+    """Dropout at inference: the operand itself, and if the mask is used, a mask of all true."""
     if not any(g.outputs[1:]):
         return (x,)
     return x, g.emit("full", shape=g.shape(x), value=1.0, dtype="bool")
@@ -106,7 +111,7 @@ def dropout(g: Context, x: Val, *, ratio: Float = 0.5) -> tuple[Val, ...]:
 def dropout_12(
     g: Context, x: Val, ratio: Val | None = None, training: Val | None = None, *, seed: Int = 0
 ) -> tuple[Val, ...]:
-    """As before, with ratio and training flag as operands."""
+    """Dropout with the ratio and the training flag, which must be false, as operands."""
     if training is not None and g.scalar(training, "training_mode"):
         raise unsupported("training mode", "export the model for inference")
     return dropout(g, x)
@@ -116,12 +121,12 @@ def dropout_12(
 
 
 def leaky_relu(g: Context, x: Val, *, alpha: Float = 0.01) -> Val:
-    """x, or alpha*x below 0."""
+    """x, or alpha * x where x < 0."""
     return g.emit("leaky_relu", x, alpha=alpha)
 
 
 def elu(g: Context, x: Val, *, alpha: Float = 1.0) -> Val:
-    """x, or alpha*(exp(x) - 1) below 0."""
+    """x, or alpha * (exp(x) - 1) where x < 0."""
     return g.emit("elu", x, alpha=alpha)
 
 
@@ -151,7 +156,7 @@ def prelu(g: Context, x: Val, slope: Val) -> Val:
 
 
 def gelu(g: Context, x: Val, *, approximate: Str = "none") -> Val:
-    """x * Phi(x), exact or by tanh."""
+    """x * Phi(x), where Phi is the normal distribution function, exact or approximated by tanh."""
     if approximate not in ("none", "tanh"):
         raise malformed(f"approximate={approximate!r}; expected 'none' or 'tanh'")
     return g.emit("gelu", x, approximate=approximate)
@@ -175,7 +180,7 @@ def softsign(g: Context, x: Val) -> Val:
 
 
 def thresholded_relu(g: Context, x: Val, *, alpha: Float = 1.0) -> Val:
-    """x above alpha, else 0."""
+    """x where x > alpha, else 0."""
     return g.emit("where", g.emit("greater", x, g.like(alpha, x)), x, g.like(0, x))
 
 
@@ -189,7 +194,7 @@ def shrink(g: Context, x: Val, *, bias: Float = 0.0, lambd: Float = 0.5) -> Val:
 
 
 def clip_6(g: Context, x: Val, *, min: Float = -math.inf, max: Float = math.inf) -> Val:
-    """Bounds as attributes; the ends of float32's range mean none."""
+    """Clip with its bounds as attributes; a bound at either end of float32's range is no bound."""
     lowest, highest = 3.4028234663852886e38, 3.4028234663852886e38
     low = None if min <= -lowest else min
     high = None if max >= highest else max
@@ -197,7 +202,7 @@ def clip_6(g: Context, x: Val, *, min: Float = -math.inf, max: Float = math.inf)
 
 
 def clip_11(g: Context, x: Val, low: Val | None = None, high: Val | None = None) -> Val:
-    """Bounds as operands; constants of floats become attributes."""
+    """Clip with its bounds as operands; constant bounds of floats become attributes of `clip`."""
     for bound in (low, high):
         if bound is not None and g.rank(bound) > 1:
             raise malformed("the bounds of Clip must be scalars")
@@ -214,7 +219,7 @@ def clip_11(g: Context, x: Val, low: Val | None = None, high: Val | None = None)
     return x
 
 
-# -- from other operators ---------------------------------------------------------------------
+# -- composed of other operators --------------------------------------------------------------
 
 
 def tan(g: Context, x: Val) -> Val:
@@ -239,7 +244,7 @@ def cosh(g: Context, x: Val) -> Val:
 
 
 def is_inf(g: Context, x: Val, *, detect_negative: Int = 1, detect_positive: Int = 1) -> Val:
-    """Whether elements are infinite, of the signs asked for."""
+    """Whether elements are infinite: +inf if `detect_positive`, -inf if `detect_negative`."""
     if detect_negative and detect_positive:
         return g.emit("equal", g.emit("abs", x), g.like(math.inf, x))
     if detect_positive or detect_negative:
@@ -247,7 +252,7 @@ def is_inf(g: Context, x: Val, *, detect_negative: Int = 1, detect_positive: Int
     return g.emit("full", shape=g.shape(x), value=0.0, dtype="bool")
 
 
-# ONNX name -> the operator of ours that means the same on the same operands
+# ONNX name -> our operator with the same operands and meaning
 SAME_UNARY = {
     "Abs": "abs", "Neg": "neg", "Sqrt": "sqrt", "Exp": "exp", "Log": "log", "Erf": "erf",
     "Tanh": "tanh", "Sigmoid": "sigmoid", "Relu": "relu", "Floor": "floor", "Ceil": "ceil",

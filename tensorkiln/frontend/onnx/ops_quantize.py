@@ -1,7 +1,7 @@
-"""Quantised operators: conversions, and products of integers that are summed in 32 bits.
+"""Quantised operators: conversions, and integer products that accumulate in int32.
 
-Sums are exact. Where an operator of ONNX ends in 8 bits, its scales become one number, in float32,
-by which each sum is multiplied before it is rounded once: a_scale * b_scale / y_scale.
+The sums are exact. Where an ONNX operator has an 8-bit result, its scales are combined into one
+float32 factor, a_scale * b_scale / y_scale; each sum is multiplied by it and rounded once.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from tensorkiln.ops.quantise import QUANTISED
 
 
 def _along(g: Context, v: Val, x: Val, axis: int) -> Val:
-    """A per-axis parameter [n] against the operand; one number without dimensions."""
+    """Reshape a per-axis parameter [n] so that it broadcasts with `x` along `axis`.
+
+    [1] becomes a scalar; parameters of other ranks are returned as they are.
+    """
     if g.rank(v) == 0 or g.rank(v) > 1:
         return v
     if int_value(g.shape(v)[0]) == 1:
-        return g.reshape(v, ())  # whatever the axis is: tools write one that is not there
+        return g.reshape(v, ())  # `axis` is not checked: exporters write one out of range here
     if g.rank(x) == 0:
         raise malformed("a parameter per element of an axis, of a number without axes")
     at = g.axis(axis, g.rank(x))
@@ -74,7 +77,8 @@ def _centred(g: Context, x: Val, zero: Val | None, axis: int) -> Val:
 def matmul_integer(
     g: Context, a: Val, b: Val, a_zero: Val | None = None, b_zero: Val | None = None
 ) -> Val:
-    """The product in int32; zero points of rows of a and of columns of b."""
+    """(a - a_zero) (b - b_zero) in int32; a zero point is a scalar, or one per row of `a` and one
+    per column of `b`."""
     return g.emit("matmul", _centred(g, a, a_zero, -2), _centred(g, b, b_zero, -1))
 
 
@@ -83,7 +87,8 @@ def conv_integer(
     auto_pad: Str = "NOTSET", dilations: Ints | None = None, group: Int = 1,
     kernel_shape: Ints | None = None, pads: Ints | None = None, strides: Ints | None = None,
 ) -> Val:  # fmt: skip
-    """The convolution in int32; padding stands for the zero point."""
+    """The convolution of x - x_zero with w - w_zero in int32. The zeros of the padding are added
+    after the subtraction, so they stand for the zero point."""
     return conv(
         g, _centred(g, x, x_zero, 1), _centred(g, w, w_zero, 0), auto_pad=auto_pad,
         dilations=dilations, group=group, kernel_shape=kernel_shape, pads=pads, strides=strides,
@@ -102,7 +107,7 @@ def qlinear_matmul(
     g: Context, a: Val, a_scale: Val, a_zero: Val, b: Val, b_scale: Val, b_zero: Val,
     y_scale: Val, y_zero: Val,
 ) -> Val:  # fmt: skip
-    """The product of the integers, rescaled."""
+    """The matrix product of the integers in int32, rescaled to the type of `y_zero`."""
     total = matmul_integer(g, a, b, a_zero, b_zero)
     scales = [_along(g, a_scale, a, -2), _along(g, b_scale, b, -1), _along(g, y_scale, total, -2)]
     return _requantized(g, total, scales, _along(g, y_zero, total, -2))
@@ -114,7 +119,10 @@ def qlinear_conv(
     dilations: Ints | None = None, group: Int = 1, kernel_shape: Ints | None = None,
     pads: Ints | None = None, strides: Ints | None = None,
 ) -> Val:  # fmt: skip
-    """The convolution of the integers, rescaled; the bias is in units of x_scale * w_scale."""
+    """The convolution of the integers in int32, rescaled to the type of `y_zero`.
+
+    The bias is int32, in units of x_scale * w_scale.
+    """
     total = conv(
         g, _centred(g, x, x_zero, 1), _centred(g, w, w_zero, 0), b, auto_pad=auto_pad,
         dilations=dilations, group=group, kernel_shape=kernel_shape, pads=pads, strides=strides,
@@ -124,7 +132,10 @@ def qlinear_conv(
 
 
 def dynamic_quantize(g: Context, x: Val) -> tuple[Val, Val, Val]:
-    """uint8 with the range of the data, widened to hold 0; a range of nothing has scale 1."""
+    """Quantise to uint8 over the range of the data, widened to include 0: (y, scale, zero point).
+
+    Data that is all zero has an empty range and gets the scale 1.
+    """
     axes, zero = tuple(range(g.rank(x))), g.like(0, x)
     high = g.emit("maximum", g.emit("max", x, axes=axes, keepdims=False), zero)
     low = g.emit("minimum", g.emit("min", x, axes=axes, keepdims=False), zero)

@@ -8,7 +8,7 @@ from tensorkiln.frontend.onnx.known import Val
 
 
 def _reduce(g: Context, name: str, x: Val, axes: tuple[int, ...], keepdims: bool) -> Val:
-    """One ONNX reduction over checked axes, from the five that we have."""
+    """An ONNX reduction over normalised axes, composed of our five (`OURS`)."""
 
     def over(op: str, y: Val, keep: bool = keepdims) -> Val:
         return g.emit(op, y, axes=axes, keepdims=keep)
@@ -40,7 +40,8 @@ def _run(g: Context, name: str, x: Val, axes: tuple[int, ...] | None, keepdims: 
 
 
 def reduce_attr(name: str) -> Importer:
-    """Axes as an attribute: until opset 17, ReduceSum until 12."""
+    """The importer of a reduction with its axes as an attribute: until opset 17, and for ReduceSum
+    until opset 12."""
 
     def run(g: Context, x: Val, *, axes: Ints | None = None, keepdims: Int = 1) -> Val:
         return _run(g, name, x, axes or None, keepdims)
@@ -49,7 +50,10 @@ def reduce_attr(name: str) -> Importer:
 
 
 def reduce_input(name: str) -> Importer:
-    """Axes as an operand; none means all of them, or none of them by `noop_with_empty_axes`."""
+    """The importer of a reduction with its axes as an operand.
+
+    Absent or empty axes mean all dimensions, or with `noop_with_empty_axes` no dimension.
+    """
 
     def run(
         g: Context, x: Val, axes: Val | None = None, *, keepdims: Int = 1,
@@ -64,7 +68,8 @@ def reduce_input(name: str) -> Importer:
 
 
 def arg(name: str) -> Importer:
-    """Index of the extreme element, the first or the last of equal ones."""
+    """The importer of ArgMax or ArgMin, which give int64; of equal elements the first counts, or
+    with `select_last_index` the last."""
 
     def run(
         g: Context, x: Val, *, axis: Int = 0, keepdims: Int = 1, select_last_index: Int = 0
@@ -80,7 +85,7 @@ def arg(name: str) -> Importer:
 
 
 def _flipped(g: Context, x: Val, axis: int) -> Val:
-    """The operand with one dimension in reverse."""
+    """`x` reversed along one dimension."""
     rank, shape = g.rank(x), g.shape(x)
     begin = tuple(shape[i] - 1 if i == axis else 0 for i in range(rank))
     strides = tuple(-1 if i == axis else 1 for i in range(rank))
@@ -88,7 +93,7 @@ def _flipped(g: Context, x: Val, axis: int) -> Val:
 
 
 def softmax_1(name: str) -> Importer:
-    """Until opset 12: over all dimensions from `axis` on, as one."""
+    """The importer of a softmax until opset 12: over the dimensions from `axis` on, flattened."""
 
     def run(g: Context, x: Val, *, axis: Int = 1) -> Val:
         rank, shape = g.rank(x), g.shape(x)
@@ -102,7 +107,7 @@ def softmax_1(name: str) -> Importer:
 
 
 def softmax_13(name: str) -> Importer:
-    """From opset 13: over one dimension."""
+    """The importer of a softmax from opset 13: over one dimension."""
 
     def run(g: Context, x: Val, *, axis: Int = -1) -> Val:
         return g.emit(name, x, axis=g.axis(axis, g.rank(x)))
@@ -111,7 +116,10 @@ def softmax_13(name: str) -> Importer:
 
 
 def cumsum(g: Context, x: Val, axis: Val, *, exclusive: Int = 0, reverse: Int = 0) -> Val:
-    """sum over j of x[j] where j <= i (or <, >=, >), by a mask: quadratic, but any dtype."""
+    """The sum of x[j] over j <= i; j < i if `exclusive`, j >= i if `reverse`, j > i if both.
+
+    Computed with a mask over all pairs (i, j), which takes quadratic time in the extent.
+    """
     rank = g.rank(x)
     at = g.axis(int(g.scalar(axis, "axis")), rank)
     last = [i for i in range(rank) if i != at] + [at]
@@ -128,7 +136,7 @@ def cumsum(g: Context, x: Val, axis: Val, *, exclusive: Int = 0, reverse: Int = 
 
 
 def hardmax_13(g: Context, x: Val, *, axis: Int = -1) -> Val:
-    """1 at the first greatest element of a dimension, else 0."""
+    """1 at the first of the greatest elements along a dimension, else 0."""
     at = g.axis(axis, g.rank(x))
     best = g.emit("argmax", x, axis=at, keepdims=True)
     n = g.shape(x)[at]

@@ -1,4 +1,4 @@
-"""Resize and Upsample: picks (nearest) and blends of two picks (linear), one axis at a time."""
+"""Resize and Upsample, one axis at a time: a gather (nearest), or a blend of two (linear)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tensorkiln.frontend.onnx.issues import malformed, unsupported
 from tensorkiln.frontend.onnx.known import Val
 from tensorkiln.ir.expr import Expr, IntImm, int_value
 
-# Coordinates and roundings that pick every element k times where the scale is k.
+# Pairs (coordinate mode, rounding) for which an integer scale k repeats every element k times.
 _REPEATS = {
     ("asymmetric", "floor"),
     *product(("half_pixel", "half_pixel_symmetric"), ("round_prefer_floor", "round_prefer_ceil")),
@@ -23,18 +23,18 @@ _REPEATS = {
 
 
 def upsample_7(g: Context, x: Val, *, scales: Floats, mode: Str = "nearest") -> Val:
-    """Scales as an attribute."""
+    """Upsample with its scales as an attribute."""
     return _resize(g, x, range(g.rank(x)), list(scales), None, mode, "asymmetric", "floor")
 
 
 def upsample_9(g: Context, x: Val, scales: Val, *, mode: Str = "nearest") -> Val:
-    """Scales as an operand."""
+    """Upsample with its scales as an operand."""
     factors = g.array(scales, "scales").ravel().tolist()
     return _resize(g, x, range(g.rank(x)), factors, None, mode, "asymmetric", "floor")
 
 
 def resize_10(g: Context, x: Val, scales: Val, *, mode: Str = "nearest") -> Val:
-    """Means the same as Upsample of opset 9."""
+    """Resize of opset 10, which means the same as Upsample of opset 9."""
     return upsample_9(g, x, scales, mode=mode)
 
 
@@ -46,7 +46,10 @@ def resize_11(
     keep_aspect_ratio_policy: Str = "stretch", mode: Str = "nearest",
     nearest_mode: Str = "round_prefer_floor",
 ) -> Val:  # fmt: skip
-    """By scales or to sizes, with the coordinate modes of the standard but crop."""
+    """Resize by `scales` or to `sizes`, which may be symbolic.
+
+    Modes nearest and linear; the coordinate modes of opset 19 except `tf_crop_and_resize`.
+    """
     if antialias:
         raise unsupported("antialias=1")
     if keep_aspect_ratio_policy != "stretch":
@@ -93,7 +96,8 @@ def _resize(
 
 
 def _scaled(g: Context, extent: Expr, scale: float) -> Expr:
-    """floor(extent * scale), of a symbolic extent for a simple fraction."""
+    """floor(extent * scale); for a symbolic extent the scale must be a fraction with a denominator
+    of at most 64, up to float32 rounding."""
     old = int_value(extent)
     if old is not None:
         return IntImm(math.floor(old * scale))
@@ -106,7 +110,7 @@ def _scaled(g: Context, extent: Expr, scale: float) -> Expr:
 
 
 def _repeat(g: Context, x: Val, axis: int, k: int) -> Val:
-    """Every element `k` times."""
+    """Repeat every element `k` times along a dimension: [a, b] gives [a, a, b, b] for k = 2."""
     dims = g.shape(x)
     wide = g.reshape(x, (*dims[: axis + 1], 1, *dims[axis + 1 :]))
     shape = (*dims[: axis + 1], IntImm(k), *dims[axis + 1 :])
@@ -115,7 +119,7 @@ def _repeat(g: Context, x: Val, axis: int, k: int) -> Val:
 
 
 def _computed_positions(g: Context, old: Expr, new: Expr, scale: float | None, mode: str) -> Val:
-    """As `_positions`, where an extent is only known when the library runs."""
+    """Like `_positions`, as float32 operators, for an extent that is known only at run time."""
 
     def f(op: str, a: Val | float, b: Val | float) -> Val:
         return g.emit(op, *(g.const(v, "float32") if isinstance(v, float) else v for v in (a, b)))
@@ -147,7 +151,7 @@ def _number(g: Context, extent: Expr) -> Val:
 
 
 def _several(g: Context, count: Val) -> Val:
-    """1 where there are two positions or more, else 0."""
+    """1.0 if `count` is greater than 1, else 0.0: a factor that moves a single position to 0."""
     return g.cast(g.emit("greater", count, g.const(1, "float32")), "float32")
 
 
@@ -166,7 +170,8 @@ def _pick_computed(g: Context, x: Val, axis: int, at: Val, rounding: str) -> Val
 
 
 def _inside(g: Context, index: Val, extent: Expr) -> Val:
-    """Indices, never negative, which would count from the end, and never past it."""
+    """Indices as int64 clamped to [0, extent - 1]; `take` would count negative ones from the
+    end."""
     return g.cast(_clipped(g, index, extent), "int64")
 
 
@@ -176,7 +181,7 @@ def _clipped(g: Context, at: Val, extent: Expr) -> Val:
 
 
 def _blend_computed(g: Context, x: Val, axis: int, at: Val, rounding: str) -> Val:
-    """As `_blend`."""
+    """Like `_blend`, for positions computed at run time; `rounding` is not used."""
     extent, rank, dtype = g.shape(x)[axis], g.rank(x), g.dtype(x)
     at = _clipped(g, at, extent)
     low = g.emit("floor", at)
@@ -190,8 +195,9 @@ def _blend_computed(g: Context, x: Val, axis: int, at: Val, rounding: str) -> Va
 
 
 def _positions(old: int, new: int, factor: float | None, mode: str) -> np.ndarray:
-    """The (fractional) source position of every output element; factor None: by sizes."""
-    # In float32, as other runtimes do: ties of `floor` and `round` fall the same way.
+    """The source position, a fraction, of every output element; `factor` is None if the node gives
+    sizes."""
+    # In float32, as other runtimes compute it, so that ties round in the same direction.
     i, scale = np.arange(new, dtype=np.float32), np.float32(factor or new / old)
     match mode:
         case "asymmetric":
@@ -227,7 +233,7 @@ def _pick(g: Context, x: Val, axis: int, at: np.ndarray, rounding: str) -> Val:
 
 
 def _blend(g: Context, x: Val, axis: int, at: np.ndarray) -> Val:
-    """x[floor] * (1 - t) + x[floor + 1] * t"""
+    """x[low] * (1 - t) + x[low + 1] * t, with low = floor(at) and t = at - low."""
     old, rank, dtype = int_value(g.shape(x)[axis]) or 1, g.rank(x), g.dtype(x)
     at = np.clip(at, 0, old - 1)
     low = np.floor(at)

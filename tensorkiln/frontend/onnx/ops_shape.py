@@ -1,4 +1,4 @@
-"""Operators about shapes: Shape, Reshape, Transpose, Concat, Split, Expand, Range, Constant, ..."""
+"""Operators on shapes (Shape, Reshape, Concat, Split, ...) and of constants (Range, ...)."""
 
 from __future__ import annotations
 
@@ -15,28 +15,32 @@ from tensorkiln.frontend.onnx.tensors import dtype_name
 from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, int_value
 from tensorkiln.ir.relax import constant
 
-# Larger tensors of one value, or of one step, stay operators: a file of a few bytes must not be
-# able to ask the importer for terabytes.
+# A tensor of more elements than this that one value or one step describes stays an operator: a
+# file of a few bytes must not make the importer allocate terabytes.
 CONSTANT_LIMIT = 1 << 28
 
 
 def shape(g: Context, x: Val, *, start: Int = 0, end: Int | None = None) -> Val:
-    """The extents from `start` to `end`, as a known tensor."""
+    """The extents from `start` to `end`, as an int64 tensor whose elements are known."""
     return g.shape_value(g.shape(x)[slice(start, end)])
 
 
 def size(g: Context, x: Val) -> Val:
-    """The number of elements, as a known scalar."""
+    """The number of elements, as an int64 scalar whose value is known."""
     return g.reshape(g.shape_value([g.dims.product(g.shape(x))]), ())
 
 
 def reshape_1(g: Context, x: Val, *, shape: Ints, allowzero: Int = 0) -> Val:
-    """The new shape as an attribute."""
+    """Reshape with the new shape as an attribute (until opset 4)."""
     return _reshape(g, x, [as_expr(d) for d in shape], False)
 
 
 def reshape_5(g: Context, x: Val, shape: Val, *, allowzero: Int = 0) -> Val:
-    """The new shape as an operand: 0 copies an extent, -1 takes the rest."""
+    """Reshape with the new shape as an operand.
+
+    0 copies the operand's extent (with `allowzero` it is the extent 0); -1, at most once, takes
+    what is left of the number of elements.
+    """
     return _reshape(g, x, list(g.extents(shape, "the shape of Reshape")), bool(allowzero))
 
 
@@ -70,14 +74,14 @@ def _count(e: Expr) -> object:
 
 
 def flatten(g: Context, x: Val, *, axis: Int = 1) -> Val:
-    """To two dimensions, split before `axis`."""
+    """Reshape to two dimensions, split before `axis`: [a, b, c] with axis 1 becomes [a, b*c]."""
     rank, dims = g.rank(x), g.shape(x)
     at = rank if axis == rank else g.axis(axis, rank)
     return g.reshape(x, (g.dims.product(dims[:at]), g.dims.product(dims[at:])))
 
 
 def squeeze_1(g: Context, x: Val, *, axes: Ints | None = None) -> Val:
-    """Drops dimensions of extent 1; the axes as an attribute."""
+    """Remove dimensions of extent 1: those of the attribute `axes`, or without it, all."""
     dims = g.shape(x)
     if axes is None:
         drop = tuple(i for i, d in enumerate(dims) if int_value(d) == 1)
@@ -92,12 +96,12 @@ def squeeze_1(g: Context, x: Val, *, axes: Ints | None = None) -> Val:
 
 
 def squeeze_13(g: Context, x: Val, axes: Val | None = None) -> Val:
-    """The axes as an operand."""
+    """Squeeze with its axes as an operand."""
     return squeeze_1(g, x, axes=None if axes is None else g.ints(axes, "axes"))
 
 
 def unsqueeze_1(g: Context, x: Val, *, axes: Ints) -> Val:
-    """Adds dimensions of extent 1; the axes as an attribute."""
+    """Insert dimensions of extent 1; `axes` are their places in the result."""
     rank = g.rank(x) + len(axes)
     new = g.axes(axes, rank)
     rest = iter(g.shape(x))
@@ -105,12 +109,12 @@ def unsqueeze_1(g: Context, x: Val, *, axes: Ints) -> Val:
 
 
 def unsqueeze_13(g: Context, x: Val, axes: Val) -> Val:
-    """The axes as an operand."""
+    """Unsqueeze with its axes as an operand."""
     return unsqueeze_1(g, x, axes=g.ints(axes, "axes"))
 
 
 def transpose(g: Context, x: Val, *, perm: Ints | None = None) -> Val:
-    """Permutes the dimensions; reverses them when no order is given."""
+    """Permute the dimensions by `perm`, or reverse them without it."""
     rank = g.rank(x)
     order = tuple(reversed(range(rank))) if perm is None else perm
     if sorted(order) != list(range(rank)):
@@ -119,7 +123,7 @@ def transpose(g: Context, x: Val, *, perm: Ints | None = None) -> Val:
 
 
 def concat(g: Context, x: Val, *more: Val, axis: Int = 1) -> Val:
-    """Joins operands along one dimension."""
+    """Concatenate operands along one dimension."""
     at = g.axis(axis, g.rank(x))
     dtypes = {g.dtype(v) for v in (x, *more)}
     if len(dtypes) > 1:
@@ -128,12 +132,12 @@ def concat(g: Context, x: Val, *more: Val, axis: Int = 1) -> Val:
 
 
 def split_2(g: Context, x: Val, *, axis: Int = 0, split: Ints | None = None) -> list[Val]:
-    """The parts as an attribute; equal ones by default."""
+    """Split with the extents of the parts as an attribute; without it, into equal parts."""
     return _split(g, x, axis, split, len(g.outputs))
 
 
 def split_13(g: Context, x: Val, split: Val | None = None, *, axis: Int = 0) -> list[Val]:
-    """The parts as an operand."""
+    """Split with the extents of the parts as an operand."""
     parts = None if split is None else g.ints(split, "split")
     return _split(g, x, axis, parts, len(g.outputs))
 
@@ -141,7 +145,8 @@ def split_13(g: Context, x: Val, split: Val | None = None, *, axis: Int = 0) -> 
 def split_18(
     g: Context, x: Val, split: Val | None = None, *, axis: Int = 0, num_outputs: Int | None = None
 ) -> list[Val]:
-    """As before, or a number of parts of which the last may be smaller."""
+    """Split with the extents of the parts as an operand, or into `num_outputs` equal parts of which
+    the last may be smaller: 10 into 4 gives 3, 3, 3, 1."""
     if (split is None) == (num_outputs is None):
         raise malformed("either split or num_outputs must be given")
     parts = None if split is None else g.ints(split, "split")
@@ -174,13 +179,17 @@ def _split(g: Context, x: Val, axis: int, parts: Sequence[int] | None, count: in
 
 
 def expand(g: Context, x: Val, shape: Val) -> Val:
-    """Broadcasts to a shape, which may itself have smaller extents."""
+    """Broadcast to the common shape of `x` and `shape`: in ONNX, `shape` may have extents of 1
+    where `x` has larger ones."""
     target = g.extents(shape, "the shape of Expand")
     return broadcast(g, x, target)
 
 
 def broadcast(g: Context, x: Val, target: Sequence[Expr]) -> Val:
-    """To the common shape of the operand and `target` by NumPy's rule."""
+    """Broadcast `x` to the common shape of `x` and `target` by NumPy's rule.
+
+    Where one extent is a number and the other symbolic, the result has the number.
+    """
     old = g.shape(x)
     rank = max(len(old), len(target))
     a = [IntImm(1)] * (rank - len(old)) + list(old)
@@ -197,12 +206,12 @@ def _common(g: Context, a: Expr, b: Expr) -> Expr:
         return a
     if x is not None and y is not None:
         raise malformed(f"extents {x} and {y} do not broadcast")
-    # One is symbolic: it can only be 1 or the other one.
+    # A symbolic extent can only be 1 or equal to the other extent.
     return a if x is not None else b
 
 
 def tile(g: Context, x: Val, repeats: Val) -> Val:
-    """Repeats the operand along every dimension."""
+    """Repeat the whole operand along every dimension; the counts may be symbolic."""
     counts = g.extents(repeats, "repeats")
     numbers = [int_value(c) for c in counts]
     if len(counts) != g.rank(x) or any(n is not None and n < 0 for n in numbers):
@@ -221,7 +230,10 @@ def tile(g: Context, x: Val, repeats: Val) -> Val:
 
 
 def range_(g: Context, start: Val, limit: Val, delta: Val) -> Val:
-    """start, start + delta, ... below limit; of integers with symbolic bounds too."""
+    """start, start + delta, ... up to, but without, limit.
+
+    Floating bounds must be constants; integer bounds may be symbolic, but not delta.
+    """
     dtype = g.dtype(start)
     if g.type(start).dtype.is_float:
         lo, hi, by = (float(g.scalar(v, "a bound of Range")) for v in (start, limit, delta))
@@ -251,7 +263,7 @@ def range_(g: Context, start: Val, limit: Val, delta: Val) -> Val:
 
 
 def constant_of_shape(g: Context, shape: Val, *, value: Array | None = None) -> Val:
-    """One value everywhere: a constant when the shape is static."""
+    """A tensor with all elements equal: a constant if its shape is static and not too large."""
     dims = [g.dims.simplify(d) for d in g.extents(shape, "the shape of ConstantOfShape")]
     if value is not None and value.size != 1:
         raise malformed(f"value must have one element, got {value.size}")
@@ -263,7 +275,8 @@ def constant_of_shape(g: Context, shape: Val, *, value: Array | None = None) -> 
             raise malformed(f"the shape has a negative extent: {list(sizes)}")
         if math.prod(sizes) > CONSTANT_LIMIT:
             return g.emit("full", shape=sizes, value=fill.item(), dtype=str(fill.dtype))
-        # Light models make their weights so; zeros cost no memory until touched.
+        # ONNX's "light" test models make their weights this way. np.zeros takes no memory until
+        # its pages are touched.
         return constant(np.full(sizes, fill) if fill.any() else np.zeros(sizes, fill.dtype))
     return g.emit("full", shape=tuple(dims), value=fill.item(), dtype=str(fill.dtype))
 
@@ -273,7 +286,7 @@ def constant_node(
     value_floats: Floats | None = None, value_int: Int | None = None,
     value_ints: Ints | None = None,
 ) -> Val:  # fmt: skip
-    """The value of whichever attribute is given."""
+    """The value of the one attribute that is given."""
     given = [
         (value, None), (value_float, "float32"), (value_floats, "float32"),
         (value_int, "int64"), (value_ints, "int64"),
@@ -286,14 +299,14 @@ def constant_node(
 
 
 def eye_like(g: Context, x: Val, *, dtype: Int | None = None, k: Int = 0) -> Val:
-    """1 on the k-th diagonal, else 0."""
+    """1 where column - row = k, else 0; `dtype` is an ONNX element type number."""
     rows, columns = _matrix_index(g, x)
     diagonal = g.emit("equal", g.emit("sub", columns, rows), g.const(k, "int64"))
     return g.cast(diagonal, g.dtype(x) if dtype is None else dtype_name(dtype, "EyeLike.dtype"))
 
 
 def trilu(g: Context, x: Val, k: Val | None = None, *, upper: Int = 1) -> Val:
-    """Keep where column - row >= k (upper) or <= k (lower)."""
+    """Keep elements where column - row >= k (upper) or <= k (lower), with 0 elsewhere."""
     if g.rank(x) < 2:
         raise malformed("Trilu needs an operand of 2 or more dimensions")
     offset = g.const(0 if k is None else int(g.scalar(k, "k")), "int64")
@@ -315,7 +328,8 @@ def _matrix_index(g: Context, x: Val) -> tuple[Val, Val]:
 
 
 def depth_to_space(g: Context, x: Val, *, blocksize: Int, mode: Str = "DCR") -> Val:
-    """Moves blocks of channels into the image."""
+    """[N, C*b*b, H, W] to [N, C, H*b, W*b]; the channels are ordered (b, b, C) in mode DCR,
+    (C, b, b) in mode CRD."""
     n, c, h, w = _image(g, x)
     b = blocksize
     depth = g.dims.divide(c, as_expr(b * b)) if b > 0 else None
@@ -329,7 +343,7 @@ def depth_to_space(g: Context, x: Val, *, blocksize: Int, mode: Str = "DCR") -> 
 
 
 def space_to_depth(g: Context, x: Val, *, blocksize: Int) -> Val:
-    """Moves blocks of the image into channels."""
+    """[N, C, H*b, W*b] to [N, b*b*C, H, W]."""
     n, c, h, w = _image(g, x)
     b = as_expr(blocksize)
     rows, columns = g.dims.divide(h, b), g.dims.divide(w, b)

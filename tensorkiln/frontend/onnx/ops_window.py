@@ -13,7 +13,10 @@ from tensorkiln.ir.expr import Expr, IntImm, int_value
 
 
 def _spatial(g: Context, x: Val) -> int:
-    """Spatial dimensions of [N, C, ...]; one is handled as two with a unit height."""
+    """The number of spatial dimensions of [N, C, ...], 1 or 2; NodeProblem for others.
+
+    Importers treat one dimension as two, with height 1.
+    """
     n = g.rank(x) - 2
     if n < 1:
         raise malformed(f"expected [N, C, ...], got an operand of {g.rank(x)} dimensions")
@@ -23,7 +26,7 @@ def _spatial(g: Context, x: Val) -> int:
 
 
 def _pair(values: Sequence[int] | None, n: int, what: str, least: int = 1) -> tuple[int, int]:
-    """A checked attribute of n entries as (vertical, horizontal)."""
+    """A checked attribute of n entries as (vertical, horizontal); (1, 1) if it is absent."""
     if values is None:
         return (1, 1)
     if len(values) != n or any(v < least for v in values):
@@ -35,7 +38,7 @@ def _padding(
     g: Context, x: Val, auto_pad: str, pads: Sequence[int] | None, kernel: tuple[int, int],
     strides: tuple[int, int], dilation: tuple[int, int],
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """(top, left, bottom, right)."""
+    """The padding as (top, left, bottom, right)."""
     n = _spatial(g, x)
     if auto_pad in ("NOTSET", ""):
         given = (0,) * (2 * n) if pads is None else tuple(pads)
@@ -55,7 +58,10 @@ def _padding(
 
 
 def _same(extent: Expr, kernel: int, stride: int, dilation: int, upper: bool) -> tuple[int, int]:
-    """(before, after) such that the result has ceil(extent / stride) elements."""
+    """Padding (before, after) with which the result has ceil(extent / stride) elements.
+
+    An odd total has its larger half after (`upper`) or before.
+    """
     size, window = int_value(extent), (kernel - 1) * dilation + 1
     if size is None and stride != 1:
         raise unsupported(
@@ -69,7 +75,7 @@ def _same(extent: Expr, kernel: int, stride: int, dilation: int, upper: bool) ->
 
 
 def _image(g: Context, x: Val) -> Val:
-    """[N, C, L] as [N, C, 1, L]; [N, C, H, W] as it is."""
+    """Reshape [N, C, L] to [N, C, 1, L]; return [N, C, H, W] unchanged."""
     if g.rank(x) == 4:
         return x
     n, c, width = g.shape(x)
@@ -86,7 +92,7 @@ def conv(
     dilations: Ints | None = None, group: Int = 1, kernel_shape: Ints | None = None,
     pads: Ints | None = None, strides: Ints | None = None,
 ) -> Val:  # fmt: skip
-    """Convolution in one or two spatial dimensions."""
+    """Convolution of x [N, C, (H,) W] with w [M, C/group, (kh,) kw] and bias [M]."""
     n = _spatial(g, x)
     if g.rank(w) != n + 2:
         raise malformed(f"the weights have {g.rank(w)} dimensions, the operand {n + 2}")
@@ -110,10 +116,12 @@ def conv_transpose(
     output_padding: Ints | None = None, output_shape: Ints | None = None,
     pads: Ints | None = None, strides: Ints | None = None,
 ) -> Val:  # fmt: skip
-    """One convolution makes, of each element, the block of stride x stride results around it.
+    """Transposed convolution as one convolution whose output channels are interleaved in space.
 
-    Result o = stride * q + r sums x[q - u] * w[r + stride * u]: the phases r are output channels
-    of a convolution by every stride-th tap, mirrored, and then take their places in the image.
+    Along one dimension, result o = stride * q + r is the sum over u of x[q - u] * w[r + stride * u]
+    (r < stride). For each phase r that is a convolution by every stride-th tap of w, mirrored. One
+    convolution computes all phases as output channels; phase r of element q is then moved to
+    stride * q + r. w is [C, M/group, (kh,) kw].
     """
     n = _spatial(g, x)
     if g.rank(w) != n + 2:
@@ -131,7 +139,8 @@ def conv_transpose(
         cut = _padding(g, x, "NOTSET", given, (1, 1), (1, 1), (1, 1))
     if step != (1, 1) and dilation != (1, 1):
         w, dilation = _dilated(g, w, dilation, window), (1, 1)
-    last = [window[i] - 1 - cut[i + 2] + extra[i] for i in (0, 1)]  # of the taps, at the far edge
+    # The distance of the last result from stride * (extent - 1), where the last element lies.
+    last = [window[i] - 1 - cut[i + 2] + extra[i] for i in (0, 1)]
     near = [-(-window[i] // step[i]) - 1 - cut[i] // step[i] for i in (0, 1)]
     far = [last[i] // step[i] for i in (0, 1)]
     image = _cropped(g, image, [min(p, 0) for p in (*near, *far)])
@@ -151,12 +160,16 @@ def conv_transpose(
 
 
 def _cropped(g: Context, x: Val, pads: Sequence[int]) -> Val:
-    """The image without -pads elements at the top, left, bottom and right."""
+    """`x` with its rows and columns padded by (top, left, bottom, right); negative pads crop."""
     return pad(g, x, pads, (2, 3), "constant", 0.0)
 
 
 def _phases(g: Context, w: Val, groups: int, step: tuple[int, int]) -> Val:
-    """[C, M/g, kh, kw] as the weights [g sh sw M/g, C/g, kh/sh, kw/sw] of a plain convolution."""
+    """[C, M/g, kh, kw] as the weights [g*sh*sw*M/g, C/g, kh/sh, kw/sw] of a convolution.
+
+    kh and kw are first padded with zeros to multiples of the strides sh and sw; the taps of each
+    phase are mirrored.
+    """
     c, m, kh, kw = (int_value(d) for d in g.shape(w))
     if c is None or m is None or kh is None or kw is None:
         raise unsupported("the weights have symbolic dimensions")
@@ -174,7 +187,7 @@ def _phases(g: Context, w: Val, groups: int, step: tuple[int, int]) -> Val:
 
 
 def _of_phases(g: Context, bias: Val, groups: int, step: tuple[int, int]) -> Val:
-    """[M] as [g sh sw M/g]: once for each phase."""
+    """A bias [M] as [g*sh*sw*M/g]: repeated for each phase."""
     m = int_value(g.shape(bias)[0])
     if m is None or m % groups:
         raise malformed(f"group={groups} does not divide the bias")
@@ -185,7 +198,7 @@ def _of_phases(g: Context, bias: Val, groups: int, step: tuple[int, int]) -> Val
 
 
 def _interleaved(g: Context, y: Val, groups: int, step: tuple[int, int]) -> Val:
-    """[N, g sh sw M/g, H, W] as [N, M, H sh, W sw]."""
+    """[N, g*sh*sw*M/g, H, W] as [N, M, H*sh, W*sw]."""
     if step == (1, 1):
         return y
     (n, channels, h, w), (sh, sw) = g.shape(y), step
@@ -195,7 +208,7 @@ def _interleaved(g: Context, y: Val, groups: int, step: tuple[int, int]) -> Val:
 
 
 def _dilated(g: Context, w: Val, dilation: tuple[int, int], window: Sequence[int]) -> Val:
-    """The weights with zeros between their taps, [C, M/g, *window]."""
+    """The weights as [C, M/g, *window], with dilation - 1 zeros between neighbouring taps."""
     c, m, kh, kw = g.shape(w)
     wide = g.reshape(w, (c, m, kh, 1, kw, 1))
     after = (0, 0, 0, dilation[0] - 1, 0, dilation[1] - 1)
@@ -208,7 +221,8 @@ def _transposed_same(
     g: Context, x: Val, step: tuple[int, int], window: Sequence[int], extra: tuple[int, int],
     n: int, output_shape: Sequence[int] | None, auto_pad: str,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """What to cut from the full result so that it has the wanted extents."""
+    """How much to cut from the full result at (top, left, bottom, right) to give it the extents of
+    `output_shape`, or of `auto_pad`: input extent * stride. A negative number adds zeros."""
     extents = [int_value(d) for d in g.shape(x)[2:]]
     if None in extents:
         raise unsupported("output_shape or auto_pad=SAME over a symbolic dimension")
@@ -232,7 +246,7 @@ def max_pool(
     dilations: Ints | None = None, pads: Ints | None = None, storage_order: Int = 0,
     strides: Ints | None = None,
 ) -> Val:  # fmt: skip
-    """Maximum over windows; the output Indices is not supported."""
+    """Maximum over windows of x [N, C, (H,) W]; the output Indices is not supported."""
     if any(g.outputs[1:]):
         raise unsupported("the output Indices")
     n = _spatial(g, x)
@@ -251,7 +265,7 @@ def average_pool(
     count_include_pad: Int = 0, dilations: Ints | None = None, pads: Ints | None = None,
     strides: Ints | None = None,
 ) -> Val:  # fmt: skip
-    """Mean over windows."""
+    """Mean over windows of x [N, C, (H,) W]."""
     n = _spatial(g, x)
     kernel, step = _pair(kernel_shape, n, "kernel_shape"), _pair(strides, n, "strides")
     if _pair(dilations, n, "dilations") != (1, 1):
@@ -265,12 +279,12 @@ def average_pool(
 
 
 def global_average_pool(g: Context, x: Val) -> Val:
-    """Mean over all spatial dimensions, which stay as 1."""
+    """Mean over all spatial dimensions, which are kept with extent 1."""
     return g.emit("mean", x, axes=tuple(range(2, g.rank(x))), keepdims=True)
 
 
 def global_max_pool(g: Context, x: Val) -> Val:
-    """Maximum over all spatial dimensions, which stay as 1."""
+    """Maximum over all spatial dimensions, which are kept with extent 1."""
     return g.emit("max", x, axes=tuple(range(2, g.rank(x))), keepdims=True)
 
 

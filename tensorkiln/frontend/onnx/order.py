@@ -1,4 +1,4 @@
-"""The order in which a graph's nodes run."""
+"""A topological order of a graph's nodes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tensorkiln.frontend.onnx.proto import Graph, Node
 
 
 def execution_order(nodes: Sequence[Node]) -> tuple[list[Node], list[Node]]:
-    """(nodes with producers first, nodes on or behind a cycle).
+    """(nodes in topological order, nodes on a cycle or that depend on one).
 
-    Nodes keep their order in the file as far as possible; names that no node makes are left to
-    the importer of their user.
+    Of the nodes that are ready, the first in the file comes first. A name that no node defines
+    imposes no order; the import of the node that reads it reports it if it is no input either.
     """
     maker = {out: i for i, n in enumerate(nodes) for out in n.output if out}
     waits = [{maker[name] for name in reads(n) if name in maker} for n in nodes]
@@ -36,7 +36,7 @@ def execution_order(nodes: Sequence[Node]) -> tuple[list[Node], list[Node]]:
 
 
 def reads(node: Node) -> list[str]:
-    """Names that a node uses: its operands, and what its bodies take from outside."""
+    """Names that a node reads: its operands, and the free names of its subgraphs (of `If`)."""
     names = [n for n in node.input if n]
     for attr in node.attribute:
         if attr.g is not None:

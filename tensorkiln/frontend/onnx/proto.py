@@ -1,4 +1,7 @@
-"""The messages of an ONNX file that an import needs, and their wire schema."""
+"""The protobuf messages of an ONNX file, with the fields that an import needs, and their schemas.
+
+Names, field numbers and types are those of onnx.proto. A field that is absent has its default.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ NO_DOUBLES = np.zeros(0, np.float64)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A key and its text: StringStringEntryProto."""
+    """StringStringEntryProto."""
 
     key: str = ""
     value: str = ""
@@ -23,7 +26,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """TensorProto. `raw_data` is a view of the file; `location` 1 means `external_data`."""
+    """TensorProto. `raw_data` is a view of the file, little-endian; `location` 1 means that the
+    elements are in the file that `external_data` names."""
 
     dims: np.ndarray = field(default_factory=lambda: NO_INTS)
     data_type: int = 0
@@ -40,7 +44,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Dim:
-    """One declared dimension: a number, a name, or neither."""
+    """One declared dimension: a number (`value`), a name (`param`), or neither if unknown."""
 
     value: int | None = None
     param: str = ""
@@ -48,14 +52,14 @@ class Dim:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A declared shape."""
+    """TensorShapeProto."""
 
     dim: tuple[Dim, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TensorTypeProto:
-    """Element type and declared shape (None: unknown rank)."""
+    """TypeProto.Tensor: element type number and declared shape (None: unknown rank)."""
 
     elem_type: int = 0
     shape: Shape | None = None
@@ -63,14 +67,14 @@ class TensorTypeProto:
 
 @dataclass(frozen=True, slots=True)
 class TypeProto:
-    """`tensor` is None for sequences, maps, optionals and sparse tensors."""
+    """TypeProto; `tensor` is None for sequences, maps, optionals and sparse tensors."""
 
     tensor: TensorTypeProto | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ValueInfo:
-    """A graph's input or output."""
+    """ValueInfoProto: the name and type of a graph's input or output."""
 
     name: str = ""
     type: TypeProto | None = None
@@ -78,7 +82,8 @@ class ValueInfo:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attribute:
-    """AttributeProto; `ref` names an attribute of the function's call."""
+    """AttributeProto. In a function body, `ref` (ref_attr_name) names the attribute of the calling
+    node that gives the value."""
 
     name: str = ""
     ref: str = ""
@@ -95,7 +100,7 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """NodeProto; empty names are operands that were left out."""
+    """NodeProto; an empty name in `input` or `output` is an operand or output left out."""
 
     input: tuple[str, ...] = ()
     output: tuple[str, ...] = ()
@@ -107,13 +112,13 @@ class Node:
 
     @property
     def label(self) -> str:
-        """Its name, or `Op:first_output` when it has none."""
+        """The node's name, or `Op:first_output` if it has no name."""
         return self.name or f"{self.op_type}:{next((o for o in self.output if o), '')}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """GraphProto, without what only describes it."""
+    """GraphProto, without fields that an import does not need (value_info, doc_string, ...)."""
 
     node: tuple[Node, ...] = ()
     name: str = ""
@@ -125,7 +130,7 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class OpsetId:
-    """The version of one operator domain."""
+    """OperatorSetIdProto: the version of one operator domain that a model or function uses."""
 
     domain: str = ""
     version: int = 0
@@ -133,7 +138,8 @@ class OpsetId:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FunctionProto:
-    """A model-local function."""
+    """FunctionProto: a model-local function. `attribute` lists attributes without default,
+    `attribute_proto` those with one."""
 
     name: str = ""
     input: tuple[str, ...] = ()
@@ -148,7 +154,7 @@ class FunctionProto:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """ModelProto, without what only describes it."""
+    """ModelProto, without fields that an import does not need (metadata_props, doc_string, ...)."""
 
     ir_version: int = 0
     opset_import: tuple[OpsetId, ...] = ()

@@ -1,4 +1,4 @@
-"""Names and their values inside one graph or function body."""
+"""The values of names inside one graph, branch or function body."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from tensorkiln.frontend.onnx.proto import Attribute, Node, Tensor
 
 
 class Unknown:
-    """The value of an output whose node could not be imported."""
+    """The value of an output whose node could not be imported; see `UNKNOWN`.
+
+    A node that reads it is skipped without an issue, so that one cause gives one issue.
+    """
 
 
 UNKNOWN = Unknown()
@@ -18,7 +21,12 @@ UNKNOWN = Unknown()
 
 @dataclass(slots=True)
 class Scope:
-    """Names of one graph or function body; `outer` is visible from a branch of `If`."""
+    """The names of one graph, function body or branch of `If`.
+
+    `outer` is the enclosing scope, whose names a branch can read (None for a function body).
+    `opsets` maps a domain to its version, `attrs` holds the attributes of a function's call,
+    `used` the names that nodes or results read; `prefix` is put before labels of nodes.
+    """
 
     opsets: Mapping[str, int]
     prefix: str = ""
@@ -29,7 +37,10 @@ class Scope:
     used: set[str] = field(default_factory=set)
 
     def find(self, name: str) -> Val | Tensor | Unknown | None:
-        """The value of a name, here or outside; a Tensor is an initializer not yet read."""
+        """The value of a name in this scope or an enclosing one; None if it is not defined.
+
+        A Tensor is an initializer that has not been converted to an array yet.
+        """
         scope: Scope | None = self
         while scope is not None:
             if name in scope.values:
@@ -39,7 +50,10 @@ class Scope:
 
 
 def resolved(attr: Attribute, scope: Scope) -> Attribute | None:
-    """In a function body an attribute may refer to one of the call; absent ones are left out."""
+    """`attr`, or if it refers to an attribute of the function's call, that attribute's value.
+
+    None if it refers to an attribute that neither the call nor the function's defaults give.
+    """
     if not attr.ref:
         return attr
     found = scope.attrs.get(attr.ref)
@@ -47,7 +61,8 @@ def resolved(attr: Attribute, scope: Scope) -> Attribute | None:
 
 
 def without_optional(nodes: Sequence[Node], absent: set[str]) -> Sequence[Node]:
-    """Operands of the body that the call left out become empty names."""
+    """The nodes of a function body, with the names in `absent` (parameters for which the call has
+    no operand) replaced by empty names among their operands."""
     if not absent:
         return nodes
     return [

@@ -1,4 +1,4 @@
-"""Operators of ONNX, up to opset 28, that nothing here imports: their names are no slips."""
+"""ONNX operators up to opset 28 without an importer: a message on one suggests no other name."""
 
 _NAMES = """
 Acos Acosh AffineGrid Asin Asinh Atan Atanh Bernoulli BitCast BitShift BitwiseAnd BitwiseNot

@@ -1,4 +1,4 @@
-"""All importers: operator -> {since opset: importer}."""
+"""All importers: operator -> {first opset: importer}."""
 
 from __future__ import annotations
 

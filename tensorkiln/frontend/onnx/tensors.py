@@ -1,4 +1,4 @@
-"""TensorProto to NumPy: views of the model's file, or of external files that it may read."""
+"""Convert TensorProto to NumPy arrays: views of the model's file or of external files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tensorkiln.base.mapped import MappedFile
 from tensorkiln.frontend.onnx.issues import NodeProblem
 from tensorkiln.frontend.onnx.proto import Tensor
 
-# TensorProto.DataType -> our dtype name; NumPy (and ml_dtypes) have the same names.
+# TensorProto.DataType -> our dtype name, which is also the name in NumPy or ml_dtypes.
 DTYPES: dict[int, str] = {
     1: "float32",
     2: "uint8",
@@ -50,12 +50,15 @@ OTHER_DTYPES: dict[int, str] = {
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """NumPy's dtype of one of our names; ml_dtypes adds the one that NumPy lacks."""
+    """The NumPy dtype for one of our dtype names; bfloat16 is from ml_dtypes."""
     return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
 
 
 def dtype_name(code: int, what: str) -> str:
-    """Our name of an ONNX element type; an issue when there is none."""
+    """Our dtype name for an ONNX element type number; NodeProblem if it is not supported.
+
+    `what` begins the message: "input 'x'".
+    """
     if code in DTYPES:
         return DTYPES[code]
     if code in OTHER_DTYPES:
@@ -68,10 +71,11 @@ def dtype_name(code: int, what: str) -> str:
 
 
 class ExternalFiles:
-    """Files beside the model that hold its tensors; each is mapped once, when first asked for.
+    """The external files that hold a model's tensors; each is mapped once, at its first use.
 
-    `folder` is the model's own (None for a model in memory); `roots` are folders that the caller
-    grants. Names that lead elsewhere are refused with UserError.
+    `folder` is the model's own (None for a model in memory); `roots` are further folders in which
+    the caller permits external data. A location that leads out of these folders, `../weights` or
+    a symbolic link, raises UserError.
     """
 
     def __init__(self, folder: Path | None, roots: Sequence[Path]) -> None:
@@ -80,7 +84,11 @@ class ExternalFiles:
         self._maps: dict[str, memoryview] = {}
 
     def view(self, location: str, offset: int, length: int | None, tensor: str) -> memoryview:
-        """`length` bytes (None: the rest) from `offset` of the file `location`."""
+        """A view of `length` bytes (None: up to the end) from byte `offset` of file `location`.
+
+        Raises UserError if the file is missing (code `missing-file`), lies outside the permitted
+        folders, or is too short for the tensor named `tensor` (code `short-file`).
+        """
         data = self._map(location)
         if length is None:
             length = len(data) - offset
@@ -128,7 +136,7 @@ class ExternalFiles:
 
 
 def _map_file(stream: BinaryIO, path: Path) -> memoryview:
-    """The whole file, read-only; pages come in as they are touched."""
+    """A read-only memory map of the whole file, whose pages are loaded at first access."""
     with stream:
         size = stream.seek(0, 2)
         if size == 0:
@@ -137,12 +145,16 @@ def _map_file(stream: BinaryIO, path: Path) -> memoryview:
 
 
 def map_path(path: Path) -> memoryview:
-    """The bytes of a plain file as a read-only view."""
+    """A read-only memory map of a regular file; OSError for pipes, devices and sockets."""
     return _map_file(open_plain(path), path)
 
 
 def to_array(t: Tensor, files: ExternalFiles) -> np.ndarray:
-    """The tensor as a read-only array; a view wherever the file has the plain bytes."""
+    """The tensor as a read-only array: a view of the file if its elements are stored as raw bytes.
+
+    Raises NodeProblem for an unsupported dtype or a number of elements that does not fit the
+    shape, UserError if an external file cannot be read.
+    """
     what = f"tensor {t.name!r}" if t.name else "a tensor"
     name = dtype_name(t.data_type, what)
     dims = tuple(int(d) for d in t.dims)
@@ -186,7 +198,7 @@ def _external(t: Tensor, files: ExternalFiles, size: int) -> memoryview:
 
 
 def _typed(t: Tensor, name: str) -> np.ndarray:
-    """The field in which a tensor of this type keeps its elements when not raw."""
+    """The field that holds the elements of a tensor of type `name` if `raw_data` does not."""
     match name:
         case "float32":
             return t.float_data

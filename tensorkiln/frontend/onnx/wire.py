@@ -1,7 +1,7 @@
-"""Reads the protobuf wire format by table, with every offset checked.
+"""Parse the protobuf wire format by tables (`Schema`), with every offset checked.
 
-ONNX files are read by this instead of a protobuf runtime: `bytes` fields stay views of the mapped
-file (weights are never copied), files over 2 GB work, and nothing but `WireError` can come out.
+It replaces a protobuf runtime for ONNX files: `bytes` fields are views of the mapped file, so that
+weights are not copied; files over 2 GB can be read; and malformed data raises `WireError` only.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ MAX_DEPTH = 64
 
 
 class WireError(Exception):
-    """The bytes are not a message of the expected kind; the text says where."""
+    """The bytes are not a message of the expected type; the text gives the field or the offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One row of a schema. `kind`: int, float, str, bytes, varints, floats, doubles, message.
+    """A field of a schema. `kind`: int, float, str, bytes, varints, floats, doubles, message.
 
-    The plural kinds collect packed or single elements into one NumPy array. `schema` returns the
-    nested message's schema (a function, since messages are recursive).
+    The plural kinds collect packed and unpacked elements into one NumPy array. `repeated` fields of
+    other kinds become a tuple. `schema` returns the schema of a nested message; it is a function
+    because messages are recursive (a graph holds nodes, whose attributes hold graphs).
     """
 
     name: str
@@ -36,7 +37,10 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """`make(**fields)` builds the object of a decoded message; unknown fields are skipped."""
+    """A message type: `fields` by field number, and `make(**values)`, which builds its object.
+
+    Fields that are not listed are skipped. `name` is for error messages.
+    """
 
     name: str
     make: Callable[..., Any]
@@ -49,7 +53,10 @@ _ARRAYS = {"varints": (0, "", "<i8"), "floats": (5, "<f", "<f4"), "doubles": (1,
 
 
 def varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
-    """(unsigned value, next offset)."""
+    """Decode the varint at offset `at`: (unsigned 64-bit value, offset of the next byte).
+
+    WireError if it is longer than 64 bits or reaches `end`.
+    """
     value = shift = 0
     while at < end:
         byte = data[at]
@@ -64,12 +71,15 @@ def varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
 
 
 def signed(value: int) -> int:
-    """The two's complement meaning of 64 bits."""
+    """An unsigned 64-bit value reinterpreted as two's complement."""
     return value - (1 << 64) if value >> 63 else value
 
 
 def packed_varints(data: memoryview) -> np.ndarray:
-    """All varints of a packed field as int64, without a Python loop over elements."""
+    """All varints of a packed field as int64, without a Python loop over elements.
+
+    WireError if one is longer than 10 bytes or the data ends inside one.
+    """
     raw = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(raw < 0x80)
     if raw.size and (not ends.size or ends[-1] != raw.size - 1):
@@ -86,7 +96,11 @@ def packed_varints(data: memoryview) -> np.ndarray:
 
 
 def decode(schema: Schema, data: memoryview, depth: int = 0) -> Any:
-    """The message that `data` holds, as `schema.make` builds it."""
+    """Decode the message in `data` and return the object that `schema.make` builds.
+
+    Of a field that is not repeated but occurs twice, the last value counts. WireError if the bytes
+    are malformed or messages are nested deeper than `MAX_DEPTH`.
+    """
     if depth > MAX_DEPTH:
         raise WireError(f"messages are nested deeper than {MAX_DEPTH}")
     values: dict[str, Any] = {}
@@ -111,7 +125,7 @@ def decode(schema: Schema, data: memoryview, depth: int = 0) -> Any:
 def _payload(
     name: str, wire: int, data: memoryview, at: int, end: int
 ) -> tuple[int | memoryview, int]:
-    """The raw value of one field, and the offset behind it."""
+    """The undecoded value of one field, and the offset of the next field."""
     if wire == 0:
         return varint(data, at, end)
     if wire == 2:

@@ -1,4 +1,4 @@
-"""PyTorch modules to IRModule, by way of torch's own ONNX exporter."""
+"""Convert PyTorch modules to IRModule through torch's own ONNX exporter."""
 
 from __future__ import annotations
 
@@ -34,19 +34,21 @@ def from_torch(
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
 ) -> IRModule:
-    """A module with the function `main` of a `torch.nn.Module` in evaluation mode.
+    """Import a `torch.nn.Module` as a module with one function, `main`, in evaluation mode.
 
-    `example_inputs` are the positional arguments of one call; their shapes become the parameters'
-    unless `dynamic_shapes` (as `torch.export` takes it) leaves dimensions open; calls with sizes
-    out of the range of their Dim are refused. What is no tensor among them becomes a constant. The
-    module's training flags are put back.
+    `example_inputs` are the positional arguments of one call. Tensors among them become parameters
+    of the same shape, except for dimensions that `dynamic_shapes` (in the form `torch.export`
+    takes) leaves open; a later call with a size outside the range of its `torch.export.Dim` is
+    refused. Arguments that are not tensors become constants. `freeze` gives open dimensions a size;
+    `input_names` and `output_names` rename inputs and outputs. The training flags of the module and
+    its submodules are set to evaluation during the export and restored after it.
 
-    Raises UserError for wrong arguments, when torch is not installed and when it cannot export the
-    module (code `export-failed`), UnsupportedError for operators that torch cannot export and as
-    `from_onnx` does. The cause of either (`__cause__`) is torch's own exception.
+    Raises UserError for wrong arguments, if torch is not installed, or if it cannot export the
+    module (code `export-failed`); UnsupportedError if torch cannot export an operator, or where
+    `from_onnx` raises it. The `__cause__` of a failed export is torch's own exception.
     """
     try:
-        import torch  # noqa: F401 - whether it is there
+        import torch  # noqa: F401 - only to know whether it is installed
     except ImportError:
         raise UserError(
             "from_torch needs PyTorch, which is not installed",
@@ -73,7 +75,7 @@ def from_torch(
     check_open(args, dynamic_shapes, graph.inputs)
     if _bytes(module) < _LARGE:
         return with_ranges(from_onnx(program.model_proto, freeze=freeze), program)
-    # Protobuf holds no more than 2 GB; in a file the weights are mapped, not copied.
+    # Protobuf messages hold at most 2 GB; of a file, the weights are mapped and not copied.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         path = Path(folder, "model.onnx")
         program.save(path, external_data=True)
@@ -85,8 +87,8 @@ def _bytes(module: Any) -> int:
 
 
 def _export(module: Any, args: tuple[Any, ...], **options: Any) -> Any:
-    """torch's exporter, without what it prints, logs and warns of; its many error classes become
-    one. What it says of a failure is in the error."""
+    """Run torch's exporter without its output, logs and warnings; `export_error` turns what it
+    raises into a UserError or UnsupportedError."""
     import torch
 
     given = {k: v for k, v in options.items() if v is not None}

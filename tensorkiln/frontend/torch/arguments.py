@@ -1,4 +1,5 @@
-"""What `from_torch` is given, looked at before torch is: its own messages name other functions."""
+"""Checks of the arguments of `from_torch`, before torch sees them: torch's own messages would name
+functions that the user has not called."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from tensorkiln.base.errors import UserError, nearest
 
 
 def check_module(module: Any) -> None:
-    """UserError unless it is a `torch.nn.Module` whose parameters have values."""
+    """Raise UserError (code `bad-model`) unless `module` is a `torch.nn.Module` none of whose
+    parameters and buffers is on the device `meta`, where tensors have no values."""
     import torch
 
     if not isinstance(module, torch.nn.Module):
@@ -27,7 +29,12 @@ def check_module(module: Any) -> None:
 
 
 def check_inputs(module: Any, given: Any) -> tuple[Any, ...]:
-    """The positional arguments of a call that `module.forward` takes; UserError otherwise."""
+    """Return `given` as a tuple of positional arguments that fit the signature of
+    `module.forward`.
+
+    Raises UserError (code `bad-inputs`) if they do not, if `given` is not a sequence, or if it
+    holds an array that is not a torch.Tensor, such as one of NumPy.
+    """
     import torch
 
     if isinstance(given, torch.Tensor | str | Mapping) or not hasattr(given, "__iter__"):
@@ -55,13 +62,13 @@ def check_inputs(module: Any, given: Any) -> tuple[Any, ...]:
             hint="example_inputs are the positional arguments of one call; a module of your own "
             "can pass those with names",
         ) from error
-    except ValueError:  # no signature to look at
+    except ValueError:  # `forward` is a built-in without a signature
         pass
     return args
 
 
 def _parameters(module: Any) -> inspect.Signature:
-    """Those of `forward`, without types, which may be long."""
+    """The signature of `module.forward` without its annotations, which may be long."""
     found = inspect.signature(module.forward)
     plain = [p.replace(annotation=p.empty) for p in found.parameters.values()]
     return found.replace(parameters=plain, return_annotation=found.empty)
@@ -76,7 +83,10 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def check_names(option: str, names: Any) -> list[str] | None:
-    """Names of inputs or outputs: a sequence of different texts."""
+    """Return `names` as a list, or None if it is None.
+
+    Raises UserError (code `bad-names`) unless they are distinct, non-empty strings in a sequence.
+    """
     if names is None:
         return None
     many = isinstance(names, Sequence) and not isinstance(names, str)
@@ -89,7 +99,8 @@ def check_names(option: str, names: Any) -> list[str] | None:
 
 
 def check_count(option: str, names: list[str] | None, found: Sequence[Any]) -> None:
-    """UserError when there are more names than things to be named."""
+    """Raise UserError (code `bad-names`) if there are more names than inputs or outputs in
+    `found`."""
     if names is not None and len(names) > len(found):
         raise UserError(
             f"{option} holds {len(names)} names, and there are {len(found)}: "
@@ -99,8 +110,11 @@ def check_count(option: str, names: list[str] | None, found: Sequence[Any]) -> N
 
 
 def check_dynamic_shapes(module: Any, args: tuple[Any, ...], given: Any) -> None:
-    """UserError unless there is one entry for each argument and axis that is there. What an entry
-    may be otherwise is for `torch.export` to say."""
+    """Raise UserError (code `bad-dynamic-shapes`) if `given` does not fit the arguments.
+
+    A tuple or list needs one entry for each argument; a dict may only have names of arguments; an
+    entry may only mention axes of its tensor. `torch.export` checks the values.
+    """
     if given is None:
         return
     where = "dynamic_shapes"
@@ -138,7 +152,8 @@ def check_dynamic_shapes(module: Any, args: tuple[Any, ...], given: Any) -> None
 
 
 def axes_of(arg: Any, entry: Any) -> list[Any]:
-    """The axes of a tensor that an entry of `dynamic_shapes` speaks of."""
+    """The axes of tensor `arg` that its entry of `dynamic_shapes` mentions; empty if `arg` is not a
+    tensor."""
     if not hasattr(arg, "ndim"):
         return []
     if isinstance(entry, tuple | list):
@@ -147,13 +162,16 @@ def axes_of(arg: Any, entry: Any) -> list[Any]:
 
 
 def check_open(args: tuple[Any, ...], given: Any, inputs: Sequence[Any]) -> None:
-    """UserError when a dimension that was asked to stay open has a size in `inputs`, those of the
-    exported graph: torch finds sizes that the module fixes, and exports without a word."""
+    """Raise UserError (code `bad-dynamic-shapes`) if a dimension that `given` names has a fixed
+    size in `inputs`, the inputs of the exported graph.
+
+    torch does not report it when the module's code only works for one size and it exports that.
+    """
     import torch
 
     entries = list(given.values()) if isinstance(given, Mapping) else list(given or ())
     if len(entries) != len(args) or len(inputs) != len(args):
-        return  # nested, or constants among them
+        return  # some arguments are nested or not tensors, so that inputs do not correspond
     for arg, entry, value in zip(args, entries, inputs, strict=True):
         table = dict(enumerate(entry)) if isinstance(entry, tuple | list) else entry
         for axis in axes_of(arg, entry):

@@ -1,4 +1,5 @@
-"""What torch's exporter raises, as one error that says which module or operator, and why."""
+"""Turn an exception of torch's exporter into one error that names the operator or module and gives
+the reason."""
 
 from __future__ import annotations
 
@@ -13,12 +14,16 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _OPERATOR = re.compile(r"No ONNX function found for <OpOverload\(op='([^']+)'")
 _NODE = re.compile(r"translating node %(\S+)")
 _ADVICE = ("Caused by:", "For more", "For extended", "The error above", "(Refer to")
-_MOST = 4  # lines
+_MOST = 4  # lines of torch's message that an error repeats
 
 
 def export_error(module: Any, error: Exception) -> tuple[TensorkilnError, Exception]:
-    """The error to raise for what the exporter of `module` raised, and its cause: the exception
-    that the exporter's own speak of."""
+    """The error to raise for an `error` in exporting `module`, and its `__cause__`.
+
+    The cause is the first exception in the chain from `error` along `__cause__` that the exporter
+    itself does not define. An operator without ONNX function gives UnsupportedError, everything
+    else UserError (code `export-failed`).
+    """
     chain = [error]
     while (cause := chain[-1].__cause__) is not None and type(chain[-1]).__module__.startswith(
         "torch.onnx"
@@ -45,14 +50,17 @@ def export_error(module: Any, error: Exception) -> tuple[TensorkilnError, Except
 
 
 def _without_advice(text: str) -> list[str]:
-    """The first lines of what torch says, up to how torch is debugged."""
+    """The first `_MOST` lines of a message, without advice on how to debug torch."""
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     advice = (i for i, line in enumerate(lines) if i and line.startswith(_ADVICE))
     return lines[: min(next(advice, _MOST), _MOST)]
 
 
 def _place(module: Any, cause: Exception) -> str:
-    """The innermost submodule whose code was running, and where in it."""
+    """The innermost public method of a submodule that was running, with file and line; or "".
+
+    An example: `in layers.0 (Block), forward, model.py:12: `.
+    """
     names = {id(m): name for name, m in module.named_modules()}
     found = ""
     for frame, line in traceback.walk_tb(cause.__traceback__):

@@ -1,4 +1,4 @@
-"""What torch's exporter prints, logs and warns of is left out; what other threads do is not."""
+"""Suppress what torch's exporter prints, logs and warns about, but no output of other threads."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import warnings
 from collections.abc import Iterator
 from typing import Any, TextIO, cast
 
-# The exporter patches torch itself while it runs, and Python's filters of warnings are the whole
-# process's: one thread at a time.
+# One thread at a time: the exporter patches torch while it runs, and Python's warning filters are
+# global to the process.
 _one_thread = threading.RLock()
 
 
 class _Muted:
-    """A stream that loses what the thread that made it writes."""
+    """A stream that discards what the thread that created it writes, and forwards the rest."""
 
     def __init__(self, stream: Any):
         self._stream, self._thread = stream, threading.get_ident()
 
     def write(self, text: str) -> int:
-        """As the stream's own."""
+        """Write `text`, or discard it; return the number of characters either way."""
         if threading.get_ident() == self._thread:
             return len(text)
         written: int = self._stream.write(text)
@@ -34,7 +34,10 @@ class _Muted:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Nothing that this thread prints, logs or warns of is seen while the block runs."""
+    """Suppress output, log records and warnings of this thread while the block runs.
+
+    Warnings of other threads may be ignored for that time too, since the filters are global.
+    """
     own = threading.get_ident()
 
     def of_others(record: logging.LogRecord) -> bool:
@@ -56,7 +59,7 @@ def quiet() -> Iterator[None]:
 
 
 def _handlers() -> list[logging.Handler]:
-    """All that write what is logged."""
+    """The handlers of all loggers, and the one of last resort."""
     known = [*logging.Logger.manager.loggerDict.values()]
     loggers = [logging.root, *(one for one in known if isinstance(one, logging.Logger))]
     last = [logging.lastResort] if logging.lastResort is not None else []

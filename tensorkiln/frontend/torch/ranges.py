@@ -1,4 +1,4 @@
-"""Ranges that `torch.export.Dim(min=..., max=...)` gives the sizes of inputs."""
+"""Keep the ranges of sizes that `torch.export.Dim(min=..., max=...)` allows for inputs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from tensorkiln.ir.relax import Function, RVar, TensorType
 
 
 def with_ranges(mod: IRModule, program: Any) -> IRModule:
-    """`mod` with the ranges of an exported program's inputs among what its `main` assumes: a call
-    with other sizes is refused. UserError for a frozen size out of its range."""
+    """Return `mod` with the ranges of the inputs of `program`, an exported ONNX program, added to
+    the attribute `assumes` of `main`, so that a call with other sizes is refused.
+
+    Raises UserError (code `bad-freeze`) if a frozen size is outside its range.
+    """
     main = mod["main"]
     assert isinstance(main, Function)
     exported = program.exported_program
@@ -37,7 +40,7 @@ def _conditions(param: RVar, shape: Any, exported: Any) -> Iterator[Expr]:
         if known is None:
             continue
         for op, bound in (("ge", _number(known.lower)), ("le", _number(known.upper))):
-            if bound is None or (op == "ge" and bound < 2):  # a size is at least 1 in any case
+            if bound is None or (op == "ge" and bound < 2):  # every size is at least 1 anyway
                 continue
             number = int_value(size)
             if number is None:

@@ -1,9 +1,10 @@
-"""Concatenations that need no kernel: their operands can be computed side by side, in one piece of
-memory, where the result is.
+"""Find concatenations that need no kernel, since their operands can be computed in place: side by
+side in the memory of the result. Part of `fuse_ops`.
 
     c = concat(a, b); d = concat(a, b, e)   ->   c = concat(a, b); d = concat(c, e)
 
-The second line is how dense networks write what the first line's memory goes on to be.
+An operand can be part of one result only. In dense networks, d begins with the operands of c; it is
+rewritten to begin with c, so that c lies in the memory of d, and a and b in that of c.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from math import prod
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import Binding, Call, Function, RVar, TensorType, Tuple, Value
 
-# Memory of values begins at whole cache lines.
+# Bytes of a cache line, the alignment of every value in the workspace.
 _LINE = 64
 
 
 def adjacent_concats(f: Function, never: Collection[RVar]) -> tuple[Function, set[RVar]]:
-    """The function with such concatenations as few operands as can be, and which they are; none
-    with an operand in `never`.
+    """Return `f`, with concatenations nested as above, and the variables of those in place.
 
-    Each operand is computed for itself, belongs to no other of them, and takes whole cache lines of
-    the result's memory. The memory of the function's results is the caller's, so neither is one.
+    Each operand of such a concatenation is the result of a call other than reshape, is an operand
+    of no other one, fills whole cache lines of the result's memory, and is not in `never`. Results
+    of the function and their operands are excluded: their memory is the caller's.
     """
     nested = _nested(f)
     taken = _owners_of_results(f) | set(never)
@@ -46,7 +47,8 @@ def adjacent_concats(f: Function, never: Collection[RVar]) -> tuple[Function, se
 
 
 def _nested(f: Function) -> list[Binding]:
-    """Concatenations that begin with all operands of an earlier one begin with its result."""
+    """The bindings, where a concatenation that begins with all operands of an earlier one, along
+    the same axis, begins with the earlier one's result instead."""
     made: dict[tuple[object, ...], Value] = {}
     bindings: list[Binding] = []
     for b in f.bindings:
@@ -63,7 +65,7 @@ def _nested(f: Function) -> list[Binding]:
 
 
 def offsets_within(t: TensorType, call: Call) -> list[int]:
-    """The byte at which each operand of an adjacent concatenation begins."""
+    """The byte offset of each operand in the result, of type `t`, of a concatenation in place."""
     offsets, at = [], 0
     for a in call.args:
         offsets.append(at)
@@ -73,7 +75,10 @@ def offsets_within(t: TensorType, call: Call) -> list[int]:
 
 
 def _side_by_side(t: TensorType, call: Call) -> bool:
-    """Whether the memory of the operands, end to end, is that of the result."""
+    """Whether the result's memory is that of its operands, one after the other.
+
+    Then the axis is the outermost of extent greater than 1, and operands fill whole blocks of it.
+    """
     axis, axes = call.attrs.axis % t.ndim, t.memory.axes
     at = next(i for i, a in enumerate(axes) if a.dim == axis)
     block = max((a.divisor for a in axes if a.dim == axis), default=1)

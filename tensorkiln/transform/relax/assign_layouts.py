@@ -1,13 +1,14 @@
-"""Choose memory layouts, convert between them once, and pack weights.
+"""Choose a memory layout for every value, insert conversions (each once), and pack weights.
 
     y = conv2d(x, w)      ->   x1 = relayout(x, "A B/16 C+1 D+1 B%16")
                                y: layout="A B/16 C D B%16" = conv2d(x1, packed w)
 
-Convolutions want channels in blocks of the vector width and own a zero halo in their input
-buffer; what follows them keeps the blocks as long as it can. Linear weights become panels.
-Attention wants its keys by lanes. Constants are packed here, at compile time.
+Convolutions read channels in blocks of the vector width, from a buffer with a zero halo (C+1: one
+row above and below) in place of padding. Operators after them keep the blocks if they can compute
+in any layout. The weights of linear layers are packed in panels of columns, the keys of attention
+by vector lanes. Constants are packed here, at compile time.
 
-Needs: `infer_types`, constants folded.
+Needs: `infer_types`, `fold_constants`.
 """
 
 from __future__ import annotations
@@ -37,29 +38,35 @@ from tensorkiln.transform.relax.select_strassen import PANEL_VECTORS, parts_layo
 # Operators that compute in whatever layout their first operand has.
 _KEEPS = ("max_pool2d", "avg_pool2d", "concat", "lrn", "slice")
 _CONVOLUTIONS = ("conv2d", "winograd_conv2d")
-# Columns of a linear panel, in vectors: 8 rows x 3 vectors, or 14 x 2, fill 32 registers. Of 16,
-# 3 x 3 run at 1.03 of 6 x 2 with AVX2; where operands are overwritten, 4 x 2 fit and 2 x 3.
+# Columns of a linear panel, in vectors, the preferred width first. Tiles (rows x vectors) of 8 x 3
+# or 14 x 2 fill 32 registers. With 16 registers and AVX2, 3 x 3 runs at 1.03 times the speed of
+# 6 x 2. On targets whose instructions overwrite an operand (SSE), 4 x 2 and 2 x 3 fit, and the
+# order is reversed.
 _PANEL_VECTORS = (3, 2)
-# Rows so many bytes apart fall on the same lines of a first-level cache, which holds so many of
-# them. With 1024 terms tiles of 14 x 2 run at 75% of the peak, those of 6 x 4 and 8 x 3 at 95%.
+# Rows a multiple of _WAY bytes apart map to the same set of a first-level cache, which holds _WAYS
+# of them. With 1024 terms, tiles of 14 x 2 run at 75% of the peak, 6 x 4 and 8 x 3 at 95%.
 _WAY, _WAYS = 4096, 8
-# Products of two computed operands, of so many rows and multiply-adds, win more than packing costs.
+# From this many rows and multiply-adds on, packing the right operand of a matmul at run time costs
+# less than it saves.
 _PACKED_ROWS, _PACKED_WORK = 8, 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
 class AssignLayouts:
-    """Give every value of every graph its layout on a target."""
+    """Assign every value of every graph function its layout on a target.
+
+    A graph function in which some value has a layout already is returned unchanged.
+    """
 
     target: Target
 
     def __call__(self, mod: IRModule) -> IRModule:
-        """Run the pass."""
+        """Return the module with layouts; `mod` itself if nothing changed."""
         return mod.map_graphs(lambda f: f if _is_assigned(f) else _Assign(f, self.target).run())
 
 
 def _is_assigned(f: Function) -> bool:
-    """Whether values have layouts already: a second run would take packed weights for plain."""
+    """Whether a value has a layout already: a second run would pack packed weights again."""
     types = [b.var.type for b in f.bindings]
     for b in f.bindings:
         types += [a.type for a in b.value.args] if isinstance(b.value, Call) else []
@@ -89,10 +96,13 @@ class _Assign:
             return self.f
         return replace(self.f, bindings=tuple(self.bindings), result=result)
 
-    # -- what convolutions ask for -----------------------------------------------------------------
+    # -- what convolutions need --------------------------------------------------------------------
 
     def _wanted_halos(self) -> dict[RVar, tuple[int, int]]:
-        """For each value, the largest padding of the convolutions that read it."""
+        """For each value, the largest (vertical, horizontal) padding of convolutions that read it.
+
+        Its buffer gets that halo at once, so that no convolution needs a copy with a larger one.
+        """
         halos: dict[RVar, tuple[int, int]] = {}
         for b in self.f.bindings:
             call = b.value
@@ -104,7 +114,8 @@ class _Assign:
         return halos
 
     def _is_blocked_conv(self, call: Call) -> bool:
-        """Whether a convolution's schedules fit: types, weights and image size known."""
+        """Whether the blocked schedules can compute `call`: a convolution with constant weights,
+        a supported dtype, and known channels and image size."""
         if call.op not in _CONVOLUTIONS:
             return False
         x, w = call.args[0].type, call.args[1]
@@ -137,7 +148,7 @@ class _Assign:
             self._emit_same(b)
 
     def _emit_same(self, b: Binding) -> None:
-        """A value that stays row-major, from row-major operands."""
+        """Append `b` with row-major operands and a row-major result."""
         value = b.value
         if isinstance(value, Call):
             args = tuple(self._plain_value(a) for a in value.args)
@@ -186,7 +197,8 @@ class _Assign:
         self._emit(var, replace(call, args=tuple(operands)), self._with_halo(var))
 
     def _filter(self, w: Constant, channels: int, groups: int) -> Constant:
-        """Packed weights: depthwise by channel blocks, others in panels of output channels."""
+        """The packed weights of a direct convolution: of a depthwise one in blocks of channels, of
+        others in panels of output channels."""
         v = self.lanes
         outputs, inputs = (int_value(d) or 0 for d in w.type.shape[:2])
         if groups > 1 and groups == outputs and inputs == 1:
@@ -203,18 +215,19 @@ class _Assign:
         return self._pack(w, f"A/{nr} B/{v} C D B%{v} A%{nr}")
 
     def _filter_vectors(self, w: Constant) -> list[int]:
-        """How many vectors of output channels a panel may have, the best first."""
+        """The widths that a panel may have, in vectors of output channels, the preferred first."""
         blocks = -(-(int_value(w.type.shape[0]) or 0) // self.lanes)
         budget = 4 if self.target.num_vector_registers >= 32 else 3
         return [n for n in (2, 3, 4)[: budget - 1] if blocks % n == 0] or [1]
 
     def _grouped_filter(self, w: Constant, groups: int, widths: list[int]) -> Constant:
-        """Weights over each panel's window of input channels, in the cheapest panel width."""
+        """Weights of a grouped convolution, spread over each panel's window of input channels
+        (`ChannelWindow`), in the panel width that costs least."""
         v = self.lanes
         outputs, inputs = (int_value(d) or 0 for d in w.type.shape[:2])
         granule = v if inputs % v == 0 else min(4, v)
         windows = [ChannelWindow(groups, outputs, inputs, v * n, granule) for n in widths]
-        # One vector per broadcast is a little slower than two or more.
+        # A broadcast that feeds one vector is about a tenth slower than one that feeds more.
         best = min(windows, key=lambda c: c.steps * c.nr * (1.1 if c.nr == v else 1.0))
         layout = f"A/{best.nr} B/{granule} C D B%{granule} A%{best.nr}"
         if w.type.dtype.name == "int8":
@@ -241,7 +254,7 @@ class _Assign:
         self._emit(var, replace(call, args=tuple(operands)), None)
 
     def _matmul(self, var: RVar, call: Call) -> None:
-        """Panels of the right side, made at run time."""
+        """Convert the right operand of a matmul to panels, at run time."""
         x, w = self._plain_value(call.args[0]), call.args[1]
         assert isinstance(w.type, TensorType)
         *batch, row, column = (chr(ord("A") + d) for d in range(w.type.ndim))
@@ -269,8 +282,12 @@ class _Assign:
         self._emit(var, replace(call, args=operands), None)
 
     def _panel_vectors(self, x: Value, columns: int, terms: int) -> int:
-        """Few rows want wide panels (more sums in flight), many rows want what divides evenly, and
-        low tiles where they lie a multiple of `_WAY` apart."""
+        """The width of a linear panel, in vectors.
+
+        Few rows need wide panels, for enough independent accumulators; more rows a width that
+        divides the columns evenly. Where rows lie a multiple of `_WAY` bytes apart, panels are
+        wide enough that a tile has at most `_WAYS` rows.
+        """
         target = self.target
         blocks = -(-columns // self.lanes)
         rows = 1
@@ -292,10 +309,11 @@ class _Assign:
         operands = (self._plain_value(q), keys, *map(self._plain_value, rest))
         self._emit(var, replace(call, args=operands), None)
 
-    # -- keeping blocks ----------------------------------------------------------------------------
+    # -- operators that keep blocked layouts -------------------------------------------------------
 
     def _keeps_blocks(self, var: RVar, call: Call) -> bool:
-        """Whether to compute `call` in channel blocks because its (large) operands lie so."""
+        """Whether to compute `call` in channel blocks, since an operand of 4 dimensions is blocked
+        and the operator can compute in any layout."""
         if not isinstance(var.type, TensorType) or var.type.ndim != 4:
             return False
         pattern = ops.get(call.op).pattern
@@ -349,7 +367,7 @@ class _Assign:
         return new
 
     def _convert(self, a: Value, want: Layout, at_least: bool = False) -> Value:
-        """`a` in layout `want`; with `at_least`, a larger halo will do."""
+        """`a` in layout `want`; with `at_least`, its halo may be larger than in `want`."""
         new = self.now.get(a, a) if isinstance(a, RVar) else a
         if isinstance(new, Constant):
             return self._pack(new, str(want))
@@ -378,7 +396,7 @@ class _Assign:
         return found
 
     def _pack(self, c: Constant, layout: str) -> Constant:
-        """The constant in `layout`; shared when the same one is packed twice."""
+        """The constant packed in `layout`; memoised per constant and layout."""
         key = (id(c), layout)
         if key not in self.packed:
             to = Layout.parse(layout)
@@ -387,7 +405,7 @@ class _Assign:
 
 
 def _slices_pixels(var: RVar, call: Call) -> bool:
-    """Whether a slice takes all images and channels."""
+    """Whether a slice of [N, C, H, W] keeps all images and channels."""
     x, a = call.args[0].type, call.attrs
     assert isinstance(x, TensorType)
     first = all(int_value(i) == 0 for i in a.begin[:2])
@@ -399,15 +417,18 @@ def _ndim(a: Value) -> int:
 
 
 def _has_kernel(call: Call) -> bool:
-    """Whether a product of these types has schedules: float32, and bytes that are summed in 32
-    bits."""
+    """Whether a packed schedule supports the dtypes: float32, or uint8 by int8 into int32."""
     types = [a.type.dtype.name for a in call.args[:2] if isinstance(a.type, TensorType)]
     return types in (["float32", "float32"], ["uint8", "int8"])
 
 
 def _wants_panels(call: Call) -> bool:
-    """Whether a matmul is worth packing its right side, of known size, at run time: for products of
-    small integers always, for float32 with enough rows."""
+    """Whether to pack the right operand of a matmul at run time.
+
+    Its last two extents must be known, and operands must not be transposed or broadcast in a way
+    that the schedule lacks. A `wide` product (int16 into int32) is then packed if its number of
+    terms is even, a float32 one if it has enough rows and multiply-adds.
+    """
     x, w = (a.type for a in call.args)
     assert isinstance(x, TensorType) and isinstance(w, TensorType)
     sizes = [int_value(d) for d in w.shape[-2:]]

@@ -1,7 +1,7 @@
-"""Canonical forms of what moves data: part of `canonicalize`.
+"""Canonical forms of operators that only move data; part of `canonicalize`.
 
-Movements are merged, those of extents of 1 become reshapes, and slices and reshapes go before
-transposes, towards where the data is made.
+Two movements in a row are merged, movements of dimensions of extent 1 become reshapes, and slices
+and reshapes are moved before transposes, towards the producer of the data.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _is_identity(m: Match) -> bool:
 
 
 def _moves_units(m: Match) -> bool:
-    """Whether a transpose keeps the order of all dimensions that are not 1."""
+    """Whether a transpose keeps the order of all dimensions whose extent is not 1."""
     shape, axes = m.tensor("x").shape, m.attr("p")
     order = [a for a in axes if int_value(shape[a]) != 1]
     return order == sorted(order)
@@ -59,7 +59,8 @@ def _batched_transpose(m: Match) -> Value | None:
 
 
 def _units_before(m: Match) -> Value | None:
-    """reshape(transpose(x)) that only drops or adds extents of 1: do that first."""
+    """reshape(transpose(x)) -> transpose(reshape(x)) if the reshape only adds or removes dimensions
+    of extent 1."""
     x = m.tensor("x").shape
     axes: tuple[int, ...] = m.attr("p")
     wide = [a for a in axes if int_value(x[a]) != 1]
@@ -89,7 +90,8 @@ def _slice_before_transpose(m: Match) -> Value:
 
 
 def _slice_before_reshape(m: Match) -> Value | None:
-    """A slice of the first of several dimensions that a reshape made of one: slice that one."""
+    """slice(reshape(x)) -> reshape(slice(x)) if each sliced dimension is the outermost of those
+    that the reshape made of one dimension of x: x [6] as [3, 2], rows 0 and 1, is x[0:4]."""
     old, new = m.tensor("x").shape, m.tensor("y").shape
     begin, strides, count = integers(m.attr("b")), integers(m.attr("s")), m.type.shape
     if begin is None or strides is None or set(strides) != {1}:
@@ -145,7 +147,7 @@ def all_equal(name: str, value: int) -> Callable[[Match], bool]:
 
 
 def _as_broadcast(m: Match) -> Value | None:
-    """full -> broadcast_to of a number, which the rows on broadcasts can move."""
+    """full -> broadcast_to of a scalar, which the rules on broadcasts can move."""
     dtype = m.type.dtype.name
     if dtype == "bfloat16":
         return None
@@ -154,7 +156,8 @@ def _as_broadcast(m: Match) -> Value | None:
 
 
 MOVEMENT: tuple[Rule, ...] = (
-    # nothing moves (the engine fits a row only where the type stays the same)
+    # movements of nothing (a rule is applied only if the type stays the same, which is why these
+    # need no condition on the shape)
     Rule("reshape(x)", "x"),
     Rule("broadcast_to(x)", "x"),
     Rule("transpose(x, axes=p)", "x", _is_identity),
@@ -162,7 +165,7 @@ MOVEMENT: tuple[Rule, ...] = (
     Rule("concat(x)", "x"),
     Rule("pad(x)", "x"),
     Rule("tile(x, repeats=r)", "x", all_equal("r", 1)),
-    # one movement instead of two, and the cheaper order
+    # two movements as one, and cheaper orders
     Rule("reshape(reshape(x), shape=s)", "reshape(x, shape=s)"),
     Rule("transpose(transpose(x, axes=p), axes=q)", _composed),
     Rule("transpose(x, axes=p)", as_reshape, _moves_units),

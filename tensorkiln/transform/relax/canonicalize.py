@@ -1,7 +1,8 @@
-"""One spelling for each computation, so that every later pattern needs to know only one.
+"""Rewrite equivalent computations to one canonical form, the only one that later patterns match.
 
-The rules keep every bit of a float result, with three exceptions: the sign of a zero
-(x + 0), powers that become products or roots, and the order of a few constant factors.
+The rules keep every bit of a float result, with three exceptions: the sign of a zero (x + 0),
+powers that become products or roots, and average pools over the whole image, which become `mean`
+and may sum in another order.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tensorkiln.transform.relax.rewrite import Match, Rule, rewrite
 
 
 def canonicalize(mod: IRModule) -> IRModule:
-    """Apply the rows of RULES until none fits.
+    """Apply RULES until none matches.
 
     Before:  y = transpose(x, axes=(0, 2, 1)); z = transpose(y, axes=(0, 2, 1)); w = mul(z, 1)
     After:   w is x
@@ -41,7 +42,7 @@ def canonicalize(mod: IRModule) -> IRModule:
 
 
 def _power_of_two(m: Match) -> bool:
-    """Whether 1/C is exact: every element +-2^k with a normal reciprocal."""
+    """Whether 1/C is exact: every element of C is +-2^k and its reciprocal is a normal number."""
     c = m.array("C")
     if c.dtype.kind != "f" or not c.size or c.size > 1 << 20:
         return False
@@ -73,7 +74,7 @@ def _is_float(m: Match) -> bool:
 
 
 def _holds(wide: DType, narrow: DType) -> bool:
-    """Whether every value of `narrow` is one of `wide`."""
+    """Whether `wide` represents every value of `narrow` exactly."""
     if wide == narrow or narrow.is_bool:
         return True
     (wk, wb, _), (nk, nb, _) = DTYPES[wide.name], DTYPES[narrow.name]
@@ -86,7 +87,7 @@ def _holds(wide: DType, narrow: DType) -> bool:
 
 
 def _lossless(m: Match) -> bool:
-    """Whether the inner cast of two loses nothing, so that the outer one alone decides."""
+    """Whether the inner of two casts is exact, so that the outer one alone has the same result."""
     middle, source = DType(str(m.attr("t"))), m.tensor("x").dtype
     return not middle.is_bool and _holds(middle, source)
 
@@ -102,7 +103,7 @@ def _over_units(m: Match) -> bool:
 
 
 def _is_global(m: Match) -> bool:
-    """Whether a pool's one window is the whole image."""
+    """Whether a pool has one window, which is the whole image without padding."""
     kernel = tuple(map(as_expr, m.attr("k")))
     return kernel == m.tensor("x").shape[2:] and all_equal("p", 0)(m)
 
@@ -127,7 +128,7 @@ def _without_flags(m: Match) -> Value | None:
 
 
 def _scalar(c: Value) -> float | None:
-    """The number that a constant of one element is."""
+    """The value of a constant of one element; None for any other value."""
     value = uniform(c)
     return value if isinstance(c, Constant) and c.array.size == 1 else None
 
@@ -157,14 +158,14 @@ def _clip_twice(m: Match) -> Value | None:
     return _clip(m, low, high)
 
 
-# --- broadcasts move down ------------------------------------------------------------------------
+# --- broadcasts move towards the results ---------------------------------------------------------
 
-# Operators through which a broadcast may be delayed: fewer elements are computed.
+# Operators that compute fewer elements if a broadcast of an operand is done after them.
 _POINTWISE = sorted(n for n, op in ops.OPS.items() if op.pattern in ("elementwise", "broadcast"))
 
 
 def _delay_broadcast(m: Match) -> Value | None:
-    """f(broadcast_to(x), y) -> f(x, y), or broadcast_to(f(x, y)) where that is smaller."""
+    """f(broadcast_to(x), y) -> f(x, y), or broadcast_to(f(x, y)) if that result is smaller."""
     call, sources, changed = m.call, [], False
     for a in call.args:
         inner = m.definition(a)
@@ -186,7 +187,7 @@ def _delay_broadcast(m: Match) -> Value | None:
 
 RULES: tuple[Rule, ...] = (
     *MOVEMENT,
-    # nothing happens (the engine fits a row only where the type stays the same)
+    # no-ops (a rule is applied only if the type stays the same, so `cast(x)` needs no condition)
     Rule("identity(x)", "x"),
     Rule("cast(x)", "x"),
     Rule("clip(x, min=None, max=None)", "x"),
@@ -196,11 +197,11 @@ RULES: tuple[Rule, ...] = (
     Rule("logical_and(x, 1) | logical_or(x, 0)", "x"),
     Rule("relu(y := relu(x)) | abs(y := abs(x))", "y"),
     Rule("where(c, x, x) | where(1, x, y) | where(0, y, x)", "x"),
-    # one movement instead of two
+    # two operators as one
     Rule("cast(cast(x, dtype=t), dtype=u)", "cast(x, dtype=u)", _lossless),
     Rule("sum(x, axes=a) | mean(x, axes=a) | max(x, axes=a) | min(x, axes=a) | prod(x, axes=a)",
          as_reshape, _over_units),
-    # one operator for one meaning
+    # one operator for each meaning
     Rule("pow(x, 2)", "mul(x, x)"),
     Rule("pow(x, 3)", "mul(mul(x, x), x)", _is_float),
     Rule("pow(x, 0.5)", "sqrt(x)", _is_float),

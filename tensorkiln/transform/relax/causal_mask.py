@@ -1,10 +1,10 @@
-"""Decides whether a computed mask is exactly the causal one: row i sees columns j <= i.
+"""Decide whether an attention mask is exactly the causal one: row i sees columns j <= i.
 
-Exporters write it as constants, or with symbolic extents as comparisons of `arange`s. The latter
-are evaluated over index functions:
+Exporters write it as a constant, or for symbolic extents as comparisons of `arange`s. The latter
+are evaluated symbolically; the elements of a value are described as a function of their indices:
 
-    Affine(c1, c0, c)     element [.., i, j] is c1*i + c0*j + c
-    Steps(below, on, above)   it is one of three values, by the sign of j - i
+    Affine    element [.., i, j] is c1*i + c0*j + c
+    Steps     element [.., i, j] is one of three values, by the sign of j - i
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from tensorkiln.ops.rules import same_extent
 from tensorkiln.transform.relax.pattern import uniform
 
 Lookup = Callable[[RVar], Bound | None]
-_FAR = 1 << 40
+_FAR = 1 << 40  # a distance from the diagonal that no element exceeds
 
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """Coefficients by dimension counted from the last one, which is 0."""
+    """A linear function of the indices. `coefficients` holds pairs (dimension, factor), where
+    dimensions are counted from the last, which is 0."""
 
     coefficients: tuple[tuple[int, int], ...]
     offset: float
@@ -34,7 +35,7 @@ class Affine:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Values below the diagonal, on it and above it."""
+    """The values below the diagonal (j < i), on it, and above it, in the last two dimensions."""
 
     values: np.ndarray  # of 3 elements, in the tensor's dtype
 
@@ -43,14 +44,17 @@ Element = Affine | Steps
 
 
 def hides(value: float, dtype: np.dtype) -> bool:
-    """Whether adding `value` to a score leaves nothing of it: -inf, or the most negative number.
-    (Exact unless scores come near that number themselves.)"""
+    """Whether a mask value hides a key when it is added to a score: -inf, or within 1% of the most
+    negative number, which is equivalent unless scores are of that magnitude themselves."""
     return dtype.kind == "f" and value <= 0.99 * float(np.finfo(dtype).min)
 
 
 def is_causal(mask: Value, scores: tuple[Expr, ...], lookup: Lookup) -> bool:
-    """Whether the mask (bool: True is kept; float: added) of scores [.., S, T] is causal, the last
-    row seeing all columns."""
+    """Whether a mask of scores [.., S, T] is causal, with a last row that sees all columns.
+
+    `scores` is (S, T). A bool mask keeps a score where it is True; a float mask is added. A mask
+    that is not a constant is only recognised for S = T.
+    """
     t = mask.type
     if not isinstance(t, TensorType) or t.ndim < 2:
         return False
@@ -66,7 +70,7 @@ def is_causal(mask: Value, scores: tuple[Expr, ...], lookup: Lookup) -> bool:
 
 
 def _seen(values: np.ndarray) -> list[bool | None]:
-    """Kept, hidden, or (None) something else."""
+    """For each mask value: True if it keeps a score, False if it hides it, None otherwise."""
     if values.dtype.kind == "b":
         return [bool(v) for v in values]
     return [True if v == 0 else False if hides(v, values.dtype) else None for v in values.tolist()]
@@ -86,7 +90,7 @@ def _constant_causal(array: np.ndarray) -> bool:
     return bool(np.array_equal(a == 0, sees) and np.array_equal(hidden, ~sees))
 
 
-# --- the elements of a value as a function of its indices ----------------------------------------
+# --- the elements of a value as a function of their indices --------------------------------------
 
 
 def _element(v: Value, lookup: Lookup) -> Element | None:
@@ -114,7 +118,8 @@ def _source(call: Call) -> Element | None:
 
 
 def _moved(call: Call, part: Element | None, result: TensorType) -> Element | None:
-    """A reshape that only adds or drops extents of 1, a transpose, or a broadcast."""
+    """The function after a transpose, a broadcast, or a reshape that only adds or removes
+    dimensions of extent 1; None for other reshapes."""
     x = call.args[0].type
     assert isinstance(x, TensorType)
     if call.op == "broadcast_to" or not (isinstance(part, Steps) or part.coefficients):  # type: ignore
@@ -147,7 +152,7 @@ _LINEAR = {"add": (1, 1), "sub": (1, -1)}
 
 
 def _computed(call: Call, parts: list[Element]) -> Element | None:
-    """An operator on elements that depend on nothing but their indices."""
+    """The function that results from an operator on operands with functions `parts`; or None."""
     linear = [p for p in parts if isinstance(p, Affine)]
     if len(linear) == len(parts) and any(p.coefficients for p in linear):
         if call.op in _LINEAR:
@@ -181,7 +186,7 @@ def _sum(a: Affine, b: Affine, ka: int, kb: int) -> Affine:
 
 
 def _compared(op: str, difference: Affine) -> Element | None:
-    """The truth of `difference op 0`, where it is the same on each side of the diagonal."""
+    """`difference op 0` as Steps; None unless it is constant on each side of the diagonal."""
     of = dict(difference.coefficients)
     slope = of.pop(0, 0)
     if of != {1: -slope} or not slope:
@@ -193,6 +198,6 @@ def _compared(op: str, difference: Affine) -> Element | None:
 
     if op in ("equal", "not_equal") and difference.offset:
         return None
-    # A linear function is monotonic: two ends decide a side.
+    # A linear function is monotonic, so equal values at both ends of a side hold for all of it.
     sides = [truth(-_FAR, -1), truth(0), truth(1, _FAR)]
     return None if None in sides else Steps(np.array(sides, bool))

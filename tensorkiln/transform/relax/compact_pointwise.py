@@ -1,11 +1,11 @@
-"""Let 1x1 convolutions with strides read an image that holds only the pixels they need.
+"""Let strided 1x1 convolutions read a compact image of only the pixels they need.
 
     y = conv2d(x, w, strides=(2, 2))  ->  s = slice(x, strides=(1, 1, 2, 2)); y = conv2d(s, w)
 
-The shortcut of a residual block reads a quarter of what the block before it has written. The slice
-goes into the memory of x as soon as the block's first layer has read it (`plan_memory`), and three
-quarters of that are free from then on: ResNet-50 takes 4.93 MB instead of 5.34. The slice costs 1%
-of the time of the sums, which gain as much from pixels that lie together.
+The shortcut of a residual block reads a quarter of what the block before it has written. Once the
+block's first layer has read x, `plan_memory` can put the slice into the memory of x and reuse the
+other three quarters: ResNet-50 needs 4.93 MB instead of 5.34. The slice costs 1% of the time of the
+convolution, which gains as much from reading contiguous pixels.
 
 Needs: canonical conv2d; run before `assign_layouts`.
 """
@@ -21,13 +21,13 @@ from tensorkiln.ir.relax import Binding, Call, Constant, Function, RVar, TensorT
 from tensorkiln.ops import call as op_call
 from tensorkiln.ops import infer
 
-# With fewer output channels the slice takes more than a few hundredths of the time of the sums. It
-# is one thread's work, and smaller images do not decide how much memory a network takes.
+# With fewer output channels, the slice (which is single-threaded) takes more than a few percent of
+# the convolution's time. Images of fewer bytes do not determine a network's peak memory.
 _OUTPUTS, _BYTES = 256, 2 << 20
 
 
 def compact_pointwise(mod: IRModule) -> IRModule:
-    """Rewrite every graph of the module."""
+    """Slice the input of every strided 1x1 convolution that `_fits` accepts."""
     return mod.map_graphs(_function)
 
 
@@ -46,7 +46,7 @@ def _function(f: Function) -> Function:
 
 
 def _pixels(call: Call, out: TensorType) -> Call:
-    """The slice of what a convolution reads."""
+    """The strided slice of the pixels that a 1x1 convolution with result type `out` reads."""
     x = call.args[0].type
     assert isinstance(x, TensorType)
     shape = tuple(n if int_value(n) is None else int_value(n)
@@ -58,8 +58,8 @@ def _pixels(call: Call, out: TensorType) -> Call:
 
 
 def _fits(call: Call) -> bool:
-    """Whether it is a 1x1 float32 convolution of all channels to many that skips pixels of a
-    large image."""
+    """Whether a call is a strided 1x1 float32 convolution of a large image, with one group and many
+    output channels."""
     if call.op != "conv2d" or not isinstance(call.args[1], Constant):
         return False
     x, w, a = call.args[0].type, call.args[1].type, call.attrs

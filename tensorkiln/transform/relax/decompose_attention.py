@@ -1,12 +1,13 @@
-"""Spell out attention that the fused schedule does not cover.
+"""Decompose attention that the fused schedule does not support.
 
     attention(q, k, v, mask)  ->  s = q k^T * scale + mask
                                   softmax(s) v                            unseen="nan"
                               e = exp(s - max(s)); (e / sum(e)) v     unseen="zero"
 
-The fused schedule wants float32 and heads of whole vectors, as wide in v as in k.
+The fused schedule needs float32, and a head size that is a multiple of the vector width and the
+same in v as in k.
 
-Needs: `match_attention` has run; run before `assign_layouts`, which packs the keys of the rest.
+Needs: `match_attention` has run; run before `assign_layouts`, which packs the keys of attention.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class DecomposeAttention:
     target: Target
 
     def __call__(self, mod: IRModule) -> IRModule:
-        """Run the pass."""
+        """Return the rewritten module; `mod` itself if it has no such attention."""
         lanes = self.target.vector_lanes("float32")
         return mod.map_graphs(lambda f: _function(f, lanes))
 
@@ -90,8 +91,9 @@ def _decompose(var: RVar, call: Call, bindings: list[Binding]) -> None:
         weights = emit("softmax", scores, axis=3)
     else:
         top = emit("max", scores, axes=(3,), keepdims=True)
-        # A row that sees no key has no finite maximum; its exponentials and its result are zero.
-        # Of every other row the greatest exponential is 1.
+        # In a row that sees no key, all scores are -inf: subtracting the lowest number instead of
+        # -inf makes its exponentials 0, and dividing by 0.5 its weights 0. In every other row the
+        # greatest exponential is 1, so the sum is at least 1.
         lowest = float(ml_dtypes.finfo(var.tensor.dtype.name).min)
         e = emit("exp", emit("sub", scores, emit("maximum", top, number(lowest))))
         total = emit("maximum", emit("sum", e, axes=(3,), keepdims=True), number(0.5))

@@ -1,4 +1,4 @@
-"""Computes nothing twice."""
+"""Compute equal calls only once."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tensorkiln.ir.relax import (
 )  # fmt: skip
 from tensorkiln.transform.relax.graph import substitute, substitute_value
 
-# Constants up to this size are compared by their bytes, larger ones by their place in memory.
+# Constants of up to this many bytes are compared by content, larger ones by address and strides.
 SMALL = 4096
 
 
 def eliminate_common_subexpressions(mod: IRModule) -> IRModule:
-    """Of calls with equal operator, operands, attributes and type, keep the first.
+    """Of calls with equal operator, operands, attributes and type, keep only the first.
 
     Before:  y = exp(x); z = exp(x); return add(y, z)
     After:   y = exp(x); return add(y, y)
@@ -74,7 +74,8 @@ def _value_key(v: Value) -> object:
 
 
 def _attr_key(v: object) -> object:
-    """Python finds 1 == True == 1.0 and 0.0 == -0.0; attributes do not. A literal is its number."""
+    """A key that is equal only for attributes of the same type and value, while Python has
+    1 == True == 1.0 and 0.0 == -0.0. A constant Expr has the key of its number."""
     if isinstance(v, tuple):
         return tuple(map(_attr_key, v))
     if isinstance(v, Expr):

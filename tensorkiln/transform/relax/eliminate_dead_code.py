@@ -1,4 +1,4 @@
-"""Drops what nothing uses."""
+"""Remove unused bindings and fused groups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tensorkiln.transform.relax.graph import live
 
 
 def eliminate_dead_code(mod: IRModule) -> IRModule:
-    """Drop bindings whose variable is unused, and fused groups that nothing calls.
+    """Remove bindings whose variable is unused, and fused groups that nothing calls.
 
     Before:  y = exp(x); z = neg(x); return z
     After:   z = neg(x); return z

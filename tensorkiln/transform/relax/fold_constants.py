@@ -1,4 +1,4 @@
-"""Computes at compile time what depends on constants alone."""
+"""Evaluate calls whose operands are all constants."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ from tensorkiln.ir.relax import (
 )  # fmt: skip
 from tensorkiln.transform.relax.graph import live, substitute, substitute_value
 
-# A result may have this many times the bytes of its operands, or this many bytes.
+# A result is folded if it has at most GROWTH times the bytes of its operands, or LIMIT bytes.
 GROWTH = 4
 LIMIT = 64 << 20
-# Operators that make much of little. Their results are used to fold what reads them, but stay
-# out of the module beyond this size.
+# Operators whose result may be much larger than their operands. A result of more than
+# EXPANDED_LIMIT bytes is used to fold calls that read it, but is not stored in the module.
 EXPANDING = frozenset({"full", "arange", "broadcast_to", "tile", "pad"})
 EXPANDED_LIMIT = 64 << 10
 
 
 def fold_constants(mod: IRModule) -> IRModule:
-    """Replace calls on constants by their value, computed in the declared dtype.
+    """Replace calls on constants by their value, computed by NumPy in the declared dtype.
+
+    Calls with symbolic extents, bfloat16 or layouts are kept.
 
     Before:  w1 = transpose(W, axes=(1, 0)); y = matmul(x, w1)
     After:   y = matmul(x, W1)                W1 is a view of W's memory
@@ -54,7 +56,9 @@ def _fold_function(f: Function) -> Function:
 
 @dataclass(slots=True)
 class _Folding:
-    """`replaced`: what readers see; `known` also has the values that only folding may use."""
+    """The state of one function: `out` are the bindings kept, `replaced` the constants that replace
+    variables in them. `known` also has the large results of EXPANDING operators, which are used
+    for folding only."""
 
     out: list[Binding] = field(default_factory=list)
     replaced: dict[RVar, Value] = field(default_factory=dict)
@@ -89,7 +93,7 @@ class _Folding:
 def _foldable(type_: TensorType, args: list[Constant]) -> bool:
     types = [type_, *(a.type for a in args)]
     shape = type_.static_shape()
-    # NumPy itself has no bfloat16.
+    # NumPy itself cannot compute in bfloat16.
     if shape is None or any(t.layout is not None or t.dtype.name == "bfloat16" for t in types):
         return False
     size = prod(shape) * type_.dtype.bytes
@@ -97,7 +101,7 @@ def _foldable(type_: TensorType, args: list[Constant]) -> bool:
 
 
 def _numbers(attrs: Attrs) -> Attrs | None:
-    """Attributes with integers for expressions; None when one is symbolic."""
+    """Attributes with expressions replaced by their integers; None if one is symbolic."""
 
     def plain(v: AttrValue) -> AttrValue:
         if isinstance(v, tuple):
@@ -111,12 +115,12 @@ def _numbers(attrs: Attrs) -> Attrs | None:
 
 def _evaluate(op: str, args: list[Constant], attrs: Attrs, type_: TensorType) -> Constant:
     arrays = [a.array for a in args]
-    # A folded bias is still somebody's: tables of weights show the first name that went into it.
+    # The result keeps the first name among its operands, so that lists of weights can show one.
     name = next((a.name for a in args if a.name), "")
     if op == "transpose":
         return Constant(arrays[0].transpose(attrs.axes), type_, name)
     if op == "broadcast_to":
-        # A view without memory of its own: it is only read to fold something else, or small.
+        # A view with strides of 0, without memory of its own: only small ones are stored.
         return Constant(np.broadcast_to(arrays[0], attrs.shape), type_, name)
     with np.errstate(all="ignore"):
         array = np.asarray(ops.get(op).numpy(arrays, attrs))

@@ -1,10 +1,10 @@
-"""Folds per-channel multiplications and additions into weights.
+"""Fold per-channel multiplications and additions into the weights of layers.
 
-Everything here is y*s + t with a vector s and a vector t, one number per output channel:
+With vectors s and t of one number per output channel, and likewise for linear:
 
-    conv(x, W, b) * s + t = conv(x, W*s, b*s + t)        linear alike
+    conv(x, W, b) * s + t = conv(x, W*s, b*s + t)
 
-computed in float64 and rounded once.
+The new weights are computed in float64 and rounded once.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tensorkiln.transform.relax.rewrite import Match, Rule, rewrite
 
 
 def fold_scale(mod: IRModule) -> IRModule:
-    """Fold batch norms, scales and biases into convolutions and linear layers; what is left of
-    batch norms becomes a multiplication and an addition.
+    """Fold batch norms, scales and biases into convolutions and linear layers; replace the
+    remaining batch norms by a multiplication and an addition.
 
     Before:  y = conv2d(x, W); z = batch_norm(y, G, B, M, V); u = mul(z, S)
     After:   u = conv2d(x, W1, B1)
@@ -36,8 +36,8 @@ def _channel_axis(call: Call, ndim: int) -> int:
 
 
 def _per_channel(c: np.ndarray, axis: int, ndim: int, channels: int) -> np.ndarray | None:
-    """A constant that broadcasts against a tensor of `ndim` dimensions, as a float64 vector over
-    `axis`; None when it varies along another one."""
+    """A floating constant that broadcasts with a tensor of `ndim` dimensions, as a float64 vector
+    of `channels` elements along `axis`; None if it varies along another dimension."""
     if c.ndim > ndim or c.dtype.kind != "f":
         return None
     shape = (1,) * (ndim - c.ndim) + c.shape
@@ -47,14 +47,14 @@ def _per_channel(c: np.ndarray, axis: int, ndim: int, channels: int) -> np.ndarr
 
 
 def _norm_vectors(match: Match) -> tuple[np.ndarray, np.ndarray]:
-    """(s, t) such that the batch norm is x*s + t."""
+    """(s, t), in float64, such that the matched batch norm is x*s + t."""
     g, b, m, v = (match.array(n).astype(np.float64) for n in "GBMV")
     with np.errstate(all="ignore"):
         s = g / np.sqrt(v + match.attr("e"))
         return s, b - m * s
 
 
-# --- into the layer before -----------------------------------------------------------------------
+# --- fold into the layer before ------------------------------------------------------------------
 
 
 def _rounded(array: np.ndarray, like: np.ndarray) -> np.ndarray:
@@ -64,8 +64,11 @@ def _rounded(array: np.ndarray, like: np.ndarray) -> np.ndarray:
 def _affine(
     m: Match, scale: np.ndarray | None, shift: np.ndarray | None, name: str = ""
 ) -> Value | None:
-    """The layer `y` with its output times `scale` plus `shift` (float64 vectors); a layer without
-    a bias gets one called `name`."""
+    """The layer that computes y * scale + shift (float64 vectors, or None), from the layer `y`.
+
+    A bias that the layer did not have is called `name`. None if its weights are not constant, not
+    floating, or already packed.
+    """
     layer = m.producer("y")
     x, *rest = layer.args
     constants = [c for c in rest if isinstance(c, Constant) and c.type.layout is None]
@@ -87,7 +90,8 @@ def _affine(
 
 
 def _vector(m: Match, name: str = "C") -> np.ndarray | None:
-    """The constant as a vector over the channels of `y`, when `y` is used nowhere else."""
+    """The constant as a vector over the channels of `y`; None if `y` has other uses, or if the
+    constant is not per channel."""
     t = m.tensor("y")
     axis = _channel_axis(m.producer("y"), t.ndim)
     channels = int_value(t.shape[axis])
@@ -112,14 +116,14 @@ def _plus(m: Match) -> Value | None:
 
 
 def _normed(m: Match) -> Value | None:
-    # The channels of a batch norm are dimension 1; those of a linear layer are the last one.
+    # Channels are dimension 1 in a batch norm, but the last dimension in a linear layer.
     if not m.once("y") or _channel_axis(m.producer("y"), m.type.ndim) != 1:
         return None
     s, t = _norm_vectors(m)
     return _affine(m, s, t, m.constant("B").name)
 
 
-# --- into the batch norm before ------------------------------------------------------------------
+# --- fold into the batch norm before -------------------------------------------------------------
 
 
 def _norm_times(m: Match) -> Value | None:
@@ -139,11 +143,11 @@ def _norm_plus(m: Match) -> Value | None:
     return m.emit("batch_norm", *args, span=norm.span, **norm.attrs)
 
 
-# --- past a transpose, and into the layer after --------------------------------------------------
+# --- move before a transpose, or fold into the layer after ---------------------------------------
 
 
 def _before_transpose(m: Match) -> Value | None:
-    """f(transpose(y), C) -> transpose(f(y, C')) where `y` is a layer that can take C'."""
+    """f(transpose(y), C) -> transpose(f(y, C')) if `y` is a layer into which C' can be folded."""
     layer, axes, t = m.definition(m["y"]), m.attr("p"), m.tensor("y")
     if layer is None or layer.op not in ("linear", "conv2d") or not m.once("y", "z"):
         return None
@@ -181,14 +185,14 @@ def _into_conv(m: Match) -> Value | None:
     s = _per_channel(m.array("C"), 1, 4, inputs * groups)
     if s is None or not np.isfinite(s).all():
         return None
-    # Output o reads the inputs of its group.
+    # In a grouped convolution, output o reads only the inputs of its group.
     mine = s.reshape(groups, 1, inputs).repeat(outputs // groups, 1)
     scaled = w.array * mine.reshape(outputs, inputs, 1, 1)
     args = (m["x"], constant(_rounded(scaled, w.array), w.name), *m.rest("bias"))
     return m.emit("conv2d", *args, **m.call.attrs)
 
 
-# --- what is left of a batch norm ----------------------------------------------------------------
+# --- remaining batch norms -----------------------------------------------------------------------
 
 
 def _split_norm(m: Match) -> Value:

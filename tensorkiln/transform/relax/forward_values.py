@@ -1,4 +1,4 @@
-"""Use values themselves where another name was bound to them."""
+"""Copy propagation: replace variables that are bound to another variable or to a constant."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tensorkiln.transform.relax.graph import forward_aliases
 
 
 def forward_values(mod: IRModule) -> IRModule:
-    """Drop bindings that only rename.
+    """Remove bindings `y = x` and `y = constant`, and use the value itself where y is read.
 
     Before:  y = x; z = relu(y)
     After:   z = relu(x)

@@ -1,17 +1,18 @@
-"""Group operators that become one kernel.
+"""Group operators into fused groups, each of which becomes one kernel.
 
     y = conv2d(x, w); z = add(y, r); u = relu(z)   ->   u = conv2d_add_relu(x, w, r)
 
-A group has at most one anchor (contraction, reduction, or opaque operator). Elementwise
-operators follow the anchor they read; elementwise and injective operators read once are computed
-where they are used. Row-major reshapes stay calls: they are the same memory. So do concatenations
-whose operands can be computed side by side.
+A group has at most one anchor: a contraction, a reduction, or an opaque operator. Elementwise
+operators join the anchor whose result they read (its epilogue). Elementwise and injective operators
+with a single reader are computed inside the reader's group. Row-major reshapes remain calls, since
+they are views of their operand, and so do concatenations whose operands can be computed in place
+(`adjacent_concats`). Later passes see only these and calls of fused groups.
 
-Needs: `assign_layouts`. Every later pass sees calls of primitive functions and bare reshapes.
+Needs: `assign_layouts`, in the full pipeline.
 
-Rules of a caller's decide before that. `FuseRule("relu(max_pool2d(x))")` puts both operators into
-one kernel, which then has plain loops for a schedule; `FuseRule("relu(conv2d(*_))", fuse=False)`
-keeps them apart. Convolutions that `select_winograd` picked are called `winograd_conv2d` by now.
+Rules of the caller take precedence. `FuseRule("relu(max_pool2d(x))")` puts both operators into one
+kernel, whose schedule is then plain loops; `FuseRule("relu(conv2d(*_))", fuse=False)` keeps them
+apart. A rule must call convolutions that `select_winograd` has replaced `winograd_conv2d`.
 """
 
 from __future__ import annotations
@@ -36,23 +37,29 @@ from tensorkiln.ir.visit import extern_names
 from tensorkiln.transform.relax.adjacent_concats import adjacent_concats
 from tensorkiln.transform.relax.fuse_rule import FuseRule, decide_edges, parse_rule
 
-# Anchors whose schedules run an elementwise epilogue on each finished element.
+# The anchors, besides reductions, whose schedules apply an elementwise epilogue to each finished
+# element.
 _TAKES_EPILOGUE = (
     "conv2d", "winograd_conv2d", "linear", "strassen_linear", "matmul", "layer_norm"
 )  # fmt: skip
-# Operators a many-pass anchor may recompute on every pass over its row.
+# The most operators before an anchor that passes over its row several times, such as softmax: each
+# pass recomputes them.
 _MAX_PROLOGUE = 3
 
 
 @dataclass(frozen=True, slots=True)
 class FuseOps:
-    """Fuse every graph of the module. `default=False` leaves out all but the rules."""
+    """Fuse the operators of every graph function. With `default=False`, only `rules` fuse any.
+
+    Of several rules on the same value, the first decides. Raises UserError for a rule whose pattern
+    is malformed (code `bad-rule`) or names an unknown operator (code `unknown-operator`).
+    """
 
     rules: tuple[FuseRule, ...] = ()
     default: bool = True
 
     def __call__(self, mod: IRModule) -> IRModule:
-        """Run the pass."""
+        """Return the module with its fused groups; `mod` itself if there are none to make."""
         functions: list[Function] = []
         graphs = {}
         called = {name for f in mod.prim_funcs for name in extern_names(f)}
@@ -69,7 +76,7 @@ class FuseOps:
 
 
 class _Names:
-    """Kernel names: the operators' names, numbered when taken."""
+    """Unique kernel names: a second `conv2d_relu` becomes `conv2d_relu_2`."""
 
     def __init__(self, taken: set[str]):
         self.taken = taken
@@ -85,7 +92,10 @@ class _Names:
 
 @dataclass(slots=True)
 class _Group:
-    """Bindings that are fused, in order; `anchor` is the deciding operator's name or ""."""
+    """A group under construction: its bindings in order, and the name of its anchor or "".
+
+    `by_rule`: a rule has fused what would not be fused by default.
+    """
 
     bindings: list[Binding] = field(default_factory=list)
     anchor: str = ""
@@ -113,7 +123,10 @@ def _plain(b: Binding) -> bool:
 
 
 def _own_results(f: Function) -> Function:
-    """Copy results that are parameters, constants, or returned twice: each needs its own memory."""
+    """Copy results that are parameters, constants, or share memory with another result.
+
+    The caller passes separate memory for each result.
+    """
     fields = f.result.fields if isinstance(f.result, Tuple) else (f.result,)
     new: list[Value] = []
     copies: list[Binding] = []
@@ -162,7 +175,7 @@ class _Fuse:
             slots.append(self._place(b, call) if isinstance(call, Call) and call.op else b)
         bindings: list[Binding] = []
         functions: list[Function] = []
-        # A group stands where its last operator stood: all its operands exist by then.
+        # The call of a group takes the place of its last operator, where all operands are bound.
         for slot in slots:
             if isinstance(slot, Binding):
                 bindings.append(slot)
@@ -170,10 +183,10 @@ class _Fuse:
                 self._emit(slot, bindings, functions)
         return replace(self.f, bindings=tuple(bindings)), functions
 
-    # -- deciding ------------------------------------------------------------------------
+    # -- which groups to join ------------------------------------------------------------
 
     def _place(self, b: Binding, call: Call) -> _Group:
-        """The group of one operator: its own, joined with the producers it can absorb."""
+        """A new group for one operator, merged with the groups of operands that can join it."""
         pattern = ops.get(call.op).pattern
         group = _Group(anchor=call.op if pattern in ("contraction", "reduction", "opaque") else "")
         joined: list[_Group] = []
@@ -205,7 +218,7 @@ class _Fuse:
         if pattern in ("elementwise", "broadcast"):
             return not (producer.is_view and _only_views(producer))
         if pattern == "injective":
-            # A lone reshape is free, and so is one after anything that owns its memory.
+            # A row-major reshape by itself is free: a view of the memory of its operand.
             return not (call.op == "reshape" and _plain(b))
         if pattern == "reduction":
             return True
@@ -221,7 +234,8 @@ class _Fuse:
         return False
 
     def _epilogue(self, producer: _Group, b: Binding, call: Call, pattern: str) -> bool:
-        """Whether `b` may run on the elements an anchored group has just finished."""
+        """Whether `b` can be in the epilogue of a group with an anchor: computed from each element
+        as soon as it is finished."""
         t, out = b.var.type, producer.out.type
         if producer.anchor == "attention":
             moves = call.op in ("transpose", "reshape")
@@ -232,11 +246,11 @@ class _Fuse:
         if producer.anchor not in _TAKES_EPILOGUE and not reduction:
             return False
         assert isinstance(t, TensorType) and isinstance(out, TensorType)
-        # The halo is the group's own to write, so the last layout decides.
+        # Halos may differ: a group writes the halo of its last result only.
         order = t.memory.with_halo({}) == out.memory.with_halo({})
         return t.shape == out.shape and order and (t.dtype == out.dtype or _of_sums(producer))
 
-    # -- building ------------------------------------------------------------------------
+    # -- building the functions ----------------------------------------------------------
 
     def _emit(self, group: _Group, bindings: list[Binding], functions: list[Function]) -> None:
         shares = group.is_view and not self._result_needs_copy(group)
@@ -279,7 +293,8 @@ class _Fuse:
         bindings.append(Binding(group.out, call))
 
     def _result_needs_copy(self, group: _Group) -> bool:
-        """A returned view of a parameter or constant must become memory of its own."""
+        """Whether a reshape is a result of the function and its operand has no memory that it could
+        share: a parameter, a constant, or another result."""
         if group.out not in self.results:
             return False
         source = group.bindings[0].value.args[0]  # type: ignore[union-attr]
@@ -291,14 +306,17 @@ class _Fuse:
 
 
 def _differs_by_layer(op: str, a: Constant) -> bool:
-    """Whether a number is a parameter, so that layers that only differ by it share a kernel."""
+    """Whether a scalar constant becomes a parameter of the kernel instead of a part of its code, so
+    that layers that differ only in it share a kernel: scales and zero points that are not neutral.
+    """
     neutral = int(a.type.dtype.is_float)  # scale 1, zero point 0
     scale = op in ("quantize", "dequantize") and bool((a.array != neutral).any())
-    return scale or a.type.dtype.name == "int16"  # zero points of products of activations
+    return scale or a.type.dtype.name == "int16"  # zero points of products of two activations
 
 
 def _can_loop(producer: _Group, call: Call, anchor: str) -> bool:
-    """Whether plain loops can compute a group and its reader at once."""
+    """Whether plain loops can compute a group and its reader in one kernel: each operator has an
+    element program, and at most one is an anchor."""
     calls = [b.value for b in producer.bindings if isinstance(b.value, Call)]
     programs = all(ops.get(c.op).program is not None for c in (*calls, call))
     return programs and producer.last != "concat" and not (producer.anchor and anchor)
@@ -311,7 +329,7 @@ def _vars(v: Value) -> list[RVar]:
 
 
 def _of_sums(group: _Group) -> bool:
-    """Whether a group began as sums of integers, which become other types on the way."""
+    """Whether the anchor of a group sums in int32; its epilogue may then change the dtype."""
     anchors = (
         b for b in group.bindings if isinstance(b.value, Call) and b.value.op == group.anchor
     )
@@ -323,7 +341,7 @@ def _only_views(group: _Group) -> bool:
 
 
 def _computes(group: _Group) -> bool:
-    """Whether the group does arithmetic (attention recomputes what it absorbs per head)."""
+    """Whether the group does arithmetic, which attention would repeat for each head."""
     return any(ops.get(b.value.op).pattern != "injective" for b in group.bindings)  # type: ignore
 
 
@@ -339,7 +357,7 @@ def _group_name(group: _Group) -> str:
 
 
 def _group_span(group: _Group) -> str:
-    """The node of the anchor, or of the last operator."""
+    """The span (the node's name in the model) of the anchor, or of the last operator."""
     calls = [b.value for b in group.bindings if isinstance(b.value, Call)]
     main = next((c for c in calls if c.op == group.anchor), calls[-1])
     return main.span

@@ -1,4 +1,4 @@
-"""Rules by which a caller says what `FuseOps` puts into one kernel."""
+"""Rules by which a caller controls which operators `FuseOps` puts into one kernel."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from tensorkiln.transform.relax import pattern as P
 class FuseRule:
     """Fuse, or with `fuse=False` keep apart, the operators of a pattern (`pattern.py`).
 
-    An edge of the pattern is fused where it can be: its value is read once, at most one of the
-    operators is an anchor, and each has an element program. The first rule that fits decides.
+    An edge of the pattern, from an operator to its reader, is fused if its value is read once, at
+    most one operator of the group is an anchor, and each operator has an element program; otherwise
+    the rule has no effect on it. The first rule that matches an edge decides.
     """
 
     pattern: str
@@ -23,7 +24,10 @@ class FuseRule:
 
 
 def parse_rule(text: str) -> P.Pattern:
-    """The pattern of a rule, each inner operator named; UserError when it is none of operators."""
+    """The pattern of a rule, with each inner operator named `%1`, `%2`, ...
+
+    Raises UserError if `text` is not a pattern of known operators, or has no inner operator.
+    """
     p = P.checked(text, "FuseRule")
     edges = [0]
     named = _named(p, edges, top=True)
@@ -38,7 +42,7 @@ def parse_rule(text: str) -> P.Pattern:
 
 
 def decide_edges(f: Function, rules: Sequence[tuple[P.Pattern, bool]]) -> dict[RVar, bool]:
-    """Values that the rules fuse with their reader (True) or keep apart (False)."""
+    """For each value on a matched edge: whether to fuse it with its reader, or keep it apart."""
     definitions: dict[RVar, Bound] = {b.var: b.value for b in f.bindings}
     decided: dict[RVar, bool] = {}
     for rule, fuse in rules:
@@ -53,7 +57,10 @@ def decide_edges(f: Function, rules: Sequence[tuple[P.Pattern, bool]]) -> dict[R
 
 
 def _named(p: P.Pattern, count: list[int], top: bool = False) -> P.Pattern:
-    """`p` with every operator below the top named `%0`, `%1`, ...: the values of inner edges."""
+    """`p` with every operator below the top named `%1`, `%2`, ...: the values of inner edges.
+
+    `count[0]` is the number of operators named so far.
+    """
     match p:
         case P.Op(args=args):
             inner = replace(p, args=tuple(_named(a, count) for a in args))

@@ -1,4 +1,4 @@
-"""Walks over graph functions that passes share: types, uses, substitution, liveness."""
+"""Traversals of graph functions that passes share: types, uses, substitution, liveness."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def tensor_type(v: Value) -> TensorType:
 
 
 def same_type(a: Type, b: Type) -> bool:
-    """Equal up to the spelling of symbolic extents; layouts must be equal."""
+    """Whether two types are equal. Layouts must be identical; symbolic extents are equal if it can
+    be proved, as for `n + n` and `n * 2`."""
     if not isinstance(a, TensorType) or not isinstance(b, TensorType):
         return a == b
     if a.dtype != b.dtype or a.layout != b.layout or a.ndim != b.ndim:
@@ -42,9 +43,12 @@ def same_type(a: Type, b: Type) -> bool:
 
 
 def variables(v: Bound) -> list[RVar]:
-    """The variables that a value or a bound mentions, with repetition; those that its branches
-    or its function bind among them."""
-    if isinstance(v, Call):  # nearly all are, of variables and constants
+    """The variables that a value or a binding's right side reads, with repetition.
+
+    Reads inside the branches of an If and the function of a Lambda are included, those of variables
+    that are bound there too.
+    """
+    if isinstance(v, Call):  # the common case first, without recursion
         found = [v.callee] if isinstance(v.callee, RVar) else []
         for a in v.args:
             if isinstance(a, RVar):
@@ -71,7 +75,7 @@ def _mentioned(body: Body | Function) -> list[RVar]:
 
 
 def use_counts(f: Function) -> Counter[RVar]:
-    """How often each variable is used."""
+    """How often each variable is read, by bindings and by the function's result."""
     uses: Counter[RVar] = Counter()
     for b in f.bindings:
         uses.update(variables(b.value))
@@ -80,7 +84,8 @@ def use_counts(f: Function) -> Counter[RVar]:
 
 
 def users(f: Function) -> dict[RVar, list[Call]]:
-    """The calls that read each variable; tuples and results as a call of the function itself."""
+    """The calls that read each variable. A read by anything else (a tuple, the function's result)
+    is listed as a call of `f` itself, without operands."""
     out: dict[RVar, list[Call]] = {}
     other = Call(GlobalRef(f.name), ())
     for b in f.bindings:
@@ -103,7 +108,10 @@ def substitute_value(v: Value, by: dict[RVar, Value]) -> Value:
 
 
 def substitute(bound: Bound, by: dict[RVar, Value]) -> Bound:
-    """A bound with variables replaced; itself when nothing changed in a call or a value."""
+    """The right side of a binding, with variables replaced; `bound` itself if nothing changed.
+
+    An If or Lambda is rebuilt in any case, unless `by` is empty.
+    """
     if not by:
         return bound
     match bound:
@@ -136,7 +144,7 @@ def _substitute_body(body: Body, by: dict[RVar, Value]) -> Body:
 
 
 def forward_aliases(f: Function) -> Function:
-    """`f` with `y = x` and `y = constant` bindings gone; `f` itself when there are none."""
+    """`f` without bindings `y = x` and `y = constant`; `f` itself if it has none."""
     by: dict[RVar, Value] = {}
     kept: list[Binding] = []
     for b in f.bindings:
@@ -151,7 +159,7 @@ def forward_aliases(f: Function) -> Function:
 
 
 def live(f: Function) -> Function:
-    """`f` without bindings that nothing uses; `f` itself when there are none."""
+    """`f` without bindings whose variable is unused; `f` itself if it has none."""
     needed = set(variables(f.result))
     kept: list[Binding] = []
     for b in reversed(f.bindings):

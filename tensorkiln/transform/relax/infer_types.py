@@ -1,4 +1,4 @@
-"""Derives every type again from the operators, whose attributes it completes."""
+"""Infer the type of every binding from its operator, and check it against the declared type."""
 
 from __future__ import annotations
 
@@ -37,17 +37,20 @@ from tensorkiln.ir.type_text import show
 from tensorkiln.ops.rules import same_extent, show_type
 from tensorkiln.transform.relax.graph import same_type, substitute, substitute_value
 
-_ADDRESSES = 1 << 47  # bytes
+_ADDRESSES = 1 << 47  # bytes of address space of a process
 
 
 def infer_types(mod: IRModule) -> IRModule:
-    """Check every binding's type against what its operator says, simplify its extents, and write
-    down the attributes that a call leaves to their defaults.
+    """Check every binding's type against the type rule of its operator, simplify its extents, and
+    add the attributes for which a call relies on defaults.
 
     Before:  y: (N * 1, 4) = matmul(x, w)
     After:   y: (N, 4) = matmul(x, w, transpose_a=False, transpose_b=False, wide=False)
-    Needs:   nothing. UserError `type-mismatch`, or that of the type rule, names the binding.
-    UserError `too-large` is for a tensor that no process can hold.
+    Needs:   nothing.
+
+    Raises UserError with code `type-mismatch`, or with that of the type rule, for a binding whose
+    types do not agree; `where` names it. Code `too-large` is for a tensor over 2^47 bytes, which no
+    process can address.
     """
     new = tuple(_Infer(mod, f).run() if _is_open(f) else f for f in mod.functions)
     same = all(a is b for a, b in zip(new, mod.functions, strict=True))
@@ -55,8 +58,8 @@ def infer_types(mod: IRModule) -> IRModule:
 
 
 def _require_addresses(t: Type, where: str) -> None:
-    """UserError (code `too-large`) for a tensor that is larger than what a process can address;
-    bytes and indices of others are int64 without overflow."""
+    """Raise UserError (code `too-large`) for a tensor larger than a process can address. The byte
+    counts and indices of all others fit int64."""
     if not isinstance(t, TensorType):
         return
     sizes = [e.value for e in t.shape if isinstance(e, IntImm)]
@@ -73,8 +76,11 @@ def _is_open(f: AnyFunction) -> TypeGuard[Function]:
 
 
 class _Infer:
-    """One function, with its branches and closures. `by`: variables whose type was simplified;
-    `changed`: whether anything else is new."""
+    """Infers the types of one function, its branches and closures.
+
+    `_by` maps variables whose type was simplified to new ones; `_changed` says whether anything
+    else changed; `_dims` holds the symbolic dimensions that are bound so far.
+    """
 
     def __init__(self, mod: IRModule, f: Function):
         self._mod, self._f = mod, f
@@ -114,13 +120,14 @@ class _Infer:
         if wanted != var.type:
             self._by[b.var] = var = RVar(var.name, wanted)
         if isinstance(bound, Call) and bound.op and _is_wider(wanted, derived):
-            # What an operator gives is of its own type; the wider variable holds that.
+            # The call is bound with its own type, and the variable of a wider type to that.
             self._changed, own = True, RVar(var.name, derived)
             return [Binding(own, bound), Binding(var, own)]
         return [b if bound is b.value and var is b.var else Binding(var, bound)]
 
     def _inner(self, bound: Bound, where: str) -> Bound:
-        """A bound with its branches or its function done."""
+        """`bound` with variables replaced, types inferred in its branches or its function, and the
+        attributes of a call completed."""
         if isinstance(bound, If):
             cond = substitute_value(bound.cond, self._by)
             return If(cond, self._body(bound.then, where), self._body(bound.orelse, where))
@@ -139,13 +146,14 @@ class _Infer:
         return substitute(bound, self._by)
 
     def _agree(self, declared: Type, derived: Type) -> bool:
-        """Whether the variable can hold the value, extents up to their spelling."""
+        """Whether a variable of type `declared` can hold a value of type `derived`. Layouts are
+        ignored. In an outer function the declared type may be wider."""
         if same_type(_logical(declared), _logical(derived)):
             return True
         return self._f.is_outer and accepts(declared, derived, same_extent)
 
     def _type_of(self, bound: Bound, where: str) -> Type | None:
-        """The type a bound has, or None where only its variable says."""
+        """The type of `bound`, or None if only the declared type of its variable tells."""
         match bound:
             case Call(callee=GlobalRef(name=name), args=args):
                 callee = self._mod.get(name)
@@ -170,7 +178,7 @@ class _Infer:
 
 
 def _known(t: Type) -> Type | None:
-    """`t`, or None where only a run can tell some extent: then the variable's type is checked."""
+    """`t`, or None if some extent is known at run time only: the declared type is used then."""
     if isinstance(t, AnyTensorType | FuncType | ObjectType):
         return None
     if isinstance(t, TupleType) and any(_known(f) is None for f in t.fields):
@@ -190,7 +198,7 @@ def _is_wider(wanted: Type, derived: Type) -> bool:
 
 
 def _logical(t: Type) -> Type:
-    """Without layouts, which type rules ignore."""
+    """`t` without layouts, which type rules ignore."""
     if isinstance(t, TensorType):
         return t.with_layout(None)
     return TupleType(tuple(map(_logical, t.fields))) if isinstance(t, TupleType) else t

@@ -1,8 +1,9 @@
-"""What two operands of a product are as integers, and what their zero points add to the sums.
+"""Operands of a quantised product as integers, and the correction of its sums for zero points.
+Part of `match_integer`.
 
     sum of (q - z) * (w - u) = sum of q * w' - z * sum of w'          w' = w - u, which is constant
 
-q is uint8 and w' is int8: what is int8 on the left is moved by 128, with its zero point.
+q is uint8 and w' is int8. An int8 left operand is shifted to uint8: 128 is added to q and z.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from tensorkiln.ir.relax import Call, Constant, Value, constant
 from tensorkiln.transform.relax.graph import tensor_type
 from tensorkiln.transform.relax.rewrite import Match
 
-# Calls on constants that the importers leave for later.
+# Operators on constants that importers emit and do not fold; `known_array` evaluates them.
 _FOLDED = ("reshape", "transpose", "cast", "sub", "add")
 
 
 @dataclass(slots=True)
 class Factors:
-    """(q - zero) * scale from the left, w on the right, its channels along `axis`.
+    """The product of q - zero, on the left, and int8 weights w, whose channels lie along `axis`.
 
-    `zero` is a number, or an int32 value that is known at run time only. `scale` is that of the
-    product, one number or one per channel; None where the sums themselves are wanted.
+    `zero` is a number, or an int32 value that is known at run time only. `scale` (float32, one
+    number or one per channel) converts the sums to real numbers; None if the result of the product
+    is int32. `name` is the name of the weights in the model.
     """
 
     q: Value
@@ -37,15 +39,15 @@ class Factors:
 
     @property
     def is_centred(self) -> bool:
-        """Whether zeros stand for zero."""
+        """Whether the zero point is 0, so that padding with 0 adds nothing to the sums."""
         return self.zero == 0
 
     def weights(self) -> Constant:
-        """w as an operand."""
+        """The weights as a constant operand."""
         return constant(self.w, self.name)
 
     def sums(self, shape: tuple[int, ...]) -> Constant:
-        """The sum of the weights of each channel."""
+        """The sum of the weights of each channel, as int32 in the given shape."""
         return constant(self._sums().astype(np.int32).reshape(shape))
 
     def _sums(self) -> np.ndarray:
@@ -53,20 +55,24 @@ class Factors:
         return np.asarray(self.w.sum(axis=others, dtype=np.int64))
 
     def correction(self, bias: np.ndarray | None) -> tuple[Constant, ...]:
-        """The bias of the sums, as operands: none, or one."""
+        """The int32 bias operand of the product: `bias` less zero * sum of w per channel.
+
+        A tuple of no or one operand. A zero point that is known at run time only is not included.
+        """
         if isinstance(self.zero, int) and self.zero:
             moved = -self.zero * self._sums()
             bias = moved if bias is None else bias.astype(np.int64) + moved
-        # Sums wrap around in 32 bits, and so may this.
+        # The sums wrap around in 32 bits, so the bias may too.
         return () if bias is None else (constant(bias.astype(np.int32)),)
 
     def scale_constant(self, shape: tuple[int, ...]) -> Constant:
-        """The scale as an operand of dequantize."""
+        """The scale as an operand of dequantize: in the given shape, or a scalar."""
         assert self.scale is not None
         return constant(np.asarray(self.scale.reshape(shape if self.scale.size > 1 else ())))
 
     def pad_terms(self, m: Match, multiple: int) -> None:
-        """Make the number of terms a multiple, with weights of zero."""
+        """Pad q and w so that their number of terms is a multiple of `multiple`. The weights of the
+        added terms are 0."""
         extra = -self.w.shape[0] % multiple
         if extra:
             self.w = np.pad(self.w, ((0, extra), (0, 0)))
@@ -75,7 +81,8 @@ class Factors:
 
 
 def factors(m: Match, x: Value, w: Value, axis: int) -> Factors | None:
-    """The operands of a product as integers, where they are and the right one is constant."""
+    """The product of `x` and `w` as integers; None unless both are dequantised 8-bit integers (or,
+    in an int32 product, 8-bit integers less a zero point) and `w` is constant."""
     left, right = m.definition(x), m.definition(w)
     if left is None:
         return None
@@ -104,7 +111,7 @@ def _dequantised(m: Match, left: Call, right: Call | None, axis: int) -> Factors
 
 
 def _centred(m: Match, left: Call, w: Value, axis: int) -> Factors | None:
-    """Operands in int32 that are integers of 8 bits less a zero point."""
+    """The factors of an int32 product whose operands are 8-bit integers less a zero point."""
     zero: int | Value = 0
     wide = known_array(m, w)
     if wide is None or wide.dtype != np.int32:
@@ -126,7 +133,11 @@ def _centred(m: Match, left: Call, w: Value, axis: int) -> Factors | None:
 
 
 def centred(m: Match, v: Value) -> tuple[Value, np.ndarray | None] | None:
-    """A value as integers of 16 bits about zero, and their scale (None: the value itself)."""
+    """`v` as (int16 integers with zero point 0, their scale).
+
+    `v` must be dequantised with one constant scale and zero point, or an int32 cast of 8-bit
+    integers, less a zero point perhaps; then the scale is None. Otherwise the result is None.
+    """
     call = m.definition(v)
     if call is None:
         return None
@@ -156,7 +167,7 @@ def _name(w: Value) -> str:
 
 
 def _varies_along(v: np.ndarray, w: np.ndarray, axis: int) -> bool:
-    """Whether a parameter of the weights is one number, or one per channel."""
+    """Whether a scale or zero point `v` of the weights is one number, or one per channel."""
     if v.size == 1:
         return True
     shape = (1,) * (w.ndim - v.ndim) + v.shape
@@ -164,7 +175,7 @@ def _varies_along(v: np.ndarray, w: np.ndarray, axis: int) -> bool:
 
 
 def _signed(w: np.ndarray, zero: np.ndarray) -> np.ndarray | None:
-    """w - zero in int8; None where it does not fit."""
+    """w - zero as int8; None if a difference does not fit."""
     if w.dtype == np.int8 and not zero.any():
         return w
     moved = w.astype(np.int32) - zero
@@ -174,7 +185,8 @@ def _signed(w: np.ndarray, zero: np.ndarray) -> np.ndarray | None:
 
 
 def _unsigned(m: Match, q: Value, zero: int | Value) -> tuple[Value, int | Value] | None:
-    """The same numbers in uint8, with their zero point."""
+    """8-bit integers `q` as uint8, with their zero point; int8 is shifted by 128. None if `q` has
+    another dtype."""
     dtype = tensor_type(q).dtype.name
     if dtype == "uint8":
         return q, zero
@@ -188,7 +200,7 @@ def _unsigned(m: Match, q: Value, zero: int | Value) -> tuple[Value, int | Value
 
 
 def known_array(m: Match, v: Value) -> np.ndarray | None:
-    """The elements of a constant, or of what is computed from constants alone."""
+    """The elements of `v` if it is a constant, or computed from constants by a few operators."""
     if isinstance(v, Constant):
         return v.array
     call = m.definition(v)
@@ -202,7 +214,10 @@ def known_array(m: Match, v: Value) -> np.ndarray | None:
 
 
 def integers_of(m: Match, bias: Value, scale: np.ndarray | None) -> np.ndarray | None:
-    """A bias in units of the scale of the product; None where it is not one in int32."""
+    """A bias as integers in units of the scale of the product (None: of an int32 product).
+
+    None unless it is constant, and for a scale dequantised from int32 with that scale.
+    """
     if scale is None:
         known = known_array(m, bias)
         return None if known is None else known.reshape(-1)
@@ -214,6 +229,6 @@ def integers_of(m: Match, bias: Value, scale: np.ndarray | None) -> np.ndarray |
     b, s, zero = (known_array(m, a) for a in call.args)
     if b is None or s is None or zero is None or b.dtype != np.int32 or zero.any():
         return None
-    # ONNX says that it is the product of the scales, which tools round in their own way.
+    # ONNX requires the product of the two scales, which exporters round in different ways.
     same = np.allclose(s.reshape(-1), scale, rtol=1e-5, atol=0)
     return b.reshape(-1) if same else None

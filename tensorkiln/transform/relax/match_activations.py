@@ -1,4 +1,4 @@
-"""Finds the activations that exporters take apart."""
+"""Recognise activations that exporters write as their formulas."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from tensorkiln.transform.relax.rewrite import Match, Rule, rewrite
 
 
 def match_activations(mod: IRModule) -> IRModule:
-    """GELU in both forms, softmax, SiLU, sigmoid, hard-sigmoid and hard-swish from their formulas.
+    """Replace the formulas of GELU (both forms), softmax, SiLU, sigmoid, hard-sigmoid and
+    hard-swish by one operator each.
 
     Before:  e = erf(div(x, 1.41421356)); y = mul(mul(x, add(e, 1)), 0.5)
     After:   y = gelu(x, approximate="none")
@@ -31,7 +32,7 @@ _TANH = f"add(tanh({_INNER}), 1)"
 
 
 def _half(factor: str) -> str:
-    """0.5 * x * factor in any association."""
+    """A pattern for 0.5 * x * factor in any association."""
     return (
         f"mul(mul(x, {factor}), 0.5) | mul(mul(x, 0.5), {factor}) | mul(x, mul({factor}, 0.5))"
         f" | div(mul(x, {factor}), 2) | mul(div(x, 2), {factor})"

@@ -1,4 +1,4 @@
-"""Finds attention that exporters take apart."""
+"""Recognise attention that exporters write as its formula."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from tensorkiln.transform.relax.rewrite import Match, Rule, rewrite
 
 
 def match_attention(mod: IRModule) -> IRModule:
-    """softmax(q k^T * scale + mask) v -> attention.
+    """Replace softmax(q k^T * scale + mask) v by attention.
 
     The scale may be on q, on k, on both or on the scores; the mask may be added, selected with
-    `where`, or absent; a causal one becomes `causal=True`. A row that sees nothing is NaN, as in
-    the formula, unless that has a guard against it, which becomes `unseen="zero"`.
+    `where`, or absent; a causal mask becomes `causal=True`. A row that sees no key gives NaN, as
+    in the formula (`unseen="nan"`), unless the formula replaces NaN weights by 0
+    (`unseen="zero"`).
 
     Before:  s = softmax(add(mul(matmul(q, transpose(k)), 0.125), mask)); y = matmul(s, v)
     After:   y = attention(q, k, v, mask, scale=0.125, causal=False, unseen="nan")
@@ -34,7 +35,8 @@ def match_attention(mod: IRModule) -> IRModule:
 
 
 def _without_scale(m: Match, v: Value) -> tuple[Value, float]:
-    """(x, c) such that v = x * c, looking through products with numbers and transposes."""
+    """(x, c) with v = x * c, where c is the product of the scalar factors of v; looks through
+    transposes."""
     call = m.definition(v)
     if call is None:
         return v, 1.0
@@ -56,24 +58,28 @@ def _without_scale(m: Match, v: Value) -> tuple[Value, float]:
 
 
 def _selected(m: Match, cond: Value, keep: bool) -> Value | None:
-    """The mask of where(keep, scores, F) or where(drop, F, scores): a bool one for F = -inf."""
+    """The mask operand for where(cond, scores, F) if `keep`, else for where(cond, F, scores).
+
+    It is bool for F = -inf, and for another very negative F a float mask of 0 and F. None if F
+    does not hide scores.
+    """
     fill, dtype = uniform(m["F"]), m.type.dtype.name
     if fill is None or dtype == "bfloat16" or not hides(fill, np.dtype(dtype)):
         return None
     if math.isinf(fill):
         return cond if keep else m.emit("logical_not", cond)
     if dtype == "float16":
-        return None  # added to a score, its lowest number is another, or minus infinity
-    # Where nothing is seen, equal finite fills give the mean of all values, as added ones do.
+        return None  # its lowest number is small: added to a score, it gives another number or -inf
+    # A row that is filled with F gives the mean of all values, and so does one to which F is added.
     zero, low = constant(np.zeros((), dtype)), constant(np.asarray(fill, dtype))
     return m.emit("where", cond, *((zero, low) if keep else (low, zero)))
 
 
-# --- the whole -----------------------------------------------------------------------------------
+# --- the whole formula ---------------------------------------------------------------------------
 
 
 def _single_use(m: Match) -> bool:
-    """Whether scores and weights are used by this formula alone."""
+    """Whether the scores and the weights after softmax have no reader outside of the match."""
     guarded = "w" in m.found
     weights = m["w"] if guarded else m["p"]
     uses = 2 if guarded else 1
@@ -99,7 +105,7 @@ def _attention(m: Match) -> Value | None:
     try:
         return _emit(m, q, kt, mask, scale * on_q * on_k)
     except UserError:
-        # Operands that attention does not take, such as batches that broadcast.
+        # Attention does not take these operands, such as batch dimensions that broadcast.
         return None
 
 
@@ -128,13 +134,13 @@ def _emit(m: Match, q: Value, kt: Value, mask: Value | None, scale: float) -> Va
 
 
 def _four(m: Match, v: Value) -> Value:
-    """With leading extents of 1, so that there are four dimensions."""
+    """`v` with leading dimensions of extent 1 added up to four dimensions."""
     shape = tensor_type(v).shape
     lead = (as_expr(1),) * (4 - len(shape))
     return m.emit("reshape", v, shape=(*lead, *shape)) if lead else v
 
 
-# --- masks of attention --------------------------------------------------------------------------
+# --- simplify the masks of attention -------------------------------------------------------------
 
 
 def _causal(m: Match) -> Value | None:

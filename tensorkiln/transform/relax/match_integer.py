@@ -1,4 +1,4 @@
-"""Finds products of integers: quantised layers, which sum in 32 bits without a rounding."""
+"""Recognise products of quantised operands, and compute them on integers with exact sums."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tensorkiln.transform.relax.rewrite import Match, Rule, rewrite
 
 
 def match_integer(mod: IRModule) -> IRModule:
-    """Convolutions and layers of dequantised operands -> uint8 times int8 in int32, rescaled.
+    """Compute convolutions and matrix products of dequantised operands as uint8 times int8 with
+    int32 sums, which are rescaled.
 
     Before:  y = conv2d(dequantize(q, S, Z), dequantize(W, T, U), dequantize(B, S*T, 0))
              r = quantize(relu(y), R, V)
@@ -20,10 +21,10 @@ def match_integer(mod: IRModule) -> IRModule:
              r = quantize(dequantize(i, S*T/R, 0), 1, V)    one multiplication, one rounding
     Needs:   constants as the model gives them (run before fold_constants).
 
-    The sums are exact. A scale is a product of the model's scales in float32, as in ONNX's
-    QLinearConv; so what comes out is what rounding the exact sum, scaled once, gives. Products
-    whose zero points depend on data, or on the rows of the left side, take another way: integers
-    that are computed as such stay exact in int32, others are computed in float32.
+    The sums are exact, up to overflow of 32 bits. The scale is a product of the model's scales in
+    float32, as in ONNX's QLinearConv, so a result is the exact sum, scaled once and rounded once.
+    Products that no rule matches, with a zero point per row of the left side for example, are
+    computed as the model says: in int32 for integer operators, else in float32.
     """
     return rewrite(mod, RULES)
 
@@ -36,7 +37,7 @@ def _conv(m: Match) -> Value | None:
     top, left, bottom, right = attrs["padding"]
     if any(attrs["padding"]) and not f.is_centred:
         if not isinstance(f.zero, int):
-            return None  # how many taps of a pixel lie outside would have to be known
+            return None  # the correction would depend on how many taps of a pixel are padding
         before, after = (0, 0, top, left), (0, 0, bottom, right)
         f.q = m.emit("pad", f.q, before=before, after=after, value=float(f.zero))
         attrs["padding"] = (0, 0, 0, 0)
@@ -52,7 +53,7 @@ def _linear(m: Match) -> Value | None:
 
 
 def _matmul(m: Match) -> Value | None:
-    """Neither side is constant: both in 16 bits, less their zero points."""
+    """A product of two computed operands: both as int16, less their zero points."""
     sides = [centred(m, m[n]) for n in "xw"]
     if m.attr("t") or None in sides:
         return None
@@ -64,7 +65,8 @@ def _matmul(m: Match) -> Value | None:
 
 
 def _transposed(m: Match) -> Value | None:
-    """matmul(x, w, transpose_b=True) of a dequantised w: the transpose moves to its integers."""
+    """matmul(x, dequantize(w), transpose_b=True) -> matmul(x, transpose(dequantize(w))), where the
+    rules in MOVED then transpose the integers."""
     inner, rank = m.definition(m["w"]), m.tensor("w").ndim
     if inner is None or inner.op != "dequantize" or m.attr("t") or rank < 2:
         return None
@@ -73,7 +75,8 @@ def _transposed(m: Match) -> Value | None:
 
 
 def _bias(m: Match) -> Value | None:
-    """A bias in the units of the sums, added after them, is added to them."""
+    """add(dequantize(linear(q, W)), b) -> dequantize(linear(q, W, b')), for a bias b that is an
+    integer in units of the scale."""
     if not m.once("y", "i"):
         return None
     bias = integers_of(m, m["b"], m.array("S").reshape(-1))
@@ -89,7 +92,10 @@ def _bias(m: Match) -> Value | None:
 def _finish(
     m: Match, f: Factors, op: str, shape: tuple[int, ...], attrs: dict[str, object]
 ) -> Value | None:
-    """The sums with what bias there is, scaled where the operands have scales."""
+    """The product with its corrections for the zero point, its scale, and its bias.
+
+    A bias in integer units is part of the sums; any other is added after the scale.
+    """
     given = m.rest("bias") if "bias" in m.found else ()
     bias = integers_of(m, given[0], f.scale) if given else None
     total = m.emit(op, f.q, f.weights(), *f.correction(bias), **attrs)  # type: ignore[arg-type]

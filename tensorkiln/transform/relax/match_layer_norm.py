@@ -1,4 +1,4 @@
-"""Finds layer normalisation that exporters take apart."""
+"""Recognise layer normalisation that exporters write as its formula."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tensorkiln.transform.relax.rewrite import Match, Rule, rewrite
 
 
 def match_layer_norm(mod: IRModule) -> IRModule:
-    """(x - mean) / sqrt(variance + eps) * gamma + beta over the last axes -> layer_norm.
+    """Replace (x - mean) / sqrt(variance + eps) * gamma + beta over the last axes by layer_norm.
 
     Before:  d = sub(x, mean(x)); v = mean(mul(d, d))
              y = add(mul(div(d, sqrt(add(v, 1e-5))), G), B)
@@ -28,7 +28,8 @@ _VAR = "add(mean(mul(d, d), axes=b, keepdims=True), E)"
 
 
 def _normalised(m: Match) -> Value | None:
-    """The middle of the formula, with gamma = 1; the next rows put the real one in."""
+    """layer_norm for the formula without gamma and beta: gamma is 1 until the next rules replace
+    it."""
     x, eps = m.tensor("x"), uniform(m["E"])
     axes = normal_axes("mean", m.attr("a"), x.ndim)
     first = x.ndim - len(axes)
@@ -44,7 +45,8 @@ def _normalised(m: Match) -> Value | None:
 
 
 def _parameter(m: Match, name: str) -> Constant | None:
-    """A constant over the normalised dimensions, with extents of 1 before them dropped."""
+    """The constant in the shape of the normalised dimensions, without leading extents of 1; None
+    if it does not fit them."""
     c = m.constant(name)
     want = tensor_type(m.producer("y").args[1]).static_shape()
     if want is None:

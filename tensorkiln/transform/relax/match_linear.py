@@ -1,4 +1,4 @@
-"""Finds layers: products with constant matrices."""
+"""Recognise linear layers: matrix products with a constant right operand."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from tensorkiln.transform.relax.rewrite import Match, Rule, rewrite
 
 
 def match_linear(mod: IRModule) -> IRModule:
-    """matmul with a constant matrix on the right -> linear, which has packed weights; a layer that
-    is only read in slices of its columns (fused q, k, v) -> one layer each.
+    """Replace matmul with a constant right matrix by linear, whose weights can be packed, and fold
+    biases into it; replace a layer that is only read in slices of columns (the fused q, k and v of
+    attention) by one layer for each slice.
 
     Before:  y = matmul(x, W); z = reshape(y, shape=(B, S, N))
     After:   z = linear(reshape(x, shape=(B, S, K)), W)
@@ -22,7 +23,7 @@ def match_linear(mod: IRModule) -> IRModule:
 
 
 def _weights(m: Match) -> Constant | None:
-    """W as [K, N]; extents of 1 before are dropped."""
+    """W as [K, N], without leading dimensions of extent 1; None if it has other ones."""
     w = m.constant("W")
     shape = w.array.shape
     if len(shape) < 2 or any(d != 1 for d in shape[:-2]):
@@ -38,7 +39,8 @@ def _linear(m: Match) -> Value | None:
 
 
 def _reshape_before(m: Match) -> Value | None:
-    """Only the rows are regrouped: do it before, where it may cancel another reshape."""
+    """reshape(linear(x, W)) -> linear(reshape(x), W) if the reshape only regroups rows: before the
+    layer, it may cancel another reshape."""
     inner, shape = m.producer("y"), m.type.shape
     rows, columns = tensor_type(inner.args[1]).shape
     if not m.once("y") or not shape or not same_extent(shape[-1], columns):
@@ -59,7 +61,8 @@ def _with_bias(m: Match) -> Value | None:
 
 
 def _columns(m: Match) -> Value | None:
-    """The slices of one layer's columns, where nothing else reads it: one layer each."""
+    """slice(linear(x, W)) of some columns -> linear(x, those columns of W), if all readers of the
+    layer are slices."""
     begin, strides, shape = (tuple(m.attr(n)) for n in "bts")
     first, count, w = int_value(begin[-1]), int_value(shape[-1]), m.constant("W")
     whole = all(map(same_extent, shape[:-1], m.tensor("y").shape[:-1]))
@@ -75,7 +78,7 @@ def _columns(m: Match) -> Value | None:
 
 
 def _cut(c: Constant, first: int, count: int) -> Constant:
-    """Columns of a constant, as a view."""
+    """The columns first to first + count - 1 of a constant, as a view; `w` becomes `w[0:64]`."""
     part = constant(c.array[..., first : first + count], f"{c.name}[{first}:{first + count}]")
     return part if c.name else constant(part.array)
 

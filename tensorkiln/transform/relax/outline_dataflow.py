@@ -1,4 +1,4 @@
-"""Moves the straight-line parts of outer functions into graph functions of their own."""
+"""Outline the straight-line parts of outer functions into graph functions of their own."""
 
 from __future__ import annotations
 
@@ -37,17 +37,22 @@ from tensorkiln.transform.relax.graph import live, substitute, substitute_value,
 
 
 def outline_dataflow(mod: IRModule) -> IRModule:
-    """Runs of operators in outer functions become private graph functions, `<f>_part0`, ...
+    """Move sequences of operators in outer functions to private graph functions, `<f>_part0`, ...
 
     Before:  main(x, c): y = exp(x); if c: z = neg(y); w = exp(z) else: w = y; return w
     After:   main(x, c): y = main_part0(x); if c: w = main_part1(y) else: w = y; return w
              main_part0(x): return exp(x)
              main_part1(y): z = neg(y); w = exp(z); return w
 
-    What stays is what host code does: calls of functions, branches, closures, casts, tuples,
-    impure and data-dependent operators. A function that calls graph functions is outer too.
-    Captured values become parameters, and symbolic dimensions come with a tensor that has them.
-    Needs:   types inferred. Modules without outer functions come back as they are.
+    What remains runs as host steps: calls of functions, branches, closures, casts, tuples, impure
+    operators, and operators whose result's shape depends on data. A function that calls graph
+    functions becomes outer too. Values that a part reads become its parameters; a symbolic
+    dimension that no other parameter has is passed with a tensor that has it as an extent.
+
+    Needs:   types inferred.
+
+    A module without outer functions is returned unchanged. Raises UnsupportedError if no tensor has
+    a symbolic dimension of a part as one extent.
     """
     graphs = {f.name for f in mod.functions if isinstance(f, Function) and not f.is_primitive}
     taken = set(mod)
@@ -64,7 +69,7 @@ def outline_dataflow(mod: IRModule) -> IRModule:
 
 
 def _calls(f: Function, graphs: set[str]) -> bool:
-    """Whether a straight-line function calls a graph function, which a call plan cannot."""
+    """Whether `f` calls a graph function, which a planned graph function cannot do."""
     if f.is_primitive:
         return False
     calls = (b.value for b in f.bindings if isinstance(b.value, Call))
@@ -73,8 +78,11 @@ def _calls(f: Function, graphs: set[str]) -> bool:
 
 @dataclass(slots=True)
 class _Run:
-    """Operators that may run together, called at place `at`. `late`: what is bound after that
-    place but not by them; `seen`: how much of the scope is bound before it."""
+    """Operators that become one part, whose call is the step at index `at` of `places`.
+
+    `late` holds the variables and dimensions that later host steps bind: an operator that needs one
+    cannot join. The first `seen` variables of the scope are bound before the call.
+    """
 
     at: int
     seen: int
@@ -83,18 +91,19 @@ class _Run:
 
 
 class _Outline:
-    """One outer function."""
+    """Outlines one outer function; `parts` are the new functions."""
 
     def __init__(self, f: Function, mod: IRModule, taken: set[str]):
         self._f, self._mod, self._taken = f, mod, taken
         self.parts: list[Function] = []
-        self._scope: list[RVar] = []  # parameters, and what operators do not bind
+        self._scope: list[RVar] = []  # parameters and the results of host steps, in order
         self._by: dict[RVar, Value] = {}
         self._tuples: dict[Value, Tuple] = {}
-        self._found = False  # an operator, be it one whose result nothing reads
+        self._found = False  # whether there is an operator, even one whose result is unused
 
     def run(self) -> Function:
-        """The function without its operators; the very one when it holds none and is marked."""
+        """The function with calls of its parts, marked `outer`; the function itself if it is marked
+        and holds no operators."""
         f = self._f
         body = self._body(Body(f.bindings, f.result), f.params)
         if not self._found and f.attrs.get("outer", False):
@@ -134,7 +143,8 @@ class _Outline:
         return Body(tuple(b for p in places for b in p), body.result)
 
     def _forwarded(self, b: Binding) -> Bound:
-        """What a binding holds, by the first name of it; an item of a tuple made here is known."""
+        """The right side of `b` with aliases replaced; an item of a tuple that is built in this
+        function is replaced by the tuple's field."""
         bound = substitute(b.value, self._by)
         if isinstance(bound, Tuple):
             self._tuples[b.var] = bound
@@ -143,14 +153,15 @@ class _Outline:
         return bound
 
     def _brought(self, b: Binding) -> set[Var]:
-        """The symbolic dimensions that a cast binds."""
+        """The symbolic dimensions that a match_cast binds: those that no value in scope has."""
         if not isinstance(b.value, MatchCast):
             return set()
         known = {d for v in self._scope for d in symbols(v.type)}
         return set(symbols(b.var.type)) - known
 
     def _is_operator(self, b: Binding) -> bool:
-        """Whether a binding is a call that a call plan runs: tensors in, one tensor out."""
+        """Whether a binding is a call that a graph function can hold: of an operator or a tensor
+        program, with tensors as operands and one tensor as result."""
         call = b.value
         if not isinstance(call, Call) or not isinstance(b.var.type, TensorType):
             return False
@@ -166,7 +177,7 @@ class _Outline:
         )
 
     def _inner(self, bound: Bound) -> Bound:
-        """A bound with its branches or its function done."""
+        """`bound` with the branches of an If or the function of a Lambda outlined."""
         if isinstance(bound, If):
             return If(bound.cond, self._body(bound.then), self._body(bound.orelse))
         if isinstance(bound, Lambda):
@@ -178,7 +189,7 @@ class _Outline:
     # ---- parts -------------------------------------------------------------------------------
 
     def _part(self, run: _Run, results: list[RVar]) -> list[Binding]:
-        """The call of a new function that computes `results`, and what the call needs."""
+        """Make a function of a run, and return the bindings that call it and bind `results`."""
         if not results:
             return []
         members = _needed(run.bindings, results)
@@ -224,7 +235,10 @@ class _Outline:
         return name
 
     def _carrier(self, dim: Var, seen: int, before: list[Binding]) -> RVar:
-        """A tensor bound before a part that has the dimension; items are taken out `before`."""
+        """A tensor with extent `dim` that is bound before a part.
+
+        If it is inside a tuple, bindings that take it out are appended to `before`.
+        """
         for v in self._scope[:seen]:
             path = _path(v.type, dim)
             if path is None:
@@ -242,7 +256,7 @@ class _Outline:
 
 
 def _distinct(name: str, names: dict[str, int]) -> str:
-    """A name that no value of the function has."""
+    """A name that is not in `names`, to which it is added: a second `x` becomes `x_1`."""
     name = name or "v"
     text = name
     while text in names:
@@ -253,7 +267,7 @@ def _distinct(name: str, names: dict[str, int]) -> str:
 
 
 def _path(t: Type, dim: Var) -> tuple[int, ...] | None:
-    """Where in a value of type `t` a tensor has the dimension; None for nowhere."""
+    """The tuple indices that lead to a tensor with extent `dim` in a value of type `t`, or None."""
     if isinstance(t, TensorType):
         return () if dim in t.shape else None
     if isinstance(t, TupleType):
@@ -265,7 +279,8 @@ def _path(t: Type, dim: Var) -> tuple[int, ...] | None:
 
 
 def _commutes(bound: Bound) -> bool:
-    """Whether an operator may as well run before `bound` as after it."""
+    """Whether operators that follow `bound` may be moved before it: it can have no side effects and
+    has no branches."""
     if isinstance(bound, Call):
         return bound.op in DYNAMIC_OPS
     return not isinstance(bound, If)
@@ -286,18 +301,18 @@ def _dims(bindings: list[Binding]) -> list[Var]:
 
 
 def _needs(b: Binding) -> set[RVar | Var]:
-    """What must be bound before an operator can run."""
+    """The variables and dimensions that must be bound before an operator can run."""
     return {*variables(b.value), *_dims([b])}
 
 
 def _needed(bindings: list[Binding], results: list[RVar]) -> list[Binding]:
-    """The bindings that lead to `results`."""
+    """The bindings on which `results` depend."""
     f = Function("", (), tuple(bindings), Tuple(tuple(results)))
     return list(live(f).bindings)
 
 
 def _read_outside(run: _Run, runs: list[_Run], body: Body) -> list[RVar]:
-    """Which values of a run are read by anything but the run."""
+    """The values of a run that are read outside of it, in order; they are its part's results."""
     read = set(variables(body.result))
     read.update(v for b in body.bindings for v in variables(b.value))
     others = (b for r in runs if r is not run for b in r.bindings)

@@ -1,4 +1,5 @@
-"""Splits a planned graph function into making its storages, calling, and running its kernels.
+"""Split a planned graph function into one that allocates its workspace, one that runs its kernels,
+and one that calls these two.
 
     main(x) [homes, workspace_bytes]: h = k1(x, w); y = k2(h); return y
     ->
@@ -8,9 +9,10 @@
     T.prim_func main_run(x, storages, constants, y):
                   T.call(k1, x, constants[0], storages[0]); T.call(k2, storages[0], y)
 
-Storages are made once per executor and kept; `main_run` allocates nothing and indexes the sets
-itself. Without intermediate values there is no `main_init`, without constants no set of them.
-Symbolic dimensions are numbers that `main_init` and `main_run` take after everything else.
+The storage is allocated once per executor and kept; `main_run` allocates nothing and loads the
+addresses from `storages` and `constants` itself. Without intermediate values there is no
+`main_init`, and without constants `main_run` has no such parameter. Symbolic dimensions are numbers
+that `main_init` and `main_run` take after all other parameters.
 
 Needs: `plan_memory`.
 """
@@ -50,7 +52,10 @@ from tensorkiln.transform.relax.results import made_values
 
 
 def partial_graph_aot(mod: IRModule) -> IRModule:
-    """Split every graph function that has a plan."""
+    """Split every graph function that `plan_memory` has planned.
+
+    Raises UserError (code `not-lowered`) if one still calls a fused group.
+    """
     taken = set(mod)
     functions: list[AnyFunction] = []
     for f in mod.functions:
@@ -63,7 +68,7 @@ def partial_graph_aot(mod: IRModule) -> IRModule:
 
 
 def _require_kernels(f: Function, mod: IRModule) -> None:
-    """UserError where a call is still of a graph."""
+    """Raise UserError (code `not-lowered`) if a call in `f` is of a fused group without loops."""
     for b in f.bindings:
         if isinstance(b.value, Call) and isinstance(b.value.callee, GlobalRef):
             callee = mod[b.value.callee.name]
@@ -87,7 +92,11 @@ def _fresh(base: str, taken: set[str]) -> str:
 
 
 class _Split:
-    """One graph function. `storages` and `constants` are sets of the run function."""
+    """Splits one graph function.
+
+    `homes` maps a value's name to its place (`plan_memory`), `views` a reshape to its operand, and
+    `constants` the identity of a constant's data to the constant, in the order kernels read them.
+    """
 
     def __init__(self, f: Function, taken: set[str]):
         self.f = f
@@ -102,7 +111,7 @@ class _Split:
         self.constants: dict[int, Constant] = {}
 
     def functions(self) -> list[AnyFunction]:
-        """The function that makes the storages (if any), the graph function, the run function."""
+        """The function that allocates storages (if any), the graph function, the run function."""
         size = self.f.attrs["workspace_bytes"]
         run = self._run(has_storage=size != 0)
         made: list[AnyFunction] = []
@@ -110,7 +119,7 @@ class _Split:
             made.append(self._init(size))
         return [*made, self._main(run), run]
 
-    # -- the function that makes the storages ------------------------------------------------
+    # -- the function that allocates storages ------------------------------------------------
 
     def _init(self, size: AttrValue) -> Function:
         symbols, renamed = _copies(self.symbols)
@@ -199,7 +208,7 @@ class _Split:
         )
 
     def _place_constants(self) -> None:
-        """Number the constants in the order in which kernels read them."""
+        """Collect the constants in the order in which kernels read them; fills `views` too."""
         for b in self.f.bindings:
             call = b.value
             if isinstance(call, TupleItem):
@@ -219,13 +228,14 @@ class _Split:
 
 
 def _copies(symbols: list[Var]) -> tuple[list[Var], Mapping[Var, Expr]]:
-    """Variables of another function that stand for the same dimensions."""
+    """New variables for the same dimensions in another function, and the map to them."""
     copies = [Var(v.name, v.dtype) for v in symbols]
     return copies, dict(zip(symbols, copies, strict=True))
 
 
 def _buffer(v: RVar, renamed: Mapping[Var, Expr]) -> Buffer:
-    """A parameter or result of the graph as a parameter; callers align to elements only."""
+    """The buffer parameter for a parameter or result of the graph function. Its alignment is that
+    of one element: callers guarantee no more."""
     t = v.tensor
     shape = tuple(substitute(d, renamed) for d in t.physical_shape)
     return Buffer(v.name, t.dtype, shape, align=t.dtype.bytes)
@@ -237,8 +247,11 @@ def _start(b: Buffer) -> Expr:
 
 
 def _not_negative(f: Function) -> list[Expr]:
-    """`size >= 0` for each size in the function that is not so for all dimensions: a window may
-    be larger than its input, and memory was planned for sizes."""
+    """The condition `extent >= 0` for each computed extent that is not proved to be non-negative.
+
+    A window may be larger than its input, as for the extent `h - 6` and h = 3; memory was planned
+    for extents that are not negative.
+    """
     sizes = {
         d: None
         for b in f.bindings

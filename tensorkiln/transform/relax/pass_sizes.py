@@ -1,10 +1,10 @@
-"""Make the symbolic dimensions that only shapes tell parameters of their tensor programs.
+"""Make symbolic dimensions that occur only in buffer shapes parameters of their tensor programs.
 
     f(A: T.Buffer(("n", 6)), C: T.Buffer(("n",)))         y = cls.f(x)
     ->  f(A, C, n: T.int64), func_attr {"sizes": 1}       y = cls.f(x, R.shape(m))
 
-A kernel gets its sizes from whoever calls it. Callers from outside still pass tensors only: the
-last `sizes` parameters are read off their shapes.
+Callers inside the module pass the sizes. A caller from outside still passes tensors only: the
+last `sizes` parameters are taken from the shapes of these.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ from tensorkiln.ir.visit import free_vars, walk_stmt
 
 
 def pass_sizes(mod: IRModule) -> IRModule:
-    """Give every tensor program, and every call of one, the sizes it needs."""
+    """Add the sizes to every tensor program that lacks them, and to every call of it.
+
+    Raises UserError (code `not-lowered`) if memory is planned already and a host program calls one.
+    """
     missing = {f.name: found for f in mod.prim_funcs if (found := _missing(f))}
     if not missing:
         return mod
@@ -55,7 +58,8 @@ def pass_sizes(mod: IRModule) -> IRModule:
 
 
 def _missing(f: PrimFunc) -> tuple[Var, ...]:
-    """Dimensions of a function's buffers that are not its parameters, in order of appearance."""
+    """The dimensions in a function's buffer shapes that are not its parameters, in order of
+    occurrence."""
     dims = dict.fromkeys(v for b in f.buffers for d in b.shape for v in free_vars(d))
     return tuple(v for v in dims if v not in f.scalars)
 
@@ -67,13 +71,15 @@ def _with_sizes(f: PrimFunc, sizes: tuple[Var, ...]) -> PrimFunc:
 
 @dataclass(frozen=True, slots=True)
 class _Calls:
-    """Gives the calls of a module the sizes that their callees, of these names, now take."""
+    """Adds sizes to the calls of a module. `missing` maps the names of the callees to the sizes
+    that they now take."""
 
     mod: IRModule
     missing: Mapping[str, tuple[Var, ...]]
 
     def module(self) -> IRModule:
-        """All calls by graphs and host steps, those in branches and closures too."""
+        """The module with sizes in all calls by graph functions and outer functions, including
+        calls in branches and closures."""
         todo = {f.name for f in (*self.mod.unplanned, *self.mod.outers)}
         functions = tuple(
             self._function(f) if isinstance(f, Function) and f.name in todo else f
@@ -109,7 +115,7 @@ class _Calls:
         if call.op == "call_tir_inplace":
             ref, *rest = args  # type: ignore[assignment]
             args = tuple(rest)
-            # The other results are operands.
+            # A result with an index of 0 or more is an operand, whose buffer is in `args`.
             results = tuple(t for i, t in zip(call.attrs["inplace"], results, strict=True) if i < 0)
         sizes = self.missing.get(ref.name) if isinstance(ref, GlobalRef) else None
         if sizes is None or not isinstance(ref, GlobalRef):

@@ -1,4 +1,4 @@
-"""Patterns over graphs, written as Python expressions, so that a rule reads as an equation.
+"""Patterns of graphs, written as Python expressions, so that a rule reads as an equation.
 
     add(x, y)         a call of an operator; commutative ones match in either order
     softmax(x, axis=a)  also binds an attribute; a literal there must be equal
@@ -9,7 +9,7 @@
     p | q             either
     *rest             the remaining operands, as a tuple
 
-Matching is by definition: a variable matches `op(...)` when a call of `op` is bound to it.
+Matching looks through bindings: a variable matches `op(...)` if a call of `op` is bound to it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ COMMUTATIVE = frozenset(
     {"add", "mul", "minimum", "maximum", "equal", "not_equal",
      "logical_and", "logical_or", "logical_xor"}
 )  # fmt: skip
-# A decimal that float32 cannot hold stands for whatever an exporter rounded it to.
+# The relative error allowed for a number that float32 cannot hold exactly, since exporters round it
+# in different ways.
 TOLERANCE = 2e-6
 
 Found = dict[str, object]
@@ -40,21 +41,24 @@ Lookup = Callable[[RVar], Bound | None]
 
 @dataclass(frozen=True, slots=True)
 class AnyValue:
-    """`x`; `_` binds nothing."""
+    """`x`: any value. `_` matches without binding a name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class AnyConstant:
-    """`W`"""
+    """`W`: any row-major constant."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A uniform constant; `exact` when float32 holds the number."""
+    """`0.5`: a constant with all elements equal to `value`, or if `exact` is False, close to it.
+
+    `exact` says that float32 holds the number.
+    """
 
     value: float
     exact: bool
@@ -62,14 +66,15 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """An attribute's value."""
+    """The value that an attribute must have."""
 
     value: AttrValue
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """`name(*args, *rest, **attrs)`"""
+    """`name(*args, *rest, **attrs)`; without `rest` ("") the number of operands must be that of
+    `args`. Attributes that are not listed may have any value."""
 
     name: str
     args: tuple[Pattern, ...]
@@ -97,12 +102,19 @@ Pattern = AnyValue | AnyConstant | Number | Op | Named | Either
 
 @cache
 def parse(text: str) -> Pattern:
-    """The pattern that a row's text stands for; ValueError when it is none."""
+    """Parse the text of a pattern.
+
+    Raises ValueError, SyntaxError or AssertionError if it is not a pattern.
+    """
     return _parse(ast.parse(text.strip(), mode="eval").body)
 
 
 def checked(text: str, where: str) -> Pattern:
-    """The pattern a caller wrote; UserError for what is none, or names no operator."""
+    """Parse a pattern that a caller wrote.
+
+    Raises UserError if it is not a pattern (code `bad-rule`) or calls an operator that does not
+    exist (code `unknown-operator`).
+    """
     try:
         p = parse(text)
     except (ValueError, SyntaxError, AssertionError) as error:
@@ -168,7 +180,7 @@ def _parse_call(name: str, args: list[ast.expr], keywords: list[ast.keyword]) ->
 
 
 def heads(p: Pattern) -> frozenset[str]:
-    """The operators that a pattern can have at its top; empty when it matches anything."""
+    """The operators that can be outermost in a match; empty if the pattern is not a call."""
     match p:
         case Op(name=name):
             return frozenset({name})
@@ -183,7 +195,11 @@ def heads(p: Pattern) -> frozenset[str]:
 
 
 def match_call(p: Pattern, call: Call, lookup: Lookup) -> Iterator[Found]:
-    """Every way in which `call` itself is the top of the pattern."""
+    """Yield the names found by each way in which `call` matches the pattern.
+
+    The pattern must be an operator, or alternatives of operators. Attribute names and the operands
+    of `*rest` are found too; `lookup` gives what a variable is bound to.
+    """
     match p:
         case Op():
             yield from _match_op(p, call, lookup, {})
@@ -193,7 +209,7 @@ def match_call(p: Pattern, call: Call, lookup: Lookup) -> Iterator[Found]:
 
 
 def match_value(p: Pattern, v: Value, lookup: Lookup, found: Found) -> Iterator[Found]:
-    """Every way in which the pattern fits, extending what was found so far."""
+    """Yield `found`, extended by the names that each way of matching `v` binds."""
     match p:
         case AnyValue(name="_"):
             yield found
@@ -254,12 +270,12 @@ def _bind(name: str, v: Value, found: Found) -> Iterator[Found]:
 
 
 def uniform(v: Value) -> float | None:
-    """The number that all elements of a row-major constant are, or None."""
+    """The number that all elements of a row-major constant are equal to, or None."""
     if not isinstance(v, Constant) or v.type.layout is not None or not v.array.size:
         return None
     a = v.array
     first = a.flat[0]
-    # Two looks decide almost every weight tensor without reading it.
+    # Two elements rule out almost every tensor of weights, without reading all of it.
     if a.flat[a.size - 1] != first or a.flat[a.size // 2] != first or not np.all(a == first):
         return None
     return float(first)

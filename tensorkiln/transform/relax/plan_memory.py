@@ -1,15 +1,19 @@
-"""Give every intermediate tensor its place in one workspace.
+"""Assign every intermediate tensor an offset in one workspace.
 
     y = kernel(x)    ->   attrs homes = (("y", "workspace", 0), ...), workspace_bytes = ...
 
-Each of several results of a kernel has a place of its own, read or not. Row-major reshapes share
-their operand's memory, and operands of a concatenation that `fuse_ops` left an operator lie side by
-side, where the result is. A kernel whose result may replace an operand that dies there does so, and
-goes behind the other readers of that operand where this makes the workspace smaller. A value that
-only waits while memory is fullest is computed just before it is read, where that does: the shortcut
-of a residual block goes behind the block's first layers.
+A home is (name, "workspace", byte offset) or (name, "arg", number of the parameter or result). Each
+result of a kernel with several has its own memory, even if it is unused. A row-major reshape shares
+its operand's memory; the operands of a concatenation that `fuse_ops` has left as an operator lie
+side by side in the memory of its result. A result overwrites an operand whose last reader is the
+kernel, if the kernel permits it.
 
-Needs: `lower_groups` (which operands a kernel may overwrite is written on it).
+Bindings are reordered if that makes the workspace smaller. A kernel that could overwrite an operand
+is moved behind the operand's other readers. A value that is live but not read while most memory is
+in use is computed just before its first reader: in a residual block, the shortcut's layer moves
+behind the first layers of the main path.
+
+Needs: `lower_groups`, which records on each kernel the operands that it may overwrite.
 """
 
 from __future__ import annotations
@@ -41,12 +45,19 @@ ALIGN = 64
 
 
 def plan_memory(mod: IRModule) -> IRModule:
-    """Plan every graph function of the module."""
+    """Plan the memory of every graph function.
+
+    Raises UserError (code `not-lowered`) if one has an operator that is not a kernel call, a
+    reshape or a concatenation.
+    """
     return mod.map_graphs(lambda f: _smallest(_Plan(with_all_items(f), mod)).function())
 
 
 def _smallest(plan: _Plan) -> _Plan:
-    """The plan after every change of order that makes it smaller."""
+    """The plan after moving bindings greedily as long as one move makes the workspace smaller.
+
+    A workspace of symbolic size is left as it is.
+    """
     while (total := int_value(plan.total)) is not None:
         tried = (_Plan(_moved(plan.f, at, to), plan.mod) for at, to in plan.moves())
         better = next((p for p in tried if (int_value(p.total) or 0) < total), None)
@@ -57,7 +68,7 @@ def _smallest(plan: _Plan) -> _Plan:
 
 
 def _moved(f: Function, at: int, to: int) -> Function:
-    """The function with binding `at` moved to just before binding `to`."""
+    """The function with binding `at` moved to just before binding `to`, in the old numbering."""
     b = f.bindings
     if to < at:
         return replace(f, bindings=(*b[:to], b[at], *b[to:at], *b[at + 1 :]))
@@ -69,12 +80,13 @@ class _Plan:
         self.f, self.mod = f, mod
         self.made = made_values(f)
         self.homes: dict[RVar, tuple[str, AttrValue]] = {}
-        # Values that share memory: reshapes with their operand, operands with a concatenation,
-        # from a byte of it. `owners` are the kernels' results among which a value is.
+        # Values that share memory. `view_of`: a reshape -> the value that it is a view of.
+        # `within`: an operand of a concatenation -> (the result, byte offset in it). `owners`: a
+        # value -> the kernel results in whose memory it lies (several for a concatenation).
         self.view_of: dict[RVar, Value] = {}
         self.within: dict[RVar, tuple[RVar, int]] = {}
         self.owners: dict[Value, tuple[RVar, ...]] = {}
-        # Where values lie that are within no other: byte `at` of a storage.
+        # A value that is not within another -> (its storage, byte offset in the storage).
         self.places: dict[RVar, tuple[Storage, int]] = {}
         self._find_homes()
         self._lifetimes()
@@ -82,7 +94,7 @@ class _Plan:
         self.total = place_storages(self.storages)
 
     def _find_homes(self) -> None:
-        """Parameters, results, and values that share the memory of others."""
+        """Find the homes of parameters and results, and the values that share memory."""
         f = self.f
         for i, p in enumerate(f.params):
             self.homes[p] = ("arg", i)
@@ -112,7 +124,7 @@ class _Plan:
             self.homes[root] = ("arg", len(f.params) + j)
 
     def function(self) -> Function:
-        """The function with the plan on it."""
+        """The function with the plan as its attributes `homes` and `workspace_bytes`."""
         f = self.f
         homes = [(v.name, kind, at) for v, (kind, at) in self.homes.items()]
         for v in (v for made in self.made.values() for v in made):
@@ -133,7 +145,7 @@ class _Plan:
         return self.owners.get(v, (v,) if isinstance(v, RVar) else ())
 
     def _place(self, v: RVar) -> tuple[Storage, int]:
-        """Where a value lies; a storage of its own when nobody has said yet."""
+        """(storage, byte offset) of a value; a new storage if it has none yet."""
         at = 0
         while v in self.within:
             v, further = self.within[v]
@@ -160,12 +172,16 @@ class _Plan:
                 replaced = self._replaced(v, call, dying.get(i, set()))
                 if replaced is not None:
                     self.places[v] = self._place(replaced)
-                    start = i + 1  # until then it is the operand's
+                    start = i + 1  # up to binding i, the operand's part covers the memory
                 storage, at = self._place(v)
                 storage.parts.append(Part(at, _bytes(v.tensor), start, last.get(v, i)))
 
     def _replaced(self, var: RVar, call: Call, dying: set[RVar]) -> RVar | None:
-        """The operand that dies here and whose memory is the result's."""
+        """The operand of `call` whose memory its result `var` takes over, or None.
+
+        `dying` are the values whose last reader is `call`. The operand must be one of them, not a
+        parameter or result of the function, read by no other operand, and at least as large.
+        """
         if var in self.within:
             return None
         for k in self._inplace(call):
@@ -179,8 +195,8 @@ class _Plan:
         return None
 
     def _inplace(self, call: Call) -> tuple[int, ...]:
-        """Operands that the kernel may overwrite. Nothing is known about the order in which an
-        external's accesses memory."""
+        """The operands that the kernel may overwrite: none for a kernel of an external code
+        generator, whose order of memory accesses is unknown."""
         if not isinstance(call.callee, GlobalRef):
             return ()
         kernel = self.mod[call.callee.name]
@@ -189,7 +205,7 @@ class _Plan:
     # -- order ---------------------------------------------------------------------------
 
     def moves(self) -> Iterator[tuple[int, int]]:
-        """Bindings that might better stand just before another one: (which, before which)."""
+        """Yield moves that may make the workspace smaller: (binding, binding to put it before)."""
         parts = [p for s in self.storages for p in s.parts]
         live = [sum(p.bytes for p in parts if p.start <= i <= p.end)
                 for i in range(len(self.f.bindings))]  # fmt: skip
@@ -205,7 +221,7 @@ class _Plan:
             if b.var in self.homes or self.made.get(b.var) != (b.var,):
                 continue
             assert isinstance(call, Call)
-            if i < fullest < first:  # nothing reads it before, or when, memory is fullest
+            if i < fullest < first:  # live, but not read, when the most memory is in use
                 yield i, first
             ready = 1 + max((made.get(a, -1) for a in call.args), default=-1)
             for k in self._inplace(call):
@@ -229,7 +245,7 @@ def _bytes(t: TensorType) -> Expr:
 
 
 def _holds(memory: Expr, size: Expr) -> bool:
-    """Whether `size` bytes fit: as far as can be told."""
+    """Whether `size` bytes fit into `memory` bytes; symbolic sizes must be proved equal."""
     have, want = int_value(memory), int_value(size)
     if have is None or want is None:
         return prove_equal(memory, size)
@@ -237,6 +253,6 @@ def _holds(memory: Expr, size: Expr) -> bool:
 
 
 def _value(e: Expr) -> AttrValue:
-    """Integers as themselves, symbolic sizes as expressions."""
+    """A size as an attribute: an int, or an expression if it is symbolic."""
     n = int_value(e)
     return e if n is None else n

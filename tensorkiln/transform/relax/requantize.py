@@ -1,4 +1,5 @@
-"""Rules of conversions: dequantised values move, scales become one, and what cancels goes.
+"""Rules on quantize and dequantize, part of `match_integer`: dequantize moves behind operators that
+only move data, scales are combined into one, and pairs of inverse conversions are removed.
 
 Scales of the model are multiplied and divided in float32, in the order of ONNX's QLinearConv.
 """
@@ -15,15 +16,15 @@ from tensorkiln.ops.rules import same_extent
 from tensorkiln.transform.relax.graph import tensor_type
 from tensorkiln.transform.relax.rewrite import Match, Rule
 
-# --- dequantised values move down ----------------------------------------------------------------
+# --- dequantize moves towards the results --------------------------------------------------------
 
 
 def _move(m: Match) -> Value | None:
-    """f(dequantize(q, S, Z)) -> dequantize(f(q), S, Z) where f moves elements."""
+    """f(dequantize(q, S, Z)) -> dequantize(f(q), S, Z) if f only moves or selects elements."""
     s, z = (m.constant(n) for n in "SZ")
     call = m.call
     if tensor_type(m["q"]).dtype.name == "int32":
-        return None  # what follows sums stays with them
+        return None  # a conversion of int32 sums stays next to the kernel that computes them
     if max(s.array.size, z.array.size) > 1:
         moved = _moved_parameters(m, s.array, z.array)
         if moved is None:
@@ -38,12 +39,13 @@ def _move(m: Match) -> Value | None:
 
 
 def _moved_parameters(m: Match, s: np.ndarray, z: np.ndarray) -> tuple[Constant, Constant] | None:
-    """Parameters of channels after the channels have moved."""
+    """Per-channel scales and zero points, moved like the channels by the matched transpose or
+    reshape; None if they would not be per channel after it."""
     call, rank = m.call, tensor_type(m["q"]).ndim
     if call.op == "transpose" and all(v.ndim in (0, rank) for v in (s, z)):
         axes = tuple(int_value(a) for a in call.attrs.axes)
         return tuple(constant(v.transpose(axes) if v.ndim else v) for v in (s, z))  # type: ignore
-    if call.op == "reshape":  # extents of 1 come or go behind the channels
+    if call.op == "reshape":  # only dimensions of extent 1 after the channels may differ
         before, after = m.shape("q"), m.type.static_shape()
         if not before or not after or before[0] != after[0]:
             return None
@@ -55,8 +57,8 @@ def _moved_parameters(m: Match, s: np.ndarray, z: np.ndarray) -> tuple[Constant,
 
 
 def _lift(m: Match) -> Value | None:
-    """reshape(f(x, C)) -> f(reshape(x), C) where rows stay rows, so that what follows sums of
-    integers reaches them."""
+    """reshape(f(x, C)) -> f(reshape(x), C) if the reshape keeps the last dimension, so that it does
+    not separate integer sums from the operators that convert them."""
     inner, shape = m.producer("y"), m.type.shape
     x, *rest = inner.args
     last = bool(shape) and same_extent(shape[-1], m.tensor("y").shape[-1])
@@ -71,7 +73,8 @@ def _lift(m: Match) -> Value | None:
 
 
 def _of_integers(m: Match, call: Call | None) -> bool:
-    """Whether an elementwise chain begins with integers."""
+    """Whether a chain of elementwise operators begins at quantised integers, or at a linear of
+    uint8."""
     while call is not None and call.op in _CHAIN:
         if call.op == "dequantize" and _dtype_of(call) in QUANTISED:
             return True
@@ -82,7 +85,7 @@ def _of_integers(m: Match, call: Call | None) -> bool:
 
 
 def _earlier(m: Match) -> Value | None:
-    """quantize(f(x)) -> f(quantize(x)) where f moves elements and x is read nowhere else."""
+    """quantize(f(x)) -> f(quantize(x)) if f only moves elements and f(x) has no other reader."""
     inner = m.producer("y")
     if not m.once("y") or m.array("T").size > 1 or m.array("Z").size > 1:
         return None
@@ -95,7 +98,7 @@ def _earlier(m: Match) -> Value | None:
 
 
 def _concat(m: Match) -> Value | None:
-    """Parts with the same parameters are put together as they are."""
+    """concat(dequantize(p, S, Z), dequantize(q, S, Z)) -> dequantize(concat(p, q), S, Z)"""
     calls = [m.definition(x) for x in m.rest("xs")]
     found = [c for c in calls if c is not None and c.op == "dequantize"]
     if len(found) < len(calls) or not all(_same(c.args[1:], found[0].args[1:]) for c in found):
@@ -107,7 +110,7 @@ def _concat(m: Match) -> Value | None:
 
 
 def _same(a: tuple[Value, ...], b: tuple[Value, ...]) -> bool:
-    """Whether two lists of constants are equal."""
+    """Whether two lists of values are pairwise equal constants."""
     return all(
         isinstance(x, Constant)
         and isinstance(y, Constant)
@@ -119,12 +122,12 @@ def _same(a: tuple[Value, ...], b: tuple[Value, ...]) -> bool:
 
 
 def _back(m: Match) -> Value | None:
-    """quantize(dequantize(q, S, Z), S, Z): rounding finds the very numbers again."""
+    """quantize(dequantize(q, S, Z), S, Z) -> q: rounding restores the integers."""
     inner = m.producer("y")
     return inner.args[0] if _same(inner.args[1:], m.call.args[1:]) else None
 
 
-# --- scales become one ---------------------------------------------------------------------------
+# --- scales are combined into one ----------------------------------------------------------------
 
 
 def _rescale(m: Match) -> Value | None:
@@ -137,7 +140,8 @@ def _rescale(m: Match) -> Value | None:
 
 
 def _divided(m: Match, v: Value, by: np.ndarray) -> Value | None:
-    """v / by, where v is built of scaled integers."""
+    """v / by, with the division folded into the scales of the integers that `v` is computed from;
+    None if `v` has other operators than dequantize, relu and add, or other readers."""
     call = m.definition(v)
     if call is None or (m.use_count(v) > 1 and _dtype_of(call) not in QUANTISED):
         return None
@@ -156,22 +160,24 @@ def _divided(m: Match, v: Value, by: np.ndarray) -> Value | None:
 
 
 def _dtype_of(call: Call) -> str:
-    """The element type of the first operand."""
+    """The dtype name of the first operand."""
     return tensor_type(call.args[0]).dtype.name
 
 
-# --- what saturation does anyway -----------------------------------------------------------------
+# --- operators that saturation replaces ----------------------------------------------------------
 
 
 def _relu_saturates(m: Match) -> Value | None:
-    """A zero point at the lower end leaves nothing below zero."""
+    """quantize(relu(x), T, Z) -> quantize(x, T, Z) if Z is the dtype's lowest value, to which all
+    negative numbers saturate."""
     z = m.array("Z")
     low = np.iinfo(z.dtype).min
     return m.emit("quantize", m["x"], m["T"], m["Z"]) if (z == low).all() else None
 
 
 def _clip_saturates(m: Match) -> Value | None:
-    """Bounds that lie at or beyond the ends of the range."""
+    """quantize(clip(x), T, Z) -> quantize(x, T, Z) if the bounds of the clip lie at or beyond the
+    ends of the range that the dtype can represent."""
     z, t = m.array("Z"), m.array("T")
     low, high = m.attr("a"), m.attr("b")
     info = np.iinfo(z.dtype)
@@ -182,7 +188,7 @@ def _clip_saturates(m: Match) -> Value | None:
     return m.emit("quantize", m["x"], m["T"], m["Z"])
 
 
-# Elementwise operators between sums of integers and the next conversion.
+# Elementwise operators that may lie between integer sums and the next conversion.
 _CHAIN = ("quantize", "dequantize", "add", "relu", "gelu")
 
 MOVED: tuple[Rule, ...] = (

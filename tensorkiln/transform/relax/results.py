@@ -1,4 +1,4 @@
-"""Results of kernels, and the names they go by: a kernel of several gives a tuple."""
+"""The tensors that kernel calls compute. A kernel with several results returns a tuple."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from tensorkiln.transform.relax.graph import forward_aliases
 
 
 def made_values(f: Function) -> dict[RVar, tuple[RVar, ...]]:
-    """For the variable of each kernel call the tensors that it makes, in order. Those of several
-    results are the items of its tuple, which `with_all_items` names."""
+    """For the variable of each kernel call, the variables of its result tensors, in order.
+
+    Of a tuple these are its items; `with_all_items` must have bound each of them.
+    """
     items = {b.value: b.var for b in f.bindings if isinstance(b.value, TupleItem)}
     made: dict[RVar, tuple[RVar, ...]] = {}
     for b in f.bindings:
@@ -37,8 +39,11 @@ def made_values(f: Function) -> dict[RVar, tuple[RVar, ...]]:
 
 
 def with_all_items(f: Function) -> Function:
-    """`f` with each item of a kernel's results bound once, right behind the call; items of tuples
-    that are made here are their fields. `f` itself where no kernel has several results."""
+    """`f` with each item of a kernel's result tuple bound exactly once, just after the call.
+
+    Items of tuples built in `f` are replaced by the fields. Returns `f` itself if no binding is a
+    tuple.
+    """
     if not any(isinstance(b.var.type, TupleType) for b in f.bindings):
         return f
     taken = {v.name for v in (*f.params, *(b.var for b in f.bindings))}

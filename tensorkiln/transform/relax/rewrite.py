@@ -1,7 +1,8 @@
-"""Applies tables of rules to graph functions until none fits.
+"""Apply tables of rules to graph functions until no rule matches.
 
-A rule fits a call when its pattern does and what it builds has the very type of the call
-(extents proved equal); so a row needs no condition to say that broadcasting must not be lost.
+A rule is applied to a call if its pattern matches and the value it builds has the same type as the
+call (extents proved equal). `add(x, 0) -> x` thus needs no condition for an x that the addition
+broadcasts: there the types differ.
 """
 
 from __future__ import annotations
@@ -41,16 +42,17 @@ from tensorkiln.transform.relax.graph import (
     variables,
 )
 
-# Sweeps over one function before a rule table is declared endless.
+# Sweeps over one function, and nested rule applications, before a table is taken not to terminate.
 MAX_SWEEPS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`before` -> `after`, where `where` holds.
+    """Replace what matches `before` by `after` if the condition `where` holds.
 
-    `before` is a pattern; `after` is a pattern to build, or a function that builds the value
-    with `Match.emit` and may answer None: does not fit.
+    `before` is a pattern (`pattern.py`) whose outermost part is an operator. `after` is a pattern
+    over the names of `before`, or a function that builds the value with `Match.emit`, and returns
+    None if the rule does not apply: `Rule("mul(x, sigmoid(x))", "silu(x)")`.
     """
 
     before: str
@@ -59,13 +61,16 @@ class Rule:
 
     @property
     def name(self) -> str:
-        """The row as an equation, for messages."""
+        """The rule as `before -> after`, for messages."""
         after = self.after if isinstance(self.after, str) else self.after.__name__.strip("_")
         return f"{self.before} -> {after}"
 
 
 class Match:
-    """A place where a rule's pattern fits: `m["x"]` is what `x` stands for."""
+    """One match of a rule's pattern: `m["x"]` is the value that `x` matched.
+
+    `call` is the matched call, `type` the type of its result, `found` everything by name.
+    """
 
     __slots__ = ("_rewriter", "call", "found", "type")
 
@@ -77,21 +82,21 @@ class Match:
         return self.found[name]  # type: ignore[return-value]
 
     def attr(self, name: str) -> Any:
-        """What an attribute name of the pattern stands for."""
+        """The value of the attribute that the pattern binds to `name`."""
         return self.found[name]
 
     def rest(self, name: str) -> tuple[Value, ...]:
-        """The operands that `*name` stands for."""
+        """The operands that `*name` matched."""
         return self.found[name]  # type: ignore[return-value]
 
     def constant(self, name: str) -> Constant:
-        """What a capital of the pattern stands for."""
+        """The constant that a name with a capital letter matched."""
         value = self.found[name]
         assert isinstance(value, Constant)
         return value
 
     def array(self, name: str) -> np.ndarray:
-        """The elements of a constant."""
+        """The elements of the constant that `name` matched."""
         return self.constant(name).array
 
     def shape(self, name: str) -> tuple[int, ...] | None:
@@ -99,7 +104,7 @@ class Match:
         return self.tensor(name).static_shape()
 
     def tensor(self, name: str) -> TensorType:
-        """The type of a value."""
+        """The type of the value that `name` matched."""
         return tensor_type(self[name])
 
     def lookup(self, v: RVar) -> Bound | None:
@@ -107,41 +112,44 @@ class Match:
         return self._rewriter.lookup(v)
 
     def use_count(self, v: Value) -> int:
-        """How often a value is used; may be too many, never too few."""
+        """An upper bound of the number of reads of a value, exact at the start of a sweep."""
         return self._rewriter.use_count(v)
 
     def users(self, v: Value) -> list[Call]:
-        """The calls that read a value, as they were before this sweep; a read that is no call
-        (the function's result, a tuple) counts as a call of a function."""
+        """The calls that read a value, as they were before this sweep. A read by anything else (the
+        function's result, a tuple) is listed as a call of the function itself."""
         return self._rewriter.users.get(v, []) if isinstance(v, RVar) else []
 
     def once(self, *names: str) -> bool:
-        """Whether these values are used nowhere else."""
+        """Whether each of these values has only the one reader in the match."""
         return all(self.use_count(self[n]) <= 1 for n in names)
 
     def definition(self, v: Value) -> Call | None:
-        """The call that a value is bound to."""
+        """The call that a value is bound to; None for parameters, constants and other bindings."""
         bound = self.lookup(v) if isinstance(v, RVar) else None
         return bound if isinstance(bound, Call) else None
 
     def producer(self, name: str) -> Call:
-        """The call that a value of the pattern is bound to."""
+        """The call that the value of a name is bound to; it must be bound to one."""
         call = self.definition(self[name])
         assert call is not None
         return call
 
     def emit(self, op: str, *args: Value, span: str = "", **attrs: Any) -> Value:
-        """The value of a new call. Its span is the matched call's unless another is given."""
+        """Emit a call, to which the rules are applied too, and return its value.
+
+        Its span is that of the matched call unless `span` is given.
+        """
         plain: dict[str, Any] = {k: _plain(v) for k, v in attrs.items()}
         return self._rewriter.emit(ops.call(op, *args, span=span or self.call.span, **plain))
 
     def scalar(self, value: float) -> Constant:
-        """A constant without dimensions, of the matched call's dtype."""
+        """A scalar constant with the dtype of the matched call's result."""
         return constant(np.asarray(value, self.type.dtype.name))
 
 
 def _plain(v: AttrValue) -> AttrValue:
-    """Literals as numbers, so that equal attributes are written in one way."""
+    """An attribute with IntImm replaced by int, so that equal attributes have one form."""
     if isinstance(v, tuple):
         return tuple(map(_plain, v))
     number = int_value(v) if isinstance(v, Expr) else None
@@ -149,14 +157,17 @@ def _plain(v: AttrValue) -> AttrValue:
 
 
 def rewrite(mod: IRModule, rules: Sequence[Rule]) -> IRModule:
-    """Every graph function after the rules; `mod` itself when none fits."""
+    """Apply the rules to every graph function; return `mod` itself if no rule matches.
+
+    Raises InternalError if the rules still match after `MAX_SWEEPS` sweeps.
+    """
     table = RuleTable(rules)
     return mod.map_graphs(lambda f: rewrite_function(f, table))
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteOps:
-    """Apply rules of a caller's to every graph until none fits.
+    """Apply rules of the caller to every graph function until none matches.
 
     Before:  y = mul(x, sigmoid(x))          with Rule("mul(x, sigmoid(x))", "silu(x)")
     After:   y = silu(x)
@@ -166,7 +177,11 @@ class RewriteOps:
     rules: tuple[Rule, ...]
 
     def __call__(self, mod: IRModule) -> IRModule:
-        """Run the pass."""
+        """Return the rewritten module; `mod` itself if no rule matches.
+
+        Raises UserError for a rule that is not a pattern (code `bad-rule`) or names an unknown
+        operator (code `unknown-operator`).
+        """
         for rule in self.rules:
             P.checked(rule.before, "Rule")
             if isinstance(rule.after, str):
@@ -175,7 +190,7 @@ class RewriteOps:
 
 
 class RuleTable:
-    """Rules by the operator they start at, patterns parsed."""
+    """Rules with parsed patterns, by the outermost operator of the pattern."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.by_op: dict[str, list[tuple[Rule, P.Pattern]]] = {}
@@ -186,7 +201,7 @@ class RuleTable:
 
 
 def rewrite_function(f: Function, table: RuleTable) -> Function:
-    """`f` after the rules, without what they left unused; `f` itself when none fits."""
+    """`f` after the rules, without bindings that became unused; `f` itself if no rule matches."""
     last: Rule | None = None
     for _ in range(MAX_SWEEPS):
         sweep = Rewriter(f, table)
@@ -198,7 +213,11 @@ def rewrite_function(f: Function, table: RuleTable) -> Function:
 
 
 class Rewriter:
-    """One sweep over one function, in order of its bindings."""
+    """One sweep over one function, in the order of its bindings.
+
+    `out` are the new bindings, `replaced` maps old variables to new values, `base` is the name from
+    which variables of new calls are named.
+    """
 
     def __init__(self, f: Function, table: RuleTable) -> None:
         self.f, self.table = f, table
@@ -213,7 +232,7 @@ class Rewriter:
         self._depth = 0
 
     def run(self) -> Function:
-        """The function after the sweep; itself when no rule fitted."""
+        """The function after the sweep; the same object if no rule matched."""
         for b in self.f.bindings:
             self._binding(b)
         if self.applied is None:
@@ -229,11 +248,11 @@ class Rewriter:
         return bound
 
     def use_count(self, v: Value) -> int:
-        """Never too few: calls that rules left unused still count until the next sweep."""
+        """An upper bound: reads by calls that became unused count until the next sweep."""
         return self.uses[v] if isinstance(v, RVar) else 0
 
     def emit(self, call: Call) -> Value:
-        """The value of a new call, to which the rules are applied as well."""
+        """Apply the rules to a new call, or bind it if none matches, and return its value."""
         infer = ops.infer_tensor(call)
         new = self._apply(call, infer)
         if new is not None:
@@ -263,7 +282,7 @@ class Rewriter:
         return bool(self.out) and self.out[-1].var is new and not self.uses[new]
 
     def _take_name(self, var: RVar, new: RVar) -> None:
-        """The last call made stands for `var`: bind it to `var` itself."""
+        """Bind the call of the last binding, `new`, to `var` itself, so that it keeps its name."""
         call = self.out.pop().value
         del self.definitions[new]
         if var.type != new.type:
@@ -324,7 +343,7 @@ class Rewriter:
 
 
 def build(p: P.Pattern, m: Match) -> Value:
-    """The value that the right side of a row stands for."""
+    """Build the value that the right side of a rule describes, from the names in the match."""
     match p:
         case P.AnyValue(name=name) | P.AnyConstant(name=name):
             return m[name]

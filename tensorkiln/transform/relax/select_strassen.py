@@ -1,11 +1,11 @@
-"""Give large products with constant weights to Strassen's algorithm, where the target asks for it.
+"""Use Strassen's algorithm for large products with constant weights, if the target enables it.
 
     y = linear(x, w, b)  ->  parts = strassen_parts(x); y = strassen_linear(parts, w, b, rows=...)
 
-Products of the same x share their parts. Seven products of quarters replace eight, and a few
-additions per operand and result come with them: what is won is won on long sums of many rows and
-columns. The results of a row then depend on other rows: by rounding, and on values that are not
-finite. So no target has it by itself; its option `strassen` turns it on.
+Products of the same x share their parts. Seven products of quarter matrices replace eight, at the
+cost of additions for each operand and result, so it pays for long sums with many rows and columns.
+A row of the result then depends on another row, through rounding errors and through infinities and
+NaN. The target option `strassen` is therefore off by default.
 
 Needs: canonical linear with constant weights; run before `assign_layouts`, which packs them.
 """
@@ -27,43 +27,50 @@ from tensorkiln.ops import infer
 from tensorkiln.target import Target
 from tensorkiln.target.registers import max_rows
 
-# Vectors of columns in a panel of weights; panels p and p + half of them go together.
+# The width of a panel of weights, in vectors of columns. Panel p of the left half of the columns is
+# computed together with panel p of the right half.
 PANEL_VECTORS = 2
-# Terms that one register sums, and whose combined weights fit the first-level cache.
+# The most terms that are summed in registers at once; their weights fit the first-level cache.
 _CHUNK = 192
-# Fewer rows, columns or terms do not pay for the additions: weights are combined once for all
-# rows, rows once for all columns, results once for all terms. Measured, Strassen's time for direct
-# sums with 768 terms: 0.92 with 56 rows and more, 0.97 with 49, and 1.0 where these meet 9 MB of
-# weights. 0.95 to 1.04 for 384 x 384 weights, 0.92 for 512 x 512, 0.90 for 384 x 1536.
+# The least rows, columns, terms and elements of the weights that pay for the additions: weights are
+# combined once for all rows, rows once for all columns, results once for all terms. Measured time
+# relative to direct sums: with 768 terms 0.92 for 56 rows or more, 0.97 for 49 rows, 1.0 for 49
+# rows and 9 MB of weights; 0.95 to 1.04 for 384 x 384 weights, 0.92 for 512 x 512, 0.90 for
+# 384 x 1536.
 _ROWS, _COLUMNS, _TERMS, _WEIGHTS = 56, 384, 384, 512 * 512
-# With more rows a panel's products leave the second-level cache, and the stack in the end.
+# With more rows, a panel's products no longer fit the second-level cache, and at last the stack.
 _MOST_ROWS = 512
 
 
 @dataclass(frozen=True, slots=True)
 class SelectStrassen:
-    """Replace linear by strassen_parts and strassen_linear, where the target's option `strassen`
-    is true and that is faster on processors that add beside one multiply-add a cycle (Zen 4)."""
+    """Replace large linear by strassen_parts and strassen_linear if the target's option `strassen`
+    is true.
+
+    The limits on size are those from which it is faster on processors that execute an addition
+    beside one multiply-add per cycle (Zen 4).
+    """
 
     target: Target
 
     def __call__(self, mod: IRModule) -> IRModule:
-        """Run the pass."""
+        """Return the rewritten module; `mod` itself if no product is replaced."""
         if not self.target["strassen"]:
             return mod
         return mod.map_graphs(lambda f: _function(f, self.target))
 
 
 def parts_layout(half: int, k: int, target: Target) -> Layout | None:
-    """How the left operands of `half` rows of `k` terms lie: [chunk][7][tile][row][term].
+    """The layout of the seven left operands [7, half, k]: [chunk][7][tile][row][term] in memory.
 
-    None where k is no number of whole vectors.
+    None if k is not a multiple of the vector width, or there are no rows.
     """
     lanes = target.vector_lanes("float32")
     chunk = _chunk(k, lanes)
     if not chunk or not half:
         return None
-    # A tile costs half a row more than its rows, those that only fill the last one included.
+    # The time of a tile is that of its rows, including padding rows in the last tile, and of half a
+    # row more.
     rows = min(
         range(1, max_rows(target, PANEL_VECTORS) + 1), key=lambda n: -(-half // n) * (n + 0.5)
     )
@@ -71,7 +78,8 @@ def parts_layout(half: int, k: int, target: Target) -> Layout | None:
 
 
 def _chunk(k: int, lanes: int) -> int:
-    """Terms of the sums in one chunk: the most that divide k evenly, in whole vectors; or 0."""
+    """The number of terms in a chunk: the largest divisor of k that is at most `_CHUNK` and a
+    multiple of the vector width; 0 if there is none."""
     step = max(lanes, 4)
     return max((n for n in range(step, _CHUNK + 1, step) if k % n == 0), default=0)
 
@@ -82,7 +90,7 @@ def _function(f: Function, target: Target) -> Function:
     finite = _finite(f, target)
     for b in f.bindings:
         call = b.value
-        # An infinite weight would make other columns not a number.
+        # An infinite weight would put NaN into other columns: `finite` holds no such call.
         if not isinstance(call, Call) or not finite.get(id(call)):
             bindings.append(b)
             continue
@@ -99,11 +107,11 @@ def _function(f: Function, target: Target) -> Function:
 
 
 def _finite(f: Function, target: Target) -> dict[int, bool]:
-    """Whether the weights are numbers, by the identity of each call that fits."""
+    """For the id of each call that `_fits`, whether all its weights are finite."""
     found: dict[int, bool] = {}
 
-    # A weight's sum is a number only where all of it is, and takes a fraction of the time; but it
-    # may overflow. All weights come into memory here.
+    # A finite sum implies finite elements, and the sum takes a fraction of the time of looking at
+    # each; but it may overflow. This reads all weights from the file.
     def look(call: Call) -> None:
         w = call.args[1]
         assert isinstance(w, Constant)
@@ -116,7 +124,8 @@ def _finite(f: Function, target: Target) -> dict[int, bool]:
 
 
 def _fits(call: Call, target: Target) -> bool:
-    """Whether the algorithm can do it, and is faster."""
+    """Whether a call is a linear that `strassen_linear` can compute, and large enough to be
+    faster."""
     if call.op != "linear":
         return False
     x, w = call.args[:2]
@@ -131,6 +140,6 @@ def _fits(call: Call, target: Target) -> bool:
     lanes = target.vector_lanes("float32")
     whole = k % (2 * lanes) == 0 and n % (2 * PANEL_VECTORS * lanes) == 0
     large = k >= _TERMS and n >= _COLUMNS and k * n >= _WEIGHTS
-    # A chunk much shorter than others would join its sums too often.
+    # With chunks shorter than half of _CHUNK, partial sums would be added too often.
     many = _ROWS <= rows <= _MOST_ROWS
     return whole and large and many and _chunk(k // 2, lanes) >= _CHUNK // 2

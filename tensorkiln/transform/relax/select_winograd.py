@@ -1,10 +1,10 @@
-"""Give 3x3 convolutions to Winograd's algorithm where it is estimated to be faster.
+"""Use Winograd's algorithm for 3x3 convolutions where it is estimated to be faster.
 
     y = conv2d(x, w, b, padding=p)  ->  y = winograd_conv2d(x, u, b, tile=(4, 4), padding=p)
 
-u = G w G^T is computed here, in float64. The direct sums stay where few products are saved or the
-transformed weights, up to four times as many, would take longer to read than the direct sums take.
-The largest tile is the target's option `winograd` (0: none).
+The transformed weights u = G w G^T are computed here, in float64. A convolution stays direct if few
+products are saved, or if reading u, which is up to four times as large as w, takes longer than the
+direct convolution. The target option `winograd` gives the largest tile (0: none).
 
 Needs: canonical conv2d with constant weights; run before `assign_layouts`, which packs u.
 """
@@ -21,25 +21,25 @@ from tensorkiln.ops import call as op_call
 from tensorkiln.ops.winograd import POINTS, TAPS, tiles_at_once, transformed_filter
 from tensorkiln.target import Target
 
-# Estimates count vector multiply-adds, and how long other things take compared to them. Products
-# of short sums take longer than those of direct ones, fewer than seven at a time wait for their
-# weights, and the transforms of a vector take this long.
+# Times in the estimates are in vector multiply-adds of a direct convolution. _PRODUCT: a
+# multiply-add on transformed values, whose sums are shorter. _FEWEST: fewer tiles than this take as
+# long, since they wait for their weights. _INPUT, _OUTPUT: the transform of one vector.
 _PRODUCT, _FEWEST, _INPUT, _OUTPUT = 1.15, 7, 7.6, 3.6
-# Direct sums hide the time in which their weights come from memory. Of transformed ones it shows
-# this much for a vector: on Cascade Lake (11 GB/s for a core), and where cores get more (28 GB/s).
+# The time of reading one vector of transformed weights from memory. (A direct convolution hides
+# it.) Measured on Cascade Lake, with 11 GB/s per core; Zen 4 has 28 GB/s.
 _READ, _READ_BY_CPU = 22.0, {"znver4": 2.5}
-# Winograd must be this much faster: it is a little less precise.
+# Winograd is chosen if it takes less than this fraction of the direct time: it is less precise.
 _GAIN = 0.85
 
 
 @dataclass(frozen=True, slots=True)
 class SelectWinograd:
-    """Replace conv2d by winograd_conv2d on a target, where that is faster."""
+    """Replace conv2d by winograd_conv2d where that is estimated to be faster on a target."""
 
     target: Target
 
     def __call__(self, mod: IRModule) -> IRModule:
-        """Run the pass."""
+        """Return the rewritten module; `mod` itself if no convolution is replaced."""
         sizes = [m for m in POINTS if m <= self.target.winograd]
         costs = Costs.of(self.target)
         return mod.map_graphs(lambda f: _function(f, sizes, costs)) if sizes else mod
@@ -47,14 +47,15 @@ class SelectWinograd:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Lanes of a vector; multiply-adds in the time that reading one vector from memory adds."""
+    """What estimates depend on: float32 lanes of a vector, and the time of reading a vector of
+    transformed weights from memory, in vector multiply-adds."""
 
     lanes: int
     read: float
 
     @staticmethod
     def of(target: Target) -> Costs:
-        """Those of a target's processor."""
+        """The costs on a target's processor."""
         return Costs(target.vector_lanes("float32"), _READ_BY_CPU.get(target.mcpu, _READ))
 
 
@@ -68,7 +69,8 @@ def _function(f: Function, sizes: list[int], costs: Costs) -> Function:
 
 
 def _fits(b: Binding) -> bool:
-    """Whether the algorithm can do it: 3x3, every pixel, constant weights, known sizes."""
+    """Whether the algorithm can compute a binding: a 3x3 float32 convolution with strides,
+    dilations and groups of 1, constant weights, and known sizes."""
     call = b.value
     if not isinstance(call, Call) or call.op != "conv2d":
         return False
@@ -110,16 +112,17 @@ def _rewritten(
 def fastest_tile(
     inputs: int, outputs: int, height: int, width: int, sizes: list[int], costs: Costs
 ) -> tuple[int, int] | None:
-    """The output tile with the least estimated time; None for the direct sums."""
+    """The output tile (rows, columns) with the least estimated time; None if the direct convolution
+    is faster. `height` and `width` are those of the output, `sizes` the tile sizes to try."""
     if inputs < costs.lanes or outputs < costs.lanes:
         return None
     of, to = -(-inputs // costs.lanes), -(-outputs // costs.lanes)
-    vectors = of * costs.lanes * to  # of weights, per tap or product
+    vectors = of * costs.lanes * to  # vectors of weights for each tap or product
     best, least = None, _GAIN * TAPS * TAPS * vectors * height * width
     for tile in itertools.product(sizes, sizes):
         tiles = -(-height // tile[0]) * -(-width // tile[1])
         products = (tile[0] + TAPS - 1) * (tile[1] + TAPS - 1)
-        # Weights are read again for each block of tiles.
+        # The weights are read once for each block of tiles.
         blocks = -(-tiles // tiles_at_once(products, of, costs.lanes))
         work = vectors * (_PRODUCT * max(tiles, _FEWEST) + costs.read * blocks)
         cost = products * (work + tiles * (_INPUT * of + _OUTPUT * to))

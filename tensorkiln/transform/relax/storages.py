@@ -1,9 +1,10 @@
-"""Where the storages of a workspace lie: values that are in use at the same time lie apart.
+"""Assign offsets in a workspace to storages, such that values that are live at once do not overlap.
+Part of `plan_memory`.
 
-A storage is memory whose parts belong together: the operands of a concatenation side by side, or a
-value and, in its place, the one computed from it. Each part is in use for a time of its own.
-Storages of known size are placed largest first at the lowest offset that is free; one of symbolic
-size takes the place of a dead one of provably equal size, else it follows.
+A storage is memory whose parts are at fixed distances: the operands of a concatenation, side by
+side, or a value and the result that overwrites it. Each part has its own live range. Storages of
+known size are placed first, in order of falling size, each at the lowest free offset. A storage of
+symbolic size reuses a dead one of provably equal size, or is put behind all others.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from tensorkiln.ir.expr import Expr, as_expr, int_value
 
 @dataclass(slots=True)
 class Part:
-    """`size` bytes from byte `at` of a storage, in use from binding `start` to binding `end`."""
+    """`size` bytes at byte offset `at` of a storage, live from binding `start` to binding `end`,
+    both included."""
 
     at: int
     size: Expr
@@ -26,13 +28,16 @@ class Part:
 
     @property
     def bytes(self) -> int:
-        """The size, 0 when it is symbolic."""
+        """The size as a number, 0 if it is symbolic."""
         return int_value(self.size) or 0
 
 
 @dataclass(slots=True, eq=False)
 class Storage:
-    """Parts that keep their distances; symbolic ones all begin at byte 0."""
+    """Parts at fixed distances. Parts of symbolic size all begin at byte 0.
+
+    `place_storages` sets `offset`, the byte offset in the workspace.
+    """
 
     parts: list[Part] = field(default_factory=list)
     offset: Expr | None = None
@@ -49,17 +54,17 @@ class Storage:
 
     @property
     def bytes(self) -> int:
-        """From its first to its last byte."""
+        """The number of bytes up to the end of the last part; symbolic parts count as 0."""
         return max(p.at + p.bytes for p in self.parts)
 
     @property
     def symbolic(self) -> bool:
-        """Whether its size is not known."""
+        """Whether a part has a symbolic size."""
         return any(int_value(p.size) is None for p in self.parts)
 
 
 def place_storages(storages: Iterable[Storage]) -> Expr:
-    """Give every storage its offset; the bytes of all together."""
+    """Set the offset of every storage, and return the size of the workspace in bytes."""
     order = list(storages)
     fixed = [s for s in order if not s.symbolic]
     fixed.sort(key=lambda s: (-s.bytes, s.start))
@@ -74,9 +79,10 @@ def place_storages(storages: Iterable[Storage]) -> Expr:
 
 
 def _lowest(s: Storage, placed: list[tuple[int, Part]]) -> int:
-    """The lowest offset at which no part of `s` meets what is placed."""
+    """The lowest offset at which no part of `s` overlaps a placed part that is live at the same
+    time."""
     taken = [
-        (lo - p.at - p.bytes, lo + other.bytes - p.at)  # between these, and not at them
+        (lo - p.at - p.bytes, lo + other.bytes - p.at)  # offsets strictly between these overlap
         for p in s.parts
         for lo, other in placed
         if p.start <= other.end and other.start <= p.end

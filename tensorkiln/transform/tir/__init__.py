@@ -1,1 +1,1 @@
-"""Passes over tensor programs: one per file, file name = function name."""
+"""Passes over tensor programs, one function per file; `pipeline.tir_passes` gives their order."""

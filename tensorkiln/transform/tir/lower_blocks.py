@@ -1,4 +1,4 @@
-"""Replace blocks by the statements they mean, and views by what they view.
+"""Replace blocks by plain statements, and accesses to views by accesses to their source buffers.
 
     for i, k in T.grid(8, 4):                     for i, k in T.grid(8, 4):
         with T.block("C"):                            if k == 0:
@@ -9,8 +9,8 @@
 
     V = T.match_buffer(A[i, 0], (8,), "float32"); V[j] = 0   ->   A[i, j] = 0
 
-A view whose strides are not all among its source's stays: the code generator makes a pointer of
-it. One of registers cannot stay.
+A view with a stride that its source buffer does not have is not replaced: the code generator makes
+it a pointer. For a source in registers, which have no address, that is an UnsupportedError.
 """
 
 from __future__ import annotations
@@ -50,12 +50,16 @@ from tensorkiln.ir.visit import free_vars, has_load, map_children, map_stmt, wal
 
 
 def lower_blocks(mod: IRModule) -> IRModule:
-    """Lower every block and every view that can be."""
+    """Lower every block, and every view whose accesses can be those of its source.
+
+    Raises UnsupportedError for a view of registers that cannot.
+    """
     return mod.map_bodies(lower_function)
 
 
 def lower_function(f: PrimFunc) -> PrimFunc:
-    """Lower one tensor program; blocks leave simplified index arithmetic behind."""
+    """Lower one tensor program and simplify its index arithmetic; `f` itself if it has no blocks
+    and no views."""
     if not any(isinstance(s, Block | MatchBuffer) for s in walk_stmt(f.body)):
         return f
     sizes = {v for b in f.buffers for d in b.shape for v in free_vars(d)}
@@ -64,20 +68,23 @@ def lower_function(f: PrimFunc) -> PrimFunc:
 
 
 def _wide(index: Expr) -> Expr:
-    """An index of 32 bits as one of 64, which strides are."""
+    """`index` as int64, the dtype of strides."""
     return cast(index, INT64.with_lanes(index.dtype.lanes))
 
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """A step of index k moves `steps[k]`, (dimension, count), in `source`, from `start`."""
+    """A view of `source` whose element 0 is at the indices `start`.
+
+    For `steps[k] = (d, count)`, index k of the view adds index * count to index d of the source.
+    """
 
     source: Buffer
     start: tuple[Expr, ...]
     steps: tuple[tuple[int, Expr], ...]
 
     def at(self, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """The same element of the source."""
+        """The indices in the source of an element of the view."""
         out = list(self.start)
         for (d, count), index in zip(self.steps, indices, strict=True):
             out[d] = _wide(out[d]) + _wide(index) * count
@@ -86,7 +93,8 @@ class _View:
 
 @dataclass(frozen=True, slots=True)
 class _Lowering:
-    """What iteration variables and views stand for where the walk is."""
+    """Lowers statements inside blocks and views: `values` maps the blocks' iteration variables to
+    expressions, `views` maps view buffers to their sources."""
 
     func: str
     values: Mapping[Var, Expr]
@@ -120,7 +128,10 @@ class _Lowering:
         return map_stmt(s, self.expr, self.stmt)
 
     def block(self, s: Block) -> Stmt:
-        """Iteration variables become their values; a value that reads memory is read once."""
+        """Substitute the values of iteration variables; `init` runs where all reduce axes are 0.
+
+        A value that loads from memory is bound by a Let, so that it is loaded once.
+        """
         values, lets, starts = dict(self.values), [], []
         for i in s.iters:
             value = self.expr(i.value)
@@ -142,7 +153,10 @@ class _Lowering:
         return body
 
     def match(self, s: MatchBuffer) -> Stmt:
-        """Accesses of a view become those of its source; a start that reads memory is read once."""
+        """Turn accesses to a view into accesses to its source; keep the view if that fails.
+
+        A start index that loads from memory is bound by a Let, so that it is loaded once.
+        """
         source, start = self.place(s.source, s.indices)
         steps = _steps(s.buffer, source)
         if steps is not None:
@@ -164,15 +178,18 @@ class _Lowering:
 
 
 def _steps(view: Buffer, source: Buffer) -> tuple[tuple[int, Expr], ...] | None:
-    """What a step along each dimension of the view is in the source; None where it is not along
-    one dimension."""
+    """For each dimension of the view, the (dimension, count) of `_View.steps`; None if a stride of
+    the view is not a stride of the source.
+
+    A 1-D contiguous source has every stride: (0, stride).
+    """
     if len(source.shape) == 1 and int_value(source.strides[0]) == 1:
         return tuple((0, stride) for stride in view.strides)
     free = list(range(len(source.shape)))
     found: dict[int, tuple[int, Expr]] = {}
     for k in reversed(range(len(view.shape))):
         if int_value(view.shape[k]) == 1:
-            continue  # never moves
+            continue  # its index is always 0
         fits = [d for d in free if prove_equal(view.strides[k], source.strides[d])]
         if not fits:
             return None
@@ -184,7 +201,10 @@ def _steps(view: Buffer, source: Buffer) -> tuple[tuple[int, Expr], ...] | None:
 
 
 def _shapes_mention(s: Block, var: Var) -> bool:
-    """Whether a buffer made inside has a shape in terms of `var` (buffers are not rebuilt)."""
+    """Whether a buffer declared in block `s` has a shape or strides in terms of `var`.
+
+    Then `var` must remain a variable: the pass does not rebuild buffers.
+    """
     made = [t.buffer for t in walk_stmt(s) if isinstance(t, Alloc | MatchBuffer)]
     return any(var in free_vars(e) for b in made for e in (*b.shape, *b.strides))
 

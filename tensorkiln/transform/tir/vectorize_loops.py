@@ -3,8 +3,10 @@
     for i in vectorized(16): B[i] = A[i] + x
     ->  B[Ramp(0, 1, 16)] = A[Ramp(0, 1, 16)] + Broadcast(x, 16)
 
-Needs: constant extents; a body of stores, lets and unrolled loops without conditions on the
-vectorized variable. A prefetch stays, for the first lane. UnsupportedError names what has no lanes.
+Needs: constant extents and no blocks. The body may hold stores, lets, allocations and prefetches,
+and loops and conditions that do not depend on the vectorized variable. A prefetch is done for the
+first lane only, or dropped if its address uses a let that became a vector. Raises
+UnsupportedError for a statement or expression that has no vector form.
 """
 
 from __future__ import annotations
@@ -43,12 +45,16 @@ from tensorkiln.ir.visit import map_stmt, substitute, walk
 
 
 def vectorize_loops(mod: IRModule) -> IRModule:
-    """Vectorize every loop marked `vectorized`."""
+    """Vectorize every loop of kind `vectorized`.
+
+    Raises UserError if its extent is not constant (code `vectorize`) or its body holds a block
+    (code `not-lowered`), UnsupportedError if its body has no vector form.
+    """
     return mod.map_bodies(vectorize_function)
 
 
 def vectorize_function(f: PrimFunc) -> PrimFunc:
-    """Vectorize one tensor program."""
+    """Vectorize the loops of one tensor program; `f` itself if none is marked."""
     body = _find(f.body)
     return f if body is f.body else replace(f, body=body)
 
@@ -67,7 +73,7 @@ def _find(s: Stmt) -> Stmt:
 
 
 class _Vectorizer:
-    """Rewrites one loop body; `lets` are variables that became vectors."""
+    """Rewrites the body of one loop; `lets` maps let variables to the vectors they became."""
 
     def __init__(self, var: Var, lo: Expr, lanes: int):
         self.var, self.lo, self.lanes = var, lo, lanes
@@ -129,11 +135,11 @@ class _Vectorizer:
         return new
 
     def index(self, e: Expr) -> Expr:
-        """An index that walks with the variable becomes a Ramp."""
+        """The index for all lanes: a Ramp if it is affine in the loop variable."""
         if not self.uses(e):
             return e
         if any(isinstance(x, Var) and x in self.lets for x in walk(e)):
-            return self.expr(e)  # a vector that need not be a ramp
+            return self.expr(e)  # in general a vector of arbitrary indices: a gather
         linear = affine(e, (self.var,))
         if linear is None:
             return self.expr(e)
