@@ -43,8 +43,8 @@ def trace_of(group: Group, target: Target) -> str:
 def choose_schedule(group: Group, target: Target) -> Policy:
     """The schedule for a group: a table in code, most specific first."""
     call, var = group.anchor, group.anchor_var
-    # A group of a user's fusion rule may have any form; the other schedules expect those that
-    # `fuse_ops` makes.
+    # A group that the default fusion rules would not have formed may have any form; the specific
+    # schedules expect those of the default rules.
     if group.function.attrs.get("by_rule", False):
         return schedule_loops
     if call is None or var is None:

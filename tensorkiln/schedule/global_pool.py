@@ -118,7 +118,8 @@ def _program(p: _Planes) -> PrimFunc:
 
 
 def schedule_global_pool(group: Group, target: Target, check: bool = False) -> Schedule:
-    """The reduction and its elementwise neighbours; a task is one channel block of one image."""
+    """The reduction with its elementwise prologue and epilogue; a task is one channel block of one
+    image."""
     p = _Planes(group, target)
     s = Schedule(_program(p), check)
     for columns in [name for name in s.loops() if is_role(name, "w")]:
