@@ -1,9 +1,9 @@
 """What a convolution computes, pixel by pixel: the plain program that `conv2d.py` schedules.
 
 Input [N][C/v][H + halo][W + halo][v] (or planar with few channels), weights packed
-[OC/nr][IC/v][kh][kw][v][nr], output blocked like the input; v: lanes of a vector, nr: channels of a
-panel. There is no boundary code because the input's halo is zero. Long sums are taken in pieces
-(accumulate.py); the order of the additions depends on shapes alone.
+[OC/nr][IC/v][kh][kw][v][nr], output [N][OC/v][H + halo][W + halo][v]; v: lanes of a vector, nr:
+channels of a panel. There is no boundary code because the input's halo is zero. Long sums are taken
+in pieces (accumulate.py); the order of the additions depends on shapes alone.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def schedule_strassen(group: Group, target: Target, check: bool = False) -> Sche
 
 
 def schedule_parts(group: Group, target: Target, check: bool = False) -> Schedule:
-    """The left operands of Strassen's products. UnsupportedError if they are not packed in tiles."""
+    """The left operands of Strassen's products. UnsupportedError if these are not in tiles."""
     if group.out_type.layout is None:
         raise _unsupported(group)
     c = Parts(group, target)

@@ -128,7 +128,7 @@ def combination(row: Sequence[float], values: Sequence[Expr]) -> Expr | None:
 
 
 def input_transform(m: int, d: Sequence[Expr]) -> list[Expr]:
-    """B^T d. The rows of opposite interpolation points, a and -a, share their even and odd parts."""
+    """B^T d. The rows of opposite interpolation points a and -a share their even and odd parts."""
     bt = matrices(m)[2]
     out = [_some(bt[0], d)]
     for i in range(1, m + 1, 2):
