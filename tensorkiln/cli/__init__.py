@@ -1,4 +1,4 @@
-"""The `kiln` command: one file per sub-command, each a thin shell over the public functions."""
+"""The `kiln` command: one file per sub-command, each a thin layer over the public functions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """See `tensorkiln.cli.entry.main`. The commands load here, where Ctrl-C is expected already."""
+    """See `tensorkiln.cli.entry.main`. The commands are imported here, so that Ctrl-C during the
+    imports is reported as an interrupt too."""
     try:
         from tensorkiln.cli import entry
     except KeyboardInterrupt:
@@ -18,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         code = entry.main(argv)
     if code == 130:
-        # Python ends by SIGINT, whatever the code, where an interrupt left an `exec` of text, as
-        # dataclasses do when they are made; the next `exec` makes it forget that one.
+        # If KeyboardInterrupt was raised inside an `exec` of text (dataclasses use it when they are
+        # defined), Python ends by SIGINT whatever the exit code, until another `exec` is run.
         exec("")
     return code

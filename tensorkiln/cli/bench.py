@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and print; exit code 1 when results differ from ONNX Runtime's."""
+    """Measure and print; exit code 1 if results differ from those of ONNX Runtime."""
     subject = plain_file(args.subject)
     model = None if args.model is None else plain_file(args.model)
     dims = sizes(args.dim, "--dim")
@@ -91,7 +91,7 @@ def _compare(
 
 
 def answer_text(answer: Answer) -> str:
-    """Times as a table, then whether the results agree."""
+    """A table of times, then whether the results agree, or why they were not compared."""
     rows = [(f"{answer.threads} thread(s)", "MIN", "MEDIAN", "CALLS")]
     for name, times in (("tensorkiln", answer.ours), ("ONNX Runtime", answer.peer)):
         if times is not None:

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the list; 0 when it is empty."""
+    """Print the issues; exit code 0 if there are none, else 1."""
     import tensorkiln as tk
 
     model = plain_file(args.model)
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def issue_table(model: str, issues: Sequence[Issue]) -> str:
-    """The issues as a table with a closing sentence."""
+    """The issues as a table, with a closing sentence that counts the nodes."""
     if not issues:
         return f"{model}: every node can be compiled"
     rows = [("NODE", "OPERATOR", "KIND", "WHAT")]

@@ -1,7 +1,8 @@
-"""A library beside ONNX Runtime, in a fresh process: same results, and how fast each is.
+"""Compare a library with ONNX Runtime in a fresh process: results and latency.
 
-`python -m tensorkiln.cli.compare REQUEST` takes and prints JSON text. A process of its own shows
-that the library needs nothing of the compiler, and starts its threads as asked for.
+`python -m tensorkiln.cli.compare REQUEST` takes a Request and prints an Answer, both as JSON. A
+process of its own shows that the library needs nothing of the process that compiled it, and starts
+as many threads as requested.
 """
 
 from __future__ import annotations
@@ -23,13 +24,17 @@ from tensorkiln.base.processes import python_command
 from tensorkiln.cli.library import Array, graph_function, open_function, random_inputs
 from tensorkiln.tune.measure import Timing, measure
 
-RTOL, ATOL = 1e-3, 1e-4  # of the value, and of the output's largest value
+RTOL, ATOL = 1e-3, 1e-4  # relative to the value, and to the output's largest magnitude
 _REFUSED = 2  # exit code of the fresh process for a UserError
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to compare. Without `model`, or without onnxruntime, only the library is timed."""
+    """What to compare. Without `model`, or without onnxruntime, only the library is timed.
+
+    `dims`: sizes of symbolic dimensions. `seconds`: of measurement. `trials`: random inputs whose
+    results are compared.
+    """
 
     library: str
     model: str = ""
@@ -42,8 +47,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Of all outputs of `trials` random inputs: the largest error, the largest value, and the
-    largest error in units of what is allowed, 1 being the limit (infinity where there is a NaN)."""
+    """Over all outputs of `trials` random inputs: the largest absolute error, the largest magnitude
+    (`scale`), and the largest ratio of an error to its tolerance (`worst`): up to 1 is agreement;
+    infinity if an error is NaN."""
 
     max_error: float
     scale: float
@@ -53,7 +59,8 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came out, on `threads` threads. Without a comparison `not_compared` says why."""
+    """The result, on `threads` threads: times of the library (`ours`) and of ONNX Runtime (`peer`),
+    and their difference. If they were not compared, `not_compared` says why."""
 
     ours: Timing
     threads: int
@@ -67,12 +74,13 @@ class Answer:
         return None if self.difference is None else self.difference.worst <= 1
 
     def to_json(self) -> dict[str, object]:
-        """Plain form for `kiln bench --json`."""
+        """The answer as plain values, for `kiln bench --json`."""
         return {**asdict(self), "agrees": self.agrees}
 
 
 def compare_fresh(request: Request) -> Answer:
-    """Run `compare` in a new Python process with that many threads."""
+    """Run `compare` in a new Python process, with the number of threads requested. UserError if
+    that process ends with one, InternalError if it fails otherwise."""
     environment = dict(os.environ, KILN_NUM_THREADS=str(request.threads))
     command = python_command("tensorkiln.cli.compare", json.dumps(asdict(request)))
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -89,7 +97,7 @@ def compare_fresh(request: Request) -> Answer:
 
 
 def compare(request: Request) -> Answer:
-    """Compare on `trials` random inputs, then time both in turns on the last of them."""
+    """Compare results on `trials` random inputs, then time both in turns on the last one."""
     path = Path(request.library)
     function = graph_function(path, request.function)
     ours, threads = open_function(path, request.function)
@@ -117,7 +125,8 @@ def compare(request: Request) -> Answer:
 
 
 def _session(model: str, threads: int) -> Any:
-    """ONNX Runtime's session of a model; None where it is not installed."""
+    """An ONNX Runtime session for a model; None if ONNX Runtime is not installed. UserError (code
+    `peer`) if it cannot load the model."""
     try:
         import onnxruntime
     except ImportError:
@@ -125,15 +134,16 @@ def _session(model: str, threads: int) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # what is wrong comes as an exception, too
+    options.log_severity_level = 4  # errors are also raised as exceptions
     try:
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its many classes derive from nothing else
+    except Exception as error:  # the exceptions of ONNX Runtime have no other common base class
         raise UserError(f"ONNX Runtime cannot load {model!r}: {error}", code="peer") from None
 
 
 def _call(session: Any, count: int, names: Sequence[str], arrays: Sequence[Array]) -> list[Array]:
-    """What ONNX Runtime makes of the library's inputs: by their names, or in order."""
+    """The outputs of ONNX Runtime for the library's inputs, which are passed by name if the names
+    are the same, else in order. UserError (code `peer`) if numbers of inputs or outputs differ."""
     wanted = [value.name for value in session.get_inputs()]
     results = len(session.get_outputs())
     if len(wanted) != len(arrays) or results != count:
@@ -151,7 +161,8 @@ def _call(session: Any, count: int, names: Sequence[str], arrays: Sequence[Array
 
 
 def _error(have: Array, want: Array) -> tuple[float, float, float]:
-    """(largest difference, scale, largest difference over what is allowed there)."""
+    """(largest difference, largest magnitude of `want`, largest ratio of a difference to its
+    tolerance)."""
     if have.shape != want.shape:
         raise UserError(
             f"an output has shape {have.shape}, that of ONNX Runtime {want.shape}", code="peer"
@@ -163,12 +174,12 @@ def _error(have: Array, want: Array) -> tuple[float, float, float]:
     difference = np.abs(found - exact)
     ratio = difference / (ATOL * scale + RTOL * np.abs(exact) + np.finfo(np.float64).tiny)
     worst = float(ratio.max())
-    # NaN compares false with everything, and must not pass as the smaller of two.
+    # NaN compares false with everything: the caller's max() might drop it.
     return float(difference.max()), scale, float("inf") if np.isnan(worst) else worst
 
 
 def main() -> int:
-    """The fresh process: print the answer; what the user did wrong goes to stderr as a sentence."""
+    """The fresh process: print the answer, or the message of a UserError to standard error."""
     try:
         print(json.dumps(asdict(compare(Request(**json.loads(sys.argv[1]))))))
     except UserError as error:

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compile, export, say where it lies."""
+    """Compile, export, and print where the files are."""
     import tensorkiln as tk
     from tensorkiln.codegen.host_function import c_name
     from tensorkiln.link.headers import write_headers
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
     started = time.perf_counter()
     model = plain_file(args.model)
-    for name in ("output", "weights", "headers"):  # no library, nothing of a library
+    for name in ("output", "weights", "headers"):  # these are about the library, which is not made
         refuse_together({f"--{name}": getattr(args, name), "--stripped": args.stripped})
     output = writable_parent(args.output or Path(model.with_suffix(".so").name))
     freeze = sizes(args.freeze, "--freeze")

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """The whole road in one command."""
+    """Build the model, compile, export, compare; exit code 1 if the results differ."""
     for package in ("onnx", "onnxruntime"):  # one makes the model, the other runs it
         require_package(package, "kiln demo")
     folder = made_folder(args.folder)
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _compile(model: Path, library: Path, artifacts: Path, target: str) -> int:
-    """Build the model, compile it, write library and artifacts; the number of artifacts."""
+    """Build the model, compile it, write library and artifacts; return the number of artifacts."""
     import tensorkiln as tk
     from tensorkiln.cli.demo_model import resnet18
 

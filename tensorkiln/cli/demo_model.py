@@ -19,21 +19,21 @@ CLASSES = 1000
 
 @dataclass(slots=True)
 class _Graph:
-    """Nodes and weights in the making; every value is named after the layer that produces it."""
+    """The nodes and weights so far; every value is named after the layer that produces it."""
 
     generator: np.random.Generator
     nodes: list[NodeProto] = field(default_factory=list)
     weights: list[TensorProto] = field(default_factory=list)
 
     def add(self, op: str, name: str, inputs: list[str], **attributes: Any) -> str:
-        """Appends a node with one output, which is named like the node."""
+        """Append a node with one output of the node's name; the name."""
         from onnx import helper
 
         self.nodes.append(helper.make_node(op, inputs, [name], name, **attributes))
         return name
 
     def weight(self, name: str, values: np.ndarray) -> str:
-        """Appends an initializer, stored as float32."""
+        """Append an initializer, stored as float32; its name."""
         from onnx import numpy_helper
 
         self.weights.append(numpy_helper.from_array(values.astype(np.float32), name))
@@ -48,7 +48,8 @@ class _Graph:
         stride: int,
         gain: float,
     ) -> str:
-        """Unbiased convolution and batch norm; `gain` scales the norm's output."""
+        """Convolution without bias, then batch norm, whose output `gain` scales. `channels`: input
+        and output channels."""
         draw, (inputs, outputs) = self.generator, channels
         deviation = math.sqrt(2.0 / (inputs * kernel * kernel))
         weight = draw.standard_normal((outputs, inputs, kernel, kernel)) * deviation
@@ -74,7 +75,7 @@ class _Graph:
         return self.add("BatchNormalization", f"{name}.bn", inputs_of_norm, epsilon=1e-5)
 
     def block(self, x: str, name: str, inputs: int, outputs: int, stride: int) -> str:
-        """Two 3x3 convolutions and a shortcut, which is projected where the shape changes."""
+        """Two 3x3 convolutions and a shortcut, which is projected if the shape changes."""
         shortcut = x
         if stride != 1 or inputs != outputs:
             shortcut = self.conv_bn(x, f"{name}.downsample", (inputs, outputs), 1, stride, 1.0)

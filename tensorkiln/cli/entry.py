@@ -1,8 +1,8 @@
 """`kiln`: reads the command line, calls a sub-command, turns errors into one message.
 
-Exit codes: 0 done; 1 the command's own "no" (unsupported nodes found, results differ); 2 the
-caller is wrong, or the machine lacks room; 3 valid but not implemented; 4 a bug of ours; 130
-interrupted; 141 the reader of the output has gone, as programs say that SIGPIPE ends.
+Exit codes: 0 done; 1 the command's negative answer (unsupported nodes found, results differ); 2 an
+error of the caller, or out of memory or disk space; 3 valid input that is not supported; 4 a bug in
+tensorkiln; 130 interrupted; 141 the reader of standard output has closed it (128 + SIGPIPE).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tensorkiln.cli.screen import (
 
 WRONG, UNSUPPORTED, BUG, INTERRUPTED, CUT = 2, 3, 4, 130, 141
 
-# Name on the command line -> the file that does it.
+# Name on the command line -> the module that implements it.
 COMMANDS: dict[str, ModuleType] = {
     "demo": demo,
     "compile": compile,
@@ -57,7 +57,7 @@ def make_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `kiln` with `argv` (default: the process's arguments); the exit code comes back."""
+    """Run `kiln` with `argv` (default: the process's arguments) and return the exit code."""
     colour = "auto"
     with standard_streams():
         try:
@@ -80,7 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    """The command's code; every error leaves as one message and a code, but those of output."""
+    """Run a command and return its exit code. Every exception becomes a message and an exit code,
+    except that of a closed standard output, which is raised."""
     try:
         read_config()  # a bad variable fails here, with its own message
         for sentence in unknown_variables():
@@ -96,7 +97,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _report(error: Exception, colour: str) -> int:
-    """Print one message for `error` (with its traceback when asked for) and pick the exit code."""
+    """Print one message for `error`, or with KILN_DEBUG its traceback, and return the exit code."""
     if isinstance(error, MemoryError):
         error = UserError("out of memory", code="out-of-memory", hint=str(error))
     if _debug() >= 1:
@@ -115,5 +116,5 @@ def _report(error: Exception, colour: str) -> int:
 def _debug() -> int:
     try:
         return read_config().debug
-    except UserError:  # KILN_DEBUG itself may be what is wrong
+    except UserError:  # KILN_DEBUG itself may be the variable with a bad value
         return 0

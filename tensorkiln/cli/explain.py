@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compile, gather, write the page, say where it is."""
+    """Compile, gather the data, write the page, and print where it is."""
     import tensorkiln as tk
 
     model = plain_file(args.model)

@@ -35,7 +35,7 @@ examples:
   kiln inspect artifacts --artifact conv2d_relu.s   one kernel's assembly
   kiln inspect net.so --extract inside              everything as files
 """
-# What the files that every compile leaves are for, by their ends.
+# Ending of an artifact's name -> what the file is for.
 _MEANINGS = {
     "host/plan.txt": "the plan: every kernel call, in order",
     "host/entry.c": "the plan in C, and how to call it",
@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what is asked for."""
+    """Print what the options ask for."""
     one = {"--list": args.list, "--weight": args.weight, "--json": args.json}
     refuse_together({**one, "--extract": args.extract})
     for name, value in one.items():
@@ -125,13 +125,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _verified(subject: Subject) -> str:
-    """What of it matches its hash; UserError where something does not, or has none."""
+    """Check all hashes; a sentence on what matches. UserError if something does not match, or the
+    subject has no hashes (code `no-hash`)."""
     if subject.kind == "library":
         carried = [a for a in subject.files if a.codegen_id not in ("host", "code")]
         weights = verify_library(subject.path)
         said = f"{size_text(weights.size)} of weights in {weights.path} match their hash"
         return f"{said}, and so do the artifacts it carries" if carried else said
-    if subject.kind in ("folder", "container", "tar"):  # whoever reads them checks them
+    if subject.kind in ("folder", "container", "tar"):  # `open_subject` has checked them
         return f"{len(subject.files)} artifact(s) match their hashes"
     raise UserError(
         f"{subject.path!r} has no hashes: nothing can be checked",
@@ -145,7 +146,8 @@ def _warn(sentence: str) -> None:
 
 
 def _chosen(subject: Subject, name: str) -> ArtifactSet:
-    """The artifacts asked for: one, by its name or by the end of it, or all."""
+    """The artifact of that name, or whose name ends in `/<name>`; all artifacts without a name.
+    UserError if its bytes are not in the library, or it does not exist."""
     if not name:
         return subject.artifacts
     ends = [a.name for a in subject.files if a.name.endswith(f"/{name}")]
@@ -171,7 +173,8 @@ def _show(
     args: argparse.Namespace,
     screen: Screen,
 ) -> None:
-    """What one inspector says: of one artifact; of several together; of the whole file; of each."""
+    """Print the text of the inspector asked for: of the artifact that `--artifact` names; else the
+    first of these that it takes: a group of artifacts, the whole file, each artifact."""
     files = files_of(chosen)
     name, groups = args.inspector, inspectors.groups(files)
     if args.artifact:
@@ -196,7 +199,7 @@ def _show(
         pieces = row.pieces(given)
         try:
             first = next(pieces, "")
-        except UserError as error:  # of several, those are shown that can be
+        except UserError as error:  # the other artifacts are still shown
             refused = refused or error
             _warn(f"{what} is left out: {error}")
             continue
@@ -211,7 +214,8 @@ def _print(row: Inspector, given: object, screen: Screen) -> None:
     try:
         screen.shown(row.pieces(given), row.language)
     except UserError as error:
-        if isinstance(given, Artifact) and error.where == given.name:  # a file's own name, not ours
+        # The name of a file's artifact is `file/<name>`: messages are to have the file's own name.
+        if isinstance(given, Artifact) and error.where == given.name:
             where = given.name.removeprefix("file/")
             raise UserError(error.message, code=error.code, where=where, hint=error.hint) from None
         raise
@@ -221,7 +225,7 @@ def _print(row: Inspector, given: object, screen: Screen) -> None:
 
 
 def _inside_text(subject: Subject, inspectors: Inspectors, everything: bool) -> str:
-    """What can be looked at, and how it is shown."""
+    """A list of the artifacts in a subject, each with its default inspector."""
     files = subject.files
     total = f"{len(files)} artifact(s), {size_text(sum(a.size for a in files))}"
     singles, families = _families(files)
@@ -250,12 +254,13 @@ def _meaning(name: str) -> str:
     return next((text for end, text in _MEANINGS.items() if name.endswith(end)), "")
 
 
-# The files of one folder that differ by what is before their suffix: suffix -> size by stem.
+# Files of one folder with the same set of suffixes, as those of kernels:
+# stem -> suffix -> size as text.
 _Family = dict[str, dict[str, str]]
 
 
 def _families(files: Sequence[Artifact]) -> tuple[list[Artifact], list[_Family]]:
-    """Files that stand alone, and those of kernels and the like: several with the same suffixes."""
+    """(files to be listed one by one, families: groups of several stems with the same suffixes)."""
     by_stem: dict[str, dict[str, Artifact]] = {}
     for a in files:
         stem, dot, suffix = a.name.rpartition(".")
@@ -275,7 +280,7 @@ def _families(files: Sequence[Artifact]) -> tuple[list[Artifact], list[_Family]]
 
 
 def _family_text(family: _Family, everything: bool) -> str:
-    """A line for each stem, a column for each suffix."""
+    """A family as a table: a line for each stem, a column for each suffix."""
     suffixes = sorted(next(iter(family.values())), key=lambda s: ([*_SUFFIXES, s].index(s), s))
     folder = next(iter(family)).rpartition("/")[0]
     head = [f"{folder}/", *(f"{s} {_SUFFIXES.get(s, '')}".rstrip() for s in suffixes)]
@@ -292,8 +297,8 @@ def _group_text(group: tuple[str, str]) -> str:
 
 
 def _list_text(chosen: ArtifactSet, inspectors: Inspectors) -> str:
-    """Every artifact with its inspectors, the default first; where there is one artifact, a line
-    for each inspector."""
+    """Every artifact with its inspectors, the default first; for a single artifact, a line for each
+    inspector."""
     files = files_of(chosen)
     groups = inspectors.groups(files)
     if len(files) == 1:
@@ -313,7 +318,7 @@ def _names(rows: Iterable[Inspector]) -> str:
 
 
 def _json(subject: Subject, chosen: ArtifactSet, inspectors: Inspectors) -> dict[str, object]:
-    """Plain values: of a library its report too."""
+    """The output of `--json` as plain values; for a library with the fields of its report."""
     report = inspect_library(subject.path).to_json() if subject.kind == "library" else {}
     return {
         **report,

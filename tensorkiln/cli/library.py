@@ -1,4 +1,4 @@
-"""A compiled library, opened for the commands that call it, and arrays to call it with."""
+"""Open a compiled library for the commands that call it, and make arrays to call it with."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ Array = npt.NDArray[Any]
 
 
 def graph_function(path: Path, name: str = "main") -> FunctionInfo:
-    """What the library says about its graph function `name`; nothing is loaded."""
+    """The metadata of the library's graph function `name`; the library is not loaded. UserError if
+    there is no such function, or it takes something other than tensors."""
     functions = inspect_library(path).metadata.functions
     graphs = [function for function in functions if function.kind != "tensor"]
     for function in graphs:
@@ -33,7 +34,8 @@ def graph_function(path: Path, name: str = "main") -> FunctionInfo:
 
 
 def _of_tensors(function: FunctionInfo) -> FunctionInfo:
-    """The function, when all that it takes are tensors of known rank."""
+    """The function itself. UserError (code `argument-kind`) if an input is no tensor of known
+    rank."""
     for tensor in function.inputs:
         if tensor.dims is None:
             raise UserError(
@@ -46,14 +48,15 @@ def _of_tensors(function: FunctionInfo) -> FunctionInfo:
 
 
 def output_names(function: FunctionInfo, count: int) -> list[str]:
-    """A name for each tensor that a call gave: those of a tuple are numbered."""
+    """A name for each of the `count` arrays that a call returned: those of the outputs, or if these
+    are not as many, as for a tuple, the first output's name with a number: `out0`, `out1`."""
     names = [tensor.name for tensor in function.outputs]
     return names if len(names) == count else [f"{names[0]}{i}" for i in range(count)]
 
 
 def open_function(path: Path, name: str = "main") -> tuple[Callable[..., list[Array]], int]:
-    """Load the library and bind `name` to this CPU; a call takes and gives NumPy arrays. Also the
-    number of threads that it runs on."""
+    """Load the library and bind `name` to this CPU: (a function that takes and returns NumPy
+    arrays, the number of threads that it runs on)."""
     import tensorkiln as tk
 
     library = tk.runtime.load_module(path)
@@ -66,7 +69,7 @@ def open_function(path: Path, name: str = "main") -> tuple[Callable[..., list[Ar
 
 
 def _arrays(result: object) -> Iterator[Array]:
-    """All tensors and numbers in a result, in order."""
+    """Yield all tensors and numbers in a nested result, in order, as arrays."""
     if isinstance(result, tuple | list):
         for part in result:
             yield from _arrays(part)
@@ -77,7 +80,7 @@ def _arrays(result: object) -> Iterator[Array]:
 
 
 def numpy_type(name: str) -> np.dtype[Any]:
-    """The NumPy type of a dtype name; types NumPy lacks come from ml_dtypes."""
+    """The NumPy dtype of a dtype name; types that NumPy lacks, as bfloat16, are from ml_dtypes."""
     try:
         return np.dtype(name)
     except TypeError:
@@ -88,7 +91,8 @@ def numpy_type(name: str) -> np.dtype[Any]:
 
 
 def shape_of(tensor: TensorInfo, dims: Mapping[str, int]) -> tuple[int, ...]:
-    """The dims with symbolic ones from `dims`; UserError naming one that has no size."""
+    """The tensor's shape, symbolic dimensions from `dims`. UserError (code `unknown-dim`) that
+    names a dimension without a size."""
     wanted = tensor.dims or ()
     missing = [dim for dim in wanted if isinstance(dim, str) and dim not in dims]
     if missing:
@@ -101,7 +105,8 @@ def shape_of(tensor: TensorInfo, dims: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def random_array(tensor: TensorInfo, dims: Mapping[str, int], rng: np.random.Generator) -> Array:
-    """Random values for one input: normal floats; whole numbers 0 and 1, valid as any index."""
+    """Random values for one input: standard normal floats; integers and booleans are 0 or 1, which
+    are valid indices for any dimension of at least 2."""
     shape, dtype = shape_of(tensor, dims), numpy_type(tensor.dtype)
     if dtype.kind in "biu":
         return rng.integers(0, 2, shape).astype(dtype)
@@ -109,7 +114,8 @@ def random_array(tensor: TensorInfo, dims: Mapping[str, int], rng: np.random.Gen
 
 
 def random_inputs(function: FunctionInfo, dims: Mapping[str, int], seed: int) -> list[Array]:
-    """One random array per input, the same for the same seed."""
+    """One random array per input, the same for the same seed. UserError for a name in `dims` that
+    no input has (code `unknown-dim`), and for inputs larger than memory (`out-of-memory`)."""
     symbols = {d for tensor in function.inputs for d in tensor.dims or () if isinstance(d, str)}
     unknown = sorted(set(dims) - symbols)
     if unknown:
@@ -121,8 +127,8 @@ def random_inputs(function: FunctionInfo, dims: Mapping[str, int], seed: int) ->
 
 
 def _require_memory(function: FunctionInfo, dims: Mapping[str, int]) -> None:
-    """UserError, before anything is allocated, for inputs that are larger than this machine's
-    memory: the system might promise it, and end the process later."""
+    """Raise UserError, before anything is allocated, if the inputs are larger than this machine's
+    memory: the system might overcommit it, and kill the process later."""
     wanted = {
         tensor.name: math.prod(shape_of(tensor, dims)) * numpy_type(tensor.dtype).itemsize
         for tensor in function.inputs
@@ -139,9 +145,10 @@ def _require_memory(function: FunctionInfo, dims: Mapping[str, int]) -> None:
 
 
 def load_inputs(function: FunctionInfo, texts: Sequence[str]) -> dict[str, Array]:
-    """Arrays by input name from `x.npy` (in order) and `name=x.npy`. Never unpickles.
+    """Arrays by input name, from texts `x.npy` (for the inputs in order) and `name=x.npy`. Pickled
+    arrays are refused.
 
-    Raises UserError for unknown or doubled names, too many files, files that are no arrays.
+    Raises UserError for unknown or repeated names, too many files, files that are no arrays.
     """
     names = [tensor.name for tensor in function.inputs]
     found: dict[str, Array] = {}

@@ -1,4 +1,4 @@
-"""What `kiln inspect` says of a compiled library: inputs, outputs, target, processor features,
+"""The report of `kiln inspect` on a compiled library: inputs, outputs, target, processor features,
 sizes, memory, compiler version."""
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from tensorkiln.cli.tables import columns, dims_text, size_text
 from tensorkiln.inspectors.library import LibraryReport
 
 SHOWN = 10  # kernels listed without --all
-_TAGS = {"tag": "tag", "base_tag": "made from tag"}  # field of the target -> what to call it
+_TAGS = {"tag": "tag", "base_tag": "made from tag"}  # field of the target -> its label
 
 
 def report_text(report: LibraryReport, everything: bool = False) -> str:
-    """The report for people."""
+    """The report as text; `everything`: with all kernels."""
     meta = report.metadata
     target = meta.target
     facts = [
@@ -38,14 +38,14 @@ def report_text(report: LibraryReport, everything: bool = False) -> str:
 
 
 def _target_text(target: Mapping[str, object]) -> str:
-    """Kind, machine and processor; of a kind that is no CPU, those of its host."""
+    """Kind, machine and processor of a target, followed by those of its host, if it has one."""
     own = " ".join(str(target[k]) for k in ("kind", "mtriple", "mcpu") if k in target)
     host = target.get("host")
     return f"{own}, host {_target_text(host)}" if isinstance(host, Mapping) else own
 
 
 def _wrapped(words: Sequence[str]) -> str:
-    """Words in lines of a screen's width, indented to stand in the second column."""
+    """Words in lines of 80 columns, indented like the second column of the report."""
     return textwrap.fill(" ".join(words), 80, break_on_hyphens=False).replace("\n", "\n" + " " * 14)
 
 
@@ -75,7 +75,7 @@ def _kernels_text(report: LibraryReport, everything: bool) -> str:
 
 
 def some(rows: Sequence[tuple[str, ...]], everything: bool) -> str:
-    """The first rows as columns, or all of them."""
+    """The first SHOWN rows as columns, and how many more there are; or all of them."""
     shown = rows if everything else rows[:SHOWN]
     more = f"\n  ... and {len(rows) - len(shown)} more (--all)" if len(rows) > len(shown) else ""
     return columns(shown) + more

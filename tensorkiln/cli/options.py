@@ -1,4 +1,4 @@
-"""Options that several commands share, and how their text is read."""
+"""Options that several commands share, and how their values are parsed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ MOST = 2**63 - 1
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that ignores nothing: an option given twice must say the same twice, names
-    are written out, and unknown ones come with the nearest."""
+    """An argument parser that is strict: an option may be repeated only with the same value, option
+    names cannot be abbreviated, and errors on unknown ones suggest the nearest name."""
 
     def __init__(self, **options: Any):
         super().__init__(**options, allow_abbrev=False)
@@ -33,7 +33,8 @@ class Parser(argparse.ArgumentParser):
         self.register("action", "store", _Once)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As its base class, which lets the caller complain of what is left."""
+        """As the base class, but unknown arguments are an error here, with a hint, and are not
+        returned."""
         found, rest = super().parse_known_args(args, namespace)
         if rest:
             word = rest[0].partition("=")[0]
@@ -42,7 +43,7 @@ class Parser(argparse.ArgumentParser):
         return found, rest
 
     def error(self, message: str, hint: str = "") -> NoReturn:
-        """How to call the command, then what is wrong; exit code 2."""
+        """Print the usage and the message to standard error, and exit with code 2."""
         super().error(f"{message}\n  hint: {hint}" if hint else message)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -54,7 +55,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Once(argparse.Action):
-    """Stores a value; a second one of the same option must be equal."""
+    """Stores a value; a second value for the same option must be equal to it."""
 
     def __call__(
         self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
@@ -68,7 +69,8 @@ class _Once(argparse.Action):
 
 
 def option(read: Callable[[str], T]) -> Callable[[str], T]:
-    """`type=` of an argument: `read`, whose docstring says what is expected, as `base.config`'s."""
+    """A function for `type=` of an argument: `read`, whose ValueError or KeyError becomes "expected
+    ..., got ...". What is expected is the docstring of `read`, as for readers in `base.config`."""
 
     def checked(text: str) -> T:
         try:
@@ -84,7 +86,7 @@ def number(low: float, high: float) -> Callable[[str], float]:
     """A reader of decimal numbers from `low` to `high`; ValueError for anything else."""
 
     def read(text: str) -> float:
-        # float() takes more, such as nan and 1_0.
+        # float() also accepts other texts, such as nan and 1_0.
         value = float(text) if re.fullmatch(r"[0-9.]+(e-?[0-9]+)?", text) else low - 1
         if not low <= value <= high:
             raise ValueError
@@ -99,7 +101,7 @@ def _path(text: str) -> Path:
     if not text:
         raise ValueError
     try:
-        Path(text).lstat()  # ValueError for what no file can be called
+        Path(text).lstat()  # ValueError for text that cannot be a file's name
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             raise ValueError from None
@@ -117,7 +119,7 @@ path, word = option(_path), option(_word)
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """`--target`, as text: JSON, a kind, or `native`, which is what None stands for."""
+    """Add `--target`: JSON text, a kind, or `native`. Commands take None as `native`."""
     parser.add_argument(
         "--target",
         metavar="TARGET",
@@ -127,7 +129,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """The model file and `--freeze`."""
+    """Add the model file and `--freeze`."""
     parser.add_argument("model", type=path, help="an ONNX file")
     parser.add_argument(
         "--freeze",
@@ -140,7 +142,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 
 def add_dim(parser: argparse.ArgumentParser, more: str = "") -> None:
-    """`--dim`; `more` is what the command does with it."""
+    """Add `--dim`; `more` goes into its help text: what the command uses the sizes for."""
     parser.add_argument(
         "--dim",
         metavar="DIM=N",
@@ -152,7 +154,7 @@ def add_dim(parser: argparse.ArgumentParser, more: str = "") -> None:
 
 
 def add_seconds(parser: argparse.ArgumentParser, default: float) -> None:
-    """`--seconds` of measurements."""
+    """Add `--seconds`, the time for each measurement."""
     parser.add_argument(
         "--seconds",
         type=option(number(0.001, 86400)),
@@ -175,7 +177,8 @@ dims = option(_dims)
 
 
 def sizes(given: Sequence[Sequence[tuple[str, int]]], option: str) -> dict[str, int]:
-    """What `--dim` or `--freeze` collected, as a dict. UserError for two sizes of one name."""
+    """The values of all uses of `--dim` or `--freeze` as a dict. UserError (code `given-twice`) for
+    two different sizes of one dimension."""
     out: dict[str, int] = {}
     for name, size in (pair for pairs in given for pair in pairs):
         if out.setdefault(name, size) != size:
@@ -186,15 +189,16 @@ def sizes(given: Sequence[Sequence[tuple[str, int]]], option: str) -> dict[str, 
 
 
 def refuse_together(given: Mapping[str, object]) -> None:
-    """UserError when more than one of these options, by their names, is given: one would have to be
-    ignored. None, False and empty text are not given."""
+    """Raise UserError (code `conflict`) if more than one of these options is given, as one would
+    have to be ignored. `given`: name -> value; None, False and empty text mean not given."""
     names = [name for name, value in given.items() if value not in (None, False, "")]
     if len(names) > 1:
         raise UserError(f"{names[0]} and {names[1]} do not go together", code="conflict")
 
 
 def plain_file(path: Path) -> Path:
-    """`path`, which must be a file that is there and can be read."""
+    """`path` itself. UserError (code `missing-file`) unless it is a regular file that can be
+    read."""
     try:
         mode = path.stat().st_mode
         if stat.S_ISREG(mode):
@@ -205,7 +209,7 @@ def plain_file(path: Path) -> Path:
     except OSError as error:
         message = f"cannot read {str(path)!r}: {error.strerror}"
         raise UserError(message, code="missing-file") from None
-    except ValueError:  # a zero byte, half a pair
+    except ValueError:  # a zero byte, or a lone surrogate
         message = f"{str(path)!r} cannot be the name of a file"
         raise UserError(message, code="missing-file") from None
     kind = "a folder" if stat.S_ISDIR(mode) else "no plain file"
@@ -213,7 +217,7 @@ def plain_file(path: Path) -> Path:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether it is one that can be seen; `Path.is_dir` raises where permissions are missing."""
+    """Whether `path` is a folder, and permissions allow to know that: `Path.is_dir` may raise."""
     try:
         return path.is_dir()
     except OSError:
@@ -221,7 +225,8 @@ def is_folder(path: Path) -> bool:
 
 
 def writable_parent(path: Path) -> Path:
-    """`path`, whose folder must take new files: better to know before minutes of compiling."""
+    """`path` itself. UserError (code `cannot-write`) if it is a folder, or its folder does not
+    exist or is not writable: checked before minutes of compiling."""
     if is_folder(plain_path(path)):
         raise UserError(f"cannot write {str(path)!r}: it is a folder", code="cannot-write")
     folder = path.parent
@@ -239,7 +244,8 @@ def writable_parent(path: Path) -> Path:
 
 
 def require_package(name: str, what: str, extra: str = "demo") -> None:
-    """UserError (code `missing-package`) when a Python package that `what` needs is missing."""
+    """Raise UserError (code `missing-package`) if a Python package that `what` needs is missing.
+    `extra`: the extra of tensorkiln that installs it."""
     if importlib.util.find_spec(name) is None:
         raise UserError(
             f"{what} needs the package {name!r}, which is not installed",
@@ -249,5 +255,5 @@ def require_package(name: str, what: str, extra: str = "demo") -> None:
 
 
 def stderr_progress(quiet: bool = False) -> Progress:
-    """Progress as KILN_PROGRESS says, on standard error."""
+    """Progress on standard error, in the form that KILN_PROGRESS selects; none with `quiet`."""
     return make_progress(sys.stderr, "off" if quiet else read_config().progress)

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Call the function and show what came out."""
+    """Call the function once, print a summary of its outputs, and write them if asked to."""
     library = plain_file(args.library)
     function = graph_function(library, args.function)
     given = load_inputs(function, args.input)
@@ -100,7 +100,7 @@ def _write(folder: Path, names: list[str], outputs: list[Array]) -> None:
 
     files: dict[str, bytes] = {}
     for index, (name, array) in enumerate(zip(names, outputs, strict=True)):
-        # A name from a model may hold slashes and dots, and must not choose the folder.
+        # A name from a model may contain slashes and dots, and must not lead out of the folder.
         plain = re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_") or f"output{index}"
         while f"{plain}.npy" in files:
             plain = f"{plain}_{index}"

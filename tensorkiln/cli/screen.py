@@ -1,7 +1,7 @@
-"""Standard output as a person sees it: the colours and the width that a terminal has.
+"""Standard output for people: colours, and lines cut to the width of the terminal.
 
-Our own tables are painted here, sources by Pygments where it is installed. What is no terminal gets
-every letter and no escape sequence.
+Tables, reports and listings are coloured here, source text by Pygments if it is installed. Output
+that does not go to a terminal is not cut, and has no colours unless they are asked for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TextIO, cast
 
 from tensorkiln.base.terminal import wants_colour, width_of
 
-_MOST = 1 << 21  # letters; lexers take seconds for more
+_MOST = 1 << 21  # characters that are coloured by Pygments, which takes seconds for more
 _BOLD, _RED, _CYAN, _YELLOW, _GREY, _PLAIN = (
     f"\x1b[{n}m" for n in ("1", "1;31", "36", "33", "90", "0")
 )
@@ -29,12 +29,13 @@ _CODE_HEAD = re.compile(r"^(\S[^\n]*):(?=  # )", re.M)
 _INSTRUCTION = re.compile(r"^( *[0-9a-f]+)  (\S+)", re.M)
 _DUMP = re.compile(r"^([0-9a-f]{8,})((?:  .*?)?)(  \|.*\|)?$", re.M)
 _ZEROS = re.compile(r"(?<![0-9a-f])00(?:  ?00)*(?![0-9a-f])")
-# A file that is shown must not move the cursor, or change the title of the window.
+# Control characters are escaped: a file that is shown must not move the cursor, or set the title of
+# the window.
 _CONTROL = {n: f"\\x{n:02x}" for n in (*range(32), *range(127, 160)) if chr(n) not in "\n\t"}
 
 
 def add_colour(parser: argparse.ArgumentParser) -> None:
-    """`--color`, of every command."""
+    """Add `--color`, which every command has."""
     parser.add_argument(
         "--color",
         choices=("auto", "always", "never"),
@@ -45,21 +46,21 @@ def add_colour(parser: argparse.ArgumentParser) -> None:
 
 
 class Screen:
-    """Where a command's words go."""
+    """Standard output, with colours as `choice` (auto, always, never) and the terminal allow."""
 
     def __init__(self, choice: str = "auto"):
         self.painted = wants_colour(sys.stdout, choice)
         self.width = width_of(sys.stdout)
 
     def report(self, text: str, *, cut: bool = False) -> None:
-        """A report: headings, and tables that are indented. With `cut` lines end where the
-        terminal does, with `…`."""
+        """Print a report: headings, and tables that are indented. With `cut`, lines longer than the
+        terminal's width are cut, and end in `…`."""
         text = self._fitted(text) if cut else text
         print(paint_report(text) if self.painted else text)
 
     def shown(self, pieces: Iterable[str], language: str = "") -> None:
-        """What an inspector says, in the colours of its language; without one it is a table, whose
-        lines end where the terminal does."""
+        """Print the text of an inspector in the colours of its language. Without a language, the
+        text is a table, whose lines are cut to the terminal's width."""
         for i, piece in enumerate(pieces):
             text = piece.translate(_CONTROL) if self.width else piece
             if language in ("", "report"):
@@ -77,7 +78,7 @@ class Screen:
 
 
 def print_error(sentence: str, choice: str) -> None:
-    """`kiln: error: ...` on standard error; what is before the last `:` of that in red."""
+    """Print `kiln: error: ...` to standard error, in red up to and including `error:`."""
     head, colon, rest = sentence.partition("error:")
     if colon and wants_colour(sys.stderr, choice):
         sentence = f"{_RED}{head}{colon}{_PLAIN}{rest}"
@@ -85,18 +86,19 @@ def print_error(sentence: str, choice: str) -> None:
 
 
 class NobodyReads(Exception):
-    """Standard output takes no more; the argument is the OSError that says why."""
+    """Standard output cannot be written to; the argument is the OSError that says why."""
 
 
 class _Watched:
-    """A standard stream whose reader may leave: the rest of it is dropped, and nobody complains of
-    that at exit. `needed` output raises NobodyReads; without it what was begun goes on."""
+    """A standard stream whose reader may close it. The first failing write redirects it to
+    /dev/null, so that nothing fails later, as at exit. It raises NobodyReads if `needed`; else it
+    is ignored, and the command goes on."""
 
     def __init__(self, stream: TextIO, needed: bool):
         self._stream, self._needed = stream, needed
 
     def write(self, text: str) -> int:
-        """Write `text`."""
+        """Write `text`; characters that the encoding lacks are written as escapes."""
         try:
             return self._write(text)
         except OSError as error:
@@ -106,12 +108,12 @@ class _Watched:
     def _write(self, text: str) -> int:
         try:
             return self._stream.write(text)
-        except UnicodeEncodeError:  # of names of files, and words of the command line
+        except UnicodeEncodeError:  # from names of files, and arguments of the command line
             said = text.encode(self._stream.encoding, "backslashreplace")
             return self._stream.write(said.decode(self._stream.encoding))
 
     def flush(self) -> None:
-        """Hand on what was written."""
+        """Flush the stream; errors are treated as in `write`."""
         try:
             self._stream.flush()
         except OSError as error:
@@ -130,9 +132,9 @@ class _Watched:
 
 @contextmanager
 def standard_streams() -> Iterator[None]:
-    """The standard streams as commands need them: those that are closed are opened, so that no file
-    of ours takes their numbers (standard output so that writing fails, as it should), and nobody
-    needs to read what goes to standard error."""
+    """Set the standard streams up for a command. Closed ones are opened on /dev/null, so that no
+    other file gets their descriptors; standard output read-only, so that writing to it still fails.
+    Failing writes raise NobodyReads on standard output, and are ignored on standard error."""
     for number, name, flags, mode in (
         (0, "stdin", os.O_RDONLY, "r"),
         (1, "stdout", os.O_RDONLY, "w"),
@@ -144,7 +146,7 @@ def standard_streams() -> Iterator[None]:
                 os.dup2(opened, number)
                 os.close(opened)
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
-    if isinstance(sys.stdout, io.TextIOWrapper):  # names may be what its encoding lacks
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names may have characters its encoding lacks
         sys.stdout.reconfigure(errors="backslashreplace")
     before = sys.stdout, sys.stderr
     sys.stdout = cast(TextIO, _Watched(sys.stdout, needed=True))
@@ -163,14 +165,14 @@ def _in(colour: str) -> Callable[[re.Match[str]], str]:
 
 
 def paint_report(text: str) -> str:
-    """Headings bold, the first column in a colour, pictures too."""
+    """Colour a report: headings bold, first columns cyan, bars yellow."""
     text = _HEADING.sub(_in(_BOLD), text)
     text = _FIRST.sub(rf"\1{_CYAN}\2{_PLAIN}", text)
     return _PICTURE.sub(_in(_YELLOW), text)
 
 
 def paint_table(text: str, *, head: bool) -> str:
-    """A piece of a table; its head is bold."""
+    """Colour a piece of a table: bars yellow, and with `head` the first line bold."""
     if not head:
         return _PICTURE.sub(_in(_YELLOW), text)
     first, end, rest = text.partition("\n")
@@ -178,14 +180,15 @@ def paint_table(text: str, *, head: bool) -> str:
 
 
 def paint_code(text: str) -> str:
-    """Instructions as `disassemble` lists them: names of functions bold, places and notes grey."""
+    """Colour a listing of `disassemble`: function names bold, addresses and notes grey, mnemonics
+    cyan."""
     text = _CODE_HEAD.sub(rf"{_BOLD}\1{_PLAIN}:", text)
     text = _INSTRUCTION.sub(rf"{_GREY}\1{_PLAIN}  {_CYAN}\2{_PLAIN}", text)
     return _NOTE.sub(_in(_GREY), text)
 
 
 def paint_bytes(text: str) -> str:
-    """A hexdump: places in a colour, zeros and letters grey."""
+    """Colour a hexdump: offsets cyan, zero bytes grey, text yellow."""
 
     def line(m: re.Match[str]) -> str:
         data = _ZEROS.sub(_in(_GREY), m[2])
@@ -199,8 +202,8 @@ _OWN = {"code": paint_code, "hexdump": paint_bytes, "report": paint_report}
 
 
 def paint_source(text: str, language: str) -> str:
-    """`text` in the colours of its language; as it is where Pygments is missing or has no such
-    language."""
+    """`text` in the colours of its language; unchanged if it is longer than _MOST, Pygments is not
+    installed, or Pygments does not know the language."""
     if language in _OWN:
         return _OWN[language](text)
     if len(text) > _MOST:

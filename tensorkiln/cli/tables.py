@@ -14,7 +14,7 @@ def size_text(size: int) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """Seconds with a unit that suits: `12.3 ms`."""
+    """Seconds with a suitable unit: `12.30 ms`, `4.5 us`."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= scale:
             return f"{seconds / scale:.2f} {unit}"
@@ -22,12 +22,13 @@ def time_text(seconds: float) -> str:
 
 
 def dims_text(dims: Sequence[int | str] | None) -> str:
-    """`[1, 3, "h"]` as `1 x 3 x h`; a scalar has none. None is for what is no tensor."""
+    """`[1, 3, "h"]` as `1 x 3 x h`, an empty shape as `scalar`; empty for None, which stands for an
+    argument that is no tensor."""
     return "" if dims is None else " x ".join(map(str, dims)) or "scalar"
 
 
 def columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
-    """Rows as aligned columns; the last one keeps its length."""
+    """Rows as lines of aligned columns; the last column is not padded."""
     if not rows:
         return ""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the list, the tags found, or explain one."""
+    """Print the list of targets, the tags that were found, or the facts of one target."""
     refuse_together({"--tag": args.tag, "TARGET": args.target})
     if args.tags_file:
         Target.load_tags(plain_file(args.tags_file))
@@ -90,7 +90,8 @@ def _listing_text() -> str:
 
 
 def _search(text: str) -> list[Tag]:
-    """Tags with `text` in their name, aliases, description or keys; none if it names a target."""
+    """Tags with `text` in their name, aliases, description, processor or keys; empty if the text
+    itself is a target."""
     word = text.strip().lower()
     if word.startswith("{") or word in KINDS or word == "native" or TAGS.find(text) or not word:
         return []
@@ -168,7 +169,7 @@ def _facts_text(target: Target) -> str:
 
 
 def _unsupported(target: Target) -> str | None:
-    """Why nothing generates code for `target`, or None."""
+    """Why no code generator supports `target`; None if one does."""
     try:
         require_codegen(target)
     except UnsupportedError as error:

@@ -1,4 +1,4 @@
-"""Looking into what a compile left, without running any of it (docs/howto/inspect.md)."""
+"""Inspect the output of a compile, without running any of it (docs/howto/inspect.md)."""
 
 from tensorkiln.inspectors.plugins import known_inspectors, register_inspector
 from tensorkiln.inspectors.registry import Inspector, Inspectors

@@ -1,4 +1,4 @@
-"""Files in a static library (`ar`) and in a tar file, as places in that file: nothing is copied."""
+"""The files in a static library (`ar`) or a tar file, as (name, offset, size), without copies."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tensorkiln.base.errors import UserError
 
 AR_MAGIC = b"!<arch>\n"
 _HEAD = 60
-Member = tuple[str, int, int]  # name, where its bytes start, how many
+Member = tuple[str, int, int]  # name, offset in the archive, size in bytes
 
 
 def ar_members(data: memoryview, where: str) -> Iterator[Member]:
-    """The files of a static library, GNU and BSD names; symbol tables are left out. Raises
-    UserError (code `bad-archive`)."""
+    """Yield the files of a static library, with GNU or BSD names; symbol tables are left out.
+    Raises UserError (code `bad-archive`) for a malformed or truncated archive."""
     at, names = len(AR_MAGIC), b""
     while at < len(data):
         head = bytes(data[at : at + _HEAD])
@@ -36,7 +36,7 @@ def ar_members(data: memoryview, where: str) -> Iterator[Member]:
 
 
 def _ar_name(name: bytes, names: bytes, content: memoryview, where: str) -> tuple[str, int]:
-    """The name, and how many bytes of the content it takes."""
+    """(the name of a file, how many bytes it takes at the start of the content, as BSD has it)."""
     if name.startswith(b"#1/") and name[3:].isdigit():
         size = int(name[3:])
         if size > len(content):
@@ -52,8 +52,8 @@ def _ar_name(name: bytes, names: bytes, content: memoryview, where: str) -> tupl
 
 
 def tar_members(path: Path) -> Iterator[Member]:
-    """The plain files of a tar file that is not compressed; links and devices are left out.
-    Raises UserError (code `bad-archive`)."""
+    """Yield the regular files of an uncompressed tar file; links and devices are left out. Raises
+    UserError (code `bad-archive`) for a malformed archive, or a sparse or truncated file in it."""
     try:
         with tarfile.open(path, "r:") as tar:
             size = path.stat().st_size

@@ -1,4 +1,4 @@
-"""The inspectors that are always there."""
+"""The built-in inspectors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from tensorkiln.inspectors import llvm, objects, signatures, text, weights
 from tensorkiln.inspectors.registry import ANY, Inspector, make_inspector
 
-# Suffixes of text, with the names that Pygments has for what they hold.
+# Suffix of a text file -> its language, as Pygments calls it.
 SOURCES = {
     ".c": "c", ".h": "c", ".cpp": "cpp", ".cc": "cpp", ".hpp": "cpp", ".cl": "c", ".cu": "cuda",
     ".metal": "cpp", ".py": "python", ".s": "gas", ".json": "json", ".txt": "", ".md": "",
@@ -17,7 +17,7 @@ CODE = (".o", ".so", ".code")
 
 
 def builtin_inspectors() -> list[Inspector]:
-    """Those of every kind of artifact that a compile makes, and a hexdump of anything."""
+    """The inspectors for every kind of artifact that a compile makes, and a hexdump of any file."""
     make = partial(make_inspector, owner="tensorkiln")
     rows = [
         make("prettyprint", text.show_json, suffix=".json", language="json"),
@@ -31,7 +31,7 @@ def builtin_inspectors() -> list[Inspector]:
             make("functions", llvm.show_functions, suffix=suffix),
         ]
     for suffix in CODE:
-        # Of a whole library one asks first what is in it.
+        # The first is the default: of a whole library, the list of what is in it.
         first = make("disassemble", objects.show_instructions, suffix=suffix, language="code",
                      writes=".dis")  # fmt: skip
         second = make("symbols", objects.show_symbols, suffix=suffix)

@@ -1,4 +1,4 @@
-"""Artifacts and what inspectors say of them as files in a folder."""
+"""Write artifacts, and the texts that inspectors make of them, to a folder."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ def extract(
     only: str = "",
     warn: Callable[[str], object],
 ) -> int:
-    """Write `artifacts` as `ArtifactSet.save` does, and the texts beside them; how many texts.
+    """Write `artifacts` as `ArtifactSet.save` does, and inspectors' texts beside them; return the
+    number of texts.
 
-    A text of one artifact is `<its file><writes>`, one of several `<short name><writes>`. `only`
-    is an inspector's name: then its texts are all that is written beside, whether or not it says
-    what they are to be called. What one inspector cannot read is told to `warn` and left out. The
-    folder appears whole or not at all, and is replaced as `ArtifactSet.save` does. Raises UserError
-    as that does, and for an unknown inspector.
+    The text of one artifact is called `<its file><writes>`, of a group `<short name><writes>`.
+    Without `only`, the inspectors with a `writes` suffix are used; with it, the inspectors of that
+    name (`.<name>.txt` stands for a missing suffix). A text that an inspector cannot make is
+    reported to `warn` and left out. The folder is written atomically, and a former one replaced, as
+    by `ArtifactSet.save`. Raises UserError as that does, and for an unknown inspector.
     """
     wanted: list[tuple[str, Inspector, object]]
     files = files_of(artifacts)
@@ -57,7 +58,7 @@ def _writes(row: Inspector) -> str:
 
 
 def _write(file: Path, shown: Iterable[str]) -> None:
-    """The text, or nothing where it cannot be made to its end."""
+    """Write the text to a new file; the file is removed again if the inspector raises UserError."""
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
         with file.open("x", encoding="utf-8", newline="\n") as stream:

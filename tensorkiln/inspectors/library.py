@@ -1,4 +1,4 @@
-"""What a compiled library says about itself, read from its file: none of its code is loaded."""
+"""The report on a compiled library, read from its file: none of its code is loaded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tensorkiln.inspectors.objects import Function, functions_of
 
 @dataclass(frozen=True, slots=True)
 class KernelSize:
-    """A kernel and the bytes of its code; 0 in a library without symbols."""
+    """A kernel and the bytes of its code; 0 in a stripped library."""
 
     symbol: str
     code_bytes: int
@@ -22,7 +22,8 @@ class KernelSize:
 
 @dataclass(frozen=True, slots=True)
 class LibraryReport:
-    """What an exported library is: its file, its sections, and what it says about itself."""
+    """An exported library: its file and sections (name, bytes), the libraries it needs, the symbols
+    it exports, bytes of code and weights, and its metadata."""
 
     path: str
     machine: str
@@ -54,7 +55,7 @@ class LibraryReport:
 
 
 def inspect_library(path: str | Path) -> LibraryReport:
-    """Read an exported library. UserError when it is none of ours, truncated or malformed."""
+    """Read an exported library. UserError if it was not made by kiln, is truncated or malformed."""
     elf = read_elf(path)
     metadata = library_metadata(elf)
     code_of = kernels_of(elf, metadata)
@@ -85,8 +86,8 @@ def inspect_library(path: str | Path) -> LibraryReport:
 
 
 def library_metadata(elf: Elf) -> Metadata:
-    """The metadata of a library, parsed. UserError where there is none (`bad-library`), or none
-    that can be read (`bad-metadata`)."""
+    """The metadata of a library. UserError if it has no metadata section (code `bad-library`), or
+    one that cannot be parsed (`bad-metadata`)."""
     section = elf.section(sections.METADATA)
     if section is None:
         raise UserError(
@@ -98,8 +99,8 @@ def library_metadata(elf: Elf) -> Metadata:
 
 
 def kernels_of(elf: Elf, metadata: Metadata) -> dict[str, list[Function]]:
-    """The functions of each kernel, its parallel bodies (`name.body0` and the like) included, by
-    address. A stripped library does not say where its kernels are."""
+    """The functions of each kernel in order of address, including its parallel bodies
+    (`name.body0`). Empty for a stripped library, which has no symbols for them."""
     known = {kernel.symbol for kernel in metadata.kernels}
     found: dict[str, list[Function]] = {}
     for f in functions_of(elf):

@@ -1,7 +1,7 @@
 """LLVM modules, text or bitcode: as text, as assembly for their target, and their functions.
 
-LLVM ends its process where a module is damaged in ways it does not foresee, so all of this
-happens in a process of its own.
+LLVM aborts its process for some damaged modules, so all of this happens in a subprocess, which runs
+`python -m tensorkiln.inspectors.llvm`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tensorkiln.artifact import Artifact
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.processes import python_command
 
-BITCODE = (b"BC\xc0\xde", b"\xde\xc0\x17\x0b")  # alone, and in a wrapper
+BITCODE = (b"BC\xc0\xde", b"\xde\xc0\x17\x0b")  # magic of raw bitcode, and of the wrapper format
 _SECONDS = 300
 _CPU = re.compile(r'"(target-cpu|target-features)"="([^"]*)"')
 
@@ -25,13 +25,14 @@ def show_ll(artifact: Artifact) -> str:
 
 
 def show_assembly(artifact: Artifact) -> str:
-    """Assembly for the module's triple, and the processor that its first function names; it is
-    not optimised beyond what code generation does. Raises UserError (code `bad-llvm`)."""
+    """Assembly for the module's triple and for the processor that is first named by a function's
+    attributes. No passes are run before code generation. Raises UserError (code `bad-llvm`)."""
     return _asked("assembly", artifact)
 
 
 def show_functions(artifact: Artifact) -> str:
-    """Each function: defined or declared, instructions, signature. UserError (`bad-llvm`)."""
+    """A line for each function: defined or declared, number of instructions, type, name. Raises
+    UserError (code `bad-llvm`)."""
     return _asked("functions", artifact)
 
 
@@ -69,7 +70,7 @@ def _shown(data: bytes, what: str) -> str:
     llvm.initialize_all_asmprinters()
     triple = module.triple or llvm.get_default_triple()
     attributes = " ".join(a.decode() for f in module.functions for a in f.attributes)
-    named = dict(reversed(_CPU.findall(attributes)))  # the first of each
+    named = dict(reversed(_CPU.findall(attributes)))  # the first value of each attribute
     machine = llvm.Target.from_triple(triple).create_target_machine(
         cpu=named.get("target-cpu", ""), features=named.get("target-features", ""), opt=2,
         reloc="pic", codemodel="small",
@@ -92,7 +93,8 @@ def _function_line(f: object) -> str:
 
 
 def main() -> None:
-    """Standard input to standard output; status 1 and a sentence where LLVM refuses."""
+    """The subprocess: a module on standard input, its text on standard output; status 1 and LLVM's
+    message on standard error if LLVM rejects the module."""
     try:
         text = _shown(sys.stdin.buffer.read(), sys.argv[1])
     except (RuntimeError, UnicodeDecodeError) as error:

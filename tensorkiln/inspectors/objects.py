@@ -18,12 +18,12 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.inspectors.table import table_lines
 
 _TARGET = re.compile(r"#?(0x[0-9a-f]+)\Z")
-_MOST = 1 << 22  # bytes of code that are in memory at a time
+_MOST = 1 << 22  # bytes of code that are disassembled at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """Code of one symbol: where in its section it starts, and how long it is."""
+    """The code of one symbol: `size` bytes from offset `start` of its section on."""
 
     name: str
     section: Section
@@ -32,25 +32,26 @@ class Function:
 
     @property
     def address(self) -> int:
-        """As the symbol table counts."""
+        """The address in the linked file; in an object, the section's address is 0."""
         return self.section.address + self.start
 
 
 class LinkedCode(Later):
-    """The code of some functions in a linked library: what became of an object."""
+    """The content of an artifact whose object was linked into a library: the code of some of the
+    library's functions."""
 
     def __init__(self, elf: Elf, functions: Sequence[Function]):
         self.elf, self.functions = elf, tuple(functions)
         self.size = sum(f.size for f in functions)
 
     def chunks(self) -> Iterator[memoryview]:
-        """The code of each function."""
+        """Yield the code of each function."""
         for f in self.functions:
             yield code_of(self.elf, f)
 
     @cached_property
     def view(self) -> memoryview:
-        """All code as one."""
+        """The code of all functions, concatenated; a copy."""
         return memoryview(b"".join(self.chunks()))
 
 
@@ -60,8 +61,9 @@ def code_of(elf: Elf, f: Function) -> memoryview:
 
 
 def functions_of(elf: Elf) -> tuple[Function, ...]:
-    """All functions that a symbol table knows, by address. One without a size ends where the next
-    one starts."""
+    """All functions of the symbol table (else of the dynamic one), by section and address. A
+    function without a size extends to the next one. UserError (code `bad-library`) for a function
+    outside its section."""
     symbols = [s for s in elf.symbols() or elf.symbols(dynamic=True) if s.is_function]
     placed: dict[tuple[int, int], Symbol] = {}
     for s in symbols:
@@ -103,7 +105,7 @@ def functions_in(artifact: Artifact) -> tuple[Function, ...]:
 
 
 def show_symbols(artifact: Artifact) -> Iterator[str]:
-    """Every symbol with its size, by section and address; then those it needs."""
+    """A table of all symbols: defined ones by section and address, then undefined ones."""
     rows: list[tuple[str, ...]]
     if isinstance(artifact.content, LinkedCode):
         rows = [(f"{f.address:x}", str(f.size), "function", "", f.section.name, f.name)
@@ -126,7 +128,7 @@ def _symbol_row(elf: Elf, s: Symbol) -> tuple[str, ...]:
 
 
 def show_sections(artifact: Artifact) -> Iterator[str]:
-    """Every section: where it is in memory and in the file, and how large."""
+    """A table of all sections: address in memory, offset in the file, size."""
     elf = elf_of(artifact.view, artifact.name)
     rows = [
         (f"{s.address:x}", f"{s.offset:x}", str(s.size), "code" if s.is_code else
@@ -140,9 +142,10 @@ def show_sections(artifact: Artifact) -> Iterator[str]:
 
 
 def show_instructions(artifact: Artifact) -> Iterator[str]:
-    """The instructions of each function, a piece of text per function.
+    """Yield the disassembly of each function, with the names of branch targets and relocations.
 
-    Raises UserError: `missing-package` without capstone, `unknown-machine`.
+    Code without symbols is disassembled section by section. Raises UserError: `missing-package`
+    without capstone, `unknown-machine` for an architecture that it is not set up for.
     """
     elf, functions = _opened(artifact)
     engine = _engine(elf)
@@ -155,7 +158,7 @@ def show_instructions(artifact: Artifact) -> Iterator[str]:
         yield f"\n{f.name}:  # {f.size} bytes in {f.section.name}\n"
         code = code_of(elf, f)
         for at in range(0, len(code), _MOST):
-            # An instruction at the border would be cut; no function we know of is that long.
+            # An instruction across the end of a piece would be cut; no known function is that long.
             piece = bytes(code[at : at + _MOST])
             yield "".join(_lines(engine, piece, f.address + at, f.section, names))
 
@@ -173,7 +176,7 @@ def _lines(
 
 
 class _Names:
-    """What addresses are called."""
+    """Names for addresses: functions of a linked file, relocations of an object."""
 
     def __init__(self, elf: Elf, functions: Sequence[Function]):
         self._elf = elf
@@ -182,7 +185,7 @@ class _Names:
         self._relocations: dict[str, list[tuple[int, str]]] = {}
 
     def at(self, address: int) -> str:
-        """`name+3f` for an address in a function."""
+        """`name+3f` for an address inside a function; empty for others."""
         i = bisect.bisect_right(self._starts, address) - 1
         if i < 0 or address >= self._starts[i] + max(1, self._functions[i].size):
             return ""
@@ -190,7 +193,8 @@ class _Names:
         return self._functions[i].name + (f"+{distance:x}" if distance else "")
 
     def relocated(self, section: Section, at: int, size: int) -> str:
-        """What the linker puts into an instruction of an object."""
+        """The symbol and addend of the first relocation in the `size` bytes at `at`; empty if there
+        is none, and for linked files."""
         if not self._elf.relocatable:
             return ""
         if section.name not in self._relocations:

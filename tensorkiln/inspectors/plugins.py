@@ -1,7 +1,7 @@
-"""The inspectors that are there: built in, and those of installed packages.
+"""The process's table of inspectors: built-in ones and those of installed packages.
 
-A package adds its own by an entry point of group `tensorkiln.inspectors`, a function that is given
-`register`:
+A package adds its own with an entry point of group `tensorkiln.inspectors`, a function that takes
+`register`, which has the arguments of `register_inspector`:
 
     [project.entry-points."tensorkiln.inspectors"]
     npu = "npu_tools.inspect:add_inspectors"
@@ -26,8 +26,8 @@ _known: Inspectors | None = None
 
 
 def known_inspectors(warn: Callable[[str], object] = warnings.warn) -> Inspectors:
-    """The process's table, filled when it is first asked for. `warn` is told of packages whose
-    inspectors cannot be had; everything else goes on without them."""
+    """The process's table, created on first use. A package whose inspectors cannot be loaded is
+    reported to `warn` and left out."""
     global _known
     if _known is None:
         _known = Inspectors(builtin_inspectors())
@@ -47,13 +47,15 @@ def register_inspector(
     owner: str = "",
     in_memory: bool = False,
 ) -> None:
-    """Add one to the process's table.
+    """Add an inspector to the process's table.
 
-    `show` is given the artifact, or without a `suffix` the sequence of all artifacts that it is
-    keyed to, and gives text or pieces of it. `language` colours it (`json`, `c`, `python`, `llvm`,
-    `gas`, `diff`: names of Pygments); with `writes=".txt"`, `--extract` keeps it as a file.
-    With `in_memory` it is for artifacts that have no bytes.
-    Raises UserError as `Inspectors.add` does.
+    `show` takes an artifact, or without `suffix` the sequence of all artifacts of the given
+    `codegen_id` or `loader`, and returns text or an iterable of pieces of text. `suffix="*"` is for
+    all files. `language`, as Pygments calls it (`json`, `c`, `python`, `llvm`, `gas`, `diff`), is
+    for the colours of the text; with `writes=".txt"`, `kiln inspect --extract` writes it to a file
+    with that suffix. `owner` names the registrant in messages, by default the module of `show`.
+    With `in_memory`, the inspector is for artifacts that have no bytes (`InMemoryArtifact`), and
+    only these. Raises UserError as `Inspectors.add` does.
     """
     row = make_inspector(
         name, show, suffix=suffix, codegen_id=codegen_id, loader=loader, language=language,
@@ -63,7 +65,8 @@ def register_inspector(
 
 
 def add_plugins(inspectors: Inspectors, warn: Callable[[str], object]) -> None:
-    """Add those of installed packages: of each entry point all or none."""
+    """Add the inspectors of installed packages, of each entry point all or none; a failing one is
+    reported to `warn`."""
     found = entry_points(group=GROUP)
     for point in sorted(found, key=lambda point: (_package(point), point.name)):
         rows: list[Inspector] = []
@@ -71,7 +74,7 @@ def add_plugins(inspectors: Inspectors, warn: Callable[[str], object]) -> None:
             add = point.load()
             add(partial(_stage, rows, f"package {_package(point)}"))
             inspectors.add(rows)
-        # Whatever somebody else's package does must not stop ours from reading a file.
+        # An error in another package must not prevent this one from reading a file.
         except (Exception, SystemExit) as error:
             reason = f"{type(error).__name__}: {error}".replace("\n", " ")
             warn(f"inspectors {point.name!r} of package {_package(point)} are left out: {reason}")

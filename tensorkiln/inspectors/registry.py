@@ -1,8 +1,8 @@
-"""Inspectors: functions that turn artifacts into text for people, found by what they are for.
+"""Inspectors: functions that turn artifacts into text for people, and how one is found.
 
 An inspector of one artifact is keyed by the suffix of its file name, alone or with the code
-generator that made it; an inspector of several by the code generator, or by the loader, of all of
-them. Its full name says all of that:
+generator that made it; an inspector of several artifacts by their common code generator or loader.
+The full name contains the keys:
 
     artifact.inspect_json_prettyprint        every artifact whose name ends in .json
     artifact.inspect_npu_bin_default         those that code generator `npu` made ending in .bin
@@ -10,11 +10,11 @@ them. Its full name says all of that:
     codegen.inspect_llvm_list-functions      all artifacts that `llvm` made, together
     loader.inspect_native_print-signatures   all artifacts that loader `native` gets, together
 
-One of any loader (`loader="*"`) is there once for each, under its name; it gets all artifacts, and
-the name as `loader`.
+An inspector of any loader (`loader="*"`) is listed once per loader, with the loader's name in its
+own. It is given all artifacts, and the loader's name as keyword argument `loader`.
 
-The most specific one comes first: suffix with code generator, then suffix, then any; of two
-suffixes the longer; of equals the one that was registered first.
+For an artifact, the most specific inspector is the default: suffix with code generator before
+suffix alone before `*`; a longer suffix before a shorter one; then the first one registered.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tensorkiln.artifact import Artifact, InMemoryArtifact
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.plugin import bad_answer, plugin
 
-# Text, or pieces of it in order, so that what is larger than memory can be shown.
+# Text, or pieces of it in order, so that a text larger than memory can be shown.
 Shown = str | Iterable[str]
 ShowOne = Callable[[Artifact], Shown]
 ShowAll = Callable[[Sequence[Artifact]], Shown]
@@ -41,9 +41,10 @@ _KEY = re.compile(r"\w[\w.+-]*\Z")
 
 @dataclass(frozen=True, slots=True)
 class Inspector:
-    """One row of the table. `language` names what the text is, for its colours; `writes` is the
-    suffix of the file that `--extract` makes of the text, empty for none. With `in_memory` it is
-    for artifacts that have no bytes (`InMemoryArtifact`), and only for those."""
+    """One row of the table. `language` is the text's language, for its colours; `writes` is the
+    suffix of the file that `--extract` writes the text to, empty for no file. `owner` is who
+    registered it, for messages. With `in_memory`, it is for artifacts that have no bytes
+    (`InMemoryArtifact`), and only for those."""
 
     name: str
     show: Callable[..., Shown]
@@ -57,12 +58,12 @@ class Inspector:
 
     @property
     def of_group(self) -> bool:
-        """Whether it takes a sequence of artifacts; else it takes one."""
+        """Whether `show` takes a sequence of artifacts; else it takes one artifact."""
         return not self.suffix
 
     @property
     def short_name(self) -> str:
-        """`inspect_<codegen or loader>_<suffix>_<name>`, of the parts that it is keyed by."""
+        """`inspect_<codegen or loader>_<suffix>_<name>`, without the parts it is not keyed by."""
         suffix = "any" if self.suffix == ANY else self.suffix.removeprefix(".")
         owner = "any" if self.loader == ANY else self.loader or self.codegen_id
         parts = ("inspect", owner, suffix, self.name)
@@ -70,16 +71,16 @@ class Inspector:
 
     @property
     def full_name(self) -> str:
-        """The short name with the table it is in before it: no two are the same."""
+        """The short name after `artifact.`, `codegen.` or `loader.`; unique in a table."""
         table = "artifact" if self.suffix else "loader" if self.loader else "codegen"
         return f"{table}.{self.short_name}"
 
     def is_called(self, text: str) -> bool:
-        """Whether `text` is one of its three names."""
+        """Whether `text` is its name, short name or full name."""
         return text in (self.name, self.short_name, self.full_name)
 
     def takes(self, artifact: Artifact | InMemoryArtifact) -> bool:
-        """Whether the artifact is one of those it is for."""
+        """Whether the artifact has the keys of this inspector."""
         return (
             isinstance(artifact, InMemoryArtifact) == self.in_memory
             and self.codegen_id in ("", artifact.codegen_id)
@@ -88,8 +89,8 @@ class Inspector:
         )
 
     def pieces(self, given: object) -> Iterator[str]:
-        """What it says of an artifact, or of several, piece by piece. Raises UserError where it
-        raises, or gives no text."""
+        """Yield the text of `given`, an artifact or a sequence of them, piece by piece. Raises
+        UserError if `show` raises, or returns no text (code `bad-inspector`)."""
         names = [given] if isinstance(given, Artifact | InMemoryArtifact) else given
         shown_of = ", ".join(a.name for a in list(names)[:3])  # type: ignore[call-overload]
         what = f"inspector {self.full_name} of {self.owner}, for {shown_of}"
@@ -112,7 +113,7 @@ class Inspector:
 
     @property
     def _rank(self) -> tuple[bool, int]:
-        """Sorts the most specific first."""
+        """A sort key: the most specific inspector is least."""
         return not self.codegen_id, 0 if self.suffix == ANY else -len(self.suffix)
 
 
@@ -127,8 +128,9 @@ class Inspectors:
         return iter(self._rows)
 
     def add(self, rows: Iterable[Inspector]) -> None:
-        """Add all or none. Raises UserError: `bad-inspector` for keys that say nothing,
-        `inspector-clash` for a name that is taken, naming both owners."""
+        """Add all inspectors, or none if one is refused. Raises UserError: `bad-inspector` for
+        missing, contradictory or malformed keys, `inspector-clash`, which names both owners, for a
+        full name that is taken."""
         known = {row.full_name: row for row in self._rows}
         for row in rows:
             _check(row)
@@ -149,7 +151,8 @@ class Inspectors:
     def groups(
         self, artifacts: Iterable[Artifact]
     ) -> tuple[tuple[Inspector, tuple[Artifact, ...]], ...]:
-        """The inspectors of several artifacts, each with those that it is for."""
+        """The inspectors of several artifacts, each with those of `artifacts` that it takes; those
+        that take none are left out."""
         artifacts = tuple(artifacts)
         loaders = dict.fromkeys(a.loader for a in artifacts if a.loader not in _FOR_PEOPLE)
         rows = [one for row in self._rows if row.of_group for one in _for_each(row, loaders)]
@@ -157,8 +160,8 @@ class Inspectors:
         return tuple((row, found) for row, found in pairs if found)
 
     def choose(self, artifact: Artifact | InMemoryArtifact, name: str = "") -> Inspector:
-        """The inspector of an artifact by any of its names, without one the default. Raises
-        UserError (code `unknown-inspector`) with the nearest name."""
+        """The inspector of an artifact by any of its names; without a name, the default one. Raises
+        UserError (code `unknown-inspector`) with the nearest name as a hint."""
         found = self.of(artifact)
         wanted = [row for row in found if not name or row.is_called(name)]
         if not wanted:
@@ -166,12 +169,14 @@ class Inspectors:
         return wanted[0]
 
     def text(self, artifact: Artifact | InMemoryArtifact, name: str = "") -> str:
-        """What an inspector says of an artifact. Raises what `choose` and the inspector do."""
+        """The whole text that an inspector makes of an artifact. Raises what `choose` and
+        `Inspector.pieces` raise."""
         return "".join(self.choose(artifact, name).pieces(artifact))
 
 
 def _for_each(row: Inspector, loaders: Iterable[str]) -> Iterator[tuple[Inspector, Inspector]]:
-    """The row, with itself; one of any loader with what it is for each."""
+    """Yield (row, row); for a row of any loader, (row, its version for that loader) for each of
+    `loaders`."""
     if row.loader != ANY:
         yield row, row
         return
@@ -180,7 +185,7 @@ def _for_each(row: Inspector, loaders: Iterable[str]) -> Iterator[tuple[Inspecto
 
 
 def unknown_inspector(name: str, known: Iterable[Inspector], where: str) -> UserError:
-    """The error for a name that nothing here is called."""
+    """The error for a name that none of the inspectors in `known` has."""
     names = list(dict.fromkeys(n for row in known for n in (row.name, row.short_name)))
     short = ", ".join(dict.fromkeys(row.name for row in known))
     hint = nearest(name, names) or f"there is: {short or 'none'}"
@@ -199,7 +204,8 @@ def make_inspector(
     owner: str = "",
     in_memory: bool = False,
 ) -> Inspector:
-    """A row; `owner` is by default the module that defines `show`."""
+    """A row of the table, with its suffix normalised: lower case, with a leading dot. `owner` is by
+    default the module that defines `show`."""
     owner = owner or f"module {getattr(show, '__module__', '?')}"
     suffix = suffix.lower()
     if suffix and suffix != ANY and not suffix.startswith("."):

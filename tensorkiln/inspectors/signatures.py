@@ -1,4 +1,4 @@
-"""Functions: those that code generators made, and those that can be called from outside."""
+"""Lists of functions: those in object code and bitcode, and the signatures of callable ones."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _LITERAL = re.compile(r"\"((?:[^\"\\\n]|\\.)*)\"")
 
 
 def list_functions(artifacts: Sequence[Artifact]) -> Iterator[str]:
-    """All functions of the object code and the bitcode among the artifacts, the largest first;
-    how large those of bitcode will be is not known."""
+    """A table of all functions in the object code and bitcode among the artifacts, the largest
+    first. The size of a function in bitcode is unknown, and shown as `-`."""
     rows: list[tuple[int, str, str]] = []
     for artifact in artifacts:
         rows += [(size, name, artifact.name) for name, size in _code_of(artifact)]
@@ -38,7 +38,8 @@ def list_functions(artifacts: Sequence[Artifact]) -> Iterator[str]:
 
 
 def _code_of(artifact: Artifact) -> list[tuple[str, int]]:
-    """The functions of object code or bitcode, with their bytes, -1 for unknown."""
+    """(name, bytes) of the functions of object code, (name, -1) of those of bitcode; empty for
+    other artifacts."""
     if isinstance(artifact.content, LinkedCode) or artifact.file_name.endswith(".o"):
         return [(f.name, f.size) for f in functions_in(artifact)]
     if not artifact.file_name.endswith(".bc"):
@@ -48,12 +49,13 @@ def _code_of(artifact: Artifact) -> list[tuple[str, int]]:
 
 
 def print_signatures(artifacts: Sequence[Artifact], loader: str) -> Iterator[str]:
-    """Each function that `loader` loads, with its inputs and outputs.
+    """Yield a line for each function that `loader` loads, with its inputs and outputs.
 
-    Of `native`, or `llvmjit`, those that can be called, as metadata or the entry file says, then
-    the kernels, which have C names and addresses for parameters. Of another loader what metadata
-    says of the kernels it provides, and what its own `.json` files list under `functions`. Raises
-    UserError (code `no-signatures`), naming the loaders whose functions are known.
+    For `native` and `llvmjit`: the callable functions, as the metadata or the entry file lists
+    them, then the kernels, by symbol. For another loader: the kernels that the metadata says it
+    provides, and the functions that its own `.json` artifacts list under `functions`. Raises
+    UserError (code `no-signatures`) if there are none; it names the loaders whose functions are
+    known.
     """
     lines = _signatures(artifacts, loader)
     if not lines:
@@ -93,8 +95,8 @@ def _kernel_line(k: KernelInfo) -> str:
 
 
 def metadata_in(artifact: Artifact) -> Metadata | None:
-    """What a metadata file, or an entry file in C or compiled, says of its functions; None for
-    other files."""
+    """The metadata in a metadata file, or in an entry file as C or as an object; None for other
+    files. UserError (code `bad-metadata`) if it cannot be parsed."""
     if artifact.file_name == "metadata.json":
         return Metadata.from_bytes(artifact.view, artifact.name)
     if artifact.file_name.endswith(".o"):
@@ -107,7 +109,7 @@ def metadata_in(artifact: Artifact) -> Metadata | None:
     if text is None:
         return None
     try:
-        # What C and JSON write alike: the entry file quotes ASCII only.
+        # The escapes in the entry file's string literals, which are ASCII, mean the same in JSON.
         body = "".join(json.loads(f'"{part}"') for part in _LITERAL.findall(text[1]))
     except ValueError as error:
         message = f"its metadata cannot be read: {error}"
@@ -116,7 +118,7 @@ def metadata_in(artifact: Artifact) -> Metadata | None:
 
 
 def signature(f: FunctionInfo) -> str:
-    """`main(image: float32[batch, 784]) -> logits: float32[batch, 10]`, with its conditions."""
+    """`graph main(image: float32[batch, 784]) -> logits: float32[batch, 10]  where batch >= 1`."""
     inputs, outputs = (", ".join(map(_tensor, side)) for side in (f.inputs, f.outputs))
     sizes = [f"{name} >= {least}" for name, least in f.symbols.items()]
     tail = f"  where {', '.join([*sizes, *f.requires])}" if sizes or f.requires else ""

@@ -1,7 +1,7 @@
 """What can be inspected: a library, a container, a folder, an archive, or one file.
 
-Everything is read; nothing is loaded, linked or run, and nothing is unpacked: contents stay places
-in the file until they are looked at.
+Nothing is loaded, linked or run, and nothing is unpacked: the content of an artifact is a range of
+bytes in the file, which is read when it is needed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _NOT_IN_NAMES = str.maketrans(dict.fromkeys('<>:"|?*\\', "_"))
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """An artifact that went into a library and is not in it as a file; `reason` says why."""
+    """An artifact of a library's compile whose bytes are not available: it was linked, or it is the
+    weights and their file cannot be read. `reason` says which."""
 
     name: str
     size: int
@@ -40,7 +41,7 @@ class Absent:
 
 
 def files_of(artifacts: ArtifactSet) -> tuple[Artifact, ...]:
-    """Those that have bytes: all that can come out of a file."""
+    """The artifacts that have bytes, without in-memory ones; those read from a file all have."""
     return tuple(a for a in artifacts if isinstance(a, Artifact))
 
 
@@ -58,15 +59,15 @@ class Subject:
 
     @property
     def files(self) -> tuple[Artifact, ...]:
-        """The artifacts one by one."""
+        """The artifacts as a tuple."""
         return files_of(self.artifacts)
 
 
 def open_subject(path: str | Path) -> Subject:
-    """Find out what `path` is and what is in it.
+    """Determine what kind of file or folder `path` is, and the artifacts in it.
 
-    Raises UserError: `missing-file`, `bad-library`, `bad-container`, `bad-archive`,
-    `bad-metadata`, `not-inspectable` for a folder that is none of ours.
+    Raises UserError: `missing-file`, `bad-library`, `bad-container`, `bad-archive`, `bad-metadata`,
+    `not-inspectable` for a folder that is not the output of a compile.
     """
     place = plain_path(path)
     if place.is_dir():
@@ -95,7 +96,8 @@ def open_subject(path: str | Path) -> Subject:
 
 
 def _file_name(path: Path, head: bytes) -> str:
-    """The file's name as that of an artifact, with a suffix that says what its first bytes do."""
+    """The file's name made valid for an artifact. If its first bytes are those of ELF or bitcode,
+    it ends in `.o`, `.so` or `.bc`, which is appended if missing."""
     plain = re.sub(r"[\0-\x1f\ud800-\udfff]", "_", path.name.translate(_NOT_IN_NAMES))
     name = plain[-200:].rstrip(". ") or "file"
     own: tuple[str, ...] = ()
@@ -129,7 +131,7 @@ def _folder(path: Path) -> Subject:
 
 
 def _stripped(path: Path) -> Iterator[Artifact]:
-    """The files of an export without memory management, and the weights in one of them."""
+    """Yield the files of a stripped export, and the weights, which are a part of one of them."""
     for name in sorted(_files(path)):
         content = FileContent(resolve_inside(path, name))
         folder, _, file = name.rpartition("/")
@@ -160,7 +162,8 @@ def _files(root: Path) -> Iterator[str]:
 
 
 def _members(path: Path, kind: str, members: Iterable[tuple[str, int, int]]) -> ArtifactSet:
-    """Files inside a file. Of several that share a name, all but the first get a number."""
+    """The members of an archive as artifacts. Of several that have the same name, all but the first
+    get a number: `a.o`, `a.2.o`."""
     found: dict[str, Artifact] = {}
     for given, offset, size in members:
         stem, dot, suffix = given.removeprefix("./").rpartition(".")
@@ -175,7 +178,8 @@ def _members(path: Path, kind: str, members: Iterable[tuple[str, int, int]]) -> 
 
 
 def _tar(path: Path) -> ArtifactSet:
-    """What a folder of artifacts would be, when the archive holds one; else its plain files."""
+    """The artifact set in a tar file, checked by its hashes, if the archive has a manifest; else
+    the archive's regular files."""
     members = {name.removeprefix("./"): place for name, *place in tar_members(path)}
     if MANIFEST not in members:
         return _members(path, "tar", ((name, at, size) for name, (at, size) in members.items()))
@@ -218,7 +222,7 @@ def _elf(path: Path, itself: Artifact) -> Subject:
         try:
             data = weights_content(path, weights, metadata.weights_bytes)
             found.append(Artifact("host", "native", "weights.bin", data))
-        except UserError as error:  # the rest is worth a look without the file beside
+        except UserError as error:  # the rest can be inspected without the weights file beside it
             lost = (Absent("host/weights.bin", metadata.weights_bytes, error.message),)
         if metadata.constants:
             text = TextContent(lambda: constants_text(metadata.constants))
@@ -239,7 +243,8 @@ def _elf(path: Path, itself: Artifact) -> Subject:
 
 
 def weights_content(path: Path, section: Section, size: int) -> FileContent:
-    """The weights of a library, which are in it or beside it."""
+    """The `size` bytes of a library's weights: of the section, or of the weights file beside the
+    library if the section has no bytes in the file. Raises UserError."""
     if section.in_file:
         return FileContent(path, section.offset, size)
     return read_weights(weights_beside(path), size)

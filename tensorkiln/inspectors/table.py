@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 def table_lines(
     head: Sequence[str], rows: Sequence[Sequence[str]], sides: str = ""
 ) -> Iterator[str]:
-    """Lines with their ends, the head first. `sides` has `r` for each column that is aligned to
-    the right; the last column keeps its length."""
+    """Yield lines, each with a line end, the head first. `sides` has `r` at the position of each
+    column that is aligned to the right: "lr". Trailing spaces are removed."""
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
     for row in (head, *rows):
         cells = [

@@ -1,4 +1,4 @@
-"""Files of text, JSON, and any bytes."""
+"""Inspectors of text, of JSON, and of any bytes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from tensorkiln.artifact import Artifact, InMemoryArtifact
 from tensorkiln.base.errors import UserError
 
-_MOST_JSON = 1 << 28
+_MOST_JSON = 1 << 28  # bytes
 _WIDTH = 16
-_JSON_WIDTH = 88  # letters, indentation not counted
-_LINES = 4096  # of a hexdump in one piece
+_JSON_WIDTH = 88  # characters, not counting indentation
+_LINES = 4096  # lines of a hexdump in one piece
 
 
 def show_json(artifact: Artifact) -> str:
-    """Indented, keys in their order; what fits into a line is one. Raises UserError (code
-    `bad-json`)."""
+    """JSON, indented, with keys in their order; an object or list that fits into a line is on one
+    line. UserError (code `bad-json`) if it is malformed, or larger than _MOST_JSON."""
     if artifact.size > _MOST_JSON:
         raise UserError(
             f"{artifact.size} bytes of JSON are too many to be laid out",
@@ -57,12 +57,14 @@ def _json_lines(value: object) -> list[str]:
 
 
 def show_repr(artifact: InMemoryArtifact) -> str:
-    """Python's words for what loads it; that is not called."""
+    """The name of an in-memory artifact and the `repr` of its `load` function, which is not
+    called."""
     return f"{artifact.name}: {artifact.load!r}\n"
 
 
 def show_source(artifact: Artifact) -> Iterator[str]:
-    """The text as it is. Raises UserError (code `not-text`) at the first byte that is none."""
+    """Yield UTF-8 text as it is. UserError (code `not-text`) at the first byte that is not
+    UTF-8."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     last = ""
     try:
@@ -83,7 +85,8 @@ def show_source(artifact: Artifact) -> Iterator[str]:
 
 
 def show_bytes(artifact: Artifact) -> Iterator[str]:
-    """Sixteen bytes a line: where, in hexadecimal, as letters. A run of equal lines is `*`."""
+    """Yield a hexdump, sixteen bytes per line: offset, hexadecimal, ASCII. After the first of
+    several equal lines, the others are replaced by a single `*`."""
     at, left, former, starred = 0, b"", b"", False
     piece: list[str] = []
     for chunk in artifact.chunks():

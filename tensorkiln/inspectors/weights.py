@@ -1,4 +1,4 @@
-"""The weights: what each constant is, what its values are like, and a picture of them."""
+"""Inspectors of the weights: types, statistics and histograms of all constants."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tensorkiln.ir.expr import as_expr, int_value
 from tensorkiln.ir.layout import Layout
 
 BINS = 24
-_ELEMENTS = 1 << 20  # read at a time
+_ELEMENTS = 1 << 20  # elements that are read at a time
 _BLOCKS = " ▁▂▃▄▅▆▇█"
-_BAR = 40  # letters of the longest
+_BAR = 40  # characters of the longest bar
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Of the values of one constant, padding left out. `low`, `high`, `mean` and `std` (of the
-    whole, not of a sample) are of the finite ones, in float64, and NaN where there are none;
-    `histogram` counts those in `BINS` equal steps from `low` to `high`."""
+    """Statistics of the values of one constant, without padding. `low`, `high`, `mean` and `std`
+    (of the population) are of the finite values, in float64, and NaN if there are no such values.
+    `histogram` counts the finite values in `BINS` equal steps from `low` to `high`."""
 
     count: int
     nans: int
@@ -44,7 +44,8 @@ class Statistics:
 
 
 class Weights:
-    """The constants of one compile: their table and their bytes."""
+    """The constants of one compile: their table and their bytes. UserError (code `no-weights`) if
+    `weights.bin` or `weights.json` is not among the artifacts."""
 
     def __init__(self, artifacts: Sequence[Artifact]):
         by_name = {a.file_name: a for a in artifacts}
@@ -59,8 +60,8 @@ class Weights:
         self.rows = constants_from(table.view, table.name)
 
     def packed(self, row: ConstantInfo) -> Packed:
-        """The constant as it lies in the weights. UserError (code `bad-metadata`) where it
-        cannot."""
+        """The constant as it is stored. UserError (code `bad-metadata`) if its type or layout is
+        unknown, or it lies outside the weights."""
         try:
             layout = Layout.parse(row.layout) if row.layout else Layout.plain(len(row.shape))
             dims = layout.physical_shape([as_expr(n) for n in row.shape])
@@ -74,14 +75,16 @@ class Weights:
         return found
 
     def statistics(self, row: ConstantInfo) -> Statistics:
-        """What its values are like; they are read piece by piece, twice."""
+        """Statistics of a constant, whose values are read piece by piece, twice. UserError (code
+        `bad-metadata`) as `packed`, and if the layout does not have each element once."""
         found = statistics(self.packed(row))
         if found.count != math.prod(row.shape):
             raise self._bad(row, f"layout {row.layout!r} does not hold each element once")
         return found
 
     def called(self, name: str) -> tuple[ConstantInfo, ...]:
-        """The constants of that name. Raises UserError (code `unknown-weight`) with the nearest."""
+        """The constants of that name. UserError (code `unknown-weight`), with the nearest name as a
+        hint, if there are none."""
         found = tuple(row for row in self.rows if row.name == name)
         if not found:
             names = [row.name for row in self.rows]
@@ -106,8 +109,8 @@ def _dtype(name: str) -> np.dtype[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Elements in `content` from byte `offset` on, `extents` of them, that `layout` makes of a
-    tensor of `shape`."""
+    """A tensor of `shape`, stored in `layout` from byte `offset` of `content` on; `extents` is its
+    shape in memory, padding included."""
 
     content: Content
     offset: int
@@ -118,11 +121,12 @@ class Packed:
 
     @property
     def size(self) -> int:
-        """Bytes of it, padding included."""
+        """Its size in bytes, padding included."""
         return math.prod(self.extents) * self.dtype.itemsize
 
     def pieces(self) -> Iterator[Array]:
-        """The elements of the tensor as float64, in the order of memory."""
+        """Yield the elements of the tensor as float64 arrays, in the order of memory, without
+        padding."""
         pads = self.layout.pads([as_expr(n) for n in self.shape])
         at = self.offset
         for first, sizes in _boxes(self.extents):
@@ -137,7 +141,8 @@ class Packed:
 
 
 def _boxes(extents: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Where pieces of an array begin and how large they are, so that each is one run of memory."""
+    """Yield (first index, extents) of pieces of an array, each contiguous in memory and of at most
+    `_ELEMENTS` elements."""
     if 0 in extents:
         return
     if not extents:
@@ -154,9 +159,9 @@ def _boxes(extents: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[in
             yield (*outer, row, *(0 for _ in inner)), (*(1 for _ in outer), count, *inner)
 
 
-@np.errstate(over="ignore")  # squares of the largest numbers: std is inf, as NumPy's is
+@np.errstate(over="ignore")  # squares of very large numbers overflow: std is inf, as NumPy's is
 def statistics(packed: Packed) -> Statistics:
-    """Of the elements of a tensor; memory does not grow with it."""
+    """The statistics of a tensor's elements, in constant memory."""
     count = nans = infinities = seen = 0
     low, high, mean, moment = np.inf, -np.inf, 0.0, 0.0
     for values in packed.pieces():
@@ -167,8 +172,8 @@ def statistics(packed: Packed) -> Statistics:
         if not finite.size:
             continue
         low, high = min(low, float(finite.min())), max(high, float(finite.max()))
-        # Two sets of values as one: Chan, Golub and LeVeque, "Updating formulae and a pairwise
-        # algorithm for computing sample variances", 1979.
+        # Mean and second moment of the union of two sets of values: Chan, Golub and LeVeque,
+        # "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
         part, here = float(finite.mean()), finite.size
         moment += float(((finite - part) ** 2).sum())
         moment += (part - mean) ** 2 * seen * here / (seen + here)
@@ -185,12 +190,12 @@ def statistics(packed: Packed) -> Statistics:
 
 
 def _counts(values: Array, low: float, high: float) -> Array:
-    """Values in each of `BINS` equal steps; all in the middle where they are one value."""
+    """The number of values in each of `BINS` equal steps; all in the middle one if low == high."""
     if low == high:
         counts = np.zeros(BINS, np.int64)
         counts[BINS // 2] = values.size
         return counts
-    # Halves first: high - low may be larger than any float64.
+    # Halved first, as high - low may overflow float64.
     at = (values / 2 - low / 2) / (high / 2 - low / 2) * BINS
     return np.bincount(np.clip(at, 0, BINS - 1).astype(np.int64), minlength=BINS)
 
@@ -198,7 +203,7 @@ def _counts(values: Array, low: float, high: float) -> Array:
 def _inside(
     layout: Layout, shape: Sequence[int], first: Sequence[int], sizes: Sequence[int]
 ) -> Array:
-    """Which elements of a piece that begins at `first` are no padding."""
+    """A boolean array over a piece of `sizes` at index `first`: which elements are no padding."""
     index: list[Any] = [0] * len(shape)
     for k, axis in enumerate(layout.axes):
         along = [1] * len(sizes)
@@ -217,7 +222,7 @@ def _inside(
 
 
 def show_weights(artifacts: Sequence[Artifact]) -> Iterator[str]:
-    """A row for each constant: type, shape, its histogram from min to max, statistics."""
+    """A table with a row for each constant: type, shape, histogram from min to max, statistics."""
     weights = Weights(artifacts)
     rows = []
     for row in weights.rows:
@@ -231,7 +236,7 @@ def show_weights(artifacts: Sequence[Artifact]) -> Iterator[str]:
 
 
 def show_weight(weights: Weights, row: ConstantInfo) -> Iterator[str]:
-    """One constant: where it is, how it lies there, and its values as a histogram of bars."""
+    """Yield the text on one constant: its offset, layout, statistics, and a histogram of bars."""
     packed, s = weights.packed(row), weights.statistics(row)
     padding = math.prod(packed.extents) - s.count
     yield f"{row.name}: {row.dtype}, {shape_text(row.shape)}, {s.count} values\n"
@@ -253,7 +258,7 @@ def show_weight(weights: Weights, row: ConstantInfo) -> Iterator[str]:
 
 
 def _starts(s: Statistics) -> list[str]:
-    """Where each step of the histogram begins, in digits that tell it from its neighbours."""
+    """The start of each step of the histogram, with enough digits to distinguish neighbours."""
     step = s.high / BINS - s.low / BINS
     digits = 2 - math.floor(math.log10(step)) if step > 0 and math.isfinite(step) else -1
     how = f".{digits}f" if 0 <= digits <= 8 else ".4g"
@@ -261,18 +266,18 @@ def _starts(s: Statistics) -> list[str]:
 
 
 def _bar(part: float) -> str:
-    """A bar of eighths of a letter; what is not nothing is never blank."""
+    """A bar, in eighths of a character, for a fraction of the longest; blank only for 0."""
     eighths: int = math.ceil(part * _BAR * 8)
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
 def shape_text(shape: Sequence[int]) -> str:
-    """`64 x 3 x 7 x 7`; a scalar has no sizes."""
+    """`64 x 3 x 7 x 7`; `scalar` for an empty shape."""
     return " x ".join(map(str, shape)) or "scalar"
 
 
 def bars(histogram: Sequence[int]) -> str:
-    """One block per step; the highest is a full one, and what is not empty is never blank."""
+    """A block character per step, full for the highest one and blank only for an empty one."""
     top = max(histogram, default=0)
     if not top:
         return " " * len(histogram)
@@ -284,7 +289,7 @@ _COLUMNS = 4
 
 
 def show_histograms(artifacts: Sequence[Artifact]) -> Iterator[str]:
-    """The histograms of all constants as one SVG picture."""
+    """Yield one SVG picture of the histograms of all constants."""
     weights = Weights(artifacts)
     count = len(weights.rows)
     width = min(count, _COLUMNS) * (_WIDE + _GAP) + _GAP

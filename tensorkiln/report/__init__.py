@@ -18,20 +18,21 @@ from tensorkiln.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What `explain` found: its data, and the executable that it is about."""
+    """What `explain` returns: the data of the page, and the executable that was compiled."""
 
     story: Story
     executable: Executable
 
     def html(self) -> str:
-        """The page; the same text for the same compile when nothing was timed."""
+        """The page as one HTML text; deterministic if `explain` was given seconds=0."""
         return page(self.story)
 
     def save(self, folder: str | Path) -> Path:
-        """Write `index.html` into a folder, which is made when missing; its path.
+        """Write the page as `index.html` into a folder, which is created if missing; the file's
+        path.
 
-        UserError (code `cannot-write`) that names what is in the way: the page of a former report
-        is replaced, and nothing else.
+        Only the page of a former report is replaced. Raises UserError (code `cannot-write`), which
+        names the obstacle, if anything else is in the way.
         """
         (path,) = write_files(folder, {"index.html": self.html()})
         return path
@@ -47,9 +48,12 @@ def explain(
     sizes: Mapping[str, int] | None = None,
     seconds: float = 0.02,
 ) -> Report:
-    """Compile a module and tell what every pass did, what each kernel is and costs, where memory
-    goes. `sizes` are those of symbolic dimensions, for times and memory (1 when not said);
-    `seconds` is spent on timing each kernel, 0 times nothing. Raises what `compile` raises.
+    """Compile a module and report what every pass changed, what each kernel computes and costs, and
+    how memory is used.
+
+    `target`: as for `compile`, this machine's CPU by default. `sizes`: values of symbolic
+    dimensions for times and memory, 1 by default. `seconds`: time spent on measuring each kernel;
+    with 0, kernels are not timed. Raises what `compile` raises.
     """
     asked = Target("native") if target is None else Target(target)
     story, executable = tell(

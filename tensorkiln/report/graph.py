@@ -24,15 +24,16 @@ from tensorkiln.ir.text.printer import print_expr
 from tensorkiln.passes import Step
 from tensorkiln.report.layers import Edge, Placed, place
 
-# Beyond this many operators a picture shows nothing, and placing them takes minutes.
+# A picture of more nodes is not readable, and its layout takes minutes.
 MOST_NODES = 1500
-_LETTER = 6.6  # width of a letter of a label
+_LETTER = 6.6  # width of a label's character, in SVG units
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An input, an operator or a result. `span` names the model's node; `kernel` is "" for what
-    was folded into others, and for inputs and results."""
+    """An input, an operator or a result (`kind` input, op or result). `note` is its shape. `span`
+    names the model's node. `kernel` is the kernel that computes it, empty for inputs, results and
+    operators that were folded into others."""
 
     kind: str
     label: str
@@ -43,7 +44,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class GraphPicture:
-    """Nodes in the order of the program, edges between them; `placed` None when too many."""
+    """Nodes in the order of the program, edges as pairs of their numbers, and their layout; None
+    for more than MOST_NODES nodes."""
 
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
@@ -51,7 +53,7 @@ class GraphPicture:
 
 
 def graph_picture(mod: IRModule, kernels: Mapping[str, str]) -> GraphPicture:
-    """The picture of an imported module; `kernels` by the names of the model's nodes."""
+    """The picture of an imported module. `kernels`: name of a node of the model -> kernel."""
     drawing = _Drawing(kernels)
     for f in mod.functions:
         if isinstance(f, Function) and not f.is_primitive:
@@ -65,7 +67,7 @@ def graph_picture(mod: IRModule, kernels: Mapping[str, str]) -> GraphPicture:
 
 
 class _Drawing:
-    """Nodes and edges of one module in the making."""
+    """The nodes and edges of a module so far; `made` maps a variable to the number of its node."""
 
     def __init__(self, kernels: Mapping[str, str]):
         self.kernels = kernels
@@ -74,7 +76,8 @@ class _Drawing:
         self.made: dict[RVar, int] = {}
 
     def function(self, f: Function, span: str) -> None:
-        """Parameters, body and results; `span` says where the function stands."""
+        """Add the parameters, body and results of a function. `span`: the function's name, or the
+        variable of a closure."""
         for p in f.params:
             self._add(p, Node("input", p.name, type_text(p.type), span))
         self._body(f.bindings)
@@ -126,12 +129,12 @@ class _Drawing:
 
 
 def unnamed(var: RVar) -> str:
-    """The key of an operator that the model gives no name."""
+    """The key, `%` and its variable, of an operator without a name in the model."""
     return f"%{var.name}"
 
 
 def _variables(values: Sequence[object]) -> list[RVar]:
-    """The variables among values and in their tuples, once each."""
+    """The variables among values, including those in tuples, each once, in order."""
     found: dict[RVar, None] = {}
     for v in values:
         if isinstance(v, RVar):
@@ -144,10 +147,10 @@ def _variables(values: Sequence[object]) -> list[RVar]:
 def kernels_of_spans(
     steps: Sequence[Step], lowered: IRModule, kernels: Collection[str]
 ) -> dict[str, str]:
-    """The kernel that computes a node of the model, by the node's name.
+    """Name of a node of the model -> the kernel that computes it.
 
-    A fused group lists the nodes it was made of; its variable in the graph leads on to the kernel
-    that it was lowered to.
+    The bindings of a fused group give the nodes that it was made of. The group's call binds the
+    same variable before and after lowering, where it calls the kernel.
     """
     spans: dict[RVar, list[str]] = {}
     kernel: dict[RVar, str] = {}
@@ -174,12 +177,12 @@ def kernels_of_spans(
     for var, names in spans.items():
         for name in names if var in kernel else ():
             if out.setdefault(name, kernel[var]) != kernel[var] and name.startswith("%"):
-                unsure.append(name)  # two variables of one name
+                unsure.append(name)  # several variables have this name
     return {name: k for name, k in out.items() if name not in unsure}
 
 
 def type_text(t: object) -> str:
-    """`1x64x56x56` for a float32 tensor; other types with their dtype."""
+    """`1×64×56×56` for a float32 tensor; of another dtype `10 int64`, of a scalar `scalar`."""
     if not isinstance(t, TensorType):
         return type(t).__name__.removesuffix("Type").lower()
     shape = "×".join(print_expr(d).replace("T.int64", "") for d in t.shape) or "scalar"

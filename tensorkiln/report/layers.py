@@ -1,8 +1,9 @@
 """Places the nodes of a directed acyclic graph in layers, with few crossings and straight edges.
 
-The usual three steps: the layer of a node is its longest path from a source; edges over several
-layers get a waypoint in each; orders and positions follow the average of the neighbours, down and
-up in turns.
+The usual three steps (Sugiyama, Tagawa and Toda, 1981): the layer of a node is the length of the
+longest path to it from a source; an edge over several layers gets a waypoint in each layer between;
+order and positions in a layer follow the average of the neighbours, in alternating sweeps down and
+up.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from itertools import pairwise
 
 Edge = tuple[int, int]
 _SWEEPS = 8
-_WAY = 18.0  # width that a waypoint takes
+_WAY = 18.0  # width of a waypoint
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """`centre` of each node; `ways` of each edge: the points it runs through, ends included."""
+    """A layout: the `centre` (x, y) of each node, for each edge the points that it runs through,
+    ends included, and the size of the picture."""
 
     centre: tuple[tuple[float, float], ...]
     ways: Mapping[Edge, tuple[tuple[float, float], ...]]
@@ -39,11 +41,12 @@ class _Cell:
 def place(
     widths: Sequence[float], edges: Sequence[Edge], row: float = 64.0, gap: float = 16.0
 ) -> Placed:
-    """Centres for nodes of these widths; each edge (a, b) has a < b. Rows are `row` apart."""
+    """The layout of nodes with these widths. Edges (a, b) are pairs of node numbers, a < b. Layers
+    are `row` apart, nodes in a layer at least `gap`."""
     count = len(widths)
     edges = sorted(set(edges))
     layer = [0] * count
-    for a, b in edges:  # sorted by source: sources of b are done before b is one
+    for a, b in edges:  # sorted by source: the layer of b is final before any edge that starts at b
         layer[b] = max(layer[b], layer[a] + 1)
     layer = _settle(layer, edges, count)
     cells = [_Cell(w, [], []) for w in widths]
@@ -73,7 +76,8 @@ def place(
 
 
 def _settle(layer: list[int], edges: Sequence[Edge], count: int) -> list[int]:
-    """Nodes that nothing comes into move down to just above their first reader."""
+    """The layers, with each node without incoming edges moved down to the layer above its first
+    reader."""
     first: dict[int, int] = {}
     for a, b in edges:
         first[a] = min(layer[b], first.get(a, layer[b]))
@@ -82,7 +86,7 @@ def _settle(layer: list[int], edges: Sequence[Edge], count: int) -> list[int]:
 
 
 def _order(cells: list[_Cell], layers: list[list[int]]) -> None:
-    """Order each layer by the average place of the neighbours in the one just ordered."""
+    """Order each layer by the average position of the neighbours in the layer ordered before it."""
     place = {cell: float(i) for cells_of in layers for i, cell in enumerate(cells_of)}
     for sweep in range(_SWEEPS):
         down = sweep % 2 == 0
@@ -97,7 +101,7 @@ def _order(cells: list[_Cell], layers: list[list[int]]) -> None:
 
 
 def _positions(cells: list[_Cell], layers: list[list[int]], gap: float) -> None:
-    """Coordinates that keep the order and the gaps, pulled to the average of the neighbours."""
+    """Set x coordinates: at the average of the neighbours, as far as order and gaps allow."""
     for cells_of in layers:
         _pack(cells, cells_of, gap)
     for sweep in range(2 * _SWEEPS):
@@ -111,7 +115,8 @@ def _positions(cells: list[_Cell], layers: list[list[int]], gap: float) -> None:
 
 
 def _pack(cells: list[_Cell], cells_of: list[int], gap: float) -> None:
-    """Move apart what is too close: runs of touching cells share their average shift."""
+    """Move cells apart that are too close: touching cells are joined to a block, which is placed at
+    the average of the positions that its cells had."""
     blocks: list[tuple[float, list[tuple[int, float]]]] = []  # left edge, (cell, offset of centre)
     for cell in cells_of:
         wish, half = cells[cell].x, cells[cell].width / 2
@@ -129,5 +134,5 @@ def _pack(cells: list[_Cell], cells_of: list[int], gap: float) -> None:
             blocks[-2:] = [(sum(wished) / len(wished), joined)]
     for left, members in blocks:
         for cell, offset in members:
-            # The wish stays in `x` until the whole layer is packed.
+            # `x` is read until all blocks are joined, and set only here.
             cells[cell].x = left + offset

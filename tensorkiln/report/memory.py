@@ -10,12 +10,13 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Function, GlobalRef, RVar
 from tensorkiln.tune.kernels import size_of
 
-_ALIGN = 64  # as in plan_memory: sizes are whole cache lines
+_ALIGN = 64  # bytes of a cache line, to which plan_memory rounds sizes up
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Memory at `offset`, taken from call `start` to call `end`, by values one after another."""
+    """`size` bytes at `offset` of the workspace, in use from call `start` to call `end`, both
+    included, by one or more values in succession; `kernels` are those that wrote them."""
 
     values: tuple[str, ...]
     kernels: tuple[str, ...]
@@ -27,8 +28,8 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPicture:
-    """The workspace of one graph function: `total` bytes are reserved, `live` are in use at each
-    call."""
+    """The workspace of one graph function: `total` bytes are reserved, `live[i]` are in use during
+    call i. `calls` are the names of the kernels called."""
 
     function: str
     calls: tuple[str, ...]
@@ -38,14 +39,15 @@ class MemoryPicture:
 
     @property
     def peak(self) -> int:
-        """The call at which most is in use."""
+        """The number of the call during which most bytes are in use."""
         return max(range(len(self.live)), key=lambda i: self.live[i], default=0)
 
 
 def memory_pictures(
     modules: Sequence[IRModule], sizes: Mapping[str, int]
 ) -> tuple[MemoryPicture, ...]:
-    """A picture per planned graph function, from the last module in which it has a plan."""
+    """A picture for each graph function with a memory plan, of the last module in which it has one.
+    `sizes`: values of symbolic dimensions."""
     found: dict[str, Function] = {}
     for mod in modules:
         for f in mod.graphs:
@@ -56,7 +58,7 @@ def memory_pictures(
 
 def _picture(f: Function, sizes: Mapping[str, int]) -> MemoryPicture:
     homes = {name: at for name, kind, at in f.attrs["homes"] if kind == "workspace"}
-    owners: dict[RVar, tuple[RVar, ...]] = {}  # of values that share memory
+    owners: dict[RVar, tuple[RVar, ...]] = {}  # a view -> the values whose memory it uses
     calls: list[str] = []
     made: dict[RVar, int] = {}
     last: dict[RVar, int] = {}
@@ -91,7 +93,7 @@ def _picture(f: Function, sizes: Mapping[str, int]) -> MemoryPicture:
 
 
 def _merged(blocks: list[Block]) -> list[Block]:
-    """A value computed in the place of one that dies at that call continues its block."""
+    """The blocks, joined where a value overwrites another that dies at the same call."""
     out: list[Block] = []
     for b in sorted(blocks, key=lambda b: (b.start, b.offset)):
         same = next((i for i, o in enumerate(out) if (o.offset, o.size, o.end) ==

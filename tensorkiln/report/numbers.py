@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Sizes, times and rates as text for people."""
 
 from __future__ import annotations
 

@@ -11,13 +11,13 @@ from tensorkiln.report.numbers import bytes_text, rate_text, time_text
 from tensorkiln.report.story import KernelRow, PassRow, Story
 from tensorkiln.report.svg import colour, graph_svg, memory_svg
 
-# Lines of one text that are shown; the rest is counted. The page of a large model stays readable.
+# Lines of one text that are shown; of the rest the number is given, to limit the page's size.
 MOST_LINES = 8000
-_LONGEST = 400  # letters of a line
+_LONGEST = 400  # characters of a line
 
 
 def page(story: Story) -> str:
-    """The HTML text."""
+    """The page of a story as HTML text, which depends on the story alone."""
     colours = {k.name: colour(i) for i, k in enumerate(sorted(story.kernels, key=_name))}
     anchors = {k.name: f"kernel-{i}" for i, k in enumerate(story.kernels)}
     parts = (

@@ -1,4 +1,4 @@
-"""What a report tells about one compile: plain data, and how it is gathered."""
+"""The data of a report on one compile, and how it is gathered."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ from tensorkiln.tune.kernels import KernelTime, call_counts, flops, time_kernels
 
 @dataclass(frozen=True, slots=True)
 class PassRow:
-    """One pass: its time, the lines of the module after it, and what it changed."""
+    """One run of a pass. `lines` and `functions` count those of the module after it, `lines` only
+    if it changed something; `diff` is the change of the module's text. `seconds` is NaN if times
+    were not asked for."""
 
     number: int
     pipeline: str
@@ -41,9 +43,14 @@ class PassRow:
 
 @dataclass(frozen=True, slots=True)
 class KernelRow:
-    """One kernel: what it computes, what it costs, and its text at every stage. `micros` is NaN
-    when it was not timed; the texts are empty for kernels of other code generators. `trace` are
-    the steps of its schedule, empty where it was no fused group."""
+    """One kernel: what it computes, what it costs, and its text at every stage.
+
+    `nodes`: of the model. `calls`: per inference. `micros`: microseconds of one call, NaN if it was
+    not timed. `flops`: operations of one call. `size`: bytes of its object file. `trace`: the steps
+    of its schedule, empty if it was no fused group. `scheduled` and `tir`: the tensor program when
+    it was made, and as code is generated from it. Texts are empty for kernels of other code
+    generators.
+    """
 
     name: str
     op_class: str
@@ -60,13 +67,13 @@ class KernelRow:
 
     @property
     def total(self) -> float:
-        """Microseconds of all its calls in one inference."""
+        """Microseconds of all its calls in one inference; NaN if it was not timed."""
         return self.calls * self.micros
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """Everything on the page, in order."""
+    """Everything that the page shows, in its order. `weights`: their bytes."""
 
     name: str
     target: str
@@ -88,7 +95,8 @@ def tell(
     externals: Sequence[External] = (),
     seconds: float = 0.02,
 ) -> tuple[Story, Executable]:
-    """Compile a module and gather all there is to see; `seconds` per kernel, 0 times nothing."""
+    """Compile a module and gather the data of its report. `seconds`: for timing each kernel; with
+    0, nothing is timed. Raises what `compile` raises."""
     timing = Timing()
     exe = compile_module(
         mod,
@@ -118,7 +126,8 @@ def tell(
 def _times(
     exe: Executable, sizes: Mapping[str, int], seconds: float
 ) -> tuple[dict[str, KernelTime], list[str]]:
-    """Rows by kernel, and why there are none."""
+    """(times by kernel, notes for the page). If kernels cannot be timed there are no times, and a
+    note says why."""
     if seconds <= 0:
         return {}, ["Kernels were not timed."]
     try:
@@ -148,7 +157,7 @@ def _kernel_rows(
     spans: Mapping[str, str],
     sizes: Mapping[str, int],
 ) -> list[KernelRow]:
-    """Costliest first; in the order of the module where nothing was timed."""
+    """The rows of all kernels, by descending total time; those without a time last."""
     cpu = cpu_target(exe.target)
     ours = [f for f in exe.module.prim_funcs if f"{f.name}.o" in _files(exe.artifacts)]
     texts = (
@@ -184,7 +193,7 @@ def _kernel_rows(
 
 
 def _nodes(kernel: str, spans: Mapping[str, str]) -> tuple[str, ...]:
-    """The model's nodes of a kernel, without operators that have no name there."""
+    """The names of the model's nodes that a kernel computes, without unnamed operators."""
     return tuple(n for n, k in spans.items() if k == kernel and not n.startswith("%"))
 
 
@@ -193,7 +202,7 @@ def _files(artifacts: ArtifactSet) -> dict[str, int]:
 
 
 def _first_forms(steps: list[Step]) -> dict[str, PrimFunc]:
-    """Each tensor program as it was when it first existed: before loops became vectors."""
+    """Each tensor program as it was in the first module that has it: scheduled, but not lowered."""
     found: dict[str, PrimFunc] = {}
     for s in steps:
         for f in s.after.prim_funcs if s.after is not None else ():
@@ -202,7 +211,7 @@ def _first_forms(steps: list[Step]) -> dict[str, PrimFunc]:
 
 
 def _traces(steps: list[Step], target: Target) -> dict[str, str]:
-    """The steps that scheduled each kernel that was a fused group."""
+    """Kernel -> the text of its schedule's trace, for kernels that were fused groups."""
     found: dict[str, str] = {}
     for s in steps:
         for f in s.before.functions if s.after is not None else ():

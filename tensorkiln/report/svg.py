@@ -11,17 +11,18 @@ from tensorkiln.report.memory import MemoryPicture
 from tensorkiln.report.numbers import bytes_text
 
 _Scale = Callable[[float], float]
-_HIGH = 36.0  # of a node
-_FIRST_VIEW = 760.0  # rows of the graph that are seen before anyone zooms
+_HIGH = 36.0  # height of a node, in SVG units
+_FIRST_VIEW = 760.0  # least height of the graph that is visible before zooming
 
 
 def colour(index: int) -> str:
-    """A light colour; neighbours in the order differ most."""
+    """A light CSS colour; colours of successive numbers differ much, by the golden angle."""
     return f"hsl({index * 137.508 % 360:.0f} {62 + index % 3 * 8}% {82 - index % 2 * 6}%)"
 
 
 def graph_svg(picture: GraphPicture, colours: Mapping[str, str], anchors: Mapping[str, str]) -> str:
-    """Operators as boxes in the colour of their kernel, which they link to."""
+    """The graph as SVG: a box for each node, in the colour of its kernel, with a link to the
+    kernel's anchor. The picture must be placed."""
     placed = picture.placed
     assert placed is not None
     parts = [_edge(points) for _, points in sorted(placed.ways.items())]
@@ -33,7 +34,7 @@ def graph_svg(picture: GraphPicture, colours: Mapping[str, str], anchors: Mappin
 
 
 def _first_view(placed: Placed) -> str:
-    """The whole width, and as many rows as can still be read."""
+    """The initial view box: the whole width, and the upper part of the height that fits with it."""
     high = min(placed.height, max(_FIRST_VIEW, placed.width / 2))
     return f"0 0 {placed.width:g} {high:g}"
 
@@ -80,7 +81,7 @@ _LEFT, _TOP, _WIDE, _TALL, _BELOW = 84.0, 14.0, 1400.0, 340.0, 34.0
 
 
 def memory_svg(picture: MemoryPicture, colours: Mapping[str, str]) -> str:
-    """Calls from left to right, bytes of the workspace upwards; a rectangle per value."""
+    """The workspace as SVG: calls from left to right, bytes upwards, a rectangle for each block."""
     calls, most = max(len(picture.calls), 1), max(picture.total, 1)
 
     def x(call: float) -> float:
@@ -114,7 +115,7 @@ def memory_svg(picture: MemoryPicture, colours: Mapping[str, str]) -> str:
 
 
 def _lines(picture: MemoryPicture, x: _Scale, y: _Scale) -> list[str]:
-    """The axis, how much is in use at each call, and the peak."""
+    """The SVG parts of the axis, the curve of the bytes in use, and the mark of the peak."""
     base, end = _TOP + _TALL, x(max(len(picture.calls), 1))
     parts = [f'<line class="axis" x1="{_LEFT:g}" x2="{end:.1f}" y1="{base:g}" y2="{base:g}"/>']
     if picture.live:

@@ -1,1 +1,1 @@
-"""From fused groups to loops: one file per schedule, and what they share."""
+"""From fused groups to loops: one file per schedule, and the code that schedules share."""

@@ -1,4 +1,4 @@
-"""How the loads of an expression move with a loop variable: what may become a vector."""
+"""How the loads of an expression vary with a loop variable: whether they can be vectorized."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tensorkiln.ir.visit import has_load, map_children, walk
 
 
 def simplify_value(e: Expr, bounds: dict[Var, tuple[int, int]]) -> Expr:
-    """Simplify the indices inside a value; the value's own arithmetic stays as written."""
+    """Simplify the indices inside a value; floating-point arithmetic stays as written."""
     if isinstance(e, Load):
         return Load(e.buffer, tuple(simplify(i, bounds) for i in e.indices))
     if isinstance(e, Reduce):
@@ -32,7 +32,7 @@ def simplify_value(e: Expr, bounds: dict[Var, tuple[int, int]]) -> Expr:
 
 
 def lane_stride(load: Load, var: Var) -> int | None:
-    """How many elements apart two neighbours in `var` lie; None when it is not a constant."""
+    """Elements between the loads of two neighbouring values of `var`; None if not a constant."""
     flat: Expr = IntImm(0)
     for i, s in zip(load.indices, load.buffer.strides, strict=True):
         flat = flat + i * s
@@ -43,12 +43,12 @@ def lane_stride(load: Load, var: Var) -> int | None:
 
 
 def lanes_ok(value: Expr, lane: Var) -> bool:
-    """Whether every load is contiguous or uniform in `lane` (a few constant strides pass too)."""
+    """Whether every load is contiguous or uniform in `lane`; one other constant stride passes."""
     strided = 0
     for x in walk(value):
         if isinstance(x, Load):
             stride = lane_stride(x, lane)
-            # A view's row and column may both bend though the memory behind them does not.
+            # The view (i // n, i % n) has a constant stride in i, yet neither index is affine.
             if stride is None or any(affine(i, (lane,)) is None for i in x.indices):
                 return False
             strided += stride not in (0, 1)
@@ -61,8 +61,9 @@ def in_memory_order(value: Expr, var: Var) -> bool:
 
 
 def blocked_loads(value: Expr, v: int, lane: Var | None = None) -> bool:
-    """Whether every load is from blocks of v channels, or of a single element: reading the lanes
-    past the last channel stays inside the buffers. With `lane`, also contiguous or uniform in it.
+    """Whether every load is from blocks of v channels or from a one-element buffer, so that
+    computing the lanes past the last channel reads inside the buffers. With `lane`, every load
+    must also be contiguous or uniform in it.
     """
     for x in walk(value):
         if not isinstance(x, Load):

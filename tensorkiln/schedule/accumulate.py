@@ -1,8 +1,8 @@
 """Long sums in pieces: registers hold the sum of a piece, memory the total of the pieces.
 
-One register that sums K products in a row loses about sqrt(K) roundings; pieces of a few hundred
-keep the error of the best libraries at 1% of the time (one load, add and store per accumulator
-and piece). The order depends on the shape alone.
+The rounding error of one register that sums K products grows as sqrt(K). Pieces of at most
+SUM_TERMS products are as accurate as the best libraries and cost 1% of the time: one load, add and
+store per accumulator and piece. The order of the additions depends on the shape alone.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from tensorkiln.ir.expr import Expr, Load, cast, const, int_value, intrin
 from tensorkiln.ir.stmt import Alloc, Stmt, Store, seq
 from tensorkiln.schedule.build import lane_ramp, loop, nest
 
-# Products summed in one register before they join the total: one 3x3 block of 16 channels.
+# Products summed in one register before they join the total: a 3x3 filter over 16 channels.
 SUM_TERMS = 144
 
-# Element types of right sides whose products are summed a few at once (schedule/intrin/dot.py).
+# Element type of the right operand -> products that one dot-product instruction sums
+# (schedule/intrin/dot.py).
 TOGETHER = {"int8": 4, "int16": 2}
 
-# How often, and what adds piece number i to the accumulators.
+# (count, body): `body(i)` adds piece i of `count` equal ones to the accumulators.
 Pieces = Sequence[tuple[int, Callable[[Expr], Stmt]]]
 
 
 def add_product(acc: Buffer, at: tuple[Expr, ...], x: Expr, w: Expr) -> Stmt:
-    """acc[at] += x * w, in the type of the sums."""
+    """acc[at] += x * w in the accumulator's type; one fused multiply-add for floats."""
     total = Load(acc, at)
     if acc.dtype.is_float:
         return Store(acc, at, intrin("fma", x, w, total))
@@ -34,7 +35,10 @@ def add_product(acc: Buffer, at: tuple[Expr, ...], x: Expr, w: Expr) -> Stmt:
 
 
 def pieces_of(units: int, terms_per_unit: int) -> tuple[int, int, int]:
-    """Cut a sum of `units` evenly: (units per piece, whole pieces, units in a last short one)."""
+    """Cut a sum of `units` evenly: (units per piece, whole pieces, units in a last short one).
+
+    A piece has at most SUM_TERMS terms: pieces_of(10, 48) is (3, 3, 1).
+    """
     wanted = max(1, SUM_TERMS // terms_per_unit)
     size = -(-units // -(-units // wanted))
     return size, units // size, units % size
@@ -46,10 +50,10 @@ def sum_in_pieces(
     pieces: Pieces,
     finish: Callable[[Buffer], Stmt],
 ) -> Stmt:
-    """`start` fills accumulators, `pieces` add to `acc`, `finish` reads the totals.
+    """`start` initialises the accumulators, `pieces` add to `acc`, `finish` reads the totals.
 
-    `acc` is a register buffer whose last axis is one vector. With a single piece everything
-    stays in registers; else start and finish get a local buffer of the same shape.
+    `acc` is a register buffer whose last axis is one vector. With a single piece, `start` and
+    `finish` are given `acc`; otherwise a local buffer of the same shape, which holds the totals.
     """
     if sum(count for count, _ in pieces) == 1:
         body = seq(*(piece(const(0)) for count, piece in pieces if count))

@@ -1,8 +1,8 @@
 """Fused attention: scores never leave the first-level cache.
 
-A tile of queries goes through the keys block by block: products and weighted sums keep two vectors
-of every row of the tile in registers, the softmax between them takes row by row. The program is in
-attention_program.py.
+A tile of queries goes through the keys block by block. The products q k^T and the weighted sums of
+values keep two vectors per row of the tile in registers; the softmax between them works row by row.
+The program is in attention_program.py.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from tensorkiln.schedule.register_tile import is_role, made, row_tiles, sink, st
 from tensorkiln.target import Target
 from tensorkiln.target.registers import max_rows
 
-# Vectors of keys, and of the head's columns, beside a tile of rows.
+# Vectors per row of a register tile: of keys in q k^T, of the head's columns in scores v.
 _VECTORS = 2
 _REGISTERS = ("dot", "best", "part", "new", "alpha", "sums", "inv")
 
 
 def supports_attention(call: Call, target: Target) -> bool:
-    """float32, and heads that are whole vectors wide with keys packed by lanes."""
+    """Whether the operands are float32, the head size is a multiple of the vector length, and the
+    keys are packed by lanes."""
     q, k = call.args[0].type, call.args[1].type
     assert isinstance(q, TensorType) and isinstance(k, TensorType)
     depth = int_value(q.shape[3])
@@ -36,13 +37,13 @@ def supports_attention(call: Call, target: Target) -> bool:
 
 
 def schedule_attention(group: Group, target: Target, check: bool = False) -> Schedule:
-    """attention with injective prologues (split heads) and epilogues (merge heads)."""
+    """Attention with injective prologues (split heads) and epilogues (merge heads)."""
     c = Attention(group, target)
     s = Schedule(attention_program(c), check=check)
     heads = [loop for loop in ("b", "h") if loop in s.loops()]
     if heads:
         s.parallel(made(s.fuse(*heads))[0] if len(heads) > 1 else heads[0])
-    # What is the same for every tile of rows comes first, while there is one of it.
+    # Steps that are the same for every row tile come first, before the tiles are copies.
     for name in _REGISTERS:
         s.set_scope(name, "register")
     for loop in s.loops():
@@ -60,7 +61,7 @@ def schedule_attention(group: Group, target: Target, check: bool = False) -> Sch
 
 
 def _pairs(s: Schedule, loop: str) -> list[str]:
-    """Take vectors two at a time, an odd one alone; gives the loops over the vectors of a time."""
+    """Split a loop over vectors into pairs and a last odd vector; return the inner loops."""
     names = (f"{loop}_0", f"o_{loop}")
     s.split(loop, _VECTORS if s.reaches(loop, _VECTORS) else 1, names, tail="peel")
     if (rest := f"{loop}_tail") not in s.loops():
@@ -70,7 +71,7 @@ def _pairs(s: Schedule, loop: str) -> list[str]:
 
 
 def _tile(s: Schedule, rows: str) -> None:
-    """Keep sums of a tile of rows in registers while keys, then values, go by."""
+    """Keep the sums of a tile of rows in registers over the loops over keys, then over values."""
     blocks = [rows, *made(s.fission(rows))][3]
     inside = s.children(blocks)
     if is_role(inside[0], "block"):

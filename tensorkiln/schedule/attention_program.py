@@ -1,8 +1,9 @@
 """What fused attention computes, query by query: the plain program that `attention.py` schedules.
 
-For a block of keys: scores = q k^T in a local buffer, running maximum and sum of the row (Milakov
-and Gimelshein, 2018), then scores times v added to what the row has so far. Blocks are part of the
-program because they decide the order of the sums. Keys come packed by lanes, [B][H][T/v][D][v].
+For each block of keys: scores = q k^T in a local buffer, the running maximum and sum of the row
+("Online normalizer calculation for softmax", Milakov and Gimelshein, 2018), then scores times v,
+added to the row's weighted sum. Blocks are part of the program because they decide the order of the
+sums. Keys are packed by lanes, [B][H][T/v][D][v].
 """
 
 from __future__ import annotations
@@ -35,16 +36,19 @@ from tensorkiln.schedule.build import lane_ramp, loop, nest
 from tensorkiln.schedule.group import Group, static
 from tensorkiln.target import Target
 
-# Keys per block: all of them when they are few, so that the running rescale happens once.
+# Keys per block: all of them up to SINGLE_BLOCK, so that no rescaling between blocks is needed;
+# else KEY_BLOCK.
 SINGLE_BLOCK = 512
 KEY_BLOCK = 128
-# Stands for minus infinity where minus infinity minus itself would give NaN. It is the lowest of
-# all finite scores, so that those that are masked by it are equal to each other, not hidden.
+# Initial value of the running maximum. Minus infinity would give NaN, as (-inf) - (-inf), in a row
+# whose scores are all -inf. The lowest finite score is used so that scores lowered to it by a
+# finite mask equal the maximum and share the weight, instead of vanishing.
 LOWEST = float(np.finfo(np.float32).min)
 
 
 class Attention:
-    """Sizes and operands."""
+    """Sizes and operands of one fused attention: q [batch, heads, rows, depth], k and v
+    [batch, heads, keys, depth], an optional mask."""
 
     def __init__(self, group: Group, target: Target):
         call, var = group.anchor, group.anchor_var
@@ -73,7 +77,8 @@ class Attention:
         self.scale = float(call.attrs.scale)
 
     def score(self, raw: Expr, b: Expr, h: Expr, s: Expr, t: Expr) -> Expr:
-        """scale * raw + mask, or the lowest value where the mask hides it."""
+        """scale * raw + mask; minus infinity where a boolean mask is false, or with `causal` where
+        key t comes after query s (the last query sees the last key)."""
         value = raw * const(self.scale, self.dtype)
         if self.mask is not None:
             assert isinstance(self.mask_type, TensorType)
@@ -90,8 +95,8 @@ class Attention:
         return value
 
     def outer_index(self, b: Expr, h: Expr, s: Expr, d: Expr) -> tuple[Expr, ...]:
-        """Where element (b, h, s, d) of the attention lies in the group's output: epilogues are
-        transposes and reshapes, applied forward."""
+        """The logical index in the group's output of element (b, h, s, d) of the attention, after
+        the transposes and reshapes of the epilogue."""
         index: tuple[Expr, ...] = (b, h, s, d)
         var = self.var
         while var is not self.group.out_var:
@@ -113,7 +118,7 @@ class Attention:
 
 
 def attention_program(c: Attention) -> PrimFunc:
-    """for image, head, query: blocks of keys, then the epilogue."""
+    """for batch, head, query: blocks of keys, then the epilogue."""
 
     def head(b: Expr, h: Expr) -> Stmt:
         row = Var("row")
@@ -124,7 +129,7 @@ def attention_program(c: Attention) -> PrimFunc:
 
 
 class _Row:
-    """One query of one head, and its local buffers."""
+    """The statements for one query `s` of head `h`, and their local buffers."""
 
     def __init__(self, c: Attention, b: Expr, h: Expr, s: Expr):
         self.c, self.b, self.h, self.s = c, b, h, s
@@ -134,11 +139,11 @@ class _Row:
         self.total = self.local("total", 1)  # the sum of exponentials so far
 
     def local(self, name: str, size: int) -> Buffer:
-        """A buffer of the row."""
+        """A local buffer of `size` elements."""
         return buffer(name, (size,), self.c.dtype, "local")
 
     def number(self, value: float) -> Expr:
-        """A constant."""
+        """A constant of the attention's type."""
         return const(value, self.c.dtype)
 
     def stmt(self) -> Stmt:
@@ -156,7 +161,7 @@ class _Row:
                     lambda o, lane: body(o * lanes + lane))  # fmt: skip
 
     def block(self, index: Expr) -> Stmt:
-        """All that happens with one block of keys."""
+        """Scores, softmax and weighted values of one block of keys."""
         c = self.c
         first = simplify(index * c.block)
         count = simplify(minimum(c.block, c.keys - first))
@@ -263,7 +268,7 @@ class _Row:
         return For(column, IntImm(0), as_expr(c.width), "serial", one)
 
     def finish(self) -> Stmt:
-        """weighted / total, through the group's epilogue to where it lies."""
+        """Store weighted / total, with the group's epilogue, in the group's output."""
         c, zero = self.c, (IntImm(0),)
         inv = self.local("inv", 1)
 
@@ -276,13 +281,13 @@ class _Row:
 
         total, none = Load(self.total, zero), self.number(0)
         value = self.number(1) / total
-        if c.call.attrs.unseen == "zero":  # the sum of a row that sees no key is zero
+        if c.call.attrs.unseen == "zero":  # a row that sees no key has total 0
             value = select(none < total, value, none)
         return _with([inv], _set(inv, value), self.columns("end", store))
 
 
 def _set(b: Buffer, value: Expr) -> Stmt:
-    """The only element of a buffer."""
+    """b[0] = value, for a one-element buffer."""
     return Store(b, (IntImm(0),), value)
 
 
@@ -292,7 +297,7 @@ def _lanes(name: str, b: Buffer, value: Callable[[Expr], Expr]) -> Stmt:
 
 
 def _with(buffers: Sequence[Buffer], *stmts: Stmt | None) -> Stmt:
-    """Statements between which buffers live."""
+    """The statements in sequence, inside the allocations of `buffers`."""
     body = seq(*stmts)
     for b in reversed(buffers):
         body = Alloc(b, body)

@@ -1,4 +1,4 @@
-"""Small constructors that schedules are written with."""
+"""Small constructors of statements that the schedules' programs are written with."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from tensorkiln.ir.expr import Expr, ExprLike, IntImm, Ramp, Var, as_expr, const
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ir.stmt import For, Seq, Stmt, Store, seq
 
-# Fewer scalar operations than this are not worth sharing: 2 to 3 microseconds of one core. A loop
-# costs less than one where the other threads still spin, five where they must be woken. What one
-# thread does alone is dear for another reason, too: writing what the other has read takes 7 ns a
-# cache line, the time of 50 products, and two threads write twice as fast.
+# Scalar operations above which a loop is divided among threads: 2 to 3 microseconds of one core.
+# Starting a parallel loop takes less than 1 microsecond while the other threads still spin, 5 when
+# they must be woken. The threshold is low because stores are also divided: writing a cache line
+# that another core has read takes 7 ns, the time of 50 products, and two threads write twice as
+# fast.
 PARALLEL_WORK = 20_000
-# Multiply-adds of vectors in the time that a vector of weights takes to come: 2.4 from the second
-# level of the cache, 8 from memory.
+# Vector multiply-adds that take as long as loading one vector of weights: 2.4 when it is in the
+# second-level cache, 8 when it is in memory; 4 is used in estimates of work.
 FETCH = 4
 
 
@@ -24,7 +25,8 @@ def loop(
     name: str, extent: ExprLike, body: Callable[[Expr], Stmt], kind: str = "serial",
     lo: ExprLike = 0,
 ) -> Stmt:  # fmt: skip
-    """`for name in kind(lo, lo + extent): body(name)`; extents 0 and 1 need no loop."""
+    """`for name in kind(lo, lo + extent): body(name)`. Extent 0 gives an empty statement, extent 1
+    the body alone (unless `kind` is vectorized)."""
     n = int_value(extent)
     if n == 0:
         return Seq(())
@@ -40,7 +42,7 @@ def nest(
     body: Callable[..., Stmt],
     kind: str = "serial",
 ) -> Stmt:
-    """Loops inside one another, outermost first."""
+    """Nested loops, outermost first, around `body(i, j, ...)`."""
 
     def at(depth: int, index: tuple[Expr, ...]) -> Stmt:
         if depth == len(names):
@@ -51,14 +53,15 @@ def nest(
 
 
 def lane_ramp(lanes: int, base: ExprLike = 0) -> Ramp:
-    """Indices base, base + 1, ... of one vector."""
+    """The indices base, base + 1, ..., base + lanes - 1 of a vector access."""
     return Ramp(as_expr(base), IntImm(1), lanes)
 
 
 def tiles(extent: int, largest: int) -> list[tuple[int, int, int]]:
-    """Cut `extent` into even pieces of at most `largest`: (start, count, size) per distinct size.
+    """Cut `extent` into pieces of at most `largest`, as equal as possible: (start, count, size) for
+    each of the one or two sizes, larger first.
 
-    27 by 14 is one of 14 and one of 13, never 14 + 13 * 1: no short remainder.
+    tiles(27, 14) is [(0, 1, 14), (14, 1, 13)]; tiles(30, 14) is [(0, 3, 10)].
     """
     pieces = -(-extent // largest)
     small, extra = divmod(extent, pieces)
@@ -71,8 +74,8 @@ def tiles(extent: int, largest: int) -> list[tuple[int, int, int]]:
 
 
 def zero_border(out: Buffer, t: TensorType, lead: tuple[Expr, ...]) -> Stmt | None:
-    """Write the zero halo of one image plane: of the two spatial dimensions C and D of `t`,
-    for the physical indices `lead` of the axes before them. None when there is no halo."""
+    """Write the zero halo of one image plane, around the spatial dimensions C and D of `t`.
+    `lead`: physical indices of the axes before them. None if the layout has no halo."""
     layout = t.memory
     ph, pw = layout.halo(2), layout.halo(3)
     if not ph and not pw:

@@ -1,7 +1,8 @@
-"""What convolutions share whatever their arithmetic: how finished channels are written.
+"""How convolutions, direct or Winograd, write their output.
 
-The output is in blocks of one vector of channels, panels of `vectors` blocks are computed at once;
-an epilogue runs on each finished element, and whoever writes the planes writes their zero halo.
+The output's channels are in blocks of one vector, and a panel of `vectors` blocks is computed at
+once. The epilogue runs on each finished element, and the kernel that writes a plane also writes the
+plane's zero halo.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ class ChannelBlocks:
         self.blocks = -(-self.channels // self.lanes)
 
     def set_panels(self, vectors: int) -> None:
-        """Say how many blocks of channels are computed at once."""
+        """Set the number of channel blocks per panel, and from it the number of panels."""
         self.vectors, self.panels = vectors, -(-self.blocks // vectors)
 
     def initial(self, block: Expr, lane: Expr) -> Expr:
-        """What a sum starts from: the bias of the channel, or zero."""
+        """The initial value of a sum: the bias of the channel, or zero."""
         if len(self.call.args) < 3:
             return const(0, self.dtype)
         bias = self.call.args[2]
@@ -46,7 +47,7 @@ class ChannelBlocks:
         return Load(self.group.buffers[bias], (block, lane))
 
     def finish(self, total: Expr, n: Expr, block: Expr, lane: Expr, h: Expr, w: Expr) -> Stmt:
-        """The epilogue of one channel of one pixel; channels past the last stay zero."""
+        """Store one channel of one pixel, with the epilogue; channels past the last are zero."""
         bounds = {lane: (0, self.lanes - 1)} if isinstance(lane, Var) else {}
         element = self.group.element(self.group.out_var, {self.var: lambda *_: total})
         index = (n, simplify(block * self.lanes + lane, bounds), h, w)
@@ -57,11 +58,11 @@ class ChannelBlocks:
         return Store(self.group.out, at, value)
 
     def border(self, n: Expr, panel: Expr) -> Stmt:
-        """Zeros around the planes of one panel."""
+        """Write the zero halo of the planes of one panel."""
         blocks = [simplify(panel * self.vectors + o) for o in range(self.vectors)]
         return seq(*(zero_border(self.group.out, self.ot, (n, block)) for block in blocks))
 
 
 def size_of(e: Expr) -> int:
-    """An extent of a convolution, which must be known."""
+    """The value of a convolution's extent. InternalError if it is symbolic."""
     return static(e, "convolution extent")

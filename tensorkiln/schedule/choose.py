@@ -23,14 +23,14 @@ from tensorkiln.schedule.strassen import schedule_parts, schedule_strassen
 from tensorkiln.schedule.winograd import schedule_winograd
 from tensorkiln.target import Target
 
-# What schedules a group: (group, target, whether each step is proved).
+# A function that schedules a group: (group, target, whether to prove the order of each step).
 Policy = Callable[[Group, Target, bool], Schedule]
 
 
 def schedule_group(group: Group, target: Target, check: bool = False) -> PrimFunc:
     """The most specific schedule whose conditions hold; plain loops otherwise.
 
-    `check` proves every step.
+    With `check`, every step is proved to keep all dependences.
     """
     return finished(choose_schedule(group, target)(group, target, check))
 
@@ -43,7 +43,8 @@ def trace_of(group: Group, target: Target) -> str:
 def choose_schedule(group: Group, target: Target) -> Policy:
     """The schedule for a group: a table in code, most specific first."""
     call, var = group.anchor, group.anchor_var
-    # The others know the shapes of groups that fusion makes by itself.
+    # A group that the default fusion rules would not have formed may have any form; the specific
+    # schedules expect those of the default rules.
     if group.function.attrs.get("by_rule", False):
         return schedule_loops
     if call is None or var is None:

@@ -1,7 +1,8 @@
 """Direct convolution on channel blocks, and its depthwise form.
 
-A tile of output pixels times one panel of channels stays in registers over the whole sum; panels
-(and rows, when panels are few) are the tasks of threads. The program is in conv2d_program.py.
+The accumulators of a tile of output pixels times one panel of channels stay in registers over the
+whole sum. Threads share the panels, and the rows too when panels are few. The program is in
+conv2d_program.py.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from tensorkiln.target import Target
 
 # With fewer panels than this, an uneven number of them leaves threads waiting.
 _FEW_TASKS = 8
-# With so few tiles of pixels the time in which a panel's weights come from memory shows. Bytes that
-# are then fetched ahead: 1x1 layers of 7 x 7 pixels take 5% to 8% less time, 3x3 layers the same.
+# Up to _STREAMED tiles of pixels, loading a panel's weights from memory is a visible part of the
+# time, and _FETCHED bytes are prefetched: 1x1 layers of 7 x 7 pixels take 5% to 8% less time, 3x3
+# layers the same.
 _STREAMED, _FETCHED = 8, 16 << 10
 
 
@@ -32,11 +34,11 @@ def supports_conv2d(call: Call, out: TensorType) -> bool:
 
 
 def schedule_conv2d(group: Group, target: Target, check: bool = False) -> Schedule:
-    """conv2d and its elementwise epilogue."""
+    """Direct convolution with its elementwise epilogue."""
     c = Conv(group)
     s = Schedule(conv2d_program(c), check=check)
     for loop in s.loops():
-        # Four steps a basic block: more and LLVM's scheduler hoists loads until it spills.
+        # Four steps per basic block: with more, LLVM's scheduler hoists loads until it spills.
         if is_role(loop, "c"):
             s.unroll(made(s.split(loop, 4))[1] if c.step // c.together > 4 else loop)
     rows, cols = spatial_tile(target, c.vectors, c.height, c.width)
@@ -59,7 +61,7 @@ def schedule_depthwise(group: Group, target: Target, check: bool = False) -> Sch
             s.unroll(loop)
     budget = max(4, min(14, target.num_vector_registers - 4 - min(taps, 9)))
     cols = next(n for n in range(min(7, c.width), 0, -1) if c.width % n == 0 or n <= 4)
-    # Windows with strides share few of their loads, and those of two rows spill.
+    # Strided windows share few of their loads, so two rows of them would spill.
     rows = 1 if c.stride[1] > 1 else max(1, min(c.height, budget // cols))
     _register_tiles(s, rows, cols)
     s.set_scope("total", "register")
@@ -91,7 +93,7 @@ def _tasks(s: Schedule, c: Conv, rows_are_tasks: bool) -> None:
     if not rows_are_tasks and batch * c.panels >= _FEW_TASKS:
         s.parallel(_fused(s, outer))
         return
-    for loop in reversed(outer):  # the border of the planes, and rows of two sizes, apart
+    for loop in reversed(outer):  # separate the halo's stores and the row tiles of two sizes
         if len(s.children(loop)) > 1:
             s.fission(loop)
     for rows in [loop for loop in s.loops() if loop in ("h_0", "h_tail_0")]:
@@ -102,5 +104,5 @@ def _tasks(s: Schedule, c: Conv, rows_are_tasks: bool) -> None:
 
 
 def _fused(s: Schedule, nest: list[str]) -> str:
-    """One loop of a nest."""
+    """Fuse the loops of a nest; the name of the one loop."""
     return made(s.fuse(*nest))[0] if len(nest) > 1 else nest[0]

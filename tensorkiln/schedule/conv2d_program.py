@@ -1,8 +1,9 @@
 """What a convolution computes, pixel by pixel: the plain program that `conv2d.py` schedules.
 
 Input [N][C/v][H + halo][W + halo][v] (or planar with few channels), weights packed
-[OC/nr][IC/v][kh][kw][v][nr], output like the input. There is no boundary code because the input's
-halo is zero. A long sum is taken in pieces (accumulate.py); the order depends on shapes alone.
+[OC/nr][IC/v][kh][kw][v][nr], output [N][OC/v][H + halo][W + halo][v]; v: lanes of a vector, nr:
+channels of a panel. There is no boundary code because the input's halo is zero. Long sums are taken
+in pieces (accumulate.py); the order of the additions depends on shapes alone.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tensorkiln.schedule.group import Group, inplace_params, view_index
 
 
 def is_depthwise(call: Call, out: TensorType) -> bool:
-    """One filter of one channel per output channel."""
+    """Whether each output channel has one filter, of one input channel."""
     x = call.args[0].type
     assert isinstance(x, TensorType)
     groups = call.attrs.groups
@@ -53,7 +54,7 @@ class Conv(ChannelBlocks):
         self.pad = call.attrs.padding[:2]
         self.kernel = (size_of(self.wt.shape[2]), size_of(self.wt.shape[3]))
         self.depthwise = is_depthwise(call, self.ot)
-        # So many numbers of a sum lie together in both operands, for instructions that take them.
+        # Consecutive input channels that a dot-product instruction multiplies and sums at once.
         self.together = 1 if self.depthwise else TOGETHER.get(self.wt.dtype.name, 1)
         axes = self.wt.memory.axes[:-1] if self.together > 1 else self.wt.memory.axes
         self.nr = 1 if self.depthwise else axes[-1].modulus
@@ -69,7 +70,8 @@ class Conv(ChannelBlocks):
         self.work = self.channels * max(self.height * self.width, FETCH) * taps // 8
 
     def _window(self) -> ChannelWindow | None:
-        """What each panel reads of the input channels; None for all of them."""
+        """The range of input channels that each panel of a grouped convolution reads; None if a
+        panel reads all of them, or the convolution is depthwise."""
         groups = self.call.attrs.groups
         if groups == 1 or self.depthwise:
             return None
@@ -77,7 +79,7 @@ class Conv(ChannelBlocks):
         return ChannelWindow(groups, self.channels, inputs, self.nr, self.step)
 
     def input(self, n: Expr, c: Expr, h: Expr, w: Expr, kh: Expr, kw: Expr) -> Load:
-        """Input channel c under tap (kh, kw) of output pixel (h, w)."""
+        """Load input channel c of image n under tap (kh, kw) of output pixel (h, w)."""
         y = h * self.stride[0] + kh * self.dilation[0] - self.pad[0]
         x = w * self.stride[1] + kw * self.dilation[1] - self.pad[1]
         return Load(self.x, tuple(map(simplify, view_index(self.xt, (n, c, y, x)))))
@@ -118,7 +120,7 @@ def conv2d_program(c: Conv) -> PrimFunc:
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """The terms of one panel of channels of one pixel."""
+    """The sums of one panel of channels of one pixel."""
 
     c: Conv
     n: Expr
@@ -127,7 +129,7 @@ class _Sums:
     w: Expr
 
     def stmt(self, total: Buffer) -> Stmt:
-        """Add every term to `total`: at once, or piece by piece."""
+        """Add every term to `total`: in one loop nest, or piece by piece."""
         c = self.c
         if c.window is not None:  # a grouped convolution reads a range of the input's channels
             first, count = c.window.start(self.panel), c.window.count(self.panel)
@@ -156,7 +158,8 @@ class _Sums:
         return seq(pieces, piece(as_expr(whole), rest) if rest else None)
 
     def _taps(self, acc: Buffer, lo: Expr, count: ExprLike, first: Expr) -> Stmt:
-        """The terms of `count` granules of input channels from `lo`."""
+        """Add the terms of `count` granules, of `c.step` input channels each, from granule `lo` of
+        the weights on. `first`: the input granule that belongs to granule 0 of the weights."""
         c = self.c
 
         def term(g: Expr, kh: Expr, kw: Expr, ci: Expr, o: Expr, lane: Expr, b: Expr) -> Stmt:

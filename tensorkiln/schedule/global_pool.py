@@ -1,6 +1,6 @@
-"""Reductions of whole image planes: a vector of channels is summed (or maximised) at once.
+"""Reductions of whole image planes (mean, sum, max, min), one vector of channels at a time.
 
-out[n, c] = mean over h, w of x[n, c, h, w], where x lies in channel blocks and out row by row.
+out[n, c] = mean over h, w of x[n, c, h, w], where x is in channel blocks and out is row-major.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _OPS = {"mean": "sum", "sum": "sum", "max": "max", "min": "min"}
 
 
 def supports_global_pool(group: Group, target: Target) -> bool:
-    """Height and width of float32 channel blocks reduced into a row-major result."""
+    """Whether the group reduces height and width of float32 channel blocks to a row-major
+    result."""
     call, out = group.anchor, group.out_type
     assert call is not None
     x = call.args[0].type
@@ -51,7 +52,7 @@ def supports_global_pool(group: Group, target: Target) -> bool:
 
 
 class _Planes:
-    """The planes of one group: `lanes` channels are a block."""
+    """The operands and sizes of one reduction; a block is `lanes` channels."""
 
     def __init__(self, group: Group, target: Target):
         call, var = group.anchor, group.anchor_var
@@ -67,7 +68,7 @@ class _Planes:
         self.work = self.channels * self.height * self.width
 
     def block(self, n: Expr, block: Expr, valid: int) -> Stmt:
-        """One block, of which `valid` channels are real."""
+        """Reduce one block, the first `valid` channels of which exist."""
         dtype, lanes = self.group.out_type.dtype, self.lanes
         total = buffer("total", (lanes,), dtype, "register")
 
@@ -78,7 +79,7 @@ class _Planes:
             x = simplify_value(self.x(n, block * lanes + lane, h, w), self.bounds(lane))
             return Store(total, (lane,), binary(REDUCE_BINARY[self.op], Load(total, (lane,)), x))
 
-        # rows of one column are a column of rows
+        # an image of one column is reduced as one row: `w` is the loop that is cut into chains
         names = ["h", "w", "l"] if self.width > 1 else ["w", "h", "l"]
         terms = nest(names, [self.height, self.width, lanes], term)
         body = seq(loop("l_start", lanes, start), terms)
@@ -93,7 +94,7 @@ class _Planes:
         return Alloc(total, Alloc(spill, seq(body, save, last)))
 
     def finish(self, total: Expr, n: Expr, block: Expr, lane: Expr) -> Stmt:
-        """The epilogue of one channel."""
+        """Store one channel, with the epilogue; for a mean, `total` is divided first."""
         group, bounds = self.group, self.bounds(lane)
         ones = (IntImm(0),) * (group.out_type.ndim - 2)
         index = (n, simplify(block * self.lanes + lane, bounds), *ones)
@@ -103,7 +104,7 @@ class _Planes:
         return Store(group.out, group.store_index(index), simplify_value(value, bounds))
 
     def bounds(self, lane: Expr) -> dict[Var, tuple[int, int]]:
-        """What is known of a lane."""
+        """The range of a lane, when it is a variable."""
         return {lane: (0, self.lanes - 1)} if isinstance(lane, Var) else {}
 
 
@@ -117,7 +118,8 @@ def _program(p: _Planes) -> PrimFunc:
 
 
 def schedule_global_pool(group: Group, target: Target, check: bool = False) -> Schedule:
-    """The reduction and its elementwise neighbours; a task is one channel block of one image."""
+    """The reduction with its elementwise prologue and epilogue; a task is one channel block of one
+    image."""
     p = _Planes(group, target)
     s = Schedule(_program(p), check)
     for columns in [name for name in s.loops() if is_role(name, "w")]:
@@ -130,7 +132,8 @@ def schedule_global_pool(group: Group, target: Target, check: bool = False) -> S
 
 
 def _in_chains(s: Schedule, columns: str) -> None:
-    """Sum every fourth column (or fifth, ...) apart, and each of those that are left over."""
+    """Reduce the columns in several independent chains (column w belongs to chain w % count), and
+    two or more leftover columns in a chain each."""
     rows = s.parent(columns)
     extent = static(s.loop(columns).extent, "columns")
     count = _chains(extent)
@@ -149,8 +152,9 @@ def _in_chains(s: Schedule, columns: str) -> None:
 
 
 def _chains(columns: int) -> int:
-    """How many sums at once: some that leave no column over, or not a single one. That one would
-    be added to all the others, row by row, which rounds more."""
+    """The number of chains, CHAINS to 2 * CHAINS: one that divides `columns`, else one that leaves
+    more than one column over. A single leftover column would be added to the total row by row,
+    which rounds more."""
     if columns < CHAINS:
         return columns
     some = range(CHAINS, 2 * CHAINS + 1)

@@ -1,4 +1,4 @@
-"""A fused group of operators seen as one computation: what schedules start from."""
+"""A fused group of operators as one computation: the input of every schedule."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tensorkiln.ops.op import Element, OpDef, TensorIn
 
 Bounds = Mapping[Var, tuple[int | None, int | None]]
 
-# Anchors that read an operand of their epilogue only at the element they write.
+# Anchors whose kernels read the epilogue's operands only at the element that they write next.
 _INPLACE = ("conv2d", "winograd_conv2d", "linear", "strassen_linear")
 
 
 def product(extents: tuple[Expr, ...]) -> Expr:
-    """Their product, 1 for none."""
+    """The product of the extents; 1 for an empty tuple."""
     numbers = [e.value for e in extents if isinstance(e, IntImm)]
     if len(numbers) == len(extents):
         return IntImm(math.prod(numbers))
@@ -40,7 +40,8 @@ def product(extents: tuple[Expr, ...]) -> Expr:
 
 
 def view_shape(t: TensorType) -> tuple[Expr, ...]:
-    """The shape a kernel sees of a tensor: physical; row-major ones as (rows, columns)."""
+    """The shape of a tensor's buffer in a kernel: the physical shape if it has a layout; else its
+    own, or (rows, columns) with more than two dimensions. A scalar has shape (1,)."""
     if t.layout is not None:
         return t.physical_shape
     if t.ndim <= 2:
@@ -49,7 +50,8 @@ def view_shape(t: TensorType) -> tuple[Expr, ...]:
 
 
 def view_index(t: TensorType, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """Where a logical element lies in `view_shape`."""
+    """The index in `view_shape` of a logical element: (i, j, k) of a row-major [A, B, C] is
+    (i * B + j, k)."""
     if t.layout is not None:
         return t.memory.physical_index(index)
     if t.ndim <= 2:
@@ -61,8 +63,8 @@ def view_index(t: TensorType, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
 
 
 def _param_buffer(name: str, t: TensorType) -> Buffer:
-    """Aligned to its element only: a caller's tensor is used where it lies, and unaligned vector
-    instructions cost nothing on aligned addresses."""
+    """A parameter's buffer, aligned to its element only: callers' tensors are used in place, and
+    unaligned vector instructions cost nothing on aligned addresses."""
     return Buffer(name, t.dtype, view_shape(t), align=t.dtype.bytes)
 
 
@@ -102,16 +104,16 @@ class Group:
 
     @property
     def symbols(self) -> tuple[Var, ...]:
-        """The symbolic dimensions that its kernel is given, in this order."""
+        """The symbolic dimensions, in the order in which the kernel takes them."""
         return size_symbols(self.function)
 
     @cached_property
     def flat(self) -> dict[Buffer, Buffer]:
-        """For each buffer one of the same memory with one dimension."""
+        """For each buffer, a one-dimensional buffer over the same memory."""
         return {b: _flattened(b) for b in (*self.buffers.values(), self.out)}
 
     def flatten(self, params: Iterable[RVar]) -> None:
-        """Put the flat buffers in place of those of the result and of `params`."""
+        """Replace the buffers of the result and of `params` by their one-dimensional versions."""
         flat = self.flat
         self.buffers |= {p: flat.get(self.buffers[p], self.buffers[p]) for p in params}
         self.out = flat.get(self.out, self.out)
@@ -123,15 +125,17 @@ class Group:
 
     @property
     def flat_params(self) -> tuple[Buffer | Var, ...]:
-        """The same with flat buffers."""
+        """`params` with every buffer one-dimensional."""
         return (*self.flat.values(), *self.symbols)
 
     def element(
         self, value: Value, overrides: Mapping[RVar, Element] | None = None
     ) -> Callable[..., Expr]:
-        """The element of a value at logical indices, operators inlined down to loads.
+        """A function from logical indices to that element of a value, as an expression with all
+        operators inlined down to loads of parameters.
 
-        `overrides` give the elements of values that the schedule computes itself.
+        `overrides`: such functions for values that the schedule computes itself. Raises UserError
+        (code `not-lowered`) for an operator without a tensor program.
         """
         overrides = overrides or {}
         if isinstance(value, Constant):
@@ -156,13 +160,13 @@ class Group:
         return program(inputs, call.attrs, value.tensor)
 
     def tensor_in(self, value: Value, overrides: Mapping[RVar, Element] | None = None) -> TensorIn:
-        """An operand as tensor programs see it."""
+        """An operand in the form that an operator's tensor program takes."""
         t = value.type
         assert isinstance(t, TensorType)
         return TensorIn(t, self.element(value, overrides))
 
     def store_index(self, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Where a logical output element is stored."""
+        """The index in the output buffer of a logical output element."""
         return tuple(map(simplify, view_index(self.out_type, index)))
 
 
@@ -175,8 +179,8 @@ def _constant_element(value: Constant) -> Callable[..., Expr]:
 
 
 def inplace_params(group: Group, skip: int = 0) -> tuple[int, ...]:
-    """Parameters (after the first `skip`) of the output's very type that are only read at the
-    element being written, so that the result may take their place."""
+    """Numbers of the parameters that the result may overwrite: they have the output's type and
+    layout, and are read only at the element that is written next. The first `skip` are left out."""
     if any(
         group.op(c).pattern not in ("elementwise", "broadcast")
         for c in group.calls.values()
@@ -199,7 +203,8 @@ def _flattened(b: Buffer) -> Buffer:
 
 
 def static(e: Expr, what: str) -> int:
-    """The integer an extent is; schedules that need it call this after checking support."""
+    """The value of a constant extent. InternalError, naming `what`, if it is symbolic: schedules
+    check that in their `supports_...` function."""
     n = int_value(e)
     if n is None:
         raise InternalError(f"{what} is symbolic: {e}")

@@ -1,8 +1,8 @@
 """Matrix product with packed constant weights: x [M, K] times w [N/nr][K][nr].
 
-A panel of nr columns is streamed once while rows go by in register tiles; panels are the tasks of
-threads. Rows of x are read in place: broadcasting from row-major memory costs nothing once the
-rows are in the first-level cache. The program is in linear_program.py.
+A panel of nr columns is multiplied by all rows, in register tiles of rows; threads share the
+panels. Rows of x are read in place: broadcasting from row-major memory costs nothing once the rows
+are in the first-level cache. The program is in linear_program.py.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from tensorkiln.target.registers import max_rows
 
 
 def supports_linear(call: Call, out: TensorType) -> bool:
-    """Whether the packed schedule applies."""
+    """Whether the schedule applies: packed weights and a row-major output."""
     w = call.args[1].type
     assert isinstance(w, TensorType)
     return w.layout is not None and out.layout is None
 
 
 def schedule_linear(group: Group, target: Target, check: bool = False) -> Schedule:
-    """linear with its elementwise epilogue."""
+    """`linear` or `matmul` with its elementwise epilogue."""
     c = Linear(group, target)
     s = Schedule(linear_program(c), check=check)
     for loop in [name for name in s.loops() if is_role(name, "k")]:
         steps_of_four(s, loop)
-    last = []  # the tiles of the panel that is not whole, where nothing is around them
+    last = []  # the loops over row tiles of a partial panel that no loop is around
     for rows in [name for name in s.loops() if is_role(name, "row")]:
         around = s.parent(rows)
         columns = c.nr if around and is_role(around, "panel") else c.n % c.nr or c.nr
@@ -50,5 +50,5 @@ def schedule_linear(group: Group, target: Target, check: bool = False) -> Schedu
 
 
 def _several(s: Schedule, nest: list[str]) -> bool:
-    """Whether a nest is none: one of its loops holds more than the next."""
+    """Whether the loops are not perfectly nested: one of them holds more than the next loop."""
     return any(len(s.children(loop)) > 1 for loop in nest[:-1])

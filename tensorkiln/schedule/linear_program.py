@@ -1,9 +1,10 @@
 """What a product with packed weights computes, row by row: the plain program that `linear.py`
 schedules.
 
-x [M, K] times w [N/nr][K][nr], plus the bias, through the epilogue; in batches when w has some.
-Small integers lie in groups of a sum, w [N/nr][K/4][nr][4]. A long sum of floats is taken in pieces
-(accumulate.py); the order depends on shapes alone.
+x [M, K] times w [N/nr][K][nr], plus the bias, through the epilogue; batched if w has leading
+dimensions. Small integers are packed so that the few that one dot-product instruction sums are
+adjacent: w [N/nr][K/4][nr][4] for int8. Long sums of floats are taken in pieces (accumulate.py);
+the order of the additions depends on shapes alone.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Linear:
         self.x, self.w = group.buffers[x], group.buffers[w]
         self.lanes = target.vector_lanes("float32")
         axes = w.tensor.memory.axes
-        # So many numbers of a sum lie together in both operands, for instructions that take them.
+        # Consecutive k that a dot-product instruction multiplies and sums at once.
         self.together = TOGETHER.get(w.tensor.dtype.name, 1)
         self.nr = axes[-2 if self.together > 1 else -1].modulus
         if self.together > 1:
@@ -44,8 +45,8 @@ class Linear:
         self.xt = x.tensor
         self.k = static(w.tensor.shape[-2], "reduction extent of linear")
         self.n = static(w.tensor.shape[-1], "columns of linear")
-        # The group's output has the shape of the product: rows of all batches where the right side
-        # has none.
+        # The group's output has the shape of the product. If w has no batch dimensions, all leading
+        # dimensions of x are rows.
         self.batch = w.tensor.shape[:-2]
         self.lead = group.out_type.shape[len(self.batch) : -1]
         self.m = product(self.lead)
@@ -54,7 +55,7 @@ class Linear:
         self.work = max(rows, FETCH) * self.n * self.k // 8
 
     def lead_index(self, m: Expr) -> tuple[Expr, ...]:
-        """Logical leading indices of flattened row m."""
+        """The logical indices of flattened row m in the dimensions `lead`."""
         index: list[Expr] = []
         for extent in reversed(self.lead[1:]):
             index.append(m % extent)
@@ -62,7 +63,7 @@ class Linear:
         return tuple(reversed([*index, m])) if self.lead else ()
 
     def initial(self, p: Expr, o: Expr, lane: Expr) -> Expr:
-        """What a sum starts from: the bias of the column, or zero."""
+        """The initial value of the sum in vector o of panel p: the bias of its column, or zero."""
         if len(self.call.args) < 3:
             return const(0, self.dtype)
         bias = self.call.args[2]
@@ -70,7 +71,7 @@ class Linear:
         return Load(self.group.buffers[bias], (simplify(p * (self.nr // self.lanes) + o), lane))
 
     def input(self, batch: tuple[Expr, ...], row: Expr, k: Expr) -> Load:
-        """Term k of a row."""
+        """Load x[batch, row, k]."""
         if len(self.x.shape) == 1:
             return Load(self.x, (k,))
         if not batch:
@@ -78,7 +79,7 @@ class Linear:
         return Load(self.x, tuple(map(simplify, view_index(self.xt, (*batch, row, k)))))
 
     def finish(self, total: Expr, batch: tuple[Expr, ...], row: Expr, column: Expr) -> Stmt:
-        """The epilogue of one element."""
+        """Store one element, with the epilogue."""
         element = self.group.element(self.group.out_var, {self.var: lambda *_: total})
         place = (*batch, *self.lead_index(row), column)
         return Store(
@@ -110,7 +111,7 @@ def linear_program(c: Linear) -> PrimFunc:
 
 
 def _row(c: Linear, batch: tuple[Expr, ...], p: Expr, row: Expr, columns: int) -> Stmt:
-    """One row of a panel of which `columns` are real."""
+    """One row of panel p, the first `columns` columns of which exist."""
     vectors, (full, last) = -(-columns // c.lanes), divmod(columns, c.lanes)
     total = buffer("total", (vectors, c.lanes), c.dtype, "local")
 

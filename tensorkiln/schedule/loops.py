@@ -1,8 +1,7 @@
-"""The schedule for everything without one of its own: elementwise, injective, reductions.
+"""The schedule for groups without a schedule of their own: elementwise, injective, reductions.
 
-Lanes go over the innermost memory axis of the output when the loads allow it, else over the
-innermost axis of a sum; the outer axes are the tasks of threads. The program is in
-loops_program.py.
+Vector lanes run over the innermost memory axis of the output when the loads allow it, else over the
+innermost axis of a reduction; threads share the outer axes. The program is in loops_program.py.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import is_role, made
 from tensorkiln.target import Target
 
-# Vectors of one task of a flat loop: worth taking, and one thread's memory is contiguous.
+# Vectors per task of a flat loop: enough work to schedule, and each task's memory is contiguous.
 _CHUNK = 64
 
 
 def schedule_loops(group: Group, target: Target, check: bool = False) -> Schedule:
-    """Any group whose operators all have element programs."""
+    """Any group whose operators all have tensor programs."""
     regions = regions_of(group, target)
     s = Schedule(loops_program(group, regions), check=check)
     for r in regions:
@@ -32,7 +31,8 @@ def schedule_loops(group: Group, target: Target, check: bool = False) -> Schedul
         else:
             _nest(s, r)
     for loop in s.loops():
-        # Else lanes are inside; or around, and the results left over sum as theirs do.
+        # Not if the lanes are inside the loop already, nor in the remainder of a vectorized loop,
+        # where each result is to be summed in the same order as in the vectors.
         if (
             is_role(loop, "k")
             and s.children(loop)[0] in s.blocks()
@@ -47,7 +47,7 @@ def schedule_loops(group: Group, target: Target, check: bool = False) -> Schedul
 
 
 def _flat(s: Schedule, r: Flat) -> None:
-    """Vectors, in chunks of some when there is work for threads."""
+    """Vectorize the loop, and share it in chunks of vectors when there is work for threads."""
     if not r.vector or not s.reaches(r.vector, r.lanes):
         return
     vectors, lane = _vectors(s, r)
@@ -57,7 +57,7 @@ def _flat(s: Schedule, r: Flat) -> None:
 
 
 def _nest(s: Schedule, r: Region) -> None:
-    """Lanes, then the loops around shared among threads."""
+    """Vectorize the nest, then share its outer loops among threads."""
     vectors = ""
     if r.vector in s.loops():
         if is_role(r.vector, r.named("c")):
@@ -70,7 +70,7 @@ def _nest(s: Schedule, r: Region) -> None:
 
 
 def _is_rest(s: Schedule, loop: str, regions: Sequence[Region]) -> bool:
-    """Whether a loop is inside what is left over of a loop over vectors."""
+    """Whether a loop is inside the remainder (`..._tail`) of a region's vectorized loop."""
     rests = {f"{r.vector}_tail" for r in regions}
     around = s.parent(loop)
     while around is not None and around not in rests:
@@ -79,14 +79,14 @@ def _is_rest(s: Schedule, loop: str, regions: Sequence[Region]) -> bool:
 
 
 def _vectors(s: Schedule, r: Region) -> tuple[str, str]:
-    """Cut the loop over neighbours: (loop over vectors, loop over lanes)."""
+    """Split the loop `r.vector`: (loop over vectors, loop over lanes)."""
     names = (f"{r.vector}_0", f"l{r.number}")
     outer, lane, *_ = made(s.split(r.vector, r.lanes, names, "peel"))
     return outer, lane
 
 
 def innermost(s: Schedule, lane: str) -> None:
-    """Make the iterations of a loop lanes of all that it holds, inside the other loops.
+    """Move a loop inside all loops that it holds, and vectorize it there.
 
     for l:                          acc[0:16] = 0
         acc[0] = 0                  for k:
@@ -114,7 +114,8 @@ def innermost(s: Schedule, lane: str) -> None:
 
 
 def _tasks(s: Schedule, r: Region, vectors: str) -> None:
-    """One parallel loop of the loops outside; of neighbours, too, where sums make them worth it."""
+    """Fuse the outer loops into one parallel loop; if each element is a reduction, with the loop
+    over vectors or elements."""
     if not r.around:
         return
     nest: list[str] = []

@@ -1,9 +1,9 @@
 """What a group without a schedule of its own computes, element by element in the order of memory:
 the plain programs that `loops.py` schedules.
 
-Loops over the axes of the output are called `i`, the one along neighbours in memory `j`, in blocks
-of channels `c`; the others are those of sums (reductions.py). Each region of the output, of which
-a concatenation has several, adds its number.
+Loops over outer axes of the output are called `i`, the loop along neighbours in memory `j`, the
+loop over the channels of a block `c`; reductions have `k` and `r` (reductions.py). A concatenation
+has several output regions, whose numbers are appended: `j0`, `j1`.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ Shape = tuple[Expr, ...]
 
 
 def loops_program(group: Group, regions: Sequence[Region]) -> PrimFunc:
-    """Every region, one after the other."""
+    """Compute every region, one after the other."""
     body = seq(*(r.stmt() for r in regions))
     return PrimFunc(group.name, group.params, body, inplace=inplace_params(group))
 
 
 def regions_of(group: Group, target: Target) -> list[Region]:
-    """The boxes of the output that are computed alike: one for each operand of a concatenation."""
+    """The boxes that the output is computed in: one for each operand of a concatenation, else the
+    whole output."""
     call = group.calls[group.out_var]
     if call.op != "concat":
         return [_region(group, target, group.out_type.shape, {}, group.out_var)]
@@ -78,7 +79,8 @@ def _region(
 
 
 def _is_flat(g: Group) -> bool:
-    """Everything elementwise over tensors of one row-major shape: one long loop."""
+    """Whether all operators are elementwise and all tensors row-major, of one shape or scalars, so
+    that one flat loop computes the group."""
     shape = g.out_type.shape
     return (
         all(g.op(c).pattern in ("elementwise", "broadcast") for c in g.calls.values())
@@ -90,7 +92,7 @@ def _is_flat(g: Group) -> bool:
 
 
 def _is_blocked(t: TensorType, shape: Shape, offset: dict[int, Expr]) -> bool:
-    """Channels split in blocks, spatial axes whole, box aligned to blocks."""
+    """Whether the layout is [N][C/v][H][W][v] and the box is aligned to channel blocks."""
     layout = t.memory
     v = layout.block(1)
     if v == 1 or layout.with_halo({}) != Layout.parse(f"A B/{v} C D B%{v}"):
@@ -103,9 +105,9 @@ def _is_blocked(t: TensorType, shape: Shape, offset: dict[int, Expr]) -> bool:
 
 @dataclass
 class Region(ABC):
-    """A box of the output: `shape` elements from `offset`, as elements of `value`.
+    """A box of the output: `shape` elements from `offset` on, which are the elements of `value`.
 
-    `lanes` of a vector are neighbours along loop `vector`, if there is one.
+    `vector` names the loop that can be cut into vectors of `lanes`; empty if there is none.
     """
 
     group: Group
@@ -124,10 +126,11 @@ class Region(ABC):
 
     @abstractmethod
     def stmt(self) -> Stmt:
-        """The plain loops. Sets `vector`, `reduces`, and whether loops are `around` sums."""
+        """The plain loops. Sets `vector`, `reduces` (elements are reductions), and `around` (there
+        are loops around the reductions)."""
 
     def named(self, role: str) -> str:
-        """A loop of this region."""
+        """The name of this region's loop of a role: "j" is `j1` in region 1."""
         return role + self.number
 
     @property
@@ -143,13 +146,13 @@ class Region(ABC):
         return self.group.element(self.value)(*index)
 
     def place(self, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Where in the output's memory it belongs."""
+        """The index in the output buffer of an index of the box."""
         moved = (i + self.offset[d] if d in self.offset else i for d, i in enumerate(index))
         return self.group.store_index(tuple(map(simplify, moved)))
 
 
 class Flat(Region):
-    """for i: out[i] = value(i), all tensors seen as one row."""
+    """for i: out[i] = value(i), with all tensors as one-dimensional buffers."""
 
     def stmt(self) -> Stmt:
         """The plain loop."""
@@ -157,7 +160,8 @@ class Flat(Region):
         total = product(self.shape)
         large = [p for p in group.buffers if p.tensor.shape == self.shape]
         group.flatten(large)
-        # The flat index travels in one dimension; an extent of 1 would be broadcast from 0.
+        # The flat index is passed as the index of one dimension, whose extent must not be 1:
+        # broadcasting replaces the index of such a dimension by 0.
         along = next((d for d in reversed(range(ndim)) if int_value(self.shape[d]) != 1), 0)
         rows = {p: _flat_element(group.buffers[p], along) for p in large}
         element = group.element(self.value, rows)
@@ -178,7 +182,7 @@ class Flat(Region):
 
 
 class Blocked(Region):
-    """[N][C/v][H][W][v]: for image, block of channels: border, for row, column, channel."""
+    """[N][C/v][H][W][v]: for image, block of channels: zero halo; for row, column, channel."""
 
     def stmt(self) -> Stmt:
         """The plain loops."""
@@ -198,7 +202,8 @@ class Blocked(Region):
             if lanes_ok(value, lane) and (channels % v == 0 or blocked_loads(value, v)):
                 self.vector = lane.name
                 if channels % v:
-                    # Lanes past the last channel exist in every operand; here they stay zero.
+                    # Every operand has memory for the lanes past the last channel; the output's
+                    # stay zero.
                     value = select(c < channels, value, zero)
                 body = with_reductions(Store(g.out, at, value), 1)
             else:
@@ -227,7 +232,9 @@ class Blocked(Region):
 class RowMajor(Region):
     """for each index: out[index] = value(index).
 
-    What a reduction does not depend on goes on inside, around the use of its result alone.
+    Loops that no reduction depends on run inside, around the use of the results alone: in
+    out[i, j] = x[i, j] / sum(x[i, k] for k), the sum is computed once per i, before the loop over
+    j.
     """
 
     def stmt(self) -> Stmt:
@@ -249,7 +256,7 @@ class RowMajor(Region):
         return body
 
     def _order(self, value: Expr, index: tuple[Var, ...]) -> tuple[Loops, Loops]:
-        """(loops around the reductions, loops inside)."""
+        """(loops around the reductions, loops around the store alone)."""
         loops = list(zip(index, self.shape, strict=True))
         reductions = reductions_of(value)
         self.reduces = bool(reductions)
@@ -266,14 +273,14 @@ class RowMajor(Region):
         value = self.element(index)
         sums = [(r.value, r.axes[-1][0]) for r in reductions_of(simplify_value(value, {}))]
         if any(in_memory_order(x, k) and not in_memory_order(x, index[-1]) for x, k in sums):
-            return False  # lanes are terms of a sum then
+            return False  # the terms of the sum are contiguous: they become the lanes
         step, lane = Var("step"), Var("lane")
         value = self.element((*index[:-1], step * self.lanes + lane))
         return lanes_ok(simplify_value(value, {lane: (0, self.lanes - 1)}), lane)
 
 
 class Padded(Region):
-    """Every element of memory in order; those outside the tensor are zero."""
+    """Every element of the output's memory in order; padding is set to zero."""
 
     def stmt(self) -> Stmt:
         """The plain loops."""
@@ -313,14 +320,14 @@ def _flat_element(buf: Buffer, along: int) -> Element:
 
 
 def _lanes(group: Group, target: Target) -> int:
-    """Lanes of the widest type the group computes with."""
+    """Vector lanes for the widest type that the group computes with, at most those of float32."""
     types = [group.out_type.dtype] + [v.tensor.dtype for v in group.calls]
     widest = max((t for t in types if not t.is_bool), key=lambda t: t.bits, default=types[0])
     return min(target.vector_lanes(widest.name), target.vector_lanes("float32"))
 
 
 def _cost(group: Group) -> int:
-    """Rough operations per output element."""
+    """A rough number of scalar operations per output element."""
     cost = 1
     for call in group.calls.values():
         cost += 8 if call.op in ("exp", "erf", "gelu", "tanh", "sigmoid", "silu") else 1

@@ -28,7 +28,8 @@ class LowerGroups:
     target: Target
 
     def __call__(self, mod: IRModule) -> IRModule:
-        """Run the pass."""
+        """The module with a kernel for each distinct group in place of the primitive functions;
+        `mod` itself if it has no primitive functions."""
         cache = user_cache()
         kernels: dict[str, PrimFunc] = {}
         renamed: dict[str, str] = {}
@@ -55,10 +56,10 @@ class LowerGroups:
 def kernel_of(
     group: Group, source: str, names: tuple[str, ...], target: Target, cache: Cache | None
 ) -> PrimFunc:
-    """The scheduled kernel of a group, or the promise of one: where the cache knows what comes of
-    `source`, which with `names` is all that it follows from, the body waits until somebody looks
-    at it."""
-    # Some schedules see some buffers as flat.
+    """The scheduled kernel of a group, which `source` (target and canonical text) and `names`
+    determine. If `cache` has the head of the kernel of `source` (parameters, outputs, op class),
+    the body is scheduled lazily, when it is first read; else it is scheduled now."""
+    # The two forms of each parameter: as the group has it, and one-dimensional.
     forms = tuple(zip(group.params, group.flat_params, strict=True))
 
     def make() -> PrimFunc:
@@ -75,7 +76,8 @@ def kernel_of(
 def _call_kernels(
     f: Function, renamed: dict[str, str], symbols: dict[str, tuple[Expr, ...]]
 ) -> Function:
-    """Calls of fused groups become calls of their kernels, with the symbols they need."""
+    """`f` with calls of fused groups replaced by calls of their kernels, which also take the values
+    of their symbolic dimensions."""
     bindings = []
     for b in f.bindings:
         call = b.value

@@ -1,9 +1,9 @@
 """Local response normalisation across channels, on channel blocks.
 
-    out = x / (bias + alpha / size * (squares of `size` neighbouring channels)) ** beta
+    out = x / (bias + alpha / size * (sum of squares of `size` neighbouring channels)) ** beta
 
-A vector is one block of channels of a pixel; its neighbours come from shifting it against the
-blocks before and after it, whose squares are zero past the first and the last channel.
+A vector is one block of channels of a pixel. The squares of neighbouring channels are obtained by
+shifting it against the blocks before and after it, which are zero past the first and last block.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from tensorkiln.target import Target
 
 
 def supports_lrn(group: Group) -> bool:
-    """Channel blocks on both sides, and neighbours no further than the next block."""
+    """Whether operand and output have channel blocks of one width, which is at least half the
+    window, so that all neighbours are in the next block."""
     call, out = group.anchor, group.out_type
     assert call is not None
     x = call.args[0].type
@@ -67,11 +68,12 @@ class _Pixel:
         self.blocks = -(-self.channels // self.lanes)
         self.x = group.element(call.args[0])
         before = (self.attrs.size - 1) // 2
-        # How far the neighbours are whose squares are added.
+        # Distances of the channels whose squares are summed: -2 .. 2 for size 5.
         self.offsets = range(-before, self.attrs.size - before)
 
     def stmt(self, n: Expr, block: Expr, h: Expr, w: Expr) -> Stmt:
-        """Squares of the block before, this one, the one after; these shifted; their sum."""
+        """Square the blocks before, at and after `block`; shift these squares by each offset; sum
+        the shifted vectors; store the quotients."""
         v, dtype = self.lanes, self.out.dtype
         near = buffer("near", (3, v), dtype, "register")
         shifted = buffer("shifted", (len(self.offsets), v), dtype, "register")
@@ -86,7 +88,7 @@ class _Pixel:
                 there = self.channel(lane + (v + d), lane)
                 return Store(shifted, (as_expr(k), lane), Load(near, there))
 
-            # a whole block away there is nothing to shift
+            # an offset of whole blocks (0 or v) selects one of the vectors unshifted
             return loop(f"{'s' if d % v else 'l'}_shift", v, move)
 
         def add(lane: Expr) -> Stmt:
@@ -104,7 +106,8 @@ class _Pixel:
         return Alloc(near, Alloc(shifted, Alloc(total, body)))
 
     def square(self, n: Expr, block: Expr, lane: Expr, h: Expr, w: Expr) -> Expr:
-        """The square of a channel, zero past the first and the last block."""
+        """The square of a channel of `block`; zero if the block is before the first or past the
+        last."""
         there = Var("there")
         value = simplify_value(self.x(n, there * self.lanes + lane, h, w), self.bounds(lane))
         value = value * value
@@ -113,7 +116,7 @@ class _Pixel:
         return select(logical_and(block >= 0, block < self.blocks), value, const(0, value.dtype))
 
     def finish(self, total: Expr, n: Expr, block: Expr, lane: Expr, h: Expr, w: Expr) -> Stmt:
-        """The quotient and the epilogue of one channel; channels past the last stay zero."""
+        """Store the quotient of one channel, with the epilogue; channels past the last are zero."""
         a, bounds, c = self.attrs, self.bounds(lane), block * self.lanes + lane
         normal = self.x(n, c, h, w) / power(total * (a.alpha / a.size) + a.bias, a.beta)
         value = self.group.element(self.group.out_var, {self.var: lambda *_: normal})(n, c, h, w)
@@ -128,12 +131,12 @@ class _Pixel:
         return tuple(simplify(e, self.bounds(lane)) for e in (c // self.lanes, c % self.lanes))
 
     def bounds(self, lane: Expr) -> dict[Var, tuple[int, int]]:
-        """What is known of a lane."""
+        """The range of a lane, when it is a variable."""
         return {lane: (0, self.lanes - 1)} if isinstance(lane, Var) else {}
 
 
 def _program(p: _Pixel) -> PrimFunc:
-    """for image, block of channels, row, column: the pixel; around them zeros."""
+    """for image, block of channels: zero halo; for row, column: one pixel."""
     group, out = p.group, p.out
 
     def plane(n: Expr, block: Expr) -> Stmt:
@@ -145,7 +148,7 @@ def _program(p: _Pixel) -> PrimFunc:
 
 
 def schedule_lrn(group: Group, target: Target, check: bool = False) -> Schedule:
-    """lrn and its elementwise neighbours; a task is one channel block of one image."""
+    """lrn with its elementwise prologue and epilogue; a task is one channel block of one image."""
     p = _Pixel(group)
     s = Schedule(_program(p), check)
     shifts = [name for name in s.loops() if is_role(name, "s")]

@@ -1,8 +1,9 @@
 """Data movement: layout changes, transposes and slices, with elementwise work on the way.
 
-Vectors along the axis of unit stride; where operands and output have different ones, squares of
-lanes x lanes elements are turned over in registers. The last vector, or square, begins earlier
-where it would be short. The programs are in movement_program.py.
+Vectors run along the axis of unit stride. Where operands and output have different axes of unit
+stride, tiles of up to lanes x lanes elements are transposed in registers. A last vector or tile
+that would be partial begins earlier, and overlaps the one before. The programs are in
+movement_program.py; p and q, the two axes of a tile, are explained at `movement_boxes.Box`.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import is_role, made
 from tensorkiln.target import Target
 
-# Rows and columns of a square: as many vectors are half of the registers of the largest processors.
+# Most rows and columns of a transposed tile: 16 vectors are half of the registers of processors
+# with 32.
 _LARGEST = 16
-# So many can be shared among threads evenly.
+# Enough tasks to be divided evenly among threads.
 _TASKS = 64
 
 
 def supports_movement(group: Group, target: Target) -> bool:
-    """32 bits wide elements of known shapes, from places that are affine in the output's."""
+    """Whether elements are 32 bits wide, shapes static, and the offsets of all loads affine in the
+    output's axes."""
     return _plan(group, target) is not None
 
 
@@ -61,7 +64,7 @@ def _is_shared(box: Box) -> bool:
 
 
 def _copy(s: Schedule, box: Box) -> str:
-    """Vectors along q. Gives the loop over them, without the last if that overlaps."""
+    """Vectorize along q. Return the loop over the vectors, without an overlapping last one."""
     size = min(box.lanes, _power_of_two(box.q.extent))
     steps, lane = made(s.split(box.named("q"), size, tail="overlap"))
     s.vectorize(lane)
@@ -70,7 +73,8 @@ def _copy(s: Schedule, box: Box) -> str:
 
 
 def _turn(s: Schedule, box: Box) -> str:
-    """Squares, read along p and written along q. Gives the loop over those along q."""
+    """Cut into tiles that are read along p, transposed, and written along q. Return the loop over
+    the tiles along q."""
     largest = min(box.lanes, _LARGEST)
     width = min(largest, _power_of_two(box.q.extent))
     wide = box.p.extent < largest and box.reaches(largest)
@@ -94,7 +98,7 @@ def _turn(s: Schedule, box: Box) -> str:
         s.set_scope(columns, "register")
     s.unroll(p)
     s.vectorize(lane)
-    if height < largest:  # then there are one or two
+    if height < largest:  # p is so short that it has one or two tiles
         s.unroll(square)
     if not box.others and _is_shared(box):
         _end_apart(s, box, steps, width)
@@ -108,7 +112,8 @@ def _end_apart(s: Schedule, box: Box, steps: str, size: int) -> None:
 
 
 def _widen(s: Schedule, box: Box, rows: str, columns: str, size: int) -> None:
-    """Read and turn over whole vectors, of which not all elements are used."""
+    """Read and transpose whole vectors of `size`, although p is shorter and not all of their
+    elements are used."""
     around = (1,) * len(box.others)
     s.pad(rows, (*around, 1, size), None)
     s.pad(columns, (*around, size, 1), None)
@@ -117,8 +122,8 @@ def _widen(s: Schedule, box: Box, rows: str, columns: str, size: int) -> None:
 
 
 def _tasks(s: Schedule, box: Box, steps: str) -> None:
-    """Share the loops around among threads, no more of them than make enough tasks: what is in one
-    loop costs divisions to find its place. The vectors or squares along q where there are none."""
+    """Share the outer loops among threads, but only as many as give _TASKS tasks, because the
+    indices of a fused loop cost divisions. Without outer loops, share `steps`, the loop along q."""
     around = [name for name in s.loops() if is_role(name, box.named("i"))]
     tasks = list(accumulate((static(s.loop(name).extent, name) for name in around), mul))
     around = around[: 1 + sum(n < _TASKS for n in tasks)]
@@ -126,7 +131,7 @@ def _tasks(s: Schedule, box: Box, steps: str) -> None:
 
 
 def _share(s: Schedule, nest: list[str]) -> None:
-    """Let threads share a nest of loops."""
+    """Fuse a nest of loops and make it parallel; nothing for an empty nest."""
     if len(nest) > 1:
         nest = [*made(s.fuse(*nest))]
     if nest:
@@ -134,7 +139,8 @@ def _share(s: Schedule, nest: list[str]) -> None:
 
 
 def _transpose(s: Schedule) -> None:
-    """Turn over all squares in registers: last, as what that takes is long."""
+    """Replace the transposing loops of all tiles by instructions. This comes last because their
+    code is long, and every step walks it."""
     dtype = s.func.buffers[-1].dtype.name
     for name in s.blocks():
         if name.startswith("columns"):

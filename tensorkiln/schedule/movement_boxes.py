@@ -1,8 +1,9 @@
-"""Where the elements of a movement of data come from: boxes of the output, axis by axis.
+"""Data movement as strided copies: boxes of the output, whose axes have constant strides.
 
-Memory on both sides is flat; every axis has a stride in the output and one in each operand, and
-axes that run on in one another are one. Parts of a partial channel block that lie past the last
-channel are a box of their own.
+All buffers are one-dimensional here. An axis has an extent, a stride in the output and a stride in
+each load; an outer axis that continues an inner one in every buffer is merged with it: extents 4
+and 8 of strides 8 and 1 are one axis of extent 32. A partial channel block at the end of a
+dimension is a box of its own.
 """
 
 from __future__ import annotations
@@ -21,24 +22,33 @@ from tensorkiln.schedule.group import Group
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One loop: extent, stride in the output, and strides of the loads in their buffers."""
+    """One loop: its extent, its stride in the output, and its strides in the loads' buffers, all
+    in elements."""
 
     extent: int
     out: int
     loads: tuple[int, ...]
 
     def continues(self, inner: Axis) -> bool:
-        """Whether this axis is `inner` going on, in every buffer."""
+        """Whether one step along this axis is `inner.extent` steps along `inner` in every buffer,
+        so that the two can be merged."""
         ahead = (inner.out * inner.extent, *(s * inner.extent for s in inner.loads))
         return (self.out, *self.loads) == ahead
 
 
 @dataclass(frozen=True)
 class Box:
-    """A box of output elements: `value` holds the loads, whose offsets are affine in the axes.
+    """A box of output elements, computed by `value` from `loads`, whose offsets are affine in the
+    axes.
 
-    `axes`: outermost first. `valid`: where it is not 0, only that many elements along the last
-    axis come from loads, the others are zero. `lanes`: elements of a vector.
+    `axes`: outermost first. `q` is the last one, along which output elements are adjacent; `p` is
+    the axis along which those operands are adjacent that are not adjacent along q. In the transpose
+    out[i, j] = x[j, i], q is j and p is i. Its form is `turn`: tiles of p x q are transposed.
+
+    `out_base`, `bases`: constant offsets in the output and of each load. `valid`: if not 0, only
+    the first `valid` elements along q come from loads, and the others (the padding of a channel
+    block) are zero. `lanes`: elements of a vector. `number` is appended to the names of loops and
+    buffers, to tell the boxes of a group apart.
     """
 
     axes: tuple[Axis, ...]
@@ -51,34 +61,35 @@ class Box:
     number: str = ""
 
     def named(self, role: str) -> str:
-        """A loop or buffer of this box."""
+        """The name of this box's loop or buffer of a role: "q" is `q1` in box 1."""
         return role + self.number
 
     @property
     def elements(self) -> int:
-        """How many there are."""
+        """The number of output elements."""
         return math.prod(a.extent for a in self.axes)
 
     @property
     def q(self) -> Axis:
-        """The axis along neighbours of the output."""
+        """The last axis, along which output elements are adjacent."""
         return self.axes[-1]
 
     @cached_property
     def across(self) -> tuple[int, ...]:
-        """Which loads neither lie along q nor stand still."""
+        """Numbers of the loads whose stride along q is neither 0 nor 1."""
         return tuple(k for k, s in enumerate(self.q.loads) if s not in (0, 1))
 
     @cached_property
     def p(self) -> Axis:
-        """The axis along which all of those lie that lie across q, in form `turn`."""
+        """The axis along which all loads of `across` have stride 1. Only in form `turn`."""
         found = self._common()
         assert found is not None
         return found
 
     @cached_property
     def form(self) -> str:
-        """`copy`: along q everywhere; `turn`: along q or along p; `strided`: neither."""
+        """`copy`: all loads have stride 0 or 1 along q. `turn`: the others have stride 1 along p.
+        `strided`: neither, or there is nothing to vectorize."""
         if self.lanes == 1 or not self.axes or self.q.out != 1 or not self._whole():
             return "strided"
         if not self.across:
@@ -87,19 +98,20 @@ class Box:
 
     @property
     def others(self) -> tuple[Axis, ...]:
-        """The axes that the form does not speak of."""
+        """The axes other than q, and in form `turn` other than p; outermost first."""
         own = (self.q, self.p) if self.form == "turn" else self.axes[-1:]
         return tuple(a for a in self.axes if a not in own)
 
     def turned(self) -> list[tuple[str, str]]:
-        """For each load that lies across: what its rows and its columns are called."""
+        """For each load of `across`, the names of the buffers that hold its tile as read (rows) and
+        transposed (columns)."""
         several = len(self.across) > 1
         ends = [self.number + f"_{n}" * several for n in range(len(self.across))]
         return [(f"rows{end}", f"columns{end}") for end in ends]
 
     def reaches(self, rows: int) -> bool:
-        """Whether what lies across may be read for `rows` elements along p: to the end of a
-        partial block of channels, say."""
+        """Whether the loads of `across` stay inside their buffers if `rows` elements are read along
+        p, more than its extent. They do where the padding of a channel block follows."""
         for k in self.across:
             size = math.prod(int_value(d) or 0 for d in self.loads[k].buffer.shape)
             steps = ((rows if a is self.p else a.extent) - 1 for a in self.axes)
@@ -113,15 +125,19 @@ class Box:
         return next(along, None)
 
     def _whole(self) -> bool:
-        """Whether operands that lie along q have as many elements there as the output."""
+        """Whether the operands with stride 1 along q can be read over the full extent of q: there
+        is no padding, or they have channel blocks of the same width."""
         along = (x for k, x in enumerate(self.loads) if self.q.loads[k] == 1)
         return not self.valid or all(blocked_loads(x, self.q.extent) for x in along)
 
 
-@lru_cache(maxsize=1)  # asked whether there is one, then for it
+@lru_cache(maxsize=1)  # `supports_movement` and then `schedule_movement` ask for the same plan
 def plan_movement(group: Group, lanes: int) -> list[Box] | None:
-    """The boxes of a group without anchor whose loads are all affine; None when there are others,
-    extents are symbolic, or the elements are not 32 bits wide. `lanes`: elements of a vector."""
+    """The boxes of a group without anchor. `lanes`: elements of a vector.
+
+    None if the group moves no data or is a concatenation, types differ or are not 32 bits wide,
+    a shape is symbolic or empty, or an offset is not affine in the axes.
+    """
     calls = list(group.calls.values())
     patterns = {group.op(c).pattern for c in calls}
     if "injective" not in patterns or patterns - {"injective", "elementwise", "broadcast"}:
@@ -146,7 +162,8 @@ def plan_movement(group: Group, lanes: int) -> list[Box] | None:
 
 
 def _boxes(group: Group, split: int | None, width: int, lanes: int) -> list[Box] | None:
-    """The box of whole blocks and the box of the rest, when dimension `split` is cut in blocks."""
+    """The box of whole blocks and the box of the partial one, when dimension `split` is cut in
+    blocks of `width`; else one box. None if an offset is not affine."""
     shape = group.out_type.static_shape()
     assert shape is not None
     parts = [(0, 0)]
@@ -163,7 +180,8 @@ def _boxes(group: Group, split: int | None, width: int, lanes: int) -> list[Box]
 
 
 def _box(group: Group, split: int | None, width: int, first: int, blocks: int) -> Box | None:
-    """Blocks first .. first + blocks - 1 of the split dimension; the partial one when 0."""
+    """The box of blocks first .. first + blocks - 1 of dimension `split`; of the partial block
+    `first` when `blocks` is 0."""
     t = group.out_type
     shape = t.static_shape()
     assert shape is not None
@@ -203,7 +221,7 @@ def _box(group: Group, split: int | None, width: int, first: int, blocks: int) -
 
 
 def _widened(axes: list[Axis], lane: int, width: int, loads: int) -> list[Axis]:
-    """The lane axis of a partial block at its full width."""
+    """The axes with that of a partial block's `lane` channels extended to the block's width."""
     if lane == 1:
         return [*axes, Axis(width, 1, (0,) * loads)]
     return [Axis(width, 1, a.loads) if a.out == 1 else a for a in axes]
@@ -212,7 +230,7 @@ def _widened(axes: list[Axis], lane: int, width: int, loads: int) -> list[Axis]:
 def _strides(
     x: Load, extents: dict[Var, int], bounds: dict[Var, tuple[int, int]]
 ) -> tuple[dict[Var, int], int] | None:
-    """Element strides per axis and the constant offset of a load, or None."""
+    """(stride in elements per axis, constant offset) of a load; None if it is not affine."""
     flat: Expr = IntImm(0)
     for i, s in zip(x.indices, x.buffer.strides, strict=True):
         flat = flat + i * s
@@ -225,7 +243,7 @@ def _strides(
 
 
 def _uses_axes(e: Expr, axes: dict[Var, int]) -> bool:
-    """Whether a value depends on where it stands other than through its loads."""
+    """Whether a value uses axes outside the indices of its loads."""
     if isinstance(e, Load):
         return False
     if isinstance(e, Var):
@@ -242,8 +260,8 @@ def _uses_axes(e: Expr, axes: dict[Var, int]) -> bool:
 
 
 def _merged(axes: Sequence[Axis], padded: bool) -> tuple[Axis, ...]:
-    """Outermost first by output stride, neighbours that run on joined; `padded`: the lanes of a
-    block, of which some are zero, stay apart."""
+    """The axes by descending output stride, merged where one continues the next. With `padded`, the
+    axis of output stride 1 is not merged, as some of its elements are zero."""
     out: list[Axis] = []
     for a in sorted(axes, key=lambda a: -a.out):
         if out and out[-1].continues(a) and not (padded and a.out == 1):

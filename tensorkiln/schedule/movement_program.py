@@ -1,20 +1,20 @@
 """What layout changes, transposes and slices compute: the plain programs that `movement.py`
 schedules.
 
-    for i, q:                               copy: all operands lie along q, as the output does
+    for i, q:                               copy: operands are adjacent along q, as the output is
         out[..q] = value(x[..q])
 
-    for i:                                  compact: the output lies where its operand does
+    for i:                                  compact: the output overwrites its operand
         for q: row[q] = x[..q]
         for q: out[..q] = value(row[q])
 
-    for i:                                  turn: some lie along p
+    for i:                                  turn: some operands are adjacent along p
         for q, p: rows[q, p] = x[..p]
         for p, q: columns[p, q] = rows[q, p]
         for q, p: out[..q] = value(columns[p, q])
 
-Memory is flat. Elements past the last channel of a partial block are set to zero, and so is the
-halo.
+Buffers are one-dimensional. Elements past the last channel of a partial block are set to zero, and
+so is the halo. p and q are axes of a `movement_boxes.Box`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from tensorkiln.schedule.build import loop, nest, zero_border
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.movement_boxes import Axis, Box
 
-# Elements up to which memory is worth more than a second thread: some tens of microseconds.
+# Elements up to which saving a buffer is worth more than a second thread: the copy takes some tens
+# of microseconds.
 _COMPACTED = 1 << 18
 
 Index = dict[Axis, Expr]
@@ -38,7 +39,7 @@ Body = Callable[[Index], Stmt]
 
 
 def movement_program(group: Group, boxes: Sequence[Box]) -> PrimFunc:
-    """The halo, then every box."""
+    """Write the halo, then every box; or the only box in place of its operand."""
     move = _Movement(group)
     inplace = compacts(group, boxes)
     body = move.compact(boxes[0]) if inplace else seq(move.halo(), *map(move.box, boxes))
@@ -48,8 +49,8 @@ def movement_program(group: Group, boxes: Sequence[Box]) -> PrimFunc:
 
 
 def compacts(group: Group, boxes: Sequence[Box]) -> bool:
-    """Whether the result may lie where the only operand does: vectors are computed in the order of
-    memory by one thread, from elements that never lie before those written."""
+    """Whether the result may overwrite the only operand: one thread computes whole vectors in the
+    order of memory, and reads no offset below the one that it writes."""
     box, params, t = boxes[0], group.function.params, group.out_type
     if len(boxes) > 1 or len(params) != 1 or len(box.loads) != 1 or box.form != "copy":
         return False
@@ -59,7 +60,7 @@ def compacts(group: Group, boxes: Sequence[Box]) -> bool:
 
 
 class _Movement:
-    """A group's buffers as rows of elements, and the statements of its boxes."""
+    """A group's one-dimensional buffers, and the statements of its boxes."""
 
     def __init__(self, group: Group):
         self.group = group
@@ -67,7 +68,7 @@ class _Movement:
         self.zero = const(0, self.out.dtype)
 
     def halo(self) -> Stmt | None:
-        """Zeros around every image plane of the output."""
+        """Write zeros around every image plane of the output; None if it has no halo."""
         t, out = self.group.out_type, self.group.out
         if t.ndim != 4 or not (t.memory.halo(2) or t.memory.halo(3)):
             return None
@@ -86,12 +87,12 @@ class _Movement:
     # -- forms -------------------------------------------------------------------------------------
 
     def copy(self, box: Box) -> Stmt:
-        """One loop along q, inside those of the others."""
+        """A loop along q, inside the loops of the other axes."""
         axes = (*box.others, box.q)
         return _nest((*_around(box), box.named("q")), axes, lambda at: self.write(box, at))
 
     def compact(self, box: Box) -> Stmt:
-        """Vectors that are read whole before they are written."""
+        """Read each vector into registers before it is written, as the two may overlap."""
 
         def vector(at: Index) -> Stmt:
             row = self.local(box.named("row"), (box.q,))
@@ -108,7 +109,8 @@ class _Movement:
         return _nest(_around(box), box.others, vector)
 
     def strided(self, box: Box) -> Stmt:
-        """The same; what is zero apart, as operands need not reach so far."""
+        """Element by element. Padding is zeroed by a loop of its own, because the operands need not
+        have elements there."""
         if not box.axes:
             return self.write(box, {})
         count = box.valid or box.q.extent
@@ -122,7 +124,8 @@ class _Movement:
         return _nest(_around(box), box.others, along)
 
     def turn(self, box: Box) -> Stmt:
-        """What lies across in rows; the same in columns; the output from these."""
+        """Read the loads of `across` into buffers [..][q][p], transpose these to [..][p][q], and
+        compute the output from the transposed ones."""
         by_rows, by_columns = (*box.others, box.q, box.p), (*box.others, box.p, box.q)
         made: dict[Load, tuple[Buffer, Buffer]] = {}
         steps: list[Stmt] = []
@@ -144,7 +147,7 @@ class _Movement:
         return body
 
     def local(self, name: str, axes: Sequence[Axis]) -> Buffer:
-        """A buffer over axes."""
+        """A local buffer with a dimension for each of `axes`."""
         return buffer(name, tuple(a.extent for a in axes), self.out.dtype, "local")
 
     def reading(self, box: Box, k: int, rows: Buffer, axes: Sequence[Axis]) -> Body:
@@ -160,7 +163,7 @@ class _Movement:
     # -- elements ----------------------------------------------------------------------------------
 
     def row(self, box: Box, k: int, at: Index) -> Expr:
-        """What load k, which lies across, has for an element that may be past the last."""
+        """The value of load k, one of `across`, at an element that may be padding: then zero."""
         if not box.valid:
             return self.load(box, k, at)
         q = at[box.q]
@@ -168,7 +171,7 @@ class _Movement:
         return select(q < box.valid, x, self.zero)
 
     def write(self, box: Box, at: Index, done: dict[Load, Expr] | None = None) -> Stmt:
-        """Store an element; `done` are loads whose values are at hand."""
+        """Store the element at `at`; `done` gives the values of loads that were made before."""
         loads = {x: self.load(box, k, at) for k, x in enumerate(box.loads)} | (done or {})
 
         def element(e: Expr) -> Expr:
@@ -187,7 +190,7 @@ class _Movement:
         return Load(self.flat[box.loads[k].buffer], (simplify(offset),))
 
     def place(self, box: Box, at: Index) -> tuple[Expr, ...]:
-        """Where that element is stored."""
+        """The output index of the element at axis positions `at`."""
         offset: Expr = IntImm(box.out_base)
         for a, i in at.items():
             offset = offset + i * a.out
@@ -199,7 +202,7 @@ def _around(box: Box) -> tuple[str, ...]:
 
 
 def _nest(names: Sequence[str], axes: Sequence[Axis], body: Body) -> Stmt:
-    """Loops over axes, and what they do at positions of these."""
+    """Nested loops over axes around `body`, which is given the position along each axis."""
     extents = [a.extent for a in axes]
     return nest(names, extents, lambda *i: body(dict(zip(axes, i, strict=True))))
 
@@ -209,7 +212,8 @@ def _at(axes: Sequence[Axis], at: Index) -> tuple[Expr, ...]:
 
 
 def _offset(b: Buffer, indices: tuple[Expr, ...]) -> Expr:
-    """Where an access is in the flat buffer; lanes are neighbours."""
+    """The offset of an access in the one-dimensional buffer; of a vector access, a ramp of stride
+    1."""
     total: Expr = IntImm(0)
     lanes = 1
     for i, s in zip(indices, b.strides, strict=True):

@@ -1,7 +1,8 @@
 """The steps that cut a loop into vectors, and its sum into partial sums: chains of vectors.
 
-One addition after another waits for the last; several chains hide that wait, and round less.
-Loops over vectors are called `o...` and those over the lanes of one `l...`, as in register_tile.py.
+An addition has to wait for the previous one of its chain; several independent chains hide that
+latency, and round less. Loops over vectors are called `o...` and loops over the lanes of a vector
+`l...`, as in register_tile.py.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _REDUCE = {binary: op for op, binary in REDUCE_BINARY.items()}
 
 
 def sum_in_lanes(s: Schedule, loop: str, lanes: int) -> None:
-    """Sum the terms of a loop in vectors, these in chains, and then the lanes of the last.
+    """Sum the terms of a loop in vectors, the vectors in chains, and last the lanes.
 
         for k in range(n):               part[:, :] = 0; sums[:] = 0
             total[0] += x[k]     ->      for k in range(n // 64):
@@ -27,9 +28,9 @@ def sum_in_lanes(s: Schedule, loop: str, lanes: int) -> None:
                                          for o, l: sums[l] += part[o, l]
                                          total[0] += sum of the lanes of sums
 
-    What is left over: whole vectors in `sums`, then element by element in `total`. Loops around
-    that are called r are of the sum, too: it goes through them twice, the second time for what
-    is left over.
+    Leftover whole vectors are added to `sums`, leftover elements to `total` one by one. Loops
+    around that are called `r` belong to the same sum; they are split by fission, so that they run
+    a second time for what is left over.
     """
     if lanes == 1 or not s.reaches(loop, lanes):
         return
@@ -41,7 +42,7 @@ def sum_in_lanes(s: Schedule, loop: str, lanes: int) -> None:
 
 
 def sum_in_chains(s: Schedule, loop: str, block: str) -> None:
-    """Sum the terms of a loop in several chains, then these."""
+    """Sum the terms of a loop in CHAINS chains, then the chains."""
     if not s.reaches(loop, CHAINS):
         return
     extent = int_value(s.loop(loop).extent)
@@ -52,20 +53,20 @@ def sum_in_chains(s: Schedule, loop: str, block: str) -> None:
 
 
 def sum_apart(s: Schedule, block: str, loop: str, steps: str) -> None:
-    """Sum the terms of each iteration of a loop in a vector of its own, which begins before the
+    """Give each iteration of a loop its own partial sum, a vector that is initialised before the
     loop `steps`."""
     _factored(s, block, loop, 0, steps)
     s.reorder(*reversed(s.loops_of(block)[-2:]))
 
 
 def store_in_lanes(s: Schedule, loop: str, lanes: int) -> None:
-    """Compute neighbours at once: whole vectors, then element by element."""
+    """Split a loop over elements into whole vectors and a loop over the remaining elements."""
     if lanes > 1 and s.reaches(loop, lanes):
         s.split(loop, lanes, (f"{loop}_0", "l"), "peel")
 
 
 def in_vectors(s: Schedule) -> None:
-    """Repeat the loops over vectors in the code, and run those over lanes at once."""
+    """Unroll the loops over vectors, and vectorize those over lanes."""
     for loop in s.loops():
         if is_role(loop, "o"):
             s.unroll(loop)
@@ -74,7 +75,8 @@ def in_vectors(s: Schedule) -> None:
 
 
 def _alone(s: Schedule, loop: str, rest: bool) -> str:
-    """The outermost loop of the sum that `loop` is one of, apart from the `rest` of it."""
+    """The outermost loop of the sum that `loop` belongs to. If the sum has a remainder (`rest`),
+    the loops around are split by fission first, so that this one holds `loop` alone."""
     while (around := s.parent(loop)) is not None and is_role(around, "r"):
         if rest:
             s.fission(around)
@@ -83,7 +85,8 @@ def _alone(s: Schedule, loop: str, rest: bool) -> str:
 
 
 def _factored(s: Schedule, block: str, loop: str, axis: int, steps: str) -> str:
-    """The block of partial sums, which are set before the loop `steps`."""
+    """Apply rfactor to `loop`, and return the block of the partial sums. These are initialised
+    before the loop `steps`."""
     before = set(s.blocks())
     s.rfactor(block, loop, axis, "register")
     part: str = next(n for n in s.blocks() if n not in before and not n.endswith("_init"))
@@ -93,7 +96,7 @@ def _factored(s: Schedule, block: str, loop: str, axis: int, steps: str) -> str:
 
 
 def _join_lanes(s: Schedule, block: str) -> None:
-    """Let one instruction add up what the innermost loop around a block does."""
+    """Replace the innermost loop around a block, which sums lanes, by one instruction."""
     lane, body = s.loops_of(block)[-1], s.block(block).body
     assert isinstance(body, Store) and isinstance(body.value, Binary)
     lanes = int_value(s.loop(lane).extent)

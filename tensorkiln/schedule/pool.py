@@ -1,8 +1,8 @@
 """Max and average pooling on channel blocks.
 
-Neighbouring outputs of a row share what the window's rows make of each column, in registers. Tiles
-whose windows reach into the padding are apart from the others, so that no tap has a condition.
-The program is in pool_program.py.
+The reduction of a column over the window's rows is held in a register, and shared by neighbouring
+outputs of a row. Tiles whose windows reach into the padding get loops of their own, so that the
+conditions on taps fold to constants. The program is in pool_program.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _COLUMNS = 12
 
 
 def supports_pool(group: Group) -> bool:
-    """Channel blocks of one width on both sides, known image sizes, undilated windows."""
+    """Whether operand and output have channel blocks of one width, image sizes are static, and
+    windows are undilated and of at most 64 taps."""
     call, out = group.anchor, group.out_type
     assert call is not None
     x = call.args[0].type
@@ -42,7 +43,7 @@ def supports_pool(group: Group) -> bool:
 
 
 def schedule_pool(group: Group, target: Target, check: bool = False) -> Schedule:
-    """max_pool2d or avg_pool2d with its elementwise neighbours."""
+    """max_pool2d or avg_pool2d with its elementwise prologue and epilogue."""
     p = Pool(group)
     s = Schedule(pool_program(p), check=check)
     size = _tile(p)
@@ -66,13 +67,15 @@ def schedule_pool(group: Group, target: Target, check: bool = False) -> Schedule
 
 
 def _tile(p: Pool) -> int:
-    """How many outputs of a row share columns: tiles as equal as can be."""
+    """How many outputs of a row share columns: so many that their columns fit into _COLUMNS
+    registers, and tiles are as equal as possible."""
     largest = max(1, (_COLUMNS - p.cols.kernel) // p.cols.stride + 1)
     return -(-p.width // -(-p.width // largest))
 
 
 def _cut(s: Schedule, loop: str, inner: list[bool]) -> None:
-    """Give each iteration that is not inside a loop of its own, so that its conditions fold."""
+    """Partition a loop so that each iteration whose windows reach into the padding (`inner` is
+    false) has a loop of its own, in which the conditions on taps fold."""
     start = 0
     for i in range(1, len(inner)):
         if not (inner[i - 1] and inner[i]):

@@ -1,7 +1,7 @@
 """What max and average pooling compute, by rows and columns: the program that `pool.py` schedules.
 
-Input and output [N][C/v][H + halo][W + halo][v]. A row of outputs needs what the window's rows make
-of each column, so that comes first, over the columns of the padded image:
+Input and output [N][C/v][H + halo][W + halo][v]. For each row of outputs, every column of the
+padded image is first reduced over the window's rows; each output then reduces a few columns:
 
     column[z]:  max over the window's rows inside the image of x[., z - padding]
     output w:   max of column[w * stride], ..., column[w * stride + kernel - 1], those inside
@@ -38,7 +38,7 @@ from tensorkiln.schedule.group import Group, static, view_index
 
 
 class Pool:
-    """The geometry of one pooling and its operands."""
+    """The geometry and operands of one pooling."""
 
     def __init__(self, group: Group):
         call, var = group.anchor, group.anchor_var
@@ -65,12 +65,13 @@ class Pool:
         return _inside(self.rows, row, self.image[0])
 
     def are_inner(self, first: int, last: int) -> bool:
-        """Whether there are columns of outputs first .. last, their windows inside the image."""
+        """Whether output columns first .. last exist, with windows that lie inside the image."""
         ends = (_inside(self.cols, w, self.image[1]) for w in (first, last))
         return last < self.width and all(ends)
 
     def with_row(self, old: Load, block: Expr, y: Expr) -> Expr:
-        """A column and the input at row y, if there is one: the image is padded."""
+        """`old`, the reduction of a column so far, joined with the input at row y of the padded
+        image; `old` itself where y lies in the padding."""
         n, _, _, z, lane = old.indices
         y, in_y = self.rows.place(y - self.rows.before, self.image[0])
         z, _ = self.cols.place(z - self.cols.before, self.image[1])
@@ -79,7 +80,8 @@ class Pool:
         return simplify_value(value, self._bounds(lane))
 
     def with_column(self, old: Load, column: Load) -> Expr:
-        """An output and a column, if it is one of the image."""
+        """`old`, an output so far, joined with the reduction of a column; `old` itself where the
+        column lies in the padding."""
         z = column.indices[3] - self.cols.before
         inside = logical_and(*self.cols.place(z, self.image[1])[1])
         value = select(inside, binary(self.op, old, column), old)
@@ -89,7 +91,8 @@ class Pool:
         return {lane: (0, self.lanes - 1)} if isinstance(lane, Var) else {}
 
     def finish(self, total: Expr, n: Expr, block: Expr, lane: Expr, h: Expr, w: Expr) -> Stmt:
-        """Division and epilogue of one output; channels past the last stay zero."""
+        """Store one output, divided if it is a mean, with the epilogue; channels past the last are
+        zero."""
         if self.mean:
             include = bool(self.call.attrs.count_include_pad)
             rows = covered(self.rows, h, self.image[0], include)
@@ -105,7 +108,7 @@ class Pool:
 
 
 def pool_program(p: Pool) -> PrimFunc:
-    """All columns, then all outputs."""
+    """The reductions of all columns, then all outputs."""
     outer: dict[str, ExprLike] = {"n": p.out.shape[0], "block": p.blocks, "h": p.height}
     extents = (*outer.values(), p.padded_width, p.lanes)
     column = buffer("column", extents, p.out.dtype, "local")
@@ -146,7 +149,7 @@ def pool_program(p: Pool) -> PrimFunc:
 
 
 def _loops(extents: Mapping[str, ExprLike], body: Callable[..., Stmt]) -> Stmt:
-    """Loops inside one another, also those that run once: schedules name them."""
+    """Nested loops, including those that run once, because the schedule names them."""
     variables = [Var(name) for name in extents]
     s = body(*variables)
     for v, n in reversed([*zip(variables, extents.values(), strict=True)]):

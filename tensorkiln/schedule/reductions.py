@@ -1,4 +1,4 @@
-"""Reductions inside element expressions as plain loops: an accumulator, its terms, its use."""
+"""Turn the reductions inside an element expression into loops that fill accumulators."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ _AT = (IntImm(0),)
 
 
 def with_reductions(store: Store, lanes: int, inside: Loops = ()) -> Stmt:
-    """`store` with each Reduce of its value computed before it; `inside` are loops around the
-    store alone.
+    """`store` with each Reduce of its value computed before it. `inside`: (variable, extent) of
+    loops that go around the store alone.
 
         out[i] = sum(x[i, k] for k) / 8    ->   acc[0] = 0
                                                 for k: acc[0] = x[i, k] + acc[0]
                                                 out[i] = acc[0] / 8
 
-    Loops over a contiguous axis, of `lanes` elements at least, are called k, others r.
+    A loop over a contiguous axis of at least `lanes` elements is called k and can be vectorized;
+    the other loops of a reduction are called r.
     """
     found = _Reductions(lanes)
     value = found.replaced(store.value)
@@ -53,7 +54,7 @@ def reductions_of(value: Expr) -> list[Reduce]:
 
 
 class _Reductions:
-    """Loops of reductions; equal ones are computed once."""
+    """The loops and accumulators of the reductions of one value; equal ones are computed once."""
 
     def __init__(self, lanes: int):
         self.lanes = lanes
@@ -62,7 +63,8 @@ class _Reductions:
         self.done: dict[Reduce, Expr] = {}
 
     def replaced(self, e: Expr, bound: frozenset[Var] = frozenset()) -> Expr:
-        """`e` with the results of its reductions, but for those over variables that are bound."""
+        """`e` with each Reduce replaced by a load of its accumulator, except those that use a
+        variable of `bound`, an axis of a Reduce around them."""
         if isinstance(e, Reduce):
             if not bound & set(free_vars(e)):
                 return self.compute(e)
@@ -70,7 +72,7 @@ class _Reductions:
         return map_children(e, lambda x: self.replaced(x, bound))
 
     def compute(self, r: Reduce) -> Expr:
-        """Write the loops of one reduction and give its result."""
+        """Append the loops of one reduction, and return the load of its accumulator."""
         key = _canonical(r)
         if key not in self.done:
             term = self.replaced(r.value, frozenset(v for v, _ in r.axes))
@@ -95,7 +97,8 @@ class _Reductions:
 
 
 def _canonical(r: Reduce, depth: int = 0) -> Reduce:
-    """The reduction over variables that equal reductions share."""
+    """The reduction with its axes renamed by position, so that reductions that differ only in the
+    names of their axes are equal."""
     axes = tuple((_shared(f"axis{depth}_{k}", v.dtype), e) for k, (v, e) in enumerate(r.axes))
     renamed: dict[Var, Expr] = {v: w for (v, _), (w, _) in zip(r.axes, axes, strict=True)}
 
@@ -111,7 +114,7 @@ def _shared(name: str, dtype: DType) -> Var:
 
 
 def _contiguous(r: Reduce, lanes: int) -> bool:
-    """Whether neighbours along the last axis may be lanes of one vector."""
+    """Whether neighbours along the last axis can be lanes of one vector."""
     var, extent = r.axes[-1]
     n = int_value(extent)
     if lanes == 1 or (n is not None and n < lanes) or reductions_of(r.value):

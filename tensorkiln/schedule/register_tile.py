@@ -1,4 +1,4 @@
-"""The steps most schedules share: a tile of results that stays in registers over a whole sum.
+"""The steps most schedules share: a tile of accumulators that stays in registers over a whole sum.
 
     for r, q:                                  for r, q: acc[r, q, :] = start
         acc[:] = start                         for k:
@@ -6,9 +6,9 @@
             acc[:] += x[r, q, k] * w[k, :]     for r, q: out[r, q, :] = acc[r, q, :]
         out[r, q, :] = acc[:]
 
-Plain programs name the loops over vectors `o...` and over the lanes of one `l...`; every other
-loop is one of a sum, `b...` the one over the few integers whose
-products one instruction sums.
+In plain programs, loops over vectors are called `o...` and loops over the lanes of a vector `l...`.
+Every other loop inside a tile belongs to a sum; `b...` is the loop over the few integers whose
+products one dot-product instruction sums.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from tensorkiln.schedule.primitives import Schedule
 
 
 def made(names: str | tuple[str, ...]) -> tuple[str, ...]:
-    """What a primitive made, always as a tuple."""
+    """The names that a primitive made, always as a tuple."""
     return (names,) if isinstance(names, str) else names
 
 
 def is_role(loop: str, role: str) -> bool:
-    """Whether a loop, or the one it is a copy or part of, is called `role`."""
+    """Whether the name of a loop up to its first `_` is `role`: `k`, `k_tail_0` and `k_1` have role
+    `k`."""
     return loop.split("_")[0] == role
 
 
 def sink(s: Schedule, *tile: str) -> None:
-    """Move the loops of a tile inwards, past the loops of its sums, and unroll them; vectors
-    become lanes. The tile's loops are directly inside one another, outermost first."""
+    """Move the loops of a tile inside the loops of its sums, unroll them, and vectorize the loops
+    over lanes below. The tile's loops are perfectly nested, and given outermost first."""
     inside = s.children(tile[-1])
     if len(inside) > 1:
         copies = [(t, *made(s.fission(t))) for t in reversed(tile)]
@@ -57,7 +58,7 @@ def sink(s: Schedule, *tile: str) -> None:
 
 
 def _sums(s: Schedule, loop: str) -> list[str]:
-    """The loops of a sum from `loop` inwards, as long as they hold nothing else."""
+    """The perfectly nested loops of a sum from `loop` inwards."""
     found, loops = [], set(s.loops())
     while loop in loops and not is_role(loop, "o") and not is_role(loop, "l"):
         found.append(loop)
@@ -69,7 +70,7 @@ def _sums(s: Schedule, loop: str) -> list[str]:
 
 
 def lanes(s: Schedule, parent: str) -> None:
-    """Unroll the loops over vectors below `parent`, and make those over lanes vectors."""
+    """Unroll the loops over vectors below `parent`, and vectorize those over lanes."""
     for inside in s.children(parent):
         if inside not in s.loops():
             continue
@@ -82,8 +83,8 @@ def lanes(s: Schedule, parent: str) -> None:
 
 
 def in_lanes(s: Schedule, lane: str) -> None:
-    """Run a loop over lanes at once: as vectors, or where each lane sums a few products of
-    integers (a loop called b) by the instruction for these."""
+    """Vectorize a loop over lanes. If each lane sums a few products of integers (the loop inside
+    has role `b`), replace both loops by a dot-product instruction."""
     (inside,) = s.children(lane)
     if is_role(inside, "b") and inside in s.loops():
         lanes, count = (int_value(s.loop(x).extent) for x in (lane, inside))
@@ -94,8 +95,9 @@ def in_lanes(s: Schedule, lane: str) -> None:
 
 
 def row_tiles(s: Schedule, rows: str, limit: int) -> list[str]:
-    """Cut rows into tiles: a known number evenly, a symbolic one into full tiles, then fours, then
-    single rows, as far as there may be any. Gives the loop over the rows of each."""
+    """Cut a loop over rows into tiles of at most `limit`: a constant number of rows evenly, a
+    symbolic number into tiles of `limit`, then of 4, then of single rows. Return the loops over the
+    rows of a tile, one for each kind of tile."""
     if int_value(s.loop(rows).extent) is not None:
         return list(made(s.split_even(rows, limit))[1:4:2])  # outer, inner, the same of the tail
     tiles = []
@@ -111,10 +113,10 @@ def row_tiles(s: Schedule, rows: str, limit: int) -> list[str]:
 
 
 def steps_of_four(s: Schedule, k: str) -> None:
-    """Cut a sum into steps of four terms, and what is left over.
+    """Unroll a sum by four terms; fewer than four, and the remainder, are unrolled in full if their
+    number is constant.
 
-    Four steps a basic block: more and LLVM's scheduler hoists loads until it spills. A few terms
-    are one step, however many there are.
+    Four terms per basic block: with more, LLVM's scheduler hoists loads until it spills.
     """
     extent = int_value(s.loop(k).extent)
     if not s.reaches(k, 4):
@@ -128,8 +130,8 @@ def steps_of_four(s: Schedule, k: str) -> None:
 
 
 def fetch_ahead(s: Schedule, weights: Buffer, size: int) -> None:
-    """Fetch weights into the second-level cache some `size` bytes before a sum in steps of a few
-    terms reads them. They lie in the order in which sums read them."""
+    """Prefetch weights into the second-level cache about `size` bytes ahead of the sums that read
+    them in steps of four terms. Weights lie in memory in the order in which the sums read them."""
     for name in [name for name in s.loops() if is_role(name, "c")]:
         (*_, terms), loop = s.children(name), s.loop(name)
         if loop.kind == "serial" and is_role(terms, "c"):
@@ -138,5 +140,5 @@ def fetch_ahead(s: Schedule, weights: Buffer, size: int) -> None:
 
 
 def finished(s: Schedule) -> PrimFunc:
-    """What was scheduled, without the loops that run once."""
+    """The scheduled function, simplified: without the loops that run once."""
     return replace(s.func, body=simplify_stmt(s.func.body, {}))

@@ -1,6 +1,6 @@
 """Operators over rows of the last axis that need the row more than once: softmax, layer norm.
 
-Rows are the tasks of threads; a row goes by in vectors. The programs are in rows_program.py.
+Threads share the rows; a row is processed in vectors. The programs are in rows_program.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tensorkiln.target import Target
 
 
 def supports_rows(call: Call, out: TensorType) -> bool:
-    """Row-major floats, the operator working on the last axis alone."""
+    """Whether operand and output are row-major, and the operator works on the last axis."""
     x = call.args[0].type
     assert isinstance(x, TensorType)
     axis = call.attrs.axis
@@ -36,14 +36,14 @@ def schedule_softmax(group: Group, target: Target, check: bool = False) -> Sched
 
 
 def schedule_layer_norm(group: Group, target: Target, check: bool = False) -> Schedule:
-    """layer_norm with its elementwise epilogue."""
+    """layer_norm with its elementwise epilogue: mean, variance, scale."""
     return _scheduled(group, target, layer_norm, "layer_norm_rows", check)
 
 
 def _scheduled(
     group: Group, target: Target, row: Callable[[Row], Stmt], op_class: str, check: bool
 ) -> Schedule:
-    """Loops over columns in vectors; all rows in parallel when there is work."""
+    """Vectorize the loops over columns, and share the rows among threads when there is work."""
     s = Schedule(rows_program(group, row, op_class), check)
     lanes = target.vector_lanes(group.out_type.dtype.name)
     for loop in s.loops():

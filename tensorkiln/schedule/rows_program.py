@@ -1,6 +1,6 @@
 """What softmax and layer norm compute, row by row: the plain programs that `rows.py` schedules.
 
-Loops over the terms of a sum are called `k...`, those over elements of the result `j...`.
+Loops over the terms of a reduction are called `k...`, those over elements of the result `j...`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _ZERO = (IntImm(0),)
 
 
 class Row:
-    """One row of a group's anchor: `lead` are the logical indices before the last."""
+    """The statements of one row of a group's anchor; `lead` are the row's logical indices, all but
+    the last."""
 
     def __init__(self, group: Group, lead: tuple[Expr, ...]):
         assert group.anchor is not None
@@ -41,11 +42,11 @@ class Row:
         self.made: list[Buffer] = []
 
     def at(self, j: Expr) -> Expr:
-        """The operand in column j."""
+        """The operand's element in column j."""
         return simplify_value(self.x(*self.lead, j), {})
 
     def saved(self, j: Expr) -> Expr:
-        """What the result's column j holds."""
+        """Load column j of the result, which `write` stored."""
         return Load(self.group.out, self.group.store_index((*self.lead, j)))
 
     def write(self, value: Element) -> Stmt:
@@ -55,13 +56,13 @@ class Row:
             self.group.out, place((*self.lead, j)), value(j)))  # fmt: skip
 
     def number(self, name: str, value: Expr) -> tuple[Stmt, Expr]:
-        """(name = value, name)."""
+        """(the statement name = value, the load of name); `name` is a one-element register."""
         cell = buffer(name, (1,), self.dtype, "register")
         self.made.append(cell)
         return Store(cell, _ZERO, value), Load(cell, _ZERO)
 
     def reduce(self, name: str, op: str, value: Element) -> tuple[Stmt, Expr]:
-        """(name = op over all columns of value(j), name)."""
+        """(the statement name = op over all columns of value(j), the load of name)."""
         start, total = self.number(name, neutral(op, self.dtype))
         assert isinstance(start, Store)
         terms = loop("k", self.columns, lambda j: Store(
@@ -69,7 +70,7 @@ class Row:
         return seq(start, terms), total
 
     def stmt(self, *steps: Stmt) -> Stmt:
-        """The steps, with the numbers they keep."""
+        """The steps in order, inside the allocations of the registers that they use."""
         body = seq(*steps)
         for cell in reversed(self.made):
             body = Alloc(cell, body)
@@ -77,7 +78,7 @@ class Row:
 
 
 def rows_program(group: Group, row: Callable[[Row], Stmt], op_class: str) -> PrimFunc:
-    """`row` for all rows."""
+    """for each row: the statement that `row` makes of it."""
     lead = group.out_type.shape[:-1]
     names = [f"i{d}" for d in range(len(lead))]
     body = nest(names, lead, lambda *i: row(Row(group, i)))
@@ -87,7 +88,7 @@ def rows_program(group: Group, row: Callable[[Row], Stmt], op_class: str) -> Pri
 def softmax(r: Row) -> Stmt:
     """top = max x; out = exp(x - top); out = out * (1 / sum out).
 
-    Exponentials are written first and scaled in place: one for each element.
+    Exponentials are stored first and scaled in place, so that each is computed once.
     """
     find, top = r.reduce("top", "max", r.at)
     exponentials = r.write(lambda j: intrin("exp", r.at(j) - top))
@@ -105,7 +106,8 @@ def log_softmax(r: Row) -> Stmt:
 
 
 def layer_norm(r: Row) -> Stmt:
-    """(x - mean) / sqrt(var + eps) * gamma + beta, variance from deviations (two passes)."""
+    """(x - mean) / sqrt(var + eps) * gamma + beta, with var = mean((x - mean)^2) in a pass of its
+    own."""
     group, count = r.group, cast(r.columns, r.dtype)
     scales = [group.element(a) for a in r.call.args[1:]]
     eps = const(float(r.call.attrs.eps), r.dtype)

@@ -1,7 +1,7 @@
 """Strassen's products: register tiles of rows against panels of combined weights.
 
-The loops of a tile are written where they run, so what is left to say is which are unrolled and
-which are vectors. Panels are the tasks of threads. The program is in strassen_program.py.
+The program has its loops in their final order already; this schedule only unrolls and vectorizes
+them. Threads share the panels. The program is in strassen_program.py.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from tensorkiln.schedule.register_tile import is_role
 from tensorkiln.schedule.strassen_program import Parts, Strassen, parts_program, strassen_program
 from tensorkiln.target import Target
 
-# What the products of one panel may take of the stack.
+# Bytes of stack that the products of one panel may take.
 _STACK = 900 << 10
 
 
 def schedule_strassen(group: Group, target: Target, check: bool = False) -> Schedule:
     """strassen_linear and its elementwise epilogue.
 
-    Raises UnsupportedError where its operands do not lie in tiles and panels, or are too many rows.
+    Raises UnsupportedError if the operands are not packed in tiles and panels, if columns are no
+    multiple of two panels, or if there are so many rows that the products exceed the stack.
     """
     assert group.anchor is not None
     parts, w = (a.type for a in group.anchor.args[:2])
@@ -45,7 +46,7 @@ def schedule_strassen(group: Group, target: Target, check: bool = False) -> Sche
 
 
 def schedule_parts(group: Group, target: Target, check: bool = False) -> Schedule:
-    """The left operands of Strassen's products; UnsupportedError where they do not lie in tiles."""
+    """The left operands of Strassen's products. UnsupportedError if these are not in tiles."""
     if group.out_type.layout is None:
         raise _unsupported(group)
     c = Parts(group, target)

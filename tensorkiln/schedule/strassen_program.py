@@ -1,12 +1,13 @@
 """What one level of Strassen's algorithm computes: the plain programs that `strassen.py` schedules.
 
-The left operands are a tensor of their own, [K/2 in chunks][7][rows/2 in tiles][tile][chunk]: what
-is read one after the other lies so. Weights [N/nr][K][nr] stay as they are; sums and differences
-of their quarters are made for one chunk of one panel, by the first tile of rows that needs them:
-the processor adds while it waits for multiply-adds. Panels p and p + N/2/nr go together.
+The left operands are a tensor of their own, [K/2 in chunks][7][rows/2 in tiles][tile][chunk], in
+the order in which they are read. Weights [N/nr][K][nr] stay as they are; sums and differences of
+their quarters are computed for one chunk of one panel by the first tile of rows that needs them, so
+that the additions overlap with multiply-adds. Panels p and p + N/2/nr, of the left and right half
+of the columns, are computed together.
 
-Memory is what takes time beside the products. The next tile of rows and the weights of the next
-chunk are therefore prefetched while this one is multiplied, which is worth 5% to 10% of the time.
+Beside the products, memory takes most of the time. The next tile of rows and the weights of the
+next chunk are therefore prefetched, which saves 5% to 10% of the time.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from tensorkiln.schedule.group import Group, inplace_params, product, static
 from tensorkiln.schedule.linear_program import Linear
 from tensorkiln.target import Target
 
-_LINE = 64  # bytes that one prefetch brings
+_LINE = 64  # bytes of a cache line, which one prefetch loads
 
 
 class Strassen(Linear):
-    """Sizes and operands of one product of halves."""
+    """Sizes and operands of one `strassen_linear`."""
 
     def __init__(self, group: Group, target: Target):
         super().__init__(group, target)
@@ -43,17 +44,18 @@ class Strassen(Linear):
                            "local")  # fmt: skip
 
     def weight(self, p: Expr, right: Expr, lower: Expr, k: Expr, o: Expr, lane: Expr) -> Load:
-        """Row k of a half, in quarter B(1 + lower)(1 + right)."""
+        """The weight in row k of quarter B(1 + lower)(1 + right), panel p of that half."""
         column = simplify(o * self.lanes + lane)
         at = (p + right * self.panels, lower * (self.k // 2) + k, column)
         return Load(self.w, tuple(map(simplify, at)))
 
     def part_sum(self, i: int, row: Expr, o: Expr, lane: Expr) -> Load:
-        """One element of product i."""
+        """Load one element of product i."""
         return Load(self.sums, (as_expr(i), row, o, lane))
 
 
-# A weight of one product by (row of the chunk, vector, lane), and what runs at a loop's step.
+# Weight: the weight of one product at (row of the chunk, vector, lane). Step: the statement of one
+# iteration of a loop.
 Weight = Callable[[Expr, Expr, Expr], Expr]
 Step = Callable[[Expr], Stmt]
 
@@ -80,7 +82,8 @@ def strassen_program(c: Strassen) -> PrimFunc:
 
 
 def _products(c: Strassen, made: Buffer, p: Expr, ch: Expr) -> Stmt:
-    """All products of one chunk: those with sums of weights, with differences, with quarters."""
+    """All products of one chunk: P0 to P2 with sums of weights, P3 and P4 with differences, P5 and
+    P6 with quarters as they are. `made` holds the weights of one product."""
     zero, one = IntImm(0), IntImm(1)
 
     def read(right: Expr, lower: Expr, k: Expr, o: Expr, lane: Expr) -> Expr:
@@ -95,7 +98,8 @@ def _products(c: Strassen, made: Buffer, p: Expr, ch: Expr) -> Stmt:
         return read(1 - j, j, *at) - read(1 - j, 1 - j, *at)
 
     def combined(i: Expr, right: Expr, lower: Expr, value: Weight) -> Stmt:
-        """Product i: the first tile makes and keeps its weights, the others prefetch a quarter."""
+        """Product i: the first tile computes its weights and keeps them in `made`; each other tile
+        prefetches a part of the next chunk of quarter B(1 + lower)(1 + right)."""
 
         def keep(k: Expr) -> Stmt:
             store = lambda *at: Store(made, (k, *at), value(k, *at))  # noqa: E731
@@ -111,7 +115,7 @@ def _products(c: Strassen, made: Buffer, p: Expr, ch: Expr) -> Stmt:
         return seq(first, loop("tile", c.tiles - 1, other))
 
     def plain(j: Expr) -> Stmt:
-        """The products with B11 and B22, read where they lie."""
+        """The products with B11 (j = 0) and B22 (j = 1), which are read in place."""
         weight = partial(read, j, j)
 
         def tile(t: Expr) -> Stmt:
@@ -130,8 +134,9 @@ def _products(c: Strassen, made: Buffer, p: Expr, ch: Expr) -> Stmt:
 def _next_weights(
     c: Strassen, p: Expr, ch: Expr, right: Expr, lower: Expr, part: Expr, k: Expr
 ) -> Stmt:
-    """Prefetch row k of part 0, 1, ... of a quarter of the next chunk, of the next panel after the
-    last one. Four parts are a quarter; more run ahead of it, past the end of the weights too."""
+    """Prefetch a row of the weights of the next chunk; after the last chunk, of the next panel's
+    first chunk. `part`: quarter of the chunk's rows, `k`: row in it. Parts above 3 are rows of
+    chunks after that; they may lie past the end of the weights, where a prefetch has no effect."""
     panel, chunk = p + (ch + 1) // c.chunks, (ch + 1) % c.chunks
     row = chunk * c.chunk + part * (c.chunk // 4) + k
     columns = range(0, c.nr, _LINE // c.dtype.bytes)
@@ -142,7 +147,8 @@ def _next_weights(
 def _next_results(c: Strassen, p: Expr, ch: Expr, first: Expr, k: Expr) -> Stmt:
     """Prefetch a line of the results of a tile's rows, from the `first`, for writing.
 
-    They are written in one go, and to take a line that another core has read takes 7 ns.
+    Results are written all at once at the end, and acquiring a line that another core has read
+    takes 7 ns.
     """
     lines = max(1, c.nr * c.dtype.bytes // _LINE)  # of a row in one panel
     step = k * c.chunks + ch
@@ -159,12 +165,12 @@ def _tile(
 ) -> Stmt:  # fmt: skip
     """One tile of rows times the weights of a chunk, added to the sums of product i.
 
-    `each_term` runs before the products with one row of weights, `each_quad` once for four.
+    `each_term` runs before the products with each row of weights, `each_quad` before each four.
     """
     part = buffer("part", (c.rows, c.vectors, c.lanes), c.dtype, "local")
 
     def quad(k0: Expr) -> Stmt:
-        # The tile after this one lies behind it; so does the first one of the next product.
+        # The next tile follows this one in memory; the next product's first tile follows the last.
         lines = range(0, 4 * c.rows, _LINE // c.dtype.bytes)
         ahead = [simplify(k0 * (4 * c.rows) + n) for n in lines]
         return seq(
@@ -208,8 +214,8 @@ def _upper(c: Strassen, p: Expr) -> Stmt:
 
 
 def _lower(c: Strassen, p: Expr) -> Stmt:
-    """The other rows, of which an odd number's middle one was finished above:
-    C21 = P5 + P4, C22 = P0 - P5 + P3 + P1."""
+    """The second half of the rows: C21 = P5 + P4, C22 = P0 - P5 + P3 + P1. The middle one of an odd
+    number of rows is in both halves, and is left to `_upper`."""
     again = 2 * c.half - c.total_rows
 
     def element(row: Expr, o: Expr, lane: Expr) -> Stmt:
@@ -222,7 +228,7 @@ def _lower(c: Strassen, p: Expr) -> Stmt:
 
 
 def _finish(c: Strassen, p: Expr, row: Expr, o: Expr, lane: Expr, left: Expr, right: Expr) -> Stmt:
-    """Bias and epilogue of an element of each half of the columns."""
+    """Store two elements, one in each half of the columns, with bias and epilogue."""
 
     def one(panel: Expr, total: Expr) -> Stmt:
         start = c.initial(panel, o, lane)
@@ -248,7 +254,7 @@ class Parts:
         self.chunks, self.tiles, self.rows, self.chunk = chunks, tiles, rows, chunk
 
     def load(self, row: Expr, k: Expr) -> Expr:
-        """An element of x by flattened row."""
+        """Element k of a row of x, whose leading dimensions are flattened."""
         index: list[Expr] = []
         for extent in reversed(self.lead[1:]):
             index.append(row % extent)
@@ -257,7 +263,7 @@ class Parts:
 
 
 def parts_program(c: Parts) -> PrimFunc:
-    """for row: the seven combinations; then zeros in the rest of the last tile."""
+    """for row of a half: the seven combinations; then zeros in the rest of the last tile."""
 
     def row(r: Expr, real: bool) -> Stmt:
         def vector(ch: Expr, o: Expr, lane: Expr) -> Stmt:

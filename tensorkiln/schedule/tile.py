@@ -10,8 +10,9 @@ from tensorkiln.target.registers import max_rows
 def tile_cycles(rows: int, vectors: int) -> float:
     """Estimated cycles that one term of the sums of a tile takes.
 
-    There are rows * vectors multiply-adds, and rows broadcasts plus `vectors` loads, two of each a
-    cycle; a tile costs some overhead.
+    There are rows * vectors multiply-adds, and rows broadcasts plus `vectors` loads; two of each
+    start per cycle. Fewer than 8 multiply-adds take as long as 8, because of their latency; 0.7
+    cycles are overhead.
     """
     return max(rows * vectors, rows + vectors, 8) / 2 + 0.7
 

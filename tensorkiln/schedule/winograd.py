@@ -1,8 +1,8 @@
-"""Winograd convolution on channel blocks: transforms around a product that stays in registers.
+"""Winograd convolution on channel blocks: input transform, products in registers, output transform.
 
-Blocks of tiles go through all three steps while their values are in the second-level cache.
-Blocks are the tasks of threads where the weights are cached as well; else there are few blocks, and
-the panels of output channels of each are the tasks. The program is in winograd_program.py.
+Blocks of tiles go through all three steps while their values are in the second-level cache. If the
+weights fit into the cache as well, threads share the blocks; else there are few blocks, and threads
+share the panels of output channels of each. The program is in winograd_program.py.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from tensorkiln.schedule.winograd_program import Winograd, winograd_program
 from tensorkiln.target import Target
 from tensorkiln.target.registers import max_rows
 
-# What a block of tiles and all weights may take of the second-level cache.
+# Part of the second-level cache that a block of tiles and all weights may take.
 _CACHED = 0.75
-# Bytes of weights that are fetched ahead where they come from memory: ResNet-18 takes 4% less time.
+# Bytes of weights that are prefetched if they come from memory: ResNet-18 takes 4% less time.
 _FETCHED = 32 << 10
-# Blocks or panels are dealt to this many threads, or one.
+# Threads that the estimate divides blocks or panels among.
 _THREADS = 2
 
 
 def schedule_winograd(group: Group, target: Target, check: bool = False) -> Schedule:
     """winograd_conv2d and its elementwise epilogue.
 
-    Raises UnsupportedError where its filter was not packed: it is no constant, or not float32.
+    Raises UnsupportedError if the filter is not packed, as it is not constant or not float32.
     """
     _require_packed(group)
     c = Winograd(group)
@@ -46,7 +46,7 @@ def schedule_winograd(group: Group, target: Target, check: bool = False) -> Sche
     s.fission(tile)
     s.transform_layout("V", "t, x, b, l -> x, b, t, l")
     for loop in [name for name in s.loops() if is_role(name, "c")]:
-        # Four steps a basic block: more and LLVM's scheduler hoists loads until it spills.
+        # Four steps per basic block: with more, LLVM's scheduler hoists loads until it spills.
         s.unroll(made(s.split(loop, 4))[1] if c.lanes > 4 else loop)
     _steps(s, tile, rows, shared and not by_blocks)
     s.set_scope("part", "register")
@@ -66,8 +66,8 @@ def _require_packed(group: Group) -> None:
 
 
 def _blocks(c: Winograd, target: Target, rows: int) -> tuple[int, bool]:
-    """How many blocks of tiles go through all steps, one at a time; whether they are the tasks of
-    threads, or the panels of each block are."""
+    """(the number of blocks of tiles, whether threads share the blocks or the panels of each), by
+    the least estimated cost."""
     largest = tiles_at_once(c.products, c.input_blocks, c.lanes, c.vectors)
     fewest = -(-c.tiles // largest)
     tile_bytes = c.products * c.lanes * (c.input_blocks + c.vectors) * 4
@@ -82,7 +82,7 @@ def _blocks(c: Winograd, target: Target, rows: int) -> tuple[int, bool]:
         return blocks * tiled * (1 + idle)
 
     choices = [(fewest, False), (fewest, True)]
-    # Weights that are not cached are read again for each block: then there are as few as can be.
+    # Each block reads all weights: unless they are cached, the fewest blocks are the best choice.
     for size in range(rows // 2 + 1, min(largest, 3 * rows, c.tiles) + 1):
         if weights + size * tile_bytes <= target.l2_bytes * _CACHED:
             choices.append((-(-c.tiles // size), True))
@@ -90,7 +90,8 @@ def _blocks(c: Winograd, target: Target, rows: int) -> tuple[int, bool]:
 
 
 def _steps(s: Schedule, tile: str, rows: int, parallel: bool) -> None:
-    """One block of tiles: all inputs, then for each panel all products and all outputs."""
+    """Order the loops of one block of tiles: all inputs, then for each panel all products and all
+    outputs. With `parallel`, threads share the blocks of input channels, then the panels."""
     inputs, panels = s.children(s.parent(tile))
     (block,), (panel,) = s.children(inputs), s.children(panels)
     s.reorder(block, inputs)
@@ -104,7 +105,7 @@ def _steps(s: Schedule, tile: str, rows: int, parallel: bool) -> None:
     s.reorder(value, products)
     parts = [products, *made(s.fission(products))] if len(s.children(products)) > 1 else [products]
     for part in parts:
-        # The weights of a piece stay in the first-level cache for all tiles of a block.
+        # The piece of the sum goes outside the tiles: its weights stay in the first-level cache.
         (piece,) = s.children(part)
         s.reorder(piece, part)
         s.split_even(part, rows)
@@ -114,7 +115,7 @@ def _steps(s: Schedule, tile: str, rows: int, parallel: bool) -> None:
 
 
 def _vectors(s: Schedule, loop: str) -> None:
-    """Make every loop over lanes below `loop` a vector."""
+    """Vectorize every loop over lanes below `loop`."""
     for inside in s.children(loop):
         if is_role(inside, "l"):
             s.vectorize(inside)

@@ -1,14 +1,15 @@
 """What a Winograd convolution computes, tile by tile: the plain program that `winograd.py`
 schedules.
 
-Input [N][C/v][H + halo][W + halo][v], transformed weights [OC/nr][n][n'][IC/v][v][nr], output like
-the input. Each tile of m x m' outputs is B^T D B of its n x n' inputs, a product over the input
-channels for each of the n n' values, and A^T P A of the products. The zero halo of the input
-stands for the padding. The last tiles may hang over the image: what they read and make outside
-is not used.
+Input [N][C/v][H + halo][W + halo][v], transformed weights [OC/nr][n][n'][IC/v][v][nr], output
+blocked like the input. A tile of m x m' outputs takes three steps: transform its n x n' inputs,
+V = B^T D B; for each of the n n' transformed values, multiply by the weights and sum over the input
+channels, P; transform back, A^T P A (Lavin and Gray, "Fast algorithms for convolutional neural
+networks", 2016). The zero halo of the input is the padding. The last tiles may extend past the
+image; the outputs that they compute there are not stored.
 
-Sums are taken in shorter pieces than direct ones (accumulate.py), because the last transform
-enlarges their errors; the order depends on shapes alone.
+Sums are taken in shorter pieces than those of direct convolutions (accumulate.py), because the
+output transform enlarges their errors; the order of the additions depends on shapes alone.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ SUM_TERMS = 32
 
 
 class Winograd(ChannelBlocks):
-    """The geometry of one convolution and its operands."""
+    """The geometry and operands of one Winograd convolution."""
 
     def __init__(self, group: Group):
         super().__init__(group)
@@ -64,7 +65,8 @@ class Winograd(ChannelBlocks):
         self.work = self.tiles * self.products * self.channels * self.input_blocks * self.lanes // 8
 
     def cut(self, blocks: int) -> int:
-        """Cut the tiles into equal blocks, the last of which may hold some below the image."""
+        """Cut the tiles into blocks of equal size, which is returned. The last block may contain
+        tiles below the image."""
         size = -(-self.tiles // blocks)
         self.all_tiles = size * blocks
         return size
@@ -74,41 +76,42 @@ class Winograd(ChannelBlocks):
         return (t // self.columns) * self.tile[0], (t % self.columns) * self.tile[1]
 
     def under(self, corner: Expr, i: ExprLike, dim: int) -> Expr:
-        """Row (0) or column (1) of the input at row or column `i` of a tile.
+        """Row (dim 0) or column (dim 1) of the input at row or column `i` of a tile.
 
-        Past the last one that is stored, the last one: it is zero where there is a halo, and no
-        output that is kept depends on it.
+        Positions past the last stored row or column are clamped to it. It is zero if there is a
+        halo, and no stored output depends on it.
         """
         last = size_of(self.xt.shape[2 + dim]) - 1 + self.xt.memory.halo(2 + dim)
         at = corner + (as_expr(i) - self.pad[dim])
         return at if self.reach(dim) + TAPS - 2 - self.pad[dim] <= last else minimum(at, last)
 
     def input(self, n: Expr, block: Expr, lane: Expr, h: Expr, w: Expr) -> Load:
-        """An input."""
+        """Load the input of image n, channel block * lanes + lane, at row h and column w."""
         channel = simplify(block * self.lanes + lane)
         index = view_index(self.xt, (n, channel, h, w))
         bounds = {lane: (0, self.lanes - 1)} if isinstance(lane, Var) else {}
         return Load(self.x, tuple(simplify(i, bounds) for i in index))
 
     def kept(self, corner: Expr, i: ExprLike, dim: int, body: Stmt) -> Stmt:
-        """`body` where row (0) or column (1) `i` of a tile is one of the image's."""
+        """`body`, if row (dim 0) or column (dim 1) `i` of the tile is inside the image; without the
+        condition if that holds for all tiles."""
         size, tile, at = (self.height, self.width)[dim], self.tile[dim], int_value(as_expr(i))
         furthest = self.reach(dim) - tile + (tile - 1 if at is None else at)
         return body if furthest < size else If(simplify(corner + as_expr(i)) < size, body)
 
     def reach(self, dim: int) -> int:
-        """Rows (0) or columns (1) that the tiles cover."""
+        """Output rows (dim 0) or columns (dim 1) that the tiles cover."""
         tiles = (-(-self.all_tiles // self.columns), self.columns)[dim]
         return tiles * self.tile[dim]
 
     def summands(self) -> tuple[int, int, int]:
-        """Blocks of input channels per piece, whole pieces, blocks of the last short one."""
+        """(input channel blocks per piece of a sum, whole pieces, blocks of a last short piece)."""
         size = max(1, SUM_TERMS // self.lanes)
         return size, self.input_blocks // size, self.input_blocks % size
 
 
 def combination(row: Sequence[float], values: Sequence[Expr]) -> Expr | None:
-    """sum(row[k] * values[k]), the terms without a product first; None when there are none."""
+    """sum(row[k] * values[k]), terms of coefficient 1 and -1 first; None if all are 0."""
     order = sorted(range(len(row)), key=lambda k: abs(row[k]) != 1)
     total: Expr | None = None
     for k in order:
@@ -125,7 +128,7 @@ def combination(row: Sequence[float], values: Sequence[Expr]) -> Expr | None:
 
 
 def input_transform(m: int, d: Sequence[Expr]) -> list[Expr]:
-    """B^T d. Rows of opposite points share their even and their odd part."""
+    """B^T d. The rows of opposite interpolation points a and -a share their even and odd parts."""
     bt = matrices(m)[2]
     out = [_some(bt[0], d)]
     for i in range(1, m + 1, 2):
@@ -138,7 +141,7 @@ def input_transform(m: int, d: Sequence[Expr]) -> list[Expr]:
 
 
 def output_transform(m: int, p: Sequence[Expr]) -> list[Expr]:
-    """A^T p. Products at opposite points enter as their sum or their difference."""
+    """A^T p. Products at opposite interpolation points are used as their sum or difference."""
     at, pairs = matrices(m)[0], range(1, m + 1, 2)
     sums, differences = ([f(p[i], p[i + 1]) for i in pairs] for f in (_add, _subtract))
     out = []
@@ -192,7 +195,7 @@ def winograd_program(c: Winograd) -> PrimFunc:
 
 
 def _loop(name: str, extent: int, body: Callable[[Expr], Stmt]) -> Stmt:
-    """A loop that schedules find even where it runs once."""
+    """A loop that is kept even if it runs once, because the schedule names it."""
     var = Var(name)
     return For(var, IntImm(0), IntImm(extent), "serial", body(var))
 

@@ -1,4 +1,4 @@
-"""Instructions that `tensorize` knows by name."""
+"""The instructions that `tensorize` takes by name."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tensorkiln.schedule.primitives.tensorize import Instruction
 INSTRUCTIONS: dict[str, Instruction] = {
     i.name: i for i in (*FMA_ROWS, DOT4_I8, DOT4_ROW_I8, *DOT_LANES)
 }
-# Of families with a member for every number of lanes: what hints show.
+# Members of the families that have one for every number of lanes, to be listed in hints.
 EXAMPLES = ("sum_16", "max_16", "min_16", "sum_8_float64", "shift_1_16", "transpose_16x16")
 
 
 @cache
 def instruction(name: str) -> Instruction | None:
-    """The instruction of this name, if there is one."""
+    """The instruction called `name`; None for an unknown name."""
     families = (reduce_named, shift_named, transpose_named)
     found = (family(name) for family in families)
     return INSTRUCTIONS.get(name) or next((i for i in found if i is not None), None)

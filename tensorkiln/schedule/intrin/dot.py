@@ -1,4 +1,4 @@
-"""Sums of a few products of small integers, in 32 bits."""
+"""Dot products of two or four small integers, accumulated in 32 bits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _wide(e: Expr) -> Expr:
 
 
 def dot4(name: str = "dot4_i8", dtype: str = "int8") -> Instruction:
-    """c[0] += a[k] * b[k] for k < 4, at once."""
+    """c[0] += a[k] * b[k] for k < 4, as one product of vectors and the sum of its lanes."""
     a, b, c = buffer("a", (4,), dtype), buffer("b", (4,), dtype), buffer("c", (1,), "int32")
     k, zero = Var("k"), (IntImm(0),)
     product = _wide(Load(a, (k,))) * _wide(Load(b, (k,)))
@@ -91,7 +91,7 @@ def dot_lanes(lanes: int, count: int) -> Instruction:
 
 
 def dot_name(lanes: int, count: int) -> str:
-    """What `tensorize` calls `dot_lanes(lanes, count)`."""
+    """The name of `dot_lanes(lanes, count)` for `tensorize`: `dot4_16_u8i8`, `dot2_8_i16`."""
     return f"dot{count}_{lanes}_" + {4: "u8i8", 2: "i16"}[count]
 
 

@@ -1,4 +1,4 @@
-"""Multiply a vector by one value and add: a row of a register tile."""
+"""Vector times scalar plus vector, the update of one row of a register tile."""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ DTYPES = (
 
 
 def reduce_lanes(op: str, lanes: int, dtype: str = "float32") -> Instruction:
-    """c[0] = op of c[0] and all a[l]; the lanes are joined half to half."""
+    """c[0] = op of c[0] and all a[l], for `op` sum, max, min or prod. The lanes are reduced as a
+    tree: the upper half is combined with the lower half until one lane is left."""
     a, c = buffer("a", (lanes,), dtype), buffer("c", (1,), dtype)
     lane, zero = Var("l"), (IntImm(0),)
     step = Store(c, zero, binary(REDUCE_BINARY[op], Load(c, zero), Load(a, (lane,))))
@@ -32,12 +33,13 @@ def reduce_lanes(op: str, lanes: int, dtype: str = "float32") -> Instruction:
 
 
 def reduce_name(op: str, lanes: int, dtype: str) -> str:
-    """What the instruction is called: `sum_16`, `max_8_float64`."""
+    """The instruction's name: `sum_16`, `max_8_float64`."""
     return f"{op}_{lanes}" if dtype == "float32" else f"{op}_{lanes}_{dtype}"
 
 
 def reduce_named(name: str) -> Instruction | None:
-    """The instruction of this name: for a power of two of lanes, which halve."""
+    """The instruction called `name`; None for a name of another form, an unknown dtype, or lanes
+    that are not a power of two above 1."""
     found = re.fullmatch(r"(sum|max|min|prod)_(\d+)(?:_(\w+))?", name)
     if found is None:
         return None

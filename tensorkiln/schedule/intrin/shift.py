@@ -1,4 +1,4 @@
-"""Neighbours of the lanes of a vector: a vector that begins inside one and ends in the next."""
+"""Vector shifts: the vector that begins inside one vector and ends in the next."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensorkiln.schedule.primitives.tensorize import Instruction
 
 
 def shift(by: int, lanes: int, dtype: str = "float32") -> Instruction:
-    """c[l] = element l + by of two vectors in a row, a[0] and a[1]."""
+    """c[l] = element l + by of the concatenation of the vectors a[0] and a[1]."""
     a, c = buffer("a", (2, lanes), dtype), buffer("c", (lanes,), dtype)
     lane, all_lanes = Var("l"), Ramp(IntImm(0), IntImm(1), lanes)
     there = lane + by
@@ -28,12 +28,13 @@ def shift(by: int, lanes: int, dtype: str = "float32") -> Instruction:
 
 
 def shift_name(by: int, lanes: int, dtype: str) -> str:
-    """What the instruction is called: `shift_3_16`, `shift_1_8_float64`."""
+    """The instruction's name: `shift_3_16`, `shift_1_8_float64`."""
     return f"shift_{by}_{lanes}" if dtype == "float32" else f"shift_{by}_{lanes}_{dtype}"
 
 
 def shift_named(name: str) -> Instruction | None:
-    """The instruction of this name."""
+    """The instruction called `name`; None for a name of another form, an unknown dtype, or a shift
+    by no or all lanes."""
     found = re.fullmatch(r"shift_(\d+)_(\d+)(?:_(\w+))?", name)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Turn over a matrix that lies in registers: its rows become its columns."""
+"""Transpose a matrix that is held in vector registers."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ def transpose(rows: int, columns: int, dtype: str = "float32") -> Instruction:
 
 
 def _turned(rows: Sequence[Expr], lanes: int, bind: Callable[[Expr], Expr]) -> list[Expr]:
-    """The columns of a matrix of vectors, by log2(rows) rounds of interleaving halves.
+    """The columns of the matrix of `rows`, by log2(len(rows)) rounds. Each round interleaves every
+    vector of the first half with its counterpart in the second half.
 
-    Vectors grow to `lanes`, then their number does.
+    The interleaved vectors double in length up to `lanes`; longer ones are split in two.
     """
     count, now = len(rows), list(rows)
     for _ in range(count.bit_length() - 1):
@@ -63,13 +64,14 @@ def _turned(rows: Sequence[Expr], lanes: int, bind: Callable[[Expr], Expr]) -> l
 
 
 def transpose_name(rows: int, columns: int, dtype: str) -> str:
-    """What the instruction is called: `transpose_16x16`, `transpose_4x8_int32`."""
+    """The instruction's name: `transpose_16x16`, `transpose_4x8_int32`."""
     size = f"transpose_{rows}x{columns}"
     return size if dtype == "float32" else f"{size}_{dtype}"
 
 
 def transpose_named(name: str) -> Instruction | None:
-    """The instruction of this name."""
+    """The instruction called `name`; None for a name of another form, an unknown dtype, or sizes
+    that are not powers of two from 2 to 64."""
     found = re.fullmatch(r"transpose_(\d+)x(\d+)(?:_(\w+))?", name)
     if found is None:
         return None

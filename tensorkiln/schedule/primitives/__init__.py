@@ -1,4 +1,4 @@
-"""Schedule primitives: pure functions from one tensor program to an equal, faster one."""
+"""Schedule primitives: pure functions from a tensor program to one that computes the same."""
 
 from tensorkiln.schedule.primitives.caches import cache_read, cache_write
 from tensorkiln.schedule.primitives.compact import compact

@@ -1,8 +1,8 @@
-"""Index expressions and conditions in the notation of the integer set library.
+"""Index expressions and conditions as text of the integer set library (isl).
 
-A loop variable is `@3`: the sign is replaced by a letter for each copy of an instance that a set
-speaks of. What the library cannot express becomes a parameter where it is the same for all
-instances in question, else it is not affine.
+A loop variable is written `@3`; the sign is replaced by the letter of a statement instance when a
+set relates several: `x3 < y3`. A subexpression that isl cannot express becomes a parameter if it
+has the same value for all instances in question; otherwise the expression is not affine.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from tensorkiln.ir.expr import Binary, CallExtern, Cast, Expr, IntImm, Load, Una
 from tensorkiln.ir.visit import walk
 
 _ARITHMETIC = {"add": "+", "sub": "-"}
-# the words true and false do not stand everywhere
+# isl does not accept the words true and false in all places
 TRUE, FALSE = "1 = 1", "1 = 0"
 _COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "=", "ne": "!="}
 
 
 class NotAffine(Exception):
-    """The expression has no exact form; what it may be is anything."""
+    """The expression has no exact affine form: callers assume that it can have any value."""
 
 
 class AffineText:
-    """Translates expressions; `env` says what each variable is, None: anything.
+    """Translates expressions. `env` gives the text of a variable, None if it can have any value; a
+    variable that is not in `env` is a parameter.
 
-    `constant` are buffers whose contents do not change.
+    `constant`: buffers whose contents do not change, so that loads from them can be parameters.
+    `params`: the expressions that became parameters; `param_facts`: conditions on these.
     """
 
     def __init__(self, constant: Container[Buffer]):
@@ -38,12 +40,13 @@ class AffineText:
         self.constant = constant
 
     def fresh(self) -> str:
-        """A new variable of an instance."""
+        """The text of a new instance variable: `@1`, `@2`, ..."""
         self.count += 1
         return f"@{self.count}"
 
     def param(self, e: Expr, size: bool = False) -> str:
-        """The parameter that stands for an expression; `size`: it is not negative."""
+        """The parameter that stands for an expression; with `size`, a fact says that it is not
+        negative."""
         found = self.params.get(e)
         if found is None:
             found = self.params[e] = f"p{len(self.params)}"
@@ -54,7 +57,7 @@ class AffineText:
     # ---- integers ----------------------------------------------------------------------------
 
     def text(self, e: Expr) -> str:
-        """An integer expression. Raises NotAffine."""
+        """The text of an integer expression. Raises NotAffine."""
         match e:
             case IntImm(value):
                 return str(value) if value >= 0 else f"({value})"
@@ -95,7 +98,8 @@ class AffineText:
         raise NotAffine(op)
 
     def _same_for_all(self, e: Expr) -> str:
-        """A parameter for what no instance changes. Raises NotAffine."""
+        """A parameter for an integer expression that has the same value for all instances. Raises
+        NotAffine if it may not."""
         for x in walk(e):
             if isinstance(x, Var) and self._varies(x):
                 raise NotAffine(x.name)
@@ -112,7 +116,7 @@ class AffineText:
         return found is None or "@" in found
 
     def maybe(self, e: Expr) -> str | None:
-        """An integer expression, or None when it is not affine."""
+        """The text of an integer expression, or None if it is not affine."""
         try:
             return self.text(e)
         except NotAffine:
@@ -121,7 +125,7 @@ class AffineText:
     # ---- conditions --------------------------------------------------------------------------
 
     def condition(self, e: Expr) -> str:
-        """A condition. Raises NotAffine."""
+        """The text of a condition. Raises NotAffine."""
         match e:
             case IntImm(value):
                 return TRUE if value else FALSE
@@ -134,7 +138,7 @@ class AffineText:
         raise NotAffine(type(e).__name__)
 
     def known_part(self, e: Expr, truth: bool = True) -> tuple[list[str], bool]:
-        """(conjuncts that follow from `e` being `truth`, whether they say all of it)."""
+        """(affine conjuncts that follow from `e` being `truth`, whether they imply it in turn)."""
         match e:
             case Binary("and", a, b) if truth:
                 left, exact_left = self.known_part(a)

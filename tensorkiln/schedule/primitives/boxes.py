@@ -1,10 +1,10 @@
-"""Which box of a buffer a statement touches while the loops around it stand still.
+"""The box of a buffer that a statement accesses in one iteration of the loops around it.
 
     for ii, k in T.grid(6, 256):                   reads  A[io*6 : io*6 + 6, 0 : 256]
         C[io*6 + ii] += A[io*6 + ii, k]     ->     writes C[io*6 : io*6 + 6]
 
-Boxes are never too small. Conditions are not looked into, so that a box may reach beyond the
-buffer where a guard keeps the program from going there.
+Boxes are conservative: they are never too small. Conditions are ignored, so a box may extend past
+the end of the buffer if only a guard keeps the accesses inside.
 """
 
 from __future__ import annotations
@@ -53,22 +53,23 @@ Ranges: TypeAlias = "tuple[tuple[Expr, Expr], ...]"  # (first, extent) per dimen
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What surrounds a place: loops and conditions in terms of loops, what variables stand for."""
+    """The context of a statement: loops and conditions around it, and the values of let and
+    iteration variables, all in terms of loop variables."""
 
     loops: tuple[For, ...] = ()
     conds: tuple[Expr, ...] = ()
     values: Mapping[Var, Expr] = field(default_factory=dict)
     blocks: tuple[Block, ...] = ()
     branches: tuple[If, ...] = ()
-    opaque: tuple[Var, ...] = ()  # variables bound here that nothing is known of
-    known: Bounds = field(default_factory=Bounds)  # of what is bound outside
+    opaque: tuple[Var, ...] = ()  # variables bound here to values that are read from memory
+    known: Bounds = field(default_factory=Bounds)  # of variables that are bound outside
 
     def expr(self, e: Expr) -> Expr:
-        """`e` with iteration variables and lets replaced by what they stand for."""
+        """`e` with let and iteration variables replaced by their values."""
         return substitute(e, self.values) if self.values else e
 
     def enter(self, s: Stmt, child: Stmt) -> Around:
-        """What surrounds `child`, a direct part of `s`."""
+        """The context of `child`, a direct part of `s`."""
         match s:
             case For():
                 new = replace(s, lo=self.expr(s.lo), extent=self.expr(s.extent))
@@ -91,7 +92,8 @@ class Around:
         return self
 
     def bind(self, pairs: tuple[tuple[Var, Expr], ...]) -> Around:
-        """The same with variables that stand for values; one that is read from memory stays."""
+        """This context with variables bound to values; a variable whose value is read from memory
+        is not replaced by it, but becomes opaque."""
         values, opaque = dict(self.values), list(self.opaque)
         for var, value in pairs:
             if has_load(value):
@@ -107,7 +109,7 @@ class Around:
 
 
 def first_terms(b: Block, inside: Around) -> list[Expr]:
-    """When a block's init runs: every reduce variable is 0."""
+    """The conditions under which a block's init runs: every reduce variable is 0."""
     reduce = [i for i in b.iters if i.kind == "reduce"]
     return [binary("eq", inside.expr(i.var), const(0, i.var.dtype)) for i in reduce]
 
@@ -121,7 +123,8 @@ def loop_bounds(loops: Sequence[For], known: Bounds) -> Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One load or store; `indices` and what is around are in terms of loops, not of blocks."""
+    """One load or store; `indices` and the context are in terms of loop variables, not of the
+    iteration variables of blocks."""
 
     buffer: Buffer
     indices: tuple[Expr, ...] | None  # None: anywhere in the buffer
@@ -130,12 +133,12 @@ class Access:
 
     @property
     def block(self) -> str:
-        """The name of the innermost block, or nothing."""
+        """The name of the innermost block around, or an empty string."""
         return self.around.blocks[-1].name if self.around.blocks else ""
 
 
 def parts(s: Stmt) -> tuple[Stmt, ...]:
-    """Direct parts of a statement in the order in which they run."""
+    """The direct substatements of a statement, in the order in which they run."""
     match s:
         case For(body=body) | While(body=body) | Let(body=body) | Alloc(body=body):
             return (body,)
@@ -154,16 +157,17 @@ NOWHERE = Around()
 
 
 def walk_around(s: Stmt, around: Around = NOWHERE) -> Iterator[tuple[Stmt, Around]]:
-    """Every statement with what surrounds it, parents first."""
+    """Every statement with its context, parents first."""
     yield s, around
     for child in parts(s):
         yield from walk_around(child, around.enter(s, child))
 
 
 def accesses(s: Stmt, around: Around = NOWHERE) -> list[Access]:
-    """Every access of memory in the order of the text, reads of a statement before its write.
+    """Every access of memory in program text order, the reads of a statement before its write.
 
-    A view counts as its source, anywhere.
+    An access of a view is listed as one of its source, at unknown indices; an address that is taken
+    as a read and a write of the whole buffer.
     """
     views: dict[Buffer, Buffer] = {}
     out: list[Access] = []
@@ -205,7 +209,8 @@ def _access(
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """`exact`: every element of the box is touched, whatever the conditions around decide."""
+    """A box of a buffer. `exact`: every element of the box is certainly accessed; else the box may
+    be larger than the accesses."""
 
     buffer: Buffer
     ranges: Ranges
@@ -218,7 +223,8 @@ class Box:
 
 
 def box_of(access: Access, fixed: int = 0, held: int = 0) -> Box:
-    """The box of one access while its outermost `fixed` loops stand still and the others run.
+    """The box of one access in one iteration of its outermost `fixed` loops, over all iterations of
+    the others.
 
     The outermost `held` conditions around it are known to hold.
     """
@@ -247,14 +253,15 @@ def box_of(access: Access, fixed: int = 0, held: int = 0) -> Box:
 
 
 def whole(buf: Buffer) -> Box:
-    """All of a buffer, not necessarily touched."""
+    """The box of a whole buffer, not exact."""
     return Box(buf, tuple((const(0), extent) for extent in buf.shape), False)
 
 
 def _range(
     e: Expr, size: Expr, ends: Mapping[Var, Ends | None], bounds: Bounds, fixed: Sequence[For]
 ) -> tuple[Expr, Expr, bool]:
-    """(first, extent, whether the extent is what was found and not a larger one)."""
+    """(first, extent, whether the extent is exact and not only an upper bound) of the indices `e`
+    in a dimension of `size` elements. `fixed`: the loops that do not run."""
     everything = (const(0), size, False)
     found = _ends(e if e.dtype.lanes > 1 else simplify(e, bounds), ends, bounds)
     if found is None:
@@ -275,7 +282,8 @@ def _range(
 
 
 def _ends(e: Expr, ends: Mapping[Var, Ends | None], bounds: Bounds) -> Ends | None:
-    """The first and last value of `e`, in terms of what does not move; None when unknown."""
+    """The least and greatest value of `e`, in terms of variables without `ends`, which are fixed;
+    None if unknown."""
     match e:
         case IntImm():
             return e, e
@@ -327,8 +335,9 @@ def _combine(op: str, x: Ends, y: Ends, bounds: Bounds) -> Ends | None:
 
 
 def _is_exact(access: Access, moving: Sequence[For], bounds: Bounds) -> bool:
-    """Whether the indices run through every element of their box: each loop in one index at
-    most, and in an index each coefficient within what the smaller ones span."""
+    """Whether the indices reach every element of their box: each loop is in one index at most, and
+    in an index no coefficient exceeds the span of the loops with smaller ones. With 4 iterations of
+    j, i*4 + j reaches all elements, i*5 + j does not."""
     names = [loop.var for loop in moving]
     extents = {loop.var: int_value(loop.extent) for loop in moving}
     used: list[Var] = []
@@ -362,7 +371,7 @@ def _is_exact(access: Access, moving: Sequence[For], bounds: Bounds) -> bool:
 
 
 def union(boxes: Sequence[Box], bounds: Bounds) -> Box:
-    """The smallest box that can be shown to hold all of them."""
+    """The smallest box that provably contains all boxes; they are of one buffer."""
     total = boxes[0]
     for b in boxes[1:]:
         ranges = tuple(
@@ -394,7 +403,7 @@ def _join(
 
 
 def _known(pair: tuple[Expr, Expr], op: str, bounds: Bounds) -> Expr | None:
-    """The one of two that comes first in the order `op`, where that is certain."""
+    """The least (`op` "le") or greatest ("ge") of two expressions; None if neither is provable."""
     a, b = pair
     if prove(binary(op, a, b), bounds):
         return a
@@ -414,7 +423,8 @@ def inside(small: Box, large: Box, bounds: Bounds) -> bool:
 def region(
     s: Stmt, around: Around, buf: Buffer, *, reads: bool = True, writes: bool = True
 ) -> Box | None:
-    """The box of `buf` that `s` touches while everything around it stands still; None: nothing."""
+    """The box of `buf` that one run of `s` accesses; None if it does not. `reads`, `writes`: which
+    accesses count."""
     found = [
         box_of(a, len(around.loops), len(around.conds))
         for a in accesses(s, around)
@@ -424,8 +434,7 @@ def region(
 
 
 def same_memory(f: PrimFunc, a: Buffer, b: Buffer) -> bool:
-    """Whether two buffers may be the same memory: the output may be that of an operand listed in
-    `inplace`."""
+    """Whether two buffers may share memory, as the output and the operands in `inplace` may."""
     if a is b:
         return True
     shared = {f.params[i] for i in f.inplace} | set(f.buffers[-1:] if f.inplace else ())

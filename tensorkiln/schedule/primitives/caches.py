@@ -1,4 +1,4 @@
-"""Copies of buffers nearer to the computation, made before it or written back after it."""
+"""Primitives that let a block work on a copy of a buffer, filled before or written back after."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def cache_read(
                                                     for j in range(8):
                                                         B[i, j] = A_local[j] + 1
 
-    The copy, a block named after the new buffer, stands at the start of loop `at` (before all
-    loops when None) and holds what the block reads from there on. Nothing may write the buffer
-    in between.
+    The copy is made by a block named after the new buffer, at the start of loop `at` (before all
+    loops when None), and has all elements that the block reads in there. Nothing in the loop may
+    write the buffer.
     """
     place, b = open_block(f, block, "cache_read")
     f = place.func
@@ -82,10 +82,10 @@ def cache_write(
                                                     for ax1 in range(8):
                                                         B[i, ax1] = B_local[ax1]
 
-    Every block in loop `at` (in the whole nest when None) that uses the buffer uses the copy. What
-    is read before it is written, as by sums begun elsewhere, is copied in first by the block
-    `<buffer>_<scope>_load`; `<buffer>_<scope>_store` writes back. Where a loop around is parallel,
-    what one iteration writes back no other may touch.
+    Every block in loop `at` (in the whole nest when None) that uses the buffer uses the copy. If
+    elements may be read before they are written (a sum that was begun elsewhere), or not all are
+    written, the block `<buffer>_<scope>_load` first copies them in; `<buffer>_<scope>_store` writes
+    back. In a parallel loop, no other iteration may use what an iteration writes back.
     """
     place, b = open_block(f, block, "cache_write")
     f = place.func
@@ -113,7 +113,7 @@ def cache_write(
     after = [_copy(new, buf, name, place, step, "_store", back=True)]
     made = _cache(place, step, buf, new, box, before, after, None)
     if check and any(isinstance(s, For) and s.kind in UNORDERED for s in place.path[:step]):
-        # A box may hold more than is written: what other iterations write at the same time.
+        # The box may contain more than is written: elements that other iterations write at once.
         around = tuple(s.var for s in place.path[:step] if isinstance(s, For))
         require_order(_in_order(made, around), made, place.what)
     return made
@@ -129,7 +129,7 @@ def _cached(place: Place, buffer: str) -> Buffer:
 
 
 def _cut_at(place: Place, at: str | None, buf: Buffer) -> tuple[int, Stmt]:
-    """Where the copy goes: the step of the path before which it stands, and the statement there."""
+    """(index in the path of the statement around which the copies are put, that statement)."""
     path = place.path
     if at is not None:
         open_loop(place.func, at, place.what.partition("(")[0])
@@ -183,7 +183,7 @@ def _namer(f: PrimFunc) -> Callable[[str], str]:
 
 
 def _in_order(f: PrimFunc, loops: tuple[Var, ...]) -> PrimFunc:
-    """The same with these loops serial."""
+    """`f` with these loops serial."""
 
     def go(s: Stmt) -> Stmt:
         new = map_stmt(s, lambda e: e, go)
@@ -201,7 +201,7 @@ def _copy(
     new: Buffer, buf: Buffer, name: Callable[[str], str], place: Place, step: int,
     suffix: str = "", back: bool = False,
 ) -> Copy:  # fmt: skip
-    """A block that copies whole buffers of the shape of `buf`; `_cache` moves its indices."""
+    """A block that copies a whole buffer of the shape of `buf`; `_cache` restricts it to a box."""
     stand_in = replace(new, shape=buf.shape)
     into, source = (buf, stand_in) if back else (stand_in, buf)
     return copy_block(name(new.name + suffix), into, source), name
@@ -211,12 +211,14 @@ def _cache(
     place: Place, step: int, buf: Buffer, new: Buffer, box: Box,
     before: list[Copy], after: list[Copy], only: list[Block] | None,
 ) -> PrimFunc:  # fmt: skip
-    """Put copies around a step of the path and let it use `new`, less the first of `box`."""
+    """Put copies before and after the statement at `step` of the path, and let it use `new` in
+    place of `buf`, with the first indices of `box` subtracted. `only`: the blocks that use it, all
+    when None."""
     from tensorkiln.schedule.primitives.surgery import replace_buffers
 
     f, path = place.func, place.path
     root = path[step]
-    middle = replace(buf, name=new.name)  # `new` with the shape of `buf`, until indices move
+    middle = replace(buf, name=new.name)  # `new` with the shape of `buf`, until `reindex` below
     known = bounds_of(f, path[: step + 1])
 
     def nest(copy: Copy) -> Stmt:

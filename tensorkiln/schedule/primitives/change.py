@@ -1,4 +1,4 @@
-"""Where two versions of a program differ: the smallest statement that holds every change."""
+"""Find the smallest statement that contains every difference of two versions of a program."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ Paths = tuple[tuple[Stmt, ...], tuple[Stmt, ...]]
 
 
 def change(a: Stmt, b: Stmt) -> Paths | None:
-    """The paths to the differing statements, in both; None where nothing differs.
+    """The paths to the differing statements, in both; None if nothing differs.
 
-    What is around the ends of the paths is the same in both.
+    The statements around the ends of the paths are equal in both.
     """
     if a is b:
         return None
@@ -32,7 +32,7 @@ def _only_difference(a: Stmt, b: Stmt) -> tuple[Stmt, Stmt] | None:
 
 
 def _same_head(a: Stmt, b: Stmt) -> bool:
-    """Whether two statements are one, but for what is directly inside them."""
+    """Whether two statements are equal apart from their direct substatements."""
     match a, b:
         case For(), For():
             return a.var is b.var and a.kind == b.kind and (a.lo, a.extent) == (b.lo, b.extent)

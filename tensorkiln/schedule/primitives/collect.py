@@ -1,8 +1,8 @@
-"""From statements to steps, each with its time and what it touches.
+"""List the steps of a statement, each with its execution time and its memory accesses.
 
-A step is a straight-line block, or the part of a composite one that reads memory itself (a
-condition, a value). Its time is a path of positions and loops, so two steps compare at the first
-entry where their paths differ.
+A step is a straight-line block, or a read of memory by control flow (in a condition, a loop bound,
+the value of a let). Its time is its path through the tree, positions and loops, as (0, 1, i, 2):
+two steps are ordered by the first entry in which their times differ.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Time = tuple[int | Loop, ...]
 
 
 class Collector:
-    """Walks a statement and lists its steps. `text` is shared by all statements compared."""
+    """Walks a statement and lists its steps. All statements that are compared share `text`."""
 
     def __init__(self, text: AffineText, alias: dict[Buffer, Buffer]):
         self.text, self.memory = text, Memory(text, alias)
@@ -44,13 +44,14 @@ class Collector:
         self.domain: list[str] = []
         self.opaque: list[object] = []
         self.block: Block | None = None
-        self.parts = 0  # steps of the block's own, so far
+        self.parts = 0  # steps that `reads` made for this block so far
         self.whiles: dict[tuple[Expr, int], Var] = {}
 
     # ---- what is around ----------------------------------------------------------------------
 
     def enter(self, path: Iterable[Stmt]) -> None:
-        """Take in the statements around the end of a path: there, their variables are fixed."""
+        """Enter the statements around the end of a path. Their loop variables become parameters,
+        and their ranges and conditions facts about these."""
         for s, inner in pairwise(path):
             match s:
                 case For(var, lo, extent):
@@ -123,11 +124,11 @@ class Collector:
         self.domain, self.opaque = domain, opaque
 
     def place(self) -> object:
-        """What a condition that the domain cannot say is known by."""
+        """The origin of the block around: part of the key of a condition that is not affine."""
         return None if self.block is None else _origin(self.block)
 
     def loop(self, s: For, time: Time) -> None:
-        """The steps of a loop's body, for each iteration."""
+        """List the steps of a loop's body, with the loop's dimensions in their time."""
         self.reads(s.var.name, (s.lo, s.extent), (*time, 0))
         domain, opaque = self.domain, self.opaque
         dims, bounds = self.dimensions(s)
@@ -136,7 +137,7 @@ class Collector:
         self.domain, self.opaque = domain, opaque
 
     def dimensions(self, s: For) -> tuple[tuple[Loop, ...], list[str]]:
-        """The dimensions of time of a loop, and their bounds."""
+        """(the dimensions that a loop adds to time, conditions on them)."""
         ordered = s.kind not in UNORDERED
         divisor = _divisor(s)
         if divisor is not None:
@@ -171,7 +172,7 @@ class Collector:
         return (Loop(name, s.var, q, ordered), Loop(name, s.var, r, ordered)), bounds
 
     def loop_while(self, cond: Expr, body: Stmt, time: Time) -> None:
-        """A loop of unknown length; its iterations are counted."""
+        """A while loop: the number of the iteration is a dimension without an upper bound."""
         key = (cond, sum(isinstance(t, Loop) for t in time))
         var = self.whiles.setdefault(key, Var("while"))
         dim = self.text.env.get(var)
@@ -188,7 +189,7 @@ class Collector:
     # ---- blocks ------------------------------------------------------------------------------
 
     def in_block(self, s: Block, time: Time) -> None:
-        """A block is a step, or has steps inside."""
+        """List a block: as one step, or as the steps inside it."""
         self.reads(s.name, tuple(i.value for i in s.iters), (*time, 0))
         for i in s.iters:
             self.text.env[i.var] = self.text.maybe(i.value)
@@ -203,7 +204,7 @@ class Collector:
         self.block, self.parts = outer, parts
 
     def init(self, s: Block, init: Stmt, time: Time) -> None:
-        """What a composite block does before its first term."""
+        """List the init of a block that is not straight-line, in the domain of its first term."""
         domain = self.domain
         self.domain = domain + self.first(s)
         if straight_line(init):
@@ -222,7 +223,7 @@ class Collector:
         """A straight-line block is one step."""
         step = self.step(_origin(s), s.name, time, s)
         if s.attrs.get("instruction") is not None and _calls(s.body):
-            # what an instruction calls does what the block's regions say
+            # a C function that an instruction calls accesses the regions that the block declares
             for regions, write in ((s.reads, False), (s.writes, True)):
                 for r in regions:
                     step.accesses.append(self.memory.region(r, write))
@@ -236,17 +237,18 @@ class Collector:
         self.keep_opaque_order(s, step)
 
     def keep_opaque_order(self, s: Block, step: Step) -> None:
-        """Instances that differ in an opaque iteration stay in order."""
+        """Keep instances that differ in an opaque iteration variable in order, by a write to a
+        fictitious buffer that they share."""
         if any(i.kind == "opaque" for i in s.iters):
             values = tuple(self.text.env[i.var] for i in s.iters if i.kind != "opaque")
             step.accesses.append(Access(f"order of {_origin(s)}", True, values))
 
     def step(self, name: str, title: str, time: Time, block: Block | None) -> Step:
-        """List a new step, which touches nothing yet."""
+        """Append a new step, without accesses yet."""
         identity = None
         if block is not None:
             identity = tuple(self.text.env[i.var] for i in block.iters)
-            # an iteration of a while loop is part of who an instance is
+            # the iteration of a while loop is part of an instance's identity
             dims = [t.dim for t in time if isinstance(t, Loop) and t.name == "while"]
             identity = (*identity, *dims)
         made = Step(name, title, time, tuple(self.domain), tuple(self.opaque), identity)
@@ -254,7 +256,7 @@ class Collector:
         return made
 
     def reads(self, what: str, exprs: Iterable[Expr], time: Time) -> None:
-        """A step of its own for memory that control flow reads."""
+        """Append a step for the memory that control flow reads, if it reads any."""
         exprs = [e for e in exprs if any(isinstance(x, Load | CallExtern) for x in walk(e))]
         if not exprs:
             return

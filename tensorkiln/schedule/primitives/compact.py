@@ -33,8 +33,8 @@ def compact(f: PrimFunc, buffer: str, loop: str | None = None, check: bool = Tru
             for i2 in range(16):                    for i2 in range(16):
                 B[...] = T_[i0*16 + i2]                 B[...] = T_[i2]
 
-    Without `loop`: the innermost loop around all its uses that allows it. No iteration may read
-    what another one wrote.
+    Each iteration may read only what it wrote itself. Without `loop`, the innermost loop around all
+    uses of the buffer is taken for which that holds.
     """
     f = normal(f)
     where = f"compact({buffer!r})"
@@ -71,7 +71,8 @@ def _loop_names(a: Access) -> list[str]:
 
 
 def compact_at(f: PrimFunc, buf: Buffer, loop: str, where: str) -> PrimFunc:
-    """`f` with `buf` shrunk to one iteration of `loop` and allocated in it; nothing is checked."""
+    """`f` with `buf` shrunk to one iteration of `loop` and allocated in it. Dependences are not
+    checked. Raises ScheduleError for a buffer with explicit strides."""
     at, s = open_loop(f, loop, "compact")
     box = region(s.body, around_of(f, (*at.path, s.body)), buf)
     assert box is not None
@@ -91,7 +92,7 @@ def compact_at(f: PrimFunc, buf: Buffer, loop: str, where: str) -> PrimFunc:
 
 
 def require_fresh(uses: list[Touch], fixed: int, where: str) -> None:
-    """Refuse a buffer of which an iteration reads what it did not write itself."""
+    """Raise ScheduleError if an iteration may read elements that it did not write itself."""
     found = stale(uses, fixed)
     if found is None:
         return
@@ -106,7 +107,8 @@ def require_fresh(uses: list[Touch], fixed: int, where: str) -> None:
 
 
 def stale(uses: list[Touch], fixed: int) -> Touch | None:
-    """The first read of what the same iteration of the `fixed` outer loops may not have written."""
+    """The first read of elements that the same iteration of the outermost `fixed` loops may not
+    have written; None if there is no such read."""
     writes = [t for t in uses if t.access.write]
     for r in uses:
         if r.access.write:
@@ -130,7 +132,7 @@ def _covers(w: Touch, r: Touch, fixed: int) -> bool:
 
 
 def _started(r: Access, fixed: int) -> bool:
-    """Whether a read belongs to a sum that its block's init began in the same iteration."""
+    """Whether a read belongs to a sum that its block's init started in the same iteration."""
     if not r.around.blocks:
         return False
     b = r.around.blocks[-1]
@@ -148,7 +150,8 @@ def _started(r: Access, fixed: int) -> bool:
 
 
 def is_fresh(f: PrimFunc, buf: Buffer, loop: str) -> bool:
-    """Whether every use of a buffer is in `loop`, and reads what its iteration wrote."""
+    """Whether every use of a buffer is in `loop`, and every read is of elements that the same
+    iteration wrote."""
     uses = [t for t in touches(f) if t.access.buffer is buf]
     if not uses or any(loop not in _loop_names(t.access) for t in uses):
         return False

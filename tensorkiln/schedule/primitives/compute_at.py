@@ -1,4 +1,4 @@
-"""Move a producer to where its result is used, or a consumer to where its operand is made."""
+"""Move a producer into a loop of its consumers, or a consumer into a loop of its producer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Ranges = list[tuple[Expr, Expr] | None]
 
 
 def compute_at(f: PrimFunc, block: str, loop: str) -> PrimFunc:
-    """Move a block under a loop of those that read what it writes.
+    """Move a block into a loop that contains all readers of its result.
 
         T_ = T.alloc_buffer((64,))              for i0 in range(4):
         for i in range(64):                         T_ = T.alloc_buffer((16,))
@@ -44,9 +44,9 @@ def compute_at(f: PrimFunc, block: str, loop: str) -> PrimFunc:
             for i1 in range(16):                    for i1 in range(16):
                 B[...] = T_[i0*16 + i1]                 B[...] = T_[i1]
 
-    It gets new loops over what one iteration reads, spatial ones outside, and its buffer
-    shrinks to that. All readers must be inside the loop; the block's operands must not change
-    between its old place and the new one. What several iterations read is computed several times.
+    The block gets new loops over the elements that one iteration reads, spatial ones outside, and
+    its buffer shrinks to these. The block's operands must not change between its old place and the
+    new one. Elements that several iterations read are computed several times.
     """
     at, b = open_block(f, block, "compute_at")
     f, where = at.func, f"compute_at({block!r}, {loop!r})"
@@ -77,7 +77,7 @@ def compute_at(f: PrimFunc, block: str, loop: str) -> PrimFunc:
 
 
 def reverse_compute_at(f: PrimFunc, block: str, loop: str, check: bool = True) -> PrimFunc:
-    """Move a block under a loop of the one that makes its operand, after it.
+    """Move a block into a loop of the producer of its operand, after the producer.
 
         for i0 in range(4):                     for i0 in range(4):
             for i1 in range(16):                    for i1 in range(16):
@@ -85,8 +85,9 @@ def reverse_compute_at(f: PrimFunc, block: str, loop: str, check: bool = True) -
         for i in range(64):                         for i in range(16):
             B[i] = T_[i] + 1                            B[i0*16 + i] = T_[i] + 1
 
-    It gets new loops over what one iteration writes. What it reads must be complete at the end of
-    the iteration. An allocated operand that nothing else uses shrinks to one iteration.
+    The block gets new loops over the elements that one iteration produces; they must be complete at
+    the end of the iteration. An allocated operand that is used in this loop only, each iteration
+    reading what it wrote, shrinks to one iteration.
     """
     at, b = open_block(f, block, "reverse_compute_at")
     f, where = at.func, f"reverse_compute_at({block!r}, {loop!r})"
@@ -112,7 +113,8 @@ def reverse_compute_at(f: PrimFunc, block: str, loop: str, check: bool = True) -
 
 
 def _require_movable(at: Place, b: Block, target: Place) -> None:
-    """The block may go inside the loop: neither is in a block, and its buffers are there."""
+    """Raise ScheduleError if block or loop is inside another block, a loop at the new place is
+    vectorized, or a buffer of the block is not allocated there."""
     require_flat(at.path, at.what)
     require_flat(target.path, at.what)
     lanes = [s.var.name for s in target.path if isinstance(s, For) and s.kind == "vectorized"]
@@ -165,7 +167,8 @@ def _plain_dims(at: Place, b: Block, buf: Buffer) -> list[int]:
 
 
 def _require_whole(at: Place, b: Block, buf: Buffer) -> None:
-    """The block alone makes its buffer, from nothing."""
+    """Raise ScheduleError unless the block alone writes its buffer, and does not depend on what was
+    in it before."""
     for t in touches(at.func):
         if t.access.buffer is buf and t.access.write and b not in t.access.around.blocks:
             hint = "compose_reduction makes one block of a sum and its start"
@@ -224,7 +227,8 @@ def _uses(s: Stmt, buf: Buffer) -> bool:
 
 
 def _operand(at: Place, b: Block, target: Place) -> Buffer:
-    """The one buffer that the block reads and the loop makes."""
+    """The one buffer that the loop writes and the block reads. ScheduleError if there are none or
+    several."""
     s = target.stmt
     made = [
         t.access.buffer
@@ -242,7 +246,8 @@ def _operand(at: Place, b: Block, target: Place) -> Buffer:
 
 
 def _consumer_ranges(at: Place, b: Block, box: Box) -> Ranges:
-    """What part of each iteration variable belongs to one iteration of the producer."""
+    """(first, extent) of each iteration variable for one iteration of the producer's loop; None for
+    a variable that does not index the operand, which runs over its whole extent."""
     numbers: dict[Expr, int] = {i.var: n for n, i in enumerate(b.iters)}
     ranges: Ranges = [None] * len(b.iters)
     seen: tuple[Expr, ...] | None = None

@@ -1,4 +1,4 @@
-"""The primitive that gives each statement of a loop a loop of its own."""
+"""The primitive `fission`, which gives each statement of a loop a loop of its own."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def fission(f: PrimFunc, loop: str, check: bool = True) -> PrimFunc:
                 C[i] = C[i] + t[k]               for k in range(8):
                                                      C[i] = C[i] + t[i_1, k]
 
-    Buffers made in the body get a leading dimension for the loop; for those of one element it is
-    the only one.
+    Buffers allocated in the body get a leading dimension for the loop; a buffer of one element gets
+    it as its only dimension.
     """
     at, s = open_loop(f, loop, "fission")
     made: list[Buffer] = []
@@ -53,7 +53,8 @@ def fission(f: PrimFunc, loop: str, check: bool = True) -> PrimFunc:
     apart = [_own_loop(s, t, k, at) for k, t in enumerate(parts)]
     after = at.close(_around(wide, seq(*apart)))
     if check:
-        # With one variable for all the loops, an instance is known by its loops: short proofs.
+        # Checked with one variable for all the loops: the loops then identify an instance, which
+        # makes proofs short.
         parted = _around(wide, seq(*(replace(s, body=t) for t in parts)))
         require_order(at.close(joined), replace(at.func, body=put(at.path, parted)), at.what)
     return after
@@ -75,7 +76,8 @@ def _own_loop(s: For, part: Stmt, k: int, at: Place) -> For:
 
 
 def _expanded(s: Stmt, loop: For, position: Expr, wide: Mapping[Buffer, Buffer], at: Place) -> Stmt:
-    """`s` with accesses of widened buffers at `position`, which blocks learn by an iteration."""
+    """`s` with accesses of widened buffers at `position`; a block that has such accesses gets an
+    iteration variable for it."""
     if isinstance(s, Block):
         if not any(_mentions(t, wide) for t in walk_stmt(s)):
             return s
@@ -90,7 +92,7 @@ def _expanded(s: Stmt, loop: For, position: Expr, wide: Mapping[Buffer, Buffer],
 
 
 def _kept(dims: tuple[_D, ...], buffer: Buffer) -> tuple[_D, ...]:
-    """What follows the new dimension: nothing in a buffer of one element."""
+    """The dimensions (or indices) after the new one: none for a buffer of one element."""
     return () if all(int_value(d) == 1 for d in buffer.shape) else dims
 
 

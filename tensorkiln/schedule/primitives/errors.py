@@ -1,4 +1,4 @@
-"""The error of a schedule that may not be applied."""
+"""The error of a primitive that cannot be applied."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from tensorkiln.base.errors import UserError
 
 
 class ScheduleError(UserError):
-    """A primitive refused: `where` is the primitive with its loop or block."""
+    """A primitive cannot be applied, or would change what the program computes. `where` is the
+    primitive with its loop or block: `split('i')`."""
 
     code = "illegal-schedule"

@@ -21,7 +21,7 @@ _OPERATORS: dict[type, str] = {
 
 @dataclass(frozen=True, slots=True)
 class IndexMap:
-    """`outputs` in terms of `inputs`."""
+    """A map from indices `inputs` to indices `outputs`, which are expressions over the inputs."""
 
     inputs: tuple[Var, ...]
     outputs: tuple[Expr, ...]
@@ -32,25 +32,27 @@ class IndexMap:
         return f"{names} -> {', '.join(printer.expr(e) for e in self.outputs)}"
 
     def at(self, indices: Sequence[Expr], known: Bounds) -> tuple[Expr, ...]:
-        """The new indices of an element."""
+        """The new indices of the element at `indices`, simplified under `known`."""
         values = dict(zip(self.inputs, indices, strict=True))
         return tuple(simplify(substitute(e, values), known) for e in self.outputs)
 
     def bounds(self, shape: Sequence[Expr]) -> Bounds:
-        """Ranges of the inputs."""
+        """The ranges of the inputs for a buffer of this shape."""
         known = Bounds()
         for v, extent in zip(self.inputs, shape, strict=True):
             known = known.with_loop(v, 0, extent)
         return known
 
     def shape(self, shape: Sequence[Expr], where: str) -> tuple[Expr, ...]:
-        """Extents that hold every new index."""
+        """The shape that contains every new index of a buffer of this shape. ScheduleError if an
+        index may be negative or cannot be bounded."""
         known = self.bounds(shape)
         return tuple(_extent(e, known, where) for e in self.outputs)
 
 
 def index_map(given: IndexMapLike, rank: int, where: str) -> IndexMap:
-    """The map that a function or a text says."""
+    """The map of a function or text. ScheduleError if it is malformed, or does not take `rank`
+    indices."""
     found = _parse(given, where) if isinstance(given, str) else _call(given, where)
     if len(found.inputs) != rank:
         raise ScheduleError(
@@ -62,7 +64,7 @@ def index_map(given: IndexMapLike, rank: int, where: str) -> IndexMap:
 
 
 def map_text(given: IndexMapLike) -> str:
-    """The text of a map, for traces."""
+    """The map as text, for traces: a text as given, a function as `i, j -> j, i`."""
     return given if isinstance(given, str) else str(_call(given, "index map"))
 
 
@@ -116,7 +118,7 @@ def _extent(e: Expr, known: Bounds, where: str) -> Expr:
         raise ScheduleError("an index may be negative", where=where, hint="add an offset")
     if lo is not None and hi is not None:
         return const(hi + 1)
-    # symbolic: the index where every input is last
+    # symbolic extents: the index of the last element
     last = simplify(substitute(e, {v: known[v][1] for v in free_vars(e) if v in known}) + 1)  # type: ignore
     if lo is None or not prove(binary("lt", e, last), known):
         raise ScheduleError(
@@ -128,7 +130,7 @@ def _extent(e: Expr, known: Bounds, where: str) -> Expr:
 
 
 def is_injective(m: IndexMap, shape: Sequence[Expr]) -> bool:
-    """Whether different elements get different places. Symbolic extents count as any number."""
+    """Whether different elements get different indices, for all values of symbolic extents."""
     import islpy as isl
 
     names = {v: f"x{n}" for n, v in enumerate(m.inputs)}

@@ -1,4 +1,4 @@
-"""Put the value of an elementwise block where it is used, or a user where the value is made."""
+"""Inline an elementwise block into its consumers, or into its producer."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class _Inline:
 
 
 def reverse_compute_inline(f: PrimFunc, block: str) -> PrimFunc:
-    """Do the work of an elementwise block where its operand is made, which is then not stored.
+    """Compute an elementwise block where its operand is produced; the operand is then not stored.
 
         for i in range(8): T_[i] = A[i] * 2     ->   for i in range(8): B[i] = A[i] * 2 + 1
         for i in range(8): B[i] = T_[i] + 1
@@ -125,7 +125,8 @@ def _swap(s: Stmt, old: Stmt, new: Stmt) -> Stmt:
 
 
 def _element(at: Place, b: Block) -> tuple[Store, tuple[Var, ...]]:
-    """The store of an elementwise block, and its indices, which are all its variables."""
+    """The store of an elementwise block and its indices, which are plain iteration variables.
+    ScheduleError for other blocks."""
     hint = "compute_at moves sums and blocks of several statements"
     if b.init is not None or not isinstance(b.body, Store):
         raise at.fail(f"block {b.name!r} is not one store", hint)
@@ -151,7 +152,8 @@ def _only_writer(at: Place, b: Block, buf: Buffer) -> None:
 
 
 def _operand(at: Place, b: Block) -> tuple[Buffer, tuple[Var, ...]]:
-    """The allocated buffer that the block reads at exactly its own variables."""
+    """The allocated buffer that the block reads at exactly its own variables, each once.
+    ScheduleError if there is none."""
     own = [i.var for i in b.iters]
     hint = "it must read an allocated buffer at its own variables, as T[vi, vj]"
     for buf in read_buffers(b):
@@ -173,7 +175,8 @@ def _extents(b: Block, variables: tuple[Var, ...], buf: Buffer) -> list[Expr]:
 
 
 def _producer(at: Place, b: Block, buf: Buffer) -> Block:
-    """The elementwise block that alone makes `buf`, which `b` alone reads."""
+    """The elementwise block that is the only writer of `buf`. ScheduleError if it is not
+    elementwise, or there are other writers, or readers other than `b`."""
     makers: dict[str, Block] = {}
     for t in touches(at.func):
         a = t.access
@@ -201,7 +204,8 @@ def _producer(at: Place, b: Block, buf: Buffer) -> Block:
 def _require_early(
     at: Place, b: Block, producer: Block, path: tuple[Stmt, ...], buf: Buffer
 ) -> None:
-    """The other operands of `b` are ready at the producer, and its result is not used before."""
+    """Raise ScheduleError unless the other operands of `b` are complete at the producer, and
+    nothing uses the result of `b` between the producer and `b`."""
     loops = tuple(s.var.name for s in path if isinstance(s, For))
     out = b.body.buffer if isinstance(b.body, Store) else buf
     others = [x for x in read_buffers(b) if x is not buf]

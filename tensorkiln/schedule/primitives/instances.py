@@ -1,4 +1,4 @@
-"""Which instance of a step before a change is which one after it."""
+"""Match the instances of steps before a transformation with those after it."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ from tensorkiln.schedule.primitives.steps import Step
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The steps of one name. `same`: they have their loops still, so loops say who is who.
-    `repeats`: an instance may run several times afterwards, which its step can stand."""
+    """The steps of one name, before and after. `same`: they kept their loops, so that equal loop
+    coordinates mean the same instance; else equal iteration variables do. `repeats`: an instance
+    may run several times afterwards; its step is idempotent."""
 
     old: tuple[Step, ...]
     new: tuple[Step, ...]
     same: bool
     repeats: bool = False
-    becomes: tuple[tuple[Step, ...], ...] = ()  # for each old step the new ones it shares some with
+    becomes: tuple[tuple[Step, ...], ...] = ()  # by old step: new steps that run its instances
 
     def after(self, a: Step) -> tuple[Step, ...]:
-        """Steps that the instances of `a` may be part of after the change."""
+        """The steps that instances of `a` may belong to afterwards."""
         if self.same:
             return tuple(s for s in self.new if s.title == a.title)
         return next(after for s, after in zip(self.old, self.becomes, strict=True) if s is a)
 
     def equal(self, a: Step, x: str, b: Step, y: str) -> list[str]:
-        """Conditions for two instances to be one."""
+        """The conditions for instance x of `a` and instance y of `b` to be the same."""
         if self.same:
             return [f"{i} = {j}" for i, j in zip(dims(a, x), dims(a, y), strict=True)]
         return _equal(a, x, b, y)
 
 
 def families(what: str, sets: Sets, old: list[Step], new: list[Step]) -> dict[str, Family]:
-    """Match steps by name. Raises ScheduleError where the instances are not the same ones."""
+    """Match steps by name. Raises ScheduleError if a step does not run the same instances before
+    and after, or this cannot be proved."""
     found: dict[str, Family] = {}
     for name in dict.fromkeys(s.name for s in (*old, *new)):
         before = tuple(s for s in old if s.name == name)
@@ -68,7 +70,7 @@ def _same_loops(before: tuple[Step, ...], after: tuple[Step, ...]) -> bool:
 
 
 def _by_value(what: str, sets: Sets, before: tuple[Step, ...], after: tuple[Step, ...]) -> Family:
-    """Instances are known by the values of their iteration variables."""
+    """Match instances by the values of their iteration variables."""
     title = before[0].title
     for s in (*before, *after):
         if s.identity is None or any(v is None for v in s.identity):
@@ -90,7 +92,7 @@ def _by_value(what: str, sets: Sets, before: tuple[Step, ...], after: tuple[Step
 
 
 def _share(sets: Sets, a: Step, b: Step) -> bool:
-    """Whether some instance of one is an instance of the other."""
+    """Whether the steps have an instance in common."""
     conds = domain(a, "x") + domain(b, "u") + _equal(a, "x", b, "u")
     return not sets.empty(sets.make(dims(a, "x") + dims(b, "u"), conds))
 
@@ -107,7 +109,7 @@ def _one_set(sets: Sets, before: tuple[Step, ...], after: tuple[Step, ...]) -> b
 
 
 def _values(sets: Sets, steps: tuple[Step, ...]) -> Any:
-    """The iteration variables' values of all instances."""
+    """The set of the values that the iteration variables have in all instances."""
     union = None
     for s in steps:
         assert s.identity is not None
@@ -119,7 +121,7 @@ def _values(sets: Sets, steps: tuple[Step, ...]) -> Any:
 
 
 def _run_twice(sets: Sets, steps: tuple[Step, ...]) -> bool:
-    """Whether one instance runs at two points of the loops."""
+    """Whether an instance runs at two points of the loops."""
     for k, a in enumerate(steps):
         for b in steps[k:]:
             conds = domain(a, "x") + domain(b, "y") + _equal(a, "x", b, "y")

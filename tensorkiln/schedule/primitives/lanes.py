@@ -1,4 +1,4 @@
-"""Whether a loop's body has a vector form."""
+"""Check whether a loop can be vectorized."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _Lanes:
         return bool(self.varying.intersection(free_vars(simplify(e, known))))
 
     def form(self, s: Stmt, known: Bounds, values: Mapping[Var, Expr]) -> None:
-        """Refuse statements that lanes cannot run."""
+        """Raise ScheduleError for a statement that has no vector form."""
         fail = self.at.fail
         match s:
             case For(kind=kind) if kind not in ("serial", "unrolled"):

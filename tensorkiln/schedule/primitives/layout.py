@@ -1,4 +1,4 @@
-"""How a buffer lies in memory: its scope, its strides, the order of its elements, its size."""
+"""Primitives that change a buffer's memory: its scope, strides, index map and size."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from tensorkiln.schedule.primitives.surgery import replace_buffers
 
 
 def set_scope(f: PrimFunc, buffer: str, scope: str) -> PrimFunc:
-    """Let an allocated buffer live elsewhere: in "local" memory or in "register"s.
+    """Move an allocated buffer to another scope: "local" memory, or "register"s.
 
         T_ = T.alloc_buffer((4, 16), scope="local")
         ->  T_ = T.alloc_buffer((4, 16), scope="register")
 
-    Copies of a nest have buffers of one name: all of them move. Every index of a register buffer
-    but the last must be a number once loops are unrolled, and the last runs over one vector.
+    If copies of a nest have buffers of this name, all of them move. Every index of a register
+    buffer but the last must be constant once loops are unrolled; the last runs over one vector.
     """
     f = normal(f)
     where = f"set_scope({buffer!r})"
@@ -60,11 +60,12 @@ def set_scope(f: PrimFunc, buffer: str, scope: str) -> PrimFunc:
 
 
 def storage_align(f: PrimFunc, buffer: str, axis: int, factor: int, offset: int = 0) -> PrimFunc:
-    """Let a step along an axis of an allocated buffer be `factor * n + offset` elements.
+    """Round the stride of an axis of an allocated buffer up to `factor * n + offset` elements.
 
         T_ = T.alloc_buffer((8, 64))   ->   T_ = T.alloc_buffer((8, 64), strides=(65, 1))
 
-    That is `storage_align(f, "T_", 0, 64, 1)`: rows apart by 65 do not share sets of a cache.
+    That is `storage_align(f, "T_", 0, 64, 1)`: rows that are 65 elements apart do not all fall into
+    the same cache sets.
     """
     f = normal(f)
     where = f"storage_align({buffer!r})"
@@ -100,9 +101,10 @@ def transform_layout(
         T_[i, j] = 0                     ->     T_[j // 16, i, j % 16] = 0
 
     The map is a function, `lambda i, j: (j // 16, i, j % 16)`, or text,
-    `"i, j -> j // 16, i, j % 16"`. Where the new shape has more elements, `pad` is what the others
-    are set to. Parameters change their type, and so need `params=True`. Copies of a nest have
-    buffers of one name: all of them change.
+    `"i, j -> j // 16, i, j % 16"`. It must map different elements to different indices. If the new
+    shape has more elements, the additional ones are set to `pad`. A parameter is changed only with
+    `params=True`, as this changes the function's type. If copies of a nest have buffers of this
+    name, all of them change.
     """
     f = normal(f)
     where = f"transform_layout({buffer!r})"
@@ -115,7 +117,7 @@ def transform_layout(
 def _transformed(
     f: PrimFunc, buf: Buffer, index_map: IndexMapLike, pad: float | None, params: bool, where: str
 ) -> PrimFunc:
-    """`transform_layout` of one buffer."""
+    """Apply `transform_layout` to one buffer."""
     buffer = buf.name
     require_visible(f.body, buf, where)
     m = _map(index_map, len(buf.shape), where)
@@ -202,7 +204,7 @@ def _text(b: Buffer) -> str:
 
 
 def filled(f: PrimFunc, buf: Buffer, value: float) -> PrimFunc:
-    """Set every element of an allocated buffer first, in a block `<buffer>_pad`."""
+    """Set every element of a buffer right after its allocation, in a block `<buffer>_pad`."""
     used = taken(f)
 
     def name(base: str) -> str:
@@ -228,7 +230,7 @@ def filled(f: PrimFunc, buf: Buffer, value: float) -> PrimFunc:
 
 
 def pad(f: PrimFunc, buffer: str, factors: Sequence[int], value: float | None = 0) -> PrimFunc:
-    """Round the extents of an allocated buffer up to multiples, and fill what is new.
+    """Round the extents of an allocated buffer up to multiples, and set the new elements.
 
         T_ = T.alloc_buffer((10,))              T_ = T.alloc_buffer((16,))
         for i in range(10):                     for ax0 in range(16):
@@ -236,8 +238,8 @@ def pad(f: PrimFunc, buffer: str, factors: Sequence[int], value: float | None = 
                                                 for i in range(10):
                                                     T_[i] = A[i]
 
-    That is `pad(f, "T_", (16,))`. With None for a value what is new is not set. Loops over the
-    buffer may then be padded too: `pad_loop`.
+    That is `pad(f, "T_", (16,))`. With value None, nothing is set. Loops over the buffer may then
+    be padded too: `pad_loop`.
     """
     f = normal(f)
     where = f"pad({buffer!r})"

@@ -1,12 +1,15 @@
-"""Whether a transformation keeps every dependence.
+"""Prove that a transformation preserves every dependence.
 
-Both versions are taken as sets of instances of steps, each with a time and with the memory it
-touches. Two instances that touch one element, and one of them writes, must stay in their order;
-so a violation is a pair, and the set of all violations must be empty. Updates of one block
-(`C[i] += e`) may change places, but not run at once.
+Both versions of the program are modelled as sets of statement instances: a step (collect.py) in one
+iteration of its loops, with an execution time and the elements that it accesses. Two instances that
+access the same element, at least one of them writing, are dependent and must keep their order. A
+violation is a dependent pair that does not keep it; the transformation is legal if the set of all
+violations is empty, which the integer set library decides. Two updates of one block (`C[i] += e`)
+may be exchanged, but must not run concurrently.
 
-An instance is known by its loops where these are the same in both versions, else by the values of
-its block's iteration variables; then the same instances must run in both.
+An instance is identified by its loop coordinates if both versions have the same loops; otherwise by
+the values of its block's iteration variables, and then it is also proved that both versions run the
+same instances.
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ from tensorkiln.schedule.primitives.witness import describe
 
 
 def require_order(before: PrimFunc, after: PrimFunc, what: str) -> None:
-    """Raise ScheduleError unless `after` runs what `before` does, every dependence in order."""
+    """Raise ScheduleError unless `after` runs the instances of `before` and preserves their
+    dependences, or if the proof takes too long. `what`: the primitive, for the message."""
     paths = change(before.body, after.body)
     if paths is None:
         return
@@ -69,7 +73,8 @@ def require_order(before: PrimFunc, after: PrimFunc, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two accesses of steps `a` and `b` that may meet, and their steps and accesses after."""
+    """Access `m` of step `a` and access `n` of step `b`, which may be dependent in the order a, b;
+    a2, m2, b2 and n2 are the same steps and accesses after the transformation."""
 
     a: Step
     m: Access
@@ -82,17 +87,18 @@ class Pair:
 
     @property
     def updates(self) -> bool:
-        """Both are updates of one block."""
+        """Whether both are updates of one block by the same operation."""
         return bool(self.m.update) and self.m.update == self.n.update and self.a.name == self.b.name
 
     @property
     def flow(self) -> bool:
-        """The second reads what the first wrote."""
+        """Whether this is a flow dependence: the second reads or updates what the first writes."""
         return self.m.write and (not self.n.write or bool(self.n.update))
 
     @property
     def moved(self) -> bool:
-        """Which copy of their buffer they mean is decided by other loops than before."""
+        """Whether the copy of a buffer that an access refers to is determined by other loops than
+        before. A buffer that is allocated in a loop has a copy per iteration."""
         return (_copies(self.m), _copies(self.n)) != (_copies(self.m2), _copies(self.n2))
 
 
@@ -119,13 +125,15 @@ class _Check:
                     self.pairs(pairs, fa, fb)
 
     def may_turn(self, a: Step, b: Step, a2: Step, b2: Step) -> bool:
-        """Whether the order of any instances changes, or who shares a copy of a buffer."""
+        """Whether the order of any two instances may change, or which instances share a copy of a
+        buffer."""
         moved = any(_copies(m) != _copies(n) for s, t in ((a, a2), (b, b2))
                     for m, n in zip(s.accesses, t.accesses, strict=False))  # fmt: skip
         return moved or bool(turned((a, b), (a2, b2), False))
 
     def pairs(self, pairs: list[Pair], fa: Family, fb: Family) -> None:
-        """One question for all pairs of accesses of two steps; the guilty pair only on failure."""
+        """Check all pairs of accesses of two steps with one emptiness test. Only if it fails, the
+        violating pair is searched for, to be named in the ScheduleError."""
         p = pairs[0]
         coordinates, conds, x2, y2 = self.instances(p, fa, fb)
         cases: list[str] = []
@@ -145,7 +153,8 @@ class _Check:
                 self.apart(pair, fa, fb)
 
     def instances(self, p: Pair, fa: Family, fb: Family) -> tuple[list[str], list[str], str, str]:
-        """(coordinates, conditions, letters of both instances after the change)."""
+        """The pairs of instances x, y of the two steps before, and u, w after, if these are
+        identified by values: (coordinates, conditions, letter of x after, letter of y after)."""
         coordinates = dims(p.a, "x") + dims(p.b, "y")
         conds = domain(p.a, "x") + domain(p.b, "y")
         x2, y2 = "x", "y"
@@ -160,7 +169,7 @@ class _Check:
         return coordinates, conds, x2, y2
 
     def case(self, p: Pair, fa: Family, fb: Family, x2: str, y2: str) -> tuple[Cases, list[str]]:
-        """When the two accesses are a violation, and existential variables of that."""
+        """(the cases in which the two accesses are a violation, their existential variables)."""
         cell, exists = same_cell(p.m, "x", p.n, "y")
         order = earlier(p.a, "x", p.b, "y")
         if fa.same and fb.same:
@@ -168,7 +177,7 @@ class _Check:
         else:
             wrong = both(order, not_earlier(p.a2, x2, p.b2, y2, p.updates))
         if fa.repeats and p.flow:
-            wrong = []  # `available` asks instead
+            wrong = []  # `available` checks this instead
         together = same_copy(p.m2, x2, p.n2, y2)
         if together and p.moved:
             if not p.flow:
@@ -178,7 +187,8 @@ class _Check:
         return both([" and ".join(cell)] if cell else [TRUE], wrong), exists
 
     def available(self, p: Pair, fa: Family, fb: Family) -> None:
-        """Every reader finds what it reads: some run of the writer comes before it."""
+        """Raise ScheduleError unless some run of the writer precedes each run of the reader. For
+        steps that run an instance several times, as after `split` with tail="overlap"."""
         coordinates = dims(p.a, "x") + dims(p.b2, "w")
         conds, exists = same_cell(p.m, "x", p.n, "y")
         conds += domain(p.a, "x") + domain(p.b, "y") + domain(p.b2, "w")
@@ -199,7 +209,7 @@ class _Check:
             )
 
     def apart(self, p: Pair, fa: Family, fb: Family) -> None:
-        """What had copies of a buffer of its own still has."""
+        """Raise ScheduleError if two instances that had a copy of a buffer each would share one."""
         coordinates, conds, x2, y2 = self.instances(p, fa, fb)
         own = same_copy(p.m, "x", p.n, "y")
         if not own:
@@ -229,18 +239,18 @@ class _Check:
         raise AssertionError("a union of empty sets is empty")
 
     def parameters(self, values: dict[str, int]) -> dict[str, int]:
-        """Values of the variables that are the same for all instances."""
+        """The values of the parameters that are variables: symbolic dimensions and outer loops."""
         named = self.text.params.items()
         return {e.name: values[p] for e, p in named if isinstance(e, Var)}
 
 
 def _copies(m: Access) -> tuple[object, ...]:
-    """What decides which copy of a buffer an access means."""
+    """What determines the copy of a buffer that an access refers to."""
     return (m.home, *sorted(loop.dim for loop in m.own))
 
 
 def _meet(a: Step, b: Step) -> bool:
-    """Whether two steps touch a buffer that one of them writes."""
+    """Whether two steps access a common buffer, at least one of them writing."""
     for m in a.accesses:
         for n in b.accesses:
             if _conflict(m, n):
@@ -249,7 +259,7 @@ def _meet(a: Step, b: Step) -> bool:
 
 
 def _conflict(m: Access, n: Access) -> bool:
-    """Whether the order of two accesses may matter; nothing passes a barrier."""
+    """Whether two accesses may be dependent. Every access depends on a barrier."""
     if BARRIER in (m.buffer, n.buffer):
         return True
     return m.buffer == n.buffer and (m.write or n.write)

@@ -43,18 +43,18 @@ def split(
     tail: str = "exact",
     check: bool = True,
 ) -> PrimFunc:
-    """Cut a loop into loops inside one another.
+    """Cut a loop into nested loops.
 
         for i in range(10):                 for i_0 in range(3):
             C[i] = A[i]            ->           for i_1 in range(4):
                                                     if i_0 * 4 + i_1 < 10:
                                                         C[i_0 * 4 + i_1] = A[i_0 * 4 + i_1]
 
-    `factor` is the extent of the inner loop, or the extents of all, outermost first, with one
-    None for the extent that follows. Where it does not divide, tail="exact" refuses,
-    "guard" adds the condition above, "peel" gives the rest a loop of its own, `i_tail`, with
-    copies of the blocks, and "overlap" lets the last piece begin earlier, at iteration 6 here:
-    some iterations run twice, which must change nothing.
+    `factor` is the extent of the inner loop, or the extents of all loops, outermost first; one of
+    these may be None and follows from the others. If the factor does not divide the extent,
+    tail="exact" is refused, "guard" adds the condition above, "peel" gives the iterations that are
+    left over a loop of their own, `i_tail`, with copies of the blocks, and "overlap" lets the last
+    piece begin earlier, at iteration 6 here: some iterations run twice, so they must be idempotent.
     """
     at, s = open_loop(f, loop, "split")
     if tail not in TAILS:
@@ -89,7 +89,7 @@ def split(
 def split_even(
     f: PrimFunc, loop: str, largest: int, names: Sequence[str] | None = None
 ) -> PrimFunc:
-    """Cut a loop into pieces of at most `largest` iterations and as equal as can be.
+    """Cut a loop into pieces of at most `largest` iterations that are as equal as possible.
 
         for i in range(27):                 for i_0 in range(1):
             C[i] = A[i]            ->           for i_1 in range(14):
@@ -98,8 +98,8 @@ def split_even(
                                                 for i_tail_1 in range(13):
                                                     C[i_tail_0 * 13 + i_tail_1 + 14] = ...
 
-    Pieces of two sizes, never a short rest. Needs a constant extent. `names`: outer and inner of
-    the first part.
+    There are at most two sizes of pieces, which differ by 1. Needs a constant extent. `names`: of
+    the outer and inner loop of the first part.
     """
     at, s = open_loop(f, loop, "split_even")
     extent = int_value(s.extent)
@@ -146,7 +146,7 @@ peel = partition
 
 
 def _sizes(at: Place, factor: Factors) -> tuple[list[int | None], Expr]:
-    """Extents with one None, and the product of the others."""
+    """(the extents of the new loops with one None, the product of the others)."""
     s = at.stmt
     assert isinstance(s, For)
     sizes = [None, factor] if isinstance(factor, int) else list(factor)
@@ -179,7 +179,8 @@ def _names(at: Place, names: Sequence[str] | None, loop: str, count: int) -> lis
 
 
 def _require_pieces(at: Place, s: For, sizes: list[int | None], step: Expr) -> None:
-    """Refuse to let pieces overlap that are longer than the loop, or run at once."""
+    """Raise ScheduleError for tail="overlap" if pieces run concurrently, or one may be longer than
+    the loop."""
     if s.kind in ("parallel", "thread"):
         raise at.fail(f"the loop is {s.kind}: pieces that overlap would run at once",
                       'use tail="peel"')  # fmt: skip
@@ -191,8 +192,8 @@ def _require_pieces(at: Place, s: For, sizes: list[int | None], step: Expr) -> N
 
 
 def _nest(at: Place, s: For, extents: list[Expr], names: list[str], rest: str) -> Stmt:
-    """The loops of a split, around the body with the variable replaced; `rest`: what happens
-    where the steps do not end with the loop."""
+    """The loops of a split, around the body with the variable replaced. `rest`: the way in which
+    the last iterations are treated if the steps do not divide the extent; empty if they do."""
     variables = [Var(n, s.var.dtype) for n in names]
     zero = const(0, s.var.dtype)
     inner: Expr = zero
@@ -220,7 +221,8 @@ def _nest(at: Place, s: For, extents: list[Expr], names: list[str], rest: str) -
 
 
 def _split_kinds(kind: str, count: int) -> list[str]:
-    """Lanes stay innermost, threads outermost; a loop that is repeated stays so as a whole."""
+    """The kinds of the loops of a split: a vectorized loop's innermost part stays vectorized, a
+    parallel loop's outermost part parallel, and all parts of an unrolled loop are unrolled."""
     if kind == "unrolled":
         return [kind] * count
     kinds = ["serial"] * count
@@ -229,7 +231,8 @@ def _split_kinds(kind: str, count: int) -> list[str]:
 
 
 def _cut(at: Place, s: For, first: Expr, names: Sequence[str]) -> PrimFunc:
-    """Two loops in a row, the second with copies of the blocks."""
+    """Two loops, one after the other, the first of `first` iterations, the second with copies of
+    the blocks."""
     if len(names) != 2:
         raise at.fail(f"{len(names)} names for 2 loops", "one name for each")
     own = names[0] if names[0] == s.var.name else at.name(names[0])

@@ -1,4 +1,4 @@
-"""Primitives that say how a loop runs, and hints on loops and blocks."""
+"""Primitives that set how a loop runs, and attributes of loops and blocks."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def vectorize(f: PrimFunc, loop: str, check: bool = True) -> PrimFunc:
         for i in range(16):                 for i in T.vectorized(16):
             C[i] = A[i]            ->           C[i] = A[i]
 
-    Needs a constant extent, and a body without conditions on the loop. Each access moves with it
-    along one dimension at most.
+    Needs a constant extent, and a body without conditions on the loop variable. Each access may
+    depend on it in one dimension at most.
     """
     at, s = open_loop(f, loop, "vectorize")
     _constant(at, s)
@@ -67,7 +67,7 @@ def parallel(f: PrimFunc, loop: str, check: bool = True) -> PrimFunc:
 
 
 def bind(f: PrimFunc, loop: str, thread: str, check: bool = True) -> PrimFunc:
-    """Let an index of a device's grid run over a loop.
+    """Bind a loop to an index of a device's grid: "blockIdx.x", "threadIdx.y", ...
 
     for i in range(64):                 for i in T.thread_binding(64, "blockIdx.x"):
         C[i] = A[i]            ->           C[i] = A[i]
@@ -84,8 +84,8 @@ def bind(f: PrimFunc, loop: str, thread: str, check: bool = True) -> PrimFunc:
 
 
 def annotate(f: PrimFunc, name: str, key: str, value: AttrValue = None) -> PrimFunc:
-    """Give a loop or a block an attribute for a pass or code generator of yours, whose name has a
-    dot in it; None takes it away.
+    """Set an attribute of a loop or block, for a pass or code generator of your own. Its key must
+    contain a dot; the value None removes it.
 
     for i in range(64):        ->       for i in T.serial(64, annotations={"mine.depth": 4}):
     """

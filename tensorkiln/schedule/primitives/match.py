@@ -1,10 +1,10 @@
-"""Does a piece of a program compute what the template of an instruction does?
+"""Match a piece of a program with the template of an instruction.
 
     for l in range(16):                 for l in range(16):
         acc[l] += a[0] * b[l]     =         C[i, j0*16 + l] += A[i, k] * B[k, j0*16 + l]
 
-with acc = C at [i, j0*16], a = A at [i, k], b = B at [k, j0*16]. Loops pair with loops, products
-and sums may be the other way round, `fma(a, b, c)` is `a * b + c`.
+with acc = C from [i, j0*16] on, a = A from [i, k] on, b = B from [k, j0*16] on. Operands of
+commutative operations may be exchanged, and `fma(a, b, c)` matches `a * b + c`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Mismatch(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A parameter of the template is `buffer`, its dimension d at `dims[d]`, from `base` on."""
+    """What a parameter of the template is bound to: `buffer`, from index `base` on, with the
+    parameter's dimension d as dimension `dims[d]`."""
 
     buffer: Buffer
     dims: tuple[int, ...]
@@ -52,7 +53,7 @@ class Bound:
 
 @dataclass(slots=True)
 class Match:
-    """What pairs with what; `loops` maps variables of the template to the program's."""
+    """The bindings found so far; `loops` maps variables of the template to the program's."""
 
     known: Bounds
     loops: dict[Var, Expr] = field(default_factory=dict)
@@ -61,18 +62,19 @@ class Match:
     outer: tuple[Var, ...] = ()  # scalar parameters of the template
 
     def copy(self) -> Match:
-        """The same pairs, to go on from."""
+        """A copy of the bindings, to backtrack to."""
         return Match(self.known, dict(self.loops), dict(self.buffers), dict(self.scalars),
                      self.outer)  # fmt: skip
 
     def take(self, other: Match) -> None:
-        """Become `other`."""
+        """Restore the bindings of `other`."""
         self.loops, self.buffers, self.scalars = other.loops, other.buffers, other.scalars
 
     # ---- statements --------------------------------------------------------------------------
 
     def stmt(self, t: Stmt, s: Stmt, at: str) -> None:
-        """Raise Mismatch unless `s` is `t`."""
+        """Match statement `s` of the program with `t` of the template, at the place `at` of it.
+        Raises Mismatch."""
         if type(t) is not type(s):
             raise Mismatch(at, _kind(t), _kind(s))
         match t, s:
@@ -98,21 +100,21 @@ class Match:
                 raise Mismatch(at, "no such statement", _kind(s))
 
     def loop(self, t: For, s: For, at: str) -> None:
-        """Pair two loops of as many iterations."""
+        """Match two loops of equal extent. Raises Mismatch."""
         here = f"{at}.for({s.var.name})"
         if int_value(t.extent) != int_value(simplify(s.extent, self.known)):
             raise Mismatch(here, f"{_text(t.extent)} iterations", _text(s.extent))
         if s.kind not in ("serial", "unrolled", t.kind):
             raise Mismatch(here, f"a {t.kind} loop", f"a {s.kind} one")
         self.known = self.known.with_loop(s.var, s.lo, s.extent)
-        # the template counts from its own first number
+        # both loops may begin at different numbers
         self.loops[t.var] = simplify(s.var - s.lo + t.lo)
         self.stmt(t.body, s.body, here)
 
     # ---- expressions -------------------------------------------------------------------------
 
     def expr(self, t: Expr, s: Expr, at: str) -> None:
-        """Raise Mismatch unless `s` is `t`."""
+        """Match expression `s` of the program with `t` of the template. Raises Mismatch."""
         t, s = _plain(t), _plain(s)
         if isinstance(t, Var) and t in self.outer:
             self.scalar(t, s, at)
@@ -133,7 +135,7 @@ class Match:
             self.expr(a, b, f"{at}.{_field(t, n)}")
 
     def either_way(self, t: Binary, s: Binary, at: str) -> None:
-        """Pair operands in order, or exchanged."""
+        """Match the operands of a commutative operation, in order or exchanged."""
         saved = self.copy()
         try:
             self.expr(t.a, s.a, f"{at}.a")
@@ -146,11 +148,11 @@ class Match:
             self.expr(t.a, s.b, f"{at}.a")
             self.expr(t.b, s.a, f"{at}.b")
         except Mismatch as other:
-            # what went further is the better explanation
+            # the attempt that got further is the better explanation
             raise max(first, other, key=lambda m: len(m.at)) from None
 
     def scalar(self, t: Var, s: Expr, at: str) -> None:
-        """Pair a scalar parameter with a value that no matched loop changes."""
+        """Bind a scalar parameter to a value that is invariant in the matched loops."""
         if t.dtype != s.dtype:
             raise Mismatch(at, f"a {t.dtype}", f"a {s.dtype}")
         self._free(s, at)
@@ -166,7 +168,8 @@ class Match:
     def access(
         self, t: Buffer, want: tuple[Expr, ...], s: Buffer, have: tuple[Expr, ...], at: str
     ) -> None:
-        """Pair buffers: the indices differ by what no matched loop changes."""
+        """Match accesses: bind the template's buffer `t` to `s` if the indices `want` and `have`
+        differ by terms that are invariant in the matched loops."""
         if t.dtype != s.dtype:
             raise Mismatch(at, f"elements of {t.dtype}", str(s.dtype))
         bound = self.buffers.get(t)
@@ -206,7 +209,8 @@ class Match:
 
 
 def plain(s: Stmt) -> Stmt:
-    """`s` with blocks replaced by what they do; those with an init raise ValueError."""
+    """`s` with blocks replaced by their bodies. ValueError, with its name, for a block with an
+    init."""
     if isinstance(s, Block):
         if s.init is not None:
             raise ValueError(s.name)
@@ -222,7 +226,7 @@ def _plain(e: Expr) -> Expr:
 
 
 def _head(e: Expr) -> object:
-    """A node without its children."""
+    """What two nodes must have in common besides their children."""
     match e:
         case Binary(op) | Unary(op):
             return type(e), op

@@ -21,7 +21,7 @@ def names(s: Stmt) -> Iterator[str]:
 
 
 def scalar_names(f: PrimFunc) -> set[str]:
-    """Names of a function's scalars and symbolic dimensions, which loops do not take."""
+    """Names of a function's scalars and symbolic dimensions, which no loop may have."""
     shapes = (v.name for b in f.buffers for d in (*b.shape, *b.strides) for v in free_vars(d))
     return {*(v.name for v in f.scalars), *shapes}
 

@@ -1,4 +1,4 @@
-"""Look around in a tensor program: its loops and blocks by name."""
+"""Query a tensor program: its loops and blocks by name."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ def _outermost(s: Stmt) -> tuple[str, ...]:
 
 
 def loop(f: PrimFunc, name: str) -> For:
-    """The loop of this name."""
+    """The loop of this name. ScheduleError if there is none."""
     return open_loop(f, name, "loop")[1]
 
 
 def reaches(f: PrimFunc, loop: str, count: int) -> bool:
-    """Whether a loop may run `count` times: False only where it certainly does not, so that
-    tail="peel" could not cut it by that step."""
+    """Whether a loop may run `count` times or more. False only if it certainly runs less often:
+    then `split` by `count` with tail="peel" is refused."""
     at, s = open_loop(f, loop, "reaches")
     return int_value(whole_steps(at, s, count)) != 0
 
 
 def block(f: PrimFunc, name: str) -> Block:
-    """The block of this name."""
+    """The block of this name. ScheduleError if there is none."""
     return open_block(f, name, "block")[1]

@@ -1,4 +1,4 @@
-"""Primitives that join and exchange loops inside one another."""
+"""Primitives that fuse, reorder and tile nested loops."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tensorkiln.schedule.primitives.rewrite import rewrite
 
 
 def fuse(f: PrimFunc, *loops: str, name: str | None = None) -> PrimFunc:
-    """Make one loop of loops directly inside one another, given outermost first.
+    """Make one loop of perfectly nested loops, given outermost first.
 
     for i in range(4):                  for i_j in range(32):
         for j in range(8):     ->           C[i_j // 8, i_j % 8] = 0
@@ -52,13 +52,14 @@ def fuse(f: PrimFunc, *loops: str, name: str | None = None) -> PrimFunc:
 
 
 def reorder(f: PrimFunc, *loops: str, check: bool = True) -> PrimFunc:
-    """Exchange loops that are directly inside one another: outermost first as listed.
+    """Reorder nested loops, which are listed in their new order, outermost first.
 
         for i in range(4):                  for j in range(8):
             for j in range(8):     ->           for i in range(4):
                 C[i, j] = 0                         C[i, j] = 0
 
-    Loops between them that are not listed keep their place; conditions between them move in.
+    Only conditions and other loops may stand between them. Loops that are not listed keep their
+    position; conditions move inside the nest.
     """
     f = normal(f)
     where = f"reorder({', '.join(map(repr, loops))})"
@@ -87,7 +88,7 @@ def tile(
     f: PrimFunc, outer: str, inner: str, outer_factor: int, inner_factor: int,
     tail: str = "exact", check: bool = True,
 ) -> PrimFunc:  # fmt: skip
-    """Cut two loops, directly inside one another, into rectangles.
+    """Cut two perfectly nested loops into rectangles.
 
     for i in range(8):                  for i_0 in range(2):
         for j in range(8):     ->           for j_0 in range(2):
@@ -141,7 +142,8 @@ def _fuse(f: PrimFunc, outer: str, inner: str, name: str) -> PrimFunc:
 def _chain(
     f: PrimFunc, loops: Sequence[str], where: str
 ) -> tuple[Place, list[For], list[Expr], Stmt]:
-    """(place of the outermost, all loops to the innermost, conditions between, what is inside)."""
+    """(place of the outermost listed loop, all loops down to the innermost listed one, conditions
+    between them, body of the innermost)."""
     places = {name: open_loop(f, name, "reorder")[0] for name in loops}
     at = min(places.values(), key=lambda p: len(p.path))
     at.what = where
@@ -166,7 +168,7 @@ def _chain(
 
 
 def _bounds_in_order(at: Place, chain: list[For]) -> None:
-    """Refuse loops whose range needs a variable of a loop that is now inside."""
+    """Raise ScheduleError if the range of a loop depends on the variable of a loop inside it."""
     later = {s.var for s in chain}
     for s in chain:
         needed = [v for e in (s.lo, s.extent) for v in free_vars(e) if v in later]

@@ -1,4 +1,4 @@
-"""The form every primitive works on: named loops, and every effect inside a named block.
+"""Normal form, which every primitive works on: named loops, and every effect in a named block.
 
     for i in range(8):                      for i in range(8):
         for k in range(4):                      for k in range(4):
@@ -7,8 +7,8 @@
                                                         vk = T.axis.reduce(4, k)
                                                         C[vi] = C[vi] + A[vi, vk]
 
-A block is either straight-line code, or holds blocks of its own: around control flow that depends
-on memory, and where its body has loops. Conditions of loop variables stay around the blocks.
+A block is either straight-line code, or contains blocks itself, if its body has loops. Control flow
+that depends on memory is inside a block; conditions on loop variables stay around blocks.
 """
 
 from __future__ import annotations
@@ -59,12 +59,13 @@ from tensorkiln.ir.visit import (
 from tensorkiln.schedule.primitives.names import fresh, scalar_names
 from tensorkiln.schedule.primitives.surgery import substitute_loops
 
-# The operations of updates, and what the reductions are called.
+# Operation of an update -> name of the reduction.
 UPDATES = {"add": "sum", "mul": "prod", "min": "min", "max": "max"}
 
 
 def normal(f: PrimFunc) -> PrimFunc:
-    """`f` with unique names and blocks; `f` itself when it is so already."""
+    """`f` in normal form; `f` itself if it is so already. Names of loops and blocks are made
+    unique: a second `i` becomes `i_1`."""
     if _is_known(f.body):
         return f
     dims = dict.fromkeys(v for b in f.buffers for d in b.shape for v in free_vars(d))
@@ -74,8 +75,8 @@ def normal(f: PrimFunc) -> PrimFunc:
     return f if body is f.body else replace(f, body=body)
 
 
-# Bodies known to be in normal form, the latest last: what primitives make is, and asking again at
-# every step of a schedule would take most of its time.
+# The last few bodies known to be in normal form, by id. The results of primitives are; normalising
+# them again at every step would take most of the time of a schedule.
 _KNOWN: OrderedDict[int, Stmt] = OrderedDict()
 _KNOWN_LIMIT = 64
 
@@ -99,7 +100,7 @@ def is_update(s: Store) -> bool:
 def update_term(s: Store) -> tuple[str, Expr] | None:
     """(op, e) of `C[i] = C[i] op e`, where neither `e` nor `i` reads C; else None.
 
-    In `C[i] = select(c, C[i] op e, C[i])` the term is e, or where not c what changes nothing.
+    In `C[i] = select(c, C[i] op e, C[i])` the term is e, or the neutral element where c is false.
     """
     old = Load(s.buffer, s.indices)
     if isinstance(s.value, Select) and s.value.b == old:
@@ -131,9 +132,8 @@ def straight_line(s: Stmt) -> bool:
 
 
 def depends_on_memory(e: Expr) -> bool:
-    """Whether an expression reads memory, calls, or multiplies variables.
-
-    Where such a condition stands cannot be said by the loops around it alone.
+    """Whether an expression reads memory, calls a C function, multiplies two variables or divides
+    by one: as a condition, it is not an affine condition on the loops around it.
     """
     for x in walk(e):
         if isinstance(x, Load | CallExtern):
@@ -146,7 +146,7 @@ def depends_on_memory(e: Expr) -> bool:
 
 
 class _Normaliser:
-    """One function's walk: names in use, and the loops around, outermost first."""
+    """The walk over one function: names in use, and the loops around, outermost first."""
 
     def __init__(self, names: set[str], bounds: Bounds):
         self.used = names
@@ -158,7 +158,8 @@ class _Normaliser:
     # ---- statements --------------------------------------------------------------------------
 
     def stmt(self, s: Stmt, head: bool) -> Stmt:
-        """Normalise; `head`: `s` begins the body of a block, so control flow may stay."""
+        """Normalise a statement. `head`: it begins the body of a block, so control flow that
+        depends on memory may stay."""
         match s:
             case Block():
                 return self.block(s)
@@ -217,12 +218,12 @@ class _Normaliser:
         return replace(s, name=name, body=body, init=init)
 
     def in_block(self, iters: tuple[BlockIter, ...], body: Stmt) -> Stmt:
-        """Normalise a block's body, whose surroundings are its iteration variables."""
+        """Normalise a block's body; its iteration variables take the place of loops around."""
         loops, self.loops = self.loops, []
         known = self.bounds[-1]
         for i in iters:
             known = known.with_loop(i.var, 0, i.extent)
-            # to what is inside, an iteration variable is what a loop is
+            # for the body, an iteration variable is like the variable of a loop
             self.loops.append(For(i.var, const(0, i.var.dtype), i.extent, "serial", body))
         self.bounds.append(known)
         body = self.stmt(body, True)
@@ -251,9 +252,10 @@ class _Normaliser:
         return Block(name, tuple(iters), reads, writes, body)
 
     def kinds(self, s: Stmt) -> Callable[[Var], str]:
-        """The kind of the iteration variable of a loop around `s`."""
+        """A function that gives the kind of the iteration variable for a loop around `s`: spatial
+        if every store's element depends on the loop, else reduce in an update, else opaque."""
         stores = [t for t in walk_stmt(s) if isinstance(t, Store)]
-        # a buffer made inside a loop is another one in each iteration
+        # a buffer allocated inside a loop is a different one in each iteration
         used = [
             {v for e in t.indices for v in free_vars(e)} | self.made.get(t.buffer, set())
             for t in stores
@@ -268,7 +270,8 @@ class _Normaliser:
         return kind
 
     def iteration(self, loop: For, var: Var) -> tuple[Expr, Expr, Expr]:
-        """(extent, value, meaning of the loop's variable in the block)."""
+        """(extent and value of the iteration variable `var`, the expression that replaces the loop
+        variable in the block)."""
         known = self.bounds[-1]
         lo = loop.lo
         if int_value(lo) == 0 or prove(binary("ge", lo, 0), known):
@@ -282,7 +285,8 @@ class _Normaliser:
 
 
 def _title(s: Stmt) -> str:
-    """What to call a new block: after the buffer it writes, the function it calls, or its kind."""
+    """The name of a new block: the buffer that it writes, the function that it calls, or the kind
+    of the statement."""
     if straight_line(s):
         for t in walk_stmt(s):
             if isinstance(t, Store):

@@ -1,7 +1,7 @@
-"""Sets of pairs of instances: those that touch the same memory, in an order or not.
+"""Sets of pairs of statement instances: that access the same memory, or run in a given order.
 
-An instance of a step is a point of its loops. A set speaks of up to four: x and y before the
-change, u and w the same two after it.
+An instance of a step is a point in the iteration space of its loops. A set relates up to four
+instances: x and y before the transformation, and u and w, the same two after it.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any
 from tensorkiln.schedule.primitives.affine_text import FALSE, TRUE
 from tensorkiln.schedule.primitives.steps import BARRIER, Access, Loop, Step
 
-# The proof for a nest takes thousands of the library's operations, for one of dozens of steps a
-# million or two; a hopeless one takes more than anybody waits for.
+# Limit on the operations of isl per proof: a simple nest takes thousands, one of dozens of steps a
+# million or two, and a proof that needs more may not end in reasonable time.
 MOST_OPERATIONS = 4_000_000
 
 _local = threading.local()
 
 
 class GaveUp(Exception):
-    """The question is too hard for the bound on operations."""
+    """A proof needs more than MOST_OPERATIONS operations."""
 
 
 class Sets:
-    """Builds and asks sets over given parameters."""
+    """Builds and queries isl sets over given parameters, of which `facts` hold."""
 
     def __init__(self, params: Sequence[str], facts: Sequence[str]):
         import islpy
@@ -51,11 +51,11 @@ class Sets:
         )
 
     def ask(self, function: Any, *args: Any) -> Any:
-        """A call of the library. Raises GaveUp past the bound on operations."""
+        """Call a function of isl. Raises GaveUp past the limit on operations."""
         try:
             return function(*args)
         except self.isl.Error:
-            # past the bound, what is being read counts as a syntax error, too
+            # past the limit, isl may also report a syntax error in the text that it is reading
             raise GaveUp from None
 
     def empty(self, s: Any) -> bool:
@@ -67,7 +67,7 @@ class Sets:
         return bool(self.ask(a.is_subset, b))
 
     def sample(self, s: Any, names: Sequence[str]) -> dict[str, int]:
-        """A point of a set that is not empty, parameters included."""
+        """A point of a set that is not empty: values by coordinate name, parameters included."""
         point = self.ask(s.sample_point)
         kinds = self.isl.dim_type
         found = {
@@ -79,22 +79,23 @@ class Sets:
 
 
 def dims(step: Step, letter: str) -> list[str]:
-    """The names of an instance's coordinates."""
+    """The names of an instance's coordinates: `x1`, `x2` for letter x."""
     return [loop.dim.replace("@", letter) for loop in step.loops]
 
 
 def at(text: str, letter: str) -> str:
-    """A text about one instance, for the copy called `letter`."""
+    """A text about the instance called `letter`: "@3 < 8" becomes "x3 < 8" for letter x."""
     return text.replace("@", letter)
 
 
 def domain(step: Step, letter: str) -> list[str]:
-    """Where an instance exists."""
+    """The conditions on an instance's coordinates under which it runs."""
     return [at(c, letter) for c in step.domain]
 
 
 def same_cell(a: Access, x: str, b: Access, y: str) -> tuple[list[str], list[str]]:
-    """(conditions, existential variables) of two accesses to one element of one copy."""
+    """(conditions, existential variables) for two accesses to be of the same element, in the same
+    copy of the buffer."""
     conds = [at(c, x) for c in a.conds] + [at(c, y) for c in b.conds]
     exists = [at(e, x) for e in a.exists] + [at(e, y) for e in b.exists]
     for i, j in zip_longest(a.index, b.index):
@@ -104,7 +105,8 @@ def same_cell(a: Access, x: str, b: Access, y: str) -> tuple[list[str], list[str
 
 
 def same_copy(a: Access, x: str, b: Access, y: str) -> list[str]:
-    """Both in one iteration of the loops around the place where the buffer is made."""
+    """The conditions for two accesses to be of the same copy of a buffer: they are in the same
+    iteration of the loops around its allocation."""
     if BARRIER in (a.buffer, b.buffer):
         return []
     if a.home != b.home:
@@ -113,7 +115,8 @@ def same_copy(a: Access, x: str, b: Access, y: str) -> list[str]:
 
 
 def common(a: Step, b: Step) -> tuple[list[Loop], int, int]:
-    """(loops around both, then where each stands among what follows)."""
+    """(the loops around both, the position of each in the sequence where they part); positions are
+    0 if `a` is `b`."""
     shared: list[Loop] = []
     for p, q in zip(a.time, b.time, strict=False):
         if p != q:
@@ -124,11 +127,11 @@ def common(a: Step, b: Step) -> tuple[list[Loop], int, int]:
     return shared, 0, 0
 
 
-Cases = list[str]  # conjunctions; one of them holds
+Cases = list[str]  # a disjunction of conjunctions
 
 
 def earlier(a: Step, x: str, b: Step, y: str) -> Cases:
-    """Instance x of `a` certainly runs before instance y of `b`."""
+    """The cases in which instance x of `a` certainly runs before instance y of `b`."""
     loops, p, q = common(a, b)
     cases: list[str] = []
     equal: list[str] = []
@@ -143,7 +146,8 @@ def earlier(a: Step, x: str, b: Step, y: str) -> Cases:
 
 
 def not_earlier(a: Step, x: str, b: Step, y: str, only_at_once: bool = False) -> Cases:
-    """Instance x of `a` may run after instance y of `b`, or at the same time."""
+    """The cases in which instance x of `a` may run after instance y of `b` or concurrently. With
+    `only_at_once`, those in which they may run concurrently."""
     loops, p, q = common(a, b)
     cases: list[str] = []
     equal: list[str] = []
@@ -158,10 +162,11 @@ def not_earlier(a: Step, x: str, b: Step, y: str, only_at_once: bool = False) ->
 
 
 def turned(old: tuple[Step, Step], new: tuple[Step, Step], only_at_once: bool) -> Cases:
-    """x before y in `old`, and not so in `new`, whose loops are the same ones.
+    """The cases in which x runs before y in `old`, but may not in `new`.
 
-    The first loop in which x and y differ decides. It is l in the old order; the new order is
-    wrong where another loop m, which the old one asks later, is asked first and says otherwise.
+    If the steps of both have the same loops in common, the outermost loop in which x and y differ
+    decides their order. Let that be l in `old`. The order changes where a loop m that was inside l
+    is outside it in `new`, and x and y differ in m the other way (or m is unordered).
     """
     loops, p, q = common(*old)
     after, p2, q2 = common(*new)
@@ -191,10 +196,10 @@ def turned(old: tuple[Step, Step], new: tuple[Step, Step], only_at_once: bool) -
 
 
 def both(p: Cases, q: Cases) -> Cases:
-    """One of p holds, and one of q."""
+    """The conjunction of two disjunctions."""
     return [f"{a} and {b}" for a in p for b in q]
 
 
 def any_of(cases: Sequence[str]) -> str:
-    """A disjunction; false when there is nothing in it."""
+    """The text of a disjunction; false for an empty one."""
     return " or ".join(f"({c})" for c in cases) or FALSE

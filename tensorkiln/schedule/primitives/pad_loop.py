@@ -1,4 +1,4 @@
-"""Let a loop run a little further, so that a split becomes exact."""
+"""The primitive `pad_loop`: round a loop's extent up, so that a split of it becomes exact."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def pad_loop(f: PrimFunc, loop: str, factor: int) -> PrimFunc:
             T_[i] = A[i] + 1           ->           if i < 10:
                                                         T_[i] = A[i] + 1
 
-    Where the new iterations read elements that exist and write allocated buffers that are large
-    enough (`pad`), and nothing else reads what they write, the condition is left out.
+    The condition is left out if the new iterations read only elements that exist, write only
+    allocated buffers that are large enough (`pad`), and nothing else reads what they write.
     """
     at, s = open_loop(f, loop, "pad_loop")
     if not isinstance(factor, int) or factor < 1:
@@ -40,7 +40,8 @@ def pad_loop(f: PrimFunc, loop: str, factor: int) -> PrimFunc:
 
 
 def _grown(s: For) -> For | None:
-    """The longer loop with iteration variables that reach as far; None where one cannot."""
+    """The longer loop, with the extents of the iteration variables that follow it increased as
+    well. None if such a variable is not spatial, or has another value than the loop variable."""
     known = Bounds().with_loop(s.var, s.lo, s.extent)
     end = simplify(s.lo + s.extent, known)
     failed: list[Block] = []
@@ -64,7 +65,8 @@ def _grown(s: For) -> For | None:
 
 
 def _harmless(at: Place, s: For, long: For) -> bool:
-    """Whether more iterations touch only elements that exist and that nobody else reads."""
+    """Whether the additional iterations access only elements that exist, and write none that is
+    read by others."""
     here = around_of(at.func, at.path)
     if any(isinstance(t, If) for t in walk_stmt(s)):
         return False

@@ -1,4 +1,4 @@
-"""Where blocks and buffers are, and cutting both out of a tree or putting them in."""
+"""Find blocks and buffers in a statement tree, remove them and insert them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def made(s: Stmt) -> list[Buffer]:
 
 
 def find_buffer(f: PrimFunc, name: str, where: str) -> Buffer:
-    """The buffer of this name: a parameter or one that is allocated."""
+    """The buffer of this name: a parameter or an allocated one. ScheduleError if there are none or
+    several."""
     found = [b for b in (*f.buffers, *made(f.body)) if b.name == name]
     if len(found) == 1:
         return found[0]
@@ -62,13 +63,13 @@ def find_buffer(f: PrimFunc, name: str, where: str) -> Buffer:
 
 
 def copies_of(f: PrimFunc, name: str, where: str, hint: str) -> list[Buffer]:
-    """Every allocated buffer of this name; parameters are refused with `hint`."""
+    """Every allocated buffer of this name. ScheduleError, with `hint`, for a parameter."""
     found = [b for b in made(f.body) if b.name == name]
     return found or [find_local(f, name, where, hint)]
 
 
 def find_local(f: PrimFunc, name: str, where: str, hint: str) -> Buffer:
-    """The allocated buffer of this name; parameters are refused with `hint`."""
+    """The allocated buffer of this name. ScheduleError, with `hint`, for a parameter."""
     buf = find_buffer(f, name, where)
     if buf in f.params:
         raise ScheduleError(f"{name!r} is a parameter of {f.name}", where=where, hint=hint)
@@ -81,7 +82,8 @@ def buffer_name(f: PrimFunc, base: str) -> str:
 
 
 def new_buffer(at: Place, name: str, like: Buffer, shape: tuple[Expr, ...], scope: str) -> Buffer:
-    """A buffer in a scope, with the elements of `like`. Raises ScheduleError where it cannot be."""
+    """A new buffer in a scope, of the element type of `like`. ScheduleError for an unknown scope,
+    or a register buffer without constant size."""
     if scope not in SCOPES:
         hint = nearest(str(scope), SCOPES) or f"one of {', '.join(SCOPES)}"
         raise at.fail(f"scope {scope!r}", hint)
@@ -99,7 +101,7 @@ def without_alloc(s: Stmt, buf: Buffer) -> Stmt:
 
 
 def around_of(f: PrimFunc, path: Path) -> Around:
-    """What surrounds the end of a path."""
+    """The context of the last statement of a path."""
     here = Around(known=Bounds.dims(dims_of(f)))
     for s, inner in pairwise(path):
         here = here.enter(s, inner)
@@ -107,7 +109,7 @@ def around_of(f: PrimFunc, path: Path) -> Around:
 
 
 def path_of(root: Stmt, found: Stmt) -> Path:
-    """Statements from `root` to the one that is `found`."""
+    """The statements from `root` to `found`, both included; `found` is compared by identity."""
     path = _path(root, found)
     assert path is not None
     return path
@@ -126,8 +128,8 @@ def _path(s: Stmt, found: Stmt) -> Path | None:
 
 
 def below(path: Path, loop: str | None, after: Buffer | None = None) -> int:
-    """Index in `path` of the first step, inside `loop` and the allocation of `after`, that runs
-    something: a loop, a branch or a block. With None, of the first of all."""
+    """Index in `path` of the first loop, branch or block inside both `loop` and the allocation of
+    `after`; with None for both, of the first in the path."""
     start = 0
     for n, s in enumerate(path):
         inside = isinstance(s, For) and s.var.name == loop
@@ -137,7 +139,7 @@ def below(path: Path, loop: str | None, after: Buffer | None = None) -> int:
 
 
 def pruned(s: Stmt) -> Stmt:
-    """`s` without loops, branches and allocations that hold nothing."""
+    """`s` without empty loops, branches and allocations."""
     s = map_stmt(s, lambda e: e, pruned)
     match s:
         case For(body=Seq(())) | Alloc(body=Seq(())) | If(_, Seq(()), None):
@@ -148,7 +150,8 @@ def pruned(s: Stmt) -> Stmt:
 
 
 def remove(path: Path) -> Stmt:
-    """The root of a path without the statement at its end, and what that leaves empty."""
+    """The root of a path without the statement at its end, and without the loops, branches and
+    allocations that this would leave empty."""
     end = len(path) - 1
     while end > 0:
         outer = path[end - 1]
@@ -166,14 +169,14 @@ def remove(path: Path) -> Stmt:
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """An access with its number in the order of the text and the loops shared with another."""
+    """An access with its number in program text order."""
 
     order: int
     access: Access
 
 
 def touches(f: PrimFunc) -> list[Touch]:
-    """Every access of a function, numbered."""
+    """Every access of a function, numbered in program text order."""
     here = Around(known=Bounds.dims(dims_of(f)))
     return [Touch(n, a) for n, a in enumerate(accesses(f.body, here))]
 
@@ -192,10 +195,11 @@ def written_buffers(b: Block) -> list[Buffer]:
 def require_inputs_kept(
     f: PrimFunc, path: Path, inputs: list[Buffer], target: tuple[str, ...], where: str, hint: str
 ) -> None:
-    """Refuse when an input of the block at the end of `path` may change before its new place.
+    """Raise ScheduleError if an input of the block at the end of `path` may change between its
+    place and a new one, later in the program.
 
-    `target`: names of the loops around that place. Who writes an input must come before the
-    block, and the loops that enclose both must enclose the new place too.
+    `target`: names of the loops around the new place. A block that writes an input must come before
+    this one, and the loops around both must be around the new place too.
     """
     block = path[-1]
     assert isinstance(block, Block)
@@ -220,7 +224,8 @@ def require_inputs_kept(
 
 
 def require_flat(path: Path, where: str) -> None:
-    """Refuse a place inside a block of several: what is outside it is not known there."""
+    """Raise ScheduleError for a place inside another block, whose body has no names for the loops
+    outside it."""
     outer = [s.name for s in path[:-1] if isinstance(s, Block)]
     if outer:
         raise ScheduleError(
@@ -231,7 +236,8 @@ def require_flat(path: Path, where: str) -> None:
 
 
 def require_in_scope(s: Stmt, old: Path, new: Path, where: str) -> None:
-    """Refuse to move `s` from the end of `old` out of the allocation of a buffer it uses."""
+    """Raise ScheduleError if moving `s` from the end of path `old` to that of `new` takes it out of
+    the allocation of a buffer that it uses."""
     used = dict.fromkeys(a.buffer for a in accesses(s))
     there = {x.buffer for x in new if isinstance(x, Alloc)}
     for x in old:
@@ -254,7 +260,8 @@ def shared_loops(a: Around, b: Around) -> int:
 
 
 def require_only_domain(f: PrimFunc, path: Path, where: str) -> None:
-    """Refuse a block under a condition that is not just the extent of an iteration variable."""
+    """Raise ScheduleError for a block under a condition, except one that only keeps an iteration
+    variable below its extent, as the guard of a split does."""
     block = path[-1]
     assert isinstance(block, Block)
     here = around_of(f, path)
@@ -269,8 +276,8 @@ def require_only_domain(f: PrimFunc, path: Path, where: str) -> None:
 
 
 def require_whole_domain(f: PrimFunc, path: Path, where: str) -> None:
-    """Refuse a block whose loops do not reach every value of its iteration variables, or that runs
-    under a condition besides."""
+    """Raise ScheduleError unless the loops of a block provably reach all values of its iteration
+    variables, or if it runs under a condition that `require_only_domain` refuses."""
     require_only_domain(f, path, where)
     block = path[-1]
     assert isinstance(block, Block)
@@ -291,13 +298,13 @@ def require_whole_domain(f: PrimFunc, path: Path, where: str) -> None:
 
 
 def guards_domain(cond: Expr, here: Around, block: Block) -> bool:
-    """Whether a condition around a block only keeps an iteration variable in its extent."""
+    """Whether a condition around a block only keeps an iteration variable below its extent."""
     values = [(here.expr(i.value), i.extent) for i in block.iters]
     return _within(cond, values, here.bounds)
 
 
 def conjuncts(cond: Expr) -> Iterator[Expr]:
-    """The conditions that `and` joins."""
+    """The operands of nested `and`s; `cond` itself if it is no `and`."""
     if isinstance(cond, Binary) and cond.op == "and":
         yield from conjuncts(cond.a)
         yield from conjuncts(cond.b)
@@ -306,12 +313,12 @@ def conjuncts(cond: Expr) -> Iterator[Expr]:
 
 
 def _within(cond: Expr, values: list[tuple[Expr, Expr]], known: Bounds) -> bool:
-    """Whether `cond` follows from value < extent of some pair."""
+    """Whether `cond` follows from value < extent for one of the pairs `values`."""
     if not isinstance(cond, Binary) or cond.op not in ("lt", "le"):
         return False
     last = cond.b - 1 if cond.op == "lt" else cond.b
     for value, extent in values:
-        # value <= extent - 1 says value - a <= ..., the same distance from both sides
+        # a <= last is value <= extent - 1 with the same number added to both sides
         if prove_equal(simplify(cond.a - value), simplify(last - (extent - 1))) or (
             prove_equal(cond.a, value) and prove(binary("ge", last, extent - 1), known)
         ):
@@ -329,9 +336,11 @@ def nest_over(
     name: Callable[[str], str],
     limits: list[Expr] | None = None,
 ) -> Stmt:
-    """A loop per iteration variable around a block, over (first, extent) or all of its extent.
+    """A block inside a loop per iteration variable, over the (first, extent) in `ranges`, or over
+    the variable's whole extent for None. `name` makes a free name from a given one.
 
-    Where a range may reach past the variable's extent (or `limits`), a condition guards it.
+    A range that may exceed the variable's extent (or its number in `limits`) is guarded by a
+    condition.
     """
     loops: list[For] = []
     iters: list[BlockIter] = []
@@ -370,7 +379,8 @@ def nest_over(
 def copy_block(
     name: str, into: Buffer, source: Buffer, value: Callable[[tuple[Var, ...]], Expr] | None = None
 ) -> Block:
-    """`into[v] = source[v]` for every element of `source`; values of the variables are unset."""
+    """A block `into[v] = source[v]` over the elements of `source`. The values of its iteration
+    variables are placeholders, for `nest_over` to replace."""
     from tensorkiln.ir.expr import Load
     from tensorkiln.ir.stmt import Store
 
@@ -384,5 +394,5 @@ def copy_block(
 
 
 def axis_names(rank: int) -> list[str]:
-    """Names of loops over the dimensions of a buffer."""
+    """Names of loops over the dimensions of a buffer: `ax0`, `ax1`, ..."""
     return [f"ax{d}" for d in range(rank)]

@@ -1,4 +1,4 @@
-"""Fetch what a loop will read before it does."""
+"""The primitive `prefetch`: load what a loop will read into the caches."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tensorkiln.schedule.primitives.boxes import Box, region
 from tensorkiln.schedule.primitives.places import around_of, find_buffer
 from tensorkiln.schedule.primitives.program import Place, open_loop
 
-_LINE = 64  # bytes that one prefetch brings
-_MOST = 64  # of them at one step
+_LINE = 64  # bytes of a cache line, which one prefetch loads
+_MOST = 64  # prefetches in one step
 
 
 def prefetch(f: PrimFunc, loop: str, buffer: str, ahead: int, locality: int = 2) -> PrimFunc:
-    """At each step of a loop, fetch what it reads of a parameter `ahead` steps later.
+    """At each step of a loop, prefetch what it reads of a parameter `ahead` steps later.
 
         for k in range(64):                 for k in range(64):
             C[0] += A[k] * B[k, 0]     ->       T.prefetch(B[k + 8, 0], 2, False)
                                                 C[0] += A[k] * B[k, 0]
 
     `locality` is 3 for all caches, 2 for those from the second level on. There is one prefetch for
-    each line of the box that a step reads. Past the last step they go on in memory, whatever is
-    there: that changes nothing and cannot fail.
+    each cache line of the box that a step reads. The last steps prefetch memory past what the loop
+    reads; a prefetch of any address is allowed and has no effect on results.
     """
     at, s = open_loop(f, loop, "prefetch")
     buf = find_buffer(at.func, buffer, at.what)
@@ -51,13 +51,14 @@ def prefetch(f: PrimFunc, loop: str, buffer: str, ahead: int, locality: int = 2)
 
 
 def _lines(at: Place, box: Box) -> list[tuple[int, ...]]:
-    """Where each line of a box begins, from its first element."""
+    """The indices, relative to the first element of a box, at which its cache lines begin.
+    ScheduleError for a box without constant size, or of more than _MOST lines."""
     extents = [int_value(n) for n in box.shape]
     known = [n for n in extents if n is not None]
     if len(known) < len(extents):
         raise at.fail("a step reads a part of no constant size", "split the loops inside it")
     step = max(1, _LINE // box.buffer.dtype.bytes)
-    # Whole rows follow one another in memory.
+    # Rows that are read as a whole are contiguous, and are divided into lines together.
     width = known[-1]
     rows = known[-2] if len(known) > 1 and int_value(box.buffer.shape[-1]) == width else 1
     lead = known[: -2 if rows > 1 else -1]

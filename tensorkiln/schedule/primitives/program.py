@@ -1,4 +1,4 @@
-"""What primitives are written with: a function in normal form, opened at a named place.
+"""The basis of primitives: a function in normal form, opened at a named place.
 
 at = open_at(f, "i", "split")        at.stmt is the loop, at.bounds what holds there
 at.close(new)                        the function with the loop replaced
@@ -34,7 +34,8 @@ from tensorkiln.schedule.primitives.surgery import path_to, put
 
 @dataclass
 class Place:
-    """A named statement of a function, with the way to it. `what` begins error messages."""
+    """A named statement of a function: `path` leads from the function's body to it. `what` is the
+    `where` of error messages."""
 
     func: PrimFunc
     path: tuple[Stmt, ...]
@@ -42,12 +43,12 @@ class Place:
 
     @property
     def stmt(self) -> Stmt:
-        """What stands here."""
+        """The statement at this place."""
         return self.path[-1]
 
     @cached_property
     def used(self) -> set[str]:
-        """Names that are taken; `name` adds to them."""
+        """The names that are taken; `name` adds to them."""
         return taken(self.func)
 
     def name(self, base: str) -> str:
@@ -58,7 +59,7 @@ class Place:
 
     @cached_property
     def bounds(self) -> Bounds:
-        """Ranges of the variables around, and the conditions that hold."""
+        """Ranges of the variables bound around this place, and the conditions that hold at it."""
         return bounds_of(self.func, self.path)
 
     def close(self, new: Stmt) -> PrimFunc:
@@ -68,7 +69,7 @@ class Place:
         return replace(self.func, body=body)
 
     def fail(self, message: str, hint: str = "") -> ScheduleError:
-        """The error of this primitive at this place."""
+        """The error of this primitive at this place, for the caller to raise."""
         return ScheduleError(message, where=self.what, hint=hint)
 
 
@@ -99,7 +100,7 @@ def open_block(f: PrimFunc, name: str, primitive: str) -> tuple[Place, Block]:
 
 
 def unknown(f: PrimFunc, name: object, where: str) -> ScheduleError:
-    """The error of a name that is not there."""
+    """The error for a name that no loop or block has."""
     found = list(names(f.body))
     if not isinstance(name, str):
         message = f"a loop or block is named by a string, not {type(name).__name__}"
@@ -121,7 +122,8 @@ def dims_of(f: PrimFunc) -> tuple[Var, ...]:
 
 
 def bounds_of(f: PrimFunc, path: tuple[Stmt, ...]) -> Bounds:
-    """What holds at the end of a path: dimensions are sizes, loops run, conditions are true."""
+    """What holds at the end of a path: symbolic dimensions are not negative, loop and iteration
+    variables are in range, conditions that read no memory are true."""
     known = Bounds.dims(dims_of(f))
     for s, inner in pairwise(path):
         match s:
@@ -137,32 +139,32 @@ def bounds_of(f: PrimFunc, path: tuple[Stmt, ...]) -> Bounds:
 
 
 def with_loops(known: Bounds, *loops: tuple[Var, Expr | int, Expr | int]) -> Bounds:
-    """Bounds inside loops (var, lo, extent)."""
+    """`known` with the ranges of loops (var, lo, extent)."""
     for var, lo, extent in loops:
         known = known.with_loop(var, lo, extent)
     return known
 
 
 def count_of(at: Place, s: For) -> Expr:
-    """How often a loop runs: never less than 0 times, whatever its extent says."""
+    """The number of iterations of a loop: its extent, or max(extent, 0) if that may be negative."""
     if prove(binary("ge", s.extent, 0), at.bounds):
         return s.extent
     return maximum(s.extent, const(0, s.extent.dtype))
 
 
 def whole_steps(at: Place, s: For, step: ExprLike) -> Expr:
-    """How many of a loop's iterations are in whole steps."""
+    """How many of a loop's iterations are in whole steps: 8 of 10, for steps of 4."""
     return simplify(count_of(at, s) // step * step, at.bounds)
 
 
 def new_names(before: PrimFunc, after: PrimFunc) -> list[str]:
-    """Loops and blocks of `after` that `before` has not, in order."""
+    """Names of the loops and blocks of `after` that `before` does not have, in order."""
     old = set(names(before.body))
     return [n for n in names(after.body) if n not in old]
 
 
 def show(e: ExprLike) -> str:
-    """An expression in an error message."""
+    """An expression as text, for an error message."""
     return str(e.value) if isinstance(e, IntImm) else TirPrinter().expr(as_expr(e))
 
 

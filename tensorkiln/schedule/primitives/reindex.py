@@ -1,11 +1,12 @@
-"""Let accesses of one buffer go to another, at other indices.
+"""Redirect the accesses of one buffer to another, at other indices.
 
     with T.block("C"):                          with T.block("C"):
         vi = T.axis.spatial(64, i0*16 + i1)         vi = T.axis.spatial(64, i0*16 + i1)
         T_[vi] = A[vi]                   ->         vi1 = T.axis.spatial(16, i1)
                                                     U[vi1] = A[vi]
 
-Bodies of blocks name iteration variables only: a loop that a new index needs gets one.
+The body of a block uses its iteration variables, not the loops outside. If a new index depends on
+such a loop, the block gets an iteration variable for it, as `vi1` above.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ Move = Callable[[Indices, Bounds], Indices]
 
 
 def require_visible(s: Stmt, buf: Buffer, where: str) -> None:
-    """Refuse where a buffer is seen through a pointer or a view: its accesses are not all known."""
+    """Raise ScheduleError if a buffer is accessed through a view or a pointer, so that not all of
+    its accesses are known."""
     for t in walk_stmt(s):
         if isinstance(t, MatchBuffer) and t.source is buf:
             hint = "use the buffer itself instead of the view"
@@ -60,8 +62,8 @@ def _expressions(s: Stmt) -> list[Expr]:
 
 
 def map_accesses(f: PrimFunc, s: Stmt, old: Buffer, new: Buffer, move: Move) -> Stmt:
-    """`s` with each access old[i] at new[move(i)], and the new buffer made where the old one was;
-    `move` sees indices as they are written."""
+    """`s` with each access old[i] replaced by new[move(i)], and the allocation of `old` by that of
+    `new`. `move` is given indices as they are written, in blocks in terms of their variables."""
     return _Raw(old, new, move, f).stmt(s, bounds_of(f, (s,)))
 
 
@@ -95,11 +97,11 @@ class _Raw:
 
 
 def refreshed(b: Block) -> Block:
-    """A block whose body changed, with its regions taken anew."""
+    """A block whose body changed, with its read and write regions recomputed."""
     parts = b.body if b.init is None else Seq((b.init, b.body))
     reads, writes = regions_of(parts)
     if b.init is not None:
-        # what init starts and the body updates is not an input
+        # a buffer that init sets and the body updates is not an input
         reads = tuple(r for r in reads if all(r.buffer is not w.buffer for w in writes))
     return replace(b, reads=reads, writes=writes)
 
@@ -109,7 +111,8 @@ def refreshed(b: Block) -> Block:
 
 @dataclass(slots=True)
 class _Frame:
-    """An open block: what is bound inside it, and iteration variables it gets."""
+    """A block that the walk is in: the variables bound in it, and the iteration variables it
+    gets."""
 
     block: Block
     inner: set[Var]
@@ -117,8 +120,8 @@ class _Frame:
 
 
 def reindex(s: Stmt, around: Around, old: Buffer, new: Buffer, move: Move, where: str) -> Stmt:
-    """`s`, a whole body, with each access old[i] at new[move(i)], and the new buffer made where the
-    old one was; `move` sees and gives indices in terms of loops."""
+    """`s`, the body of a function, with each access old[i] replaced by new[move(i)], and the
+    allocation of `old` by that of `new`. `move` takes and returns indices in terms of loops."""
     return _Reindex(old, new, move, where).stmt(s, around)
 
 
@@ -150,7 +153,8 @@ class _Reindex:
             self.frames[-1].inner.add(var)
 
     def block(self, s: Block, around: Around) -> Block:
-        """The body first, which may ask for iteration variables; values stand outside."""
+        """Walk the body first, as it may need new iteration variables; then the values of the
+        iteration variables, which are expressions outside the block."""
         frame = _Frame(s, {i.var for i in s.iters})
         self.frames.append(frame)
         init = None if s.init is None else self.stmt(s.init, around.enter(s, s.init))
@@ -173,7 +177,7 @@ class _Reindex:
         return tuple(self.close(e) for e in self.move(outer, around.bounds))
 
     def close(self, e: Expr) -> Expr:
-        """An index in terms of loops, said with what is bound where the walk is."""
+        """An index in terms of loops, in terms of the variables that are visible at this place."""
         if self.frames:
             block = self.frames[-1].block
             for i in block.iters:
@@ -182,7 +186,8 @@ class _Reindex:
         return substitute(e, {v: self.bring(v, len(self.frames)) for v in free_vars(e)})
 
     def bring(self, var: Var, depth: int) -> Expr:
-        """What `var` is called inside the outermost `depth` open blocks."""
+        """The variable, or new iteration variable, that stands for `var` inside the outermost
+        `depth` blocks of the walk."""
         if depth == 0 or not self.is_bound(var):
             return var
         frame = self.frames[depth - 1]
@@ -198,7 +203,8 @@ class _Reindex:
         return var in self.loops or any(var in f.inner for f in self.frames)
 
     def iteration(self, frame: _Frame, var: Var, outer: Expr) -> Expr:
-        """A new iteration variable of an open block, for a loop outside it."""
+        """Add an iteration variable to a block, for the loop of `var` outside it, which has value
+        `outer` there. ScheduleError if `var` is no loop variable."""
         loop = self.loops.get(var)
         if loop is None:
             raise ScheduleError(
@@ -223,7 +229,7 @@ class _Reindex:
 
 
 def less(lows: Mapping[int, Expr]) -> Move:
-    """Indices less the first element of a box, dimension by dimension."""
+    """A `Move` that subtracts the first index of a box, `lows` by dimension."""
 
     def move(indices: Indices, known: Bounds) -> Indices:
         return tuple(_less(e, lows.get(d, const(0)), known) for d, e in enumerate(indices))

@@ -1,4 +1,4 @@
-"""Replace loop variables by expressions of new ones, in simplest form.
+"""Replace loop variables by expressions over new ones, simplified.
 
 i -> i_0 * 4 + i_1, i_1 < 4:    vi = T.axis.spatial(8, i // 4)   ->   ...(8, i_0)
 """
@@ -17,7 +17,8 @@ Values = Mapping[Var, Expr]
 
 
 def rewrite(s: Stmt, values: Values, known: Bounds) -> Stmt:
-    """`s` with variables replaced; what changed outside straight-line blocks is simplified."""
+    """`s` with variables replaced, and the changed expressions simplified, except in blocks'
+    bodies. `known`: bounds at `s`, of the new variables."""
     if any(isinstance(t, Alloc | MatchBuffer) and _sized_by(t, values) for t in walk_stmt(s)):
         return substitute_loops(s, values)
     return _stmt(s, values, known)
@@ -55,7 +56,8 @@ def _stmt(s: Stmt, values: Values, known: Bounds) -> Stmt:
 
 
 def _block(s: Block, values: Values, known: Bounds) -> Stmt:
-    """A block: values of iteration variables change, its body only where it names loops."""
+    """A block with the values of its iteration variables rewritten; its body changes only where it
+    uses a replaced variable directly."""
     iters = tuple(_iter(i, values, known) for i in s.iters)
     rest = map_stmt(
         Block(s.name, (), s.reads, s.writes, s.body, s.init, s.attrs),

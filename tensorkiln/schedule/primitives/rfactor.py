@@ -1,4 +1,4 @@
-"""Cut a sum into partial sums, one per iteration of a loop, and add these up."""
+"""The primitive `rfactor`: cut a sum into partial sums, one per iteration of a loop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tensorkiln.schedule.primitives.surgery import put
 
 
 def rfactor(f: PrimFunc, block: str, loop: str, axis: int = 0, scope: str = "local") -> PrimFunc:
-    """Sum the terms of each iteration of a loop apart, then sum the partial sums.
+    """Compute a partial sum for each iteration of a loop, then sum the partial sums.
 
         for i in range(4):                      C_rf = T.alloc_buffer((2, 4))
             for k0 in range(2):                 for i in range(4):
@@ -44,9 +44,10 @@ def rfactor(f: PrimFunc, block: str, loop: str, axis: int = 0, scope: str = "loc
                                                     for k0_1 in range(2):
                                                         C[i_1] += C_rf[k0_1, i_1]
 
-    The partial sums are made by block `<block>_rf`, which starts from the neutral element; the
-    block itself adds them up. `axis`: which dimension of the new buffer the loop becomes; `scope`:
-    where it lives. Where a loop of the sum may not run at all, the partial sums are set before it.
+    The partial sums are computed by block `<block>_rf`, which starts from the neutral element; the
+    block itself adds them up. `axis` is the dimension of the new buffer that the loop becomes,
+    `scope` the buffer's scope. If another loop of the sum may have no iterations, the partial sums
+    are initialised before it.
     """
     at, b = open_block(f, block, "rfactor")
     f, where = at.func, f"rfactor({block!r}, {loop!r})"
@@ -70,14 +71,14 @@ def rfactor(f: PrimFunc, block: str, loop: str, axis: int = 0, scope: str = "loc
         raise at.fail(f"loop {loop!r} does not run over terms of the sum",
                       f"loops that do: {', '.join(names) or 'none'}")  # fmt: skip
     terms = {v for i in reduce for v in free_vars(i.value)}
-    # The block that adds up begins its sum at its first term, which must be that of the whole sum.
+    # The block that adds up runs its init at its first term, which must be that of the whole sum.
     firsts = {v: const(0, v.dtype) for v in terms}
     starts = (binary("eq", substitute(i.value, firsts), 0) for i in reduce)
     if b.init is not None and not all(prove(e, bounds_of(f, ())) for e in starts):
         raise at.fail(f"block {block!r} goes on with a sum that another begins",
                       "rfactor before the loop is cut in two")  # fmt: skip
     for i in b.iters:
-        # The nest that adds up would run over the elements once for each term of such a loop.
+        # The nest that adds up would visit each element once per term of such a loop.
         both = [v for v in free_vars(i.value) if i.kind != "reduce" and v in terms]
         if both:
             raise at.fail(f"loop {both[0].name!r} runs over elements and terms at once",
@@ -103,21 +104,21 @@ def rfactor(f: PrimFunc, block: str, loop: str, axis: int = 0, scope: str = "loc
 
 
 def _require_whole(at: Place, top: int, terms: set[Var]) -> None:
-    """From step `top` of the path on, where the partial sums will be, there is all of the sum, and
-    one at a time."""
+    """Raise ScheduleError unless all loops of the sum are inside step `top` of the path, where the
+    partial sums will be allocated, or if that is in a vectorized loop."""
     lanes = [x.var.name for x in at.path[:top] if isinstance(x, For) and x.kind == "vectorized"]
     if lanes:
         raise at.fail(f"the partial sums would be in loop {lanes[0]!r}, which is vectorized",
                       "vectorize it afterwards")  # fmt: skip
     inside = {x.var for x in at.path[top:] if isinstance(x, For)}
     outside = sorted(v.name for v in terms - inside)
-    if outside:  # the partial sums would begin anew each time, and the block with them
+    if outside:  # the partial sums, and the block's sum, would be reset in each iteration
         raise at.fail(f"the sum also runs over {outside[0]!r}, around what is the block's alone",
                       "rfactor before blockize")  # fmt: skip
 
 
 def _maybe_empty(at: Place, b: Block, s: For) -> str | None:
-    """The outermost other loop of the sum, when not all of these surely run."""
+    """The outermost loop of the sum other than `s`, if one of these may have no iterations."""
     reduce = {v for i in b.iters if i.kind == "reduce" for v in free_vars(i.value)} - {s.var}
     known = bounds_of(at.func, ())
     loops = []
@@ -134,7 +135,8 @@ def at_path_close(at: Place, top: int, new: Stmt) -> PrimFunc:
 
 
 def _private(at: Place, buf: Buffer) -> int:
-    """The outermost step of the path in which nothing but the block runs."""
+    """The index in the path of the outermost statement that contains no other block. ScheduleError
+    if a loop of the sum is outside it."""
     b = at.stmt
     top = len(at.path) - 1
     for n in reversed(range(len(at.path))):
@@ -157,7 +159,7 @@ def _inserted(items: tuple[Expr, ...], axis: int, e: Expr) -> tuple[Expr, ...]:
 
 
 def _require_first_terms(at: Place, b: Block, s: For) -> None:
-    """Every partial sum has a first term, so that it is begun."""
+    """Raise ScheduleError unless every partial sum has a first term, at which it is initialised."""
     here = around_of(at.func, at.path)
     reduce = {v for i in b.iters if i.kind == "reduce" for v in free_vars(i.value)} - {s.var}
     firsts = {v: const(0, v.dtype) for v in reduce}
@@ -175,7 +177,7 @@ def _require_first_terms(at: Place, b: Block, s: For) -> None:
 def _partial_block(
     at: Place, b: Block, store: Store, s: For, partial: Buffer, axis: int, op: str
 ) -> Block:
-    """The sum of the terms of one iteration: the loop is an index now."""
+    """The block of the partial sums: the loop is a spatial axis of it."""
     mine = Var(f"v{s.var.name}", s.var.dtype)
     iters = [i for i in b.iters if i.kind != "reduce"]
     iters.append(BlockIter(mine, s.extent, "spatial", s.var))
@@ -204,7 +206,7 @@ def _partial_block(
 
 
 def _replaced_self(store: Store, new: Expr) -> Expr:
-    """The value of an update with the old total replaced."""
+    """The value of an update with `new` in place of the load of its old total."""
     old = Load(store.buffer, store.indices)
     match store.value:
         case Select(cond, a, b) if b == old:
@@ -221,7 +223,7 @@ def _replaced_self(store: Store, new: Expr) -> Expr:
 def _combine(
     at: Place, b: Block, store: Store, s: For, partial: Buffer, axis: int, op: str, top: int
 ) -> Stmt:
-    """A nest over the elements of the block that adds up the partial sums."""
+    """The nest that adds up the partial sums, over the elements of the block."""
     names: dict[Var, Expr] = {}
     iters = []
     for i in (i for i in b.iters if i.kind != "reduce"):

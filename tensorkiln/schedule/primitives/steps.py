@@ -1,4 +1,4 @@
-"""The nodes of the order check: steps, when they run, and which memory they touch."""
+"""The nodes of the dependence check: steps, their execution times and their memory accesses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ UNORDERED = ("parallel", "vectorized", "thread")
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """One dimension of time: `dim` in set notation; a loop over a symbolic product has two."""
+    """One dimension of time: `dim` as isl text. A loop over a symbolic product n * m has two.
+    `ordered`: iterations run one after the other."""
 
     name: str
     var: Var
@@ -22,7 +23,8 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One place that a step reads or writes; an index of None is the whole dimension."""
+    """An access of a step, indices as isl text; an index of None is the whole dimension. `conds`:
+    conditions on the access, `exists`: variables that are existential in them."""
 
     buffer: Buffer | str
     write: bool
@@ -30,20 +32,21 @@ class Access:
     conds: tuple[str, ...] = ()
     exists: tuple[str, ...] = ()
     update: str = ""  # the operation of an update, whose order does not matter
-    own: tuple[Loop, ...] = ()  # each iteration of these has its own copy of the buffer
-    home: Buffer | str = ""  # the buffer as it is called here; copies of code have copies of it
+    own: tuple[Loop, ...] = ()  # loops each iteration of which has its own copy of the buffer
+    home: Buffer | str = ""  # the allocation; copies of a nest have different ones
 
 
 @dataclass(slots=True)
 class Step:
-    """A step: its name, loops and time, the conditions that hold, and what it touches."""
+    """A step. `name` is that of its original block, shared by the steps of all its copies; `title`
+    is that of this copy, for messages. `domain`: the affine conditions under which it runs."""
 
     name: str
     title: str
     time: tuple[int | Loop, ...]
     domain: tuple[str, ...]
-    opaque: tuple[object, ...]  # conditions that the domain does not say
-    identity: tuple[str | None, ...] | None  # values of iteration variables
+    opaque: tuple[object, ...]  # keys of the other conditions, which are not affine
+    identity: tuple[str | None, ...] | None  # values of the block's iteration variables
     accesses: list[Access] = field(default_factory=list)
 
     @property
@@ -52,5 +55,5 @@ class Step:
         return tuple(t for t in self.time if isinstance(t, Loop))
 
 
-# The memory that is touched by what nothing may pass: a C call, an assertion.
+# The fictitious buffer that a C call or an assertion writes, so that no access is moved past it.
 BARRIER = "everything"

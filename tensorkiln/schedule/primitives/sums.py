@@ -1,4 +1,4 @@
-"""Take the start of a sum from its terms, and put it back."""
+"""Primitives that separate the initialisation of a sum from its terms, and join the two again."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tensorkiln.schedule.primitives.surgery import put
 
 
 def decompose_reduction(f: PrimFunc, block: str, loop: str) -> PrimFunc:
-    """Make the start of a sum a block of its own, before a loop.
+    """Make the initialisation of a sum a block of its own, before a loop.
 
         for i in range(4):                      for i in range(4):
             for k in range(8):                      C[i] = 0
@@ -48,8 +48,8 @@ def decompose_reduction(f: PrimFunc, block: str, loop: str) -> PrimFunc:
                     with T.init(): C[vi] = 0            C[vi] = C[vi] + A[vi, vk]
                     C[vi] = C[vi] + A[vi, vk]
 
-    The new block is `<block>_init`. The sum begins in `block`; no loop of it may be outside `loop`,
-    and nothing else in the loop may use what it writes.
+    The new block is `<block>_init`. The first term of the sum must be in `block`, no loop of the
+    sum may be outside `loop`, and nothing else in the loop may use what the block writes.
     """
     at, b = open_block(f, block, "decompose_reduction")
     f, where = at.func, f"decompose_reduction({block!r}, {loop!r})"
@@ -81,7 +81,8 @@ def decompose_reduction(f: PrimFunc, block: str, loop: str) -> PrimFunc:
 
 
 def _require_start(at: Place, b: Block, reduce: set[Var]) -> None:
-    """The sum begins in this block, not in another part of a loop that was cut."""
+    """Raise ScheduleError unless the first term of the sum is in this block, and not in another
+    part of a loop that was cut."""
     first: dict[Var, Expr] = {
         x.var: x.lo for x in at.path if isinstance(x, For) and x.var in reduce
     }
@@ -106,7 +107,8 @@ def _in(loops: tuple[For, ...], s: For) -> bool:
 
 
 def _init_nest(at: Place, b: Block, cut: int, reduce: set[Var]) -> Stmt:
-    """The loops inside the cut that do not belong to the sum, around its start."""
+    """The init block, inside the loops from step `cut` of the path on that do not belong to the
+    sum."""
     values: dict[Var, Expr] = {}
     iters = tuple(i for i in b.iters if i.kind != "reduce")
     fresh_iters = []
@@ -140,7 +142,7 @@ def _init_nest(at: Place, b: Block, cut: int, reduce: set[Var]) -> Stmt:
 
 
 def rename_loops(s: Stmt, names: dict[Var, Expr]) -> Stmt:
-    """`s` with loops, binders and uses, renamed."""
+    """`s` with loop variables replaced, where they are bound and where they are used."""
     new = map_stmt(s, lambda e: substitute(e, names), lambda t: rename_loops(t, names))
     if isinstance(new, For) and new.var in names:
         var = names[new.var]
@@ -154,7 +156,7 @@ def _needs(s: Stmt, var: Var) -> bool:
 
 
 def compose_reduction(f: PrimFunc, init: str, block: str) -> PrimFunc:
-    """Make the block that starts a sum the init of the block that adds its terms.
+    """Make the block that initialises a sum the init of the block that adds its terms.
 
         for i in range(4):                      for i in range(4):
             C[i] = 0                                for k in range(8):
@@ -162,8 +164,8 @@ def compose_reduction(f: PrimFunc, init: str, block: str) -> PrimFunc:
                 C[i] = C[i] + A[i, k]                       with T.init(): C[vi] = 0
                                                             C[vi] = C[vi] + A[vi, vk]
 
-    The inverse of decompose_reduction. Both must run over all the same elements, and nothing may
-    use them in between.
+    The inverse of decompose_reduction. Both blocks must run over the same elements, which nothing
+    may use in between.
     """
     at, start = open_block(f, init, "compose_reduction")
     f, where = at.func, f"compose_reduction({init!r}, {block!r})"
@@ -188,7 +190,8 @@ def compose_reduction(f: PrimFunc, init: str, block: str) -> PrimFunc:
 def _same_elements(
     at: Place, start: Block, first: Store, b: Block, store: Store
 ) -> dict[Var, Expr]:
-    """Variables of the start in terms of the sum's; both index by plain variables of one extent."""
+    """The iteration variables of the initialising block in terms of the sum's. ScheduleError unless
+    both write the element that plain variables of equal extents name."""
     mine = {i.var: i for i in start.iters}
     theirs = {i.var: i for i in b.iters if i.kind == "spatial"}
     values: dict[Var, Expr] = {}
@@ -216,7 +219,8 @@ def _value_vars(s: Store) -> set[Var]:
 
 
 def _require_between(at: Place, place: Place, buf: Buffer) -> None:
-    """The start directly precedes the sum in every iteration of the loops around both."""
+    """Raise ScheduleError unless the start runs before the sum, once for each sum, with no use of
+    the buffer in between, and depends on nothing that changes."""
     start, b = at.stmt, place.stmt
     assert isinstance(start, Block) and isinstance(b, Block)
     require_whole_domain(at.func, at.path, at.what)
@@ -251,7 +255,8 @@ def _require_between(at: Place, place: Place, buf: Buffer) -> None:
 
 
 def _require_first_term(at: Place, place: Place, b: Block, reduce: set[Var]) -> None:
-    """Every sum has a term where all its variables are 0, which then starts it."""
+    """Raise ScheduleError unless every sum provably has a term at which all its reduce variables
+    are 0, where the init will run."""
     here = around_of(at.func, place.path)
     loops = [x for x in here.loops if x.var in reduce]
     firsts = {x.var: x.lo for x in loops}

@@ -1,4 +1,4 @@
-"""Cutting trees: find a named loop or block, rebuild around it, rename variables everywhere."""
+"""Edit statement trees: find a named loop or block, replace it, rename variables and buffers."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def path_to(s: Stmt, name: str) -> tuple[Stmt, ...] | None:
 
 
 def put(path: tuple[Stmt, ...], new: Stmt) -> Stmt:
-    """The statement at the head of a path, with the one at its end replaced."""
+    """The first statement of a path, with the last one replaced inside it."""
     for s, old in zip(path[-2::-1], path[:0:-1], strict=True):
         new = with_child(s, old, new)
     return new
 
 
 def with_child(s: Stmt, old: Stmt, new: Stmt) -> Stmt:
-    """`s` with its direct substatement `old` (the first that is it) replaced."""
+    """`s` with its direct substatement `old` replaced; `old` is compared by identity."""
     match s:
         case Seq(stmts):
             at = next(i for i, t in enumerate(stmts) if t is old)
@@ -65,7 +65,8 @@ def with_child(s: Stmt, old: Stmt, new: Stmt) -> Stmt:
 
 
 def substitute_loops(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
-    """Replace variables everywhere; buffers made inside whose shapes mention them are made anew."""
+    """Replace variables everywhere. Buffers that are allocated inside, with shapes or strides that
+    use them, are replaced by resized ones."""
     made = {}
     for t in walk_stmt(s):
         if isinstance(t, Alloc | MatchBuffer):
@@ -85,7 +86,7 @@ def _resized(b: Buffer, values: Mapping[Var, Expr]) -> Buffer:
 
 
 def replace_buffers(s: Stmt, new: Mapping[Buffer, Buffer]) -> Stmt:
-    """Use other buffers of the same rank: in accesses, regions and where they are made."""
+    """Replace buffers by others of the same rank: in accesses, regions and allocations."""
 
     def ex(e: Expr) -> Expr:
         e = map_children(e, ex)
@@ -113,10 +114,10 @@ def replace_buffers(s: Stmt, new: Mapping[Buffer, Buffer]) -> Stmt:
 
 
 def renewed(s: Stmt, name: Callable[[str], str]) -> Stmt:
-    """A copy of `s` that may stand beside it: new variables and buffers, new names.
+    """A copy of `s` that can be put beside it, with new variables, buffers and names.
 
-    `name` gives a free name for each loop and block of the copy; a block's attribute `origin`
-    keeps the name of the first one.
+    `name` makes a free name from the name of a loop or block. The attribute `origin` of a copied
+    block is the name of the original block.
     """
     values: dict[Var, Var] = {}
     buffers: dict[Buffer, Buffer] = {}
@@ -135,7 +136,7 @@ def renewed(s: Stmt, name: Callable[[str], str]) -> Stmt:
 
 
 def _rebound(s: Stmt, values: Mapping[Var, Var], name: Callable[[str], str]) -> Stmt:
-    """Binders of `s` renamed; uses still have the old variables."""
+    """`s` with the variables that it binds replaced there; uses still have the old variables."""
     new = map_stmt(s, lambda e: e, lambda t: _rebound(t, values, name))
     match new:
         case For(var) | Let(var):
@@ -149,6 +150,7 @@ def _rebound(s: Stmt, values: Mapping[Var, Var], name: Callable[[str], str]) -> 
 
 
 def _second(s: Stmt, buffers: Mapping[Buffer, Buffer]) -> dict[Buffer, Buffer]:
-    """What is still made in `s` under its old identity (resized ones are new already)."""
+    """The part of `buffers` whose old buffers are still allocated in `s`; the others were resized,
+    and so are new already."""
     made = {t.buffer for t in walk_stmt(s) if isinstance(t, Alloc | MatchBuffer)}
     return {old: new for old, new in buffers.items() if old in made}

@@ -1,4 +1,4 @@
-"""Every primitive by name: what traces may call, and what a Schedule has as methods."""
+"""Every primitive by name: the functions that traces call, and the methods of a Schedule."""
 
 from __future__ import annotations
 

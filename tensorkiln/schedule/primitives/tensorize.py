@@ -1,4 +1,4 @@
-"""Blocks of whole loops, and instructions in place of what they compute."""
+"""Primitives that make a block of a whole loop, or replace it by an instruction."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from tensorkiln.schedule.primitives.surgery import renewed, substitute_loops
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """A name for a small computation: `template` says what it computes, in plain loops;
-    `implementation`, with the same parameters, how it is done."""
+    """An instruction for `tensorize`: `template` is what it computes, as plain loops,
+    `implementation`, with the same parameters, the code that replaces them. ScheduleError if the
+    parameters differ."""
 
     name: str
     template: PrimFunc
@@ -41,7 +42,7 @@ class Instruction:
 
 
 def blockize(f: PrimFunc, loop: str) -> PrimFunc:
-    """Make one block of a loop with all that is in it.
+    """Make one block of a loop and everything in it.
 
         for i0 in range(4):                     for i0 in range(4):
             for i1 in range(16):                    with T.block("C_o"):
@@ -64,7 +65,8 @@ def blockize(f: PrimFunc, loop: str) -> PrimFunc:
 
 
 def wrapped(at: Place, s: Stmt, name: str, attrs: Attrs) -> Block:
-    """A block of `s`, with an iteration variable for each variable around that it names."""
+    """A block with body `s`, and an iteration variable for each variable bound around the place
+    that `s` uses."""
     used = {v for t in walk_stmt(s) for e in stmt_exprs(t) for v in free_vars(e)}
     iters: list[BlockIter] = []
     values: dict[Var, Expr] = {}
@@ -88,7 +90,8 @@ def wrapped(at: Place, s: Stmt, name: str, attrs: Attrs) -> Block:
 
 
 def _kind(s: Stmt, var: Var) -> str:
-    """reduce where only reduce iterations use a loop."""
+    """The kind of an iteration variable for a loop: opaque if it is in an opaque iteration of a
+    block in `s`, reduce if it is in reduce iterations only, else spatial."""
     kinds = {i.kind for t in walk_stmt(s) if isinstance(t, Block) for i in t.iters
              if var in free_vars(i.value)}  # fmt: skip
     if "opaque" in kinds:
@@ -97,14 +100,14 @@ def _kind(s: Stmt, var: Var) -> str:
 
 
 def tensorize(f: PrimFunc, name: str, instruction: str | Instruction) -> PrimFunc:
-    """Replace a loop or a block by an instruction that computes the same.
+    """Replace a loop or block by an instruction that computes the same.
 
         for l in range(16):                     with T.block("fma_16"):
             C[i, l] += A[i, k] * B[k, l]   ->       C[i, T.Ramp(0, 1, 16)] = T.fma(
                                                         T.Broadcast(A[i, k], 16), ...)
 
-    `instruction` is the name of one in `schedule.intrin`, or an Instruction. Its template must be
-    what stands there, up to names and to where in their buffers the operands lie.
+    `instruction` is the name of one in `schedule.intrin`, or an Instruction. Its template must
+    match the loop or block, up to names and the positions of the operands in their buffers.
     """
     at = open_at(f, name, "tensorize")
     found = _instruction(instruction, at)
@@ -141,7 +144,8 @@ def _instruction(given: str | Instruction, at: Place) -> Instruction:
 
 
 def _require_apart(at: Place, found: Instruction, match: Match) -> None:
-    """What the instruction writes is not read or written through another parameter."""
+    """Raise ScheduleError if a buffer that the instruction writes may share memory with another of
+    its operands."""
     written = {t.buffer for t in walk_stmt(found.template.body) if isinstance(t, Store)}
     for p in written:
         for q, other in match.buffers.items():
@@ -154,7 +158,7 @@ def _require_apart(at: Place, found: Instruction, match: Match) -> None:
 
 
 def _instantiate(at: Place, found: Instruction, match: Match) -> Stmt:
-    """The implementation on the buffers that were matched."""
+    """The implementation with its parameters replaced by what the template's are bound to."""
     buffers: dict[Buffer, Bound] = {}
     for p, q in zip(found.template.buffers, found.implementation.buffers, strict=True):
         if p in match.buffers:

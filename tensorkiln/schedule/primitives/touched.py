@@ -1,4 +1,4 @@
-"""What straight-line code reads and writes, as accesses of a step."""
+"""Collect what straight-line code reads and writes, as accesses of a step."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tensorkiln.schedule.primitives.steps import BARRIER, Access, Loop, Step
 
 
 class Memory:
-    """Which buffer a name means: `views` of others, `alias` for one that takes another's place,
-    and for those `made` inside loops, the loops."""
+    """Resolves buffers. `views`: view -> its source; `alias`: operand that may be overwritten in
+    place -> the output; `made`: buffer that is allocated inside loops -> these loops."""
 
     def __init__(self, text: AffineText, alias: dict[Buffer, Buffer]):
         self.text, self.alias = text, alias
@@ -21,7 +21,7 @@ class Memory:
         self.made: dict[Buffer, tuple[Loop, ...]] = {}
 
     def source(self, b: Buffer) -> tuple[Buffer, bool]:
-        """(the buffer a view is of, whether its own indices mean nothing there)."""
+        """(the buffer whose memory `b` uses, whether indices of `b` are not valid in it)."""
         viewed = False
         while b in self.views:
             b, viewed = self.views[b], True
@@ -31,7 +31,7 @@ class Memory:
         return b, viewed
 
     def region(self, r: Region, write: bool) -> Access:
-        """A box as one access."""
+        """A region as one access, with an existential variable per dimension."""
         index: list[str | None] = []
         conds, exists = [], []
         for lo, extent in r.ranges:
@@ -49,7 +49,8 @@ class Memory:
         self, b: Buffer, write: bool, index: tuple[str | None, ...], conds: tuple[str, ...],
         exists: tuple[str, ...], update: str,
     ) -> Access:  # fmt: skip
-        """An access, to what a view is of."""
+        """An access of `b`, resolved to the buffer whose memory it uses; of unknown indices if it
+        is a view."""
         target, anywhere = self.source(b)
         if anywhere:
             index = (None,) * len(target.shape)
@@ -58,7 +59,8 @@ class Memory:
 
 
 class Touched:
-    """Collects what straight-line code reads and writes into a step."""
+    """Appends what straight-line code reads and writes to the accesses of a step. `local`: buffers
+    that the code itself allocates, which are not listed."""
 
     def __init__(self, memory: Memory, into: Step):
         self.memory, self.into = memory, into
@@ -67,7 +69,7 @@ class Touched:
         self.barrier = False
 
     def stmt(self, s: Stmt) -> None:
-        """Take in a statement."""
+        """Add the accesses of a statement."""
         text = self.memory.text
         match s:
             case Store(buf, indices, value):
@@ -107,14 +109,14 @@ class Touched:
             self.stmt(t)
 
     def guarded(self, cond: Expr, truth: bool, s: Stmt) -> None:
-        """Take in a statement that runs where `cond` is `truth`."""
+        """Add the accesses of a statement that runs if `cond` is `truth`."""
         conds = self.conds
         self.conds = (*conds, *self.memory.text.known_part(cond, truth)[0])
         self.stmt(s)
         self.conds = conds
 
     def expr(self, e: Expr) -> None:
-        """Take in what an expression reads."""
+        """Add the accesses of an expression."""
         for c in children(e):
             self.expr(c)
         match e:
@@ -127,13 +129,13 @@ class Touched:
                 self.everything()
 
     def everything(self) -> None:
-        """Nothing may move past this step."""
+        """Add a write of BARRIER: no access may be moved past this step."""
         if not self.barrier:
             self.into.accesses.append(Access(BARRIER, True, ()))
         self.barrier = True
 
     def touch(self, b: Buffer, write: bool, indices: tuple[Expr, ...], update: str) -> None:
-        """An access at `indices`; vectors are a range of elements."""
+        """Add an access at `indices`; a ramp is a range of elements."""
         texts: list[str | None] = []
         conds, exists = [], []
         for e in indices:
@@ -154,7 +156,7 @@ class Touched:
         self, b: Buffer, write: bool, index: tuple[str | None, ...], conds: tuple[str, ...],
         update: str, exists: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
-        """List an access once, unless the buffer is the code's own."""
+        """Append an access, unless it is listed already or the code allocates the buffer itself."""
         if b in self.local:
             return
         made = self.memory.access(b, write, index, (*self.conds, *conds), exists, update)

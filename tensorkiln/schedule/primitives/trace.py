@@ -1,4 +1,4 @@
-"""Schedules that remember: primitives as methods, and traces that print and replay."""
+"""Schedule: primitives as methods, recorded in a trace that can be printed and replayed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Literal = Any  # int, float, str, bool, None, or tuples of them
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call of a primitive: its name and what follows the function."""
+    """One call of a primitive: its name and the arguments after the function."""
 
     primitive: str
     args: tuple[Literal, ...] = ()
@@ -36,7 +36,7 @@ class Step:
         return f"f = {self.primitive}({', '.join(parts)})"
 
     def apply(self, f: PrimFunc, **more: Any) -> PrimFunc:
-        """The function after this step."""
+        """Apply this step to `f`; `more` are further options. Raises ScheduleError."""
         options = {**dict(self.options), **more}
         self._bind(options)
         return PRIMITIVES[self.primitive](f, *self.args, **options)
@@ -66,14 +66,15 @@ class Trace(list[Step]):
 
 
 class Schedule:
-    """A function being scheduled: every primitive is a method that returns the names it made.
+    """A function being scheduled: every primitive is a method that returns the new names of loops
+    and blocks, one as a string, none or several as a tuple.
 
         s = Schedule(f)
         i0, i1 = s.split("i", 64)
         s.parallel(i0)
         s.func, str(s.trace)
 
-    `check=False` skips the proofs of order, for schedules known to be right.
+    `check=False` skips the proofs that dependences are kept, for schedules known to be right.
     """
 
     def __init__(self, func: PrimFunc, check: bool = True):
@@ -82,7 +83,7 @@ class Schedule:
         self._names = frozenset(names(self.func.body))
 
     def apply(self, step: Step) -> str | tuple[str, ...]:
-        """Do one step, remember it, and return the new names of loops and blocks."""
+        """Apply one step, append it to the trace, and return the new names of loops and blocks."""
         more = {} if self.check or not _checks(PRIMITIVES[step.primitive]) else {"check": False}
         self.func = step.apply(self.func, **more)
         self.trace.append(step)
@@ -119,7 +120,8 @@ class Schedule:
 
 
 def replay(text: str, f: PrimFunc, check: bool = True) -> PrimFunc:
-    """Apply the steps of a printed trace. The text is parsed, never run."""
+    """The function after the steps of a printed trace. The text is parsed, never run. Raises
+    ScheduleError for malformed text and for a step that cannot be applied."""
     s = Schedule(f, check)
     for step in parse(text):
         s.apply(step)
@@ -127,7 +129,7 @@ def replay(text: str, f: PrimFunc, check: bool = True) -> PrimFunc:
 
 
 def parse(text: str) -> Trace:
-    """The steps of a printed trace."""
+    """The steps of a printed trace. ScheduleError for text that is not one."""
     try:
         tree = ast.parse(text)
     except SyntaxError as e:
@@ -162,7 +164,7 @@ def _malformed(node: ast.stmt, message: str, hint: str = "") -> ScheduleError:
 
 
 def _said(value: Any) -> Any:
-    """A function that maps indices as text, an instruction of the table as its name."""
+    """An argument as it is recorded: an index map as text, an Instruction as its name."""
     if isinstance(value, Instruction):
         return value.name
     return map_text(value) if callable(value) else value
@@ -173,7 +175,7 @@ def _frozen(value: Any) -> Any:
 
 
 def _text(value: Literal) -> str:
-    """A literal as Python. Raises ScheduleError for what would not come back."""
+    """A literal as Python text. ScheduleError for a value that `parse` would not read back."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, list | tuple):
@@ -201,7 +203,7 @@ def _checks(function: Callable[..., PrimFunc]) -> bool:
     return "check" in inspect.signature(function).parameters
 
 
-# What a Schedule answers without being a step.
+# Queries of a Schedule: methods that return something and record no step.
 _LOOKS: dict[str, Callable[..., Any]] = {
     look.__name__: look
     for look in (

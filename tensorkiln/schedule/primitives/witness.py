@@ -1,4 +1,4 @@
-"""The sentence that says which dependence forbids a change, for actual values."""
+"""The message that names a dependence that a transformation violates, with actual values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Values = dict[str, int]
 def describe(
     what: str, p: Pair, values: Values, x2: str, y2: str, parameters: Values
 ) -> ScheduleError:
-    """The error for two instances that lose their order."""
+    """The error for two dependent instances that lose their order. `values`: their coordinates;
+    x2, y2: their letters after the transformation; `parameters`: values to be shown."""
     first, second = _instance(p.a, "x", values), _instance(p.b, "y", values)
     if BARRIER in (p.m.buffer, p.n.buffer):
         text = f"block {p.a.title!r} runs{first} before block {p.b.title!r} does{second}"
@@ -68,7 +69,7 @@ def _at_once(a: Step, x: str, b: Step, y: str, values: Values) -> bool:
 
 
 def _carrier(loops: list[Loop], x: str, y: str, values: Values) -> Loop | None:
-    """The first loop in which two instances differ."""
+    """The outermost loop in which two instances differ; None if they differ in no loop."""
     for loop in loops:
         if values[at(loop.dim, x)] != values[at(loop.dim, y)]:
             return loop
