@@ -13,7 +13,7 @@ typedef struct kiln_object {
     uint64_t counts; /* low half: strong references; high half: weak, +1 while any is strong */
     int32_t kind;
     uint32_t padding;
-    void (*release)(void *self, int what); /* 1: release the contents, 2: free the memory, 3: both */
+    void (*release)(void *self, int what); /* 1: release contents, 2: free memory, 3: both */
 } kiln_object;
 
 typedef struct kiln_tensor_object {
