@@ -86,7 +86,7 @@ int alone(const char *what, const char *how);
  * tuples. */
 kiln_value any_value(draws *d, const kiln_host_library *library, int depth);
 
-/* ---- plain.c, generated: calls plain C entries, given by address, with their own prototypes ---- */
+/* ---- plain.c, generated: calls plain C entries by address ------------------------------------ */
 typedef int (*plain_entry)(void *entry, const int64_t *integers, void *const *data,
                            const double *reals);
 typedef struct plain_function {
