@@ -1,4 +1,4 @@
-/* The last failure of each thread, as one sentence, and the failure of the kernel run under way. */
+/* The last failure of each thread, as one sentence, and the failure of its current kernel run. */
 #include "crt.h"
 #include <stdarg.h>
 #include <stdio.h>

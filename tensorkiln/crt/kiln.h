@@ -11,7 +11,8 @@
  * Errors: a function that can fail returns 0 (KILN_OK) or a code of enum kiln_code, unless its
  * comment says otherwise. After a failure kiln_last_error() returns one sentence about it, in the
  * thread that made the call. A null pointer gives KILN_ERROR_NULL unless the comment allows it; a
- * function that allocates may return KILN_ERROR_MEMORY. Comments list the codes beyond these two.
+ * function that allocates may return KILN_ERROR_MEMORY. Comments list the codes beyond these two,
+ * without the prefix: SHAPE is KILN_ERROR_SHAPE.
  *
  * Ownership: arguments stay the caller's and are not used after the call; strings are copied. The
  * exceptions are marked: contexts, modules, DLPack tensors and thread pools.
@@ -35,7 +36,7 @@ extern "C" {
 enum kiln_code {
     KILN_OK = 0,
     KILN_ERROR_COUNT = 1,    /* wrong number of arguments or items, or no output of that number */
-    KILN_ERROR_RANK = 2,     /* a tensor has the wrong number of dimensions */
+    KILN_ERROR_RANK = 2,     /* a tensor has the wrong number of dimensions, or lacks an axis */
     KILN_ERROR_SHAPE = 3,    /* a dimension has the wrong size */
     KILN_ERROR_DTYPE = 4,    /* a tensor holds the wrong element type */
     KILN_ERROR_DEVICE = 5,   /* a tensor is not in CPU memory */
@@ -133,8 +134,9 @@ int kiln_open(void);
  * ".kiln.meta" (docs/formats/library.md). The text is the library's and lives as long as it. */
 const char *kiln_metadata(void);
 
-/* Return the sentence about the last failure in the calling thread, at most 1023 bytes; "" if there
- * was none. A success does not clear it. The text is valid until the thread's next failure. */
+/* Return the sentence about the last failure in the calling thread, at most 1023 bytes; "" before
+ * any. It means nothing after a call that succeeded. The text is the library's, and valid until the
+ * thread's next call of this library. */
 const char *kiln_last_error(void);
 /* Set that sentence, before a callback or a loader of the host returns a failure. NULL means "". */
 void kiln_set_last_error(const char *sentence);
@@ -223,8 +225,7 @@ int kiln_make_tensor(const int64_t *shape, int ndim, kiln_dtype dtype, kiln_valu
  * the tensor is used. Codes: as kiln_make_tensor(); NULL also for missing shape or data. */
 int kiln_take_dlpack(void *managed, kiln_value *made);
 /* Make a tuple of `count` items, with a new reference to each; views are copied. Codes: COUNT (a
- * negative count); ARGUMENT, and those of kiln_make_tensor() and DEVICE, for an item not to be
- * copied. */
+ * negative count); ARGUMENT, DEVICE, or those of kiln_make_tensor(), if a view cannot be copied. */
 int kiln_make_tuple(const kiln_value *items, int count, kiln_value *made);
 /* Make a shape, a vector of integers, which are not checked. Code: COUNT (a negative count). */
 int kiln_make_shape(const int64_t *sizes, int count, kiln_value *made);

@@ -6,7 +6,7 @@
  * from the back, so that two threads of equal speed run one contiguous half each. A claim succeeds
  * only with the job's own sequence number, and the caller waits for every chunk that a worker has
  * claimed. So a job cannot change while a worker takes part in it, nor can its library be unloaded.
- * A worker that is asleep or descheduled claims nothing and delays nobody. Counters are never
+ * A worker that is asleep or descheduled claims nothing and delays no other one. Counters are never
  * reset, which avoids ABA problems for readers that are late.
  *
  * A waiting thread spins for 200 microseconds, then sleeps on a futex: loops often follow each

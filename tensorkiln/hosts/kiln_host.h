@@ -210,11 +210,11 @@ static inline int kiln_host_load(kiln_host_library *library, const char *path,
     return KILN_OK;
 }
 
-/* Open the library at `path`; a path without '/' is relative to the working directory. On success
- * the caller frees *library with kiln_host_close(); after a failure it is NULL. No code of the file
- * runs before its metadata and machine have been checked. Opening a library twice gives two
- * independent kiln_host_library of the same loaded code. Codes: those of enum kiln_host_code, and
- * of kiln_open(). */
+/* Open the library at `path`; a path without '/' is looked up in the working directory, not in the
+ * search path of dlopen(). On success the caller frees *library with kiln_host_close(); after a
+ * failure it is NULL. No code of the file runs before its metadata and machine have been checked.
+ * Opening a library twice gives two independent kiln_host_library of the same loaded code. Codes:
+ * those of enum kiln_host_code, and of kiln_open(). */
 static inline int kiln_host_open(const char *path, kiln_host_library **library,
                                  kiln_host_error *error)
 {

@@ -68,7 +68,7 @@ pub struct Library {
 }
 
 impl Library {
-    /// Opens the library at `path`; a path without `/` is relative to the working directory. No
+    /// Opens the library at `path`; a path without `/` is looked up in the working directory. No
     /// code of the file runs before its metadata and machine have been checked; after that it is
     /// trusted.
     pub fn open(path: impl AsRef<Path>) -> Result<Library> {
