@@ -1,4 +1,4 @@
-"""An ONNX model to one library and back: compile, export, load, run.
+"""Compile an ONNX model, export it as a library, load the library and run it.
 
     python examples/first_compile.py [model.onnx]
 
@@ -47,7 +47,7 @@ def inputs_of(path: Path) -> list[onnx.ValueInfoProto]:
 
 
 def random_input(entry: onnx.ValueInfoProto) -> np.ndarray:
-    """Symbolic dimensions are taken as 1."""
+    """Random numbers, or ones for an integer input; symbolic dimensions have size 1."""
     tensor = entry.type.tensor_type
     shape = [d.dim_value or 1 for d in tensor.shape.dim]
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)

@@ -1,4 +1,5 @@
-"""A torch network with a symbolic batch through ONNX to one library, called with torch tensors.
+"""Export a torch network with a symbolic batch size to ONNX, compile it to one library, and call
+the library with torch tensors.
 
 python examples/from_torch.py
 """

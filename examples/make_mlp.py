@@ -1,7 +1,7 @@
-"""Writes a small ONNX model to try things on: `python examples/make_mlp.py mlp.onnx`.
+"""Writes a small ONNX model for the other examples: `python examples/make_mlp.py mlp.onnx`.
 
-A multi-layer perceptron 784-256-128-10 with random weights; its input is `image`, of a symbolic
-number of rows.
+A multi-layer perceptron 784-256-128-10 with random weights. Its input is `image`, float32
+[batch, 784], with a symbolic size `batch`; its output is `logits`, float32 [batch, 10].
 """
 
 from __future__ import annotations

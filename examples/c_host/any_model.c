@@ -1,11 +1,12 @@
-/* Runs a function of any compiled model from C: names, shapes and types are learnt at run time.
+/* Runs a function of any compiled model from C; names, shapes and types are read at run time.
  *
  *   kiln compile mlp.onnx -o mlp.so --headers include
  *   gcc -std=c99 -Iinclude -o any_model any_model.c -ldl
  *   ./any_model ./mlp.so main batch=4
  *
- * Inputs count up in small steps; of each output it prints the shape and the sum. Sizes that the
- * model leaves open are 1 where the command line says nothing. */
+ * Each input is filled with 0 to 6, repeated (in steps of 0.25 for floating point). For each output
+ * it prints the shape and the sum of the elements. Symbolic sizes such as `batch` are 1 unless the
+ * command line gives a number. Without a function name it lists all functions. */
 #include "kiln_host.h"
 
 enum { MAX_TENSORS = 64 };
@@ -21,6 +22,7 @@ static int64_t elements(const kiln_tensor *t)
     return count;
 }
 
+/* The value of element i, after setting it to *set unless that is NULL. */
 static double element(const kiln_tensor *t, int64_t i, const double *set)
 {
 #define ELEMENT(c, b, type)                              \
@@ -40,7 +42,7 @@ static double element(const kiln_tensor *t, int64_t i, const double *set)
     return 0;
 }
 
-/* A tensor with room for its elements, in zeros. */
+/* Make tensors[at] a tensor of zeros, with the sizes in shapes[at]; 0 if memory is short. */
 static int make_room(int at, kiln_dtype dtype, int ndim)
 {
     tensors[at] = kiln_host_tensor(NULL, dtype, shapes[at], ndim);
@@ -48,6 +50,7 @@ static int make_room(int at, kiln_dtype dtype, int ndim)
     return tensors[at].data != NULL;
 }
 
+/* The size of a dimension; a symbolic one from arguments like "batch=4". */
 static int64_t size_of(const kiln_host_dim *dim, char **sizes, int count)
 {
     const size_t length = strlen(dim->text);
@@ -72,7 +75,7 @@ static void list(const kiln_host_library *library)
     }
 }
 
-/* Makes the inputs: 0, 1, ... 6 and again, in quarters where they are no integers. */
+/* Make the inputs: 0, 1, ... 6 and again from 0; in quarters for floating point. */
 static int make_inputs(const kiln_host_function *f, char **sizes, int count, kiln_host_error *error)
 {
     for (int p = 0; p < f->n_inputs; p++) {
@@ -89,7 +92,7 @@ static int make_inputs(const kiln_host_function *f, char **sizes, int count, kil
     return KILN_OK;
 }
 
-/* Makes room for the outputs, whose shapes the inputs decide. */
+/* Make the outputs, whose shapes may depend on the inputs. */
 static int make_outputs(const kiln_host_library *library, const kiln_host_function *f,
                         kiln_host_error *error)
 {

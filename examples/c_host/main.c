@@ -1,11 +1,12 @@
-/* Runs a compiled model from C: no Python, no headers, nothing but the C library.
+/* Runs a compiled model from C, without Python or headers; it needs only the C library.
  *
  *   gcc -std=c99 -Wall -Wextra -o c_host main.c -ldl
  *   ./c_host ./mlp.so mlp_main 784 10 input.f32 output.f32
  *
- * Calls a plain C entry with one float input and one float output, whose sizes are given in
- * elements (the generated mlp.h declares it: int mlp_main(const float *x, float *out)). A program
- * for one fixed model includes that header and links mlp.so directly. */
+ * Calls a plain C entry with one float input and one float output of fixed sizes; the arguments 784
+ * and 10 are their numbers of elements. The generated mlp.h declares it as
+ * int mlp_main(const float *x, float *out). A program for one model would include that header and
+ * link mlp.so. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 typedef int (*entry_function)(const float *input, float *output);
 typedef const char *(*text_function)(void);
 
+/* Read (mode "rb") or write ("wb") a file of floats; 0 on failure. */
 static int transfer(const char *path, const char *mode, float *data, size_t count)
 {
     FILE *file = fopen(path, mode);
@@ -32,7 +34,7 @@ int main(int argc, char **argv)
     void *library = dlopen(argv[1], RTLD_NOW);
     if (library == NULL)
         return fprintf(stderr, "%s\n", dlerror()), 1;
-    /* POSIX promises this conversion of dlsym's result; C99 does it through memory. */
+    /* C99 does not convert dlsym()'s object pointer to a function pointer, hence the unions. */
     union { void *symbol; entry_function call; } entry = {dlsym(library, argv[2])};
     union { void *symbol; text_function call; } last_error = {dlsym(library, "kiln_last_error")};
     const size_t inputs = strtoul(argv[3], NULL, 10), outputs = strtoul(argv[4], NULL, 10);

@@ -1,11 +1,12 @@
-// Runs a function of any compiled model from C++: kiln.hpp, no Python.
+// Runs a function of any compiled model from C++ with kiln.hpp, without Python.
 //
 //   kiln compile mlp.onnx -o mlp.so --headers include
 //   g++ -std=c++17 -Iinclude -o cpp_host main.cpp -ldl
 //   ./cpp_host ./mlp.so main batch=4
 //
-// Says the same as ../c_host/any_model.c: inputs count up in small steps; of each output it prints
-// the shape and the sum. Sizes that the model leaves open are 1 where the command line says nothing.
+// Prints the same as ../c_host/any_model.c: each input is filled with 0 to 6, repeated (in steps of
+// 0.25 for floating point), and for each output it prints the shape and the sum of the elements.
+// Symbolic sizes such as `batch` are 1 unless the command line gives a number.
 #include "kiln.hpp"
 
 #include <cstdio>
@@ -13,7 +14,7 @@
 
 using Sizes = std::map<std::string, std::int64_t>;
 
-// Calls f(T{}) with the C++ type of the elements.
+// Calls f(T{}), where T is the C++ type of the elements.
 template <class F>
 static void with_type(kiln::DType dtype, F f)
 {

@@ -1,4 +1,4 @@
-"""A code generator of one's own: `maximum` becomes C that is written here.
+"""A user's own code generator for one operator: `maximum` is compiled to C that `emit` writes.
 
 python examples/external/partly_in_c.py
 """
@@ -15,7 +15,7 @@ from tensorkiln.script import R
 
 
 def supports(call: Call, target: tk.Target) -> bool:
-    """Two float32 tensors of one known shape."""
+    """Whether `call` is `maximum` of two tensors of equal type with a static shape."""
     types = [a.type for a in call.args]
     return call.op == "maximum" and types[0] == types[1] and types[0].static_shape() is not None
 
@@ -33,7 +33,7 @@ void {symbol}(const float *a, const float *b, float *out)
     return [Artifact("my_c", "native", f"{symbol}.c", text.encode())]
 
 
-# Without `merge`, every call is a function of its own, so that `emit` sees one operator.
+# With `merge=False` every call becomes a function of its own: `emit` gets one operator at a time.
 MY_C = External("my_c", supports, emit, merge=False)
 
 

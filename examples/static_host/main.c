@@ -1,9 +1,9 @@
-/* Runs a model that is linked into the program: there is no file to open, and nothing to look up.
+/* Runs a model that is statically linked into the program: no file is opened, no symbol looked up.
  *
  *   kiln compile mlp.onnx -o mlp.a --headers include
  *   gcc -std=c99 -Iinclude -o static_c main.c mlp.a -lpthread -ldl -lm
  *
- * MLP_LINK of mlp.h says what stands behind mlp.a. */
+ * MLP_LINK in mlp.h lists the libraries to link after mlp.a. */
 #include "mlp.h"
 
 #include <stdio.h>
@@ -20,7 +20,7 @@ int main(void)
         return fprintf(stderr, "%s\n", mlp_last_error()), 1;
     for (int i = 0; i < ROWS * OUTPUTS; i++)
         printf("%.5f ", (double)logits[i]);
-    const int code = mlp_main(0, image, logits); /* no rows: the model says what it needs */
+    const int code = mlp_main(0, image, logits); /* no rows: an error, as an example */
     printf("\nerror %d: %s\n", code, mlp_last_error());
     return 0;
 }

@@ -1,4 +1,4 @@
-// As main.c, from C++.
+// The same as main.c, in C++.
 //
 //   g++ -std=c++17 -Iinclude -o static_cpp main.cpp mlp.a -lpthread -ldl -lm
 #include "mlp.h"
@@ -17,6 +17,6 @@ int main()
         return std::fprintf(stderr, "%s\n", mlp_last_error()), 1;
     for (const float value : logits)
         std::printf("%.5f ", static_cast<double>(value));
-    const int code = mlp_main(0, image.data(), logits.data()); // no rows
+    const int code = mlp_main(0, image.data(), logits.data()); // no rows: an error, as an example
     std::printf("\nerror %d: %s\n", code, mlp_last_error());
 }

@@ -1,12 +1,12 @@
-//! As main.c, from Rust.
+//! The same as main.c, in Rust.
 //!
 //!     rustc -O -o static_rust main.rs -C link-arg=mlp.a -lpthread -ldl -lm
 //!
-//! With cargo, `build.rs` prints the same: `cargo:rustc-link-arg=mlp.a`.
+//! With cargo, `build.rs` passes the same argument: it prints `cargo:rustc-link-arg=mlp.a`.
 
 use std::ffi::{c_char, c_int, CStr};
 
-// What mlp.h declares.
+// As mlp.h declares them.
 extern "C" {
     fn mlp_main(batch: i64, image: *const f32, logits: *mut f32) -> c_int;
     fn mlp_last_error() -> *const c_char;
@@ -19,8 +19,8 @@ const OUTPUTS: usize = 10;
 fn run(image: &[f32], logits: &mut [f32]) -> Result<(), (i32, String)> {
     let rows = image.len() / INPUTS;
     assert_eq!((image.len(), logits.len()), (rows * INPUTS, rows * OUTPUTS));
-    // SAFETY: the library reads and writes as many elements as the assertion says, and its text lasts
-    // until this thread's next failure.
+    // SAFETY: the library reads and writes exactly the elements that the assertion counts; its text
+    // is valid until this thread's next failure.
     unsafe {
         match mlp_main(rows as i64, image.as_ptr(), logits.as_mut_ptr()) {
             0 => Ok(()),

@@ -1,8 +1,9 @@
-/* Runs a compiled network in memory of its own: the stripped form of make.py.
+/* Runs a network in the stripped form that make.py exports: without runtime, in memory that this
+ * program provides.
  *
- * `one` has sizes that are known when this file is compiled: its storage is a static array, and
- * nothing is allocated at all. `many` takes any number of rows: its storages are as large as the
- * library says for that number, and are kept from one call to the next. */
+ * `one` has static sizes: its workspace is a static array, and nothing is allocated. `many` takes
+ * any number of rows: net_many_storage_size() gives the size of each workspace buffer for the most
+ * rows, and the buffers are kept from call to call. */
 #include "net.h"
 #include <math.h>
 #include <stdalign.h>
@@ -16,7 +17,7 @@ extern const float net_input[ROWS * IN], net_expected[ROWS * OUT]; /* expected.c
 static alignas(64) char memory[NET_ONE_STORAGE_0_BYTES];
 static void *const one_storage[] = {memory};
 #else
-static void *const *const one_storage = NULL; /* this network needs none */
+static void *const *const one_storage = NULL; /* this network needs no workspace */
 #endif
 
 static int differs(const char *what, const float *got, int count)
@@ -27,7 +28,7 @@ static int differs(const char *what, const float *got, int count)
     return printf("%s: %d numbers as expected\n", what, count), 0;
 }
 
-/* One block for each storage; NULL when memory is short. */
+/* Allocate the workspace buffers of `many` for that many rows; NULL if memory is short. */
 static void **make_storages(int64_t rows)
 {
     const int count = net_many_storage_count();

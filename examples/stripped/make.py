@@ -1,4 +1,4 @@
-"""Writes the stripped form of a small network, and numbers to check it with.
+"""Writes the stripped form of a small network, and inputs and expected outputs to check it with.
 
     python examples/stripped/make.py build
     cc -std=c11 -O2 -Ibuild/net -o build/demo examples/stripped/main.c build/expected.c \\
@@ -45,17 +45,17 @@ class Net:
 
 
 def expected(x: np.ndarray) -> np.ndarray:
-    """The same in float64."""
+    """The network's output, computed by NumPy in float64."""
     return np.tanh(np.maximum(x.astype("float64") @ w1 + b1, 0) @ w2)
 
 
 def c_array(name: str, values: np.ndarray) -> str:
-    """A definition in C."""
+    """The C definition of an array of floats."""
     return f"const float {name}[] = {{{', '.join(f'{v:.9g}' for v in values.ravel())}}};\n"
 
 
 def main(folder: Path) -> None:
-    """Write `net/` and `expected.c`."""
+    """Write `net/` and `expected.c` to `folder`."""
     folder.mkdir(exist_ok=True)
     tk.compile(Net).export_stripped(folder / "net")
     x = rng.standard_normal((5, 8)).astype("float32")

@@ -1,5 +1,6 @@
-/* Arguments against a function's table: kinds, devices, types, ranks, sizes; values of symbols.
- * Every refusal is one sentence that names the argument, what was expected and what came. */
+/* Checks arguments against a function's table: kinds, devices, types, ranks, sizes; derives the
+ * values of symbols from them. Every error names the argument, what was expected and what was
+ * received. */
 #include "crt.h"
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +18,7 @@ static const char *role_name(const kiln_binding *b, int p)
 void kiln_shape_text(char *text, const int64_t *shape, int ndim)
 {
     int used = snprintf(text, KILN_SHAPE_TEXT, "[");
-    if (shape == NULL || ndim > MOST_DIMS) /* no tensor has so many: the number is wrong */
+    if (shape == NULL || ndim > MOST_DIMS) /* ndim is garbage: do not read that far */
         ndim = 0;
     for (int d = 0; d < ndim && used < KILN_SHAPE_TEXT - 24; d++)
         used += snprintf(text + used, KILN_SHAPE_TEXT - (size_t)used, d == 0 ? "%lld" : ", %lld",
@@ -101,7 +102,8 @@ static int check_tensor(const kiln_binding *b, int p, const kiln_tensor *t)
     return KILN_OK;
 }
 
-/* Sizes that are numbers or bare symbols; a symbol's first use gives its value. */
+/* Check sizes that are constants or bare symbols; the first occurrence of a symbol sets its
+ * value. */
 static int bind_sizes(kiln_binding *b, int p, uint64_t *bound)
 {
     const kiln_param *param = &b->function->params[p];
@@ -152,7 +154,8 @@ static int too_many_bytes(const kiln_binding *b, int p, const int64_t *sizes)
                      b->function->name, role_name(b, p), param->name, param->shape, shape, dtype);
 }
 
-/* Sizes that are computed from symbols, known once all symbols are, and the bytes of all of them. */
+/* Check computed sizes, which need the values of all symbols, and compute the bytes of the
+ * tensor. */
 static int check_sizes(kiln_binding *b, int p)
 {
     const kiln_param *param = &b->function->params[p];
@@ -172,7 +175,7 @@ static int check_sizes(kiln_binding *b, int p)
     return b->bytes[p] < 0 ? too_many_bytes(b, p, sizes) : KILN_OK;
 }
 
-/* What the values of the symbols decide, before any tensor's memory is looked at. */
+/* Check conditions and sizes that depend on the values of the symbols only. */
 static int check_symbols(kiln_binding *b)
 {
     const kiln_function *f = b->function;

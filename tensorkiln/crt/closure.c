@@ -1,5 +1,5 @@
-/* Functions as values: closures over outer functions, functions of this library, of the host, and
- * of others who speak tvm-ffi. */
+/* Function values: closures of outer functions, functions of this library, callbacks of the host,
+ * and functions of other libraries that use tvm-ffi. */
 #include "outer.h"
 
 typedef struct closure {
@@ -22,7 +22,7 @@ typedef struct host_function_object {
     void (*destroy)(void *context);
 } host_function_object;
 
-/* ---- calls, by the rules of this library: a code, and a sentence -------------------------- */
+/* ---- calls in this library's convention: a code and a sentence ----------------------------- */
 
 static int run_closure(void *self, const kiln_value *args, int32_t count, kiln_value *result)
 {
@@ -44,7 +44,7 @@ static int run_host(void *self, const kiln_value *args, int32_t count, kiln_valu
     return h->callback(h->context, args, count, result) == 0 ? KILN_OK : KILN_ERROR_CALLBACK;
 }
 
-/* ---- the same for strangers, who look for the error in tvm-ffi ----------------------------- */
+/* ---- calls in tvm-ffi's convention: -1, and the error raised in tvm-ffi --------------------- */
 
 static int call_closure(void *self, const kiln_value *args, int32_t count, kiln_value *result)
 {

@@ -1,23 +1,23 @@
-/* Reading the container format, version 1, by the same rules as artifact/container.py: nothing is
- * read before its length is known to fit, and no node before the hash is known to be right.
+/* Reads an artifact container, format version 1, with the same checks as artifact/container.py:
+ * every length is checked before the data is read, and the hash before any node.
  *
- * It is read twice: the first time to check it and to count, the second time into one block. */
+ * Nodes are read twice: the first pass checks and counts, the second fills one allocation. */
 #include "loader.h"
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { MAJOR = 1, MINOR = 0, ALIGN = 64, HEAD = 56, MAX_NAME = 4096, LEAST_FILE = 28 };
-enum { MAX_HEADS = 1 << 21 }; /* all bytes but contents: no more is allocated, by and large */
+enum { MAX_HEADS = 1 << 21 }; /* most bytes besides contents; bounds the allocation */
 static const char container_magic[8] = "KILNSET";
 
 typedef struct reader {
     const unsigned char *data;
     uint64_t at, end;
-    const char *fault; /* the first one; later reads give zeros */
+    const char *fault; /* the first error found; reads after it return zeros */
 } reader;
 
-/* Where the second pass puts things; all NULL in the first, which counts with `used`. */
+/* What is read. The pointers are NULL in the first pass, which only counts. */
 typedef struct parts {
     kiln_container *container;
     kiln_artifact *artifacts;
@@ -55,7 +55,7 @@ static void skip_padding(reader *r)
             r->fault = "padding is not zero";
 }
 
-/* Length of the UTF-8 sequence at p, 0 when it is none (RFC 3629) or a control character. */
+/* Length of the UTF-8 sequence at p (RFC 3629); 0 if it is malformed or a control character. */
 static uint64_t utf8_length(const unsigned char *p, uint64_t left)
 {
     const unsigned char c = p[0];
@@ -71,7 +71,7 @@ static uint64_t utf8_length(const unsigned char *p, uint64_t left)
     return size;
 }
 
-/* A name, copied to end with NUL in the second pass; "" in the first. */
+/* Read a name. In the second pass return a NUL-terminated copy, in the first "". */
 static const char *read_name(reader *r, parts *b)
 {
     const uint64_t size = take_number(r, 4, "a name's length is cut off");
@@ -92,7 +92,7 @@ static const char *read_name(reader *r, parts *b)
     return copy;
 }
 
-/* The key of a node alone, to compare. */
+/* Whether a node has this key; the reader does not advance. */
 static int key_is(const reader *r, const char *key)
 {
     reader peek = *r;
@@ -101,7 +101,7 @@ static int key_is(const reader *r, const char *key)
     return p != NULL && size == strlen(key) && memcmp(p, key, size) == 0;
 }
 
-/* Whether the key of a node is of a kind that is no loader. */
+/* Whether the key of a node begins with `_`, so that it is not the name of a loader. */
 static int key_is_special(const reader *r)
 {
     reader peek = *r;
@@ -110,7 +110,7 @@ static int key_is_special(const reader *r)
     return p != NULL && size > 0 && p[0] == '_';
 }
 
-/* The reader of the next node, which `r` passes. */
+/* Return a reader for the next node, and advance `r` behind it. */
 static reader enter_node(reader *r)
 {
     const uint64_t size = take_number(r, 8, "a node's length is cut off");
@@ -167,7 +167,7 @@ static void read_group(reader *r, parts *b, kiln_group *group, uint64_t minor)
         for (uint64_t i = 0; i < count && node.fault == NULL; i++)
             read_artifact(&node, b);
     }
-    if (is_new && node.fault == NULL) { /* of a later version, need not be understood */
+    if (is_new && node.fault == NULL) { /* a node kind of a later minor version: skip it */
         b->n_content += node.end - node.at;
         node.at = node.end;
     }
@@ -184,7 +184,7 @@ static void read_group(reader *r, parts *b, kiln_group *group, uint64_t minor)
     *group = made;
 }
 
-/* The import tree: row pointers and child indices. */
+/* Read the import tree in CSR form: row pointers, then child indices. */
 static void read_tree(reader *r, parts *b, uint64_t groups)
 {
     reader node = enter_node(r);
@@ -208,7 +208,7 @@ static void read_tree(reader *r, parts *b, uint64_t groups)
         r->fault = "the import tree does not begin at 0";
     for (uint64_t g = 0; g < groups && r->fault == NULL; g++) {
         const uint64_t next = take_number(&rows, 8, "");
-        uint64_t above = 0; /* the root, which nobody imports */
+        uint64_t above = 0; /* children ascend from 1: nothing imports the root, number 0 */
         if (next < last || next > children) {
             r->fault = "the rows of the import tree descend";
             return;
@@ -231,7 +231,8 @@ static void read_tree(reader *r, parts *b, uint64_t groups)
     b->n_children = children;
 }
 
-/* All nodes hang on the root, and none on itself: nodes are taken away whose importers are gone. */
+/* Check that every node is reachable from the root and that there is no cycle, by Kahn's
+ * algorithm. */
 static const char *check_tree(const kiln_container *c)
 {
     const int n = c->n_groups;
@@ -255,7 +256,7 @@ static const char *check_tree(const kiln_container *c)
     return seen == n ? NULL : "the import tree has a cycle, or nodes that nobody imports";
 }
 
-/* All nodes; the container in `b`, if any, is filled. */
+/* Read all nodes; fill the container in `b` unless it is NULL. Return the first fault, or NULL. */
 static const char *read_nodes(reader r, parts *b, uint64_t groups, uint64_t minor)
 {
     for (uint64_t g = 0; g < groups && r.fault == NULL; g++)

@@ -1,5 +1,5 @@
-/* Which features of the processor may be used. The library lists what its kernels need; without
- * this check a lacking one would show as an illegal instruction. */
+/* Which processor features can be used. The library lists those that its kernels need; without this
+ * check, a missing one would end the process with SIGILL. */
 #include "crt.h"
 #include <string.h>
 
@@ -21,14 +21,14 @@ typedef struct feature {
 
 #include "cpu_features.h"
 
-#ifndef CPUID /* a test of this file is another processor */
+#ifndef CPUID /* tests define it to emulate other processors */
 #define CPUID(leaf, sub, r)                                                                       \
     __asm__ volatile("cpuid" : "=a"((r)[0]), "=b"((r)[1]), "=c"((r)[2]), "=d"((r)[3])             \
                      : "a"((uint32_t)(leaf)), "c"((uint32_t)(sub)))
 #define XGETBV(low, high) __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0))
 #endif
 
-/* Leaf 7 and those that it announces. */
+/* Read leaf 7 and the leaves whose presence it reports. */
 static void read_newer(uint32_t last, uint32_t found[REGISTERS])
 {
     uint32_t r[4];
@@ -52,7 +52,7 @@ static void read_newer(uint32_t last, uint32_t found[REGISTERS])
     }
 }
 
-/* Feature registers; returns the state the operating system saves. */
+/* Read the feature registers; return XCR0, the register state that the operating system saves. */
 static uint32_t read_cpu(uint32_t found[REGISTERS])
 {
     uint32_t r[4], low = 0, high = 0;
@@ -75,9 +75,9 @@ static uint32_t read_cpu(uint32_t found[REGISTERS])
     return low;
 }
 
-/* One of them, or with REGISTERS the state. They are read once: in a virtual machine each cpuid is
- * answered outside of it, and six for each of thirty features took most of the time to open a
- * library. Threads that do it at once write the same. */
+/* Return one feature register, or XCR0 for REGISTERS. They are read once: in a virtual machine
+ * every cpuid traps to the hypervisor, and six of them for each of thirty features took most of the
+ * time to open a library. Threads that race write the same values. */
 static uint32_t register_of_cpu(int which)
 {
     static uint32_t kept[REGISTERS + 1];

@@ -1,5 +1,8 @@
-/* crt.h - the inside of the runtime: the tables that entry.c fills in, and one paragraph of
- * prototypes per file, in the order of a call. Nothing here is visible outside the library. */
+/* crt.h - the runtime's internal header: the tables that the generated entry.c fills in, and the
+ * prototypes of each file, in the order of a call. Only names marked KILN_API are exported.
+ *
+ * A function that returns int returns KILN_OK, or a code of kiln.h after kiln_fail(), unless its
+ * comment says otherwise. */
 #ifndef KILN_CRT_H
 #define KILN_CRT_H
 
@@ -18,14 +21,15 @@
 #define KILN_PRINTF(a, b)
 #endif
 
-/* Limits of one function; the code generator refuses what exceeds them. */
+/* Limits of one function; the code generator rejects a function beyond them. */
 #define KILN_MAX_PARAMS 256
 #define KILN_MAX_SYMBOLS 64
 #define KILN_MAX_COMPUTED 256
 
 /* ---- tables in entry.c -------------------------------------------------------------------- */
 
-/* Entry of a dims table: a size >= 0, a symbol, or number k of the function's computed sizes. */
+/* An entry of a dims table is a constant size >= 0, KILN_SYMBOL(k) for symbol k (`n` in [n, 784]),
+ * or KILN_COMPUTED(k) for the k-th size that is computed from symbols (`n * 4`). */
 #define KILN_SYMBOL(k) (-1 - (int64_t)(k))
 #define KILN_COMPUTED(k) (-1001 - (int64_t)(k))
 
@@ -39,22 +43,23 @@ typedef struct kiln_param {
     kiln_dtype dtype;
     uint8_t role;
     uint8_t ndim;
-    uint16_t align; /* bytes the kernels rely on; at least the element size */
+    uint16_t align; /* alignment in bytes that kernels assume; at least the element size */
 } kiln_param;
 
-/* A number in the range of its parameter's type: `real` for float32 and float64, else `integer`; of
- * float16 and bfloat16 the bits. (Given to a plain C entry: as it declares it.) */
+/* A scalar argument, checked against its parameter's type: `real` for float32 and float64,
+ * otherwise `integer`; float16 and bfloat16 as their bits. A plain C entry fills in the type that
+ * it declares, and kiln_fit_plain() converts it. */
 typedef union kiln_scalar {
     int64_t integer;
     double real;
 } kiln_scalar;
 
-/* What a call plan sees: data of each parameter without gaps, and the values of the symbols. */
+/* The arguments of a function's run(): contiguous data of each parameter, and symbol values. */
 typedef struct kiln_frame {
     char *const *arg;
     char *workspace; /* 64-byte aligned; its contents are undefined at the start */
     const int64_t *symbol;
-    const kiln_scalar *scalar; /* indexed like arg */
+    const kiln_scalar *scalar; /* by parameter, like arg */
 } kiln_frame;
 
 typedef struct kiln_function {
@@ -66,13 +71,13 @@ typedef struct kiln_function {
     const kiln_param *params;
     const char *const *symbols;
     const int64_t *symbol_min;
-    /* The two `old` ones are of entry files that do not check sizes, in artifacts of former versions;
-     * NULL in others. What gives an int gives KILN_OK, or the failure. */
+    /* `old_computed` and `old_workspace` are set only in artifacts of earlier versions, whose entry
+     * files do not check for overflow; then `computed` and `workspace` are NULL. */
     void (*old_computed)(const int64_t *symbol, int64_t *size);
-    int (*requires)(const int64_t *symbol); /* NULL: any sizes will do */
+    int (*requires)(const int64_t *symbol); /* KILN_ERROR_CONDITION; NULL: no condition on sizes */
     int64_t (*old_workspace)(const int64_t *symbol);
     void (*run)(const kiln_frame *frame);
-    int (*computed)(const int64_t *symbol, int64_t *size); /* NULL when nothing is computed */
+    int (*computed)(const int64_t *symbol, int64_t *size); /* NULL: no computed sizes */
     int (*workspace)(const int64_t *symbol, int64_t *bytes);
 } kiln_function;
 
@@ -82,69 +87,77 @@ typedef struct kiln_library {
     const char *const *cpu_features; /* NULL-terminated */
     int n_functions;
     const kiln_function *const *functions;
-    char *const *weights; /* NULL when there are none */
+    char *const *weights; /* NULL: the library has no weights */
     int64_t weights_bytes;
-    int n_outers; /* their numbers follow those of `functions` */
+    int n_outers; /* outer function i has number n_functions + i */
     const struct kiln_outer *const *outers;
-    /* Calls a function of a loaded module; NULL in a library that carries no container. */
+    /* kiln_call_any_import() of loader.c; NULL in a library without an artifact container. */
     int (*call_import)(const char *function, const kiln_value *args, int32_t count,
                        kiln_value *result);
 } kiln_library;
 
-/* Zero bytes behind the weights: kernels prefetch past the end. */
+/* Zero bytes behind the weights, because kernels prefetch past the end. */
 #define KILN_WEIGHTS_PAD 65536
 
-/* ---- weights.c: maps weights that are in a file beside the library, and checks all where
- * KILN_VERIFY_WEIGHTS is 1; KILN_OK, or the failure -------------------------------------------- */
+/* ---- weights.c ----------------------------------------------------------------------------- */
+/* Map the weights file beside the library, if it has one, and verify all weights against their hash
+ * if KILN_VERIFY_WEIGHTS is 1. */
 int kiln_map_weights(void);
 
 /* Defined by entry.c. */
 extern const kiln_library kiln_this_library;
 
 /* ---- error.c: the last failure of each thread -------------------------------------------- */
-/* Whether a call that may come back to this library should better not: RecursionError. (outer.c) */
+/* Whether too little stack is left for a call that may re-enter this library (outer.c). The caller
+ * then fails with KILN_ERROR_DEPTH. */
 int kiln_stack_is_used_up(void);
-/* The first line of a function that hosts call with a pointer: without one there is an error. */
+/* Return KILN_ERROR_NULL from an exported function if its argument `p` is NULL. */
 #define KILN_GIVEN(p)                                                                              \
     do {                                                                                           \
         if ((p) == NULL)                                                                           \
             return kiln_fail(KILN_ERROR_NULL, "%s: " #p " is a null pointer", __func__);           \
     } while (0)
+/* Set this thread's sentence, and return `code`. */
 int kiln_fail(int code, const char *format, ...) KILN_PRINTF(2, 3);
 void kiln_clear_error(void);
-/* What a kernel calls, in the thread of its caller, before it leaves at a failed assertion. */
+/* Kernels return void. One that fails records why, in the thread that called it, and returns:
+ * kiln_assertion_failed() with the message of an assertion, which must outlive the run, or
+ * kiln_kernel_failed() with the code of a failure whose sentence is set. The first failure
+ * counts. */
 void kiln_assertion_failed(const char *message);
-/* The same for a kernel that failed for the reason in this thread's sentence. */
 void kiln_kernel_failed(int code);
-/* The assertion that failed since the last run ended, or NULL: call plans stop there. */
+/* The message of the first failure in the current run, or NULL. A run() checks it after each kernel
+ * that can fail. */
 const char *kiln_assertion(void);
-/* The end of a run: KILN_OK, or the failure of its assertion, which is forgotten. */
+/* End a run: return KILN_OK, or the code of the recorded failure, and clear the record. */
 int kiln_end_assertions(const char *function);
-/* The failure of a call that has a size which 64 bits do not hold, if there is one. */
+/* kiln_fits() returns KILN_OK, or `code` with a sentence if a size noted in `large` overflowed. */
 int kiln_too_large(int code, const char *function, const char *what);
 static inline int kiln_fits(int code, const char *function, const kiln_large *large)
 {
     return large->what == NULL ? KILN_OK : kiln_too_large(code, function, large->what);
 }
-/* Adds to the sentence in which function and step it happened, unless it says so already: then
- * nothing is added, as when `function` is NULL. */
+/* Append " [in function, at step]" to the sentence, once: later calls for the same failure, from
+ * the enclosing functions, add nothing. `function` NULL marks the sentence as located without a
+ * text. */
 void kiln_locate(const char *function, const char *step);
 
-/* ---- tensor.c: what sizes take ---------------------------------------------------------- */
-/* More than any address space has. Sizes of one tensor, or of a call, that are larger are refused. */
+/* ---- tensor.c: bytes of tensors --------------------------------------------------------- */
+/* More than any address space. A tensor, or the workspace of a call, beyond it is rejected. */
 #define KILN_MOST_BYTES ((int64_t)1 << 56)
 static inline int64_t kiln_element_bytes(kiln_dtype dtype)
 {
     return (dtype.bits * dtype.lanes + 7) / 8;
 }
-/* Of elements without, memory may have fewer: DLPack packs what is smaller than a byte. */
+/* Whether elements are whole bytes. Others are rejected: DLPack packs sub-byte elements, so their
+ * memory may be smaller than kiln_element_bytes() says. */
 static inline int kiln_has_whole_bytes(kiln_dtype dtype)
 {
     const int bits = dtype.bits * dtype.lanes;
     return bits != 0 && bits % 8 == 0;
 }
-/* Bytes of `ndim` sizes of none below 0, or -1: more than there can be, also of what is left without
- * the zeros among them, so that products of some of the sizes fit as well. */
+/* Bytes of a tensor whose sizes are all >= 0; -1 if they exceed KILN_MOST_BYTES. Zeros are skipped
+ * in that test, so that the product of any subset of the sizes fits: [0, 2^60] gives -1, not 0. */
 static inline int64_t kiln_bytes_of(const int64_t *sizes, int ndim, int64_t element)
 {
     int64_t span = element;
@@ -156,40 +169,48 @@ static inline int64_t kiln_bytes_of(const int64_t *sizes, int ndim, int64_t elem
     }
     return is_empty ? 0 : span;
 }
-/* Room for `count` things of `size` bytes, to be freed; NULL, and the sentence that there is no memory
- * for `what`. */
+/* malloc(count * size), for the caller to free; NULL on overflow or without memory, with the
+ * sentence "out of memory for <count> <what>". */
 void *kiln_room(int64_t count, size_t size, const char *what);
 
-/* ---- cpu.c: may this processor use a feature? 1 yes, 0 no, -1 unknown name ------------------ */
+/* ---- cpu.c --------------------------------------------------------------------------------- */
+/* Whether processor and operating system support a feature, by LLVM's name: 1 yes, 0 no, -1 unknown
+ * name. */
 int kiln_has_feature(const char *name);
 
-/* ---- library.c: what a variable says that is on or off: 1, 0, or -1 for anything else ------------ */
+/* ---- library.c ----------------------------------------------------------------------------- */
+/* A boolean environment variable: 1 for "1" and "on", 0 for "0" and "off" (in any case), -1 for
+ * NULL and anything else. */
 int kiln_flag(const char *text);
-
-/* ---- library.c: facts; before the first kernel, after the last -------------------------------- */
+/* What kiln_open() does; a success is remembered. */
 int kiln_prepare(void);
+/* The library's destructor. It calls the functions below, of loader.c, registry.c, workspace.c,
+ * share.c and process.c. */
 KILN_API void kiln_unload(void);
-/* What it calls, in loader.c, registry.c, workspace.c, share.c, process.c. */
 void kiln_unload_modules(void);
 void kiln_forget_names(void);
 void kiln_release_idle(void);
 void kiln_leave_pool(void);
 void kiln_unwatch_process(void);
-/* By its number, which is one. */
+/* The name of a function by its number, which must be valid. */
 const char *kiln_function_name(int index);
 
-/* ---- process.c: fork() and exit(), and locks that a child of fork() finds open. What they guard must
- * be whole at each instant: it changes by one store with __ATOMIC_RELEASE ---------------------- */
+/* ---- process.c ----------------------------------------------------------------------------- */
+/* Locks that are released in a child of fork(). As a fork may happen while a lock is held, the data
+ * that it guards must be consistent at every instant: each change is one store with
+ * __ATOMIC_RELEASE. */
 typedef uint32_t kiln_lock;
 extern kiln_lock kiln_idle_lock, kiln_names_lock, kiln_sets_lock, kiln_modules_lock,
     kiln_weights_lock, kiln_pool_lock;
 void kiln_take_lock(kiln_lock *lock);
 void kiln_give_lock(kiln_lock *lock);
 int kiln_try_lock(kiln_lock *lock); /* 1: taken */
+/* Register the handlers for fork() and exit(). */
 void kiln_watch_process(void);
 int kiln_is_exiting(void);
-/* What a child calls, in loader.c, share.c and python.c. The first says whether the thread that forked
- * is in a loader, and so holds the modules' lock in the child too. */
+/* Called in a child of fork(): discard the state of threads that the child does not have (loader.c,
+ * share.c, python.c). kiln_forget_loading() returns 1 if the forking thread is inside a loader: it
+ * then still holds kiln_modules_lock in the child. */
 int kiln_forget_loading(void);
 void kiln_forget_workers(void);
 void kiln_forget_calls(void);
@@ -197,25 +218,31 @@ void kiln_forget_calls(void);
 /* ---- workspace.c: memory for intermediate results ----------------------------------------- */
 typedef struct kiln_workspace {
     char *base; /* 64-byte aligned */
-    int64_t bytes; /* that there is room for: pages are whole */
-    int64_t asked; /* the most that a call needed */
-    void *block; /* what to give back: a mapping when mapped != 0, else from the heap */
+    int64_t bytes; /* capacity, rounded up to whole pages */
+    int64_t asked; /* the most that a call has needed */
+    void *block; /* the allocation: a mapping of `mapped` bytes, or from malloc() if that is 0 */
     size_t mapped;
     struct kiln_workspace *next;
 } kiln_workspace;
 
+/* Grow the workspace to at least `bytes`. Growing discards its contents. */
 int kiln_workspace_reserve(kiln_workspace *workspace, int64_t bytes);
+/* Free its memory, but not the struct. */
 void kiln_workspace_release(kiln_workspace *workspace);
-/* A workspace for one call without an executor; NULL and an error when memory is short. */
+/* Borrow a workspace for one call, and return it. NULL with a sentence if memory is short. */
 kiln_workspace *kiln_workspace_take(void);
 void kiln_workspace_give(kiln_workspace *workspace);
 
-/* ---- strided.c: tensors with gaps --------------------------------------------------------- */
+/* ---- strided.c: tensors that are not contiguous ------------------------------------------- */
+/* kiln_pack() copies a tensor's elements to contiguous memory, kiln_unpack() back; `data` is the
+ * address of element 0, which replaces the one in `tensor`. */
 int kiln_is_contiguous(const kiln_tensor *tensor);
 void kiln_pack(char *packed, const kiln_tensor *tensor, const char *data);
 void kiln_unpack(const kiln_tensor *tensor, char *data, const char *packed);
 
-/* ---- bind.c: arguments against the table -------------------------------------------------- */
+/* ---- bind.c: checks arguments against the function's table --------------------------------- */
+/* A function with checked arguments; arrays are by parameter, symbol or computed size. It borrows
+ * the tensors. */
 typedef struct kiln_binding {
     const kiln_function *function;
     int count; /* parameters bound: all of them, or the inputs only */
@@ -224,32 +251,39 @@ typedef struct kiln_binding {
     kiln_scalar scalar[KILN_MAX_PARAMS];
     int64_t symbol[KILN_MAX_SYMBOLS];
     int64_t computed[KILN_MAX_COMPUTED];
-    int64_t bytes[KILN_MAX_PARAMS]; /* of the data of each tensor, bound or not */
+    int64_t bytes[KILN_MAX_PARAMS]; /* of the data of each tensor parameter, bound or not */
 } kiln_binding;
 
 #define KILN_SHAPE_TEXT 256 /* room for the text of a shape */
 void kiln_shape_text(char *text, const int64_t *shape, int ndim);
 void kiln_dtype_text(char *text, size_t size, kiln_dtype dtype);
 
+/* Bind all parameters of a function, or the inputs of a graph function. */
 int kiln_bind(kiln_binding *binding, const kiln_function *function, const kiln_value *values,
               int count);
+/* The same for a plain C entry, whose tensors are contiguous and given by address. */
 int kiln_bind_plain(kiln_binding *binding, const kiln_function *function, const int64_t *symbols,
                     void *const *data, const kiln_scalar *scalars);
+/* Size of one dimension of a parameter, bound or not. */
 int64_t kiln_param_dim(const kiln_binding *binding, int param, int dim);
 
-/* ---- scalar.c: numbers against the type of their parameter ---------------------------------- */
+/* ---- scalar.c: checks numbers against the type of their parameter ---------------------------- */
+/* Convert a value to the parameter's type: KILN_ERROR_ARGUMENT if it is no number of a suitable
+ * kind, KILN_ERROR_RANGE if the type cannot hold it. */
 int kiln_fit_scalar(const char *function, const kiln_param *param, const kiln_value *value,
                     kiln_scalar *scalar);
-/* The same for what a plain C entry was given. */
+/* The same, in place, for a scalar that a plain C entry passes. */
 int kiln_fit_plain(const char *function, const kiln_param *param, kiln_scalar *scalar);
-/* KILN_OK unless the value is a number out of the type's range. */
+/* KILN_ERROR_RANGE for a number outside the type's range, otherwise KILN_OK. */
 int kiln_check_number(const char *function, const char *what, kiln_dtype dtype,
                       const kiln_value *value);
 
 /* ---- dispatch.c: binding, copies, workspace, run ------------------------------------------ */
+/* Run a bound function in a workspace, or in a borrowed one. */
 int kiln_run(kiln_workspace *workspace, kiln_binding *binding);
 int kiln_run_anywhere(kiln_binding *binding);
-/* The executor whose memory outer functions of this thread use; NULL: borrowed for each call. */
+/* The executor whose workspace and thread count outer functions of this thread use; executor NULL:
+ * they borrow a workspace for each call. kiln_set_current() saves the previous state in *before. */
 typedef struct kiln_current {
     struct kiln_executor *executor;
     int threads;
@@ -257,27 +291,29 @@ typedef struct kiln_current {
 void kiln_set_current(struct kiln_executor *executor, kiln_current *before);
 void kiln_restore_current(const kiln_current *before);
 int kiln_run_in_current(kiln_binding *binding);
-/* The storage sets of the current executor; NULL without one. */
+/* The storage sets of the current executor; NULL without an executor. */
 typedef struct kiln_storage_set kiln_storage_set;
 kiln_storage_set **kiln_current_sets(void);
-/* storage.c */
+/* Release a list of storage sets (storage.c). */
 void kiln_release_sets(kiln_storage_set *sets);
 /* The body of every plain C entry. */
 int kiln_call_plain(const kiln_function *function, const int64_t *symbols, void *const *data,
                     const kiln_scalar *scalars);
 
-/* ---- ffi.c: the body of every __tvm_ffi_ entry --------------------------------------------- */
+/* ---- ffi.c ---------------------------------------------------------------------------------- */
+/* The body of the __tvm_ffi_ entry of a graph or tensor function: 0, or -1 with an error raised in
+ * tvm-ffi. */
 int kiln_ffi_call(const kiln_function *function, const kiln_value *args, int32_t count,
                   kiln_value *result);
-/* A function of the process by name, or NULL. */
+/* The address of a function that the process exports, or NULL. */
 typedef void (*kiln_any_function)(void);
 kiln_any_function kiln_host_symbol(const char *name);
-/* Hands this thread's sentence to tvm-ffi; -1. */
+/* Raise this thread's sentence as an error in tvm-ffi; return -1. */
 int kiln_raise(int code);
 
 /* ---- python.c: calls from CPython ---------------------------------------------------------- */
 typedef struct py_object py_object; /* PyObject */
-/* Functions of CPython's stable interface in the order of fast_call.py, then objects. */
+/* Functions of CPython's stable ABI, in the order of fast_call.py, then objects. */
 typedef struct kiln_python {
     void *(*address)(py_object *); /* PyLong_AsVoidPtr */
     void *(*capsule_pointer)(py_object *, const char *);
@@ -297,38 +333,46 @@ typedef struct kiln_python {
     void (*incref)(py_object *);
     void (*decref)(py_object *);
     py_object *dlpack; /* "__dlpack__" */
-    py_object *no_export; /* exceptions of refused exports */
+    py_object *no_export; /* tuple of exception types that mean: fall back to the Python path */
     py_object *tensor; /* the class of results: tensor(array) */
-    py_object *array; /* the name of its attribute */
+    py_object *array; /* the name of its attribute that holds the array */
     py_object *none;
-    intptr_t large; /* bytes of a result whose address should be aligned */
+    intptr_t large; /* from this size in bytes on, results are made by make_large */
 } kiln_python;
+/* Store the table; *api is copied, its objects must live as long as the library. */
 KILN_API void kiln_python_open(const kiln_python *api);
-/* METH_FASTCALL | METH_KEYWORDS. `self` is an int, the address of a kiln_python_target, that can be
- * called with the same arguments: it does what this function does not. */
+/* A method with METH_FASTCALL | METH_KEYWORDS. `self` is an instance of an int subclass whose value
+ * is the address of a kiln_python_target; calling the instance itself with the same arguments is
+ * the Python path, for what this function does not handle. Returns a new reference, or NULL with an
+ * exception set. */
 KILN_API py_object *kiln_python_call(py_object *self, py_object *const *args, ptrdiff_t count,
                                      py_object *names);
 
-/* How many calls of functions that were bound with that number are under way, in this thread or in all.
- * Called with the interpreter's lock, and so may whoever closes the library at 0. */
+/* The number of calls that are running of functions bound with this library number, in this thread
+ * (here = 1) or in all. Called with the GIL held; if it returns 0, the library may be closed before
+ * the GIL is released. */
 KILN_API int kiln_python_calls(int library, int here);
 
-/* foreign.c: what a tvm-ffi entry returns for a code of ours. */
+/* Convert a code to what a tvm-ffi entry returns: 0, or -1 with the error raised (foreign.c). */
 int kiln_ffi_result(int code);
 
 /* ---- threads.c, parallel.c, pool.c, share.c, wait.c: threads -------------------------------- */
 int kiln_default_threads(void);
 #define KILN_MOST_THREADS 4096 /* as in base/config.py */
-/* KILN_NUM_THREADS: 0 when it is not set, -1 when it is no whole number up to KILN_MOST_THREADS. */
+/* The value of KILN_NUM_THREADS: 0 if unset, -1 unless it is an integer from 0 to
+ * KILN_MOST_THREADS. */
 int kiln_wished_threads(void);
-/* Sets the number of threads for calls from this thread; returns the previous one (0: default). */
+/* Set the number of threads for calls from this thread (0: the library's number); return the
+ * previous one. */
 int kiln_limit_threads(int threads);
-/* What kernels call. */
+/* Kernels call this: run body(closure, begin, end) over 0..n, on the host's pool if there is
+ * one. */
 void kiln_parallel_for(kiln_body body, void *closure, int64_t n);
-/* The same on the pool of this process (pool.h). */
+/* The same on the built-in pool (pool.h). */
 void kiln_pool_for(kiln_body body, void *closure, int64_t n, int threads);
-/* Sleeps while *word == value; may return early. Wakes all who sleep on word. */
+/* Sleep while *word == value; may wake up spuriously. */
 void kiln_wait(uint32_t *word, uint32_t value);
+/* Wake all threads that sleep on word. */
 void kiln_wake(uint32_t *word);
 
 /* ---- mem.c --------------------------------------------------------------------------------- */

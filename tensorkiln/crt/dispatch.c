@@ -1,15 +1,16 @@
-/* One call: bind, copy what kernels cannot read in place, reserve workspace, run, copy back. */
+/* A call: bind the arguments, copy tensors that kernels cannot use in place, reserve the workspace,
+ * run, copy outputs back. */
 #include "crt.h"
 #include <stdlib.h>
 
 struct kiln_executor {
     kiln_workspace workspace;
     int threads;
-    int busy; /* a thread runs in `workspace`; others borrow one */
+    int busy; /* a thread is using `workspace`; other threads borrow one */
     kiln_storage_set *sets;
 };
 
-#define ALIGNED(n) (((n) + 63) & ~(int64_t)63) /* of what is at most KILN_MOST_BYTES */
+#define ALIGNED(n) (((n) + 63) & ~(int64_t)63) /* cannot overflow for n <= KILN_MOST_BYTES */
 
 static int overlap(const char *a, int64_t a_bytes, const char *b, int64_t b_bytes)
 {
@@ -18,21 +19,22 @@ static int overlap(const char *a, int64_t a_bytes, const char *b, int64_t b_byte
                  : x - y < (uint64_t)b_bytes && a_bytes > 0;
 }
 
-/* Kernels may write an output while others are still to be read, and expect that no memory is shared:
- * what is written gets a copy, and is written back in the order of the parameters. Tensors with gaps are
- * copied anyway and do not come here. */
+/* Whether a written parameter overlaps another one. Kernels assume that it does not, and may write
+ * an output before all inputs are read, so such a parameter is computed in a copy, and copied back
+ * in the order of the parameters. Non-contiguous tensors are always copied and do not reach this
+ * function. */
 static int shares_memory(const kiln_binding *b, int output)
 {
     const kiln_function *f = b->function;
     if (!(f->params[output].role & KILN_OUT))
         return 0;
-    /* The outputs of a graph are the last parameters: one of two that overlap is copied. */
+    /* Of two overlapping outputs of a graph function, copying the later one is enough. */
     const int others = f->kind == KILN_GRAPH ? output : b->count;
     for (int p = 0; p < others; p++) {
         if (p == output || f->params[p].role == KILN_SCALAR)
             continue;
         if (b->tensor[p] != NULL && !kiln_is_contiguous(b->tensor[p]))
-            return 1; /* its extent is not worth working out */
+            return 1; /* assume an overlap rather than compute the extent of its memory */
         if (overlap(b->data[output], b->bytes[output], b->data[p], b->bytes[p]))
             return 1;
     }
@@ -68,7 +70,7 @@ static void move(const kiln_binding *b, int p, char *packed, int to_packed)
         kiln_unpack(&view, b->data[p], packed);
 }
 
-/* Bytes of intermediate results. */
+/* Bytes of intermediate results for the sizes that are bound. */
 static int scratch_bytes(const kiln_binding *b, int64_t *bytes)
 {
     const kiln_function *f = b->function;
@@ -114,7 +116,7 @@ int kiln_run(kiln_workspace *workspace, kiln_binding *b)
         const int p = copied[c];
         arg[p] = at;
         at += ALIGNED(b->bytes[p]);
-        /* A tensor function may write a part of its output, or read it first. */
+        /* A tensor function may write only part of its output, or read it before. */
         if ((f->params[p].role & KILN_IN) || f->kind == KILN_TENSOR_FUNCTION)
             move(b, p, arg[p], 1);
     }
@@ -175,11 +177,11 @@ static int bind_tensors(kiln_binding *b, const kiln_function *f, const kiln_tens
     return kiln_bind(b, f, values, count);
 }
 
-/* Without outputs there is nowhere to put the results. */
+/* Reject a call of a graph function without outputs, which kiln_bind() would accept. */
 static int require_outputs(const kiln_function *f, int count)
 {
     if (count == f->n_params || f->kind == KILN_TENSOR_FUNCTION)
-        return KILN_OK; /* kiln_bind has the words for the rest */
+        return KILN_OK; /* kiln_bind() reports a wrong count of a tensor function */
     return kiln_fail(KILN_ERROR_COUNT, "%s: expected %d inputs and %d outputs, received %d tensors",
                      f->name, f->n_inputs, f->n_params - f->n_inputs, count);
 }
@@ -204,7 +206,7 @@ KILN_API void kiln_executor_destroy(kiln_executor *executor)
     free(executor);
 }
 
-/* In the executor's memory, or in borrowed memory while that is in use. */
+/* Run in the executor's workspace, or in a borrowed one if another thread is using it. */
 static int run_in(kiln_executor *executor, kiln_binding *b)
 {
     if (__atomic_exchange_n(&executor->busy, 1, __ATOMIC_ACQUIRE) != 0)

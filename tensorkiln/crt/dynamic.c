@@ -1,9 +1,9 @@
-/* nonzero, compress and slice_dynamic: results whose size the data decides. */
+/* The operators nonzero, compress and slice_dynamic, whose result sizes depend on the data. */
 #include "element.h"
 
 static const kiln_dtype index_dtype = {KILN_CODE_INT, 64, 1};
 
-/* Both give back the packed copies that kiln_packed() made. */
+/* Release the copies that kiln_packed() made of two operands, and return `code`. */
 static int done(int code, kiln_value *a, kiln_value *b)
 {
     kiln_release(a);
@@ -57,7 +57,8 @@ int kiln_nonzero(const kiln_value *value, kiln_value *result)
 
 /* ---- compress ----------------------------------------------------------------------------- */
 
-/* The tensor seen as [outer, length, inner] around an axis, in bytes; flat: [1, count, 1]. */
+/* A tensor seen as [outer, length, inner] around an axis, `inner` in bytes; if flat, as
+ * [1, number of elements, bytes of an element]. */
 typedef struct axis_view {
     int64_t outer, length, inner;
 } axis_view;
@@ -123,7 +124,8 @@ int kiln_compress(const kiln_value *x, const kiln_value *condition, int axis, in
 
 /* ---- slice_dynamic ------------------------------------------------------------------------ */
 
-/* Integers of a shape, a tuple or a tensor; `*count` is -1 when there is nothing. */
+/* Read at most KILN_MAX_RANK integers of a shape, a tuple or a tensor; *count is -1 for
+ * KILN_NONE. */
 static int read_integers(const kiln_value *value, const char *what, int64_t *to, int *count)
 {
     const int64_t *sizes = kiln_shape_of(value, count);

@@ -1,4 +1,4 @@
-/* One error value per thread: a code and a sentence. */
+/* The last failure of each thread, as one sentence, and the failure of its current kernel run. */
 #include "crt.h"
 #include <stdarg.h>
 #include <stdio.h>
@@ -68,7 +68,7 @@ int kiln_end_assertions(const char *function)
         return KILN_OK;
     if (assertion_code == KILN_ERROR_ASSERTION)
         return kiln_fail(KILN_ERROR_ASSERTION, "%s: %s", function, message);
-    return kiln_fail(assertion_code, "%s", message); /* a whole sentence already */
+    return kiln_fail(assertion_code, "%s", message); /* the sentence of kiln_kernel_failed() */
 }
 
 void kiln_clear_error(void)

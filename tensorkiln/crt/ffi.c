@@ -1,9 +1,9 @@
-/* The tvm-ffi calling convention, by its published C layouts and with no header or library of it.
+/* The tvm-ffi calling convention, from its published C layouts, without its headers or library.
  *
- * Its functions are looked up at the moment they are needed: the library may have been loaded
- * long before tvm-ffi was, and a weak reference would have stayed null. A look-up in a process with
- * many libraries takes as long as a small call, so the one of every call is remembered once it
- * succeeds: nobody unloads tvm-ffi. */
+ * Functions of tvm-ffi are looked up when they are needed, because this library may be loaded
+ * before tvm-ffi is; a weak reference would then stay null. A dlsym() in a process with many
+ * libraries takes as long as a small call, so the function that every call needs
+ * (find_from_dlpack()) is cached once it is found. tvm-ffi is never unloaded. */
 #include "crt.h"
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ typedef int (*function_call_fn)(void *, kiln_value *, int32_t, kiln_value *);
 typedef void (*set_error_fn)(const char *, const char *);
 typedef int (*dec_ref_fn)(void *);
 
-/* dlsym() returns an object pointer; C99 converts it to a function only through memory. */
+/* C99 has no conversion from dlsym()'s object pointer to a function pointer, hence the union. */
 kiln_any_function kiln_host_symbol(const char *name)
 {
     union {
@@ -69,8 +69,9 @@ int kiln_raise(int code)
     return -1;
 }
 
-/* One heap block: the managed tensor, its shape, then the data at a 64-byte boundary. free() is
- * its deleter, so the tensor outlives the library. */
+/* Allocate a tensor for output p as one heap block: the struct, its shape, then the data at a
+ * 64-byte boundary. Its deleter is free() of the C library, so the tensor may outlive this
+ * library. */
 static managed_tensor *new_tensor(const kiln_binding *b, int p)
 {
     const kiln_param *param = &b->function->params[p];
@@ -99,7 +100,7 @@ static int missing_service(const char *name)
                      name);
 }
 
-/* Puts tensor objects into one result: the object itself, or an Array of several. */
+/* Make one result of tensor objects: the object itself, or a tvm-ffi Array of several. */
 static int pack_result(kiln_value *objects, int count, kiln_value *result)
 {
     if (count == 1) {
@@ -122,7 +123,8 @@ static int pack_result(kiln_value *objects, int count, kiln_value *result)
     return failed ? kiln_fail(KILN_ERROR_HOST, "tvm-ffi could not make an Array") : KILN_OK;
 }
 
-/* Binds new outputs and runs; `made` holds them, for the caller to free on failure. */
+/* Allocate the outputs, bind them and run. made[] receives the outputs, also on failure, and the
+ * caller frees them. */
 static int run_into_new(kiln_binding *b, managed_tensor **made)
 {
     const kiln_function *f = b->function;

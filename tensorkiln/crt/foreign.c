@@ -1,4 +1,4 @@
-/* Errors and functions of tvm-ffi, when it is in the process. */
+/* Errors and functions of tvm-ffi, if the process has loaded it. */
 #include "outer.h"
 #include <stdio.h>
 
@@ -7,7 +7,7 @@ typedef struct foreign_bytes {
     size_t size;
 } foreign_bytes;
 
-typedef struct error_object { /* the part of it that is read here */
+typedef struct error_object { /* the first fields of tvm-ffi's error object */
     kiln_object head;
     foreign_bytes kind;
     foreign_bytes message;
@@ -17,7 +17,7 @@ typedef void (*move_error_fn)(void **);
 typedef void (*put_error_fn)(void *);
 typedef int (*find_global_fn)(const foreign_bytes *, void **);
 
-static __thread int raised; /* the failure under way lies in tvm-ffi already */
+static __thread int raised; /* the current failure is already raised in tvm-ffi */
 
 static void describe(const error_object *error)
 {

@@ -1,13 +1,26 @@
-/* kiln.h - what a library made by Tensorkiln offers to its host.
+/* kiln.h - the C interface of every library that Tensorkiln compiles.
  *
- * A library needs nothing but the C library, and no initialisation. There are three ways in:
- *   - the plain C entries of its generated header, one per function: int net_main(const float *x, ...);
- *   - the functions below, found with dlsym() in any library of ours, for hosts that learn
- *     shapes and names at run time;
- *   - the symbols __tvm_ffi_<function>, for hosts that speak the tvm-ffi calling convention.
+ * A library needs nothing but the C library, and no initialisation. A host calls it in one of three
+ * ways:
+ *   - the plain C entries of its generated header, one per function, such as
+ *     int net_main(const float *x, float *out);
+ *   - the functions below, which any such library exports and dlsym() finds, for hosts that learn
+ *     names and shapes at run time;
+ *   - the symbols __tvm_ffi_<function>, for hosts that use the tvm-ffi calling convention.
  *
- * Every function that can fail returns 0 (KILN_OK) or one of the codes below, and leaves one
- * sentence for kiln_last_error() in the calling thread. All functions may be called from any thread.
+ * Errors: a function that can fail returns 0 (KILN_OK) or a code of enum kiln_code, unless its
+ * comment says otherwise. After a failure kiln_last_error() returns one sentence about it, in the
+ * thread that made the call. A null pointer gives KILN_ERROR_NULL unless the comment allows it; a
+ * function that allocates may return KILN_ERROR_MEMORY. Comments list the codes beyond these two,
+ * without the prefix: SHAPE is KILN_ERROR_SHAPE.
+ *
+ * Ownership: arguments stay the caller's and are not used after the call; strings are copied. The
+ * exceptions are marked: contexts, modules, DLPack tensors and thread pools.
+ *
+ * Threads: every function may be called by any number of threads at once, also on the same
+ * executor, function value or loader name. Only kiln_executor_destroy() and dlclose() require that
+ * no other thread uses the executor or the library. Reference counts are atomic, but one kiln_value
+ * variable that several threads write to or release needs a lock of the host's.
  */
 #ifndef KILN_H
 #define KILN_H
@@ -22,39 +35,43 @@ extern "C" {
 
 enum kiln_code {
     KILN_OK = 0,
-    KILN_ERROR_COUNT = 1,    /* wrong number of arguments */
-    KILN_ERROR_RANK = 2,     /* a tensor has the wrong number of dimensions */
+    KILN_ERROR_COUNT = 1,    /* wrong number of arguments or items, or no output of that number */
+    KILN_ERROR_RANK = 2,     /* a tensor has the wrong number of dimensions, or lacks an axis */
     KILN_ERROR_SHAPE = 3,    /* a dimension has the wrong size */
     KILN_ERROR_DTYPE = 4,    /* a tensor holds the wrong element type */
     KILN_ERROR_DEVICE = 5,   /* a tensor is not in CPU memory */
-    KILN_ERROR_NULL = 6,     /* a null pointer where there must be none */
-    KILN_ERROR_ARGUMENT = 7, /* a scalar for a tensor, or the reverse, or an unknown kind of value */
-    KILN_ERROR_MEMORY = 8,   /* out of memory */
+    KILN_ERROR_NULL = 6,     /* a null pointer that is not allowed */
+    KILN_ERROR_ARGUMENT = 7, /* the wrong kind of value, e.g. a scalar instead of a tensor */
+    KILN_ERROR_MEMORY = 8,   /* out of memory, or a tensor larger than any address space */
     KILN_ERROR_CPU = 9,      /* this processor lacks a feature that the library was compiled for */
-    KILN_ERROR_NAME = 10,    /* no function of that name */
-    KILN_ERROR_HOST = 11,    /* the host program lacks a service, e.g. tvm-ffi is not loaded */
-    KILN_ERROR_CONDITION = 12, /* sizes that the model cannot take: a table is too short for them */
-    KILN_ERROR_CALLBACK = 13,  /* a function of the host failed */
-    KILN_ERROR_DEPTH = 14,     /* calls within calls, too many or too deep for the stack */
+    KILN_ERROR_NAME = 10,    /* no function, or no artifacts for a loader, of that name or number */
+    KILN_ERROR_HOST = 11,    /* a service of tvm-ffi is missing in this process, or failed */
+    KILN_ERROR_CONDITION = 12, /* sizes that the model rejects, e.g. more rows than a table has */
+    KILN_ERROR_CALLBACK = 13,  /* a callback or a loader of the host failed */
+    KILN_ERROR_DEPTH = 14,     /* calls nested too deep: over 10000, or the stack is used up */
     KILN_ERROR_ASSERTION = 15, /* an assertion of a tensor program does not hold */
-    KILN_ERROR_CONTAINER = 16, /* the artifacts that the library carries are damaged, or newer */
-    KILN_ERROR_LOADER = 17,    /* nobody registered the loader that a function needs */
-    KILN_ERROR_WEIGHTS = 18,   /* the file of weights beside the library is not there, or another */
-    KILN_ERROR_RANGE = 19,     /* a number that its type cannot hold, also of sizes multiplied */
-    KILN_ERROR_ENVIRONMENT = 20 /* a variable of the environment with a value that it cannot have */
+    KILN_ERROR_CONTAINER = 16, /* the artifact container is damaged, or its format is newer */
+    KILN_ERROR_LOADER = 17,    /* the loader that a function needs is not registered */
+    KILN_ERROR_WEIGHTS = 18,   /* the weights file beside the library is missing or of another
+                                  library, or KILN_VERIFY_WEIGHTS=1 found damaged weights */
+    KILN_ERROR_RANGE = 19,     /* a number outside its parameter's type, or a size computed from the
+                                  inputs that does not fit into 64 bits */
+    KILN_ERROR_ENVIRONMENT = 20 /* an environment variable has an invalid value */
 };
 
 /* ---- values ---------------------------------------------------------------------------- */
 
-/* Element type: code 0 int, 1 unsigned, 2 IEEE float, 4 bfloat, 6 bool; size in bits. */
+/* Element type, as DLDataType. code: 0 int, 1 unsigned, 2 IEEE float, 3 address, 4 bfloat, 6 bool;
+ * bits: size of one lane, e.g. 32; lanes: 1 for scalar elements. */
 typedef struct kiln_dtype {
     uint8_t code;
     uint8_t bits;
     uint16_t lanes;
 } kiln_dtype;
 
-/* A tensor; same layout as DLTensor, so either may be passed for the other.
- * strides count elements; NULL means row-major without gaps. device_type 1 is CPU memory. */
+/* A tensor; same layout as DLTensor, so a pointer to either may be passed for the other. Element 0
+ * is byte_offset bytes behind data. strides count elements, not bytes; NULL means contiguous,
+ * row-major. device_type must be 1 (CPU memory); device_id is ignored. */
 typedef struct kiln_tensor {
     void *data;
     int32_t device_type;
@@ -66,8 +83,9 @@ typedef struct kiln_tensor {
     uint64_t byte_offset;
 } kiln_tensor;
 
-/* Numbers as in tvm-ffi. Kinds from 64 on are objects with a count of their references; those
- * before are plain values, or (7 to 9) views of something that the caller keeps alive. */
+/* Type index of a value; the numbers are tvm-ffi's, except KILN_UINT. Kinds from 64 on are
+ * reference-counted objects. Kinds 7 to 9 are views: they point to memory that the caller keeps
+ * alive for the time of the call. All others hold their data in the kiln_value itself. */
 enum kiln_kind {
     KILN_NONE = 0,
     KILN_INT = 1,
@@ -75,10 +93,10 @@ enum kiln_kind {
     KILN_FLOAT = 3,
     KILN_TENSOR = 7,      /* as.pointer: a kiln_tensor */
     KILN_C_STRING = 8,    /* as.pointer: text that ends with NUL */
-    KILN_BYTES_VIEW = 9,  /* as.pointer: address and size */
+    KILN_BYTES_VIEW = 9,  /* as.pointer: struct {const char *data; size_t size;} */
     KILN_SMALL_STRING = 11, /* up to 7 bytes in as.bytes; `small` is their number */
     KILN_SMALL_BYTES = 12,
-    KILN_UINT = 63, /* not tvm-ffi's: as.integer has the bits of a uint64_t from 2^63 on */
+    KILN_UINT = 63, /* an integer from 2^63 on: as.integer holds the bits of a uint64_t */
     KILN_STRING = 65,
     KILN_BYTES = 66,
     KILN_FUNCTION = 68,
@@ -91,7 +109,7 @@ enum kiln_kind {
 /* An argument or a result; same layout as TVMFFIAny. */
 typedef struct kiln_value {
     int32_t kind; /* enum kiln_kind */
-    uint32_t small; /* 0 but for the size of a small string */
+    uint32_t small; /* number of bytes for KILN_SMALL_STRING and KILN_SMALL_BYTES, otherwise 0 */
     union {
         int64_t integer;
         double real;
@@ -102,162 +120,243 @@ typedef struct kiln_value {
 
 /* ---- the library ------------------------------------------------------------------------ */
 
-/* Version of this interface; a host refuses a library whose version it does not know. */
+/* Return KILN_ABI_VERSION as it was when the library was compiled. A host rejects a library whose
+ * version is not its own. */
 int kiln_abi_version(void);
 
-/* 0 when this processor has every feature the library was compiled for, its weights are there, and
- * KILN_NUM_THREADS and KILN_VERIFY_WEIGHTS, if set, mean something; else KILN_ERROR_CPU,
- * KILN_ERROR_WEIGHTS or KILN_ERROR_ENVIRONMENT. Every call that runs a kernel checks it too. */
+/* Check whether kernels can run: the processor has every feature the library was compiled for
+ * (KILN_ERROR_CPU), the environment variables KILN_NUM_THREADS and KILN_VERIFY_WEIGHTS are unset or
+ * valid (KILN_ERROR_ENVIRONMENT), and the weights can be mapped (KILN_ERROR_WEIGHTS). Every call
+ * that runs a kernel makes the same check, so calling this is optional; success is remembered. */
 int kiln_open(void);
 
-/* Description of the library as JSON text; the same bytes lie in ELF section ".kiln.meta". */
+/* Return the library's description as JSON text ending with NUL, the content of the ELF section
+ * ".kiln.meta" (docs/formats/library.md). The text is the library's and lives as long as it. */
 const char *kiln_metadata(void);
 
-/* The sentence about the last failure in this thread; "" when there was none. */
+/* Return the sentence about the last failure in the calling thread, at most 1023 bytes; "" before
+ * any. It means nothing after a call that succeeded. The text is the library's, and valid until the
+ * thread's next call of this library. */
 const char *kiln_last_error(void);
-/* Sets it, for a function of the host (a callback, a loader) that is about to fail. */
+/* Set that sentence, before a callback or a loader of the host returns a failure. NULL means "". */
 void kiln_set_last_error(const char *sentence);
 
-/* Position of a function in the library, or -1. */
+/* Return the number of the function `name` in this library, from 0 on, or -1 with a sentence if the
+ * library has no such function or name is NULL. The functions below take this number. */
 int kiln_function_index(const char *name);
 
 /* ---- running ---------------------------------------------------------------------------- */
 
-/* An executor owns the memory for intermediate results, which grows on demand and stays.
- * One executor may be used by several threads at once; it is quickest when used by one. */
+/* An executor owns the workspace, the memory for intermediate results. The workspace grows on
+ * demand and is kept for the next call. Several threads may use one executor at once, but only one
+ * of them gets its workspace; the others borrow one, which is slower. */
 typedef struct kiln_executor kiln_executor;
 
+/* Create an executor, which the caller frees with kiln_executor_destroy() before it unloads the
+ * library. *executor is NULL after a failure. Codes: those of kiln_open(). */
 int kiln_executor_create(kiln_executor **executor);
+/* Free an executor. No call may be running in it. NULL is allowed. */
 void kiln_executor_destroy(kiln_executor *executor);
 
-/* Runs a function on tensors: its inputs, then its outputs, which are filled in place.
- * Gaps, any strides and any alignment are legal; such a tensor is copied on the way. */
+/* Run function number `function` on `count` tensors: its inputs, then its outputs, which are
+ * written in place. The memory is the caller's. Any strides and any alignment are allowed, and
+ * tensors may overlap: where a kernel cannot use the memory directly, it works on a copy in the
+ * workspace. Arguments are checked before any kernel runs. If a kernel fails, outputs have
+ * undefined contents. Codes:
+ *   arguments       COUNT, RANK, SHAPE, DTYPE, DEVICE; NULL also for missing shapes and data
+ *   function        NAME: no such number, or an outer function (use kiln_executor_invoke());
+ *                   ARGUMENT: it has scalar parameters (use kiln_call())
+ *   sizes           CONDITION, RANGE
+ *   kernels         CPU, WEIGHTS and ENVIRONMENT, as kiln_open(); ASSERTION
+ *   loaded modules  LOADER, CONTAINER, NAME, DEPTH, or what the loader's call() returned */
 int kiln_executor_run(kiln_executor *executor, int function, const kiln_tensor *const *tensors,
                       int count);
 
-/* Checks the inputs and writes the dimensions of output number `output` to shape[0..*ndim-1]
- * (room for KILN_MAX_RANK). */
+/* Compute the shape of output number `output` (from 0 on) for these inputs: write *ndim and the
+ * sizes shape[0..*ndim-1]; shape must have room for KILN_MAX_RANK sizes. The inputs are checked as
+ * by kiln_executor_run(), with the same codes for arguments, function and sizes, but no element is
+ * read and nothing is run. */
 #define KILN_MAX_RANK 16
 int kiln_output_shape(int function, const kiln_tensor *const *inputs, int count, int output,
                       int64_t *shape, int *ndim);
 
-/* Calls a function with tensors and numbers in the order of its parameters, without an executor.
- * Integers must be in the range of the parameter's type (KILN_ERROR_RANGE); a bool is 0 or 1, also
- * for an integer; parameters of floating point take integers too, round to nearest, and refuse what
- * would become infinite. Nothing else is converted. */
+/* Run a function as kiln_executor_run() does, in a borrowed workspace, with scalars too: arguments
+ * are given in the order of the parameters, a tensor as KILN_TENSOR.
+ *   - integer and bool parameters take KILN_INT, KILN_UINT and KILN_BOOL; a bool takes 0 or 1;
+ *   - floating-point parameters take KILN_FLOAT, KILN_INT and KILN_UINT, rounded to nearest even.
+ * Codes: those of kiln_executor_run(); ARGUMENT for any other kind of value; RANGE for a number
+ * outside the parameter's type, and for a finite one that rounding would make infinite (1e300 for
+ * float32). */
 int kiln_call(int function, const kiln_value *arguments, int count);
 
-/* Bytes of intermediate results in the executor: the most that a call has needed so far. What the
- * system gives for them is rounded up to its pages. */
+/* Return the size of the executor's workspace in bytes: the most that one call in it has needed so
+ * far, copies of tensors included, before rounding up to pages. -1 if executor is NULL. */
 int64_t kiln_executor_workspace_bytes(const kiln_executor *executor);
 
 /* ---- outer functions -----------------------------------------------------------------------
- * Functions with branches, calls of functions as values, tuples, strings, or sizes that the data
- * decides. They take and give values; only a library that has one has the functions below.
+ * Functions with branches, calls of function values, tuples, strings, or sizes that depend on the
+ * data (kind "outer" in the metadata). Their arguments and results are values. Only a library that
+ * has such a function exports the functions of this section. kiln_set_last_error() is exported with
+ * them, and with the functions for loaders.
  *
- * Whoever gets a value from `kiln_make_...`, or as a result, owns a reference and gives it back
- * with kiln_release(). Arguments stay the caller's. A tensor passed as a bare kiln_tensor is copied. */
+ * Ownership: a value from `kiln_make_...`, or a result, is one reference that the caller owns and
+ * gives back with kiln_release(). Arguments are borrowed for the call. An outer function copies a
+ * tensor that is passed as KILN_TENSOR; a KILN_TENSOR_OBJECT is shared.
+ *
+ * `kiln_make_...` and kiln_take_dlpack() write *made only on success. */
 
-/* Calls an outer function in an executor (NULL: memory is borrowed for the call). `*result` is
- * KILN_NONE after a failure. */
+/* Call function number `function`, outer or not, with `count` arguments. `executor` lends its
+ * memory; NULL: memory is borrowed for the call. A graph function may be called with its inputs
+ * only: it then returns its output, or a tuple of its outputs. *result is overwritten, not
+ * released; it is KILN_NONE after a failure. Codes: those of kiln_call(), CALLBACK, DEPTH. */
 int kiln_executor_invoke(kiln_executor *executor, int function, const kiln_value *arguments,
                          int count, kiln_value *result);
-/* Calls a function that is a value. */
+/* Call a value of kind KILN_FUNCTION (ARGUMENT for any other kind). Otherwise as
+ * kiln_executor_invoke(), in the executor of the call that this one is nested in, if any. */
 int kiln_call_value(const kiln_value *function, const kiln_value *arguments, int count,
                     kiln_value *result);
 
-/* A new tensor, row-major, 64-byte aligned; its contents are undefined. */
+/* Make a contiguous row-major tensor with 64-byte aligned, uninitialised data. Codes: RANK (more
+ * than KILN_MAX_RANK dimensions), SHAPE (a negative size), DTYPE (elements that are not whole
+ * bytes). */
 int kiln_make_tensor(const int64_t *shape, int ndim, kiln_dtype dtype, kiln_value *made);
-/* A tensor that takes over a DLManagedTensor, in CPU memory. */
+/* Make a tensor from a DLManagedTensor * without copying. On success the value owns it, and calls
+ * its deleter with the last reference; on failure it stays the caller's. Its device is checked when
+ * the tensor is used. Codes: as kiln_make_tensor(); NULL also for missing shape or data. */
 int kiln_take_dlpack(void *managed, kiln_value *made);
+/* Make a tuple of `count` items, with a new reference to each; views are copied. Codes: COUNT (a
+ * negative count); ARGUMENT, DEVICE, or those of kiln_make_tensor(), if a view cannot be copied. */
 int kiln_make_tuple(const kiln_value *items, int count, kiln_value *made);
+/* Make a shape, a vector of integers, which are not checked. Code: COUNT (a negative count). */
 int kiln_make_shape(const int64_t *sizes, int count, kiln_value *made);
+/* Make a string: a copy of `bytes` bytes of UTF-8 text, which is not checked. Code: ARGUMENT (a
+ * negative length). */
 int kiln_make_string(const char *text, int64_t bytes, kiln_value *made);
-/* A function of the host. It returns KILN_OK with a result that it owns and hands over, or another
- * code after kiln_set_last_error(). `destroy` runs with the last reference; NULL: nothing to do. */
+/* A function of the host. The arguments are borrowed: to keep one, call kiln_retain(), but a view
+ * (kinds 7 to 9) is valid for the call only. *result is KILN_NONE on entry; with KILN_OK the
+ * callback hands over one reference in it. On failure it calls kiln_set_last_error() and returns
+ * any other code, which the caller of the function sees as KILN_ERROR_CALLBACK. May run in any
+ * thread, and in several at once. */
 typedef int (*kiln_callback)(void *context, const kiln_value *arguments, int32_t count,
                              kiln_value *result);
+/* Make a function value of a callback. On success the value owns `context`: destroy(context) runs
+ * with the last reference, in the thread that releases it (destroy may be NULL). On failure the
+ * context stays the caller's. */
 int kiln_make_function(kiln_callback callback, void *context, void (*destroy)(void *context),
                        kiln_value *made);
-/* Makes a function known to call_packed of this library; NULL takes the name away. */
+/* Register a function under a name that call_packed of this library finds, before functions of
+ * tvm-ffi and of the library itself. It replaces one of the same name, and takes a reference;
+ * function NULL removes the name. Names that are left when the library is unloaded are dropped
+ * without a release, so `destroy` does not run for them. Code: ARGUMENT (the value is not a
+ * function). */
 int kiln_register_function(const char *name, const kiln_value *function);
 
-/* Views into a value, valid while it lives; NULL (or -1) when it is of another kind. */
+/* Return a pointer into a value, valid while the value is; NULL if value is NULL or of another
+ * kind, and then *bytes or *count is not written (both may be NULL).
+ *   kiln_tensor_of   of KILN_TENSOR and KILN_TENSOR_OBJECT
+ *   kiln_string_of   of strings and bytes but KILN_BYTES_VIEW: *bytes of them, not always followed
+ *                    by NUL; of a small string they lie in *value itself
+ *   kiln_shape_of    of KILN_SHAPE: *count sizes
+ *   kiln_items_of    of KILN_TUPLE and KILN_LIST: *count items, without a reference of their own */
 const kiln_tensor *kiln_tensor_of(const kiln_value *value);
 const char *kiln_string_of(const kiln_value *value, int64_t *bytes);
 const int64_t *kiln_shape_of(const kiln_value *value, int *count);
 const kiln_value *kiln_items_of(const kiln_value *value, int *count); /* of a tuple or list */
 
+/* Add a reference to an object. Does nothing for other values, and for NULL. */
 void kiln_retain(const kiln_value *value);
-void kiln_release(kiln_value *value); /* leaves KILN_NONE */
-/* Objects that this library has made and nobody has given back. */
+/* Give a reference back and set *value to KILN_NONE. The last reference frees the object, which may
+ * run a `destroy` of the host or a DLPack deleter. NULL is allowed. */
+void kiln_release(kiln_value *value);
+/* Return the number of objects that this library has made and that are not freed yet. */
 int64_t kiln_live_objects(void);
 
 /* ---- loaders ---------------------------------------------------------------------------- */
 
-/* In libraries with artifacts other than host code only: programs of a device, command streams.
- * They ride in the library as they were made; what a loader makes of them is a module, and a
- * module has functions. */
+/* Only a library that carries artifacts other than host code exports the functions of this section.
+ * Artifacts are, for example, the binary of a device or its command stream. The library stores them
+ * as the code generator made them; a loader of the host turns them into a module, which has
+ * functions. All artifacts of one loader and one target key make one module. */
 typedef struct kiln_artifact {
-    const char *codegen_id;
+    const char *codegen_id; /* the code generator that made it */
     const char *file_name;
-    const char *target_key;
+    const char *target_key; /* what it is compiled for; "" where the generator gave none */
     const void *content; /* 64-byte aligned; lives as long as the library */
     uint64_t bytes;
 } kiln_artifact;
 
-/* All are called under a lock of the library, but for `call`. Each returns KILN_OK, or another code
- * after kiln_set_last_error(). */
+/* The functions of a loader and of its modules. load() and call() return KILN_OK, or another code
+ * after kiln_set_last_error(). load() runs under a lock of the library, so never twice at once;
+ * call() runs without it, in several threads at once. */
 typedef struct kiln_loader {
-    uint32_t size; /* of this struct */
-    void *context;
-    /* Makes a module of all artifacts that name this loader, for one target key. */
+    uint32_t size; /* sizeof(kiln_loader) */
+    void *context; /* passed to load() */
+    /* Make a module of all artifacts for this loader and target key, and write it to *module. It
+     * may call kiln_module() for other modules, not for its own (KILN_ERROR_LOADER). */
     int (*load)(void *context, const char *target_key, const kiln_artifact *artifacts, int count,
                 void **module);
-    /* Calls a function. A kernel's tensors are KILN_TENSOR, inputs before outputs; sizes are
-     * KILN_INT; it has no result. What call_packed passes are values of all kinds, of which
-     * kiln_tensor_of() and others give views, and it takes over what is written to `result`.
-     * KILN_ERROR_NAME when the module has none of that name: then its imports are asked. */
+    /* Call a function of the module. For a kernel, tensors are KILN_TENSOR, inputs before outputs,
+     * sizes are KILN_INT, and there is no result. Arguments from call_packed may be of any kind
+     * (read them with kiln_tensor_of() and the like), and the library takes over the reference that
+     * is written to *result, which is KILN_NONE on entry. Return KILN_ERROR_NAME if the module has
+     * no such function: the library then tries the modules that this one imports. */
     int (*call)(void *module, const char *function, const kiln_value *arguments, int32_t count,
                 kiln_value *result);
-    void (*unload)(void *module); /* when the library is unloaded; NULL: nothing to do */
+    /* Free a module when the library is unloaded; NULL: nothing to do. It does not run for a module
+     * that kiln_set_module() replaced, nor at exit() while a call of a module is running. */
+    void (*unload)(void *module);
 } kiln_loader;
 
-/* Makes a loader known to this library; NULL takes it away. Modules are loaded when one of their
- * functions is first called. The last registration of a name counts. */
+/* Register a loader under a name, in place of an earlier one; NULL removes the name. *loader is
+ * copied; its context must live until the loader is replaced or removed, or the library is
+ * unloaded. A module is loaded when one of its functions is first called, and then keeps the
+ * functions of the loader that loaded it. Code: ARGUMENT (size is too small, or load or call is
+ * NULL). */
 int kiln_register_loader(const char *name, const kiln_loader *loader);
+/* Return 1 if a loader of that name is registered, otherwise 0, also for NULL. */
 int kiln_has_loader(const char *name);
-/* A module that the host has loaded itself from the artifacts of one loader and target key. */
+/* Set the module of a loader and target key to one that the host has made itself. *functions is
+ * copied; only its call and unload are used. The library owns the module when this succeeds. Codes:
+ * ARGUMENT (as kiln_register_loader(), but load may be NULL), NAME (the library has no artifacts
+ * for that loader and target key), CONTAINER. */
 int kiln_set_module(const char *loader, const char *target_key, const kiln_loader *functions,
                     void *module);
-/* The module of a loader, loaded when it is not yet; NULL and a sentence when it cannot be, or is
- * being loaded by whoever asks. For host
- * code that talks to a device itself. */
+/* Return the module of a loader and target key, for host code that uses a device itself; load it if
+ * it is not loaded yet. The library keeps it. Return NULL with a sentence if it cannot be loaded,
+ * or if its own load() is the caller. */
 void *kiln_module(const char *loader, const char *target_key);
-/* Calls a function of a loaded module, or of one that it imports. */
+/* Call a function of a module, which is loaded first if need be. If it has no such function, the
+ * modules that it imports are tried, nearest first. *result as for kiln_executor_invoke(). Codes:
+ * NAME, LOADER, CONTAINER, DEPTH, or what load() or call() of the module returned. */
 int kiln_call_import(const char *loader, const char *target_key, const char *function,
                      const kiln_value *arguments, int32_t count, kiln_value *result);
 
 /* ---- threads ---------------------------------------------------------------------------- */
 
-/* Threads that one call may use, the caller included. 0 means the default: the smallest of
- * KILN_NUM_THREADS (0 to 4096), the CPUs this process may run on, and its cgroup's CPU quota.
- * Less than 0 counts as 0, more than 4096 as 4096.
- * With 1 no thread is ever created. Results do not depend on the number. */
+/* Set how many threads one call into this library may use, the calling thread included. 0 is the
+ * default: the smallest of KILN_NUM_THREADS (unless it is unset or 0), the CPUs this process may
+ * run on, and its cgroup's CPU quota. Values below 0 count as 0, above 4096 as 4096. With 1 the
+ * library never creates a thread. Results do not depend on the number. */
 void kiln_set_num_threads(int threads);
+/* Return the number that is in force, the default included; at least 1. */
 int kiln_get_num_threads(void);
+/* Set the number for calls in one executor; 0 means the library's number. NULL is ignored. */
 void kiln_executor_set_num_threads(kiln_executor *executor, int threads);
 
-/* Runs body(closure, begin, end) over disjoint ranges that cover 0..n, on at most `threads`
- * threads, and returns when all are done. */
+/* The loop body of a kernel: computes iterations begin to end - 1. */
 typedef void (*kiln_body)(void *closure, int64_t begin, int64_t end);
+/* A thread pool of the host. parallel_for() calls body(closure, begin, end) on disjoint ranges that
+ * cover 0..n, on at most `threads` threads (n and threads are at least 2), and returns when all of
+ * them are done. Several threads may call it at once. */
 typedef struct kiln_pool_api {
     uint32_t version; /* 1 */
-    uint32_t size;    /* of this struct */
+    uint32_t size;    /* sizeof(kiln_pool_api) */
     void (*parallel_for)(kiln_body body, void *closure, int64_t n, int threads);
 } kiln_pool_api;
 
-/* Makes the library use the host's own thread pool; NULL returns to the built-in one. */
+/* Make the library use the host's thread pool. NULL, one of a smaller size, or one without
+ * parallel_for returns to the built-in pool. *pool is not copied: it must live until another pool is set and no call that began
+ * before is running. */
 void kiln_use_pool(const kiln_pool_api *pool);
 
 #ifdef __cplusplus

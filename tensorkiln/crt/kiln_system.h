@@ -1,8 +1,12 @@
-/* kiln_system.h - libraries that were linked into the program itself, by their prefix.
+/* kiln_system.h - finds libraries that are statically linked into the program, by their prefix.
  *
- * A library compiled with system_lib_prefix and exported as an archive or object announces itself
- * before main(). Link the whole of it (an object, or -Wl,--whole-archive) unless the program names
- * one of its functions anyway. Several may be in one program: no symbol of theirs is the same. */
+ * A library compiled with system_lib_prefix and exported as an archive or object registers itself
+ * in a constructor, before main(). The linker takes a member of an archive only if the program
+ * refers to one of its symbols; otherwise link an object, or use -Wl,--whole-archive. One program
+ * may contain several such libraries: their symbols differ by the prefix.
+ *
+ * The list does not change after main() begins, so any thread may read it. Nothing here is to be
+ * freed. */
 #ifndef KILN_SYSTEM_H
 #define KILN_SYSTEM_H
 
@@ -17,7 +21,7 @@ extern "C" {
 typedef void (*kiln_entry)(void);
 
 typedef struct kiln_symbol {
-    const char *name; /* as in kiln.h and in the generated header */
+    const char *name; /* as in kiln.h and the generated header, e.g. "kiln_call" */
     kiln_entry address;
 } kiln_symbol;
 
@@ -29,10 +33,11 @@ typedef struct kiln_system_library {
     const kiln_symbol *symbols;
 } kiln_system_library;
 
-/* All of the program, the last one first; the address is NULL when there is none. */
+/* The libraries of this program as a linked list, the last registered first. In a program without
+ * such a library the weak symbol is undefined: its address is NULL. */
 extern kiln_system_library *kiln_system_libraries __attribute__((weak));
 
-/* The library of a prefix, or NULL. */
+/* Return the library with this prefix, or NULL if the program has none. */
 static inline const kiln_system_library *kiln_find_system_library(const char *prefix)
 {
     const kiln_system_library *at = &kiln_system_libraries == NULL ? NULL : kiln_system_libraries;
@@ -41,7 +46,8 @@ static inline const kiln_system_library *kiln_find_system_library(const char *pr
     return at;
 }
 
-/* A function of it, such as "kiln_call", to be cast to its type; NULL when it has none. */
+/* Return the address of a function such as "kiln_call", to be cast to the function's own type; NULL
+ * if the library has no function of that name. `library` must not be NULL. */
 static inline kiln_entry kiln_system_symbol(const kiln_system_library *library,
                                                    const char *name)
 {

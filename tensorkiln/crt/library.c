@@ -1,4 +1,4 @@
-/* Facts about the library, and what must be true before its first kernel runs. */
+/* Information about the library, the checks before its first kernel runs, and its destructor. */
 #include "pool.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,7 +38,8 @@ static int check_cpu(void)
     return KILN_OK;
 }
 
-/* What base/config.py refuses, in its words: an order that means nothing would else be ignored. */
+/* Reject invalid environment variables, with the messages of base/config.py, rather than ignore
+ * them. */
 static int check_environment(void)
 {
     const char *verify = getenv("KILN_VERIFY_WEIGHTS");
@@ -52,8 +53,8 @@ static int check_environment(void)
     return KILN_OK;
 }
 
-/* A prefetch of a page that was never touched walks the page tables each time it is issued, so
- * the pages behind the weights are read once. */
+/* Read each page of the padding behind the weights once: a prefetch of an unmapped page walks the
+ * page tables every time it is issued. */
 static void touch_pad(void)
 {
     if (kiln_this_library.weights == NULL)
@@ -65,7 +66,7 @@ static void touch_pad(void)
 
 int kiln_prepare(void)
 {
-    static int prepared; /* done twice in a race, with the same result */
+    static int prepared; /* threads that race do the checks twice, with the same result */
     if (__atomic_load_n(&prepared, __ATOMIC_RELAXED))
         return KILN_OK;
     int code = check_cpu();
@@ -75,15 +76,16 @@ int kiln_prepare(void)
         code = kiln_map_weights();
     if (code == KILN_OK) {
         touch_pad();
-        /* Now, so that children of fork() know it: what finds it may wait for good there (share.c). */
+        /* Find the pool before any fork(): in a child, dl_iterate_phdr() may deadlock (share.c). */
         kiln_shared_pool();
         __atomic_store_n(&prepared, 1, __ATOMIC_RELAXED);
     }
     return code;
 }
 
-/* What dlclose() does with the library, and exit(): last of its destructors, for others may still
- * call something. Visible for hosts that have put it into memory themselves and take it away. */
+/* The destructor, for dlclose() and exit(). Priority 101 makes it the last of the library's
+ * destructors, because the others may still call functions of the library. Exported for hosts that
+ * load the library without dlopen(), as a JIT does, and unload it themselves. */
 #if defined(__GNUC__)
 __attribute__((destructor(101)))
 #endif
@@ -116,7 +118,7 @@ const char *kiln_function_name(int index)
     const int outer = index - kiln_this_library.n_functions;
     if (outer < 0)
         return kiln_this_library.functions[index]->name;
-    return *(const char *const *)kiln_this_library.outers[outer]; /* it stands first */
+    return *(const char *const *)kiln_this_library.outers[outer]; /* name is the first member */
 }
 
 static void unknown_function(const char *name, int count)

@@ -1,4 +1,5 @@
-/* Modules of loaders: made of the container when a function of theirs is first called. */
+/* Modules, which registered loaders make of the artifacts in the container, when one of their
+ * functions is first called. */
 #include "loader.h"
 #include "outer.h"
 #include <stdio.h>
@@ -12,23 +13,23 @@ typedef struct registered_loader {
 } registered_loader;
 
 typedef struct loaded {
-    kiln_loader loader; /* its functions: a copy, as the loader may be registered anew */
+    kiln_loader loader; /* a copy, because another loader may be registered under the name later */
     void *module;
 } loaded;
 
 typedef struct module_row {
-    loaded *made;   /* NULL: not yet */
-    int is_loading; /* its loader is at work, and may ask for the modules of others only */
+    loaded *made;   /* NULL: not loaded yet */
+    int is_loading; /* load() is running: it must not ask for this module */
 } module_row;
 
 static __thread int modules_depth;
 static registered_loader *loaders;
-static module_row *modules; /* one per group, there when `container` is */
-static kiln_container *container;
-static int users; /* calls under way that look at either without the lock */
-static __thread int users_here;
+static module_row *modules; /* one per group; allocated before `container` is set */
+static kiln_container *container; /* NULL: not read yet */
+static int users; /* running calls that read `modules` or `container` without the lock */
+static __thread int users_here; /* those of this thread */
 
-/* A loader may ask for the modules of others: a thread may take the lock again. */
+/* The lock is recursive, because load() may ask for other modules. */
 static void lock_modules(void)
 {
     if (modules_depth++ == 0)
@@ -41,7 +42,7 @@ static void unlock_modules(void)
         kiln_give_lock(&kiln_modules_lock);
 }
 
-/* The lock is held. */
+/* Count calls in `users`. The lock must be held. */
 static void count_use(int difference)
 {
     users += difference;
@@ -50,15 +51,15 @@ static void count_use(int difference)
 
 int kiln_forget_loading(void)
 {
-    users = users_here; /* the others' calls are not there */
+    users = users_here; /* the child has no other threads */
     for (int g = 0; modules_depth == 0 && container != NULL && g < container->n_groups; g++)
-        modules[g].is_loading = 0; /* by a thread that is not there */
+        modules[g].is_loading = 0; /* the thread that was loading it does not exist here */
     return modules_depth != 0;
 }
 
-/* ---- what is there; the lock is held ------------------------------------------------------- */
+/* ---- look-up and loading; the caller holds the lock ---------------------------------------- */
 
-/* The container, read when it is not yet; NULL and the code when it cannot be. */
+/* Return the container, read on first use; NULL and *code if it cannot be read. */
 static const kiln_container *open_container(int *code)
 {
     kiln_container *read = container;
@@ -73,7 +74,7 @@ static const kiln_container *open_container(int *code)
     *code = kiln_read_container(kiln_container_data + 8, kiln_container_data[0], &read);
     if (*code != KILN_OK)
         return NULL;
-    free(modules); /* in a child whose parent was here */
+    free(modules); /* not NULL in a child if the parent forked before it set `container` */
     modules = calloc((size_t)read->n_groups, sizeof *modules);
     if (modules == NULL) {
         free(read);
@@ -84,7 +85,7 @@ static const kiln_container *open_container(int *code)
     return read;
 }
 
-/* Number of a group, or -1. */
+/* Return the number of the group of a loader and target key, or -1 with a sentence. */
 static int find_group(const kiln_container *in, const char *loader, const char *target_key)
 {
     for (int g = 1; g < in->n_groups; g++)
@@ -105,7 +106,7 @@ static registered_loader **find_loader(const char *name)
     return at;
 }
 
-/* Adds to a list of names, as far as there is room. */
+/* Append to a comma-separated list of names, truncated to the buffer. */
 static void append_name(char *text, size_t size, const char *name)
 {
     const size_t used = strlen(text);
@@ -226,7 +227,8 @@ KILN_API int kiln_set_module(const char *loader, const char *target_key,
     return code;
 }
 
-/* A group by name, loaded: its container and number, or NULL and the code; the lock is held. */
+/* Find and load a group: return the container and write the group's number, or return NULL and
+ * write the code. The lock must be held. */
 static const kiln_container *loaded_group(const char *loader, const char *target_key, int *g,
                                           int *code)
 {
@@ -252,8 +254,8 @@ KILN_API void *kiln_module(const char *loader, const char *target_key)
     return module;
 }
 
-/* Asks a group, then what it imports: the nearest that has the function answers. The caller is one of
- * `users`. */
+/* Call a function of a group, or of the groups that it imports, searched breadth-first. The caller
+ * is counted in `users`. */
 static int call_below(const kiln_container *in, int start, const char *function,
                       const kiln_value *args, int32_t count, kiln_value *result)
 {
@@ -270,14 +272,14 @@ static int call_below(const kiln_container *in, int start, const char *function,
     for (int i = 0; i < n && code == KILN_ERROR_NAME; i++) {
         const kiln_group *group = &in->groups[queue[i]];
         lock_modules();
-        /* 0 is the library; a later version may have nodes that are for no loader. */
+        /* Group 0 is the library itself; keys with `_` are node kinds of later format versions. */
         code = queue[i] == 0 || group->loader[0] == '_' ? KILN_ERROR_NAME
                                                                 : load_group(in, queue[i]);
         loaded module = {{0}, NULL};
         if (code == KILN_OK)
             module = *modules[queue[i]].made; /* another thread may set a new one */
         unlock_modules();
-        if (code == KILN_ERROR_LOADER) { /* another one may have the function */
+        if (code == KILN_ERROR_LOADER) { /* another group may have the function */
             without_loader = without_loader < 0 ? queue[i] : without_loader;
             code = KILN_ERROR_NAME;
         } else if (code == KILN_OK) {
@@ -370,8 +372,9 @@ static void free_modules(module_row *rows, kiln_container *read, registered_load
     }
 }
 
-/* At exit() other threads may be in modules, or load one: then all stay as they are. The lock is not
- * waited for: who has it may want that of the loader, which our caller holds. */
+/* At exit() other threads may be calling modules or loading one; then nothing is unloaded. The lock
+ * is only tried, because the thread that holds it may be waiting for the dynamic linker's lock,
+ * which dlclose() holds around this call. */
 void kiln_unload_modules(void)
 {
     if (!kiln_try_lock(&kiln_modules_lock))
@@ -383,7 +386,7 @@ void kiln_unload_modules(void)
     module_row *const rows = modules;
     kiln_container *const read = container;
     registered_loader *const known = loaders;
-    modules = NULL; /* who comes late finds a library without loaders */
+    modules = NULL; /* later calls find no loaders */
     container = NULL;
     loaders = NULL;
     kiln_give_lock(&kiln_modules_lock);

@@ -1,13 +1,13 @@
-/* Values against types: kinds, element types, ranks, sizes. Every refusal is one sentence that
- * names the value, what was expected and what came. */
+/* Checks values against types: kinds, element types, ranks, sizes. Every error names the value,
+ * what was expected and what was received. */
 #include "element.h"
 #include <stdio.h>
 
 typedef struct matching {
     const char *function;
     const char *what;
-    const kiln_type *whole; /* for messages about a field, the type around it */
-    int64_t *sizes;         /* of the dimensions that are still to come */
+    const kiln_type *whole; /* the outermost type, for messages about a field of it */
+    int64_t *sizes;         /* the entries for dimensions not matched yet */
 } matching;
 
 static int expected_kind(const matching *m, const kiln_type *type, const kiln_value *value)
@@ -30,7 +30,7 @@ static int expected_tensor(const matching *m, int code, const kiln_type *type,
                      dtype, shape, why);
 }
 
-/* A tensor whose sizes and memory may be looked at: it may be an object of somebody else. */
+/* Check a tensor before its sizes and memory are read: another library may have made the object. */
 static int check_readable(const matching *m, const kiln_type *type, const kiln_tensor *tensor)
 {
     char why[KILN_SHAPE_TEXT + 160];
@@ -70,7 +70,8 @@ static int match_tensor(matching *m, const kiln_type *type, const kiln_value *va
     return KILN_OK;
 }
 
-/* Integers of a tuple, or of a checked vector in packed memory; their number, or -1. */
+/* Read the integers of a tuple, or of a contiguous vector that check_readable() accepted. Return
+ * their number, or -1 if the value is neither. */
 static int read_sizes(const kiln_value *value, int64_t *sizes)
 {
     int count = 0;
@@ -92,7 +93,8 @@ static int read_sizes(const kiln_value *value, int64_t *sizes)
     return (int)t->shape[0];
 }
 
-/* Hosts without a shape type pass a tuple or a vector of integers. */
+/* Convert a tuple or vector of integers to a shape, for hosts that have no shape type. Other values
+ * are left as they are. */
 static int make_shape_of(const matching *m, const kiln_type *type, kiln_value *value)
 {
     int64_t sizes[KILN_MAX_RANK];
@@ -103,7 +105,7 @@ static int make_shape_of(const matching *m, const kiln_type *type, kiln_value *v
         return code;
     const int count = read_sizes(value, sizes);
     if (count < 0)
-        return KILN_OK; /* match_shape has the words */
+        return KILN_OK; /* match_shape() reports it */
     code = kiln_make_shape(sizes, count, &made);
     if (code == KILN_OK) {
         kiln_release(value);
@@ -126,7 +128,7 @@ static int match_shape(const matching *m, const kiln_type *type, kiln_value *val
     return KILN_OK;
 }
 
-/* A tensor without dimensions may stand for a number. */
+/* Convert a 0-dimensional tensor to a number. */
 static int tensor_to_number(const matching *m, const kiln_type *type, kiln_value *value)
 {
     const kiln_tensor *t = kiln_tensor_of(value);
@@ -173,8 +175,8 @@ static int match_fields(matching *m, const kiln_type *type, kiln_value *value)
     if (count != type->count)
         return kiln_fail(KILN_ERROR_COUNT, "%s: %s must be %s, received a tuple of %d", m->function,
                          m->what, type->text, count);
-    /* Fields may become something else (a shape, a number with a fraction): in a tuple of our own,
-     * for the given one may be shared. */
+    /* Matching may convert fields (a tuple to a shape, an integer to a float), so it works on a
+     * copy: the given tuple may be shared. */
     kiln_value own;
     if ((code = kiln_make_tuple(items, count, &own)) != KILN_OK)
         return code;
@@ -211,6 +213,6 @@ int kiln_match(kiln_value *value, const kiln_type *type, int64_t *sizes, const c
     matching m = {function, what, type, sizes};
     const int code = match_value(&m, type, value);
     if (code != KILN_OK)
-        kiln_locate(NULL, NULL); /* the sentence names the function and the value */
+        kiln_locate(NULL, NULL); /* the sentence already names the function */
     return code;
 }

@@ -1,22 +1,24 @@
-/* non_max_suppression: of boxes that overlap, the one with the best score. */
+/* The operator non_max_suppression, as ONNX defines it: of boxes that overlap, keep the one with
+ * the best score. */
 #include "element.h"
 #include <stdlib.h>
 
 typedef struct suppression {
-    const char *boxes; /* packed float32 at any address, as the scores are */
-    int64_t limit; /* of each class */
+    const char *boxes; /* contiguous float32 of any alignment, as are the scores */
+    int64_t limit; /* most boxes per batch and class */
     double overlap, score;
     int has_score, center;
 } suppression;
 
-enum { FLOAT = 4, BOX = 4 * FLOAT }; /* bytes */
+enum { FLOAT = 4, BOX = 4 * FLOAT }; /* sizes in bytes */
 
 typedef struct candidate {
     int64_t box;
     float score;
 } candidate;
 
-/* Corners in rising order. */
+/* Get the corners of a box, low[d] <= high[d]. With `center` a box is [x, y, width, height],
+ * otherwise two opposite corners. */
 static void corners(const char *at, int center, float *low, float *high)
 {
     float box[4];
@@ -30,6 +32,7 @@ static void corners(const char *at, int center, float *low, float *high)
     }
 }
 
+/* Intersection over union of two boxes. */
 static double overlap_of(const char *a, const char *b, int center)
 {
     float a_low[2], a_high[2], b_low[2], b_high[2], shared = 1;
@@ -47,7 +50,7 @@ static double overlap_of(const char *a, const char *b, int center)
     return whole > 0 ? shared / whole : 0;
 }
 
-/* Best score first; of equal ones the earlier box. */
+/* Sort by score, best first, with a stable merge sort; `to` is scratch of the same size. */
 static void sort_candidates(candidate *from, candidate *to, int64_t count)
 {
     candidate *const start = from;
@@ -69,7 +72,7 @@ static void sort_candidates(candidate *from, candidate *to, int64_t count)
         memcpy(start, from, (size_t)count * sizeof *start);
 }
 
-/* Boxes of one class that stay, into `kept`; gives their number. */
+/* Write the boxes of one class that are kept to `kept`; return their number. */
 static int64_t select_boxes(const suppression *s, const char *boxes, const char *scores,
                             int64_t count, candidate *sorted, int64_t *kept)
 {
@@ -91,7 +94,7 @@ static int64_t select_boxes(const suppression *s, const char *boxes, const char 
     return selected;
 }
 
-/* `rows` of three numbers: batch, class, box. */
+/* Make the result, an int64 tensor [count, 3] of rows (batch, class, box). */
 static int make_rows(const int64_t *rows, int64_t count, kiln_value *result)
 {
     const int64_t shape[] = {count, 3};
@@ -106,9 +109,9 @@ static int suppress(const suppression *s, const kiln_tensor *boxes, const kiln_t
 {
     const int64_t batches = boxes->shape[0], count = boxes->shape[1], classes = scores->shape[1];
     const char *score = kiln_data(scores);
-    /* No more than the scores have elements, which kiln_packed() has counted. */
+    /* Cannot overflow: at most the number of scores, which kiln_packed() has checked. */
     const int64_t room = kiln_min(s->limit, count) * (batches * classes);
-    if (room == 0) /* however large the other sizes are */
+    if (room == 0) /* before allocating for `count`, which may be huge if another size is 0 */
         return make_rows(NULL, 0, result);
     candidate *sorted = kiln_room(count, 2 * sizeof *sorted, "boxes");
     int64_t *rows = kiln_room(room, 3 * sizeof *rows, "boxes that are kept");
@@ -133,7 +136,7 @@ static int suppress(const suppression *s, const kiln_tensor *boxes, const kiln_t
     return code;
 }
 
-/* A number, or the one element of a tensor. */
+/* Read a number or the element of a one-element tensor; KILN_NONE leaves *number unchanged. */
 static int read_number(const kiln_value *value, const char *what, double *number)
 {
     const kiln_tensor *t = kiln_tensor_of(value);

@@ -1,16 +1,18 @@
-/* The frame of an outer function: its locals, how deep calls may go, and calls of graph functions. */
+/* The frame of an outer function, with its locals and the limit on call depth; calls of graph and
+ * tensor functions with values. */
 #include "outer.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
 #define MAX_DEPTH 10000
-#define STACK_KEPT ((size_t)512 << 10) /* for kernels and the host's callbacks */
+#define STACK_KEPT ((size_t)512 << 10) /* reserved for kernels and the host's callbacks */
 
 static __thread int depth;
-static __thread char *stack_floor; /* the lowest address that frames may reach */
+static __thread char *stack_floor; /* the lowest address that frames may use; NULL: unknown */
 
-/* Half of a small stack is kept; where a thread's stack is unknown, calls are only counted. */
+/* Reserve STACK_KEPT, or half of a stack below twice that. NULL if the thread's stack is unknown:
+ * then only MAX_DEPTH limits calls. */
 static char *find_stack_floor(void)
 {
     pthread_attr_t attributes;
@@ -97,8 +99,9 @@ static int run_into_outputs(kiln_binding *b, int empty, int as_tuple, kiln_value
     return code;
 }
 
-/* Kernels are made for sizes from 1 on, but the data may leave nothing. Where that means that
- * nothing is written, there is nothing to run. */
+/* Whether a symbol is below its minimum and all outputs are empty. Kernels are compiled for sizes
+ * of at least 1 (or the model's minimum), but data-dependent operators produce empty tensors; if
+ * there is nothing to write, the function need not run. */
 static int nothing_to_write(const kiln_binding *b, const int64_t *least)
 {
     int below = 0;

@@ -1,22 +1,25 @@
-/* outer.h - what the generated C of outer functions is written with. Every local value of such a
- * function owns its reference; all are given back in one place, on success and on failure. */
+/* outer.h - the functions that the generated C of outer functions calls. Every local value of such
+ * a function owns a reference; kiln_leave() releases all of them, on success and on failure.
+ *
+ * A function that returns int returns KILN_OK, or a code after kiln_fail(). Unless its comment says
+ * otherwise it writes its last parameter on success only, and the caller then owns that value. */
 #ifndef KILN_OUTER_H
 #define KILN_OUTER_H
 
 #include "crt.h"
 
-/* ---- objects: layouts of tvm-ffi ----------------------------------------------------------- */
+/* ---- objects, in the layouts of tvm-ffi ---------------------------------------------------- */
 typedef struct kiln_object {
-    uint64_t counts; /* strong references in the low half, weak ones (all strong are one) above */
+    uint64_t counts; /* low half: strong references; high half: weak, +1 while any is strong */
     int32_t kind;
     uint32_t padding;
-    void (*release)(void *self, int what); /* 1: give back the contents, 2: the memory */
+    void (*release)(void *self, int what); /* 1: release contents, 2: free memory, 3: both */
 } kiln_object;
 
 typedef struct kiln_tensor_object {
     kiln_object head;
     kiln_tensor tensor;
-    void *managed; /* the DLManagedTensor that owns the data; NULL: it lies behind this */
+    void *managed; /* the DLManagedTensor that owns the data; NULL: data follows this struct */
 } kiln_tensor_object;
 
 typedef struct kiln_string_object { /* KILN_BYTES too */
@@ -43,7 +46,7 @@ typedef int (*kiln_safe_call)(void *self, const kiln_value *args, int32_t count,
 
 typedef struct kiln_function_object {
     kiln_object head;
-    kiln_safe_call call; /* fails by the rules of tvm-ffi */
+    kiln_safe_call call; /* tvm-ffi's convention: -1 on failure, with the error raised there */
     void *reserved;
 } kiln_function_object;
 
@@ -58,23 +61,28 @@ KILN_LAYOUT(function, offsetof(kiln_function_object, call) == 24 &&
                           sizeof(kiln_function_object) == 40);
 
 /* ---- value.c: objects and their references ------------------------------------------------- */
-/* Memory for an object with one reference; NULL and an error when there is none. */
+/* Allocate an object of `bytes` bytes with one reference, 64-byte aligned; NULL with a sentence if
+ * memory is short. Only the head is initialised. */
 void *kiln_new_object(size_t bytes, int32_t kind, void (*release)(void *self, int what));
 void kiln_free_object(void *object);
+/* The value of an object; takes over the caller's reference. */
 kiln_value kiln_object_value(void *object);
-/* A reference of one's own to what an argument is: views are copied. */
+/* Make an owned value of an argument: retain an object, copy a view (kinds 7 to 9) into an
+ * object. */
 int kiln_take(const kiln_value *value, kiln_value *taken);
+/* Take item `index`, which must be >= 0, of a tuple. */
 int kiln_item(const kiln_value *tuple, int index, kiln_value *item);
-/* The items of a tuple of just that many, into values that are given back first. */
+/* Take all items of a tuple, which must have exactly `count`, into items[], whose old values are
+ * released first. */
 int kiln_spread(const kiln_value *tuple, int count, kiln_value *items);
-/* Whether a bool, a number or a tensor of one element is true. */
+/* Write whether a condition is true: a bool, an integer, or a tensor of one bool or integer. */
 int kiln_truth(const kiln_value *value, int *truth);
-/* What a value is, for messages. */
+/* The kind of a value for messages, such as "a tensor". */
 const char *kiln_kind_name(const kiln_value *value);
 
 extern const kiln_value kiln_nothing;
 
-/* A tensor that lives as long as the step that uses it. */
+/* A view of a tensor, for one step of an outer function: it holds no reference. */
 static inline kiln_value kiln_view(kiln_tensor *tensor)
 {
     kiln_value v = {KILN_TENSOR, 0, {0}};
@@ -111,13 +119,16 @@ static inline kiln_value kiln_real(double real)
 }
 
 /* ---- tensor.c: tensors as objects ---------------------------------------------------------- */
+/* Copy a tensor in CPU memory, of any strides, into a new contiguous one. */
 int kiln_copy_tensor(const kiln_tensor *tensor, kiln_value *copy);
-/* KILN_OK for a tensor that the functions of this runtime may read: at most KILN_MAX_RANK sizes, none
- * below 0, which multiply to what memory can hold, and data unless it is empty. */
+/* Check that the runtime can read a tensor: at most KILN_MAX_RANK sizes, all >= 0, at most
+ * KILN_MOST_BYTES in all, elements of whole bytes, and a data pointer unless it is empty. The
+ * device is not checked. */
 int kiln_check_tensor(const kiln_tensor *tensor);
-/* Elements of a tensor that was checked. */
+/* Number of elements of a tensor that kiln_check_tensor() has accepted. */
 int64_t kiln_element_count(const kiln_tensor *tensor);
-/* A checked tensor without gaps: the value's own, or a packed copy, which `*packed` then owns. */
+/* Get the tensor of a value, checked, contiguous and in CPU memory: the value's own, with *packed
+ * KILN_NONE, or a copy that *packed owns. *packed is written in either case. */
 int kiln_packed(const kiln_value *value, const kiln_tensor **tensor, kiln_value *packed);
 static inline char *kiln_data(const kiln_tensor *tensor)
 {
@@ -145,9 +156,10 @@ typedef struct kiln_type {
     const struct kiln_type *const *fields;
 } kiln_type;
 
-/* Checks a value against a type and writes the sizes of all its dimensions, in order, into `sizes`
- * where they hold -1; others must agree. A tuple of integers becomes a shape where one is expected.
- * `what` is for messages: "argument 'x'". */
+/* Check a value against a type. `sizes` has an entry for each dimension of each tensor in the type,
+ * in order: -1 takes the size found, any other entry must equal it. The value is converted in place
+ * where the type asks for it: a tuple or vector of integers to a shape, a 0-dimensional tensor to a
+ * number. `what` is for messages: "argument 'x'". */
 int kiln_match(kiln_value *value, const kiln_type *type, int64_t *sizes, const char *function,
                const char *what);
 
@@ -158,10 +170,13 @@ typedef struct kiln_outer {
     int (*run)(const kiln_value *captured, const kiln_value *args, kiln_value *result);
 } kiln_outer;
 
+/* Begin the frame of an outer function: set its locals, an array of `bytes` bytes, to KILN_NONE,
+ * and fail with KILN_ERROR_DEPTH if calls are nested too deep. */
 int kiln_enter(const char *function, kiln_value *locals, size_t bytes);
-/* Gives all locals back; adds to the sentence of a failure where it happened. */
+/* End the frame, also after kiln_enter() failed: release all locals, append to the sentence of a
+ * failure that it happened at step `at`, and return `code`. */
 int kiln_leave(const char *function, const char *at, int code, kiln_value *locals, size_t bytes);
-/* One step of an outer function that binds `name`. */
+/* Run one step, which computes the variable `name` of the model; jump to `end` if it fails. */
 #define KILN_TRY(name, step)                                                                        \
     do {                                                                                            \
         if ((code = (step)) != KILN_OK) {                                                           \
@@ -170,10 +185,13 @@ int kiln_leave(const char *function, const char *at, int code, kiln_value *local
         }                                                                                           \
     } while (0)
 
+/* Call an outer function. `captured` are the values of a closure, in order; NULL without any.
+ * *result is always written: KILN_NONE after a failure. */
 int kiln_invoke_outer(const kiln_outer *outer, const kiln_value *captured, const kiln_value *args,
                       int count, kiln_value *result);
-/* Runs a graph function, giving its one output or a tuple of them; or, when every parameter is
- * given, any function, giving nothing. */
+/* Run a graph or tensor function. With all parameters given, outputs included, *result is not
+ * written. With only the inputs of a graph function, outputs are allocated: *result is a tuple of
+ * them, or the only output itself unless `as_tuple` is set. */
 int kiln_run_function(const kiln_function *function, const kiln_value *args, int count,
                       int as_tuple, kiln_value *result);
 /* The body of the __tvm_ffi_ entry of an outer function. */
@@ -181,24 +199,31 @@ int kiln_outer_ffi_call(const kiln_outer *outer, const kiln_value *args, int32_t
                         kiln_value *result);
 
 /* ---- closure.c: functions as values -------------------------------------------------------- */
+/* The value of an outer function with `count` captured values, which are taken. */
 int kiln_make_closure(const kiln_outer *outer, const kiln_value *captured, int count,
                       kiln_value *made);
+/* The value of a graph or tensor function; `as_tuple` as for kiln_run_function(). */
 int kiln_make_native(const kiln_function *function, int as_tuple, kiln_value *made);
 
 /* ---- registry.c: functions by name --------------------------------------------------------- */
+/* Call a function by name. It is searched in this order: functions that the host registered,
+ * tvm-ffi's global functions, functions of this library, functions of loaded modules. *result must
+ * be KILN_NONE. */
 int kiln_call_packed(const char *name, const kiln_value *args, int count, kiln_value *result);
 
 /* ---- storage.c: storages that executors keep ------------------------------------------------ */
-/* call_packed's "alloc_cached_storage_set": a function that makes a tuple of storages, its shape if
- * it takes one, and a key; the set is the executor's own, and idle when it is given out. */
+/* call_packed's "alloc_cached_storage_set": args are a function that makes a tuple of storages, the
+ * shape to call it with if it takes one, and a key. Return the current executor's set for that key
+ * and shape if no call uses it; otherwise make a new set. */
 int kiln_cached_storage_set(const kiln_value *args, int count, kiln_value *result);
-/* A tuple of storages as a tensor of their addresses. */
+/* Convert a tuple of storages to a tensor of their addresses, as kernels take it. */
 int kiln_make_set(const kiln_value *tuple, kiln_value *set);
 
-/* ---- foreign.c: what tvm-ffi raised -------------------------------------------------------- */
-/* The failure of a function that is not ours: its words become our sentence. */
+/* ---- foreign.c: errors and functions of tvm-ffi -------------------------------------------- */
+/* After a function of another library failed: copy the error raised in tvm-ffi, if there is one, to
+ * this thread's sentence; return KILN_ERROR_CALLBACK. */
 int kiln_foreign_failure(void);
-/* A function of tvm-ffi's global table, or KILN_NONE. */
+/* Look up a function in tvm-ffi's global table; *found is left unchanged if it is not there. */
 void kiln_find_foreign(const char *name, kiln_value *found);
 
 /* ---- dynamic.c, unique.c, nms.c: results whose size the data decides ------------------------ */
@@ -208,7 +233,8 @@ int kiln_compress(const kiln_value *x, const kiln_value *condition, int axis, in
 /* `axes` and `steps` may be KILN_NONE. */
 int kiln_slice_dynamic(const kiln_value *x, const kiln_value *starts, const kiln_value *ends,
                        const kiln_value *axes, const kiln_value *steps, kiln_value *result);
-/* A tuple of values, first positions, positions in the values, counts. */
+/* As ONNX Unique: a tuple of the unique values or slices, the first index of each, the index into
+ * them for each input row, and counts. */
 int kiln_unique(const kiln_value *x, int axis, int flat, int sorted, kiln_value *result);
 /* `max_output`, `iou_threshold` and `score_threshold` may be KILN_NONE. */
 int kiln_non_max_suppression(const kiln_value *boxes, const kiln_value *scores,

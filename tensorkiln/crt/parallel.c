@@ -1,9 +1,9 @@
-/* kiln_parallel_for: what kernels call. Chooses the number of threads and the pool. */
+/* kiln_parallel_for(), which kernels call: chooses the number of threads and the pool. */
 #include "crt.h"
 
 static int library_threads;            /* kiln_set_num_threads; 0: default */
-static __thread int call_threads;      /* of the executor that runs in this thread; 0: library's */
-static const kiln_pool_api *host_pool; /* NULL: ours */
+static __thread int call_threads;      /* of the executor that runs here; 0: library_threads */
+static const kiln_pool_api *host_pool; /* NULL: the built-in one */
 
 KILN_API void kiln_set_num_threads(int threads)
 {
@@ -27,7 +27,7 @@ int kiln_limit_threads(int threads)
 KILN_API void kiln_use_pool(const kiln_pool_api *pool)
 {
     const int usable =
-        pool != NULL && pool->size >= sizeof *pool && pool->parallel_for != NULL; /* else ours */
+        pool != NULL && pool->size >= sizeof *pool && pool->parallel_for != NULL;
     __atomic_store_n(&host_pool, usable ? pool : NULL, __ATOMIC_RELEASE);
 }
 

@@ -1,16 +1,18 @@
-/* The built-in thread pool: jobs. What it is made of, and where its threads live: pool.h.
+/* The built-in thread pool: publishing and running jobs. pool.h describes its data and how it is
+ * shared by libraries.
  *
- * A job is published under a sequence number that is odd while the job is being written. Its loop
+ * A job is published under a sequence number, which is odd while the job is being written. Its loop
  * is cut into chunks that threads claim: the caller and even workers from the front, odd workers
- * from the back, so two threads that keep pace each run one contiguous half. A claim succeeds only
- * under the job's own sequence number, and the caller waits for every chunk claimed by a worker,
- * so a job cannot change under a worker that takes part, nor can its library be unloaded. A worker
- * that is asleep or descheduled claims nothing and delays nobody. No counter is ever reset: a late
- * reader cannot be fooled.
+ * from the back, so that two threads of equal speed run one contiguous half each. A claim succeeds
+ * only with the job's own sequence number, and the caller waits for every chunk that a worker has
+ * claimed. So a job cannot change while a worker takes part in it, nor can its library be unloaded.
+ * A worker that is asleep or descheduled claims nothing and delays no other one. Counters are never
+ * reset, which avoids ABA problems for readers that are late.
  *
- * Who waits spins for some 200 microseconds, then sleeps in the kernel: short loops follow each
- * other fast, and an idle process uses no CPU. To wake a worker costs its caller 5 microseconds and
- * comes 15 to 50 late; a loop that finds it spinning costs less than one. */
+ * A waiting thread spins for 200 microseconds, then sleeps on a futex: loops often follow each
+ * other closely, and an idle process should use no CPU. Waking a worker costs the caller 5
+ * microseconds, and the worker starts 15 to 50 microseconds later; for a spinning worker both are
+ * below one. */
 #include "pool.h"
 #include <signal.h>
 #include <time.h>
@@ -34,7 +36,7 @@ static int64_t now(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Spins while *word == value, for a while; 1 when it changed. */
+/* Spin while *word == value, up to SPIN_NANOSECONDS; return 1 if it changed. */
 static int spin(const uint32_t *word, uint32_t value)
 {
     const int64_t end = now() + SPIN_NANOSECONDS;
@@ -48,7 +50,8 @@ static int spin(const uint32_t *word, uint32_t value)
     return 0;
 }
 
-/* One of `chunks` even parts of 0..n: the first n % chunks parts get one more. */
+/* Run one of `chunks` parts of 0..n. Their sizes differ by at most one; the first n % chunks parts
+ * are the larger ones. */
 static void run_chunk(const kiln_job *job, uint32_t chunk)
 {
     const int64_t each = job->n / job->chunks, more = job->n % job->chunks;
@@ -56,7 +59,7 @@ static void run_chunk(const kiln_job *job, uint32_t chunk)
     job->body(job->closure, begin, begin + each + (chunk < more));
 }
 
-/* The next chunk of the job published as `ticket`, or -1: none is left, or the job is over. */
+/* Claim a chunk of the job published as `ticket`; return -1 if none is left or the job is over. */
 static int32_t claim(kiln_pool *pool, uint32_t ticket, int from_back)
 {
     uint64_t seen = LOAD(pool->claims);
@@ -73,7 +76,7 @@ static int32_t claim(kiln_pool *pool, uint32_t ticket, int from_back)
 
 /* ---- workers ------------------------------------------------------------------------------ */
 
-/* Rings for those who sleep. */
+/* Wake all workers that sleep in await_job(). */
 static void ring(kiln_pool *pool)
 {
     ADD(pool->bell, 1);
@@ -94,7 +97,8 @@ static void await_job(kiln_pool *pool, uint32_t seen)
     SUB(pool->sleepers, 1);
 }
 
-/* This thread is no longer in `home`. That may be gone right after: only its address is used. */
+/* Count this thread out of `home`. Right after, the home's library may be unmapped: kiln_wake()
+ * uses only its address. */
 static void leave(kiln_pool *pool, kiln_home *home)
 {
     SUB(home->residents, 1);
@@ -102,7 +106,7 @@ static void leave(kiln_pool *pool, kiln_home *home)
         kiln_wake(&home->residents);
 }
 
-/* The end of a worker whose home is being unloaded. */
+/* End a worker whose home is being unloaded: queue it to be joined. */
 static kiln_entry end(kiln_worker *self)
 {
     self->next = LOAD(kiln_this_home.ended);
@@ -126,7 +130,7 @@ static kiln_job read_job(const kiln_pool *pool)
     return job;
 }
 
-/* The chunk, which is claimed, and all that can be claimed after it. */
+/* Run a chunk that is claimed already, and then all that this worker can claim. */
 static void take_part(kiln_worker *self, const kiln_job *job, int32_t chunk)
 {
     kiln_pool *const pool = self->pool;
@@ -144,7 +148,7 @@ kiln_entry kiln_work(kiln_worker *self)
     if (self->left != NULL) {
         leave(pool, self->left);
         self->left = NULL;
-        const kiln_job job = read_job(pool); /* it waits for our chunk */
+        const kiln_job job = read_job(pool); /* cannot change: its caller waits for our chunk */
         take_part(self, &job, self->chunk);
     }
     for (;;) {
@@ -170,7 +174,8 @@ kiln_entry kiln_work(kiln_worker *self)
             take_part(self, &job, chunk);
             continue;
         }
-        /* The claim keeps that library loaded; it counts us before we leave this one. */
+        /* Move to the job's library, which the claim keeps loaded. This thread is counted as its
+         * resident before it is counted out of this library. */
         ADD(job.home->residents, 1);
         self->left = &kiln_this_home;
         self->chunk = chunk;
@@ -186,7 +191,7 @@ static int start_worker(kiln_pool *pool, uint32_t number)
     worker->pool = pool;
     worker->left = NULL;
     worker->number = number;
-    worker->seen = 0; /* even and below every published job: a job posted before it runs counts */
+    worker->seen = 0; /* below every ticket, so that a job published before it runs is new to it */
     ADD(kiln_this_home.residents, 1);
     STORE(worker->there, 1);
     if (pthread_create(&worker->thread, NULL, kiln_this_home.entry, worker) == 0)
@@ -196,8 +201,9 @@ static int start_worker(kiln_pool *pool, uint32_t number)
     return 0;
 }
 
-/* Starts threads until there are `count`; fewer when the system refuses. Only the owner of the
- * pool calls this. Workers take no signals: those are the host's business. */
+/* Start workers until there are `count`, or fewer if pthread_create() fails. Only the thread that
+ * has set pool->busy calls this. Workers block all signals, so that the host's threads handle
+ * them. */
 static void start_workers(kiln_pool *pool, uint32_t count)
 {
     const uint32_t gaps = LOAD(pool->gaps);
@@ -210,10 +216,10 @@ static void start_workers(kiln_pool *pool, uint32_t count)
         ready++;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pool->ready = ready;
-    pool->known_gaps = gaps; /* one that is made from now on is counted next time */
+    pool->known_gaps = gaps; /* as read above: a worker that has left since is replaced next time */
 }
 
-/* Makes the job known and returns its ticket. */
+/* Publish a job; return its ticket. */
 static uint32_t publish(kiln_pool *pool, const kiln_job *job)
 {
     const uint32_t ticket = ADD(pool->sequence, 1) + 1;
@@ -252,7 +258,7 @@ void kiln_pool_for(kiln_body body, void *closure, int64_t n, int threads)
     if (n < count)
         count = (uint32_t)n;
     kiln_pool *const pool = count < 2 ? NULL : kiln_shared_pool();
-    /* A nested loop, or one beside another caller's, runs here and now. */
+    /* A nested loop, or one while another caller has the pool, runs in this thread alone. */
     if (pool == NULL || LOAD(pool->busy) ||
         __atomic_exchange_n(&pool->busy, 1, __ATOMIC_SEQ_CST) != 0) {
         if (n > 0)

@@ -1,24 +1,25 @@
-/* pool.h - one pool of threads for all libraries of ours in a process, each of which may be unloaded
+/* pool.h - one thread pool for all Tensorkiln libraries of a process, each of which may be unloaded
  * at any time.
  *
- * The pool is a block of memory that its users count. Its threads have no code of their own: a
- * thread runs that of a library, its home, and moves into another one with the first piece of work
- * that it takes from there. It moves by a jump from the bottom of its stack (share.c), so nothing on
- * the stack leads back. Whoever is asleep or spins stays where it worked last.
+ * The pool is a reference-counted block of memory; `users` counts the libraries. A worker thread
+ * executes the pool code (kiln_work()) of one library, its home. When it claims a chunk of another
+ * library's job, it moves: it jumps to that library's code from the bottom of its stack (share.c),
+ * so that no return address on the stack points into the old library. A worker that sleeps or spins
+ * stays in the library whose job it ran last.
  *
- * A library that is unloaded wakes its residents. None of them works, since no function of the
- * library runs, so they end, or have just claimed a piece of another library's work and leave. To
- * unload is therefore to wait for threads that do nothing but go: never for anybody's kernel, and
- * never for a lock. (dlclose() holds that of the loader, which a kernel may want.)
+ * A library that is unloaded wakes its residents. No function of the library is running, so none of
+ * them executes its kernels: they end, or have just claimed a chunk of another library and are
+ * moving there. Unloading therefore waits only for threads on their way out, never for a kernel or
+ * a lock. (dlclose() holds the dynamic linker's lock, which a kernel may need.)
  *
- * Libraries of several versions share these structs: POOL_PROTOCOL says which agree. */
+ * Libraries of several Tensorkiln versions share these structs if their POOL_PROTOCOL is equal. */
 #ifndef KILN_POOL_H
 #define KILN_POOL_H
 
 #include "crt.h"
 #include <pthread.h>
 
-#define POOL_PROTOCOL 1 /* changes with every struct of this file, and what is done with them */
+#define POOL_PROTOCOL 1 /* increase it with any change to these structs or to their use */
 #define MAX_WORKERS 1023
 
 #define LOAD(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
@@ -28,27 +29,27 @@
 
 typedef void *(*kiln_entry)(void *worker);
 
-/* What the threads of the pool know of a library; it lies in the library. */
+/* A library as a home of worker threads; a static variable of the library. */
 typedef struct kiln_home {
     kiln_entry entry;          /* where a thread starts to run the library's code */
-    uint32_t residents;        /* threads that run it, and those that are on their way */
-    uint32_t closing;          /* it is being unloaded: its residents must go */
-    struct kiln_worker *ended; /* residents that have gone, and only have to be joined */
+    uint32_t residents;        /* threads that execute its code or are moving to it */
+    uint32_t closing;          /* it is being unloaded: its residents must leave */
+    struct kiln_worker *ended; /* residents that have ended and are to be joined */
 } kiln_home;
 
 typedef struct kiln_worker {
     struct kiln_pool *pool;
-    kiln_home *left;          /* the library that the thread came from, until it says so there */
+    kiln_home *left;          /* while it moves: the old home, which still counts it a resident */
     struct kiln_worker *next; /* in home->ended */
     pthread_t thread;
     uint32_t number; /* from 1 */
-    uint32_t seen;   /* the last job that it looked at */
-    int32_t chunk;   /* claimed, to be run on arrival */
-    uint32_t there;  /* the thread exists, or is still to be joined */
+    uint32_t seen;   /* ticket of the last job that it examined */
+    int32_t chunk;   /* while it moves: the chunk that it has claimed */
+    uint32_t there;  /* the thread exists or is yet to be joined */
 } kiln_worker;
 
 typedef struct kiln_job {
-    kiln_home *home; /* whose work it is; NULL: no job is being done */
+    kiln_home *home; /* the library of the loop body; NULL: no job is running */
     pthread_t caller;
     kiln_body body;
     void *closure;
@@ -60,35 +61,34 @@ typedef struct kiln_job {
 typedef struct kiln_pool {
     kiln_job job;
 
-    /* Claims of the current job: its sequence number, chunks taken from the front, first of the
-     * chunks taken from the back. */
+    /* Unclaimed chunks front..back-1 of the current job: ticket in the high 32 bits, front in the
+     * next 16, back in the low 16. */
     uint64_t claims __attribute__((aligned(64)));
 
-    uint32_t sequence __attribute__((aligned(64))); /* odd: job is being written */
-    uint32_t sleepers;                              /* workers asleep on `bell` */
-    uint32_t bell;                                  /* changes when they should look around */
+    uint32_t sequence __attribute__((aligned(64))); /* ticket; odd: job is being written */
+    uint32_t sleepers;                              /* workers that sleep on `bell` */
+    uint32_t bell;                                  /* futex: changes when they must wake up */
     uint32_t closings;                              /* libraries that wait for their residents */
 
-    uint32_t arrived __attribute__((aligned(64))); /* chunks finished by workers, ever */
+    uint32_t arrived __attribute__((aligned(64))); /* chunks finished by workers, of all jobs */
     uint32_t caller_sleeps;
 
-    uint32_t busy __attribute__((aligned(64))); /* a caller owns the pool, and what follows */
-    uint32_t expected;                          /* value of arrived when a job is done */
-    uint32_t ready;                             /* workers 1 .. ready are there */
-    uint32_t known_gaps;                        /* of `gaps`, when `ready` was counted */
-    uint32_t gaps;                              /* workers taken away, ever; whoever does counts */
+    uint32_t busy __attribute__((aligned(64))); /* a caller owns the pool and the next 3 fields */
+    uint32_t expected;                          /* value of `arrived` when the job is done */
+    uint32_t ready;                             /* workers 1 .. ready exist */
+    uint32_t known_gaps;                        /* value of `gaps` when `ready` was counted */
+    uint32_t gaps;                              /* workers joined so far, by any library */
 
-    uint32_t users;  /* libraries; under the loader's lock */
-    int32_t process; /* another one after fork() */
+    uint32_t users;  /* libraries that use the pool; changed under the dynamic linker's lock */
+    int32_t process; /* process id of the owner; differs in a child of fork() */
     kiln_worker worker[MAX_WORKERS + 1]; /* by number */
 } kiln_pool;
 
-/* This library's. */
-extern kiln_home kiln_this_home;
-/* The pool, found or made when the library is first used; NULL when memory is short. */
-extern kiln_pool *kiln_the_pool;
+extern kiln_home kiln_this_home; /* of this library */
+extern kiln_pool *kiln_the_pool; /* NULL: not found or made yet */
+/* Return the pool, found in another library or made on first use; NULL if memory is short. */
 kiln_pool *kiln_shared_pool(void);
-/* Where a thread runs this library's code until it returns: an entry to go on at, or NULL. */
+/* Run jobs until the thread moves or ends: return the entry of the library to move to, or NULL. */
 kiln_entry kiln_work(kiln_worker *self);
 
 #endif

@@ -1,33 +1,34 @@
-/* Calls from CPython without ctypes, by its stable interface and with no header or library of it.
+/* Calls from CPython without ctypes, through the stable ABI, without CPython's headers or library.
  *
- * ctypes takes longer for the arguments of a call than a small model runs, and so do a few lines of
- * Python. This function has Python's fast calling convention: it exports the tensors, makes room for
- * results, and runs. Whatever is not that plain (exports that are refused, wrong numbers and names,
- * lists of outputs) it hands to Python unchanged: there is one place that knows the words. */
+ * ctypes needs longer to convert the arguments of a call than a small model needs to run, and so do
+ * a few lines of Python. kiln_python_call() has CPython's fast calling convention: it exports the
+ * arguments through DLPack, allocates the results, and runs the function. Anything unusual (an
+ * export that fails, wrong counts or names of arguments, lists of outputs) is passed unchanged to
+ * the Python implementation, so that error messages are in one place. */
 #include "crt.h"
 #include <pthread.h>
 
-/* Room for one result is make(shape, dtype). Where the shape depends on the inputs it is NULL, and
- * make_large is for results of `large` bytes. */
+/* One result is allocated with make(shape, dtype). `shape` is NULL if it depends on the inputs;
+ * results of at least kiln_python.large bytes are then allocated with make_large. */
 typedef struct kiln_python_result {
     py_object *make, *make_large, *shape, *dtype;
 } kiln_python_result;
 
-/* What a function object is bound to. Python keeps all of it alive. */
+/* What a function object is bound to. The Python side keeps all objects alive. */
 typedef struct kiln_python_target {
     kiln_executor *const *executor; /* NULL: a tensor function, called in borrowed memory */
-    py_object *const *names; /* of the inputs, then "out"; interned. NULL: none may be used */
+    py_object *const *names; /* of the inputs, then "out"; interned. NULL: positional only */
     const kiln_python_result *results;
-    py_object *failed; /* failed(code) raises */
+    py_object *failed; /* failed(code) raises the exception */
     int function;
     int n_inputs;
-    int n_results; /* what is returned; the rest are inputs */
-    int library; /* by which calls are counted; 0 where the runtime is older than this */
+    int n_results; /* results that are allocated and returned */
+    int library; /* the number that kiln_python_calls() counts by; 0 from older Python packages */
 } kiln_python_target;
 
 typedef struct call {
     const kiln_python_target *target;
-    struct call *next; /* another one that is under way */
+    struct call *next; /* in the list of running calls */
     pthread_t thread;
     int n_tensors, n_made;
     kiln_value tensor[KILN_MAX_PARAMS];
@@ -38,7 +39,7 @@ typedef struct call {
 enum { RAISED = -1, UNUSUAL = 0, READY = 1 };
 
 static kiln_python python;
-static call *calls; /* under way; who holds the interpreter's lock may look, and no other */
+static call *calls; /* the running calls; guarded by the GIL */
 
 KILN_API void kiln_python_open(const kiln_python *api)
 {
@@ -46,6 +47,8 @@ KILN_API void kiln_python_open(const kiln_python *api)
         python = *api;
 }
 
+/* Call function(argument), and release the argument; NULL if it is NULL or an exception was
+ * raised. */
 static py_object *call_one(py_object *function, py_object *argument)
 {
     py_object *result = NULL;
@@ -56,7 +59,8 @@ static py_object *call_one(py_object *function, py_object *argument)
     return result;
 }
 
-/* Arguments in the order of the parameters; 0 when there is not one for each. */
+/* Sort positional and keyword arguments into the order of the parameters; 0 if they do not match,
+ * or a parameter has no argument. */
 static int put_in_order(const kiln_python_target *t, py_object *const *args, ptrdiff_t count,
                         py_object *names, py_object **inputs, py_object **out)
 {
@@ -82,7 +86,8 @@ static int put_in_order(const kiln_python_target *t, py_object *const *args, ptr
     return *out == NULL || t->n_results == 1;
 }
 
-/* The exception of an export or of a new array: those that Python has another way for are forgotten. */
+/* After an export or an allocation raised: clear the exception and return UNUSUAL if the Python
+ * path handles it, otherwise leave it raised. */
 static int refused(void)
 {
     if (!python.matches(python.no_export))
@@ -91,7 +96,8 @@ static int refused(void)
     return UNUSUAL;
 }
 
-/* The capsule of a value; of the array in a tensor of our own, whose method is Python's. */
+/* The DLPack capsule of a value. For a tensorkiln Tensor, that of its array: this saves a call of
+ * Tensor.__dlpack__(), which is written in Python. */
 static py_object *capsule_of(py_object *value)
 {
     py_object *type = python.type_of(value), *capsule = NULL;
@@ -118,7 +124,7 @@ static int export_tensor(call *c, py_object *value)
     return tensor->as.pointer != NULL ? READY : refused();
 }
 
-/* The shape of result r, which the inputs decide. */
+/* A tuple with the shape of result r, for a shape that depends on the inputs. */
 static py_object *shape_of(const kiln_binding *b, int r)
 {
     const int p = b->function->n_inputs + r, ndim = b->function->params[p].ndim;
@@ -144,7 +150,7 @@ static int make_results(call *c)
         if (shape == NULL) {
             if (b.function == NULL && kiln_bind(&b, kiln_this_library.functions[t->function],
                                                 c->tensor, t->n_inputs) != KILN_OK)
-                return UNUSUAL; /* Python asks again, and raises */
+                return UNUSUAL; /* the Python path fails again, and raises */
             if ((shape = shape_of(&b, r)) == NULL)
                 return RAISED;
             if (b.bytes[b.function->n_inputs + r] >= python.large)
@@ -184,7 +190,7 @@ static int run(const kiln_python_target *target, const kiln_value *tensors, int 
     return kiln_executor_run(*target->executor, target->function, pointers, count);
 }
 
-/* What was made as tensors: one, or a tuple. Takes them off the call. */
+/* The results as one Tensor, or as a tuple of them. */
 static py_object *tensors_of(call *c)
 {
     if (c->n_made == 1) {
@@ -256,7 +262,7 @@ KILN_API py_object *kiln_python_call(py_object *self, py_object *const *args, pt
 {
     py_object *inputs[KILN_MAX_PARAMS], *out, *result = NULL;
     call c;
-    /* Nobody has opened it, or it is called by what is not CPython: there is nobody to tell. */
+    /* Before kiln_python_open(), or not called by CPython: no exception can be raised. */
     if (python.address == NULL || self == NULL || (args == NULL && count > 0)) {
         kiln_fail(KILN_ERROR_NULL, "kiln_python_call: an argument is a null pointer");
         return NULL;
@@ -277,6 +283,6 @@ KILN_API py_object *kiln_python_call(py_object *self, py_object *const *args, pt
     }
     if (state == UNUSUAL)
         result = python.vectorcall(self, args, (size_t)count, names);
-    end_call(&c); /* what follows runs with the interpreter's lock: nobody closes the library */
+    end_call(&c); /* the GIL is held until we return, so nothing closes the library before */
     return result;
 }

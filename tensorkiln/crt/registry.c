@@ -1,4 +1,4 @@
-/* Functions by name, for call_packed: the host's, tvm-ffi's, this library's. */
+/* Functions by name, for call_packed: of the host, tvm-ffi, this library and loaded modules. */
 #include "outer.h"
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,8 @@ typedef struct registered {
 
 static registered *registry;
 
-/* Puts an entry, or nothing, in the place of what has that name, which is returned; the lock is held. */
+/* Replace the entry of a name, or remove it if `entry` is NULL; return the old entry, or NULL. The
+ * lock must be held. */
 static registered *replace_name(const char *name, registered *entry)
 {
     registered **at = &registry;
@@ -48,7 +49,7 @@ KILN_API int kiln_register_function(const char *name, const kiln_value *function
     kiln_take_lock(&kiln_names_lock);
     registered *const old = replace_name(name, entry);
     kiln_give_lock(&kiln_names_lock);
-    if (old != NULL) { /* may run code of the host: not under the lock */
+    if (old != NULL) { /* outside the lock, because `destroy` of the host may run */
         kiln_release(&old->function);
         free(old);
     }
@@ -67,6 +68,7 @@ static void find_registered(const char *name, kiln_value *found)
     kiln_give_lock(&kiln_names_lock);
 }
 
+/* Make a value of this library's function of that name; *found is unchanged if it has none. */
 static int find_own(const char *name, kiln_value *found)
 {
     for (int i = 0; i < kiln_this_library.n_outers; i++)
@@ -103,7 +105,7 @@ int kiln_call_packed(const char *name, const kiln_value *args, int count, kiln_v
     return code;
 }
 
-/* Functions of the host are not given back: it may be gone. */
+/* Functions of the host are not released: their code may be unloaded already. */
 void kiln_forget_names(void)
 {
     kiln_take_lock(&kiln_names_lock);

@@ -1,5 +1,5 @@
-/* Numbers against the type of a parameter: what it cannot hold is refused, nothing wraps around.
- * Every refusal names the argument, what it takes and what came. */
+/* Converts numbers to the type of a parameter. A number that the type cannot hold is an error:
+ * nothing wraps around. Every error names the argument, what was expected and what was received. */
 #include "crt.h"
 #include <stdio.h>
 
@@ -10,7 +10,7 @@ static int is_real(kiln_dtype dtype)
     return dtype.code == REAL || dtype.code == BFLOAT;
 }
 
-/* The bits of the nearest float16, ties to even; infinity beyond its range. */
+/* The bits of the nearest float16, ties to even; infinity from 65520 on. */
 static uint16_t half_bits(double value)
 {
     union {
@@ -23,7 +23,8 @@ static uint16_t half_bits(double value)
         return sign | 0x7e00;
     if (x.value >= 65520)
         return sign | 0x7c00;
-    if (x.value < 0x1p-14) { /* adding rounds to multiples of 2^-24, and counts them */
+    if (x.value < 0x1p-14) { /* subnormal: the sum's last place is 2^-24, so the addition rounds to
+                                multiples of it, whose number is then in the low bits */
         sum.value = x.value + 0x1.8p28;
         return sign | (uint16_t)(sum.bits & 0x7ff);
     }
@@ -31,7 +32,8 @@ static uint16_t half_bits(double value)
     return sign | (uint16_t)((x.bits >> 42) - (1008 << 10));
 }
 
-/* The bits of the nearest bfloat16 of the nearest float32, as in literals of programs. */
+/* The bits of the bfloat16 nearest to the float32 nearest to a number: rounded twice, as
+ * literals in tensor programs are. */
 static uint16_t bfloat_bits(double value)
 {
     union {
@@ -43,7 +45,7 @@ static uint16_t bfloat_bits(double value)
     return (uint16_t)((x.bits + 0x7fff + (x.bits >> 16 & 1)) >> 16);
 }
 
-/* As a kernel takes it; 0 when a finite number would become infinite. */
+/* Store a number in a floating-point type; 0 if a finite number would become infinite. */
 static int put_real(kiln_dtype dtype, double value, kiln_scalar *scalar)
 {
     const int finite = value - value == 0;
@@ -58,7 +60,8 @@ static int put_real(kiln_dtype dtype, double value, kiln_scalar *scalar)
     return !finite || (scalar->integer & 0x7fff) != infinite;
 }
 
-/* `high`: the number is `integer` + 2^64, beyond the range of int64_t. */
+/* Store an integer; 0 if it is out of range. With `high`, `integer` holds the bits of a uint64_t
+ * from 2^63 on. */
 static int put_integer(kiln_dtype dtype, int64_t integer, int high, kiln_scalar *scalar)
 {
     scalar->integer = integer;
@@ -76,7 +79,8 @@ static double real_of(int64_t integer, int high)
     return high ? (double)(uint64_t)integer : (double)integer;
 }
 
-/* What kinds of numbers a type takes: -1 no such kind, 0 a number out of its range, 1 taken. */
+/* Store a number: 1 if it fits, 0 if it is out of range, -1 if the type takes no such kind of
+ * value. */
 static int put_number(kiln_dtype dtype, const kiln_value *value, kiln_scalar *scalar)
 {
     const int high = value->kind == KILN_UINT, integer = high || value->kind == KILN_INT;
@@ -140,7 +144,8 @@ int kiln_fit_scalar(const char *function, const kiln_param *param, const kiln_va
                                                   : "something else");
 }
 
-/* What a plain C entry was given: int64_t, uint64_t or double, as its type says. */
+/* A plain C entry passes int64_t, uint64_t (for uint64) or double, according to the parameter's
+ * type. */
 int kiln_fit_plain(const char *function, const kiln_param *param, kiln_scalar *scalar)
 {
     kiln_value value = {KILN_INT, 0, {scalar->integer}};

@@ -1,4 +1,4 @@
-/* SHA-256 (FIPS 180-4), for the container's hash. */
+/* SHA-256 (FIPS 180-4), for the hashes of the container and the weights. */
 #include "loader.h"
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* How the libraries of a process find one pool, how threads get from one to another, and how a
- * library leaves: what has no place inside of a single library. */
+/* How the libraries of a process find their common thread pool, how worker threads move from one
+ * library to another, and how a library leaves the pool. */
 #include "pool.h"
 #include <stdlib.h>
 #include <string.h>
@@ -11,11 +11,15 @@
 
 kiln_pool *kiln_the_pool; /* NULL: this library has not been used */
 
-/* ---- a note with the way to kiln_the_pool, and the jump ------------------------------------------ */
+/* ---- the ELF note that leads to kiln_the_pool; the entry of workers ----------------------- */
 
-/* The note tells other libraries where kiln_the_pool is; it is found in memory, under the loader's lock.
- * A worker starts at kiln_worker_entry, with itself as the argument, be it from pthread_create() or
- * from the entry of another library; in both cases the return address is that of the C library. */
+/* An ELF note in each library contains the offset of its kiln_the_pool; other libraries find the
+ * note in memory with dl_iterate_phdr(), under the dynamic linker's lock.
+ *
+ * kiln_worker_entry() is entered with the kiln_worker as its argument, either from pthread_create()
+ * or by a jump from the kiln_worker_entry() of another library. It calls kiln_work(), then pops its
+ * frame and jumps to the entry that kiln_work() returned, or returns. So its return address always
+ * points into the C library, never into another Tensorkiln library. */
 #if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__))
 #define CAN_SHARE 1
 #define NOTE_TYPE 2
@@ -75,7 +79,7 @@ __asm__(".pushsection .text.kiln_worker_entry,\"ax\",%progbits\n"
 #else
 static void *kiln_worker_entry(void *worker)
 {
-    kiln_work(worker); /* all work is this library's: nobody else knows of its pool */
+    kiln_work(worker); /* never moves: without the note the pool is not shared */
     return NULL;
 }
 #endif
@@ -85,7 +89,8 @@ kiln_home kiln_this_home = {kiln_worker_entry, 0, 0, NULL};
 /* ---- finding ------------------------------------------------------------------------------ */
 
 #if defined(CAN_SHARE)
-/* Whether memory of an image is there to be read: a note's own segment may name any. */
+/* Whether memory is in a readable segment of a loaded image. Program headers and notes are not
+ * trusted: a stripped or damaged file may contain any address. */
 static int is_mapped(const struct dl_phdr_info *image, uintptr_t start, size_t size)
 {
     for (int i = 0; i < image->dlpi_phnum; i++) {
@@ -98,11 +103,11 @@ static int is_mapped(const struct dl_phdr_info *image, uintptr_t start, size_t s
     return 0;
 }
 
-/* The pool that the library of a note uses. */
+/* Search a note segment of `left` bytes for our note; return the pool of its library, or NULL. */
 static kiln_pool *pool_of(const struct dl_phdr_info *image, const char *note, size_t left)
 {
     static const char owner[12] = "tensorkiln";
-    uint32_t head[3]; /* bytes of the name, of the content, type */
+    uint32_t head[3]; /* ELF note header: name size, content size, type */
     int64_t content[2];
     while (left >= sizeof head) {
         memcpy(head, note, sizeof head);
@@ -150,6 +155,7 @@ static kiln_pool *find_pool(void)
 }
 #endif
 
+/* A function to run under the dynamic linker's lock, and its argument and result. */
 typedef struct errand {
     void (*run)(struct errand *);
     kiln_pool *pool;
@@ -168,13 +174,14 @@ static int run_errand(struct dl_phdr_info *image, size_t size, void *context)
 }
 #endif
 
-/* In a child of fork() glibc's lock stays as another thread held it: for good. Where that was in the
- * midst of what follows, this library keeps to itself. */
+/* Set in a child of fork() if another thread of the parent was in under_loaders_lock(): it may have
+ * held the dynamic linker's lock, which then is never released in the child. This library no longer
+ * takes that lock, and uses a pool of its own. */
 static uint32_t is_stuck;
 
-/* Does it while no other library of the process does such a thing, or goes: the loader holds its
- * lock while it shows us the loaded files, and lets the same thread look at them again. Nothing
- * that is done there takes another lock, or touches a thread-local variable, whose first use may. */
+/* Run an errand while no other library of the process runs one or is unloaded: dl_iterate_phdr()
+ * holds the dynamic linker's lock, which is recursive, during its callback. To exclude deadlocks,
+ * errands take no other lock, and use no thread-local variable, as its first use may take one. */
 static void under_loaders_lock(errand *what)
 {
 #if defined(CAN_SHARE)
@@ -185,10 +192,10 @@ static void under_loaders_lock(errand *what)
         what->run(what);
 }
 
-/* ---- coming ------------------------------------------------------------------------------- */
+/* ---- joining the pool --------------------------------------------------------------------- */
 
-/* In the child of fork() nobody works: it starts its own threads when it needs them. The pool is
- * cleared by the first of its users that gets here. */
+/* A child of fork() has no workers; it starts its own when it needs them. The first library that
+ * gets here resets the pool. */
 void kiln_forget_workers(void)
 {
     kiln_pool *const pool = LOAD(kiln_the_pool);
@@ -214,8 +221,9 @@ void kiln_forget_workers(void)
     pool->busy = 0;
 }
 
-/* Pages of its own: nearly all of it is room for workers that are never there, and at exit it is
- * left as it is, which should not look like a leak. */
+/* Allocate a pool with mmap(): most of it is room for workers that are never started, whose pages
+ * are then never touched; and it is not freed at exit, which a leak checker would report for
+ * malloc(). */
 static kiln_pool *new_pool(void)
 {
     kiln_pool *const pool = mmap(NULL, sizeof *pool, PROT_READ | PROT_WRITE,
@@ -238,7 +246,7 @@ static void join_pool(errand *what)
     kiln_pool *const pool = found != NULL ? found : what->pool;
     ADD(pool->users, 1);
     STORE(kiln_the_pool, pool);
-    what->pool = found != NULL ? what->pool : NULL; /* to be freed */
+    what->pool = found != NULL ? what->pool : NULL; /* for the caller to free */
 }
 
 kiln_pool *kiln_shared_pool(void)
@@ -255,16 +263,16 @@ kiln_pool *kiln_shared_pool(void)
     return LOAD(kiln_the_pool);
 }
 
-/* ---- leaving ------------------------------------------------------------------------------ */
+/* ---- leaving the pool --------------------------------------------------------------------- */
 
 static void leave_pool(errand *what)
 {
     kiln_pool *const pool = LOAD(kiln_the_pool);
-    what->pool = SUB(pool->users, 1) == 0 ? pool : NULL; /* to be freed */
+    what->pool = SUB(pool->users, 1) == 0 ? pool : NULL; /* for the caller to free */
     STORE(kiln_the_pool, NULL);
 }
 
-/* Whether this thread is in a loop of this library. */
+/* Whether this thread is running a parallel loop of this library. */
 static int is_inside(kiln_pool *pool)
 {
     int inside = pthread_equal(LOAD(pool->job.caller), pthread_self());
@@ -274,7 +282,7 @@ static int is_inside(kiln_pool *pool)
     return inside && LOAD(pool->job.home) == &kiln_this_home;
 }
 
-/* Nothing after this sentence would be better: our code is about to be taken away from under it. */
+/* Abort with a message: this thread is executing code that is about to be unmapped. */
 static void refuse_to_go(void)
 {
     static const char sentence[] =
@@ -284,7 +292,7 @@ static void refuse_to_go(void)
     abort();
 }
 
-/* All residents have gone: here, none runs a line of the library any more. */
+/* Wait until no worker executes code of this library any more, and join those that have ended. */
 static void see_them_off(kiln_pool *pool)
 {
     for (uint32_t left; (left = LOAD(kiln_this_home.residents)) != 0;)
@@ -299,9 +307,10 @@ static void see_them_off(kiln_pool *pool)
     }
 }
 
-/* At exit other threads may be calling us: their loops go on, and we go without waiting; what they
- * may use stays. (That it is exit() is not always known: another thread's very first loop may have
- * begun after exit() had asked for it.) */
+/* At exit() other threads may still be calling this library. Their loops continue: nothing that
+ * they use is freed, and nothing waits for them. (kiln_is_exiting() may be 0 at exit(), if the
+ * first loop of another thread registered the handler after exit() began; `running` covers that
+ * case.) */
 void kiln_leave_pool(void)
 {
     kiln_pool *const pool = LOAD(kiln_the_pool);

@@ -1,13 +1,14 @@
-/* sizes.h - arithmetic of sizes: what does not fit into 64 bits is noted, and the call is refused.
- * Generated C and the runtime compute with sizes by these alone; each takes the same note. */
+/* sizes.h - size arithmetic that detects overflow of 64 bits. The functions set a flag in `large`
+ * instead of failing; the caller evaluates a whole expression and then rejects the call with
+ * kiln_fits(). Generated C computes sizes with these functions only. */
 #ifndef KILN_SIZES_H
 #define KILN_SIZES_H
 
 #include <stdint.h>
 
 typedef struct kiln_large {
-    int now;          /* something since the last kiln_named() was too large */
-    const char *what; /* the first of the named sizes that are; 0: all fit */
+    int now;          /* an operation since the last kiln_named() overflowed */
+    const char *what; /* the first named size that overflowed; 0: none did */
 } kiln_large;
 
 static inline int64_t kiln_add(int64_t a, int64_t b, kiln_large *large)
@@ -31,7 +32,7 @@ static inline int64_t kiln_mul(int64_t a, int64_t b, kiln_large *large)
     return product;
 }
 
-/* Division rounds down, as it does in Python; by 0 it is 0. */
+/* Division that rounds down, as Python's //; 0 for b = 0. */
 static inline int64_t kiln_divide(int64_t a, int64_t b, kiln_large *large)
 {
     if (b == 0 || b == -1)
@@ -39,14 +40,14 @@ static inline int64_t kiln_divide(int64_t a, int64_t b, kiln_large *large)
     return a / b - (a % b != 0 && (a < 0) != (b < 0));
 }
 
-/* The same for entry files of former versions, which check nothing. */
+/* The same for entry files of earlier versions, which do not check for overflow. */
 static inline int64_t kiln_floordiv(int64_t a, int64_t b)
 {
     kiln_large nobody_asks = {0, 0};
     return kiln_divide(a, b, &nobody_asks);
 }
 
-/* What is left of it, of the sign of `b`. */
+/* The remainder of that division, as Python's %, with the sign of b; 0 for b = 0. */
 static inline int64_t kiln_floormod(int64_t a, int64_t b)
 {
     const int64_t rest = b == 0 || b == -1 ? 0 : a % b;
@@ -63,14 +64,15 @@ static inline int64_t kiln_max(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* Notes a size that its type in C does not hold. */
+/* Return the size, after noting an overflow if it is outside low..high, the range of its C type. */
 static inline int64_t kiln_within(int64_t size, int64_t low, int64_t high, kiln_large *large)
 {
     large->now |= size < low || size > high;
     return size;
 }
 
-/* A size that is complete, and what it is called should it be too large. */
+/* End an expression: return its value, and record `what`, its name for messages, if any operation
+ * in it overflowed. */
 static inline int64_t kiln_named(int64_t size, const char *what, kiln_large *large)
 {
     if (large->now && large->what == 0)

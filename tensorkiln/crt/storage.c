@@ -1,5 +1,5 @@
-/* Sets of storages that an executor makes once and keeps: call_packed's "alloc_cached_storage_set",
- * and sets as arrays of addresses, which is what kernels take. */
+/* Sets of storages (workspace buffers) that an executor caches: call_packed's
+ * "alloc_cached_storage_set", and sets as arrays of addresses, which kernels take. */
 #include "outer.h"
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 struct kiln_storage_set {
     kiln_storage_set *next;
     kiln_value tuple;  /* of tensors of bytes */
-    kiln_value sizes;  /* the dimensions it was made for; KILN_NONE without any */
+    kiln_value sizes;  /* the shape that it was made for; KILN_NONE: no shape */
     int64_t length;
     char key[];
 };
@@ -36,7 +36,7 @@ static int same_sizes(const kiln_value *a, const kiln_value *b)
     return n == m;
 }
 
-/* Whether the cache alone holds a set: no call, in this thread or another, works in it. */
+/* Whether only the cache refers to a set and its storages, so that no call is using them. */
 static int is_idle(const kiln_value *tuple)
 {
     int count = 0, idle = 1;
@@ -48,7 +48,7 @@ static int is_idle(const kiln_value *tuple)
     return idle;
 }
 
-/* Where the set of a key is, or the end of the list. */
+/* Return the link to the set of a key, or to the end of the list. */
 static kiln_storage_set **find_set(kiln_storage_set **sets, const char *key, int64_t length)
 {
     while (*sets != NULL &&
@@ -57,7 +57,7 @@ static kiln_storage_set **find_set(kiln_storage_set **sets, const char *key, int
     return sets;
 }
 
-/* An idle set of that key and those sizes, with a reference of the caller's, or nothing. */
+/* Take an idle set of that key and those sizes; *found is left unchanged if there is none. */
 static void take_set(kiln_storage_set **sets, const char *key, int64_t length,
                      const kiln_value *sizes, kiln_value *found)
 {
@@ -70,7 +70,8 @@ static void take_set(kiln_storage_set **sets, const char *key, int64_t length,
     kiln_give_lock(&kiln_sets_lock);
 }
 
-/* Keeps a new set in place of one of other sizes; one in use stays, and the new one is not kept. */
+/* Cache a new set in place of an idle one with the same key; if that one is in use, it stays and
+ * the new one is not cached. */
 static int keep_set(kiln_storage_set **sets, const char *key, int64_t length,
                     const kiln_value *sizes, const kiln_value *made)
 {

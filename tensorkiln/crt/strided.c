@@ -1,4 +1,5 @@
-/* Tensors with gaps or odd alignment: copied to packed memory before a run, back after it. */
+/* Copies tensors with strides or insufficient alignment to contiguous memory before a run, and back
+ * after it. */
 #include "crt.h"
 
 int kiln_is_contiguous(const kiln_tensor *tensor)
@@ -9,7 +10,7 @@ int kiln_is_contiguous(const kiln_tensor *tensor)
     int gaps = 0;
     for (int d = tensor->ndim - 1; d >= 0; d--) {
         if (tensor->shape[d] == 0)
-            return 1; /* nothing to read: any strides will do */
+            return 1; /* empty: strides do not matter */
         if (tensor->shape[d] != 1 && tensor->strides[d] != expected)
             gaps = 1;
         gaps |= __builtin_mul_overflow(expected, tensor->shape[d], &expected);
@@ -17,8 +18,8 @@ int kiln_is_contiguous(const kiln_tensor *tensor)
     return !gaps;
 }
 
-/* Copies between packed memory and the strided data, in row-major order; returns the packed
- * position after the last element. */
+/* Copy between strided and contiguous data, in row-major order; return the contiguous position
+ * after the last element. */
 static char *walk(const kiln_tensor *tensor, int dim, char *data, char *packed, int64_t size,
                   int to_packed)
 {

@@ -1,4 +1,4 @@
-/* Tensors as objects: memory of their own, or that of a DLManagedTensor. */
+/* Tensor objects, whose data follow the object in memory or belong to a DLManagedTensor. */
 #include "outer.h"
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@ static void release_tensor(void *self, int what)
         kiln_free_object(self);
 }
 
-/* An object with room for shape, strides and `bytes` of data at a 64-byte boundary. */
+/* Allocate a tensor object with room for its shape, strides and `bytes` of 64-byte aligned data. */
 static kiln_tensor_object *tensor_object(int ndim, size_t bytes)
 {
     const size_t head = sizeof(kiln_tensor_object) + 2 * (size_t)ndim * sizeof(int64_t);
@@ -47,7 +47,7 @@ static void fill_strides(kiln_tensor *tensor)
 
 int64_t kiln_element_count(const kiln_tensor *tensor)
 {
-    int64_t count = 1; /* kiln_check_tensor() has seen that it fits */
+    int64_t count = 1; /* cannot overflow: kiln_check_tensor() */
     for (int d = 0; d < tensor->ndim; d++)
         count *= tensor->shape[d];
     return count;
@@ -64,7 +64,7 @@ void *kiln_room(int64_t count, size_t size, const char *what)
     return made;
 }
 
-/* Sizes of a tensor that is to be or comes from outside, and the bytes of its elements. */
+/* Check the sizes and type of a tensor to be made, or of one made elsewhere; compute its bytes. */
 static int check_shape(const int64_t *shape, int ndim, kiln_dtype dtype, int64_t *bytes)
 {
     char text[KILN_SHAPE_TEXT];

@@ -1,4 +1,4 @@
-/* How many threads a call should use when nobody says: what this process may really run on. */
+/* The default number of threads of a call: the CPUs that this process can really use. */
 #include "crt.h"
 #include <fcntl.h>
 #include <limits.h>
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Where Linux keeps cgroups; tests point them elsewhere. */
+/* Where Linux has cgroups; tests define other paths. */
 #if !defined(CGROUP_LIST)
 #define CGROUP_LIST "/proc/self/cgroup"
 #define CGROUP_TREE "/sys/fs/cgroup"
@@ -20,7 +20,7 @@ static int smaller(int a, int b)
 }
 
 #if defined(__linux__)
-/* The file's text with a final NUL; 0 when it cannot be read. */
+/* Read a file as text with a final NUL, truncated to the buffer; 0 if it is empty or unreadable. */
 static int read_text(const char *path, char *text, size_t size)
 {
     const int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -35,8 +35,8 @@ static int read_text(const char *path, char *text, size_t size)
     return used > 0;
 }
 
-/* Whole CPUs in a quota; a fraction is dropped, for a thread that is stopped half of the time
- * makes all others wait for it. */
+/* The whole CPUs of a quota, at least 1. A fraction is dropped: a thread that is throttled half of
+ * the time would make all others wait for it. */
 static int cpus_of(long quota, long period)
 {
     if (quota <= 0 || period <= 0)
@@ -45,7 +45,8 @@ static int cpus_of(long quota, long period)
     return whole < 1 ? 1 : whole > INT_MAX ? INT_MAX : (int)whole;
 }
 
-/* Quota of one cgroup folder, version 2 ("max 100000") or 1 (two files). */
+/* CPUs of one cgroup directory; INT_MAX without a limit. Version 2 has cpu.max ("200000 100000", or
+ * "max 100000"), version 1 has a file each for quota and period. */
 static int folder_quota(const char *folder, int version)
 {
     char path[PATH_MAX + 32], text[64], *rest;
@@ -64,9 +65,9 @@ static int folder_quota(const char *folder, int version)
     return read_text(path, text, sizeof text) ? cpus_of(quota, strtol(text, NULL, 10)) : INT_MAX;
 }
 
-/* (strchr)(...): newer headers make it a C11 macro; the parentheses ask for the function. */
+/* In (strchr)(...) the parentheses suppress the macro of that name in newer C23 headers. */
 
-/* Smallest quota on the way from our cgroup up to the root of its tree. */
+/* The smallest quota of our cgroup and all its ancestors. */
 static int tree_quota(const char *root, const char *group, int version)
 {
     char folder[PATH_MAX];
@@ -150,7 +151,7 @@ int kiln_wished_threads(void)
 
 int kiln_default_threads(void)
 {
-    static int known; /* computed twice in a race, to the same value */
+    static int known; /* threads that race compute the same value */
     int threads = __atomic_load_n(&known, __ATOMIC_RELAXED);
     if (threads != 0)
         return threads;

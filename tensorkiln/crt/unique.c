@@ -1,16 +1,17 @@
-/* unique: the different elements of a tensor, or the different slices along an axis. */
+/* The operator unique, as ONNX Unique: the unique elements of a tensor, or slices along an axis.
+ * Both are handled as unique rows. */
 #include "element.h"
 #include <stdlib.h>
 
 typedef struct unique_rows {
     kiln_dtype dtype;
-    int64_t count;    /* rows: what is compared */
+    int64_t count;    /* number of rows */
     int64_t length;   /* elements of a row */
     int64_t size;     /* bytes of an element */
     const char *data; /* row by row */
 } unique_rows;
 
-/* NaNs are equal to each other and after all numbers. */
+/* Compare numbers; NaNs are equal to each other and greater than all numbers. */
 static int compare_reals(double a, double b)
 {
     const int a_nan = a != a, b_nan = b != b;
@@ -41,12 +42,12 @@ static int compare_rows(const unique_rows *rows, int64_t i, int64_t j)
     return 0;
 }
 
-/* Merge sort from below: stable, no recursion. The result is in `order`. */
+/* Sort row numbers in `order` with a bottom-up merge sort, which is stable; `other` is scratch. */
 static void sort_rows(const unique_rows *rows, int64_t *order, int64_t *other)
 {
     int64_t *from = order, *to = other;
     if (rows->length == 0)
-        return; /* all are equal, however many */
+        return; /* all rows are equal, and there may be very many */
     for (int64_t width = 1; width < rows->count; width *= 2) {
         for (int64_t low = 0; low < rows->count; low += 2 * width) {
             const int64_t middle = kiln_min(low + width, rows->count);
@@ -66,7 +67,8 @@ static void sort_rows(const unique_rows *rows, int64_t *order, int64_t *other)
         memcpy(order, from, (size_t)rows->count * sizeof *order);
 }
 
-/* Groups of equal rows: `first[g]`, `counts[g]`, and the group of each row; gives their number. */
+/* Find groups of equal rows: write the first row and the number of rows of each group, and the
+ * group of each row; return the number of groups. */
 static int64_t group_rows(const unique_rows *rows, const int64_t *order, int64_t *first,
                           int64_t *counts, int64_t *group)
 {
@@ -83,7 +85,8 @@ static int64_t group_rows(const unique_rows *rows, const int64_t *order, int64_t
     return groups;
 }
 
-/* Renumbers groups by where they come first. `place` and `copy` have room for all groups. */
+/* Renumber groups in the order of their first rows; `place` and `copy` are scratch, one entry per
+ * group. */
 static void by_appearance(int64_t rows, int64_t groups, int64_t *first, int64_t *counts,
                           int64_t *group, int64_t *place, int64_t *copy)
 {
@@ -101,13 +104,14 @@ static void by_appearance(int64_t rows, int64_t groups, int64_t *first, int64_t 
     }
 }
 
-/* Slices along an axis as rows: [outer, count, inner] -> [count, outer, inner]; or back. */
+/* Transpose [outer, count, inner] to [count, outer, inner], so that slices along the axis become
+ * rows; with `back` the reverse. */
 static void turn(const unique_rows *rows, int64_t count, int64_t outer, const char *from, char *to,
                  int back)
 {
     const int64_t inner = outer == 0 ? 0 : rows->length / outer * rows->size;
     if (inner == 0 || count == 0)
-        return; /* however many there are of the rest */
+        return; /* empty, though another size may be huge */
     for (int64_t o = 0; o < outer; o++)
         for (int64_t i = 0; i < count; i++) {
             const int64_t as_rows = (i * outer + o) * inner, as_tensor = (o * count + i) * inner;
@@ -151,7 +155,7 @@ static int unique(const kiln_tensor *x, int axis, int flat, int sorted, kiln_val
         outer *= d < axis ? x->shape[d] : 1;
         rows.length *= d != axis ? x->shape[d] : 1;
     }
-    /* None of the products is beyond KILN_MOST_BYTES: kiln_packed() has seen to it. */
+    /* No product exceeds KILN_MOST_BYTES: kiln_packed() has checked all sizes. */
     const size_t n = (size_t)rows.count, bytes = n * (size_t)(rows.length * rows.size);
     int64_t *integers = kiln_room(rows.count, 6 * sizeof *integers, "rows of unique");
     char *turned = kiln_room((int64_t)bytes, 2, "bytes of unique, twice");

@@ -1,4 +1,4 @@
-/* Runtime values: objects with counted references, in the layouts of tvm-ffi, made without it. */
+/* Runtime values: reference-counted objects in the layouts of tvm-ffi, which is not needed. */
 #include "outer.h"
 #include <limits.h>
 #include <stdlib.h>
@@ -56,9 +56,9 @@ KILN_API void kiln_retain(const kiln_value *value)
                            __ATOMIC_RELAXED);
 }
 
-/* Tuples and functions hold values, which may hold values: nobody's stack is as deep. What such an
- * object holds is given back when its own release has returned. Nobody refers to it any more, so the
- * next one of those that wait stands where its counts were. */
+/* Tuples and functions contain values, so releasing nested ones recursively could exhaust the
+ * stack. An object that loses its last reference during another release is queued and released
+ * afterwards. The queue is a list linked through `counts`, which are no longer needed. */
 static __thread kiln_object *waiting;
 static __thread int is_releasing;
 
@@ -201,7 +201,7 @@ static void release_tuple(void *self, int what)
     if (what & 1) {
         for (int64_t i = 0; i < tuple->size; i++)
             kiln_release(&tuple->data[i]);
-        if (tuple->free_data != NULL) /* a host put other memory here */
+        if (tuple->free_data != NULL) /* another library allocated `data` separately */
             tuple->free_data(tuple->data);
     }
     if (what & 2)
@@ -300,7 +300,7 @@ int kiln_take(const kiln_value *value, kiln_value *taken)
     }
     if (value->kind >= 64 && value->as.pointer == NULL)
         return kiln_fail(KILN_ERROR_NULL, "%s is a null pointer", kiln_kind_name(value));
-    if (value->kind == 10) /* tvm-ffi's reference that may be moved from: we do not */
+    if (value->kind == 10) /* tvm-ffi's kTVMFFIObjectRValueRef, not supported */
         return kiln_fail(KILN_ERROR_ARGUMENT, "an argument is a movable reference");
     kiln_retain(value);
     *taken = *value;

@@ -1,4 +1,4 @@
-/* Sleeping until a word changes: a futex on Linux, one lock and condition elsewhere. */
+/* Sleeping until a word changes: a futex on Linux, one mutex and condition variable elsewhere. */
 #include "crt.h"
 
 #if defined(__linux__)

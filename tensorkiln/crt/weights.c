@@ -1,5 +1,5 @@
-/* Weights in a file beside the library, mapped to where its code expects them; all weights held
- * against their hash, where the environment asks for it. */
+/* Maps weights from a file beside the library to the address where its code expects them; verifies
+ * all weights against their hash if KILN_VERIFY_WEIGHTS is set. */
 #define _GNU_SOURCE
 #include "crt.h"
 #include "loader.h"
@@ -17,17 +17,19 @@
 #define PIECE ((uint64_t)2 << 20)
 #define BEFORE_HASH (8 + sizeof WEIGHTS_HEAD - 1)
 
-/* What the linker's caller leaves at the pointer to the weights (link/weights_segment.py). */
+/* What link/weights_segment.py writes at kiln_this_library.weights; the pointer is the first
+ * member. */
 typedef struct weights_place {
     char *data;
     uint64_t is_beside;
     unsigned char sha256[32];
 } weights_place;
 
-static char beside[PATH_MAX + sizeof SUFFIX]; /* the file; empty where nobody can tell */
+static char beside[PATH_MAX + sizeof SUFFIX]; /* path of the file; empty if unknown */
 
-/* Runs when the library is loaded: until its first call the process may go to another folder, and names
- * change. Links are followed: both files lie where the library really is. */
+/* Determine the path of the weights file, net.safetensors for net.so, while the library is loaded:
+ * later the process may have changed its working directory. Symbolic links are resolved, because
+ * the weights are beside the library itself. */
 __attribute__((constructor)) static void find_file(void)
 {
     const weights_place *place = (const weights_place *)(const void *)kiln_this_library.weights;
@@ -50,7 +52,7 @@ static int is_hash(const char *text, const unsigned char *hash)
     return 1;
 }
 
-/* Where the data begins, or 0 with a sentence. */
+/* Check the file's header; return the offset of its data, or 0 with a sentence. */
 static uint64_t data_start(int file, const char *name, const weights_place *place)
 {
     char head[BEFORE_HASH + 64] = {0};
@@ -74,7 +76,7 @@ static uint64_t data_start(int file, const char *name, const weights_place *plac
 
 static int map_file(const weights_place *place, const char *name)
 {
-    const int file = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* waits for no pipe */
+    const int file = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* does not block on a FIFO */
     if (file < 0)
         return kiln_fail(KILN_ERROR_WEIGHTS, "library %s has its weights in %s, which cannot be "
                          "opened: %s", kiln_this_library.name, name, strerror(errno));
@@ -95,8 +97,8 @@ static int map_weights(const weights_place *place)
     return map_file(place, beside);
 }
 
-/* The hash of weights inside the library: of the hashes of their pieces (artifact/weights_check.py).
- * 0 without memory. */
+/* Hash weights that are inside the library: the SHA-256 of the SHA-256 digests of their 2 MiB
+ * pieces (artifact/weights_check.py). Return 0 if memory is short. */
 static int hash_pieces(const unsigned char *data, uint64_t size, unsigned char digest[32])
 {
     const uint64_t count = size / PIECE + (size % PIECE != 0);
@@ -109,8 +111,8 @@ static int hash_pieces(const unsigned char *data, uint64_t size, unsigned char d
     return all != NULL;
 }
 
-/* Reads all weights, where the environment asks for it. Of a library without a file of its own, or
- * one that was made before there were hashes, there is nothing to hold them against. */
+/* Verify all weights if KILN_VERIFY_WEIGHTS is 1. A library that was compiled in memory, or before
+ * weights had hashes, has zeros in place of a hash and is not verified. */
 static int check_weights(const weights_place *place)
 {
     static const unsigned char none[32];
@@ -133,7 +135,6 @@ static int check_weights(const weights_place *place)
 int kiln_map_weights(void)
 {
     static int mapped;
-    /* The pointer is the first member. */
     const weights_place *place = (const weights_place *)(const void *)kiln_this_library.weights;
     if (place == NULL)
         return KILN_OK;

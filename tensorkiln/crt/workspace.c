@@ -1,6 +1,6 @@
-/* Memory for intermediate results: one block per executor that only grows. Large blocks are
- * mapped at 2 MiB boundaries and offered to the kernel for huge pages, which saves most TLB misses;
- * what is left of the last one is taken in small pages, so that no more is taken than was asked. */
+/* Memory for intermediate results: one block per executor, which only grows. Large blocks are
+ * mapped at 2 MiB boundaries with madvise(MADV_HUGEPAGE), which avoids most TLB misses; the rest
+ * beyond the last whole 2 MiB uses small pages, so that no memory is wasted. */
 #include "crt.h"
 #include <stdlib.h>
 #if defined(__unix__) || defined(__APPLE__)
@@ -9,7 +9,7 @@
 #endif
 
 #define HUGE_PAGE ((size_t)2 << 20)
-#define WHOLE_PAGES ((size_t)64 << 10) /* a multiple of every system's small pages */
+#define WHOLE_PAGES ((size_t)64 << 10) /* a multiple of the page size of every system */
 
 static int out_of_memory(int64_t bytes)
 {
@@ -44,7 +44,7 @@ static int grow(kiln_workspace *workspace, int64_t bytes)
 {
     if (bytes < 0 || (uint64_t)bytes > SIZE_MAX - 2 * HUGE_PAGE)
         return out_of_memory(bytes);
-    kiln_workspace_release(workspace); /* contents are scratch: no need to keep both */
+    kiln_workspace_release(workspace); /* first, as its contents are not needed any more */
 #if defined(HAVE_MMAP)
     if ((size_t)bytes >= 2 * HUGE_PAGE)
         return map_block(workspace, (size_t)bytes);
@@ -84,7 +84,8 @@ void kiln_workspace_release(kiln_workspace *workspace)
     workspace->mapped = 0;
 }
 
-/* Idle workspaces for calls without an executor; as many as calls that ever ran at once. */
+/* Idle workspaces for calls without an executor: a free list, as long as the most calls that have
+ * run at once. */
 static kiln_workspace *idle;
 
 kiln_workspace *kiln_workspace_take(void)
@@ -112,7 +113,7 @@ void kiln_workspace_give(kiln_workspace *workspace)
 
 void kiln_release_idle(void)
 {
-    kiln_take_lock(&kiln_idle_lock); /* at exit other threads may be calling us */
+    kiln_take_lock(&kiln_idle_lock); /* at exit() other threads may be calling this library */
     kiln_workspace *workspace = idle;
     idle = NULL;
     kiln_give_lock(&kiln_idle_lock);

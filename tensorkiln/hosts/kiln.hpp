@@ -1,4 +1,4 @@
-// kiln.hpp - runs libraries made by Tensorkiln from C++17. Header-only, over kiln_host.h beside it.
+// kiln.hpp - runs libraries compiled by Tensorkiln from C++17. Header-only, on top of kiln_host.h.
 //
 //     kiln::Library library("net.so");
 //     kiln::Executor executor(library);
@@ -6,13 +6,18 @@
 //     std::vector<kiln::Tensor> y = executor.run("main", {x});
 //     for (float value : y[0].values<float>()) ...
 //
-// Whatever fails throws kiln::Error with a code of kiln.h or kiln_library_file.h and one sentence,
-// the same that C, Python and Rust hosts give for the same mistake; without memory, std::bad_alloc.
+// Errors: a failure throws kiln::Error with a code of kiln.h or kiln_library_file.h and one
+// sentence, the same that C, Python and Rust hosts give for the same mistake; std::bad_alloc if
+// memory is short. Comments name the codes that a function adds to those of the C function it is
+// based on.
 //
-// Library, Executor and Tensor own what they stand for and can be moved, not copied. A library stays
-// loaded until it, its executors and its values are gone, in any order. Threads: member functions that are const
-// may be called by any number of threads at once on the same object, Executor::run among them (an
-// executor is quickest when used by one thread); others need that nobody else uses the object.
+// Ownership: Library, Executor and Tensor can be moved, not copied; a moved-from object may only be
+// assigned to or destroyed. The code of a library stays loaded until its Library, Executors and
+// Values are destroyed, in any order.
+//
+// Threads: const member functions, Executor::run among them, may be called by any number of threads
+// at once on the same object; several threads in one Executor are slower than each in its own.
+// Other member functions require that no other thread uses the object.
 #ifndef KILN_HPP
 #define KILN_HPP
 
@@ -22,7 +27,8 @@
 
 namespace kiln {
 
-// Tensors for one call, borrowed for its time: executor.run("main", {x, y}).
+// References to the tensors of one call, which must live until it returns. Made implicitly from
+// braces, run("main", {x, y}), or from a container of tensors, run("main", tensors).
 template <class T>
 class Arguments {
 public:
@@ -52,10 +58,11 @@ private:
 using Inputs = Arguments<const Tensor>;
 using Outputs = Arguments<Tensor>;
 
-// What a library says of a function; owned by the library.
+// The description of a function and of a parameter (kiln_library_file.h). The library owns them.
 using Function = kiln_host_function;
 using Param = kiln_host_param;
 
+// The inputs and outputs of a function; all parameters of a tensor function are inputs.
 inline Span<const Param> inputs_of(const Function &f) noexcept
 {
     return {f.inputs, static_cast<std::size_t>(f.n_inputs)};
@@ -85,9 +92,10 @@ inline void check_read_only(const Function &f, const Param &param)
 
 }  // namespace detail
 
-// A loaded library: what it has, and what the host gives it.
+// A loaded library: its functions, and the values, functions and loaders that the host gives it.
 class Library {
 public:
+    // Opens the library at `path`, as kiln_host_open().
     explicit Library(const std::string &path) : opened_(std::make_shared<detail::Opened>(path)) {}
 
     Library(Library &&) noexcept = default;
@@ -95,15 +103,19 @@ public:
     Library(const Library &) = delete;
     Library &operator=(const Library &) = delete;
 
+    // The functions of the library; valid while it is loaded.
     Span<const Function> functions() const noexcept
     {
         const kiln_host_description &file = opened_->library->file;
         return {file.functions, static_cast<std::size_t>(file.n_functions)};
     }
 
+    // The function of that name; valid while the library is loaded. KILN_ERROR_NAME if there is
+    // none.
     const Function &function(const std::string &name) const { return detail::find(*opened_, name); }
 
-    // Calls a tensor function with tensors and numbers in the order of its parameters.
+    // Calls a tensor function with tensors and numbers in the order of its parameters, as
+    // kiln_call(). KILN_ERROR_ARGUMENT for a read-only tensor as an output.
     void call(const std::string &name, const std::vector<Argument> &arguments) const
     {
         kiln_host_error error;
@@ -118,7 +130,9 @@ public:
         detail::check(kiln_host_call(opened_->library, &f, given.data(), count, &error), error);
     }
 
-    // Values for functions of this library. Tensors are copied; they have no gaps.
+    // Values for functions of this library; KILN_ERROR_NAME if it has no outer functions. Strings,
+    // shapes and tensors are copied. A tensor must be contiguous, or KILN_ERROR_ARGUMENT is thrown.
+    // The items of a tuple must be numbers or values of this library.
     Value make_string(const std::string &text) const
     {
         return make(values().make_string, text.data(), static_cast<std::int64_t>(text.size()));
@@ -142,6 +156,7 @@ public:
         const std::vector<kiln_value> given = Value::raw(opened_, items);
         return make(api.make_tuple, given.data(), static_cast<int>(given.size()));
     }
+    // A function of the host. It is destroyed with the last reference, in the thread that drops it.
     Value make_function(HostFunction function) const
     {
         const kiln_host_api &api = values();
@@ -153,7 +168,8 @@ public:
         return made;
     }
 
-    // Gives the library's call_packed a function of the host by name, until this library is closed.
+    // Registers a function of the host under a name for the library's call_packed, in place of an
+    // earlier one, until the library is closed.
     void register_function(const std::string &name, HostFunction function) const
     {
         const Value made = make_function(std::move(function));
@@ -161,7 +177,8 @@ public:
         opened_->report(api().register_function(name.c_str(), &made.value_));
     }
 
-    // Makes a loader known to the library, until it is closed.
+    // Registers a loader under a name, in place of an earlier one, until the library is closed.
+    // KILN_ERROR_NAME if the library carries no artifacts for loaders.
     void register_loader(const std::string &name, Loader loader) const
     {
         kiln_host_error error;
@@ -174,14 +191,17 @@ public:
         opened_->report(api().register_loader(name.c_str(), &raw));
     }
 
-    // Threads that calls into this library may use; 0 is the default.
+    // Sets how many threads one call may use, the calling one included; 0 is the default, as
+    // kiln_set_num_threads() describes. Applies to every Library object of the same file.
     void set_num_threads(int threads) const noexcept { api().set_num_threads(threads); }
+    // The number that is in force, at least 1.
     int num_threads() const noexcept { return api().get_num_threads(); }
 
-    // Every function of kiln.h; those for values and for loaders are null in a library without.
+    // The functions of kiln.h. Those for values are null in a library without outer functions,
+    // those for loaders in one without artifacts for loaders.
     const kiln_host_api &api() const noexcept { return opened_->api(); }
 
-    // Any symbol that the library shows, null when it has none of that name.
+    // The address of a symbol that the library exports; null if it does not.
     void *address(const std::string &symbol) const noexcept
     {
         return kiln_host_address(opened_->library, symbol.c_str());
@@ -197,7 +217,7 @@ private:
         return api();
     }
 
-    // A value by a function of kiln.h, whose last parameter is where to put it.
+    // Calls a kiln_make_...() function; its last parameter is where it writes the value.
     template <class F, class... From>
     Value make(F maker, From... from) const
     {
@@ -209,9 +229,11 @@ private:
     detail::Handle opened_;
 };
 
-// Runs functions of a library; owns the memory for their intermediate results.
+// Runs functions of a library; owns the workspace for their intermediate results, and keeps the
+// code of the library loaded.
 class Executor {
 public:
+    // Codes: those of kiln_executor_create().
     explicit Executor(const Library &library) : opened_(library.opened_)
     {
         kiln_host_error error;
@@ -220,7 +242,7 @@ public:
         executor_.reset(made);
     }
 
-    // Runs a graph function; returns new tensors, one for each output.
+    // Runs a graph function; returns one new tensor for each output.
     std::vector<Tensor> run(const std::string &name, const Inputs &inputs) const
     {
         const Function &f = detail::find(*opened_, name);
@@ -232,8 +254,9 @@ public:
         return outputs;
     }
 
-    // Runs a function into tensors of the caller's. Parameters of a tensor function are the inputs and
-    // then the outputs; those that it writes must be among the latter.
+    // Runs a graph or tensor function, writing to tensors of the caller's. For a tensor function,
+    // `inputs` followed by `outputs` are its parameters in order, and every parameter that it
+    // writes must be among `outputs`. KILN_ERROR_ARGUMENT for a read-only output.
     void run(const std::string &name, const Inputs &inputs, const Outputs &outputs) const
     {
         const Function &f = detail::find(*opened_, name);
@@ -244,7 +267,8 @@ public:
         run(f, raw(inputs.tensors()), raw(outputs.tensors()));
     }
 
-    // Calls an outer function, or any other of a library that has one.
+    // Calls any function of a library that has an outer function, as kiln_executor_invoke().
+    // Arguments must be numbers or values of this library: KILN_ERROR_ARGUMENT.
     Value invoke(const std::string &name, const std::vector<Value> &arguments) const
     {
         kiln_host_error error;
@@ -257,13 +281,14 @@ public:
         return Value::own(opened_, result);
     }
 
-    // Threads that one call may use, the calling one included; 0 means the library's.
+    // Sets how many threads one call may use, the calling one included; 0 means the library's
+    // number.
     void set_num_threads(int threads) const noexcept
     {
         opened_->api().executor_set_num_threads(executor_->executor, threads);
     }
 
-    // Bytes of intermediate results: the most that a call has needed so far.
+    // The size of the workspace in bytes: the most that one call has needed so far.
     std::int64_t workspace_bytes() const noexcept
     {
         return opened_->api().executor_workspace_bytes(executor_->executor);
@@ -310,7 +335,7 @@ private:
                       error);
     }
 
-    detail::Handle opened_; // outlives the executor: members die in reverse
+    detail::Handle opened_; // before executor_, so that it is destroyed after it
     std::unique_ptr<kiln_host_executor, Destroy> executor_;
 };
 

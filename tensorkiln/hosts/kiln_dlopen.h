@@ -1,6 +1,7 @@
-/* kiln_dlopen.h - loads the library that lies at a path now, whatever was loaded from there before.
+/* kiln_dlopen.h - loads the library that is at a path now, even if another file was loaded from
+ * that path before and is still in memory.
  *
- * A part of kiln_host.h, which includes it.
+ * Internal to kiln_host.h, which includes it.
  */
 #ifndef KILN_DLOPEN_H
 #define KILN_DLOPEN_H
@@ -13,9 +14,13 @@
 extern "C" {
 #endif
 
-/* dlopen() of the file that was read. glibc takes a name for the library that was loaded by it,
- * whatever lies there by now; only by a name that it has not met does it compare files. So a second
- * name, with / and ./ in it, says which file it is: device and number, a bit each. */
+/* dlopen() the file that was read; `name` contains a '/'. Return its handle, or NULL with dlerror()
+ * or file->no_memory.
+ *
+ * glibc returns a loaded library for a name that it has seen before, without looking at the file;
+ * only for a new name does it compare device and inode. So the file is opened by a second spelling
+ * of the path, which is unique to the file: a number made of device and inode, whose bits from the
+ * lowest on are written as "./" for 1 and "/" for 0. With 6, dir/net.so becomes dir//././net.so. */
 static inline void *kiln_host_dlopen(kiln_host_description *file, const char *name)
 {
     const size_t folder = (size_t)(strrchr(name, '/') - name) + 1;
@@ -31,14 +36,15 @@ static inline void *kiln_host_dlopen(kiln_host_description *file, const char *na
         *at++ = '/';
     }
     strcpy(at, name + folder);
-    void *const first = dlopen(name, RTLD_NOW | RTLD_LOCAL); /* debuggers show this name */
+    void *const first = dlopen(name, RTLD_NOW | RTLD_LOCAL); /* first, as debuggers show its name */
     void *const found = first == NULL ? NULL : dlopen(other, RTLD_NOW | RTLD_LOCAL);
     if (found != NULL)
-        dlclose(first); /* of one file it is the same, and stays */
+        dlclose(first); /* the same library, which `found` keeps loaded */
     return found;
 }
 
-/* Reads and loads a file: another one may have come to lie there in between. */
+/* Read the description of a file and load it; KILN_HOST_ERROR_FILE if it was replaced in
+ * between. */
 static inline int kiln_host_try_file(kiln_host_description *file, const char *name, void **handle,
                                      kiln_host_error *error)
 {
@@ -60,7 +66,9 @@ static inline int kiln_host_try_file(kiln_host_description *file, const char *na
                           file->path);
 }
 
-/* Loads the library `name`, which has a '/', for a description with its path. */
+/* Read and load the library `name`, which contains a '/'; file->path is its path for messages.
+ * Retry up to 8 times while the file is being replaced. On success the caller closes *handle with
+ * dlclose(). */
 static inline int kiln_host_load_file(kiln_host_description *file, const char *name, void **handle,
                                       kiln_host_error *error)
 {

@@ -1,7 +1,7 @@
-/* kiln_host.h - loads libraries made by Tensorkiln into a program in C (C99) or C++.
+/* kiln_host.h - loads libraries compiled by Tensorkiln into a program in C (C99) or C++.
  *
- * Nothing is linked but libdl, where dlopen() is not in libc. The headers lie in one folder;
- * `kiln compile --headers DIR` writes them.
+ * Header-only: link with -ldl if dlopen() is not in the C library. `kiln compile --headers DIR`
+ * writes this header and those that it includes.
  *
  *     kiln_host_error error;
  *     kiln_host_library *library;
@@ -13,11 +13,15 @@
  *         kiln_host_run(executor, f, inputs, 1, outputs, 1, &error) != KILN_OK)
  *         fprintf(stderr, "%s\n", error.sentence);
  *
- * Functions return KILN_OK or a code, and then `error` (which may be NULL) holds that code and one
- * sentence: the same that Python, C++ and Rust hosts show for the same mistake.
+ * Errors: functions that return int return KILN_OK, or a code of enum kiln_code or kiln_host_code;
+ * *error then holds that code and one sentence, the same that Python, C++ and Rust hosts give for
+ * the same mistake. After a success *error means nothing; `error` may be NULL. Any function may
+ * return KILN_ERROR_MEMORY; comments list the other codes. Pointers other than `error` must not be
+ * NULL unless the comment allows it.
  *
- * Threads: a library and an executor may be used by any number of threads at once; an executor is
- * quickest when used by one. Only closing and destroying need that nobody uses the thing any more.
+ * Threads: a library or an executor may be used by any number of threads at once; several threads
+ * in one executor are slower than each in its own (kiln.h). Only kiln_host_close() and
+ * kiln_host_executor_destroy() require that no other thread uses the library or the executor.
  */
 #ifndef KILN_HOST_H
 #define KILN_HOST_H
@@ -28,7 +32,7 @@
 extern "C" {
 #endif
 
-/* The functions of kiln.h: name, result, parameters. Every library has these, */
+/* The functions of kiln.h: name, result, parameters. These are exported by every library: */
 #define KILN_HOST_FUNCTIONS(X)                                                                    \
     X(abi_version, int, (void))                                                                   \
     X(open, int, (void))                                                                          \
@@ -49,7 +53,7 @@ extern "C" {
     X(get_num_threads, int, (void))                                                               \
     X(use_pool, void, (const kiln_pool_api *pool))
 
-/* and these are NULL in a library without outer functions. */
+/* These are NULL in a library without outer functions: */
 #define KILN_HOST_VALUE_FUNCTIONS(X)                                                              \
     X(executor_invoke, int,                                                                       \
       (kiln_executor *executor, int function, const kiln_value *arguments, int count,             \
@@ -73,7 +77,7 @@ extern "C" {
     X(release, void, (kiln_value *value))                                                         \
     X(live_objects, int64_t, (void))
 
-/* and these in one that carries no artifacts for loaders. */
+/* These are NULL in a library without artifacts for loaders: */
 #define KILN_HOST_LOADER_FUNCTIONS(X)                                                             \
     X(register_loader, int, (const char *name, const kiln_loader *loader))                        \
     X(has_loader, int, (const char *name))                                                        \
@@ -85,6 +89,7 @@ extern "C" {
        const kiln_value *arguments, int32_t count, kiln_value *result))
 
 #define KILN_HOST_MEMBER(name, result, parameters) result(*name) parameters;
+/* Pointers to those functions, without the prefix: api.call is kiln_call(). */
 typedef struct kiln_host_api {
     KILN_HOST_FUNCTIONS(KILN_HOST_MEMBER)
     KILN_HOST_VALUE_FUNCTIONS(KILN_HOST_MEMBER)
@@ -92,33 +97,37 @@ typedef struct kiln_host_api {
 } kiln_host_api;
 #undef KILN_HOST_MEMBER
 
+/* A loaded library. Read-only for the program. */
 typedef struct kiln_host_library {
-    kiln_host_api api; /* all of kiln.h that this library has */
+    kiln_host_api api; /* the functions of kiln.h that this library exports */
     kiln_host_description file; /* its path and functions */
     void *handle;               /* of dlopen() */
 } kiln_host_library;
 
+/* An executor of a library, which must stay open as long. */
 typedef struct kiln_host_executor {
     const kiln_host_library *library;
     kiln_executor *executor;
 } kiln_host_executor;
 
-/* A result of the library with its sentence. */
+/* Return `code`, the result of a function of the library; copy the library's sentence to *error if
+ * it is a failure. Call it in the thread that got the code. */
 static inline int kiln_host_report(const kiln_host_library *library, int code,
                                    kiln_host_error *error)
 {
     return code == KILN_OK ? code : kiln_host_fail(error, code, "%s", library->api.last_error());
 }
 
-/* ---- opening ---------------------------------------------------------------------------------- */
+/* ---- opening ------------------------------------------------------------------------------- */
 
-/* An exported symbol of the library, NULL when it has none of that name. */
+/* Return the address of a symbol that the library exports, or NULL if it does not. */
 static inline void *kiln_host_address(const kiln_host_library *library, const char *symbol)
 {
     return dlsym(library->handle, symbol);
 }
 
-/* One function of the API, through memory: C has no conversion between its address and a void *. */
+/* Set one function pointer of the API, `member` bytes into it, or NULL; return whether it was
+ * found. By memcpy(), as C has no conversion from void * to a function pointer. */
 static inline int kiln_host_bind(kiln_host_library *library, const char *symbol, size_t member)
 {
     void *const address = kiln_host_address(library, symbol);
@@ -126,6 +135,7 @@ static inline int kiln_host_bind(kiln_host_library *library, const char *symbol,
     return address != NULL;
 }
 
+/* The error for a library that does not export a function which every library has. */
 static inline int kiln_host_lacks(const kiln_host_library *library, const char *symbol,
                                   kiln_host_error *error)
 {
@@ -133,6 +143,8 @@ static inline int kiln_host_lacks(const kiln_host_library *library, const char *
                           "'%s' is no library of ours: it has no %s", library->file.path, symbol);
 }
 
+/* Set all function pointers of a loaded library, check its version and whether it can run. Codes:
+ * KILN_HOST_ERROR_LIBRARY, KILN_HOST_ERROR_VERSION, those of kiln_open(). */
 static inline int kiln_host_bind_all(kiln_host_library *library, kiln_host_error *error)
 {
     static const struct {
@@ -163,8 +175,8 @@ static inline int kiln_host_bind_all(kiln_host_library *library, kiln_host_error
     return kiln_host_report(library, library->api.open(), error);
 }
 
-/* Closes a library: its executors are destroyed, its values given back, and none of its functions
- * runs. Takes NULL, and one that was opened half. */
+/* Close a library and free its description. Before, destroy its executors, release its values, and
+ * end all calls. Takes NULL, and a library whose opening failed halfway. */
 static inline void kiln_host_close(kiln_host_library *library)
 {
     if (library == NULL)
@@ -175,6 +187,8 @@ static inline void kiln_host_close(kiln_host_library *library)
     free(library);
 }
 
+/* Load the file at `path` into *library, which is all zeros; on failure kiln_host_close() cleans
+ * up. */
 static inline int kiln_host_load(kiln_host_library *library, const char *path,
                                  kiln_host_error *error)
 {
@@ -196,8 +210,11 @@ static inline int kiln_host_load(kiln_host_library *library, const char *path,
     return KILN_OK;
 }
 
-/* Opens a library by path. `*library` is NULL after a failure. No code of the file runs before it is
- * known to be a library of ours, whole, and for this machine. */
+/* Open the library at `path`; a path without '/' is looked up in the working directory, not in the
+ * search path of dlopen(). On success the caller frees *library with kiln_host_close(); after a
+ * failure it is NULL. No code of the file runs before its metadata and machine have been checked.
+ * Opening a library twice gives two independent kiln_host_library of the same loaded code. Codes:
+ * those of enum kiln_host_code, and of kiln_open(). */
 static inline int kiln_host_open(const char *path, kiln_host_library **library,
                                  kiln_host_error *error)
 {
@@ -213,7 +230,9 @@ static inline int kiln_host_open(const char *path, kiln_host_library **library,
     return code;
 }
 
-/* A function by name. The library owns the description. */
+/* Find a function by name. *function is the library's, valid until it is closed; NULL after a
+ * failure. Codes: KILN_ERROR_NAME; KILN_HOST_ERROR_LIBRARY if the metadata does not describe the
+ * function. */
 static inline int kiln_host_find(const kiln_host_library *library, const char *name,
                                  const kiln_host_function **function, kiln_host_error *error)
 {
@@ -223,12 +242,13 @@ static inline int kiln_host_find(const kiln_host_library *library, const char *n
     *function = NULL;
     if (library->api.function_index(name) >= 0)
         return kiln_host_no_library(library->file.path, "its metadata is damaged", error);
-    return kiln_host_report(library, KILN_ERROR_NAME, error); /* the library has the words */
+    return kiln_host_report(library, KILN_ERROR_NAME, error); /* with the library's sentence */
 }
 
-/* ---- running ---------------------------------------------------------------------------------- */
+/* ---- running ------------------------------------------------------------------------------- */
 
-/* Row-major data of the caller's without gaps. `shape` is not copied. */
+/* Describe contiguous row-major data in CPU memory. Data and shape stay the caller's and must live
+ * as long as the tensor is used. */
 static inline kiln_tensor kiln_host_tensor(void *data, kiln_dtype dtype, int64_t *shape, int ndim)
 {
     kiln_tensor made;
@@ -243,6 +263,8 @@ static inline kiln_tensor kiln_host_tensor(void *data, kiln_dtype dtype, int64_t
     return made;
 }
 
+/* Create an executor, which the caller frees with kiln_host_executor_destroy() before it closes the
+ * library. *executor is NULL after a failure. Codes: those of kiln_open(). */
 static inline int kiln_host_executor_create(const kiln_host_library *library,
                                             kiln_host_executor **executor, kiln_host_error *error)
 {
@@ -259,7 +281,7 @@ static inline int kiln_host_executor_create(const kiln_host_library *library,
     return kiln_host_report(library, code, error);
 }
 
-/* Takes NULL. */
+/* Free an executor, in which no call is running. Takes NULL. */
 static inline void kiln_host_executor_destroy(kiln_host_executor *executor)
 {
     if (executor == NULL)
@@ -268,7 +290,8 @@ static inline void kiln_host_executor_destroy(kiln_host_executor *executor)
     free(executor);
 }
 
-/* A parameter in a few words: "x: float32 [n, 8]". */
+/* Write a parameter as text, such as "x: float32 [n, 8]", truncated to `size` bytes with its
+ * NUL. */
 static inline void kiln_host_show(const kiln_host_param *param, char *text, size_t size)
 {
     const char *const open = param->ndim < 0 ? "" : param->ndim == 0 ? " []" : " [";
@@ -278,6 +301,7 @@ static inline void kiln_host_show(const kiln_host_param *param, char *text, size
                          d + 1 < param->ndim ? ", " : "]");
 }
 
+/* The error for a wrong number of inputs or outputs, with the parameters that are expected. */
 static inline int kiln_host_wrong_count(const char *function, const char *what,
                                         const kiln_host_param *params, int expected, int received,
                                         kiln_host_error *error)
@@ -292,11 +316,12 @@ static inline int kiln_host_wrong_count(const char *function, const char *what,
                           function, expected, what, expected == 1 ? "" : "s", names, received);
 }
 
+/* Check the numbers of inputs and outputs of a graph function: KILN_ERROR_COUNT. */
 static inline int kiln_host_check_counts(const kiln_host_function *f, int n_inputs, int n_outputs,
                                          kiln_host_error *error)
 {
     if (strcmp(f->kind, "graph") != 0)
-        return KILN_OK; /* the library has the words */
+        return KILN_OK; /* the library checks and reports it */
     if (n_inputs != f->n_inputs)
         return kiln_host_wrong_count(f->name, "input", f->inputs, f->n_inputs, n_inputs, error);
     if (n_outputs != f->n_outputs)
@@ -304,7 +329,8 @@ static inline int kiln_host_check_counts(const kiln_host_function *f, int n_inpu
     return KILN_OK;
 }
 
-/* Addresses of tensors, in `room` for 16 of them or in memory to be freed; NULL without any. */
+/* Return an array of pointers to all tensors: `room` if they are at most 16, otherwise allocated,
+ * for the caller to free; NULL if memory is short. */
 static inline const kiln_tensor **kiln_host_pointers(const kiln_tensor **room,
                                                      const kiln_tensor *inputs, int n_inputs,
                                                      const kiln_tensor *outputs, int n_outputs)
@@ -322,8 +348,10 @@ static inline const kiln_tensor **kiln_host_pointers(const kiln_tensor **room,
     return made;
 }
 
-/* Runs a function on tensors; outputs are filled in place. Any strides and addresses are legal, and
- * inputs and outputs may share memory. Of a tensor function, inputs are all parameters. */
+/* Run a graph or tensor function; `f` is from kiln_host_find() of the same library. Outputs are
+ * written in place; tensors stay the caller's. Any strides and alignment are allowed, and tensors
+ * may overlap. For a tensor function, `inputs` followed by `outputs` are its parameters, in order;
+ * split them as you like. Codes: those of kiln_executor_run(). */
 static inline int kiln_host_run(const kiln_host_executor *executor, const kiln_host_function *f,
                                 const kiln_tensor *inputs, int n_inputs,
                                 const kiln_tensor *outputs, int n_outputs, kiln_host_error *error)
@@ -342,7 +370,9 @@ static inline int kiln_host_run(const kiln_host_executor *executor, const kiln_h
     return kiln_host_report(executor->library, code, error);
 }
 
-/* The shape of output number `output` for these inputs: *ndim sizes, in room for KILN_MAX_RANK. */
+/* Compute the shape of output number `output` of a graph function for these inputs: write *ndim and
+ * shape[0..*ndim-1]; shape has room for KILN_MAX_RANK sizes. Codes: those of
+ * kiln_output_shape(). */
 static inline int kiln_host_output_shape(const kiln_host_library *library,
                                          const kiln_host_function *f, const kiln_tensor *inputs,
                                          int n_inputs, int output, int64_t *shape, int *ndim,
@@ -361,8 +391,9 @@ static inline int kiln_host_output_shape(const kiln_host_library *library,
     return kiln_host_report(library, code, error);
 }
 
-/* ---- values ------------------------------------------------------------------------------------ */
+/* ---- values: arguments of kiln_host_call() and kiln_host_invoke() --------------------------- */
 
+/* A value of this kind with zeros; KILN_NONE is complete. */
 static inline kiln_value kiln_host_value(int32_t kind)
 {
     const kiln_value made = {kind, 0, {0}};
@@ -376,6 +407,7 @@ static inline kiln_value kiln_host_int(int64_t number)
     return made;
 }
 
+/* KILN_INT below 2^63, otherwise KILN_UINT. */
 static inline kiln_value kiln_host_uint(uint64_t number)
 {
     kiln_value made = kiln_host_int((int64_t)number);
@@ -397,15 +429,15 @@ static inline kiln_value kiln_host_float(double number)
     return made;
 }
 
-/* A tensor that stays the caller's, for the time of a call. */
+/* A view of a tensor, which stays the caller's and must live until the call returns. */
 static inline kiln_value kiln_host_lend(const kiln_tensor *tensor)
 {
     kiln_value made = kiln_host_value(KILN_TENSOR);
-    memcpy(&made.as.pointer, &tensor, sizeof tensor); /* which a call does not write to */
+    memcpy(&made.as.pointer, &tensor, sizeof tensor); /* drops const: no call writes to *tensor */
     return made;
 }
 
-/* Row-major without gaps. */
+/* Whether a tensor is contiguous and row-major. Its sizes are >= 0. */
 static inline int kiln_host_is_packed(const kiln_tensor *tensor)
 {
     int64_t step = 1;
@@ -415,21 +447,23 @@ static inline int kiln_host_is_packed(const kiln_tensor *tensor)
     for (int d = tensor->ndim - 1; d >= 0; d--) {
         const int64_t size = tensor->shape[d];
         if (size == 0)
-            return 1; /* there is nothing to have gaps */
+            return 1; /* empty: strides do not matter */
         fits &= size == 1 || tensor->strides[d] == step;
-        fits &= size <= INT64_MAX / step; /* more than there can be lie on one another */
+        fits &= size <= INT64_MAX / step; /* so many elements must overlap */
         step = fits && size > 0 ? step * size : 1;
     }
     return fits;
 }
 
-/* Calls a tensor function with tensors and numbers in the order of its parameters. */
+/* Call a tensor function (or a graph function, inputs before outputs) with tensors and numbers in
+ * the order of its parameters. Codes: those of kiln_call(). */
 static inline int kiln_host_call(const kiln_host_library *library, const kiln_host_function *f,
                                  const kiln_value *arguments, int count, kiln_host_error *error)
 {
     return kiln_host_report(library, library->api.call(f->index, arguments, count), error);
 }
 
+/* KILN_ERROR_NAME unless the library exports the functions for values. */
 static inline int kiln_host_check_values(const kiln_host_library *library, kiln_host_error *error)
 {
     return library->api.executor_invoke != NULL
@@ -439,8 +473,10 @@ static inline int kiln_host_check_values(const kiln_host_library *library, kiln_
                                 library->file.path);
 }
 
-/* Calls an outer function, or any other of a library that has one. Whoever asks gives `*result` back
- * by library->api.release(); values for arguments come from the functions above, or api.make_... */
+/* Call any function of a library that has an outer function, with values: from the functions above,
+ * which need no release, or from api.make_..., which stay the caller's to release. The caller owns
+ * *result and releases it with api.release(); it is KILN_NONE after a failure. Codes: those of
+ * kiln_executor_invoke(); KILN_ERROR_NAME for a library without outer functions. */
 static inline int kiln_host_invoke(const kiln_host_executor *executor, const kiln_host_function *f,
                                    const kiln_value *arguments, int count, kiln_value *result,
                                    kiln_host_error *error)
@@ -456,8 +492,11 @@ static inline int kiln_host_invoke(const kiln_host_executor *executor, const kil
     return kiln_host_report(executor->library, code, error);
 }
 
-/* Gives the library's call_packed a function of the host by name; NULL takes the name away, which
- * must be done before closing for `destroy` to run. */
+/* Register a callback under a name for the library's call_packed; callback NULL removes the name.
+ * destroy(context) runs when the name is replaced or removed and no call uses the callback any
+ * more, but not for a name that is still registered when the library is closed. After
+ * KILN_ERROR_MEMORY it may have run already. Codes: as
+ * kiln_register_function(); KILN_ERROR_NAME for a library without outer functions. */
 static inline int kiln_host_register_function(const kiln_host_library *library, const char *name,
                                               kiln_callback callback, void *context,
                                               void (*destroy)(void *context), kiln_host_error *error)
@@ -470,11 +509,12 @@ static inline int kiln_host_register_function(const kiln_host_library *library, 
         code = library->api.make_function(callback, context, destroy, &made);
     if (code == KILN_OK)
         code = library->api.register_function(name, callback == NULL ? NULL : &made);
-    kiln_host_report(library, code, error); /* before `destroy` may fail at something else */
+    kiln_host_report(library, code, error); /* before `destroy` can change the sentence */
     library->api.release(&made);
     return code;
 }
 
+/* KILN_ERROR_NAME unless the library exports the functions for loaders. */
 static inline int kiln_host_check_loaders(const kiln_host_library *library, kiln_host_error *error)
 {
     return library->api.register_loader != NULL
@@ -483,7 +523,9 @@ static inline int kiln_host_check_loaders(const kiln_host_library *library, kiln
                                 library->file.path);
 }
 
-/* Makes a loader known to the library; NULL takes it away. */
+/* Register a loader with the library, in place of one of the same name; NULL removes it. Ownership
+ * and codes as for kiln_register_loader(); KILN_ERROR_NAME for a library without artifacts for
+ * loaders. */
 static inline int kiln_host_register_loader(const kiln_host_library *library, const char *name,
                                             const kiln_loader *loader, kiln_host_error *error)
 {

@@ -1,7 +1,8 @@
-/* kiln_json.h - reading JSON that ends with NUL, without memory of its own. A part of kiln_host.h.
+/* kiln_json.h - reads NUL-terminated JSON without allocating. Internal to kiln_host.h.
  *
- * kiln_host_json_skip() checks a whole text, once; the other functions take values of a text that was
- * checked, and find others by walking over what lies between.
+ * kiln_host_json_check() validates a whole text, once; kiln_host_json_first() and the functions
+ * after it require a validated text. A value, key or item is a pointer to its first character; the
+ * next one is found by skipping over it, in linear time.
  */
 #ifndef KILN_JSON_H
 #define KILN_JSON_H
@@ -9,8 +10,8 @@
 #include <string.h>
 
 #define KILN_HOST_JSON_DEPTH 64
-/* As in base/json_text.py: a small text that asks for much memory is refused, and so is an object with
- * a name twice, for readers differ in which of them they take. */
+/* Limits, as in base/json_text.py, so that a small text cannot demand much memory. Duplicate names
+ * in an object are rejected too, because JSON readers differ in which one they use. */
 #define KILN_HOST_JSON_BYTES ((size_t)8 << 20)
 #define KILN_HOST_JSON_VALUES ((size_t)1 << 18)
 #define KILN_HOST_JSON_NAMES 256
@@ -19,6 +20,7 @@
 extern "C" {
 #endif
 
+/* Skip white space. */
 static inline const char *kiln_host_json_space(const char *at)
 {
     while (*at == ' ' || *at == '\n' || *at == '\t' || *at == '\r')
@@ -26,6 +28,7 @@ static inline const char *kiln_host_json_space(const char *at)
     return at;
 }
 
+/* Read four hexadecimal digits; return 0 if they are not. */
 static inline int kiln_host_json_hex(const char *at, unsigned *value)
 {
     *value = 0;
@@ -41,7 +44,7 @@ static inline int kiln_host_json_hex(const char *at, unsigned *value)
     return 1;
 }
 
-/* Bytes of the UTF-8 sequence that begins here (RFC 3629); 0 when it is none. */
+/* Length of the UTF-8 sequence at `at` (RFC 3629); 0 if it is malformed. */
 static inline int kiln_host_utf8_length(const char *at)
 {
     const unsigned char c = (unsigned char)at[0], next = (unsigned char)at[c != 0];
@@ -55,7 +58,7 @@ static inline int kiln_host_utf8_length(const char *at)
     return length;
 }
 
-/* Behind a string; NULL when it is none. */
+/* Return the position after a string, or NULL if there is no valid string here. */
 static inline const char *kiln_host_json_skip_string(const char *at)
 {
     unsigned unit;
@@ -77,7 +80,8 @@ static inline const char *kiln_host_json_skip_string(const char *at)
     return at + 1;
 }
 
-/* The character behind "\u"; `*at` is left at its last digit. */
+/* Decode a \u escape, of two units if it is a surrogate pair; a lone surrogate gives U+FFFD. *at is
+ * at the `u`, and is left at the last digit. */
 static inline unsigned kiln_host_json_unicode(const char **at)
 {
     unsigned unit, low;
@@ -88,10 +92,10 @@ static inline unsigned kiln_host_json_unicode(const char **at)
         *at += 6;
         return 0x10000 + ((unit - 0xd800) << 10) + (low - 0xdc00);
     }
-    return unit >= 0xd800 && unit < 0xe000 ? 0xfffd : unit; /* half a pair */
+    return unit >= 0xd800 && unit < 0xe000 ? 0xfffd : unit; /* a lone surrogate */
 }
 
-/* The next character of a string that was checked, -1 behind the last. */
+/* Return the next code point of a validated string and advance; -1 at the closing quote. */
 static inline long kiln_host_json_char(const char **at)
 {
     const unsigned char c = (unsigned char)**at;
@@ -112,7 +116,7 @@ static inline long kiln_host_json_char(const char **at)
     return made;
 }
 
-/* Whether two strings that were checked are equal; each pointer is at its first character. */
+/* Whether two validated strings are equal. The pointers are behind the opening quotes. */
 static inline int kiln_host_json_same(const char *a, const char *b)
 {
     for (;;) {
@@ -122,6 +126,7 @@ static inline int kiln_host_json_same(const char *a, const char *b)
     }
 }
 
+/* Skip one or more digits; NULL without any. */
 static inline const char *kiln_host_json_skip_digits(const char *at)
 {
     if (*at < '0' || *at > '9')
@@ -131,6 +136,7 @@ static inline const char *kiln_host_json_skip_digits(const char *at)
     return at;
 }
 
+/* Return the position after a number, or NULL if it is malformed. */
 static inline const char *kiln_host_json_skip_number(const char *at)
 {
     at += *at == '-';
@@ -146,7 +152,8 @@ static inline const char *kiln_host_json_skip_number(const char *at)
 
 static inline const char *kiln_host_json_skip(const char *at, int depth);
 
-/* Behind the members of an object, whose names differ. */
+/* Return the position after an object whose first member is at `at`; NULL if it is malformed, has a
+ * name twice, or more than KILN_HOST_JSON_NAMES members. */
 static inline const char *kiln_host_json_skip_members(const char *at, int depth)
 {
     const char *names[KILN_HOST_JSON_NAMES];
@@ -168,6 +175,7 @@ static inline const char *kiln_host_json_skip_members(const char *at, int depth)
     return kiln_host_json_space(at + 1);
 }
 
+/* The same for an array whose first item is at `at`. */
 static inline const char *kiln_host_json_skip_items(const char *at, int depth)
 {
     for (int first = 1; *at != ']'; first = 0)
@@ -176,7 +184,8 @@ static inline const char *kiln_host_json_skip_items(const char *at, int depth)
     return kiln_host_json_space(at + 1);
 }
 
-/* Behind a value and the white space after it; NULL when it is malformed or nested too deep. */
+/* Return the position after a value and the white space behind it; NULL if it is malformed or
+ * nested more than `depth` levels. */
 static inline const char *kiln_host_json_skip(const char *at, int depth)
 {
     static const char *const words[] = {"true", "false", "null"};
@@ -195,7 +204,7 @@ static inline const char *kiln_host_json_skip(const char *at, int depth)
     return at == NULL ? NULL : kiln_host_json_space(at);
 }
 
-/* Whether a whole text is JSON that is read. */
+/* Whether a text is one valid JSON value within the limits above. */
 static inline int kiln_host_json_check(const char *text)
 {
     size_t values = 0, length = 0;
@@ -208,7 +217,8 @@ static inline int kiln_host_json_check(const char *text)
     return end != NULL && *end == 0;
 }
 
-/* The first item of an array or key of an object, NULL when it has none or is of another kind. */
+/* Return the first item of an array (open = '[') or the first key of an object (open = '{'); NULL
+ * if it is empty, NULL or of another kind. */
 static inline const char *kiln_host_json_first(const char *at, char open)
 {
     if (at == NULL || *(at = kiln_host_json_space(at)) != open)
@@ -217,20 +227,21 @@ static inline const char *kiln_host_json_first(const char *at, char open)
     return *at == (open == '{' ? '}' : ']') ? NULL : at;
 }
 
-/* The item or key behind this value. */
+/* Return the item or key after this value, or NULL at the end. */
 static inline const char *kiln_host_json_next(const char *value)
 {
     const char *at = kiln_host_json_skip(value, KILN_HOST_JSON_DEPTH);
     return *at == ',' ? kiln_host_json_space(at + 1) : NULL;
 }
 
-/* The value of a key. */
+/* Return the value of a key. */
 static inline const char *kiln_host_json_value(const char *key)
 {
     return kiln_host_json_space(kiln_host_json_space(kiln_host_json_skip_string(key)) + 1);
 }
 
-/* The value of a member; `name` has no quotes or escapes. */
+/* Return the value of an object's member, or NULL if it has none of that name. `name` is plain
+ * ASCII. */
 static inline const char *kiln_host_json_member(const char *object, const char *name)
 {
     const char *key = kiln_host_json_first(object, '{');
@@ -244,7 +255,7 @@ static inline const char *kiln_host_json_member(const char *object, const char *
     return NULL;
 }
 
-/* Number of items of an array, or of members of an object; -1 when the value is neither. */
+/* Return the number of items of an array or members of an object; -1 if the value is neither. */
 static inline int kiln_host_json_count(const char *value)
 {
     int count = 0;
@@ -255,6 +266,7 @@ static inline int kiln_host_json_count(const char *value)
     return count;
 }
 
+/* Write a code point as UTF-8; return the position after it. */
 static inline char *kiln_host_put_utf8(char *to, unsigned c)
 {
     if (c < 0x80) {
@@ -268,8 +280,8 @@ static inline char *kiln_host_put_utf8(char *to, unsigned c)
     return to;
 }
 
-/* Writes a string value as UTF-8, any other value as it is written, with NUL; it takes no more room
- * than the text of the value. */
+/* Write a string as UTF-8 text, any other value as its JSON text, with a NUL. The text of the
+ * value, plus one byte, is enough room for `to`. */
 static inline void kiln_host_json_decode(const char *at, char *to)
 {
     if (*at != '"') {

@@ -1,7 +1,11 @@
-/* kiln_library_file.h - what a library made by Tensorkiln says of itself, read from the file.
+/* kiln_library_file.h - reads the description of a library, its functions and their parameters,
+ * from the ELF file, without running any of its code.
  *
- * A part of kiln_host.h, which includes it. Everything is checked against the file's size before it
- * is looked at, and no code of the file runs. Format: docs/formats/library.md, "Metadata".
+ * Included by kiln_host.h. Programs use the types; the functions are internal. The file is not
+ * trusted: every offset is checked against its size. Format: docs/formats/library.md, "Metadata".
+ *
+ * Functions that return int return KILN_OK or a code with *error, as kiln_host.h says, unless their
+ * comment says otherwise. One description must not be used by two threads at once while it is read.
  */
 #ifndef KILN_LIBRARY_FILE_H
 #define KILN_LIBRARY_FILE_H
@@ -28,9 +32,10 @@ extern "C" {
 #endif
 
 #define KILN_HOST_METADATA_VERSION 1
-#define KILN_HOST_NOT_PLAIN (-1) /* no errno says it */
+#define KILN_HOST_NOT_PLAIN (-1) /* an error besides those of errno: not a regular file */
 
-/* Programs that this one starts do not inherit the file; strict compilers hide the name. */
+/* O_CLOEXEC, so that child processes do not inherit the descriptor; headers hide it in strict
+ * C99. */
 #if defined(O_CLOEXEC)
 #define KILN_HOST_CLOEXEC O_CLOEXEC
 #elif defined(__O_CLOEXEC)
@@ -39,62 +44,66 @@ extern "C" {
 #define KILN_HOST_CLOEXEC 0
 #endif
 
-/* What can go wrong before there is a library to ask; follows enum kiln_code. */
+/* Codes of errors while a library is opened; they continue enum kiln_code. */
 enum kiln_host_code {
-    KILN_HOST_ERROR_FILE = 100,    /* no such file, or it cannot be read */
-    KILN_HOST_ERROR_LIBRARY = 101, /* the file is no library of ours, or damaged */
-    KILN_HOST_ERROR_VERSION = 102, /* a library of ours, of another version */
-    KILN_HOST_ERROR_MACHINE = 103, /* it is compiled for another machine */
-    KILN_HOST_ERROR_LOAD = 104     /* the system's loader refuses it */
+    KILN_HOST_ERROR_FILE = 100,    /* the file does not exist, cannot be read, or was replaced */
+    KILN_HOST_ERROR_LIBRARY = 101, /* the file is not a Tensorkiln library, or is damaged */
+    KILN_HOST_ERROR_VERSION = 102, /* a Tensorkiln library with another version of the interface */
+    KILN_HOST_ERROR_MACHINE = 103, /* it is compiled for another architecture */
+    KILN_HOST_ERROR_LOAD = 104     /* dlopen() failed */
 };
 
+/* A failure: its code, and one sentence with its NUL. */
 typedef struct kiln_host_error {
     int code;
     char sentence[1024];
 } kiln_host_error;
 
-/* A dimension as the library describes it. */
+/* A dimension of a parameter. */
 typedef struct kiln_host_dim {
-    int64_t size;     /* -1 where the inputs decide */
+    int64_t size;     /* -1: depends on the inputs */
     const char *text; /* "8", "n", "n * 4" */
 } kiln_host_dim;
 
+/* A parameter of a function. */
 typedef struct kiln_host_param {
     const char *name;
-    const char *dtype; /* "float32"; for what is no tensor or number its type in words */
+    const char *dtype; /* "float32"; a type that is not a tensor's or number's in words */
     const char *role;  /* "in", "out", "inout", "scalar" */
-    kiln_dtype type;   /* bits 0: no element type */
-    int ndim;          /* -1: a scalar, or no tensor of known rank */
-    const kiln_host_dim *dims;
+    kiln_dtype type;   /* the same as `dtype`; bits 0: not an element type */
+    int ndim;          /* -1: not a tensor, or a tensor of unknown rank */
+    const kiln_host_dim *dims; /* ndim of them */
 } kiln_host_param;
 
-/* A size that the inputs decide, by the name that dimensions use, and the least it may be. */
+/* A symbolic size such as `n`, which the inputs determine, and its minimum. */
 typedef struct kiln_host_size {
     const char *name;
     int64_t least;
 } kiln_host_size;
 
+/* A function of a library. */
 typedef struct kiln_host_function {
     const char *name;
-    const char *kind; /* "graph"; "tensor": inputs are all parameters; "outer": takes values */
-    int index;        /* the number that kiln.h calls it by */
+    const char *kind; /* "graph"; "tensor": `inputs` are all parameters; "outer": takes values */
+    int index;        /* its number for the functions of kiln.h */
     int n_inputs, n_outputs, n_sizes;
     const kiln_host_param *inputs, *outputs;
     const kiln_host_size *sizes;
 } kiln_host_function;
 
-/* The functions that a file describes. */
+/* What a library file says about itself. It owns everything that it points to. */
 typedef struct kiln_host_description {
-    const char *path; /* as it was given */
+    const char *path; /* as the program gave it */
     int n_functions;
     kiln_host_function *functions;
-    uint64_t identity[4]; /* which file was read: device, number, size, seconds of the last change */
-    void *memory; /* everything above, as a list of blocks */
+    uint64_t identity[4]; /* of the file: device, inode, size, modification time in seconds */
+    void *memory; /* linked list of all allocated blocks */
     int no_memory; /* an allocation failed */
 } kiln_host_description;
 
 /* ---- errors and memory ------------------------------------------------------------------ */
 
+/* Fill *error, unless it is NULL, and return `code`. The sentence is truncated to fit. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
 #endif
@@ -110,13 +119,15 @@ static inline int kiln_host_fail(kiln_host_error *error, int code, const char *f
     return code;
 }
 
+/* The error for a file that is not a Tensorkiln library, or is damaged. */
 static inline int kiln_host_no_library(const char *path, const char *what, kiln_host_error *error)
 {
     return kiln_host_fail(error, KILN_HOST_ERROR_LIBRARY, "'%s' is no library of ours: %s", path,
                           what);
 }
 
-/* Zeros that live as long as the description; NULL without memory. */
+/* Allocate count * size zeroed bytes that the description owns; NULL, and file->no_memory set, if
+ * memory is short. `size` is not 0. */
 static inline void *kiln_host_allocate(kiln_host_description *file, size_t count, size_t size)
 {
     void **block = NULL;
@@ -130,7 +141,7 @@ static inline void *kiln_host_allocate(kiln_host_description *file, size_t count
     return (char *)block + 16;
 }
 
-/* Frees all that was allocated. */
+/* Free all blocks of a description. */
 static inline void kiln_host_forget(kiln_host_description *file)
 {
     while (file->memory != NULL) {
@@ -140,7 +151,7 @@ static inline void kiln_host_forget(kiln_host_description *file)
     }
 }
 
-/* A value as text, NULL for NULL or without memory. */
+/* Copy a JSON value as text that the description owns; NULL if `at` is NULL or memory is short. */
 static inline const char *kiln_host_text(kiln_host_description *file, const char *at)
 {
     if (at == NULL)
@@ -152,8 +163,9 @@ static inline const char *kiln_host_text(kiln_host_description *file, const char
     return made;
 }
 
-/* ---- the description of a library ------------------------------------------------------------- */
+/* ---- the description of a library ------------------------------------------------------------ */
 
+/* A scalar element type, e.g. kiln_host_dtype(2, 32) for float32; codes as in kiln.h. */
 static inline kiln_dtype kiln_host_dtype(uint8_t code, uint8_t bits)
 {
     kiln_dtype made;
@@ -163,7 +175,7 @@ static inline kiln_dtype kiln_host_dtype(uint8_t code, uint8_t bits)
     return made;
 }
 
-/* An element type by name; bits 0 when there is none. */
+/* The element type of a name such as "float32"; bits 0 for an unknown name. */
 static inline kiln_dtype kiln_host_dtype_named(const char *name)
 {
     static const struct {
@@ -179,6 +191,7 @@ static inline kiln_dtype kiln_host_dtype_named(const char *name)
     return kiln_host_dtype(0, 0);
 }
 
+/* Read a parameter's shape; 0 if it is malformed or memory is short. */
 static inline int kiln_host_read_dims(kiln_host_description *file, const char *shape,
                                       kiln_host_param *param)
 {
@@ -198,6 +211,8 @@ static inline int kiln_host_read_dims(kiln_host_description *file, const char *s
     return dims != NULL;
 }
 
+/* Read an array of parameters, whose role is `role` unless they say another one. Write their
+ * number; return NULL if the array is malformed or memory is short. */
 static inline const kiln_host_param *kiln_host_read_params(kiln_host_description *file,
                                                            const char *array, const char *role,
                                                            int *count)
@@ -221,6 +236,7 @@ static inline const kiln_host_param *kiln_host_read_params(kiln_host_description
     return made;
 }
 
+/* Read one function; 0 if its description is malformed or memory is short. */
 static inline int kiln_host_read_function(kiln_host_description *file, const char *at,
                                           kiln_host_function *f)
 {
@@ -251,7 +267,8 @@ static inline int kiln_host_read_function(kiln_host_description *file, const cha
     return 1;
 }
 
-/* Functions of a metadata text, NUL at its end. Runs nothing of the library. */
+/* Read the functions of a NUL-terminated metadata text. Codes: KILN_HOST_ERROR_LIBRARY,
+ * KILN_HOST_ERROR_VERSION, KILN_ERROR_MEMORY. */
 static inline int kiln_host_read_metadata(kiln_host_description *file, const char *text,
                                           kiln_host_error *error)
 {
@@ -281,8 +298,9 @@ static inline int kiln_host_read_metadata(kiln_host_description *file, const cha
     return KILN_OK;
 }
 
-/* ---- the file: what it is, before any code of it runs ------------------------------------------ */
+/* ---- the file: what it is, before any code of it runs ---------------------------------------- */
 
+/* Read a little-endian number of 1 to 8 bytes. */
 static inline uint64_t kiln_host_number(const unsigned char *at, int bytes)
 {
     uint64_t value = 0;
@@ -291,7 +309,7 @@ static inline uint64_t kiln_host_number(const unsigned char *at, int bytes)
     return value;
 }
 
-/* Bytes to be read: of an open file, or in memory where `bytes` is not NULL. */
+/* Bytes to read: in memory if `bytes` is not NULL, otherwise in an open file. */
 typedef struct kiln_host_source {
     const unsigned char *bytes;
     int file;
@@ -299,8 +317,9 @@ typedef struct kiln_host_source {
     int reason; /* errno of a read that failed */
 } kiln_host_source;
 
-/* Copies a part; 0 where the source does not reach, or cannot be read. The file is not mapped:
- * reading what somebody has cut off meanwhile would end the program. */
+/* Copy `count` bytes from offset `at`; return 0 if the source is shorter, or with source->reason if
+ * it cannot be read. The file is read, not mapped: if it were truncated meanwhile, reading a
+ * mapping would raise SIGBUS. */
 static inline int kiln_host_fetch(kiln_host_source *source, uint64_t at, uint64_t count, void *to)
 {
     unsigned char *next = (unsigned char *)to;
@@ -324,13 +343,13 @@ static inline int kiln_host_fetch(kiln_host_source *source, uint64_t at, uint64_
     return source->reason == 0;
 }
 
-/* What is needed of a file's header and section table. */
+/* What is read from the ELF header and section table. */
 typedef struct kiln_host_place {
     int machine;
     uint64_t offset, size; /* of section .kiln.meta */
 } kiln_host_place;
 
-/* Whether a section has this name; `at` is where its name begins. */
+/* Whether the section name at offset `at` is `wanted`, of at most 23 characters. */
 static inline int kiln_host_is_named(kiln_host_source *source, uint64_t at, const char *wanted)
 {
     char name[24];
@@ -338,7 +357,7 @@ static inline int kiln_host_is_named(kiln_host_source *source, uint64_t at, cons
     return kiln_host_fetch(source, at, size, name) && memcmp(name, wanted, size) == 0;
 }
 
-/* Finds section .kiln.meta; what is wrong with the file, or NULL. */
+/* Find the section .kiln.meta; return NULL, or what is wrong with the file. */
 static inline const char *kiln_host_find_metadata(kiln_host_source *source, kiln_host_place *place)
 {
     unsigned char head[64], row[64];
@@ -370,7 +389,7 @@ static inline const char *kiln_host_find_metadata(kiln_host_source *source, kiln
         if (!is_whole)
             return "its section .kiln.meta is cut off";
         if (size > KILN_HOST_JSON_BYTES)
-            return "its metadata is not JSON"; /* as for whatever is too large to be read */
+            return "its metadata is not JSON"; /* as kiln_host_json_check() rejects such a size */
         place->offset = offset;
         place->size = size;
         found = 1;
@@ -378,6 +397,7 @@ static inline const char *kiln_host_find_metadata(kiln_host_source *source, kiln
     return found ? NULL : "it has no section .kiln.meta";
 }
 
+/* The name of an ELF machine number (e_machine), in `room` if it is not a known one. */
 static inline const char *kiln_host_machine_name(int machine, char *room, size_t size)
 {
     switch (machine) {
@@ -391,6 +411,7 @@ static inline const char *kiln_host_machine_name(int machine, char *room, size_t
     return room;
 }
 
+/* KILN_HOST_ERROR_MACHINE if the file is for another architecture than this program. */
 static inline int kiln_host_check_machine(const kiln_host_description *file, int machine,
                                           kiln_host_error *error)
 {
@@ -401,7 +422,7 @@ static inline int kiln_host_check_machine(const kiln_host_description *file, int
 #elif defined(__riscv)
     const int here = 243;
 #else
-    const int here = machine; /* dlopen() will know */
+    const int here = machine; /* unknown here: dlopen() checks it */
 #endif
     char one[24], other[24];
     if (machine == here)
@@ -412,6 +433,7 @@ static inline int kiln_host_check_machine(const kiln_host_description *file, int
                           kiln_host_machine_name(here, other, sizeof other));
 }
 
+/* The error for a file that cannot be read; `reason` is an errno or KILN_HOST_NOT_PLAIN. */
 static inline int kiln_host_unreadable(const char *path, int reason, kiln_host_error *error)
 {
     if (reason == KILN_HOST_NOT_PLAIN)
@@ -423,7 +445,8 @@ static inline int kiln_host_unreadable(const char *path, int reason, kiln_host_e
                           strerror(reason));
 }
 
-/* The metadata of a source, NUL at its end; NULL and an error without it. */
+/* Read the metadata as NUL-terminated text that the description owns; NULL with *error on
+ * failure. */
 static inline char *kiln_host_read_text(kiln_host_description *file, kiln_host_source *source,
                                         kiln_host_place *place, kiln_host_error *error)
 {
@@ -443,7 +466,7 @@ static inline char *kiln_host_read_text(kiln_host_description *file, kiln_host_s
     return text;
 }
 
-/* The functions of a library for this machine. */
+/* Read the functions of a library, and check that it is for this machine. */
 static inline int kiln_host_read_source(kiln_host_description *file, kiln_host_source *source,
                                         kiln_host_error *error)
 {
@@ -460,6 +483,7 @@ static inline int kiln_host_read_source(kiln_host_description *file, kiln_host_s
     return code != KILN_OK ? code : kiln_host_check_machine(file, place.machine, error);
 }
 
+/* Identify a file, so that a replacement at the same path is noticed. */
 static inline void kiln_host_identify(const struct stat *status, uint64_t identity[4])
 {
     identity[0] = (uint64_t)status->st_dev;
@@ -468,7 +492,7 @@ static inline void kiln_host_identify(const struct stat *status, uint64_t identi
     identity[3] = (uint64_t)status->st_mtime;
 }
 
-/* Whether something else lies at a path than the file that was read. */
+/* Whether the file at `path` is not the one that was read, or does not exist any more. */
 static inline int kiln_host_is_replaced(const kiln_host_description *file, const char *path)
 {
     struct stat status;
@@ -479,14 +503,16 @@ static inline int kiln_host_is_replaced(const kiln_host_description *file, const
     return memcmp(now, file->identity, sizeof now) != 0;
 }
 
-/* 0, or why it is not read: a pipe or a device may block for ever, or never end. */
+/* Return 0 for a regular file, otherwise a reason for kiln_host_unreadable(): reading a FIFO or a
+ * device might block or never end. */
 static inline int kiln_host_check_plain(const struct stat *status)
 {
     return S_ISREG(status->st_mode) ? 0 : S_ISDIR(status->st_mode) ? EISDIR : KILN_HOST_NOT_PLAIN;
 }
 
-/* Opens a plain file; -1 and the reason for anything else. To open a device may do something
- * already, and a pipe that takes the file's place in between is not waited for. */
+/* Open a regular file; return its descriptor, or -1 with *reason. The type is checked before,
+ * because opening a device may have side effects, and again after; O_NONBLOCK prevents blocking on
+ * a FIFO that replaces the file in between. */
 static inline int kiln_host_open_plain(const char *path, struct stat *status, int *reason)
 {
     *reason = stat(path, status) != 0 ? errno : kiln_host_check_plain(status);
@@ -500,8 +526,9 @@ static inline int kiln_host_open_plain(const char *path, struct stat *status, in
     return *reason == 0 ? file : -1;
 }
 
-/* Reads the file at file->path: its functions, but for their numbers. kiln_host_forget() frees them,
- * after a failure too. */
+/* Read the description of the library at file->path, except for kiln_host_function.index. Call
+ * kiln_host_forget() later, also after a failure. Codes: KILN_ERROR_MEMORY and those of enum
+ * kiln_host_code but KILN_HOST_ERROR_LOAD. */
 static inline int kiln_host_read_file(kiln_host_description *file, kiln_host_error *error)
 {
     struct stat status;

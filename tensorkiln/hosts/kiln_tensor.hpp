@@ -1,4 +1,4 @@
-// kiln_tensor.hpp - errors, element types and tensors. A part of kiln.hpp, which includes it.
+// kiln_tensor.hpp - errors, element types and tensors. Included by kiln.hpp.
 #ifndef KILN_TENSOR_HPP
 #define KILN_TENSOR_HPP
 
@@ -18,11 +18,12 @@
 
 namespace kiln {
 
+// A failure. what() is one sentence, e.g. "main: input 'x' must be float32, received int64".
 class Error : public std::runtime_error {
 public:
     Error(int code, const std::string &sentence) : std::runtime_error(sentence), code_(code) {}
 
-    // Of enum kiln_code or enum kiln_host_code.
+    // A value of enum kiln_code or enum kiln_host_code.
     int code() const noexcept { return code_; }
 
 private:
@@ -31,6 +32,7 @@ private:
 
 namespace detail {
 
+// Throws for a failure: std::bad_alloc for KILN_ERROR_MEMORY, Error for any other code.
 inline void check(int code, const kiln_host_error &error)
 {
     if (code == KILN_ERROR_MEMORY)
@@ -41,7 +43,8 @@ inline void check(int code, const kiln_host_error &error)
 
 }  // namespace detail
 
-// Numbers that C++17 has no type for, as their bits.
+// Element types that C++17 lacks, as their bits: IEEE half precision, and the upper half of a
+// float.
 struct float16 {
     std::uint16_t bits;
 };
@@ -49,7 +52,7 @@ struct bfloat16 {
     std::uint16_t bits;
 };
 
-// An element type: kiln_dtype that can be compared.
+// An element type: a kiln_dtype with == and !=.
 struct DType : kiln_dtype {
     constexpr DType(kiln_dtype dtype = {}) noexcept : kiln_dtype(dtype) {}
 
@@ -60,7 +63,7 @@ struct DType : kiln_dtype {
     friend constexpr bool operator!=(DType a, DType b) noexcept { return !(a == b); }
 };
 
-// The element type of a C++ type.
+// The element type of a C++ type: dtype_of<float>() is float32.
 template <class T>
 constexpr DType dtype_of() noexcept
 {
@@ -76,7 +79,7 @@ constexpr DType dtype_of() noexcept
     return kiln_dtype{static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(8 * sizeof(U)), 1};
 }
 
-// Items that lie one after another; borrowed, valid while their owner is.
+// A contiguous range of items; a view, valid while their owner is. As std::span, which C++17 lacks.
 template <class T>
 class Span {
 public:
@@ -93,12 +96,14 @@ private:
     std::size_t count_;
 };
 
-// Row-major elements in 64-byte aligned memory of its own, or a view of the caller's memory.
+// A tensor in CPU memory: either it owns contiguous row-major elements in 64-byte aligned memory,
+// or it is a view of the caller's memory. Moved, not copied. A shape with a negative size, or more
+// elements than any memory holds, throws KILN_ERROR_SHAPE.
 class Tensor {
 public:
     using Shape = std::vector<std::int64_t>;
 
-    // Owns zeros.
+    // A tensor of zeros.
     Tensor(DType dtype, Shape shape) : dtype_(dtype), shape_(std::move(shape))
     {
         const std::size_t size = bytes();
@@ -106,7 +111,7 @@ public:
         data_ = std::memset(memory_.get(), 0, size);
     }
 
-    // Owns a copy of these elements, whose number must be that of the shape.
+    // A tensor with a copy of these elements; KILN_ERROR_COUNT unless their number is the shape's.
     template <class T>
     Tensor(Shape shape, const std::vector<T> &elements) : Tensor(dtype_of<T>(), std::move(shape))
     {
@@ -117,8 +122,9 @@ public:
         std::copy(elements.begin(), elements.end(), static_cast<T *>(data_));
     }
 
-    // Borrows memory of the caller's, which must outlive it. Strides count elements; none means
-    // row-major without gaps.
+    // A view of the caller's memory, which must outlive it; read-only if T is const. Strides count
+    // elements; without any the elements are contiguous and row-major. KILN_ERROR_RANK unless there
+    // is a stride for each dimension.
     template <class T>
     static Tensor view(T *data, Shape shape, Shape strides = {})
     {
@@ -136,7 +142,8 @@ public:
         return made;
     }
 
-    // Borrows a tensor as kiln.h describes it.
+    // A view of a tensor of kiln.h, whose memory must outlive it; its shape is copied.
+    // KILN_ERROR_DEVICE if it is not in CPU memory, KILN_ERROR_RANK beyond KILN_MAX_RANK.
     static Tensor view(const kiln_tensor &raw, bool is_writable)
     {
         Tensor made;
@@ -171,14 +178,16 @@ public:
         return n;
     }
 
-    // Bytes of its elements, which lie without gaps.
+    // The bytes of all elements; KILN_ERROR_ARGUMENT for a view with strides.
     std::size_t bytes() const
     {
         check_packed();
         return count() * (dtype_.bits / 8u) * dtype_.lanes;
     }
 
-    // Its elements, without gaps. The type must be the tensor's.
+    // The elements in row-major order, valid while their memory is. KILN_ERROR_DTYPE unless T is
+    // the tensor's element type; KILN_ERROR_ARGUMENT for a view with strides, and for elements that
+    // are not const in a read-only view.
     template <class T>
     Span<T> values()
     {
@@ -194,7 +203,8 @@ public:
         return Span<const T>(static_cast<const T *>(data_), count());
     }
 
-    // As kiln.h describes it; valid while this tensor is and is not moved from.
+    // The tensor as kiln.h describes it, without ownership: valid until this tensor is destroyed,
+    // moved from or assigned to.
     kiln_tensor raw() const noexcept
     {
         kiln_tensor made = kiln_host_tensor(data_, dtype_, const_cast<std::int64_t *>(shape_.data()),
@@ -203,6 +213,7 @@ public:
         return made;
     }
 
+    // False for a view of const memory.
     bool is_writable() const noexcept { return is_writable_; }
 
 private:

@@ -1,4 +1,4 @@
-// kiln_value.hpp - values, functions of the host, and loaders. A part of kiln.hpp, which includes it.
+// kiln_value.hpp - values, functions of the host, and loaders. Included by kiln.hpp.
 #ifndef KILN_VALUE_HPP
 #define KILN_VALUE_HPP
 
@@ -9,28 +9,31 @@
 
 namespace kiln {
 
-// An artifact that a library carries; it lives as long as the library.
+// An artifact that a library carries; its strings and content live as long as the library.
 using Artifact = kiln_artifact;
 
-// What a loader makes of artifacts: functions of a device. Gone when the library is unloaded.
+// What a loader makes of artifacts: functions, for example of a device. Destroyed when the library
+// is unloaded.
 class Module {
 public:
     virtual ~Module() = default;
 
-    // Runs a function: tensors in the order of its parameters, those it fills last; sizes that it
-    // takes as numbers. Throws an Error of code KILN_ERROR_NAME when it has none of that name: then
-    // the modules that this one imports are asked. Several threads may call at once.
+    // Runs a function. `tensors` are its tensor parameters in order, outputs last, as views that
+    // are valid during the call; `sizes` are its integer parameters. If the module has no function
+    // of that name, throw an Error with KILN_ERROR_NAME: the modules that this one imports are then
+    // tried. Called by several threads at once.
     virtual void call(const std::string &function, Span<Tensor> tensors,
                       Span<const std::int64_t> sizes) = 0;
 };
 
-// Makes a module of all artifacts that name it, for one target key. Runs under a lock of the library.
+// Makes a module of all artifacts for this loader and one target key; must not return null. Runs
+// under a lock of the library, so never twice at once.
 using Loader = std::function<std::unique_ptr<Module>(const std::string &target_key,
                                                      Span<const Artifact> artifacts)>;
 
 namespace detail {
 
-// Runs f(); what it throws becomes a code, and the sentence of the library's last error.
+// Runs f(); converts an exception to a code, and its text to the library's last error.
 template <class F>
 int guarded(void (*set_last_error)(const char *), F f) noexcept
 {
@@ -42,7 +45,7 @@ int guarded(void (*set_last_error)(const char *), F f) noexcept
         return error.code() == KILN_OK ? static_cast<int>(KILN_ERROR_CALLBACK) : error.code();
     } catch (const std::exception &error) {
         set_last_error(error.what());
-    } catch (...) { // the library says that nobody said why
+    } catch (...) { // no text: the library has set "... failed, and did not say why"
     }
     return KILN_ERROR_CALLBACK;
 }
@@ -96,8 +99,8 @@ struct RegisteredLoader {
     static void unload(void *module) noexcept { delete static_cast<LoadedModule *>(module); }
 };
 
-// An open library with what was registered in it. Its functions and loaders are taken away when it
-// is closed, for the system may keep the library for others.
+// An open library and what was registered in it. Functions and loaders are removed on closing,
+// because the code may stay loaded, if the program has opened the file twice.
 struct Opened {
     kiln_host_library *library;
     std::mutex mutex;
@@ -122,7 +125,7 @@ struct Opened {
 
     const kiln_host_api &api() const noexcept { return library->api; }
 
-    // Not locked while the library is called, which has locks of its own.
+    // The mutex is not held during calls of the library, which has its own locks.
     template <class Kept>
     void keep(std::vector<Kept> &all, Kept one)
     {
@@ -156,8 +159,9 @@ struct Callback;
 
 }  // namespace detail
 
-// What outer functions take and give: nothing, a number, a string, a shape, a tensor, a tuple or a
-// function. Objects are shared by copies and keep their library loaded; Library::make_... makes them.
+// An argument or result of an outer function: nothing, a number, a string, a shape, a tensor, a
+// tuple or a function. Numbers convert implicitly; Library::make_... makes the others, which are
+// reference-counted: copies share the object, and keep its library loaded.
 class Value {
 public:
     Value() noexcept : value_(kiln_host_value(KILN_NONE)) {}
@@ -189,11 +193,12 @@ public:
             library_->api().release(&value_);
     }
 
-    // Of enum kiln_kind.
+    // A value of enum kiln_kind.
     int kind() const noexcept { return value_.kind; }
     bool is_none() const noexcept { return value_.kind == KILN_NONE; }
 
-    // What is in it; an Error when that is something else.
+    // The content, copied; KILN_ERROR_ARGUMENT if the value is of another kind. Nothing is
+    // converted: real() of an integer throws, and so does integer() from 2^63 on.
     std::int64_t integer() const
     {
         need(value_.kind == KILN_INT, "integer");
@@ -225,7 +230,8 @@ public:
         need(sizes != nullptr, "shape");
         return Tensor::Shape(sizes, sizes + count);
     }
-    // A view that is only read, valid while this value or a copy is.
+    // A read-only view, valid while this value or a copy of it exists. KILN_ERROR_ARGUMENT if the
+    // value is not a tensor.
     Tensor tensor() const
     {
         const kiln_tensor *const found =
@@ -233,6 +239,7 @@ public:
         need(found != nullptr, "tensor");
         return Tensor::view(*found, false);
     }
+    // The items of a tuple, sharing their objects.
     std::vector<Value> items() const
     {
         int count = 0;
@@ -245,7 +252,8 @@ public:
         return made;
     }
 
-    // Calls a function.
+    // Calls a function value, as kiln_call_value(). Arguments must be numbers or values of the same
+    // library: KILN_ERROR_ARGUMENT.
     Value operator()(const std::vector<Value> &arguments) const
     {
         need(value_.kind == KILN_FUNCTION, "function");
@@ -267,7 +275,7 @@ private:
             throw Error(KILN_ERROR_ARGUMENT, std::string("the value is no ") + what);
     }
 
-    // Takes over a reference.
+    // A value that takes over the caller's reference.
     static Value own(const detail::Handle &library, kiln_value value) noexcept
     {
         Value made;
@@ -276,6 +284,7 @@ private:
         return made;
     }
 
+    // A value with a reference of its own. KILN_ERROR_ARGUMENT for a view, which would dangle.
     static Value copy(const detail::Handle &library, const kiln_value &value)
     {
         if (value.kind >= KILN_TENSOR && value.kind < KILN_SMALL_STRING)
@@ -284,7 +293,8 @@ private:
         return own(library, value);
     }
 
-    // As kiln.h has them, borrowed. Objects are of this library: others may be unloaded before it.
+    // The values as kiln.h describes them, without references of their own. Objects must be of this
+    // library: it could store one of another library, which may be unloaded first.
     static std::vector<kiln_value> raw(const detail::Handle &library, const std::vector<Value> &values)
     {
         std::vector<kiln_value> made;
@@ -298,17 +308,18 @@ private:
         return made;
     }
 
-    detail::Handle library_; // none for numbers
+    detail::Handle library_; // null for a number from the host, and for nothing
     kiln_value value_;
 };
 
-// A function of the host, to be called with values, by any thread.
+// A function of the host. Called by any thread, and by several at once; an exception becomes the
+// error KILN_ERROR_CALLBACK of the caller, with its text.
 using HostFunction = std::function<Value(const std::vector<Value> &arguments)>;
 
 namespace detail {
 
 struct Callback {
-    std::weak_ptr<Opened> library; // which holds this: it must not hold itself
+    std::weak_ptr<Opened> library; // weak, because the library may own this object
     HostFunction function;
 
     static int call(void *context, const kiln_value *arguments, std::int32_t count,
@@ -317,7 +328,7 @@ struct Callback {
         const auto &self = *static_cast<const Callback *>(context);
         const Handle library = self.library.lock();
         if (library == nullptr)
-            return KILN_ERROR_CALLBACK; // the library says that nobody said why
+            return KILN_ERROR_CALLBACK; // being closed; the library has set a sentence
         return guarded(library->api().set_last_error, [&] {
             std::vector<Value> given;
             for (std::int32_t i = 0; i < count; i++)
@@ -325,7 +336,7 @@ struct Callback {
             std::vector<Value> made(1);
             made[0] = self.function(given);
             *result = Value::raw(library, made)[0];
-            made[0].value_ = kiln_host_value(KILN_NONE); // handed over
+            made[0].value_ = kiln_host_value(KILN_NONE); // the caller owns the reference now
         });
     }
 
@@ -334,7 +345,8 @@ struct Callback {
 
 }  // namespace detail
 
-// An argument of a tensor function: a tensor, borrowed for the call, or a number.
+// An argument of a tensor function: a number, or a tensor, which must live until the call returns
+// and not be moved. Converts implicitly.
 class Argument {
 public:
     Argument(Tensor &tensor) noexcept
@@ -350,7 +362,7 @@ public:
     {
     }
 
-    // As kiln.h has it; valid while this is.
+    // The argument as kiln.h describes it; valid while this object exists.
     kiln_value raw() const noexcept { return is_tensor_ ? kiln_host_lend(&tensor_) : number_; }
     bool is_read_only() const noexcept { return is_read_only_; }
 

@@ -1,8 +1,8 @@
-//! What went wrong: a code and a sentence.
+//! Errors: a code and a sentence.
 
 use std::fmt;
 
-/// Codes below 100 are those of `enum kiln_code` in `kiln.h`, which says what each is for.
+/// Codes below 100 are those of `enum kiln_code`; `kiln.h` explains each.
 pub const ERROR_COUNT: i32 = 1;
 pub const ERROR_RANK: i32 = 2;
 pub const ERROR_SHAPE: i32 = 3;
@@ -23,14 +23,15 @@ pub const ERROR_LOADER: i32 = 17;
 pub const ERROR_WEIGHTS: i32 = 18;
 pub const ERROR_RANGE: i32 = 19;
 pub const ERROR_ENVIRONMENT: i32 = 20;
-/// From 100 on: before there is a library to ask.
+/// Codes from 100 on are errors while a library is opened, those of `enum kiln_host_code` in
+/// `kiln_library_file.h`.
 pub const ERROR_FILE: i32 = 100;
 pub const ERROR_LIBRARY: i32 = 101;
 pub const ERROR_VERSION: i32 = 102;
 pub const ERROR_MACHINE: i32 = 103;
 pub const ERROR_LOAD: i32 = 104;
 
-/// The same code and sentence that C, C++ and Python hosts give for the same mistake.
+/// A failure: the same code and sentence that C, C++ and Python hosts give for the same mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     code: i32,
@@ -40,10 +41,12 @@ pub struct Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
+    /// An error for a function or a loader of the host to return.
     pub fn new(code: i32, sentence: impl Into<String>) -> Error {
         Error { code, sentence: sentence.into() }
     }
 
+    /// One of the `ERROR_...` constants.
     pub fn code(&self) -> i32 {
         self.code
     }

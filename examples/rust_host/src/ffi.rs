@@ -1,4 +1,4 @@
-//! The C functions of a loaded library, by `dlopen` and `dlsym` alone.
+//! The C functions of a loaded library, found with `dlopen` and `dlsym`.
 
 use crate::error::{self, Error, Result};
 use crate::library_file::Identity;
@@ -18,6 +18,7 @@ extern "C" {
     fn dlerror() -> *const c_char;
 }
 
+/// A copy of a C string, with invalid UTF-8 replaced; empty for null.
 pub fn text(at: *const c_char) -> String {
     if at.is_null() {
         return String::new();
@@ -26,7 +27,7 @@ pub fn text(at: *const c_char) -> String {
     unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned()
 }
 
-/// A value as `kiln.h` describes it.
+/// `kiln_value` of `kiln.h`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct RawValue {
@@ -48,10 +49,10 @@ pub const KIND_INT: i32 = 1;
 pub const KIND_BOOL: i32 = 2;
 pub const KIND_FLOAT: i32 = 3;
 pub const KIND_TENSOR: i32 = 7;
-/// Those before, from tensors on, are lent for the time of a call.
+/// Kinds from `KIND_TENSOR` up to before this one are views, valid during a call only.
 pub const KIND_SMALL_STRING: i32 = 11;
 pub const KIND_UINT: i32 = 63;
-/// The first of the objects, whose references are counted.
+/// The first kind of reference-counted objects.
 pub const KIND_STRING: i32 = 65;
 pub const KIND_FUNCTION: i32 = 68;
 
@@ -100,7 +101,7 @@ pub struct RawLoader {
     pub unload: unsafe extern "C" fn(*mut c_void),
 }
 
-/// Declares functions of `kiln.h` that this crate uses, as the fields of a struct.
+/// Declares a struct whose fields are pointers to functions of `kiln.h`.
 macro_rules! functions {
     ($set:ident: $($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
         pub struct $set {
@@ -154,7 +155,8 @@ functions! { Loaders: // of a library with artifacts for loaders
     set_last_error: fn(*const c_char);
 }
 
-/// The functions of an open library.
+/// The functions of an open library, which is closed when this is dropped. `values` is `None` in a
+/// library without outer functions, `loaders` in one without artifacts for loaders.
 pub struct Api {
     pub handle: *mut c_void,
     pub core: Core,
@@ -175,16 +177,17 @@ impl Api {
 unsafe impl Send for Api {}
 unsafe impl Sync for Api {}
 
-/// Closes the library when binding its functions fails.
+/// Closes a library when dropped, for example if binding its functions fails.
 struct Handle(*mut c_void);
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: it came from `dlopen`, and nothing of it is in use.
+        // SAFETY: it came from `dlopen`, and no code or data of the library is in use.
         unsafe { dlclose(self.0) };
     }
 }
 
+/// The address of an exported function, as the function pointer type `F`.
 fn find<F: Copy>(handle: *mut c_void, path: &str, name: &str) -> Result<F> {
     assert_eq!(size_of::<F>(), size_of::<*mut c_void>());
     let symbol = CString::new(name).expect("names of functions have no NUL");
@@ -194,7 +197,7 @@ fn find<F: Copy>(handle: *mut c_void, path: &str, name: &str) -> Result<F> {
         let sentence = format!("'{path}' is no library of ours: it has no {name}");
         return Err(Error::new(error::ERROR_LIBRARY, sentence));
     }
-    // SAFETY: kiln.h declares the function so, for the version that was checked.
+    // SAFETY: `F` is the type that kiln.h declares, for the interface version that was checked.
     Ok(unsafe { transmute_copy(&address) })
 }
 
@@ -214,9 +217,10 @@ fn replaced(path: &str) -> String {
     format!("'{path}' was replaced while it was loaded")
 }
 
-/// Another name of a file. glibc takes a name for the library that was loaded by it, whatever lies
-/// there by now; only by a name that it has not met does it compare files. So `/` and `./` in this one
-/// say which file it is, a bit each.
+/// A second spelling of a path that is unique to the file. glibc returns a loaded library for a
+/// name that it has seen before, without looking at the file; only for a new name does it compare
+/// device and inode. So a number made of device and inode is inserted, whose bits from the lowest
+/// on are written as `./` for 1 and `/` for 0: with 6, `dir/net.so` becomes `dir//././net.so`.
 fn respelled(name: &[u8], which: &Identity) -> Vec<u8> {
     let at = name.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
     let mut other = name[..at].to_vec();
@@ -230,7 +234,7 @@ fn respelled(name: &[u8], which: &Identity) -> Vec<u8> {
 }
 
 impl Api {
-    /// Loads a file that is known to be a library of ours; `which` says which one it is.
+    /// Loads a file whose description has been read; `which` identifies that file.
     pub fn load(path: &Path, which: &Identity) -> Result<Api> {
         let name = path.display().to_string();
         let refused =
@@ -242,7 +246,8 @@ impl Api {
         let other = respelled(&file, which);
         let open = |file: Vec<u8>| -> Result<Handle> {
             let file = CString::new(file).map_err(|why| refused(why.to_string()))?;
-            // SAFETY: the path ends with NUL; libraries of ours run nothing when they are loaded.
+            // SAFETY: the path ends with NUL; constructors of Tensorkiln libraries have no
+            // preconditions.
             let handle = unsafe { dlopen(file.as_ptr(), RTLD_NOW) };
             if handle.is_null() {
                 // SAFETY: the last failure of this thread.
@@ -252,7 +257,7 @@ impl Api {
         };
         let first = open(file)?; // debuggers show this name
         let handle = open(other)?;
-        drop(first); // of one file it is the same, and stays
+        drop(first); // the same library, which `handle` keeps loaded
         if which.is_replaced(path) {
             return Err(Error::new(error::ERROR_FILE, replaced(&name)));
         }
@@ -265,14 +270,14 @@ impl Api {
         Ok(api)
     }
 
-    /// An exported symbol, or null.
+    /// The address of an exported symbol, or null.
     pub fn address(&self, symbol: &str) -> *mut c_void {
         let symbol = CString::new(symbol);
         // SAFETY: the handle is open, and the text ends with NUL.
         symbol.map_or(std::ptr::null_mut(), |symbol| unsafe { dlsym(self.handle, symbol.as_ptr()) })
     }
 
-    /// A result code as a result.
+    /// Converts a result code, with the library's sentence, to a `Result`.
     pub fn check(&self, code: c_int) -> Result<()> {
         // SAFETY: a function without arguments; its text lasts until this thread's next failure.
         (code == 0)

@@ -1,17 +1,17 @@
-//! As much of JSON as a library's description needs: a checked text becomes a tree.
+//! A JSON parser for library descriptions.
 
 use std::collections::HashSet;
 use std::str::FromStr;
 
 const DEPTH: usize = 64;
-// As in base/json_text.py of the package: what is made to take memory is not read.
+// Limits as in the package's base/json_text.py, so that a small text cannot demand much memory.
 pub(crate) const MOST_BYTES: usize = 8 << 20;
 const MOST_VALUES: usize = 1 << 18;
 const MOST_NAMES: usize = 256;
 
 #[derive(Debug)]
 pub enum Value {
-    /// `null`, `true`, `false` or a number, as it is written.
+    /// `null`, `true`, `false` or a number, as its JSON text.
     Word(String),
     Text(String),
     List(Vec<Value>),
@@ -19,7 +19,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// None for a text that is not JSON.
+    /// `None` for a text that is not valid JSON, or exceeds the limits.
     pub fn parse(text: &str) -> Option<Value> {
         let values = text.bytes().filter(|b| b"[{,:".contains(b)).count();
         if text.len() > MOST_BYTES || values > MOST_VALUES {
@@ -48,7 +48,7 @@ impl Value {
         }
     }
 
-    /// A string, or a word as it is written.
+    /// A string, or the JSON text of a word; `None` for lists and objects.
     pub fn text(&self) -> Option<String> {
         match self {
             Value::Text(text) | Value::Word(text) => Some(text.clone()),
@@ -64,7 +64,7 @@ impl Value {
     }
 }
 
-/// `-0.5e+10`: digits must be there wherever a number may have them, and none is led by a 0.
+/// Whether a word is a JSON number such as `-0.5e+10`: no part lacks digits, no leading zeros.
 fn is_number(word: &str) -> bool {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let word = word.strip_prefix('-').unwrap_or(word);
@@ -75,7 +75,8 @@ fn is_number(word: &str) -> bool {
     digits(whole) && digits(fraction) && digits(exponent) && !led
 }
 
-/// Members whose names differ: readers would not agree which of two counts.
+/// Rejects duplicate names, because JSON readers differ in which one they use, and too many
+/// members.
 fn different(members: Vec<(String, Value)>) -> Option<Vec<(String, Value)>> {
     let names: HashSet<&str> = members.iter().map(|(name, _)| name.as_str()).collect();
     let all = names.len() == members.len() && members.len() <= MOST_NAMES;

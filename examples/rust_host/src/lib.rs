@@ -1,4 +1,4 @@
-//! Runs libraries made by Tensorkiln. Needs the standard library and `dlopen`, nothing else.
+//! Runs libraries compiled by Tensorkiln. Needs only the standard library and `dlopen`.
 //!
 //! ```no_run
 //! use kiln::{Executor, Library, View};
@@ -13,9 +13,12 @@
 //! }
 //! ```
 //!
-//! A library stays loaded until it, its executors and its values are dropped, in any order. Libraries
-//! and executors may be used by any number of threads at once; an executor is quickest when used by
-//! one.
+//! A library stays loaded until all its `Library`, `Executor` and `Value` objects are dropped, in
+//! any order. Libraries and executors may be used by any number of threads at once; several threads
+//! in one executor are slower than each in its own.
+//!
+//! An `Error` has a code of `kiln.h`, or of `kiln_library_file.h` while a library is opened;
+//! comments name the codes that a function adds to those of the C function it is based on.
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("Tensorkiln makes libraries for 64-bit systems only");
@@ -44,7 +47,7 @@ use tensor::RawTensor;
 
 const MAX_RANK: usize = 16;
 
-/// What the host has registered in a library.
+/// What the host has registered in a library: removed when the library is closed.
 #[derive(Default)]
 struct Kept {
     functions: Vec<CString>,
@@ -58,15 +61,16 @@ struct Loaded {
     kept: Mutex<Kept>,
 }
 
-/// A loaded library.
+/// A loaded library. Clones share it.
 #[derive(Clone)]
 pub struct Library {
     loaded: Arc<Loaded>,
 }
 
 impl Library {
-    /// Opens a library by path. No code of the file runs before it is known to be a library of ours,
-    /// whole, and for this machine; whoever made it is trusted from then on.
+    /// Opens the library at `path`; a path without `/` is looked up in the working directory. No
+    /// code of the file runs before its metadata and machine have been checked; after that it is
+    /// trusted.
     pub fn open(path: impl AsRef<Path>) -> Result<Library> {
         let path = path.as_ref();
         let (functions, api) = Library::read_and_load(path)?;
@@ -75,7 +79,7 @@ impl Library {
         Ok(Library { loaded: Arc::new(Loaded { api, functions, path, kept }) })
     }
 
-    /// Of one file, also where another one takes its place in between.
+    /// Reads and loads the same file; tries again, up to 8 times, if it is replaced in between.
     fn read_and_load(path: &Path) -> Result<(Vec<Function>, Api)> {
         let mut attempts = 8;
         loop {
@@ -88,20 +92,23 @@ impl Library {
         }
     }
 
+    /// All functions, in the order of the metadata.
     pub fn functions(&self) -> &[Function] {
         &self.loaded.functions
     }
 
+    /// The function of that name; `ERROR_NAME` if there is none.
     pub fn function(&self, name: &str) -> Result<&Function> {
         let found = self.loaded.functions.iter().find(|f| f.name == name);
         found.ok_or_else(|| match self.loaded.index(name) {
-            Err(error) => error, // the library has the words
+            Err(error) => error, // with the library's sentence
             Ok(_) => library_file::no_library(&self.loaded.path, "its metadata is damaged"),
         })
     }
 
-    /// Calls a tensor function with tensors and numbers in the order of its parameters. Those that it
-    /// writes must be `Argument::Out`.
+    /// Calls a tensor function with tensors and numbers in the order of its parameters, as
+    /// `kiln_call`. Tensors that it writes must be `Argument::Out`, or the call fails with
+    /// `ERROR_ARGUMENT`.
     pub fn call(&self, name: &str, arguments: &mut [Argument<'_>]) -> Result<()> {
         let f = self.function(name)?;
         for (param, argument) in f.inputs.iter().zip(arguments.iter()) {
@@ -113,21 +120,22 @@ impl Library {
         let tensors: Vec<Option<RawTensor>> = arguments.iter().map(Argument::tensor).collect();
         let all: Vec<RawValue> = arguments.iter().zip(&tensors).map(|(a, t)| a.raw(t)).collect();
         let api = &self.loaded.api;
-        // SAFETY: views describe memory that is borrowed for the call; the library checks the rest.
+        // SAFETY: views describe memory borrowed for the call; the library checks all arguments.
         api.check(unsafe { (api.core.call)(index, all.as_ptr(), all.len() as c_int) })
     }
 
-    /// An address that the library shows, of a function or of data; null when it has none of that name.
+    /// The address of a symbol, function or data, that the library exports; null if it does not.
     pub fn address(&self, symbol: &str) -> *mut c_void {
         self.loaded.api.address(symbol)
     }
 
-    /// Threads that calls into this library may use; 0 is the default.
+    /// Sets how many threads one call may use, the calling one included; 0 is the default.
     pub fn set_num_threads(&self, threads: i32) {
-        // SAFETY: any number will do.
+        // SAFETY: every number is valid.
         unsafe { (self.loaded.api.core.set_num_threads)(threads) }
     }
 
+    /// The number of threads that is in force, at least 1.
     pub fn num_threads(&self) -> i32 {
         // SAFETY: a function without arguments.
         unsafe { (self.loaded.api.core.get_num_threads)() }
@@ -149,7 +157,7 @@ impl Loaded {
         })
     }
 
-    /// Not locked while the library is called, which has locks of its own.
+    /// Never held during calls of the library, which has its own locks.
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -166,11 +174,12 @@ impl Loaded {
 }
 
 impl Drop for Loaded {
-    /// What the host has registered goes, for the system may keep the library for others.
+    /// Removes what the host has registered, because the code may stay loaded, if the program has
+    /// opened the file twice.
     fn drop(&mut self) {
         let kept = std::mem::take(&mut *self.kept());
         for (name, values) in kept.functions.iter().zip(self.api.values.iter().cycle()) {
-            // SAFETY: text that ends with NUL; null takes the name away.
+            // SAFETY: text that ends with NUL; null removes the name.
             unsafe { (values.register_function)(name.as_ptr(), std::ptr::null()) };
         }
         for ((name, _), loaders) in kept.loaders.iter().zip(self.api.loaders.iter().cycle()) {
@@ -180,9 +189,10 @@ impl Drop for Loaded {
     }
 }
 
-/// Runs functions of a library; owns the memory for their intermediate results.
+/// Runs functions of a library; owns the workspace for their intermediate results, and keeps the
+/// library loaded.
 pub struct Executor {
-    library: Library, // outlives the executor
+    library: Library, // must outlive `executor`
     executor: *mut c_void,
 }
 
@@ -191,6 +201,7 @@ unsafe impl Send for Executor {}
 unsafe impl Sync for Executor {}
 
 impl Executor {
+    /// Creates an executor. Codes: those of `kiln_executor_create`.
     pub fn new(library: &Library) -> Result<Executor> {
         let mut executor = std::ptr::null_mut();
         let api = &library.loaded.api;
@@ -199,7 +210,7 @@ impl Executor {
         Ok(Executor { library: library.clone(), executor })
     }
 
-    /// Runs a graph function; returns new tensors, one for each output.
+    /// Runs a graph function; returns one new tensor for each output.
     pub fn run(&self, name: &str, inputs: &[View<'_>]) -> Result<Vec<Tensor>> {
         let f = self.library.function(name)?;
         check_counts(f, inputs.len(), f.outputs.len())?;
@@ -218,8 +229,9 @@ impl Executor {
         Ok(outputs)
     }
 
-    /// Runs a function into memory of the caller's. Parameters of a tensor function are `inputs` and
-    /// then `outputs`; those that it writes must be among the latter.
+    /// Runs a graph or tensor function, writing to memory of the caller's. For a tensor function,
+    /// `inputs` followed by `outputs` are its parameters in order; every parameter that it writes
+    /// must be among `outputs`.
     pub fn run_into(
         &self,
         name: &str,
@@ -234,14 +246,15 @@ impl Executor {
         let raw: Vec<RawTensor> = raw.collect();
         let all: Vec<*const RawTensor> = raw.iter().map(std::ptr::from_ref).collect();
         let api = &self.library.loaded.api;
-        // SAFETY: views describe memory that is borrowed for the call; the library checks the rest.
+        // SAFETY: views describe memory borrowed for the call; the library checks all arguments.
         let code = unsafe {
             (api.core.executor_run)(self.executor, index, all.as_ptr(), all.len() as c_int)
         };
         api.check(code)
     }
 
-    /// Calls an outer function, or any other of a library that has one.
+    /// Calls any function of a library that has an outer function, as `kiln_executor_invoke`.
+    /// `ERROR_ARGUMENT` if an argument is an object of another library.
     pub fn invoke(&self, name: &str, arguments: &[Value]) -> Result<Value> {
         let library = &self.library;
         let f = library.function(name)?;
@@ -252,18 +265,18 @@ impl Executor {
         let given = Value::raw_of(library, arguments)?;
         let count = given.len() as c_int;
         library.make(|made| {
-            // SAFETY: all values live.
+            // SAFETY: all values are alive during the call.
             unsafe { (api.executor_invoke)(self.executor, index, given.as_ptr(), count, made) }
         })
     }
 
-    /// Bytes of intermediate results: the most that a call has needed so far.
+    /// The size of the workspace in bytes: the most that one call has needed so far.
     pub fn workspace_bytes(&self) -> i64 {
         // SAFETY: the executor lives.
         unsafe { (self.library.loaded.api.core.executor_workspace_bytes)(self.executor) }
     }
 
-    /// Threads that one call may use, the calling one included; 0 means the library's.
+    /// Sets how many threads one call may use, the calling one included; 0: the library's number.
     pub fn set_num_threads(&self, threads: i32) {
         // SAFETY: the executor lives.
         unsafe { (self.library.loaded.api.core.executor_set_num_threads)(self.executor, threads) }
@@ -290,12 +303,12 @@ impl Executor {
 
 impl Drop for Executor {
     fn drop(&mut self) {
-        // SAFETY: nobody else has it.
+        // SAFETY: `&mut self` excludes other users.
         unsafe { (self.library.loaded.api.core.executor_destroy)(self.executor) }
     }
 }
 
-/// A `View` is only read.
+/// Rejects a parameter that is written, since a `View` is read-only.
 fn check_read_only(f: &Function, param: &Param) -> Result<()> {
     if param.role != "out" && param.role != "inout" {
         return Ok(());
@@ -304,7 +317,8 @@ fn check_read_only(f: &Function, param: &Param) -> Result<()> {
     Err(Error::new(error::ERROR_ARGUMENT, sentence))
 }
 
-/// What only graph functions tell apart; of others the library has the words.
+/// Checks the numbers of inputs and outputs of a graph function; the library checks other
+/// functions.
 fn check_counts(f: &Function, inputs: usize, outputs: usize) -> Result<()> {
     if f.kind != "graph" {
         return Ok(());

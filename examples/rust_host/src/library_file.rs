@@ -1,4 +1,4 @@
-//! What a library says of itself, read from the file: none of its code runs.
+//! Reads the description of a library from the ELF file, without running any of its code.
 
 use crate::error::{self, Error, Result};
 use crate::json::{Value, MOST_BYTES};
@@ -12,9 +12,10 @@ use std::path::Path;
 const METADATA_VERSION: i64 = 1;
 const SECTION: &[u8] = b".kiln.meta\0";
 const ARTIFACTS: &[u8] = b".kiln.artifacts\0";
-const O_NONBLOCK: i32 = 0o4000; // of Linux, where libraries are for
+const O_NONBLOCK: i32 = 0o4000; // the value on Linux
 
-/// A dimension: a number, or an expression of symbols that the inputs decide.
+/// A dimension: a constant, or an expression of symbols such as `n * 4`, whose values depend on the
+/// inputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Dim {
     Fixed(i64),
@@ -30,19 +31,20 @@ impl fmt::Display for Dim {
     }
 }
 
+/// A parameter of a function.
 #[derive(Clone, Debug)]
 pub struct Param {
     pub name: String,
-    /// The element type by name, or in words what is no tensor and no number.
+    /// The element type, `float32`; a type that is not a tensor's or number's in words.
     pub dtype: String,
     /// `in`, `out`, `inout` or `scalar`.
     pub role: String,
-    /// None for a scalar, and for what is no tensor of known rank.
+    /// `None` for a scalar, a value that is not a tensor, and a tensor of unknown rank.
     pub shape: Option<Vec<Dim>>,
 }
 
 impl Param {
-    /// None where the library takes something else than numbers.
+    /// `None` unless the parameter is a tensor or number of a known element type.
     pub fn element_type(&self) -> Option<DType> {
         DType::named(&self.dtype)
     }
@@ -58,16 +60,17 @@ impl fmt::Display for Param {
     }
 }
 
+/// A function of a library.
 #[derive(Clone, Debug)]
 pub struct Function {
     pub name: String,
-    /// `graph`; `tensor`, whose inputs are all parameters; or `outer`, which takes values.
+    /// `graph`; `tensor`, whose `inputs` are all its parameters; or `outer`, which takes values.
     pub kind: String,
     pub inputs: Vec<Param>,
     pub outputs: Vec<Param>,
 }
 
-/// Items with commas between them.
+/// The items as text, separated by commas.
 pub fn join<T: fmt::Display>(items: &[T]) -> String {
     items.iter().map(T::to_string).collect::<Vec<_>>().join(", ")
 }
@@ -103,7 +106,7 @@ impl Bytes {
         Ok(self.read(at, wanted.len() as u64)?.as_deref() == Some(wanted))
     }
 
-    /// None where the file does not reach.
+    /// `None` if the file is shorter.
     fn read(&mut self, at: u64, size: u64) -> std::io::Result<Option<Vec<u8>>> {
         if !self.has(at, size) {
             return Ok(None);
@@ -117,7 +120,7 @@ impl Bytes {
 
 type Found = std::io::Result<std::result::Result<(u64, Vec<u8>), &'static str>>;
 
-/// Machine and metadata; the inner error says what is wrong with the file.
+/// The ELF machine number and the metadata; the inner error says what is wrong with the file.
 fn read_sections(bytes: &mut Bytes) -> Found {
     let head = match bytes.read(0, 64)? {
         Some(head) if head.starts_with(b"\x7fELF") => head,
@@ -222,7 +225,7 @@ fn read_metadata(path: &str, text: &[u8]) -> Result<Vec<Function>> {
     all.ok_or_else(|| no_library(path, "its metadata is damaged"))
 }
 
-/// Which file was read: its device and number, its size, and when it was written to.
+/// Identifies the file that was read: device, inode, size and modification time.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Identity {
     pub device: u64,
@@ -237,14 +240,15 @@ impl Identity {
         Identity { device: file.dev(), inode: file.ino(), size: file.len(), changed }
     }
 
-    /// Whether something else lies there by now.
+    /// Whether the path now leads to another file, or to none.
     pub fn is_replaced(&self, path: &Path) -> bool {
         std::fs::metadata(path).map_or(true, |now| Identity::of(&now) != *self)
     }
 }
 
-/// A plain file: a pipe or a device may block for ever, or never end. To open a device may do
-/// something already, and a pipe that takes the file's place in between is not waited for.
+/// Opens a regular file: reading a FIFO or a device might block or never end. The type is checked
+/// before, because opening a device may have side effects, and again after; `O_NONBLOCK` prevents
+/// blocking on a FIFO that replaces the file in between.
 fn open_plain(path: &Path) -> std::io::Result<(File, Metadata)> {
     require_plain(&std::fs::metadata(path)?)?;
     let file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path)?;
@@ -263,7 +267,8 @@ fn require_plain(status: &Metadata) -> std::io::Result<()> {
     }
 }
 
-/// The functions of a library for this machine, and which file it is.
+/// Reads the functions of a library and identifies its file; `ERROR_MACHINE` if it is compiled for
+/// another machine.
 pub fn read(path: &Path) -> Result<(Vec<Function>, Identity)> {
     let name = path.display().to_string();
     let mut which = Identity::default();

@@ -1,4 +1,4 @@
-//! Loaders: what makes modules of the artifacts that a library carries for them.
+//! Loaders, which make modules of the artifacts that a library carries.
 
 use crate::error::{self, Error, Result};
 use crate::ffi::{text, RawArtifact, RawLoader, RawValue, KIND_INT, KIND_TENSOR};
@@ -10,7 +10,7 @@ use std::mem::size_of;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 
-/// An artifact that a library carries.
+/// An artifact that a library carries, such as the binary of a device.
 pub struct Artifact<'a> {
     pub codegen_id: String,
     pub file_name: String,
@@ -18,11 +18,13 @@ pub struct Artifact<'a> {
     pub content: &'a [u8],
 }
 
-/// What a loader makes of artifacts: functions of a device. Dropped when the library is unloaded.
+/// What a loader makes of artifacts: functions, for example of a device. Dropped when the library
+/// is unloaded.
 pub trait Module: Send + Sync {
-    /// Runs a function: tensors in the order of its parameters, those it fills last (see
-    /// `View::assume_mut`); sizes that it takes as numbers. An error of code `ERROR_NAME` when it has
-    /// none of that name: then the modules that this one imports are asked.
+    /// Runs a function. `tensors` are its tensor parameters in order, outputs last (write to them
+    /// with `View::assume_mut`); `sizes` are its integer parameters. Return an error with
+    /// `ERROR_NAME` if the module has no function of that name: the modules that this one imports
+    /// are then tried. Called by several threads at once.
     fn call(&self, function: &str, tensors: &[View<'_>], sizes: &[i64]) -> Result<()>;
 }
 
@@ -39,8 +41,10 @@ struct LoadedModule {
 }
 
 impl Library {
-    /// Makes a loader known to this library, until it is dropped. The loader makes a module of all
-    /// artifacts that name it, for one target key; it runs under a lock of the library.
+    /// Registers a loader under a name, in place of an earlier one, until the library is closed.
+    /// The loader makes a module of all artifacts for it and one target key, its first argument; it
+    /// runs under a lock of the library. `ERROR_NAME` if the library carries no artifacts for
+    /// loaders.
     pub fn register_loader<L>(&self, name: &str, loader: L) -> Result<()>
     where
         L: Fn(&str, &[Artifact<'_>]) -> Result<Box<dyn Module>> + Send + Sync + 'static,
@@ -55,7 +59,7 @@ impl Library {
             call,
             unload,
         };
-        // SAFETY: the context lives until the loader is taken away.
+        // SAFETY: the context lives until the loader is removed, when the library is closed.
         let code = unsafe { (api.register_loader)(name.as_ptr(), &raw) };
         self.loaded.kept().loaders.push((name, kept));
         self.loaded.api.check(code)
@@ -72,11 +76,11 @@ unsafe extern "C" fn load<L>(
 where
     L: Fn(&str, &[Artifact<'_>]) -> Result<Box<dyn Module>>,
 {
-    // SAFETY: registered with this context.
+    // SAFETY: `register_loader` registered this function with this context.
     let this = unsafe { &*context.cast::<Registered<L>>() };
     guarded(this.set_last_error, || {
         let all: Vec<Artifact<'_>> = (0..count as usize)
-            // SAFETY: there are that many.
+            // SAFETY: `artifacts` has `count` items.
             .map(|i| unsafe { artifact(&*artifacts.add(i)) })
             .collect();
         let made = (this.loader)(&text(target_key), &all)?;
@@ -92,7 +96,7 @@ where
 unsafe fn artifact<'a>(raw: &RawArtifact) -> Artifact<'a> {
     let content = match raw.bytes {
         0 => &[],
-        // SAFETY: as many bytes as it says.
+        // SAFETY: `content` has that many bytes.
         bytes => unsafe { std::slice::from_raw_parts(raw.content.cast(), bytes as usize) },
     };
     Artifact {
@@ -119,7 +123,7 @@ unsafe extern "C" fn call(
         let (mut tensors, mut sizes) = (Vec::new(), Vec::new());
         let function = text(function);
         for i in 0..count as usize {
-            // SAFETY: there are that many, and the kind says which member is set.
+            // SAFETY: `arguments` has `count` items, and the kind says which member is set.
             unsafe {
                 let argument = &*arguments.add(i);
                 match argument.kind {
@@ -141,7 +145,7 @@ unsafe extern "C" fn call(
 }
 
 unsafe extern "C" fn unload(module: *mut c_void) {
-    // SAFETY: made by `load`; nobody uses it any more. A panic must not cross the library.
+    // SAFETY: made by `load`, and not used any more. A panic must not unwind into the library.
     let this = unsafe { Box::from_raw(module.cast::<LoadedModule>()) };
     let _ = catch_unwind(AssertUnwindSafe(|| drop(this)));
 }

@@ -3,8 +3,9 @@
 //!     kiln compile mlp.onnx -o mlp.so
 //!     cargo run -- ./mlp.so main batch=4
 //!
-//! Says the same as `../c_host/any_model.c`: inputs count up in small steps; of each output it prints
-//! the shape and the sum. Sizes that the model leaves open are 1 where the command line says nothing.
+//! Prints the same as `../c_host/any_model.c`: each input is filled with 0 to 6, repeated (in steps
+//! of 0.25 for floating point), and for each output it prints the shape and the sum of the
+//! elements. Symbolic sizes such as `batch` are 1 unless the command line gives a number.
 
 use kiln::{Dim, Element, Error, Executor, Library, Param, Tensor};
 use std::collections::HashMap;
@@ -12,7 +13,7 @@ use std::process::ExitCode;
 
 type Sizes = HashMap<String, i64>;
 
-/// Elements as `f64`, and back.
+/// Element types that convert to `f64` and back.
 trait Number: Element {
     fn to(self) -> f64;
     fn from(value: f64) -> Self;
@@ -42,7 +43,7 @@ fn sum<T: Number>(tensor: &Tensor) -> kiln::Result<f64> {
     Ok(tensor.values::<T>()?.iter().map(|value| value.to()).sum())
 }
 
-/// Calls a function of the element type that goes by this name.
+/// Calls a generic function with the element type of this name.
 macro_rules! by_type {
     ($name:expr, $function:ident($($argument:expr),*)) => {
         match $name {

@@ -1,4 +1,4 @@
-//! Tensors that own aligned memory, and views of the caller's.
+//! Tensors that own aligned memory, and views of borrowed memory.
 
 use crate::error::{self, Error, Result};
 use std::alloc::{alloc_zeroed, dealloc, handle_alloc_error, Layout};
@@ -21,6 +21,7 @@ impl DType {
         DType { code, bits, lanes: 1 }
     }
 
+    /// The element type of a name such as `float32`.
     pub fn named(name: &str) -> Option<DType> {
         Some(match name {
             "float32" => f32::DTYPE,
@@ -41,10 +42,10 @@ impl DType {
     }
 }
 
-/// A Rust type of elements.
+/// A Rust type that tensors can hold.
 ///
 /// # Safety
-/// `DTYPE` describes the type's bytes, and any bytes are a valid value.
+/// `DTYPE` must describe the type's bytes, and every bit pattern must be a valid value.
 pub unsafe trait Element: Copy {
     const DTYPE: DType;
 }
@@ -57,7 +58,8 @@ pub struct F16(pub u16);
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BF16(pub u16);
-/// 0 or 1.
+/// A bool as a byte, 0 or 1. (`bool` itself is no `Element`: other bytes would be undefined
+/// behaviour.)
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bool(pub u8);
@@ -74,7 +76,7 @@ elements! {
     f32: 2, 32; f64: 2, 64; F16: 2, 16; BF16: 4, 16; Bool: 6, 8;
 }
 
-/// A tensor as `kiln.h` describes it.
+/// `kiln_tensor` of `kiln.h`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct RawTensor {
@@ -91,6 +93,7 @@ pub struct RawTensor {
 /// `KILN_MAX_RANK` of `kiln.h`.
 const MOST_DIMS: i32 = 16;
 
+/// The number of elements; `ERROR_SHAPE` for a negative size, or more than any memory holds.
 fn count(shape: &[i64]) -> Result<usize> {
     let too_many = || Error::new(error::ERROR_SHAPE, "a tensor cannot have that many elements");
     shape.iter().try_fold(1usize, |n, size| {
@@ -99,7 +102,7 @@ fn count(shape: &[i64]) -> Result<usize> {
     })
 }
 
-/// Elements that a call reads; borrowed for `'a`:
+/// A tensor that a call reads; its elements are borrowed for `'a`, so this does not compile:
 ///
 /// ```compile_fail,E0597
 /// let view = {
@@ -117,13 +120,13 @@ pub struct View<'a> {
     borrowed: PhantomData<&'a ()>,
 }
 
-/// Elements that a call writes; borrowed for `'a`.
+/// A tensor that a call writes; its elements are borrowed exclusively for `'a`.
 pub struct ViewMut<'a> {
     view: View<'a>,
     borrowed: PhantomData<&'a mut ()>,
 }
 
-// SAFETY: they are a shared and an exclusive reference to plain numbers.
+// SAFETY: a view is a reference to plain numbers, shared or exclusive.
 unsafe impl Send for View<'_> {}
 unsafe impl Sync for View<'_> {}
 unsafe impl Send for ViewMut<'_> {}
@@ -137,7 +140,8 @@ fn check_length(shape: &[i64], length: usize) -> Result<()> {
     Err(Error::new(error::ERROR_COUNT, sentence))
 }
 
-/// Whether all elements lie among these, where the first one is number `start`.
+/// Checks that a strided view, whose first element is number `start` of `length` elements, stays
+/// within them.
 fn check_strides(shape: &[i64], strides: &[i64], start: usize, length: usize) -> Result<()> {
     if shape.len() != strides.len() {
         let (sizes, given) = (shape.len(), strides.len());
@@ -160,7 +164,7 @@ fn check_strides(shape: &[i64], strides: &[i64], start: usize, length: usize) ->
 }
 
 fn is_packed(shape: &[i64], strides: &[i64]) -> bool {
-    let mut step = Some(1i64); // None: more than there can be without gaps
+    let mut step = Some(1i64); // the stride of a contiguous tensor; None: it overflows
     let fits = shape.iter().zip(strides).rev().fold(true, |fits, (size, stride)| {
         let follows = *size == 1 || Some(*stride) == step;
         step = step.and_then(|step| step.checked_mul(*size));
@@ -169,7 +173,9 @@ fn is_packed(shape: &[i64], strides: &[i64]) -> bool {
     fits || shape.contains(&0)
 }
 
-/// The slice of packed elements of that type, by address.
+/// The address and number of the elements of a contiguous view. Errors: `ERROR_DTYPE`,
+/// `ERROR_ARGUMENT` for a view that is not contiguous, `ERROR_NULL` for a null or misaligned
+/// address.
 fn packed<T: Element>(view: &View<'_>) -> Result<(*const T, usize)> {
     let length = count(&view.shape)?;
     let data: *const T = view.data.cast();
@@ -191,14 +197,15 @@ fn packed<T: Element>(view: &View<'_>) -> Result<(*const T, usize)> {
 }
 
 impl<'a> View<'a> {
-    /// Row-major elements; as many as the shape says.
+    /// A view of contiguous row-major elements; `ERROR_COUNT` unless their number is the shape's.
     pub fn new<T: Element>(elements: &'a [T], shape: &[i64]) -> Result<View<'a>> {
         check_length(shape, elements.len())?;
         // SAFETY: the slice has all elements of the shape.
         Ok(unsafe { View::from_raw(elements.as_ptr().cast(), T::DTYPE, shape, None) })
     }
 
-    /// Elements with gaps; strides count elements, from the one that is number `start`.
+    /// A view with strides, which count elements and may be negative; the first element of the
+    /// tensor is `elements[start]`. `ERROR_SHAPE` if the view reaches beyond the slice.
     pub fn strided<T: Element>(
         elements: &'a [T],
         shape: &[i64],
@@ -207,14 +214,14 @@ impl<'a> View<'a> {
     ) -> Result<View<'a>> {
         check_strides(shape, strides, start, elements.len())?;
         let first = elements.as_ptr().wrapping_add(start).cast();
-        // SAFETY: the slice has all of them.
+        // SAFETY: the slice has all elements of the view.
         Ok(unsafe { View::from_raw(first, T::DTYPE, shape, Some(strides)) })
     }
 
-    /// Memory described by hand; strides count elements.
+    /// A view of memory described by hand; strides count elements.
     ///
     /// # Safety
-    /// All elements of the shape are there for `'a`, and there are as many strides as sizes.
+    /// All elements must be readable for `'a`, and there must be as many strides as sizes.
     pub unsafe fn from_raw(
         data: *const c_void,
         dtype: DType,
@@ -225,10 +232,10 @@ impl<'a> View<'a> {
         View { data, dtype, shape, strides, borrowed: PhantomData }
     }
 
-    /// A tensor of a library's.
+    /// A view of a tensor that a library passes.
     ///
     /// # Safety
-    /// It is one, for `'a`.
+    /// `raw` must be valid, and its elements readable, for `'a`.
     pub(crate) unsafe fn from_tensor(raw: &RawTensor) -> Result<View<'a>> {
         if raw.device_type != 1 {
             let sentence = format!(
@@ -245,12 +252,12 @@ impl<'a> View<'a> {
         let ndim = raw.ndim as usize;
         let row = |at: *const i64| match ndim {
             0 => &[],
-            // SAFETY: shape and strides have as many entries as dimensions.
+            // SAFETY: shape and strides have `ndim` entries.
             _ => unsafe { std::slice::from_raw_parts(at, ndim) },
         };
         let strides = (!raw.strides.is_null()).then(|| row(raw.strides));
         let data = raw.data.cast::<u8>().wrapping_add(raw.byte_offset as usize).cast();
-        // SAFETY: the caller's.
+        // SAFETY: the caller of this function guarantees it.
         Ok(unsafe { View::from_raw(data, raw.dtype, row(raw.shape), strides) })
     }
 
@@ -262,27 +269,28 @@ impl<'a> View<'a> {
         &self.shape
     }
 
-    /// Its elements, which lie without gaps; an error when they are of another type.
+    /// The elements in row-major order. `ERROR_DTYPE` if `T` is not their type, `ERROR_ARGUMENT` if
+    /// they are not contiguous.
     pub fn values<T: Element>(&self) -> Result<&'a [T]> {
         let (data, length) = packed::<T>(self)?;
-        // SAFETY: whoever made the view says that they are there for `'a`.
+        // SAFETY: every constructor guarantees that the elements are readable for `'a`.
         Ok(unsafe { std::slice::from_raw_parts(data, length) })
     }
 
-    /// The bytes of its elements, which lie without gaps.
+    /// The bytes of the elements; `ERROR_ARGUMENT` if they are not contiguous.
     pub fn bytes(&self) -> Result<&'a [u8]> {
         let bytes =
             count(&self.shape)? * usize::from(self.dtype.bits / 8) * usize::from(self.dtype.lanes);
         let plain = View { dtype: u8::DTYPE, ..self.clone() };
         let (data, _) = packed::<u8>(&plain)?;
-        // SAFETY: as above.
+        // SAFETY: as for `values`.
         Ok(unsafe { std::slice::from_raw_parts(data, bytes) })
     }
 
-    /// The same elements, to be written: an output that a loader's module is given.
+    /// A writable view of the same elements, for an output that `Module::call` receives.
     ///
     /// # Safety
-    /// They may be written to, and nobody else uses them while the new view is there.
+    /// The elements must be writable, and not used otherwise while the new view exists.
     pub unsafe fn assume_mut(&self) -> ViewMut<'a> {
         ViewMut { view: self.clone(), borrowed: PhantomData }
     }
@@ -302,7 +310,7 @@ impl<'a> View<'a> {
 }
 
 impl<'a> ViewMut<'a> {
-    /// Row-major elements; as many as the shape says.
+    /// As `View::new`.
     pub fn new<T: Element>(elements: &'a mut [T], shape: &[i64]) -> Result<ViewMut<'a>> {
         check_length(shape, elements.len())?;
         // SAFETY: the slice has all elements of the shape, and is borrowed exclusively.
@@ -318,21 +326,21 @@ impl<'a> ViewMut<'a> {
     ) -> Result<ViewMut<'a>> {
         check_strides(shape, strides, start, elements.len())?;
         let first = elements.as_mut_ptr().wrapping_add(start).cast();
-        // SAFETY: the slice has all of them, and is borrowed exclusively.
+        // SAFETY: the slice has all elements of the view, and is borrowed exclusively.
         Ok(unsafe { ViewMut::from_raw(first, T::DTYPE, shape, Some(strides)) })
     }
 
-    /// Its elements, which lie without gaps; an error when they are of another type.
+    /// As `View::values`, to be written.
     pub fn values_mut<T: Element>(&mut self) -> Result<&mut [T]> {
         let (data, length) = packed::<T>(&self.view)?;
-        // SAFETY: as those of `View`, and borrowed exclusively.
+        // SAFETY: as for `View::values`, and borrowed exclusively.
         Ok(unsafe { std::slice::from_raw_parts_mut(data.cast_mut(), length) })
     }
 
     /// As `View::from_raw`.
     ///
     /// # Safety
-    /// Nothing else uses the memory for `'a`.
+    /// As there; the elements must also be writable, and not used otherwise for `'a`.
     pub unsafe fn from_raw(
         data: *mut c_void,
         dtype: DType,
@@ -348,7 +356,7 @@ impl<'a> ViewMut<'a> {
     }
 }
 
-/// Row-major elements in 64-byte aligned memory of its own.
+/// A tensor that owns contiguous row-major elements in 64-byte aligned memory.
 pub struct Tensor {
     dtype: DType,
     shape: Vec<i64>,
@@ -357,11 +365,13 @@ pub struct Tensor {
     data: NonNull<u8>,
 }
 
-// SAFETY: it owns plain numbers.
+// SAFETY: a tensor owns plain numbers.
 unsafe impl Send for Tensor {}
 unsafe impl Sync for Tensor {}
 
 impl Tensor {
+    /// A tensor of zeros. `ERROR_SHAPE` for a negative size or too many elements; aborts if memory
+    /// is short, as `Vec` does.
     pub fn zeros(dtype: DType, shape: &[i64]) -> Result<Tensor> {
         let count = count(shape)?;
         let bytes = count * usize::from(dtype.bits / 8) * usize::from(dtype.lanes);
@@ -389,13 +399,14 @@ impl Tensor {
         Err(Error::new(error::ERROR_DTYPE, "the tensor holds elements of another type"))
     }
 
-    /// Its elements; an error when they are of another type.
+    /// The elements in row-major order; `ERROR_DTYPE` if `T` is not their type.
     pub fn values<T: Element>(&self) -> Result<&[T]> {
         self.check::<T>()?;
         // SAFETY: there are `count` initialised elements of that type.
         Ok(unsafe { std::slice::from_raw_parts(self.data.as_ptr().cast(), self.count) })
     }
 
+    /// As `values`, to be written.
     pub fn values_mut<T: Element>(&mut self) -> Result<&mut [T]> {
         self.check::<T>()?;
         // SAFETY: as `values`, and borrowed exclusively.

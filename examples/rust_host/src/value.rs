@@ -1,4 +1,4 @@
-//! Values that outer functions take and give, functions of the host, arguments of tensor functions.
+//! Arguments and results of outer functions, functions of the host, arguments of tensor functions.
 
 use crate::error::{self, Error, Result};
 use crate::ffi::{
@@ -11,10 +11,11 @@ use std::ffi::{c_int, c_void, CString};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Weak;
 
-/// Nothing, a number, a string, a shape, a tensor, a tuple or a function. Objects are shared by clones
-/// and keep their library loaded; `Library::make_...` makes them.
+/// An argument or result of an outer function: nothing, a number, a string, a shape, a tensor, a
+/// tuple or a function. `From` makes numbers, `Library::make_...` the others, which are
+/// reference-counted: clones share the object, and keep its library loaded.
 ///
-/// What is seen of a value goes with it:
+/// Views of the content borrow the value, so this does not compile:
 ///
 /// ```compile_fail,E0515
 /// fn escapes(value: kiln::Value) -> kiln::View<'static> {
@@ -23,11 +24,11 @@ use std::sync::Weak;
 /// ```
 pub struct Value {
     raw: RawValue,
-    library: Option<Library>, // None for numbers
+    library: Option<Library>, // None for nothing, and for a number from the host
 }
 
-// SAFETY: objects count their references atomically and are not written to; functions of the host
-// are Send and Sync.
+// SAFETY: reference counts are atomic and objects are immutable; functions of the host are Send and
+// Sync.
 unsafe impl Send for Value {}
 unsafe impl Sync for Value {}
 
@@ -37,7 +38,8 @@ impl From<i64> for Value {
     }
 }
 
-/// What a plain `5.into()` is, since there are integers of two signs.
+/// For `5.into()`: with i64 and u64 alone, the type of the literal would default to i32 and not
+/// compile.
 impl From<i32> for Value {
     fn from(number: i32) -> Value {
         i64::from(number).into()
@@ -66,7 +68,7 @@ impl From<f64> for Value {
 impl Clone for Value {
     fn clone(&self) -> Value {
         if let Some((_, api)) = self.object() {
-            // SAFETY: the value lives.
+            // SAFETY: `self` has a reference.
             unsafe { (api.retain)(&self.raw) }
         }
         Value { raw: self.raw, library: self.library.clone() }
@@ -77,7 +79,7 @@ impl Drop for Value {
     fn drop(&mut self) {
         let mut raw = self.raw;
         if let Some((_, api)) = self.object() {
-            // SAFETY: it has one reference.
+            // SAFETY: `self` has a reference, which this gives back.
             unsafe { (api.release)(&mut raw) }
         }
     }
@@ -91,23 +93,24 @@ impl Value {
         Some((library, library.loaded.api.values.as_ref()?))
     }
 
-    /// Takes over a reference.
+    /// A value that takes over the caller's reference.
     pub(crate) fn own(library: &Library, raw: RawValue) -> Value {
         Value { raw, library: Some(library.clone()) }
     }
 
-    /// Shares a value of this library's.
+    /// A value with a reference of its own; `ERROR_ARGUMENT` for a view, which would dangle.
     fn share(library: &Library, raw: &RawValue) -> Result<Value> {
         if (KIND_TENSOR..KIND_SMALL_STRING).contains(&raw.kind) {
             let what = "a value that is only lent cannot be kept";
             return Err(Error::new(error::ERROR_ARGUMENT, what));
         }
-        // SAFETY: somebody keeps it alive for the time of this call.
+        // SAFETY: the caller's value keeps the object alive during this call.
         unsafe { (library.loaded.values()?.retain)(raw) };
         Ok(Value::own(library, *raw))
     }
 
-    /// As `kiln.h` has them, borrowed. Objects are of this library: others may be unloaded before it.
+    /// The values as `kiln.h` describes them, without references of their own. Objects must be of
+    /// this library: it could store one of another library, which may be unloaded first.
     pub(crate) fn raw_of(library: &Library, values: &[Value]) -> Result<Vec<RawValue>> {
         let here = library.loaded.api.handle;
         let foreign = |value: &Value| {
@@ -125,7 +128,7 @@ impl Value {
         found.ok_or_else(|| Error::new(error::ERROR_ARGUMENT, format!("the value is no {what}")))
     }
 
-    /// Of `enum kiln_kind`.
+    /// A value of `enum kiln_kind`.
     pub fn kind(&self) -> i32 {
         self.raw.kind
     }
@@ -134,29 +137,30 @@ impl Value {
         self.raw.kind == KIND_NONE
     }
 
-    /// What is in it; an error when that is something else. So do those that follow.
+    /// The content. This and the methods below return `ERROR_ARGUMENT` for a value of another kind,
+    /// and convert nothing: `real` of an integer is an error, and so is `integer` from 2^63 on.
     pub fn integer(&self) -> Result<i64> {
-        // SAFETY: all bytes are set, whatever the kind says of them.
+        // SAFETY: all bytes of the union are initialised, whatever the kind is.
         let found = (self.raw.kind == KIND_INT).then_some(unsafe { self.raw.data.integer });
         self.need(found, "integer")
     }
 
     pub fn boolean(&self) -> Result<bool> {
-        // SAFETY: all bytes are set, whatever the kind says of them.
+        // SAFETY: all bytes of the union are initialised, whatever the kind is.
         let found = (self.raw.kind == KIND_BOOL).then_some(unsafe { self.raw.data.integer } != 0);
         self.need(found, "bool")
     }
 
     pub fn real(&self) -> Result<f64> {
-        // SAFETY: all bytes are set, whatever the kind says of them.
+        // SAFETY: all bytes of the union are initialised, whatever the kind is.
         let found = (self.raw.kind == KIND_FLOAT).then_some(unsafe { self.raw.data.real });
         self.need(found, "number with a fraction")
     }
 
-    /// The bytes of a string; which are text of UTF-8 in those that a model has.
+    /// The bytes of a string or of bytes. Strings of a model are UTF-8; those of a host may not be.
     pub fn string(&self) -> Result<&[u8]> {
         let mut bytes = 0;
-        // SAFETY: the value lives; so do the bytes with it.
+        // SAFETY: `self` keeps the object and its bytes alive.
         let found = self.object().and_then(|(_, api)| unsafe {
             let at = (api.string_of)(&self.raw, &mut bytes);
             (!at.is_null()).then(|| std::slice::from_raw_parts(at.cast(), bytes as usize))
@@ -164,9 +168,10 @@ impl Value {
         self.need(found, "string")
     }
 
+    /// The sizes of a shape.
     pub fn shape(&self) -> Result<&[i64]> {
         let mut count = 0;
-        // SAFETY: as above.
+        // SAFETY: as for `string`.
         let found = self.object().and_then(|(_, api)| unsafe {
             let at = (api.shape_of)(&self.raw, &mut count);
             (!at.is_null()).then(|| std::slice::from_raw_parts(at, count as usize))
@@ -174,17 +179,19 @@ impl Value {
         self.need(found, "shape")
     }
 
+    /// A view of a tensor.
     pub fn tensor(&self) -> Result<View<'_>> {
-        // SAFETY: as above.
+        // SAFETY: as for `string`.
         let found =
             self.object().and_then(|(_, api)| unsafe { (api.tensor_of)(&self.raw).as_ref() });
-        // SAFETY: it is a tensor, which lives with this value.
+        // SAFETY: `self` keeps the tensor alive.
         unsafe { View::from_tensor(self.need(found, "tensor")?) }
     }
 
+    /// The items of a tuple, sharing their objects.
     pub fn items(&self) -> Result<Vec<Value>> {
         let mut count = 0;
-        // SAFETY: as above.
+        // SAFETY: as for `string`.
         let found = self.object().and_then(|(library, api)| unsafe {
             let at = (api.items_of)(&self.raw, &mut count);
             (!at.is_null()).then(|| (library, std::slice::from_raw_parts(at, count as usize)))
@@ -193,27 +200,29 @@ impl Value {
         items.iter().map(|item| Value::share(library, item)).collect()
     }
 
-    /// Calls a function.
+    /// Calls a function value, as `kiln_call_value`. Objects among the arguments must be of the
+    /// same library.
     pub fn call(&self, arguments: &[Value]) -> Result<Value> {
         let found = self.object().filter(|_| self.raw.kind == KIND_FUNCTION);
         let (library, api) = self.need(found, "function")?;
         let given = Value::raw_of(library, arguments)?;
         library.make(|made| {
-            // SAFETY: all values live.
+            // SAFETY: all values are alive during the call.
             unsafe { (api.call_value)(&self.raw, given.as_ptr(), given.len() as c_int, made) }
         })
     }
 }
 
-/// Values for functions of this library.
+/// Values for functions of this library; `ERROR_NAME` if it has no outer functions.
 impl Library {
-    /// A value that a function of `kiln.h` leaves at the address.
+    /// The value that a function of `kiln.h` writes to the address it is given.
     pub(crate) fn make(&self, function: impl FnOnce(*mut RawValue) -> c_int) -> Result<Value> {
         let mut made = RawValue::NONE;
         self.loaded.api.check(function(&mut made))?;
         Ok(Value::own(self, made))
     }
 
+    /// A string: a copy of these bytes, which should be UTF-8.
     pub fn make_string(&self, text: impl AsRef<[u8]>) -> Result<Value> {
         let (api, text) = (self.loaded.values()?, text.as_ref());
         // SAFETY: address and size of bytes.
@@ -222,20 +231,21 @@ impl Library {
         })
     }
 
+    /// A shape: a copy of these sizes.
     pub fn make_shape(&self, sizes: &[i64]) -> Result<Value> {
         let api = self.loaded.values()?;
         // SAFETY: address and number of sizes.
         self.make(|made| unsafe { (api.make_shape)(sizes.as_ptr(), sizes.len() as c_int, made) })
     }
 
-    /// A copy of a tensor without gaps.
+    /// A copy of a contiguous tensor; `ERROR_ARGUMENT` for any other.
     pub fn make_tensor(&self, tensor: &View<'_>) -> Result<Value> {
         let (api, bytes) = (self.loaded.values()?, tensor.bytes()?);
         let (shape, ndim) = (tensor.shape().as_ptr(), tensor.shape().len() as c_int);
         // SAFETY: address and number of sizes.
         let made =
             self.make(|made| unsafe { (api.make_tensor)(shape, ndim, tensor.dtype(), made) })?;
-        // SAFETY: it is a new tensor of as many bytes.
+        // SAFETY: `made` is a new tensor of that many bytes.
         unsafe {
             let to: *const RawTensor = (api.tensor_of)(&made.raw);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), (*to).data.cast(), bytes.len());
@@ -243,13 +253,15 @@ impl Library {
         Ok(made)
     }
 
+    /// A tuple that shares these items, which must be numbers or values of this library.
     pub fn make_tuple(&self, items: &[Value]) -> Result<Value> {
         let (api, given) = (self.loaded.values()?, Value::raw_of(self, items)?);
-        // SAFETY: all items live.
+        // SAFETY: all items are alive during the call.
         self.make(|made| unsafe { (api.make_tuple)(given.as_ptr(), given.len() as c_int, made) })
     }
 
-    /// A function of the host, to be called with values, by any thread.
+    /// A function of the host. It may be called by any thread, and by several at once; an error or
+    /// a panic becomes `ERROR_CALLBACK` of the caller. Dropped with the last reference.
     pub fn make_function<F>(&self, function: F) -> Result<Value>
     where
         F: Fn(&[Value]) -> Result<Value> + Send + Sync + 'static,
@@ -258,28 +270,29 @@ impl Library {
         let library = std::sync::Arc::downgrade(&self.loaded);
         let context = Box::into_raw(Box::new(HostFunction { library, function })).cast();
         let made =
-            // SAFETY: both functions take this context.
+            // SAFETY: `call::<F>` and `destroy::<F>` expect this type of context.
             self.make(|made| unsafe { (api.make_function)(call::<F>, context, destroy::<F>, made) });
         if made.is_err() {
-            // SAFETY: nobody else has it.
+            // SAFETY: on failure the library has not taken over the context.
             unsafe { destroy::<F>(context) }
         }
         made
     }
 
-    /// Gives the library's call_packed a function of the host by name, until this library is dropped.
+    /// Registers a function of the host under a name for the library's call_packed, in place of an
+    /// earlier one, until the library is closed.
     pub fn register_function<F>(&self, name: &str, function: F) -> Result<()>
     where
         F: Fn(&[Value]) -> Result<Value> + Send + Sync + 'static,
     {
         let (made, name) = (self.make_function(function)?, c_name(name)?);
-        // SAFETY: text that ends with NUL, and a value that lives.
+        // SAFETY: text that ends with NUL, and a value that is alive.
         let code = unsafe { (self.loaded.values()?.register_function)(name.as_ptr(), &made.raw) };
         self.loaded.kept().functions.push(name);
         self.loaded.api.check(code)
     }
 
-    /// Objects that this library has made and nobody has given back.
+    /// The number of objects that this library has made and that are not freed yet.
     pub fn live_objects(&self) -> Result<i64> {
         // SAFETY: a function without arguments.
         Ok(unsafe { (self.loaded.values()?.live_objects)() })
@@ -290,7 +303,7 @@ pub(crate) fn c_name(name: &str) -> Result<CString> {
     CString::new(name).map_err(|_| Error::new(error::ERROR_NAME, "a name has no NUL"))
 }
 
-/// Runs `f`; its error, or that it panicked, becomes a code and the library's last error.
+/// Runs `f`; converts an error or a panic to a code, and its text to the library's last error.
 pub(crate) fn guarded(
     set_last_error: unsafe extern "C" fn(*const std::ffi::c_char),
     f: impl FnOnce() -> Result<()>,
@@ -310,7 +323,7 @@ pub(crate) fn guarded(
 }
 
 struct HostFunction<F> {
-    library: Weak<Loaded>, // which holds this: it must not hold itself
+    library: Weak<Loaded>, // weak, because the library may own this object
     function: F,
 }
 
@@ -320,19 +333,19 @@ unsafe extern "C" fn call<F: Fn(&[Value]) -> Result<Value>>(
     count: i32,
     result: *mut RawValue,
 ) -> c_int {
-    // SAFETY: made by `make_function`, and alive while it is called.
+    // SAFETY: `make_function` made the context, which is alive during calls.
     let this = unsafe { &*context.cast::<HostFunction<F>>() };
     let Some(loaded) = this.library.upgrade() else { return error::ERROR_CALLBACK };
     let library = Library { loaded };
     let Ok(api) = library.loaded.values() else { return error::ERROR_CALLBACK };
     guarded(api.set_last_error, || {
         let given: Vec<Value> = (0..count as usize)
-            // SAFETY: there are that many.
+            // SAFETY: `arguments` has `count` items.
             .map(|i| Value::share(&library, unsafe { &*arguments.add(i) }))
             .collect::<Result<_>>()?;
         let made = (this.function)(&given)?;
         let raw = Value::raw_of(&library, std::slice::from_ref(&made))?[0];
-        // SAFETY: there is room for a result, and its reference is handed over.
+        // SAFETY: `result` is writable; its new reference becomes the caller's.
         unsafe {
             (api.retain)(&raw);
             result.write(raw);
@@ -342,12 +355,13 @@ unsafe extern "C" fn call<F: Fn(&[Value]) -> Result<Value>>(
 }
 
 unsafe extern "C" fn destroy<F>(context: *mut c_void) {
-    // SAFETY: the last use of what `make_function` made. A panic must not cross the library.
+    // SAFETY: the last use of the context that `make_function` made. A panic must not unwind into
+    // the library.
     let this = unsafe { Box::from_raw(context.cast::<HostFunction<F>>()) };
     let _ = catch_unwind(AssertUnwindSafe(|| drop(this)));
 }
 
-/// An argument of a tensor function.
+/// An argument of a tensor function: `In` is a tensor that it reads, `Out` one that it writes.
 pub enum Argument<'a> {
     In(View<'a>),
     Out(ViewMut<'a>),
@@ -367,7 +381,7 @@ macro_rules! arguments {
 
 arguments! { View<'a>: In; ViewMut<'a>: Out; i64: Int; u64: UInt; bool: Bool; f64: Float; }
 
-/// What a plain `5.into()` is, since there are integers of two signs.
+/// For `5.into()`, as for `Value`.
 impl From<i32> for Argument<'_> {
     fn from(value: i32) -> Self {
         i64::from(value).into()
@@ -383,7 +397,7 @@ impl Argument<'_> {
         }
     }
 
-    /// As `kiln.h` has it; the tensor is lent.
+    /// The argument as `kiln.h` describes it; `tensor` is borrowed and must outlive the call.
     pub(crate) fn raw(&self, tensor: &Option<RawTensor>) -> RawValue {
         match self {
             Argument::In(_) | Argument::Out(_) => {

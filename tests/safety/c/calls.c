@@ -1,4 +1,5 @@
-/* Calls of every function of the libraries, by every entry, with tensors of every kind. */
+/* Calls every function of the libraries, through every entry point, with random tensors and
+ * values. */
 #include "driver.h"
 
 #include <stdlib.h>
@@ -12,12 +13,13 @@ typedef struct call {
     const kiln_host_function *f;
     kiln_executor *executor;
     int entry, count, inputs, is_wrong;
-    made_tensor *made[MOST_ARGUMENTS]; /* NULL: no tensor */
+    made_tensor *made[MOST_ARGUMENTS]; /* NULL: not a tensor, or owned by values[] */
     kiln_value values[MOST_ARGUMENTS];
 } call;
 
 /* ---- sizes --------------------------------------------------------------------------------- */
 
+/* The symbolic sizes of a function that have been chosen so far. */
 typedef struct sizes {
     const char *name[8];
     int64_t size[8];
@@ -63,7 +65,7 @@ static void set_tensor(call *c, int at, made_tensor *made)
     c->values[at] = kiln_host_lend(&made->tensor);
 }
 
-/* Numbers that `take` may look for: its kernel trusts them. */
+/* Set the indices of `take` to 0: its kernel does not check them. */
 static void set_indices(made_tensor *made)
 {
     for (int64_t i = 0; i < elements(&made->tensor) && i < 100; i++)
@@ -84,7 +86,7 @@ static void plain_arguments(draws *d, call *c)
         }
         for (int k = 0; k < p->ndim; k++)
             shape[k] = size_of(d, &p->dims[k], allow_huge, &known);
-        /* Where memory for intermediate results must be refused, nobody looks at the data. */
+        /* The workspace for such a size must be refused, so the data must not be read. */
         const int untouched = sized && known.has_huge && seldom(d, 2);
         set_tensor(c, c->count++, make_tensor(d, p->type, p->ndim, shape, untouched));
         if (strcmp(p->dtype, "int64") == 0 && strcmp(c->f->name, "take") == 0)
@@ -93,7 +95,7 @@ static void plain_arguments(draws *d, call *c)
     c->inputs = c->count;
 }
 
-/* Outputs of the sizes that the library asks for, when it takes the inputs. */
+/* Make outputs of the shapes that kiln_output_shape() gives; of ones if it rejects the inputs. */
 static void plain_outputs(draws *d, call *c)
 {
     const kiln_tensor *inputs[MOST_ARGUMENTS];
@@ -156,8 +158,8 @@ static void outer_argument(draws *d, call *c, const char *name, int64_t n)
         set_tensor(c, at, any_tensor(d));
 }
 
-/* A tensor object of somebody else, as tvm-ffi makes them (the layout is in outer.h of the runtime):
- * no function of the library has seen it before. */
+/* A tensor object that another library made, in the layout of tvm-ffi (outer.h of the runtime):
+ * unlike those of kiln_take_dlpack(), it has not been checked. */
 typedef struct foreign_object {
     uint64_t counts;
     int32_t kind;
@@ -188,7 +190,7 @@ static kiln_value foreign(made_tensor *made)
     return value;
 }
 
-/* A tensor as an object, which takes it over: the library frees it. */
+/* Turn some tensor arguments into objects that own the tensor and free it when released. */
 static void hand_over(draws *d, call *c)
 {
     for (int i = 0; i < c->count; i++) {
@@ -233,7 +235,8 @@ static void make_arguments(draws *d, call *c)
 
 /* ---- results ------------------------------------------------------------------------------- */
 
-/* copy_<dtype>(x, y, z): y is what x was, x is full of z. The data are compared by bytes before. */
+/* copy_<dtype>(x, y, z) copies x to y and fills x with z. The elements of x before the call are
+ * what y must be after it. */
 typedef struct expectation {
     char *bytes;
     int64_t count;
@@ -255,6 +258,7 @@ static expectation expect(const call *c)
     return e;
 }
 
+/* Whether all elements have addresses of their own; otherwise the result is undefined. */
 static int is_injective(const made_tensor *made)
 {
     for (int k = 0; k < made->tensor.ndim; k++)
@@ -296,7 +300,8 @@ static int call_ffi(const call *c, kiln_value *result)
     return code == 0 ? KILN_OK : KILN_ERROR_ARGUMENT;
 }
 
-/* Packed tensors by address only, as C programs have them: others are left out. */
+/* Call the plain C entry, which takes contiguous tensors by address; a call with other tensors is
+ * skipped. */
 static int call_plain(const call *c)
 {
     const plain_function *f = NULL;
@@ -413,7 +418,8 @@ void one_call(draws *d)
     library->api.executor_destroy(executor);
 }
 
-/* The same call with a failure at each of its calls of the system, until one comes through. */
+/* Repeat one call with an injected fault at its first, second, ... system call of a kind, until it
+ * makes fewer calls than that. */
 void failing_call(draws *d)
 {
     const draws start = {draw(d, 0)};

@@ -1,5 +1,6 @@
-/* driver.h - the C side of the harness: one case per number, drawn from a seed, over every function
- * that libraries show. A case prints what it is before it begins; `! ` begins a finding. */
+/* driver.h - the C part of the fuzzing harness. A case is derived from a seed and its number, and
+ * uses any exported function of the libraries. It prints its description before it runs; a line
+ * that begins with `! ` reports a finding. */
 #ifndef SAFETY_DRIVER_H
 #define SAFETY_DRIVER_H
 
@@ -12,52 +13,56 @@ typedef struct draws {
     uint64_t state;
 } draws;
 
+/* A random number less than `below`; any uint64_t for 0. */
 uint64_t draw(draws *d, uint64_t below);
-/* One time in `times`. */
+/* True with probability 1 / times. */
 int seldom(draws *d, uint64_t times);
-/* Adds to the text that describes the case, and prints a finding with it. */
+/* say() prints a part of the description of the case, found() a finding. */
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void found(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 extern kiln_host_library *libraries[N_LIBRARIES]; /* graphs, outers, loaders */
 extern const char *paths[N_LIBRARIES];
-/* A code that is not documented, or a failure without a sentence, is a finding. */
+/* Report a code that is not in enum kiln_code, and a failure without a sentence. */
 void check_code(const kiln_host_library *library, int code, const char *what);
 
 /* ---- faults.c ------------------------------------------------------------------------------ */
 enum { ALLOCATION = 1, MAPPING, THREAD, SHORT_READ, INTERRUPTED, READ_ERROR, OPENING, N_FAULTS };
-/* The `at`-th of these calls in this thread from now on fails, once; kind 0: none does. */
+/* Make the at-th call of this kind (from 0) in this thread from now on fail, once; kind 0: none. */
 void plan_fault(int kind, long at);
-/* Whether it has happened. */
+/* Whether the planned fault has happened. */
 int fault_happened(void);
-/* Bytes that this thread has asked for so far. */
+/* Total bytes of all allocations that libraries requested in this thread so far. */
 size_t asked_bytes(void);
 
 /* ---- tensors.c ----------------------------------------------------------------------------- */
 typedef struct made_tensor {
-    kiln_tensor tensor; /* first: this is a DLManagedTensor too */
+    kiln_tensor tensor; /* the first three members are a DLManagedTensor */
     void *context;
     void (*deleter)(void *self);
     int64_t shape[MOST_DIMS], strides[MOST_DIMS];
     void *block;
     size_t bytes;  /* of `block` */
-    size_t mapped; /* bytes of a mapping that nobody may touch; 0: `block` is from the heap */
-    int is_wrong;  /* no function may take it */
+    size_t mapped; /* size of an inaccessible (PROT_NONE) mapping; 0: `block` is from malloc() */
+    int is_wrong;  /* every function must reject it */
 } made_tensor;
 
-/* A legal tensor in any layout; those too large for memory have strides of 0, or lie in memory that
- * must not be touched where `untouched` is set. */
+/* Make a valid tensor with a random layout. Dimensions too large for memory get stride 0; with
+ * `untouched`, its memory is inaccessible, so that reading it crashes. Free it with
+ * free_tensor(). */
 made_tensor *make_tensor(draws *d, kiln_dtype dtype, int ndim, const int64_t *shape, int untouched);
-/* One of any rank and type. */
+/* Make a valid tensor of random rank, sizes and type. */
 made_tensor *any_tensor(draws *d);
-/* Makes it one that a function refuses. */
+/* Make the tensor invalid in a random way, and set is_wrong. */
 void spoil_tensor(draws *d, made_tensor *made);
 void free_tensor(void *made);
-/* Address of the element with that number in row-major order. */
+/* The address of an element by its number in row-major order. */
 char *element(const kiln_tensor *tensor, int64_t number);
+/* The number of elements; INT64_MAX if it overflows. */
 int64_t elements(const kiln_tensor *tensor);
 
 /* ---- calls.c, values.c, loaders.c, opening.c, threads.c, processes.c: kinds of cases --------- */
+/* Each function runs one case; call_function() calls one function of a library once. */
 void one_call(draws *d);
 void call_function(draws *d, const kiln_host_library *library, const kiln_host_function *f,
                    kiln_executor *executor);
@@ -75,12 +80,13 @@ void large_metadata(draws *d);
 void newer_container(draws *d);
 void environment(draws *d);
 void ending(draws *d);
-/* A program of this one: its status. */
+/* The main function of a child process, `driver alone WHAT HOW`: return its exit status. */
 int alone(const char *what, const char *how);
-/* A value of any kind, which the caller gives back; `depth` limits nesting. */
+/* Make a value of a random kind, for the caller to release; `depth` limits the nesting of
+ * tuples. */
 kiln_value any_value(draws *d, const kiln_host_library *library, int depth);
 
-/* ---- plain.c: generated; the C entries of a library's header by address ---------------------- */
+/* ---- plain.c, generated: calls plain C entries by address ------------------------------------ */
 typedef int (*plain_entry)(void *entry, const int64_t *integers, void *const *data,
                            const double *reals);
 typedef struct plain_function {

@@ -1,4 +1,5 @@
-/* What the system does for a library, and may refuse. Libraries are linked with --wrap. */
+/* Fault injection: replacements of the system functions that libraries call, which can be made to
+ * fail. Libraries are linked with --wrap. */
 #include "driver.h"
 
 #include <errno.h>
@@ -9,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define MOST_MEMORY ((size_t)1 << 30) /* a machine of that size, so that every machine is the same */
+#define MOST_MEMORY ((size_t)1 << 30) /* larger allocations fail, on every machine */
 
 static __thread int planned;
 static __thread long left;
@@ -45,7 +46,7 @@ static int no_memory(size_t size)
     return 1;
 }
 
-/* What libraries call in place of the functions of these names. */
+/* The wrappers, which libraries call instead of malloc(), calloc(), and so on. */
 void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t count, size_t size);
 int __wrap_posix_memalign(void **made, size_t align, size_t size);

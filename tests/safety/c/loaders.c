@@ -1,4 +1,4 @@
-/* Libraries that carry artifacts of loaders: modules made, asked, replaced, called, from threads. */
+/* Cases with loaders: modules are loaded, looked up, replaced and called, from several threads. */
 #include "driver.h"
 
 #include <pthread.h>
@@ -90,7 +90,8 @@ void loader_calls(draws *d)
         pthread_join(threads[i], NULL);
 }
 
-/* The same of a library whose container is of a later version, with a node that nobody knows. */
+/* The same for a library whose container has a later minor version, with a node of an unknown
+ * kind. */
 void newer_container(draws *d)
 {
     kiln_host_error error = {0, ""};

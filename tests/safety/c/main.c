@@ -1,5 +1,6 @@
-/* driver SEED FIRST COUNT [KINDS]: runs cases FIRST to FIRST + COUNT - 1 in the folder of the
- * libraries. Each prints its number and kind before it begins; KINDS limits what they are. */
+/* driver SEED FIRST COUNT [KINDS]: runs cases FIRST to FIRST + COUNT - 1. The working directory
+ * contains the libraries. Each case prints its number and kind before it begins; KINDS, a text such
+ * as "call,fork", limits the kinds. */
 #include "driver.h"
 
 #include <pthread.h>
@@ -27,7 +28,7 @@ static const struct {
 };
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
-/* ---- random numbers: SplitMix64, so that near seeds are far apart ------------------------------ */
+/* ---- random numbers: SplitMix64, which makes neighbouring seeds independent ------------------ */
 
 uint64_t draw(draws *d, uint64_t below)
 {
@@ -43,11 +44,11 @@ int seldom(draws *d, uint64_t times)
     return draw(d, times) == 0;
 }
 
-/* ---- what is said ------------------------------------------------------------------------------ */
+/* ---- output ---------------------------------------------------------------------------------- */
 
 static pthread_t main_thread;
 
-/* Written at once, by the main thread alone: the process may end in the next line. */
+/* Unbuffered, as the process may crash in the next line; other threads print nothing. */
 void say(const char *format, ...)
 {
     char text[256];
@@ -82,14 +83,14 @@ void check_code(const kiln_host_library *library, int code, const char *what)
         found("%s gave %d without a sentence", what, code);
 }
 
-/* Of LeakSanitizer, where it is in the program: not 0 when something leaked since it was asked. */
+/* Of LeakSanitizer, NULL without it: returns nonzero if memory has leaked since the last check. */
 int __lsan_do_recoverable_leak_check(void) __attribute__((weak));
 enum { LEAK_CASES = 20 };
 
-/* ---- the loop ---------------------------------------------------------------------------------- */
+/* ---- the loop -------------------------------------------------------------------------------- */
 
-/* Time of this process: what loops is found, other programs that are busy do no harm. What sleeps for
- * ever is found by who reads this. */
+/* Report a case that loops. The timer counts CPU time of this process, so that a busy machine does
+ * no harm; a case that sleeps for ever is found by the reader of the output, with a timeout. */
 static void too_long(int number)
 {
     static const char words[] = "\n! has not ended after 10 s of work\n";

@@ -1,12 +1,13 @@
-/* Opening, closing, opening again; with reads that fail, and from another folder. The functions that
- * kiln_host.h calls here are those of faults.c. */
+/* Cases that open and close libraries: repeatedly, with reads that fail, and from another
+ * directory. The system functions that kiln_host.h calls in this file are those of faults.c. */
 #include "driver.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* A library opened once more with the n-th call of the system failing: a typed error, or it works. */
+/* Open a library again with a fault at its n-th system call: it must succeed, or fail with a
+ * code. */
 void opening(draws *d)
 {
     const int kind = seldom(d, 2) ? ALLOCATION : SHORT_READ + (int)draw(d, 4);
@@ -29,7 +30,7 @@ void opening(draws *d)
     }
 }
 
-/* Open and close in turns, with calls in between. */
+/* Open and close libraries in random order, with calls in between. */
 void lives(draws *d)
 {
     kiln_host_library *opened[3] = {NULL, NULL, NULL};
@@ -52,7 +53,8 @@ void lives(draws *d)
         kiln_host_close(opened[k]);
 }
 
-/* Opened by a relative name, then another folder, where a library of that name has other weights. */
+/* Open a library by a relative path, then change to a directory where a library of the same name
+ * has other weights. */
 void elsewhere(draws *d)
 {
     kiln_host_error error = {0, ""};
@@ -78,7 +80,7 @@ void elsewhere(draws *d)
     const int code = entry(1, x, y);
     if (code != KILN_OK)
         found("dense in another folder gave %d", code);
-    else if (y[0] != 0 || y[3] != 0) /* the first row of weights is negative: relu */
+    else if (y[0] != 0 || y[3] != 0) /* negative weights in its first row: relu gives 0 */
         found("the weights of another file were taken: %g %g", (double)y[0], (double)y[3]);
     dlclose(handle);
     if (chdir(before) != 0 || chdir("beside") != 0)
@@ -97,10 +99,11 @@ void elsewhere(draws *d)
     free(before);
 }
 
-/* A file of a few or many megabytes, most of them dimensions: refused, or read in memory of its size. */
+/* Open a file whose metadata is megabytes of dimensions: it is rejected, or read with memory
+ * proportional to its size. */
 void large_metadata(draws *d)
 {
-    static const char *const names[] = {"dims-1.so", "dims-57.so"}; /* the second is beyond limits */
+    static const char *const names[] = {"dims-1.so", "dims-57.so"}; /* the second is too large */
     const char *const path = names[draw(d, 2)];
     kiln_host_error error = {0, ""};
     kiln_host_library *opened = NULL;

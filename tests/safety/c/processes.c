@@ -1,5 +1,5 @@
-/* Other processes: children of fork(), and programs of this one that end in the middle of calls, or
- * find something in their environment. */
+/* Cases with other processes: children of fork(), and new processes of this driver that end during
+ * calls, or have unusual environment variables. */
 #include "driver.h"
 
 #include <pthread.h>
@@ -9,12 +9,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* ---- fork() -------------------------------------------------------------------------------------- */
+/* ---- fork() ---------------------------------------------------------------------------------- */
 
 enum { FORKS = 8, USERS = 4, SECONDS = 20 };
 
-/* Parent and child; a user holds a lock for about half of its time, and takes no memory, for the lock
- * of a sanitizer's allocator is not for us to open. */
+/* A thread of the parent that holds one of the library's locks for about half of the time. It
+ * allocates no memory: the lock of a sanitizer's allocator might stay held in the child. */
 typedef struct lock_user {
     pthread_t thread;
     int which;
@@ -34,7 +34,7 @@ static int call_scalar(void)
     return code == KILN_OK && out + 2 == 0 ? KILN_OK : 1;
 }
 
-/* A loop of 512 * 512 steps, which the pool's threads share. */
+/* Run a loop of 512 * 512 iterations on the threads of the pool. */
 static int call_loop(void)
 {
     float in = 0, out = 0;
@@ -70,7 +70,8 @@ static void *use_locks(void *argument)
     return NULL;
 }
 
-/* Until each thread is at work: then a fork finds some of them with a lock. */
+/* Wait until each thread has used its lock `more` times, so that a fork is likely to find one
+ * held. */
 static void await_rounds(lock_user *users, uint32_t more)
 {
     __atomic_store_n(&is_resting, 0, __ATOMIC_SEQ_CST);
@@ -84,13 +85,14 @@ static void await_rounds(lock_user *users, uint32_t more)
 static int child_of_fork(void)
 {
     int wrong = 0;
-    alarm(SECONDS); /* of a process that has its processor for itself: the parent's threads rest */
+    alarm(SECONDS); /* ends a deadlocked child; the parent's threads are paused meanwhile */
     for (int which = 0; which < 3; which++)
         wrong |= use_lock(which) != KILN_OK;
     return wrong | (call_loop() != KILN_OK) << 1;
 }
 
-/* A child of a process whose threads are in calls takes each lock too, also of idle workers. */
+/* Fork while other threads are in calls; the child must be able to take each lock and use the
+ * pool. */
 void a_fork(draws *d)
 {
     lock_user users[USERS];
@@ -123,11 +125,11 @@ void a_fork(draws *d)
     libraries[0]->api.set_num_threads(0);
 }
 
-/* ---- programs of this one ------------------------------------------------------------------------- */
+/* ---- new processes of this driver ------------------------------------------------------------ */
 
 extern char **environ;
 
-/* `driver alone WHAT HOW`: its status is 0 when nothing was wrong. */
+/* Run `driver alone WHAT HOW`; its exit status is 0 if nothing was wrong. */
 static void run_alone(const char *what, const char *how)
 {
     char *const words[] = {(char *)(uintptr_t) "driver", (char *)(uintptr_t) "alone",
@@ -142,7 +144,7 @@ static void run_alone(const char *what, const char *how)
               WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "exit");
 }
 
-/* KILN_NUM_THREADS is a number of threads, or a typed error when a library is opened. */
+/* Values of KILN_NUM_THREADS, and whether a library accepts them or fails to open. */
 static const struct {
     const char *text;
     int is_right;
@@ -173,7 +175,7 @@ static int number_of_threads(int is_right)
     return threads < 1 || threads > 4096 || call_loop() != KILN_OK;
 }
 
-/* ---- exit() beneath modules ------------------------------------------------------------------------ */
+/* ---- exit() during calls of modules ---------------------------------------------------------- */
 
 static int is_ending;
 static uint32_t module_rounds;
@@ -199,7 +201,7 @@ static int look_at_number(void *module, const char *function, const kiln_value *
             abort();
         if (__atomic_load_n(&is_ending, __ATOMIC_SEQ_CST) == 1 &&
             __atomic_exchange_n(&is_ending, 2, __ATOMIC_SEQ_CST) == 1)
-            exit(0); /* one may */
+            exit(0); /* only one thread may call it */
         usleep(10);
     }
     return KILN_OK;
@@ -213,7 +215,7 @@ static void *use_modules(void *argument)
     for (int i = 0; argument == NULL || i < 20; i++) {
         kiln_value result = kiln_host_value(KILN_NONE);
         const int code = api->call_import("stream", "", "streamer_mul", NULL, 0, &result);
-        if (code != KILN_OK && code != KILN_ERROR_LOADER) /* after exit() there is no loader */
+        if (code != KILN_OK && code != KILN_ERROR_LOADER) /* exit() removes the loaders */
             found("call_import gave %d: %s", code, api->last_error());
         api->module("stream", "");
         api->register_loader("other", i % 2 == 0 ? &number_loader : NULL);
@@ -222,7 +224,8 @@ static void *use_modules(void *argument)
     return NULL;
 }
 
-/* How it ends: "exit" beneath calls, in one of them ("inside"), "closed" after all. */
+/* End the process while threads call modules ("exit"), from within such a call ("inside"), or close
+ * the library after all calls ("closed"). */
 static int end_beneath_modules(const char *how)
 {
     pthread_t threads[3];

@@ -1,4 +1,4 @@
-/* Legal tensors of every layout and size, and tensors that are none. */
+/* Makes valid tensors of every layout and size, and invalid ones. */
 #include "driver.h"
 
 #include <stdlib.h>
@@ -32,13 +32,15 @@ char *element(const kiln_tensor *tensor, int64_t number)
     return (char *)tensor->data + tensor->byte_offset + at * (tensor->dtype.bits / 8);
 }
 
-/* Strides of a layout; of dimensions that no memory has room for they are 0. */
+/* Choose strides for a layout: 1 every other element, 2 column-major, 3 negative strides, 4 all
+ * strides 1, 5 some strides 0, 6 arbitrary strides of dimensions of size 1, others row-major.
+ * Dimensions too large for memory get stride 0. */
 static void choose_strides(draws *d, made_tensor *made, int layout)
 {
     int64_t step = layout == 1 ? 2 : 1;
     const int ndim = made->tensor.ndim;
     for (int i = 0; i < ndim; i++) {
-        const int k = layout == 2 ? i : ndim - 1 - i; /* 2: the first dimension is the nearest */
+        const int k = layout == 2 ? i : ndim - 1 - i;
         const int64_t size = made->shape[k];
         made->strides[k] = layout == 3 ? -step : layout == 4 ? 1 : step;
         if (size > MOST_ELEMENTS || step * (size < 1 ? 1 : size) > MOST_ELEMENTS ||
@@ -46,12 +48,13 @@ static void choose_strides(draws *d, made_tensor *made, int layout)
             made->strides[k] = 0;
         else if (size > 1)
             step *= size;
-        if (size <= 1 && layout == 6) /* nobody steps there */
+        if (size <= 1 && layout == 6) /* such a stride is never used */
             made->strides[k] = (int64_t)(draw(d, 2) ? INT64_MIN : INT64_MAX);
     }
 }
 
-/* Room that ends where the heap does, with small numbers; an odd address once in a while. */
+/* Allocate memory that ends with the last element, so that a sanitizer finds reads beyond it,
+ * sometimes misaligned, and fill it with small numbers. */
 static void give_memory(draws *d, made_tensor *made)
 {
     const size_t size = (size_t)made->tensor.dtype.bits / 8;
@@ -94,7 +97,7 @@ made_tensor *make_tensor(draws *d, kiln_dtype dtype, int ndim, const int64_t *sh
     made->tensor = (kiln_tensor){NULL, 1, (int32_t)draw(d, 2), ndim, dtype, made->shape,
                                  made->strides, 0};
     memcpy(made->shape, shape, (size_t)ndim * sizeof *shape);
-    const int layout = (int)draw(d, 9); /* from 7 on: without gaps */
+    const int layout = (int)draw(d, 9); /* 7 and 8: contiguous, 8 with strides NULL */
     choose_strides(d, made, layout);
     int is_packed = layout >= 7;
     for (int k = 0; k < ndim; k++)
@@ -135,7 +138,7 @@ made_tensor *any_tensor(draws *d)
     return make_tensor(d, kiln_host_dtype_named(dtypes[draw(d, 13)]), ndim, shape, 0);
 }
 
-/* Vectors for elements, and the memory for them. */
+/* Give the elements `lanes` lanes, and the tensor four times its memory. */
 static void widen(made_tensor *made, uint16_t lanes)
 {
     char *const wide = made->mapped != 0 ? NULL : calloc(4, made->bytes + 1);

@@ -1,4 +1,4 @@
-/* Several threads on one library and one executor, that end in between. */
+/* Several threads call functions at once, on the same libraries and executors. */
 #include "driver.h"
 
 #include <pthread.h>
@@ -14,7 +14,7 @@ typedef struct worker {
     kiln_executor *shared[N_LIBRARIES];
 } worker;
 
-/* Calls of a size that makes threads take part: the sum over 64 x 64 rows of a product. */
+/* Call random functions in a shared or an own executor, and change the number of threads. */
 static void *work(void *argument)
 {
     worker *w = argument;
@@ -69,7 +69,7 @@ void several_threads(draws *d)
     const struct itimerval often = {{0, 500}, {0, 500}}, never = {{0, 0}, {0, 0}};
     struct sigaction act;
     memset(&act, 0, sizeof act);
-    act.sa_handler = nothing; /* without SA_RESTART: what waits is interrupted */
+    act.sa_handler = nothing; /* without SA_RESTART, so that signals interrupt system calls */
     say("\n: %d threads%s:", count, signals ? " and signals" : "");
     sigaction(SIGALRM, &act, NULL);
     if (signals)

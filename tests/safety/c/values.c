@@ -1,4 +1,5 @@
-/* Values of every kind: made, nested, given back; functions of the host, by value and by name. */
+/* Cases with values of every kind: made, nested, released; functions of the host, as values and by
+ * name. */
 #include "driver.h"
 
 #include <stdlib.h>
@@ -18,7 +19,8 @@ typedef struct host_function {
 
 static __thread int host_depth;
 
-/* Gives an argument back, fails, calls the library, or gives what it makes. */
+/* A callback that fails, returns a tuple of its arguments, calls the library, returns a string, or
+ * returns its first argument. */
 static int host(void *context, const kiln_value *arguments, int32_t count, kiln_value *result)
 {
     host_function *h = context;
@@ -70,7 +72,7 @@ static kiln_value function_value(draws *d, const kiln_host_library *library)
     return made;
 }
 
-/* ---- values ------------------------------------------------------------------------------------ */
+/* ---- values ---------------------------------------------------------------------------------- */
 
 static kiln_value shape_value(draws *d, const kiln_host_library *library)
 {
@@ -105,7 +107,7 @@ static kiln_value own_tensor(draws *d, const kiln_host_library *library)
         shape[k] = sizes[draw(d, draw(d, 3) ? 4 : 8)];
     const int code = library->api.make_tensor(shape, ndim, dtype, &made);
     check_code(library, code, "kiln_make_tensor");
-    if (code == KILN_OK) { /* all of it may be written */
+    if (code == KILN_OK) { /* all of its memory must be writable */
         const kiln_tensor *t = library->api.tensor_of(&made);
         const int64_t count = elements(t);
         if (count > 0 && count < 1 << 16)
@@ -147,9 +149,9 @@ kiln_value any_value(draws *d, const kiln_host_library *library, int depth)
     }
 }
 
-/* ---- cases --------------------------------------------------------------------------------------- */
+/* ---- cases ----------------------------------------------------------------------------------- */
 
-/* Asks a value for everything that it may be. */
+/* Read a value through every view function, and all that the views contain. */
 static void look_at(const kiln_host_library *library, const kiln_value *value)
 {
     int count = 0;
@@ -192,7 +194,7 @@ void some_values(draws *d)
         found("%lld values were not given back", (long long)(outers()->api.live_objects() - before));
 }
 
-/* Tuples in tuples: as deep as a caller likes, which giving them back must stand. */
+/* Nest tuples up to a million deep; releasing them must not exhaust the stack. */
 void nested_values(draws *d)
 {
     static const int64_t depths[] = {10, 1000, 100000, 1000000};
