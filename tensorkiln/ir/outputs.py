@@ -57,8 +57,8 @@ def outputs_of(f: PrimFunc) -> set[Buffer]:
 
 
 def _written(s: Stmt, writes: Writes) -> set[Buffer]:
-    """Buffers that `s` may write: by stores, by C functions that get their address, by called tensor
-    programs if `writes(callee, argument index)` is true, and through views of a buffer."""
+    """Buffers that `s` may write: by stores, by C functions that get their address, by called
+    programs where `writes(callee, argument index)` is true, and through views of a buffer."""
     written: set[Buffer] = set()
     views: list[MatchBuffer] = []
     for t in walk_stmt(s):

@@ -110,8 +110,8 @@ def padded(
     axes: Sequence[LayoutAxis],
     shape: Sequence[int],
 ) -> Array | Padded:
-    """`array` with `pads` zeros around each logical dimension, laid out in physical `axes` of extents
-    `shape`: a view if all pads are 0, else a `Padded`."""
+    """`array` with `pads` zeros around each logical dimension, laid out in physical `axes` whose
+    extents are `shape`: a view if all pads are 0, else a `Padded`."""
     if any(p != (0, 0) for p in pads):
         return Padded(array, tuple(pads), tuple(axes), tuple(shape))
     return _in_axes(array, axes, shape)

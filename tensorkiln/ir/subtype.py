@@ -71,7 +71,7 @@ def _accepts_function(wanted: FuncType, given: FuncType, same: Same) -> bool:
 
 
 def takes(param: Type, given: Type, by: Extents) -> bool:
-    """Whether an operand of type `given` may be passed for `param`, as far as known at compile time.
+    """Whether an operand of type `given` may be passed for `param`, as far as known when compiling.
 
     Symbolic extents of `param` are bound in `by`, or must match their binding there. Two extents
     that are not both constants are accepted here and compared when the call runs.
@@ -97,7 +97,7 @@ def _takes_extent(param: Expr, given: Expr, by: Extents) -> bool:
 
 
 def symbols(t: Type) -> dict[Var, None]:
-    """The symbolic dimensions in tensor types of `t`, in order; those in function types excluded."""
+    """The symbolic dimensions of the tensors in `t`, in order; those of function types excluded."""
     if isinstance(t, TensorType):
         return dict.fromkeys(v for d in t.shape for v in free_vars(d))
     if isinstance(t, TupleType):

@@ -279,7 +279,7 @@ def walk_stmt(s: Stmt) -> Iterator[Stmt]:
 
 
 def free_vars(e: Expr) -> list[Var]:
-    """Variables in `e` in order of first appearance, the axes of a Reduce included."""
+    """Variables used in `e` in order of first appearance, also those that a Reduce in it binds."""
     seen: dict[Var, None] = {}
     for x in walk(e):
         if isinstance(x, Var):
