@@ -1,1 +1,1 @@
-"""The two languages: tensor programs (`expr`, `buffer`, `stmt`) and graphs (`relax`)."""
+"""The two IR levels: tensor programs (`expr`, `buffer`, `stmt`) and graphs (`relax`)."""

@@ -13,9 +13,10 @@ AttrValue: TypeAlias = "bool | int | float | str | tuple[AttrValue, ...] | Expr 
 
 @dataclass(frozen=True, slots=True)
 class Attrs(Mapping[str, Any]):
-    """Attributes sorted by name; `attrs["strides"]`, or `attrs.strides`.
+    """Attributes sorted by name, read as `attrs["strides"]` or `attrs.strides`.
 
-    Each value is an AttrValue; which one, the definition of what carries them says.
+    Each value is an AttrValue. Which type an attribute has is defined by its owner: the operator
+    (`ops/attribute.py`), or the kind of function, loop or block (`ir/known_attrs.py`).
     """
 
     items_: tuple[tuple[str, AttrValue], ...] = ()
@@ -46,7 +47,7 @@ class Attrs(Mapping[str, Any]):
         return len(self.items_)
 
     def exprs(self) -> Iterator[Expr]:
-        """The expressions in the values, however deep in tuples: those over dimensions too."""
+        """Yield every expression among the values, also inside nested tuples."""
         return (e for _, v in self.items_ for e in _exprs(v))
 
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, ExprLike, IntImm, Load, as_expr, int_value
 
-# Where a buffer lives: parameters and workspace; the stack of one thread; or registers, where
-# every index but the last must be a constant after unrolling and the last spans one vector.
+# Where a buffer lives. global: parameters and workspace. local: the stack of one thread.
+# register: vector registers; every index but the last must be a constant after unrolling, and the
+# last one ranges over the lanes of one vector.
 SCOPES = ("global", "local", "register")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Buffer:
     """Memory of `shape` elements, row-major unless `strides_given` (in elements) says otherwise.
-    `align` is the byte alignment its start is known to have. Identity is its meaning, as for a
-    variable."""
+    `align` is the known alignment of its start, in bytes. Compared by identity, not by name."""
 
     name: str
     dtype: DType
@@ -31,7 +31,7 @@ class Buffer:
 
     @property
     def strides(self) -> tuple[Expr, ...]:
-        """Element strides: those given, else row-major ones."""
+        """Strides in elements: `strides_given`, or the row-major ones where that is None."""
         if self.strides_given is not None:
             return self.strides_given
         out: list[Expr] = []
@@ -53,5 +53,5 @@ def buffer(
     scope: str = "global",
     align: int = 64,
 ) -> Buffer:
-    """A buffer from Python numbers and dtype names."""
+    """A row-major buffer; `shape` may mix Python integers and expressions."""
     return Buffer(name, DType.parse(dtype), tuple(as_expr(s) for s in shape), scope, align)

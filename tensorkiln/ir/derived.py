@@ -1,8 +1,9 @@
-"""Tensor programs that know what they follow from, so that their bodies can wait.
+"""Tensor programs whose bodies are made lazily, because caches know the kernel without them.
 
-A kernel follows from its group, the target and this compiler. A `Derived` function keeps that as
-its `Origin`, by which a cache of objects answers without the body; a body that nobody looks at is
-then never made. Looking at `body` makes it: to everyone else it is a PrimFunc like any other.
+A kernel is determined by its fused group, the target and this compiler. A `Derived` function
+records these as its `Origin`, from which the keys of cached objects and texts are computed. When
+the cache has the object of a kernel, its body is never made, unless something reads `body`, which
+makes it on first access. Otherwise a Derived behaves like any other PrimFunc.
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ _PACKAGE = __name__.split(".")[0]
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What there is to a derived function beside its name and its body: for each parameter, which
-    of its maker's forms it has, and PrimFunc's fields. Such functions have no attributes, are not
-    public, assert nothing and call no C functions."""
+    """Everything of a derived function but its name and body, small enough to be cached.
+
+    `params` has for each parameter the index of its form among those that the scheduler offers
+    (`Forms`: the buffer with its shape, or a flat one). The other fields are those of PrimFunc. A
+    function with attributes, assertions or calls of C functions, or a public one, has no Head.
+    """
 
     params: tuple[int, ...]
     outputs: int
@@ -35,7 +39,7 @@ class Head:
     op_class: str
 
     def to_bytes(self) -> bytes:
-        """As caches keep it."""
+        """The JSON text that is stored in the cache."""
         return json.dumps(asdict(self)).encode()
 
     @staticmethod
@@ -49,8 +53,12 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """All that a function follows from: `source`, a text without names, the `names` that are not in
-    it, and the `steps` taken from there, which are functions of this package."""
+    """Everything that determines a derived function.
+
+    `source` is the target and the canonical text of the fused group, which has no names; `names`
+    are the names left out of it; `steps` are the qualified names of the rewrites applied since,
+    all functions of this package.
+    """
 
     source: str
     head: Head
@@ -59,22 +67,22 @@ class Origin:
 
     @property
     def body_key(self) -> dict[str, str]:
-        """Components of the key of what follows from the body."""
+        """Components of the cache key of anything computed from the body, such as an object."""
         return {**head_key(self.source), "kind": "body", "steps": " ".join(self.steps)}
 
     def text_key(self, name: str) -> dict[str, str]:
-        """Components of the key of the text, with all names, of the function called `name`."""
+        """Components of the cache key of the function's text, which has all names, `name` too."""
         names = json.dumps([name, *self.names])
         return {**self.body_key, "kind": "tir text", "names": names}
 
 
 def head_key(source: str) -> dict[str, str]:
-    """Components of the key under which the head of what follows from `source` is kept."""
+    """Components of the cache key of the Head of the function derived from `source`."""
     return {"kind": "head", "source": source, "compiler": source_digest()}
 
 
 class Derived(PrimFunc):
-    """A tensor program with its origin; `pending` until somebody looks at its body."""
+    """A tensor program with its origin; `pending` until its body is read for the first time."""
 
     __slots__ = ("_made", "_make", "origin")
 
@@ -83,7 +91,7 @@ class Derived(PrimFunc):
     _make: Make | None
 
     def __init__(self, like: PrimFunc, origin: Origin, make: Make | None = None):
-        """`like` but for the body, which `make` gives; without it `like` all over."""
+        """A copy of `like`. With `make`, the body is instead that of `make()`, called lazily."""
         put = object.__setattr__  # frozen, as all nodes are
         for field in fields(PrimFunc):
             if field.name != "body":
@@ -94,7 +102,7 @@ class Derived(PrimFunc):
 
     @property  # type: ignore[misc]
     def __class__(self) -> type[PrimFunc]:  # type: ignore[override]
-        """PrimFunc: what `replace` makes, and `==` takes for its like."""
+        """PrimFunc, so that dataclasses.replace makes one and `==` compares with one."""
         return PrimFunc
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -102,16 +110,16 @@ class Derived(PrimFunc):
 
     @property
     def pending(self) -> bool:
-        """Whether the body has still to be made."""
+        """Whether the body has not been made yet."""
         return self._made is None
 
     @property
     def body(self) -> Stmt:
-        """The body, made now if it was not."""
+        """The body; the first access makes it."""
         return self.settle().body
 
     def settle(self) -> PrimFunc:
-        """The same function without an origin; its body is made now if it was not."""
+        """The same function as a plain PrimFunc, without origin; makes the body if pending."""
         if self._made is None:
             assert self._make is not None
             made = self._make()
@@ -121,8 +129,11 @@ class Derived(PrimFunc):
         return self._made
 
     def then(self, rewrite: Rewrite) -> PrimFunc:
-        """The function after one more step, which waits if this one's body does. What a step that
-        is not of this package depends on nobody knows: its result has no origin."""
+        """This function rewritten; deferred until the body is made if this one is pending.
+
+        The result of a `rewrite` from outside this package, or of a local function or lambda, has
+        no origin: what such a rewrite depends on is unknown, so it cannot be part of a cache key.
+        """
         if rewrite.__module__.split(".")[0] != _PACKAGE or "<" in rewrite.__qualname__:
             return rewrite(self)
         name = f"{rewrite.__module__}.{rewrite.__qualname__}"
@@ -133,13 +144,18 @@ class Derived(PrimFunc):
 
 
 def is_pending(f: object) -> bool:
-    """Whether looking at the body of `f` would make it; it was found right and compiled before."""
+    """Whether `f` is a derived function whose body was not made yet.
+
+    Checks may skip such a function: an earlier compile verified it before it cached its head.
+    """
     return isinstance(f, Derived) and f.pending
 
 
 def derived(f: PrimFunc, source: str, names: tuple[str, ...], forms: Forms) -> PrimFunc:
-    """`f`, which follows from `source` and `names`, with its origin; `f` itself when a Head cannot
-    describe it. `forms` are what each parameter may be."""
+    """`f`, made from `source` and `names`, as a Derived; `f` itself when a Head cannot describe it.
+
+    `forms` lists for each parameter the objects that it may be.
+    """
     if len(f.params) != len(forms) or extern_names(f):
         return f
     if any(isinstance(s, Assert) for s in walk_stmt(f.body)):
@@ -154,7 +170,7 @@ def derived(f: PrimFunc, source: str, names: tuple[str, ...], forms: Forms) -> P
 
 
 def promised(name: str, origin: Origin, forms: Forms, make: Make) -> PrimFunc:
-    """The function of that origin, whose body `make` will give."""
+    """A pending function with this origin; `make` is called when its body is first read."""
     return Derived(_headed(name, origin.head, forms, Stmt()), origin, make)
 
 

@@ -1,4 +1,4 @@
-"""Element types: a name from one table, and a number of vector lanes."""
+"""Element types: a scalar type named in one table, and a number of vector lanes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,18 @@ DTYPES: dict[str, tuple[str, int, int]] = {
     "float64": ("float", 64, 2),
 }
 
-# What an expression may be besides: a pointer, or nothing at all. No tensor holds these.
+# Further types of expressions: a pointer, and the result of a C function that returns nothing.
+# Tensors never have them; a buffer of handles is a set of pointers.
 _NO_DATA: dict[str, tuple[str, int, int]] = {"handle": ("handle", 64, 3), "void": ("void", 0, 3)}
 _ALL = DTYPES | _NO_DATA
 
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """`DType("float32")`, or 16 lanes of it: `DType("float32", 16)`, printed `float32x16`."""
+    """A scalar type, `DType("float32")`, or a vector of it: `DType("float32", 16)`.
+
+    Prints as `float32` and `float32x16`. Raise ValueError for an unknown name.
+    """
 
     name: str
     lanes: int = 1
@@ -47,12 +51,12 @@ class DType:
 
     @property
     def bits(self) -> int:
-        """Storage bits of one element."""
+        """Storage bits of one lane; a bool takes 8."""
         return _ALL[self.name][1]
 
     @property
     def bytes(self) -> int:
-        """Storage bytes of one element."""
+        """Storage bytes of one lane."""
         return _ALL[self.name][1] // 8
 
     @property

@@ -1,10 +1,10 @@
 """Structural equality up to renaming of variables, buffers and graph values.
 
-`first_difference(a, b)` says where two modules, functions, statements or expressions first
-differ, as `main.bindings[3].value.attrs.strides: (1, 1) != (2, 2)`. Spans, names of bound
-variables, names of constants and the module's name do not count; constants compare by type and
-bytes. A free variable of an expression equals only itself; a function's symbolic dimensions are
-bound where its types first mention them.
+`first_difference(a, b)` describes where two modules, functions, statements or expressions first
+differ, such as `main.bindings[3].value.attrs.strides: (1, 1) != (2, 2)`. Ignored are spans, names
+of bound variables, names of constants and the module's name; constants compare by type and bytes.
+A free variable of an expression equals only itself; a symbolic dimension of a function is bound at
+its first appearance in a type.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ Node = IRModule | AnyFunction | Stmt | Expr | Type | Constant | Tuple | Call
 
 
 def structural_equal(a: Node, b: Node) -> bool:
-    """Whether two trees mean the same program up to renaming."""
+    """Whether two nodes are equal up to renaming of bound variables."""
     return first_difference(a, b) is None
 
 
 def first_difference(a: Node, b: Node) -> str | None:
-    """Path and values of the first difference in the order of the text; None when equal."""
+    """Path and values of the first difference in traversal order; None when equal."""
     try:
         _Comparison().compare(a, b)
     except _Differs as e:
@@ -58,7 +58,7 @@ def first_difference(a: Node, b: Node) -> str | None:
 
 
 class _Differs(Exception):
-    """Thrown at the difference; the path is filled in on the way up, innermost first."""
+    """Raised at a difference; callers append their step to the path, so it is innermost first."""
 
     def __init__(self, message: str):
         self.message = message
@@ -72,14 +72,14 @@ def _unequal(a: object, b: object) -> _Differs:
 
 @functools.cache
 def _compared_fields(kind: type) -> tuple[str, ...]:
-    """Fields of a node that count; none for literals, which compare as a whole."""
+    """Names of the fields to compare; empty for FloatImm and DType, which compare by `==`."""
     if kind in (FloatImm, DType) or not hasattr(kind, "__dataclass_fields__"):
         return ()
     return tuple(f.name for f in fields(kind) if f.compare)
 
 
 class _Comparison:
-    """One walk over two trees; `_to` and `_from` pair what is bound on either side."""
+    """A parallel traversal of two trees; `_to` and `_from` map bound names of a to b and back."""
 
     def __init__(self) -> None:
         self._to: dict[object, object] = {}
@@ -87,7 +87,7 @@ class _Comparison:
 
     def compare(self, a: object, b: object) -> None:
         """Raise `_Differs` unless equal. Bound names must have been paired before."""
-        kind = a.__class__  # a derived function is a PrimFunc
+        kind = a.__class__  # not type(a): that of a Derived would not be PrimFunc
         if kind is not b.__class__:
             raise _Differs(f"{_shown(a)} != {_shown(b)}")
         special = _SPECIAL.get(kind)
@@ -117,7 +117,7 @@ class _Comparison:
     # ---- names -------------------------------------------------------------------------------
 
     def pair(self, a: object, b: object) -> None:
-        """`a` is bound where `b` is; a later binding of the same variable hides this one."""
+        """Record that `a` and `b` are bound at the same place; drop earlier pairs of either."""
         self._from.pop(self._to.pop(a, None), None)
         self._to.pop(self._from.pop(b, None), None)
         self._to[a], self._from[b] = b, a
@@ -131,7 +131,7 @@ class _Comparison:
             raise _Differs(f"{a.name} != {b.name}")
 
     def define(self, a: Expr, b: Expr) -> None:
-        """An extent in a type: a variable not seen before is bound here."""
+        """Compare two extents of types, after pairing variables that appear here first."""
         if isinstance(a, Var) and isinstance(b, Var):
             if a not in self._to and b not in self._from and a.dtype == b.dtype:
                 self.pair(a, b)
@@ -153,7 +153,7 @@ class _Comparison:
             raise _Differs(f"rank {len(a)} != rank {len(b)}")
 
     def buffers(self, a: Buffer, b: Buffer) -> None:
-        """Bind a parameter or an allocation."""
+        """Compare two buffers where they are bound, as parameters or allocations; pair them."""
         self.at(".dtype", a.dtype, b.dtype)
         self.shape(a.shape, b.shape)
         if a.strides_given is None or b.strides_given is None:
@@ -194,7 +194,8 @@ class _Comparison:
         self.at(".body", a.body, b.body)
 
     def block(self, a: Block, b: Block) -> None:
-        """Iteration variables are bound after all their extents and values."""
+        """Compare all extents and values before the iteration variables are bound: no value may use
+        the variable of another."""
         self.at(".name", a.name, b.name)
         for i, (x, y) in enumerate(zip(a.iters, b.iters, strict=False)):
             for name in ("extent", "kind", "value"):
@@ -262,7 +263,7 @@ class _Comparison:
         self.pair(a.var, b.var)
 
     def _brought(self, a: Type, b: Type) -> None:
-        """Pair the dimensions that a binding's type brings in: its value may mention them."""
+        """Pair new dimensions in the types of two bindings, since their values may use them."""
         if isinstance(a, TupleType) and isinstance(b, TupleType):
             for x, y in zip(a.fields, b.fields, strict=False):
                 self._brought(x, y)
@@ -273,7 +274,7 @@ class _Comparison:
                     self.pair(d, e)
 
     def function_type(self, a: FuncType, b: FuncType) -> None:
-        """Symbols that only the type uses are its own."""
+        """Compare in a scope of its own: symbols that appear here first are bound by the type."""
         with self._scope():
             self.at(".params", a.params, b.params)
             self.at(".result", a.result, b.result)
@@ -284,7 +285,7 @@ class _Comparison:
 
     @contextmanager
     def _scope(self) -> Iterator[None]:
-        """Pairs made inside are gone afterwards."""
+        """Discard the pairs made inside at its end."""
         before = dict(self._to), dict(self._from)
         yield
         self._to, self._from = before
@@ -292,7 +293,7 @@ class _Comparison:
     def graph(self, a: Function, b: Function) -> None:
         self.at(".name", a.name, b.name)
         self._params(a.params, b.params)
-        if a.is_primitive and b.is_primitive:  # given to its kernel in this order
+        if a.is_primitive and b.is_primitive:  # their kernels get the symbols in this order
             for v, w in zip(size_symbols(a), size_symbols(b), strict=False):
                 if v not in self._to and w not in self._from and v.dtype == w.dtype:
                     self.pair(v, w)
@@ -314,7 +315,7 @@ class _Comparison:
         self.at(".name", a.name, b.name)
         if len(a.params) != len(b.params):
             raise _Differs(f"{len(a.params)} params != {len(b.params)} params")
-        # Scalars first: the buffers before them may use them in their shapes.
+        # Scalars first: shapes of buffers may use them, also of buffers listed before them.
         order = sorted(range(len(a.params)), key=lambda i: isinstance(a.params[i], Buffer))
         for i in order:
             try:
@@ -347,7 +348,7 @@ class _Comparison:
 
 
 def _shown(a: object) -> str:
-    """A node's class, with its value where that is short."""
+    """The class of a node, with the value of a literal."""
     if isinstance(a, (IntImm, FloatImm)):
         return f"{type(a).__name__}({a.value})"
     if hasattr(type(a), "__dataclass_fields__"):

@@ -1,26 +1,28 @@
 """Scalar and vector expressions: indices, symbolic shapes and the values of tensor programs.
 
-    Expr = Var                              a name; equal only to itself
+    Expr = Var                              a variable; equal only to itself
          | IntImm(value) | FloatImm(value)
-         | Binary(op, a, b)                 op in BINARY; both sides one dtype and lane count
+         | Binary(op, a, b)                 op in BINARY; a, b have the same dtype and lane count
          | Unary(op, a)                     op in UNARY
-         | Select(cond, a, b)               both sides are evaluated
+         | Select(cond, a, b)               both a and b are evaluated
          | Cast(a)
          | Load(buffer, indices)            at most one index has lanes (a Ramp or a vector)
-         | Ramp(base, stride, lanes)        base, base+stride, ... : an index of several lanes
-         | Broadcast(a, lanes)
-         | Shuffle(a, b, lanes)             lanes picks from the concatenation of a and b
-         | VectorReduce(op, a)              one scalar from all lanes, left to right in a tree
+         | Ramp(base, stride, lanes)        the vector base, base + stride, base + 2 * stride, ...
+         | Broadcast(a, lanes)              the scalar a in every lane
+         | Shuffle(a, b, lanes)             lanes are indices into the concatenation of a and b
+         | VectorReduce(op, a)              op over all lanes: the upper half of the vector onto
+                                            the lower half, until one lane is left
          | Intrin(name, args)               name in INTRINSICS
-         | AddressOf(buffer, indices)       a pointer, for CallExtern
-         | CallExtern(name, args)           a C function; pointers are AddressOf
+         | AddressOf(buffer, indices)       a pointer, as an argument of CallExtern or CallKernel
+         | CallExtern(name, args)           a call of a C function; pointers are AddressOf
          | Reduce(op, axes, value)          only in tensor programs; gone after scheduling
 
-Integers wrap at their width. `floordiv`/`floormod` round to minus infinity, `div` of integers to
-zero; by 0 all three are 0. Shifts by the width or more leave 0, or the sign. `min` is
-`a < b ? a : b`, `max` is `a > b ? a : b`: b where one is NaN. Float operations are IEEE with
-contraction to FMA allowed; `floordiv` of floats is floor(a / b), `floormod` a - floor(a / b) * b.
-A handle plus an int64 is the address that many bytes further on.
+Integers wrap at their width. `floordiv` and `floormod` round towards minus infinity, `div` of
+integers towards zero; all three give 0 when the divisor is 0. A shift by the width or more gives 0,
+or -1 for `shr` of a negative number. `min` is `a < b ? a : b` and `max` is `a > b ? a : b`, so the
+result is b when either operand is NaN. Float operations are IEEE 754, with contraction to FMA
+allowed; `floordiv` of floats is floor(a / b), `floormod` is a - floor(a / b) * b.
+A handle (pointer) plus an int64 n is the address n bytes after it.
 Python operators on expressions build nodes and fold integer constants; `==` compares structure.
 """
 
@@ -94,7 +96,7 @@ class Expr:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Var(Expr):
-    """A variable: loop index, symbolic dimension, let-bound value. Identity is its meaning."""
+    """A loop index, symbolic dimension or let-bound value. Compared by identity, not by name."""
 
     name: str
     dtype: DType = INT64
@@ -163,7 +165,11 @@ class Select(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Cast(Expr):
-    """Integer to float: nearest; float to integer: truncates, saturates; to bool: x != 0."""
+    """Conversion to `dtype`, which has the lanes of `a`.
+
+    Integer to float rounds to nearest; float to integer truncates and saturates, with NaN to 0;
+    to bool is x != 0; integer to integer wraps.
+    """
 
     a: Expr
     dtype: DType
@@ -239,7 +245,7 @@ class Load(Expr):
 
 @dataclass(frozen=True, slots=True)
 class AddressOf(Expr):
-    """Where an element lies."""
+    """The address of the element `buffer[indices]`; legal only as an argument of a call."""
 
     buffer: Buffer
     indices: tuple[Expr, ...]
@@ -251,7 +257,7 @@ class AddressOf(Expr):
 
 @dataclass(frozen=True, slots=True)
 class CallExtern(Expr):
-    """A call of the C function `name`; it may read and write what its pointers lead to."""
+    """A call of the C function `name`, which may read and write the memory its pointers lead to."""
 
     name: str
     args: tuple[Expr, ...]
@@ -260,7 +266,10 @@ class CallExtern(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Reduce(Expr):
-    """`op` over `axes` (variable, extent) of `value`; the empty reduction gives the identity."""
+    """`value` reduced by `op` over `axes`: pairs of a variable, from 0 on, and its extent.
+
+    An extent of 0 gives the identity element of `op`.
+    """
 
     op: str  # sum, max, min, prod
     axes: tuple[tuple[Var, Expr], ...]
@@ -275,7 +284,10 @@ REDUCE_BINARY = {"sum": "add", "max": "max", "min": "min", "prod": "mul"}
 
 
 def reduce_identity(op: str, dtype: DType) -> Expr:
-    """The value that leaves `op` unchanged: 0, 1, or the far end of the dtype's range."""
+    """The identity element of `op`: 0 (sum), 1 (prod), the least (max) or greatest (min) value.
+
+    For max and min of floats that is an infinity. See `neutral` for sums of floats.
+    """
     if op in ("sum", "prod"):
         return const(0 if op == "sum" else 1, dtype)
     if dtype.is_float:
@@ -287,15 +299,15 @@ def reduce_identity(op: str, dtype: DType) -> Expr:
 
 
 def neutral(op: str, dtype: DType) -> Expr:
-    """The value x for which `x op e` is e: of sums of floats -0, because 0 + -0 is 0.
+    """The x for which `x op e` has the bits of e: -0.0 for float sums, because 0.0 + -0.0 is 0.0.
 
-    The generator leaves such an addition out.
+    The code generator can therefore drop an operation with it (`codegen/llvm/drop_starts.py`).
     """
     return const(-0.0, dtype) if op == "sum" and dtype.is_float else reduce_identity(op, dtype)
 
 
 def const(value: float, dtype: DType = INT64) -> Expr:
-    """A literal of `dtype`; with lanes, its broadcast."""
+    """A literal of `dtype`; a Broadcast of it when `dtype` has several lanes."""
     element = dtype.element
     imm: Expr
     imm = FloatImm(float(value), element) if element.is_float else IntImm(int(value), element)
@@ -303,7 +315,11 @@ def const(value: float, dtype: DType = INT64) -> Expr:
 
 
 def as_expr(value: ExprLike, like: DType = INT64) -> Expr:
-    """Python numbers become literals of dtype `like`; expressions pass through."""
+    """`value` itself if it is an expression, else a literal of it.
+
+    A bool becomes a bool, a float beside an integer `like` a float32, and a number beside a
+    handle an int64 (a count of bytes); any other number gets the dtype `like`.
+    """
     if isinstance(value, Expr):
         return value
     if isinstance(value, bool):
@@ -314,7 +330,7 @@ def as_expr(value: ExprLike, like: DType = INT64) -> Expr:
 
 
 def int_value(e: ExprLike) -> int | None:
-    """The integer an expression is, or None when it is symbolic."""
+    """The value of an integer literal; None for any other expression."""
     if isinstance(e, IntImm):
         return e.value
     return int(e) if isinstance(e, int) else None
@@ -340,7 +356,11 @@ _FOLD: dict[str, Callable[[int, int], int]] = {
 
 
 def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
-    """Build `a op b`, folding integer literals and the units x+0, x-0, x*1, x*0, x//1, x%1."""
+    """Build `a op b`; fold integer literals, x+0, x-0, x*1, x*0, x//1, x%1 and constant `and`.
+
+    A scalar operand is broadcast to the lanes of the other. Raise ValueError when both are vectors
+    of different lane counts.
+    """
     if not isinstance(a, Expr):
         a = as_expr(a, b.dtype.element if isinstance(b, Expr) else INT64)
     b = as_expr(b, a.dtype.element)
@@ -376,7 +396,10 @@ def _wrapped(value: int, dtype: DType) -> IntImm:
 
 
 def match_lanes(a: Expr, b: Expr) -> tuple[Expr, Expr]:
-    """Broadcast the scalar side to the lanes of the other."""
+    """Both operands at one lane count: a scalar is broadcast to the lanes of the other operand.
+
+    Raise ValueError when both are vectors and their lane counts differ.
+    """
     la, lb = a.dtype.lanes, b.dtype.lanes
     if la == lb:
         return a, b
@@ -405,7 +428,7 @@ def maximum(a: ExprLike, b: ExprLike) -> Expr:
 
 
 def logical_and(*conds: Expr) -> Expr:
-    """Conjunction of all conditions; true when there is none."""
+    """Conjunction of all conditions; a true literal without any."""
     result: Expr = IntImm(1, BOOL)
     for cond in conds:
         result = binary("and", result, cond)
@@ -413,7 +436,7 @@ def logical_and(*conds: Expr) -> Expr:
 
 
 def select(cond: Expr, a: ExprLike, b: ExprLike) -> Expr:
-    """`cond ? a : b`; a constant condition picks its side."""
+    """`cond ? a : b`, or only the chosen operand when `cond` is a literal."""
     if not isinstance(a, Expr):
         a = as_expr(a, b.dtype.element if isinstance(b, Expr) else INT64)
     b = as_expr(b, a.dtype.element)
@@ -424,7 +447,10 @@ def select(cond: Expr, a: ExprLike, b: ExprLike) -> Expr:
 
 
 def cast(a: Expr, dtype: DType | str) -> Expr:
-    """`a` in another element type; nothing when it has that type already."""
+    """`a` converted to the element type of `dtype`, with the lanes of `a`.
+
+    Return `a` itself if it has that type already, and a literal for an integer literal.
+    """
     dtype = DType.parse(dtype).with_lanes(a.dtype.lanes)
     if a.dtype == dtype:
         return a
@@ -436,7 +462,10 @@ def cast(a: Expr, dtype: DType | str) -> Expr:
 
 
 def intrin(name: str, *args: Expr) -> Expr:
-    """A call of an elementary function; ValueError for a wrong number of operands."""
+    """A call of the intrinsic `name`.
+
+    Raise ValueError for a wrong number of operands, KeyError if `name` is not in INTRINSICS.
+    """
     if len(args) != INTRINSICS[name]:
         raise ValueError(f"{name} takes {INTRINSICS[name]} arguments, got {len(args)}")
     return Intrin(name, tuple(args))

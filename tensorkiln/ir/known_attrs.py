@@ -1,7 +1,7 @@
-"""Attributes of functions, loops and blocks: those that mean something, and what they may be.
+"""The attributes of functions, loops and blocks that the compiler knows, and their legal values.
 
-A name with a dot in it (`"mine.note"`) is its author's own: passes and texts keep it, and nothing
-of the compiler reads it. Every other name is one of the tables.
+A name with a dot in it (`"mine.note"`) belongs to the user: passes and printed text keep it, and
+the compiler never reads it. Any other name must be in one of the tables below.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tensorkiln.base.errors import nearest
 from tensorkiln.ir.expr import Expr
 
 _Accepts = Callable[[object], bool]
-# name -> what the attribute is, in words, and whether a value is one
+# name -> (description of the legal values, for messages; predicate for a legal value)
 _Names = Mapping[str, tuple[str, _Accepts]]
 
 
@@ -96,8 +96,8 @@ BLOCK_ATTRS = Table(
 
 
 def problem_of(table: Table, node: str, name: str, value: object) -> tuple[str, str] | None:
-    """What is wrong with an attribute of the function, loop or block called `node`, and a hint;
-    None for nothing."""
+    """(message, hint) if the attribute of the function, loop or block called `node` is not legal,
+    else None."""
     if "." in name:
         return None
     if name not in table.names:

@@ -1,13 +1,14 @@
 """Layouts: how the elements of a logical tensor lie in memory.
 
-A layout lists the physical axes, outermost first. Each takes a piece of one logical dimension
-(`A` is the first, `B` the second, ...):
+A layout lists the physical axes, outermost first. Each holds a part of the index of one logical
+dimension (`A` is the first dimension, `B` the second, ...):
 
     A        the whole index            B/16     index // 16
-    B%16     index % 16                 C+1      the whole index, with a zero halo of 1 around
+    B%16     index % 16                 C+1      the whole index + 1: a halo of 1 on both sides
 
 `"A B/16 C+1 D+1 B%16"` is NCHW in blocks of 16 channels with a spatial halo of one. Elements
-outside the logical shape (halo, and the rest of the last block) are zero: producers write them.
+outside the logical shape (the halo, and the rest of the last block) are zero, and whoever writes
+the tensor writes those zeros.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _AXIS = re.compile(r"([A-H])(?:/(\d+))?(?:%(\d+))?(?:\+(\d+))?$")
 
 @dataclass(frozen=True, slots=True)
 class LayoutAxis:
-    """Physical index = (logical index + halo) // divisor % modulus (modulus 0: none)."""
+    """Physical index = (logical index + halo) // divisor % modulus; a modulus of 0 means none."""
 
     dim: int
     divisor: int = 1
@@ -50,7 +51,7 @@ class Layout:
     @staticmethod
     @functools.cache
     def parse(text: str) -> Layout:
-        """Inverse of `str`. Raises ValueError naming the piece that is not an axis."""
+        """Inverse of `str`. Raise ValueError, naming the part of the text that is not an axis."""
         axes = []
         for piece in text.split():
             m = _AXIS.match(piece)
@@ -65,7 +66,7 @@ class Layout:
     @staticmethod
     @functools.cache
     def plain(ndim: int) -> Layout:
-        """Row-major."""
+        """The row-major layout of `ndim` dimensions."""
         return Layout(tuple(LayoutAxis(d) for d in range(ndim)))
 
     def __str__(self) -> str:
@@ -79,7 +80,7 @@ class Layout:
         return max((a.halo for a in self.axes if a.dim == dim), default=0)
 
     def block(self, dim: int) -> int:
-        """Elements of `dim` that lie together innermost-split (its smallest divisor), or 1."""
+        """The smallest block size into which `dim` is split, or 1: 16 for `B/16 ... B%16`."""
         return min((a.divisor for a in self.axes if a.dim == dim and a.divisor > 1), default=1)
 
     def with_halo(self, halos: dict[int, int]) -> Layout:
@@ -105,12 +106,12 @@ class Layout:
 
     @functools.lru_cache(maxsize=4096)  # noqa: B019
     def _static(self, shape: tuple[int, ...]) -> tuple[Expr, ...]:
-        """`physical_shape` of numbers; every pass and every check of one asks for it."""
+        """`physical_shape` of constants, memoised: every pass and the verifier evaluate it."""
         extents = (-(-(shape[a.dim] + 2 * a.halo) // a.divisor) for a in self.axes)
         return tuple(IntImm(a.modulus or n) for a, n in zip(self.axes, extents, strict=True))
 
     def physical_index(self, index: Sequence[Expr]) -> tuple[Expr, ...]:
-        """Physical indices of one logical element."""
+        """The physical index of the element at a logical index."""
         out: list[Expr] = []
         for a in self.axes:
             i = as_expr(index[a.dim]) + a.halo
@@ -120,14 +121,18 @@ class Layout:
         return tuple(out)
 
     def logical_index(self, physical: Sequence[Expr], ndim: int) -> tuple[Expr, ...]:
-        """Logical indices of one physical element (may lie outside the logical shape)."""
+        """The logical index of the element at a physical index; outside the logical shape for
+        padding, and negative in a halo."""
         index: list[Expr] = [as_expr(0)] * ndim
         for a, p in zip(self.axes, physical, strict=True):
             index[a.dim] = index[a.dim] + (p * a.divisor - a.halo)
         return tuple(index)
 
     def pads(self, shape: Sequence[Expr]) -> bool:
-        """Whether memory holds elements outside the logical shape."""
+        """Whether memory holds elements outside the logical `shape`: a halo, or a partial block.
+
+        A dimension that is split into blocks counts as padded when its extent is symbolic.
+        """
         for d in range(len(shape)):
             if self.halo(d):
                 return True
@@ -141,11 +146,11 @@ class Layout:
         return sorted((a for a in self.axes if a.dim == dim), key=lambda a: -a.divisor)
 
     def pack(self, array: Array) -> Array:
-        """A logical array -> its physical form: a view of it, or of a copy padded with zeros."""
+        """The physical form of a logical array: a view of it, or a copy padded with zeros."""
         return np.asarray(self.packed(array))
 
     def packed(self, array: Array) -> Array | Padded:
-        """`pack` without a copy: where there is padding, it is made when parts are looked at."""
+        """`pack` without a copy: a view, or a `Padded` that makes the padding when it is read."""
         pads, shape = [], dict[LayoutAxis, int]()
         for d, extent in enumerate(array.shape):
             splits, halo = self._splits(d), self.halo(d)
@@ -156,7 +161,7 @@ class Layout:
         return padded(array, pads, self.axes, [shape[a] for a in self.axes])
 
     def unpack(self, packed: Array, shape: Sequence[int]) -> Array:
-        """Inverse of `pack` for a logical `shape`."""
+        """Inverse of `pack`: the elements within the logical `shape`, a view where possible."""
         by_axis = {a: i for i, a in enumerate(self.axes)}
         order: list[int] = []
         merged: list[int] = []

@@ -1,4 +1,4 @@
-"""What the verifier raises, and the words of its hints: what would be right instead."""
+"""The verifier's exception, and the texts of its hints: how to correct what is malformed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tensorkiln.ir.type_text import show
 
 
 class Malformed(Exception):
-    """What is wrong, and what would be right, with the path, innermost step first. `node` is the
-    expression at fault."""
+    """A violation: what is wrong, a hint how to correct it, and the path to it, innermost step
+    first. `node` is the offending expression, whose own path the verifier adds later."""
 
     def __init__(self, message: str, hint: str, node: Expr | None = None):
         self.message, self.hint, self.node = message, hint, node
@@ -26,9 +26,10 @@ class Malformed(Exception):
 
 
 class step:
-    """Errors inside `with step(name)` happen below the field `name`.
+    """`with step(".body"):` appends ".body" to the path of a Malformed raised inside.
 
-    A class, since a generator takes three times as long, and this is half of the verifier's work.
+    A class rather than a generator, which takes three times as long: entering and leaving steps is
+    half of the verifier's time.
     """
 
     __slots__ = ("_name",)
@@ -37,21 +38,21 @@ class step:
         self._name = name
 
     def __enter__(self) -> None:
-        """Nothing happens."""
+        """Do nothing."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Adds the name to the path."""
+        """Append the name to the path of a Malformed, and let it propagate."""
         if isinstance(error, Malformed):
             error.path.append(self._name)
 
 
 def is_text(text: str) -> bool:
-    """Whether files can hold it: no NUL, no half of a surrogate pair."""
+    """Whether `text` can be written to a file: it has no NUL and no unpaired surrogate."""
     return text.isidentifier() or not any(c == "\0" or "\ud800" <= c <= "\udfff" for c in text)
 
 
 def require_texts(*values: object) -> None:
-    """Malformed for names and texts, in tuples too, that no file can hold."""
+    """Raise Malformed for a string, also one inside tuples, for which `is_text` is false."""
     for value in values:
         if isinstance(value, tuple):
             require_texts(*value)
@@ -61,7 +62,7 @@ def require_texts(*values: object) -> None:
 
 
 def require_attrs(table: Table, node: str, attrs: Attrs) -> None:
-    """Malformed for an attribute that nodes of the table's kind do not have."""
+    """Raise Malformed for an attribute that `table` does not have, or that has an illegal value."""
     for key, value in attrs.items_:
         problem = problem_of(table, node, key, value)
         if problem is not None:
@@ -73,13 +74,13 @@ def require_attrs(table: Table, node: str, attrs: Attrs) -> None:
 
 
 def among(name: str, known: Iterable[str]) -> str:
-    """The nearest of the names that there are, or else those."""
+    """A hint for an unknown name: the most similar of the `known` names, or else a list of them."""
     names = list(known)
     return nearest(name, names) or f"there are {listed(names) or 'none'}"
 
 
 def unbound(name: str, known: Iterable[str]) -> str:
-    """What is in scope where `name` is not."""
+    """A hint for a name that is not bound: a similar bound name, or the list of those in scope."""
     names = list(known)
     if name in names:
         return f"another {name} is bound: use that very object, its name is not enough"
@@ -87,7 +88,7 @@ def unbound(name: str, known: Iterable[str]) -> str:
 
 
 def fresh(kind: str, name: str) -> str:
-    """What to bind where something is bound already."""
+    """A hint for a variable that is bound twice."""
     return f"bind a new {kind}({name!r}, ...), which is another one though of the same name"
 
 
@@ -95,7 +96,7 @@ def fresh(kind: str, name: str) -> str:
 
 
 def instead(found: DType, wanted: DType) -> str:
-    """What makes a value of dtype `wanted` from one of dtype `found`."""
+    """A hint: the expression that converts a value of dtype `found` to dtype `wanted`."""
     if HANDLE in (found.element, wanted.element):
         return f"{wanted} needed: an address is never a number, a Load reads what is there"
     text, lanes = "value", found.lanes
@@ -113,34 +114,38 @@ def instead(found: DType, wanted: DType) -> str:
 
 
 def agree(x: DType, y: DType) -> str:
-    """What makes two dtypes one: few lanes become many, else the second becomes the first."""
+    """A hint: how to bring two operands to one dtype.
+
+    The operand with fewer lanes is converted to the other; with equal lanes, the second to the
+    first.
+    """
     return instead(x, y) if x.lanes < y.lanes else instead(y, x)
 
 
 def index(found: DType, wanted: DType = INT64) -> str:
-    """What makes a scalar integer, such as an extent or a loop's bound."""
+    """A hint: how to make a scalar integer, such as an extent or a loop bound, from `found`."""
     if not wanted.is_int or wanted.lanes != 1:
         return f"{wanted} counts nothing: take a variable of {INT64}"
     return instead(found, wanted)
 
 
 def extent(found: DType) -> str:
-    """What an extent is."""
+    """A hint for an illegal extent: not an integer, or negative."""
     return index(found) if not found.is_int else "an extent is 0 or more"
 
 
 def condition(found: DType) -> str:
-    """What makes a condition."""
+    """A hint: how to make a condition, one bool, from `found`."""
     return instead(found, BOOL)
 
 
 def stored(buffers: dict[Buffer, bool]) -> str:
-    """What may be stored to."""
+    """A hint: the names of the buffers that may be stored to."""
     return f"stores go to {listed(b.name for b, ours in buffers.items() if ours) or 'nothing'}"
 
 
 def one_element(b: Buffer) -> str:
-    """How to name one element that has an address."""
+    """A hint: how to index a single element of `b` that has an address."""
     if b.scope == "register":
         return f"registers have no address: put {b.name} in scope 'local' or 'global'"
     return f"index {b.name} with {plural(len(b.shape), 'number')} of one lane"
@@ -155,7 +160,7 @@ def plural(count: int, what: str) -> str:
 
 
 def fitting(wanted: Type, given: Type) -> str:
-    """What makes a value of type `given` one of type `wanted`."""
+    """A hint: how to make a value of type `wanted` from one of type `given`."""
     if isinstance(wanted, TensorType) and isinstance(given, TensorType):
         return _tensor(wanted, given)
     if isinstance(wanted, TupleType) and isinstance(given, TupleType):
@@ -185,7 +190,7 @@ def _tensor(wanted: TensorType, given: TensorType) -> str:
     others = [(i, w, g) for i, (w, g) in pairs if w != g]
     if not others:
         return f"give a {show(wanted)}"
-    # Numbers that differ are wrong, symbols may only be.
+    # Prefer a pair of constants: they certainly differ, symbolic extents may be equal at run time.
     numbers = (x for x in others if None not in (int_value(x[1]), int_value(x[2])))
     i, w, g = next(numbers, others[0])
     return f"dimension {i} must be {_size(w)}, it is {_size(g)}"
@@ -196,5 +201,5 @@ def _size(e: Expr) -> str:
 
 
 def operands(params: Sequence[Type]) -> str:
-    """What a callee takes."""
+    """A hint: the types of the operands that a callee takes."""
     return f"one operand for each of: {'; '.join(map(show, params)) or 'nothing'}"

@@ -1,8 +1,8 @@
-"""What scalar and vector expressions are made of: tables of operators and intrinsics."""
+"""Tables of the operators and intrinsics of scalar and vector expressions."""
 
 from __future__ import annotations
 
-# op -> (python spelling or None, result is bool)
+# op -> (Python spelling or None, result is bool)
 BINARY: dict[str, tuple[str | None, bool]] = {
     "add": ("+", False),
     "sub": ("-", False),
@@ -26,11 +26,12 @@ BINARY: dict[str, tuple[str | None, bool]] = {
     "and": (None, True),
     "or": (None, True),
 }
-ON_BITS = ("bitand", "bitor", "bitxor", "shl", "shr")  # not of floats
+ON_BITS = ("bitand", "bitor", "bitxor", "shl", "shr")  # not defined for floats
 UNARY = ("neg", "not", "abs", "sqrt", "floor", "ceil", "round", "trunc")
-# Elementary functions and machine operations; arity. Expanded by the code generator's own
-# polynomials (`exp`, `erf`, ...) or mapped to an LLVM intrinsic (`fma`, `rint`).
-# `dot4(c, a, b)` adds to each lane of c the products of its four elements of a and of b.
+# name -> number of operands, for elementary functions and machine operations. The code generator
+# expands them to polynomials (`exp`, `erf`, ...) or to an LLVM intrinsic (`fma`).
+# `dot4(c, a, b)` adds to lane i of c the sum of a[4 * i + k] * b[4 * i + k] for k in 0..3; `dot2`
+# does so for two elements per lane.
 INTRINSICS: dict[str, int] = {
     "fma": 3,
     "exp": 1,
@@ -50,12 +51,13 @@ INTRINSICS: dict[str, int] = {
     "bitcast_f32": 1,
     "bitcast_i64": 1,
     "bitcast_f64": 1,
-}  # What their operands are, and how many of each a lane has.
+}
+# intrinsic -> (dtype, elements per lane of the result) of each operand.
 DOTS: dict[str, tuple[tuple[str, int], ...]] = {
     "dot4": (("int32", 1), ("uint8", 4), ("int8", 4)),
     "dot2": (("int32", 1), ("int16", 2), ("int16", 2)),
 }
-# Same bits, another type: (operand, result).
+# Reinterpret the bits as another type: name -> (operand's dtype, result's dtype).
 BITCASTS: dict[str, tuple[str, str]] = {
     "bitcast_i32": ("float32", "int32"),
     "bitcast_f32": ("int32", "float32"),

@@ -1,8 +1,8 @@
-"""Which parameters a tensor program writes: the last `outputs` of its buffers, as far as it can.
+"""Which parameters a tensor program writes: among the last `outputs` of its buffers.
 
-Where `outputs` is not given, they begin at the first buffer that the body may write. What nobody
-can know counts as written: a C function may write wherever it is given an address. `outputs=` in
-the script says otherwise; buffers before the outputs are read only.
+Where a script does not give `outputs=`, they begin at the first buffer that the body may write. The
+analysis is conservative: a C function counts as writing every buffer whose address it gets, unless
+`outputs=` says otherwise. Buffers before the outputs are read only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ Writes = Callable[[str, int], bool]
 
 
 def inferred_outputs(params: tuple[Param, ...], body: Stmt) -> int:
-    """How many buffers there are from the first that may be written to the end."""
+    """The number of buffers from the first one that `body` may write to the last parameter.
+
+    With parameters A, B, C and a body that writes only B, that is 2: B and C.
+    """
     written = _written(body, lambda callee, argument: True)
     buffers = [p for p in params if isinstance(p, Buffer)]
     first = next((i for i, b in enumerate(buffers) if b in written), len(buffers))
@@ -28,12 +31,12 @@ def inferred_outputs(params: tuple[Param, ...], body: Stmt) -> int:
 
 
 def written_parameters(f: PrimFunc, mod: Mapping[str, object]) -> set[Buffer]:
-    """The outputs that `f`, or what it calls of its module `mod`, may write."""
+    """The outputs of `f` that `f` itself may write, or a function of `mod` that it calls."""
     return _written_by(f, mod, {f.name})
 
 
 def _written_by(f: PrimFunc, mod: Mapping[str, object], around: set[str]) -> set[Buffer]:
-    """`around`: the functions whose calls led here, and `f`."""
+    """`written_parameters` of `f`; `around` names `f` and its callers, to end recursion."""
 
     def writes(name: str, argument: int) -> bool:
         callee = mod[name]
@@ -49,13 +52,13 @@ def _written_by(f: PrimFunc, mod: Mapping[str, object], around: set[str]) -> set
 
 
 def outputs_of(f: PrimFunc) -> set[Buffer]:
-    """The buffers that `f` is allowed to write."""
+    """The last `f.outputs` buffers, which `f` is allowed to write."""
     return set(f.buffers[len(f.buffers) - f.outputs :])
 
 
 def _written(s: Stmt, writes: Writes) -> set[Buffer]:
-    """Buffers that a statement may write: by stores, by C functions that are given an address, by
-    other tensor programs as far as `writes(callee, argument)` says; through views of them too."""
+    """Buffers that `s` may write: by stores, by C functions that get their address, by called
+    programs where `writes(callee, argument index)` is true, and through views of a buffer."""
     written: set[Buffer] = set()
     views: list[MatchBuffer] = []
     for t in walk_stmt(s):
@@ -71,4 +74,5 @@ def _written(s: Stmt, writes: Writes) -> set[Buffer]:
     for view in reversed(views):  # inner views first
         if view.buffer in written:
             written.add(view.source)
-    return {b for b in written if b.dtype != HANDLE}  # what a set leads to is not its own
+    # A set of handles is itself only read; the memory its handles point to is not part of it.
+    return {b for b in written if b.dtype != HANDLE}

@@ -1,4 +1,4 @@
-"""`Padded`: an array with zeros around it that are nowhere in memory, and arrays piece by piece."""
+"""`Padded`: an array whose zero padding is materialised only when it is read, piece by piece."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Padded:
-    """The physical form of a logical `array`, padded with zeros when it is read.
+    """The physical form of a logical `array`, whose zero padding is added lazily.
 
-    `pads` are the zeros before and behind each logical dimension, `axes` the physical axes, whose
-    extents are `shape`. To NumPy it is an array (`np.asarray` copies it); to whoever writes
-    weights, something that parts are taken of, most of which are views of `array`.
+    `pads` counts the zeros (before, after) each logical dimension; `axes` are the physical axes and
+    `shape` their extents. `np.asarray` makes a padded copy of the whole; indexing gives parts, most
+    of which are views of `array`, so weights are written to a file without a copy of them all.
     """
 
     array: Array
@@ -31,37 +31,38 @@ class Padded:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the elements."""
+        """The dtype of the elements."""
         return self.array.dtype
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
+        """Bytes per element."""
         return self.array.itemsize
 
     @property
     def ndim(self) -> int:
-        """Physical axes."""
+        """Number of physical axes."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """Elements, padding included."""
+        """Number of elements, padding included."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements."""
+        """Bytes of all elements, padding included."""
         return self.size * self.itemsize
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, index: int | slice) -> Array | Padded:
-        """One element of the first axis, or a run of them; a view of `array` if no zero is in it.
+        """One index of the first axis (which is dropped), or a slice of it with step 1.
 
-        Where an outer piece of the same dimension follows further inside, a copy of everything is
-        looked into; no layout of weights is so.
+        The result is a view of `array` if it contains no padding. If a later axis is an outer part
+        of the same dimension (`"A%16 A/16"`), the whole is copied and indexed; no layout of weights
+        has such an order.
         """
         first, rest = self.axes[0], self.axes[1:]
         if any(a.dim == first.dim and a.divisor > first.divisor for a in rest):
@@ -82,7 +83,7 @@ class Padded:
         return padded(self.array[cut], pads, axes, shape)
 
     def take(self, index: tuple[Array, ...]) -> Array:
-        """The elements at physical indices, one array of them per axis."""
+        """The elements at the given physical indices: one array of indices per axis."""
         logical = [np.full(len(index[0]), -before) for before, _ in self.pads]
         for axis, i in zip(self.axes, index, strict=True):
             logical[axis.dim] += i * axis.divisor
@@ -94,7 +95,7 @@ class Padded:
         return found
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """All of it in memory."""
+        """A read-only copy of everything, padding included."""
         sides = list(zip(self.array.shape, self.pads, strict=True))
         wide = np.zeros([before + n + behind for n, (before, behind) in sides], self.dtype)
         wide[tuple(slice(before, before + n) for n, (before, _) in sides)] = self.array
@@ -109,31 +110,35 @@ def padded(
     axes: Sequence[LayoutAxis],
     shape: Sequence[int],
 ) -> Array | Padded:
-    """A logical array with `pads` around it in physical `axes` of those extents: a view where there
-    are no zeros, else a `Padded`."""
+    """`array` with `pads` zeros around each logical dimension, laid out in physical `axes` whose
+    extents are `shape`: a view if all pads are 0, else a `Padded`."""
     if any(p != (0, 0) for p in pads):
         return Padded(array, tuple(pads), tuple(axes), tuple(shape))
     return _in_axes(array, axes, shape)
 
 
 def _in_axes(array: Array, axes: Sequence[LayoutAxis], shape: Sequence[int]) -> Array:
-    """Logical dimensions split into physical axes, in their order. A dimension that no axis is left
-    of has one element."""
+    """`array` with its logical dimensions split into `axes`, in that order: a reshape, transposed.
+
+    A dimension whose axes were all indexed away has one element and vanishes in the reshape.
+    """
     inner_last = sorted(range(len(axes)), key=lambda i: (axes[i].dim, -axes[i].divisor))
     order = [inner_last.index(i) for i in range(len(axes))]
     return array.reshape([shape[i] for i in inner_last]).transpose(order)
 
 
 def parts_between(array: Array | Padded, start: int, stop: int) -> Iterator[Array]:
-    """The elements from byte `start` to byte `stop` in row-major order, as parts of an array, or of
-    a padded one as copies of the parts that hold padding."""
+    """Yield the bytes from `start` to `stop` of `array` in row-major order, as a series of arrays.
+
+    Parts of a contiguous array are views; of a `Padded`, those that contain padding are copies.
+    """
     if array.ndim < 2 or (isinstance(array, np.ndarray) and array.flags.c_contiguous):
         flat = np.asarray(array).reshape(-1)
         yield flat[start // array.itemsize : stop // array.itemsize]
         return
     row = array.nbytes // len(array)
     first, last = -(-start // row), stop // row
-    if first > last:  # all within one row
+    if first > last:  # the whole range is within one row
         yield from parts_between(array[last], start - last * row, stop - last * row)
         return
     if start < first * row:

@@ -1,13 +1,14 @@
-"""The form of a planned graph function (transform/relax/partial_graph_aot.py), taken apart.
+"""Parser of the form that `partial_graph_aot` gives to a planned graph function.
 
     main_init(sizes):  s0 = alloc_storage(size=...); ...; return (s0, ...)
     main(x...):        storages = call_packed("alloc_cached_storage_set", main_init, shape, key=...)
                        w0 = <constant> ...
                        out = main_run(x..., storages, (w0, ...), shape); return out
-    main_run(x..., storages, constants, out..., dims...):  nothing but calls of kernels, with
-                       addresses x, storages[i], storages[i] + bytes, constants[k], and numbers
+    main_run(x..., storages, constants, out..., dims...):  only calls of kernels, whose arguments
+                       are x, storages[i], storages[i] + bytes, constants[k], and numbers
 
-What is missing in a function without constants, or without memory of its own, is left out.
+A function without constants has no `constants` parameter, one without intermediate memory no
+`main_init` and no `storages`.
 """
 
 from __future__ import annotations
@@ -39,14 +40,20 @@ from tensorkiln.ir.stmt import CallKernel, PrimFunc, Seq, Stmt
 from tensorkiln.ir.type_text import show
 from tensorkiln.ir.visit import substitute
 
-CACHED_STORAGE_SET = "alloc_cached_storage_set"  # the runtime's: makes a set once and keeps it
+# A runtime function that makes the storages once per executor, key and shape, and keeps them.
+CACHED_STORAGE_SET = "alloc_cached_storage_set"
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedGraph:
-    """`sizes` of the storages in the graph's dimensions; `places` gives the number of the graph's
-    parameter or result (after the parameters) behind a buffer of the run function; `dims` what
-    the run function's numbers are in the graph."""
+    """The parts of a planned graph function and its run function.
+
+    `sizes` are the bytes of each storage, as expressions of the graph's symbolic dimensions.
+    `places` maps a buffer of the run function to the index of the graph's parameter, or the number
+    of parameters plus the index of its result. `storage_set` and `constant_set` are the run
+    function's buffers of handles, None if it has none. `dims` maps its scalar parameters to the
+    graph's dimensions.
+    """
 
     sizes: tuple[Expr, ...]
     constants: tuple[Constant, ...]
@@ -58,14 +65,14 @@ class PlannedGraph:
 
 
 def result_types(f: Function) -> tuple[TensorType, ...]:
-    """The tensors a planned function gives."""
+    """The types of the tensors that a planned function returns."""
     t = f.result.type
     fields = t.fields if isinstance(t, TupleType) else (t,)
     return tuple(x for x in fields if isinstance(x, TensorType))
 
 
 def planned_graph(f: Function, mod: IRModule) -> PlannedGraph:
-    """The parts of a planned function. Raises Malformed where it is not of the form."""
+    """The parts of a planned function. Raise Malformed if it does not have the form above."""
     sizes: tuple[Expr, ...] = ()
     storages: RVar | None = None
     known: dict[Value, Constant] = {}
@@ -95,7 +102,7 @@ def _other_binding(value: Bound, storages: RVar | None) -> str:
 
 
 def _sizes(call: Call, mod: IRModule) -> tuple[Expr, ...]:
-    """The bytes of each storage, in terms of the caller's dimensions."""
+    """The bytes of each storage, as expressions of the caller's dimensions."""
     if call.attrs.get("name") != CACHED_STORAGE_SET or not call.args:
         message = f"expected call_packed of {CACHED_STORAGE_SET!r} with a function"
         raise Malformed(message, f"{_makers(mod)} and its dimensions are the operands")
@@ -117,7 +124,10 @@ def _shape(args: list[Value] | tuple[Value, ...]) -> tuple[Expr, ...]:
 
 
 def storage_sizes(init: Function, values: tuple[Expr, ...] | None = None) -> tuple[Expr, ...]:
-    """Bytes of the storages that `init` makes, its dimensions being `values` (None: themselves)."""
+    """Bytes of the storages that `init` makes, with `values` for its dimensions, unless None.
+
+    Raise Malformed if `init` does anything but allocate storages and return all of them.
+    """
     sizes: dict[Value, Expr] = {}
     for b in init.bindings:
         call = b.value
@@ -208,7 +218,7 @@ def _constants(value: Tuple, known: dict[Value, Constant]) -> tuple[Constant, ..
 
 
 def _check_set(buf: Buffer, value: Value, count: int) -> None:
-    """Sets are what has handles, and are as long as the run function says."""
+    """Check that a tuple is passed to a buffer of handles, and only to one, of `count` items."""
     is_set = not isinstance(value.type, TensorType)
     if is_set != (buf.dtype == HANDLE):
         hint = (
@@ -221,7 +231,7 @@ def _check_set(buf: Buffer, value: Value, count: int) -> None:
 
 
 def kernel_calls(run: PrimFunc) -> tuple[CallKernel, ...]:
-    """The calls of a straight-line program. Raises Malformed for anything else in it."""
+    """The CallKernel statements of `run`. Raise Malformed if it holds any other statement."""
     stmts: tuple[Stmt, ...] = run.body.stmts if isinstance(run.body, Seq) else (run.body,)
     calls = tuple(s for s in stmts if isinstance(s, CallKernel))
     if len(calls) != len(stmts):
@@ -232,7 +242,11 @@ def kernel_calls(run: PrimFunc) -> tuple[CallKernel, ...]:
 
 
 def address(e: Expr) -> tuple[Load | AddressOf, Expr]:
-    """An address as an item of a set, or a buffer, and a number of bytes from there."""
+    """Split an address into its base and a byte offset.
+
+    The base is an AddressOf of the start of a buffer, or a Load of a handle at a constant index.
+    Raise Malformed for any other expression.
+    """
     start, offset = (e.a, e.b) if isinstance(e, Binary) and e.op == "add" else (e, IntImm(0))
     if isinstance(start, AddressOf) and all(int_value(i) == 0 for i in start.indices):
         return start, offset

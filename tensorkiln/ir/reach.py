@@ -1,5 +1,5 @@
-"""Elements outside of their buffers, where that is certain: by constant indices, and by loops of
-constant extent that run for sure."""
+"""Detection of accesses that are certainly out of bounds: by constant indices, or by affine indices
+in loops of constant bounds that certainly run. Anything uncertain is accepted."""
 
 from __future__ import annotations
 
@@ -11,34 +11,36 @@ from tensorkiln.ir.expr import Binary, Broadcast, Cast, Expr, IntImm, Ramp, Unar
 from tensorkiln.ir.malformed import Malformed
 from tensorkiln.ir.stmt import Region
 
-# A constant under None, else what a variable is multiplied by.
+# An affine sum: the factor of each variable, and the constant term under None.
 Sum = dict[Var | None, int]
 
 
 class Reach:
-    """What the indices of a program reach. Nothing is said of what may not run: `unless`; nothing
-    at all without `asked`."""
+    """Ranges of indices at the current place of a traversal.
+
+    Only code that certainly runs is checked; `unless` marks the rest. Without `asked` nothing is.
+    """
 
     def __init__(self, asked: bool) -> None:
-        self._loops: dict[Var, tuple[int, int]] = {}  # first and last value; all are taken
-        self._known: dict[Var, Sum] = {}  # other variables, in terms of loops and sizes
+        self._loops: dict[Var, tuple[int, int]] = {}  # first and last value of constant loops
+        self._known: dict[Var, Sum] = {}  # bound variables, as sums over loops and symbolic sizes
         self._sure = asked
 
     @contextmanager
     def unless(self, sure: bool = False) -> Iterator[None]:
-        """A part that runs for sure or, mostly, may not run: in a branch, a loop of no constant
-        extent, one side of a select."""
+        """Enter a part that may not run, unless `sure`: a branch, a loop without constant bounds,
+        an operand of a select."""
         before, self._sure = self._sure, self._sure and sure
         yield
         self._sure = before
 
     def stop(self) -> None:
-        """What follows may not run."""
+        """Stop checking: what follows, such as the code after an assertion, may not run."""
         self._sure = False
 
     @contextmanager
     def loop(self, var: Var, lo: Expr, extent: Expr) -> Iterator[None]:
-        """The body of a loop."""
+        """Enter the body of a loop; its indices are checked if the bounds are constant."""
         first, count = int_value(lo), int_value(extent)
         self._known.pop(var, None)
         if first is not None and count is not None:
@@ -47,7 +49,7 @@ class Reach:
             yield
 
     def bind(self, var: Var, value: Expr) -> None:
-        """A variable with a value."""
+        """Record the value of a variable bound by a Let or a block."""
         found = self._sum(value) if self._sure else None
         self._known.pop(var, None)
         self._loops.pop(var, None)
@@ -55,7 +57,7 @@ class Reach:
             self._known[var] = found
 
     def check(self, b: Buffer, indices: tuple[Expr, ...], at: Expr | None) -> None:
-        """Raise Malformed where an index leaves its dimension."""
+        """Raise Malformed if an index is certainly out of bounds; `at` is the accessing node."""
         if not self._sure:
             return
         for k, (e, extent) in enumerate(zip(indices, b.shape, strict=True)):
@@ -84,7 +86,7 @@ class Reach:
         raise Malformed(f"{what} of dimension {k} of {b!r}{where}", hint, at)
 
     def check_view(self, view: Buffer, source: Buffer, indices: tuple[Expr, ...]) -> None:
-        """Raise Malformed where a view that starts there holds more than its source."""
+        """Raise Malformed if a view from `source[indices]` certainly ends behind its source."""
         last, end = _last(view), _last(source)
         if not self._sure or last is None or end is None:
             return
@@ -100,7 +102,7 @@ class Reach:
             )
 
     def check_region(self, r: Region) -> None:
-        """Raise Malformed where a region of constants leaves its buffer."""
+        """Raise Malformed if a region with constant ranges is out of bounds."""
         for k, ((lo, extent), whole) in enumerate(zip(r.ranges, r.buffer.shape, strict=True)):
             first, count, size = int_value(lo), int_value(extent), int_value(whole)
             if not self._sure or first is None or count is None or size is None:
@@ -112,7 +114,8 @@ class Reach:
                 raise Malformed(message, f"elements of this dimension are 0 to {size - 1}")
 
     def _extreme(self, e: Expr, less: Expr | None, sign: int) -> tuple[int, str] | None:
-        """The greatest (sign 1) or least value of `e - less`, with the loops that lead there."""
+        """The greatest (sign 1) or least (-1) value of `e - less`, and for the message the loop
+        variables that reach it, such as "i = 7". None if not affine, symbolic, or not certain."""
         total = self._sum(e)
         other: Sum | None = {} if less is None else self._sum(less)
         if total is None or other is None:
@@ -130,7 +133,7 @@ class Reach:
         return (value, ", ".join(places)) if abs(value) < 1 << bits else None
 
     def _sum(self, e: Expr) -> Sum | None:
-        """`e` as a sum of loops and sizes; None where it is none."""
+        """`e` as an affine sum of loop variables and symbolic sizes; None if it is not affine."""
         match e:
             case IntImm(value):
                 return {None: value}
@@ -156,7 +159,7 @@ class Reach:
 
 
 def _last(b: Buffer) -> int | None:
-    """Where the last element of a buffer lies; None for an empty one and where it is not known."""
+    """Offset in elements of a buffer's last element; None if it is empty or has symbolic sizes."""
     total = 0
     for d, s in zip(b.shape, b.strides, strict=True):
         extent, stride = int_value(d), int_value(s)
@@ -174,7 +177,7 @@ def _plus(a: Sum, b: Sum, times: int) -> Sum:
 
 
 def _ends(e: Expr) -> tuple[Expr, ...]:
-    """The lanes of an index that are furthest apart."""
+    """The first and last lane of an index; none for a vector that is no Ramp or Broadcast."""
     if isinstance(e, Broadcast):
         return (e.a,)
     if isinstance(e, Ramp):

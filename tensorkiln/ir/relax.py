@@ -1,25 +1,26 @@
-"""The graph level: functions of operators on whole tensors, in administrative normal form.
+"""The graph level: functions of operators on whole tensors, in administrative normal form (ANF).
 
     Type     = TensorType(shape, dtype, layout) | AnyTensorType(ndim, dtype) | TupleType(fields)
              | ShapeType(ndim) | PrimType(dtype) | StringType() | FuncType(params, result)
-             | ObjectType()                               anything; what call_packed may return
+             | ObjectType()                               any value, e.g. a result of call_packed
     Value    = RVar(name, type) | Constant(array, type) | Tuple(fields) | ShapeValue(values)
              | PrimValue(value) | StringValue(value) | GlobalRef(name)    a function as a value
     Bound    = Call(callee, args, attrs) | TupleItem(value, index) | Value
              | If(cond, then, orelse) | Lambda(function) | MatchCast(value, type)
     Body     = (bindings, result)                          a branch of an If
-    callee   = an operator's name ("nn.conv2d", ...), GlobalRef(name) of a function here, or an
-               RVar that holds a function
+    callee   = an operator's name ("nn.conv2d", ...), a GlobalRef to a function of this module, or
+               an RVar that holds a function
     Function = (params, bindings: (RVar, Bound)..., result: Value, attrs)
 
-Operators have no side effects, so a binding whose variable is unused may be dropped; those named in
-IMPURE_OPS do, and calls of functions may. Every RVar is bound once, before its uses, and carries
-its type; a branch and a Lambda see what is bound before them. `span` names the node of the source
-model.
+Operators have no side effects, so a binding whose variable is unused may be dropped. The exceptions
+are the operators in IMPURE_OPS, and calls of functions, which may contain one. Every RVar is bound
+once, before its uses, and carries its type; the body of a branch or Lambda may use variables bound
+before it in the enclosing function. `span` names the node of the source model.
 
-A function that holds anything but operators, kernels and views on tensors of planned size is an
-*outer* function (`is_outer`): it runs as a sequence of host steps, and calls graph functions for
-the straight-line parts (`transform/relax/outline_dataflow.py`).
+A call plan runs straight-line calls of operators and kernels on tensors whose size follows from the
+function's inputs. A function that holds anything else is an *outer* function (`is_outer`): it runs
+as a sequence of host steps and calls graph functions for its straight-line parts
+(`transform/relax/outline_dataflow.py`).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from tensorkiln.ir.visit import free_vars, substitute
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """`shape` in elements of the logical tensor; `layout` None is row-major."""
+    """`shape` is the logical one, in elements; a `layout` of None means row-major memory."""
 
     shape: tuple[Expr, ...]
     dtype: DType
@@ -54,7 +55,7 @@ class TensorType:
 
     @property
     def memory(self) -> Layout:
-        """The layout, spelled out."""
+        """The layout as a Layout object: `layout`, or the row-major one where that is None."""
         return self.layout or Layout.plain(self.ndim)
 
     @property
@@ -79,7 +80,11 @@ class TupleType:
 
 @dataclass(frozen=True, slots=True)
 class ShapeType:
-    """`values`: names for the numbers of a parameter, symbolic dimensions that it binds."""
+    """A shape of `ndim` sizes as a value.
+
+    As the type of a parameter it may give `values`: the symbolic dimensions that the parameter
+    binds, as `R.Shape(("n",))` binds n. They do not count in comparisons of types.
+    """
 
     ndim: int
     values: tuple[Expr, ...] | None = field(default=None, compare=False)
@@ -87,7 +92,7 @@ class ShapeType:
 
 @dataclass(frozen=True, slots=True)
 class AnyTensorType:
-    """A tensor whose shape is known when it exists. None: the rank, or the dtype, is not known."""
+    """A tensor whose shape is known only at run time; None for an unknown rank or dtype."""
 
     ndim: int | None = None
     dtype: DType | None = None
@@ -95,7 +100,7 @@ class AnyTensorType:
 
 @dataclass(frozen=True, slots=True)
 class PrimType:
-    """One number that is no tensor."""
+    """A single number that is not a tensor."""
 
     dtype: DType
 
@@ -107,10 +112,10 @@ class StringType:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FuncType:
-    """A function as a value. `params` None: any arguments.
+    """The type of a function as a value; with `params` None it takes any arguments.
 
-    Symbols that are extents of its parameters are the type's own: two types that differ in which
-    symbols these are, are equal.
+    Symbols that appear as extents of its parameters are bound by the type, so types compare equal
+    up to renaming them: [n] -> [n] equals [m] -> [m].
     """
 
     params: tuple[Type, ...] | None
@@ -123,7 +128,7 @@ class FuncType:
         return hash((None if self.params is None else len(self.params), type(self.result)))
 
     def _with_numbered(self) -> tuple[Type | None, ...]:
-        """Parameters and result, with symbols of the type's own by order of appearance."""
+        """Parameters and result, with the bound symbols numbered by order of appearance."""
         own = dict.fromkeys(v for p in self.params or () for v in _bare_extents(p))
         by = {v: _numbered(i) for i, v in enumerate(own)}
         params = (None,) if self.params is None else tuple(replaced(p, by) for p in self.params)
@@ -132,7 +137,7 @@ class FuncType:
 
 @dataclass(frozen=True, slots=True)
 class ObjectType:
-    """Any value at all."""
+    """Any value."""
 
 
 Type = (
@@ -153,7 +158,10 @@ def _numbered(i: int) -> Var:
 
 
 def _bare_extents(t: Type) -> Iterator[Var]:
-    """Symbols that a value of type `t` gives by being an extent."""
+    """Symbols that stand alone as an extent in `t`, so that a value of the type determines them.
+
+    In [n, n + m] that is only n.
+    """
     if isinstance(t, TensorType):
         yield from (d for d in t.shape if isinstance(d, Var))
     elif isinstance(t, TupleType):
@@ -162,7 +170,7 @@ def _bare_extents(t: Type) -> Iterator[Var]:
 
 
 def replaced(t: Type, by: Mapping[Var, Expr]) -> Type:
-    """`t` with its symbolic extents replaced."""
+    """`t` with the symbols in its extents replaced by expressions."""
     match t:
         case TensorType(shape, dtype, layout):
             return TensorType(tuple(substitute(d, by) for d in shape), dtype, layout)
@@ -175,20 +183,20 @@ def replaced(t: Type, by: Mapping[Var, Expr]) -> Type:
 
 
 def tensor(shape: Sequence[ExprLike], dtype: str | DType) -> TensorType:
-    """A row-major tensor type from Python numbers and a dtype's name."""
+    """A row-major tensor type; `shape` may mix Python integers and expressions."""
     return TensorType(tuple(as_expr(d) for d in shape), DType.parse(dtype))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RVar:
-    """A graph value. Identity is its meaning."""
+    """A variable that holds a graph value. Compared by identity, not by name."""
 
     name: str
     type: Type
 
     @property
     def tensor(self) -> TensorType:
-        """Its type, known to be a tensor."""
+        """`type`, asserted to be a TensorType."""
         assert isinstance(self.type, TensorType), self
         return self.type
 
@@ -198,9 +206,9 @@ class RVar:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
-    """A literal tensor. `data` is the physical data of `type` (packed when it has a layout);
-    it may be a read-only view of the model's file, or of that with padding nowhere in memory.
-    `name` is the initializer's, when known."""
+    """A literal tensor. `data` has the physical form of `type` (packed when that has a layout). It
+    may be a read-only view of the model's file, or a `Padded`, which adds the zeros of the layout
+    to such a view only when it is read. `name` is the initializer's in the model, if known."""
 
     data: np.ndarray | Padded
     type: TensorType
@@ -208,7 +216,7 @@ class Constant:
 
     @property
     def array(self) -> np.ndarray:
-        """`data` in memory: a copy, each time, where it is `Padded`."""
+        """`data` as a NumPy array; each access makes a new copy if it is a `Padded`."""
         return self.data if isinstance(self.data, np.ndarray) else np.asarray(self.data)
 
     @property
@@ -256,7 +264,7 @@ class StringValue:
 
 @dataclass(frozen=True, slots=True)
 class GlobalRef:
-    """A function of the same module; as a value, the function itself."""
+    """A reference by name to a function of the same module, as a callee or as a value."""
 
     name: str
 
@@ -267,13 +275,13 @@ class GlobalRef:
 
 Value = RVar | Constant | Tuple | ShapeValue | PrimValue | StringValue | GlobalRef
 
-# Operators that act on the world or whose result is not decided by their operands alone. Their
-# order is kept and none is dropped.
-#   call_packed(*args), attrs name:    a function registered by name, or of the loaded library
-#   call_dps_packed(*args, *outs), attrs name: the same, writing into its last arguments
-#   call_tir_inplace(f, *args), attrs inplace: a PrimFunc that writes into some of its arguments
-#   alloc_storage(), attrs size: that many bytes, which are nobody else's
-#   while_loop(cond, body, *state): state = body(*state) as long as cond(*state); gives the state
+# Operators with side effects, or whose result does not depend on their operands alone. Passes keep
+# their order and drop none of them.
+#   call_packed(*args), attrs name:    calls a function registered by name, or of the loaded library
+#   call_dps_packed(*args, *outs), attrs name: the same, but it writes into its last arguments
+#   call_tir_inplace(f, *args), attrs inplace: calls a PrimFunc that writes some of its arguments
+#   alloc_storage(), attrs size: a new allocation of that many bytes
+#   while_loop(cond, body, *state): repeats state = body(*state) while cond(*state); the final state
 IMPURE_OPS = (
     "call_packed",
     "call_dps_packed",
@@ -281,7 +289,7 @@ IMPURE_OPS = (
     "alloc_storage",
     "while_loop",
 )
-# Operators whose result's shape depends on the operands' elements.
+# Operators whose result shape depends on the values of their operands, not only on their shapes.
 DYNAMIC_OPS = ("nonzero", "unique", "non_max_suppression", "slice_dynamic", "compress")
 
 
@@ -294,7 +302,7 @@ class Call:
 
     @property
     def op(self) -> str:
-        """The operator's name, or "" for a call of a function."""
+        """The operator's name, or "" if the callee is a function."""
         return self.callee if isinstance(self.callee, str) else ""
 
 
@@ -306,7 +314,7 @@ class TupleItem:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """Bindings and the value they lead to."""
+    """Bindings, and the value that they compute: one branch of an If."""
 
     bindings: tuple[Binding, ...]
     result: Value
@@ -314,7 +322,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class If:
-    """`cond` is a bool: a tensor of one element, or a PrimValue. Both branches have one type."""
+    """`cond` is one bool: a tensor of one element, or a PrimValue. Both branches have one type."""
 
     cond: Value
     then: Body
@@ -323,7 +331,7 @@ class If:
 
 @dataclass(frozen=True, slots=True)
 class Lambda:
-    """A function made here; variables of the outer function that it uses are captured."""
+    """A closure: it captures the variables of the enclosing function that it uses."""
 
     function: Function
 
@@ -335,8 +343,8 @@ class Lambda:
 
 @dataclass(frozen=True, slots=True)
 class MatchCast:
-    """`value`, checked when it runs to have `type`; symbolic dimensions of `type` that nothing
-    bound before get their values here."""
+    """`value`, checked at run time to have `type`. Symbolic dimensions of `type` that are not bound
+    yet are bound to the sizes of `value`."""
 
     value: Value
     type: Type
@@ -353,9 +361,10 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Function(Scripted):
-    """A graph function. `attrs`: `primitive` marks a fused group that becomes one kernel;
-    `external` names the external code generator that makes it, instead of a schedule; `planned`
-    and `storages` mark the two graph functions that `partial_graph_aot` makes of one."""
+    """A graph function. In `attrs`, `primitive` marks a fused group, which becomes one kernel;
+    `external` names the external code generator that compiles it instead of a schedule; `planned`
+    and `storages` mark the two graph functions that `partial_graph_aot` makes of one: the function
+    itself, and the one that allocates its storages."""
 
     name: str
     params: tuple[RVar, ...]
@@ -369,24 +378,24 @@ class Function(Scripted):
 
     @property
     def is_outer(self) -> bool:
-        """Whether it runs as host steps: marked so, or holding what no call plan can."""
+        """Whether it runs as host steps: attrs["outer"] is set, or a call plan cannot run it."""
         if self.is_primitive or self.external or self.is_planned or self.makes_storages:
             return False
         return bool(self.attrs.get("outer", False)) or not is_straight_line(self)
 
     @property
     def is_planned(self) -> bool:
-        """Whether its memory is planned and its kernels are called by one tensor program."""
+        """Whether its memory is planned, and one tensor program calls all of its kernels."""
         return bool(self.attrs.get("planned", False))
 
     def __repr__(self) -> str:
-        """Its name, parameters and size; `script()` is all of it."""
+        """Name, parameters and number of bindings; `script()` gives the whole text."""
         params = listed((p.name for p in self.params), 8)
         return f"<graph function {self.name}({params}): {len(self.bindings)} bindings>"
 
     @property
     def makes_storages(self) -> bool:
-        """Whether it only makes the storages of a planned function."""
+        """Whether it only allocates the storages of a planned function."""
         return bool(self.attrs.get("storages", False))
 
     @property
@@ -396,18 +405,19 @@ class Function(Scripted):
 
     @property
     def external(self) -> str:
-        """The external code generator that compiles it; "" for none."""
+        """The name of the external code generator that compiles it, or ""."""
         return str(self.attrs.get("external", ""))
 
 
 def constant(array: np.ndarray, name: str = "") -> Constant:
-    """A row-major constant of the array's shape and dtype."""
+    """A row-major constant of the array's shape and dtype; it refers to `array`, without a copy."""
     return Constant(array, tensor(array.shape, str(array.dtype)), name)
 
 
 def is_straight_line(f: Function) -> bool:
-    """Whether a call plan can run it: tensors of planned size in and out (one, or a flat tuple),
-    and nothing between but operators, kernels and views."""
+    """Whether a call plan can run `f`: its parameters and results are tensors of known rank (one
+    result, or a flat tuple), and its body holds only tuples, views, and calls of kernels and of
+    operators without side effects or data-dependent shapes."""
     results = f.result.fields if isinstance(f.result, Tuple) else (f.result,)
     if not all(isinstance(p.type, TensorType) for p in f.params):
         return False
@@ -417,7 +427,7 @@ def is_straight_line(f: Function) -> bool:
 
 
 def _is_planned(t: Type) -> bool:
-    """Whether a value of this type has a place before the function runs."""
+    """Whether memory for a value of this type can be planned before the function runs."""
     if isinstance(t, TupleType):
         return all(map(_is_planned, t.fields))
     return isinstance(t, TensorType | ShapeType)
@@ -427,7 +437,8 @@ _OPERANDS = (RVar, Constant, ShapeValue, Tuple)
 
 
 def _is_plain(value: Bound) -> bool:
-    """Without `match` and hashes of references: each pass asks it of every binding."""
+    """Whether a call plan can run this binding. Every pass evaluates it for every binding, so it
+    uses isinstance, which is faster than a match statement."""
     if not isinstance(value, Call):
         return isinstance(value, (TupleItem, *_OPERANDS))
     callee = value.callee
@@ -439,7 +450,8 @@ def _is_plain(value: Bound) -> bool:
 
 
 def size_symbols(f: Function) -> tuple[Var, ...]:
-    """Symbolic dimensions in a function of one block, in order of their first appearance."""
+    """Symbolic dimensions of a straight-line function, in order of first appearance: in the types
+    of parameters and bindings, then in attributes."""
     return tuple(dict.fromkeys(v for e in _extents(f) for v in free_vars(e)))
 
 

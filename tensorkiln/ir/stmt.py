@@ -1,26 +1,29 @@
 """Statements of tensor programs.
 
-Stmt = For(var, lo, extent, kind, body, attrs)   kind in FOR_KINDS; runs extent times from lo
+Stmt = For(var, lo, extent, kind, body, attrs)   kind in FOR_KINDS; var is lo .. lo + extent - 1
      | While(cond, body)
      | Seq(stmts)
      | Store(buffer, indices, value, nontemporal)
      | Let(var, value, body)
      | If(cond, then, orelse)
-     | Alloc(buffer, body)                  a local or register buffer; contents undefined
-     | MatchBuffer(buffer, source, indices, body)  a view: where `buffer` starts in `source`
-     | Prefetch(buffer, indices, locality, write)   locality 0 (none) .. 3 (all levels)
-     | Evaluate(value)                      for its effect: a CallExtern
-     | CallKernel(name, args)               another function of this module; buffers by address
+     | Alloc(buffer, body)                  a buffer that exists in body; contents undefined
+     | MatchBuffer(buffer, source, indices, body)   a view that starts at source[indices]
+     | Prefetch(buffer, indices, locality, write)   locality 0 (used once) .. 3 (all cache levels)
+     | Evaluate(value)                      a CallExtern, evaluated for its effect
+     | CallKernel(name, args)               calls another function of this module; buffers are
+                                            passed by address
      | Assert(cond, message)                the call fails with the message when cond is false
      | Block(name, iters, reads, writes, body, init, attrs)
 
-A Block is one named step of a computation, for schedules to move. Each of its iteration variables
-takes a value, an expression over the loops around it; "spatial" ones name the element that is
-computed, "reduce" ones a term of its sum. `init` runs before the first term: when every reduce
-variable is 0. Reads and writes are the regions of one instance, in terms of the iteration
-variables. `lower_blocks` (transform/tir) turns blocks into the statements they mean.
+A Block is one named step of a computation, the unit that schedules move. Each of its iteration
+variables is bound to an expression over the enclosing loops. The "spatial" variables select the
+element that is computed, the "reduce" variables one term of its reduction: in
+C[i, j] += A[i, k] * B[k, j], i and j are spatial and k is reduce. `init` runs before the first
+term, that is when every reduce variable is 0. `reads` and `writes` are the regions that one
+instance of the block accesses, as expressions of its iteration variables. `lower_blocks`
+(transform/tir) replaces blocks by plain statements.
 
-PrimFunc(name, params, body, attrs)         params: buffers, then scalar variables
+PrimFunc(name, params, body, attrs)         params: buffers and scalar variables, in any order
 """
 
 from __future__ import annotations
@@ -34,10 +37,10 @@ from tensorkiln.ir.expr import Expr, Var
 from tensorkiln.ir.text.scripted import Scripted
 
 # parallel: iterations are split over threads and must not depend on each other.
-# vectorized: becomes vector lanes. unrolled: repeated in the code.
+# vectorized: becomes vector lanes. unrolled: its body is repeated in the code.
 # thread: bound to an index of a device's grid, named by attrs["thread"] (`blockIdx.x`, ...).
 FOR_KINDS = ("serial", "parallel", "vectorized", "unrolled", "thread")
-ITER_KINDS = ("spatial", "reduce", "opaque")  # opaque: neither reordered nor split
+ITER_KINDS = ("spatial", "reduce", "opaque")  # schedules neither reorder nor split opaque ones
 
 
 class Stmt:
@@ -53,7 +56,7 @@ class For(Stmt):
     extent: Expr
     kind: str
     body: Stmt
-    attrs: Attrs = NO_ATTRS  # `bind` sets the thread, `annotate` others
+    attrs: Attrs = NO_ATTRS  # the primitive `bind` sets "thread", `annotate` any other
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,10 @@ class Prefetch(Stmt):
 
 @dataclass(frozen=True, slots=True)
 class MatchBuffer(Stmt):
-    """Within `body`, element 0 of `buffer` is `source[indices]`; strides are buffer's own."""
+    """Within `body`, `buffer` is a view of `source`: its first element is `source[indices]`.
+
+    Its shape and strides are its own; dtype and scope are those of `source`.
+    """
 
     buffer: Buffer
     source: Buffer
@@ -120,9 +126,12 @@ class Evaluate(Stmt):
 
 @dataclass(frozen=True, slots=True)
 class CallKernel(Stmt):
-    """A call of the tensor program, or external function, `name` of this module: an address
-    (AddressOf, an item of a set of handles) for each of its buffers, a number for each scalar.
-    `span` names the node of the source model."""
+    """A call of `name`, a tensor program or external function of this module.
+
+    `args` has one entry per parameter: for a buffer an address (AddressOf, or a Load from a buffer
+    of handles, with or without a byte offset), for a scalar a number. `span` names the node of the
+    source model.
+    """
 
     name: str
     args: tuple[Expr, ...]
@@ -137,7 +146,10 @@ class Assert(Stmt):
 
 @dataclass(frozen=True, slots=True)
 class BlockIter:
-    """`var` runs over 0 .. extent - 1; `value` is what it is in terms of the loops outside."""
+    """`var` takes values from 0 to extent - 1; `value` binds it to the enclosing loops' variables.
+
+    For example, after a loop `i` was split by 8, `value` is `i_0 * 8 + i_1`.
+    """
 
     var: Var
     extent: Expr
@@ -147,7 +159,7 @@ class BlockIter:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A box of a buffer: (first, extent) per dimension."""
+    """A rectangular part of a buffer: (first index, extent) per dimension."""
 
     buffer: Buffer
     ranges: tuple[tuple[Expr, Expr], ...]
@@ -169,11 +181,12 @@ Param = Buffer | Var
 
 @dataclass(frozen=True, slots=True)
 class PrimFunc(Scripted):
-    """A tensor program. `outputs`: how many of the last buffers are written; the rest are read.
+    """A tensor program. The last `outputs` buffers are written, the other buffers are only read.
 
-    `inplace` lists read parameters whose memory may be the (single) output's, from the same start:
-    no byte of it is read after it was written.
-    `op_class` names the schedule that made it (`conv2d_direct`, `matmul_packed`, ...).
+    `inplace` lists, by position in `params`, the inputs that may share the memory of the (single)
+    output, both starting at the same address: the program reads no byte after writing it.
+    `op_class` names the schedule that made the program (`conv2d_direct`, `matmul_packed`, ...).
+    `public` says that a library exports it.
     """
 
     name: str
@@ -190,17 +203,18 @@ class PrimFunc(Scripted):
         return tuple(p for p in self.params if isinstance(p, Buffer))
 
     def __repr__(self) -> str:
-        """Its name and parameters; `script()` is all of it."""
+        """Name and parameters; `script()` gives the whole text."""
         return f"<tensor program {self.name}({listed((p.name for p in self.params), 8)})>"
 
     @property
     def public_name(self) -> str:
-        """What a library calls it: attrs["global_symbol"], or its name."""
+        """The name under which a library exports it: attrs["global_symbol"], else `name`."""
         return str(self.attrs.get("global_symbol", self.name))
 
     @property
     def is_host(self) -> bool:
-        """Whether it only calls other functions, from the entry file: attrs["host"]."""
+        """Whether attrs["host"] is set: it only calls other functions, and is emitted as C in the
+        entry file rather than compiled as a kernel."""
         return bool(self.attrs.get("host", False))
 
     @property
@@ -209,7 +223,7 @@ class PrimFunc(Scripted):
 
 
 def seq(*stmts: Stmt | None) -> Stmt:
-    """One statement of several; nested sequences are flattened, None is dropped."""
+    """`stmts` as one statement; nested sequences are flattened and None is dropped."""
     flat: list[Stmt] = []
     for s in stmts:
         if isinstance(s, Seq):

@@ -1,7 +1,8 @@
-"""Which values fit which types: widening, and what a call of a function gives.
+"""Subtyping of graph types: which values fit which types, and the result type of a call.
 
-A type is *wider* than another when every value of the other is one of it: `AnyTensorType` than
-`TensorType`, `ObjectType` than all. What is wider is narrowed by `MatchCast` only, which checks.
+A type is *wider* than another when it contains every value of the other: `AnyTensorType` is wider
+than `TensorType`, `ObjectType` wider than all. Widening is implicit; narrowing takes a `MatchCast`,
+which checks at run time.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ def _same(a: Expr, b: Expr) -> bool:
 
 
 def accepts(wanted: Type, given: Type, same: Same = _same) -> bool:
-    """Whether every value of type `given` is one of type `wanted`."""
+    """Whether every value of type `given` also has the type `wanted`.
+
+    `same` decides whether two extents are equal; by default, structurally.
+    """
     match wanted, given:
         case ObjectType(), _:
             return True
@@ -52,7 +56,8 @@ def accepts(wanted: Type, given: Type, same: Same = _same) -> bool:
 
 
 def _accepts_function(wanted: FuncType, given: FuncType, same: Same) -> bool:
-    """Whoever calls a `wanted` may call a `given`; extents of `given` are its own to choose."""
+    """Whether a function of type `given` can stand in for a `wanted`: it takes the parameters of
+    `wanted`, with its own symbolic extents bound to theirs, and its result fits."""
     by: Extents = {}
     if given.params is not None and wanted.params is None:
         return isinstance(wanted.result, ObjectType)
@@ -66,10 +71,10 @@ def _accepts_function(wanted: FuncType, given: FuncType, same: Same) -> bool:
 
 
 def takes(param: Type, given: Type, by: Extents) -> bool:
-    """Whether an operand may be passed for a parameter, as far as can be told before it runs.
+    """Whether an operand of type `given` may be passed for `param`, as far as known when compiling.
 
-    Symbolic extents of the parameter get their values in `by`; extents that are no constants are
-    checked at the call.
+    Symbolic extents of `param` are bound in `by`, or must match their binding there. Two extents
+    that are not both constants are accepted here and compared when the call runs.
     """
     if isinstance(param, TensorType) and isinstance(given, TensorType):
         if param.ndim != given.ndim or param.dtype != given.dtype or param.memory != given.memory:
@@ -92,7 +97,7 @@ def _takes_extent(param: Expr, given: Expr, by: Extents) -> bool:
 
 
 def symbols(t: Type) -> dict[Var, None]:
-    """The symbolic dimensions that a value of type `t` has, in order; not a function's own."""
+    """The symbolic dimensions of the tensors in `t`, in order; those of function types excluded."""
     if isinstance(t, TensorType):
         return dict.fromkeys(v for d in t.shape for v in free_vars(d))
     if isinstance(t, TupleType):
@@ -101,7 +106,7 @@ def symbols(t: Type) -> dict[Var, None]:
 
 
 def erased(t: Type, known: Container[Var]) -> Type:
-    """`t` without the extents that use symbols outside `known`."""
+    """`t` with AnyTensorType for every tensor type that uses a symbol outside `known`."""
     if isinstance(t, TensorType):
         if all(v in known for d in t.shape for v in free_vars(d)):
             return t
@@ -110,8 +115,11 @@ def erased(t: Type, known: Container[Var]) -> Type:
 
 
 def called_type(f: FuncType, args: Sequence[Type], known: Container[Var] = ()) -> Type:
-    """What a call of `f` gives: its result, with the extents that the operands decide. `known`
-    are the symbols that caller and callee share (those a closure captures)."""
+    """The type of the result of a call of `f`, with the extents that the operands determine.
+
+    `known` are the symbols that caller and callee share, which a closure captures. A tensor with
+    other symbols in its shape becomes an AnyTensorType.
+    """
     by: Extents = {}
     for p, a in zip(f.params or (), args, strict=False):
         takes(p, a, by)
@@ -119,7 +127,7 @@ def called_type(f: FuncType, args: Sequence[Type], known: Container[Var] = ()) -
 
 
 class _Known:
-    """Symbols of either container."""
+    """The union of two containers of symbols, made without copying them."""
 
     __slots__ = ("_first", "_second")
 
@@ -131,8 +139,9 @@ class _Known:
 
 
 def loop_type(body: FuncType, state: Sequence[Type], known: Container[Var] = ()) -> Type:
-    """What `while_loop` gives: the state as the body declares it, one value or a tuple. Extents
-    are those of the first state when the body leaves all of them as they are."""
+    """The type of the result of `while_loop`: the state as the body's parameters declare it, one
+    value or a tuple. If the body returns a state of exactly that type, symbolic extents are those
+    of the initial `state`; otherwise extents not in `known` are erased."""
     params = tuple(state) if body.params is None else body.params
     whole = params[0] if len(params) == 1 else TupleType(params)
     by: Extents = {}
@@ -142,7 +151,7 @@ def loop_type(body: FuncType, state: Sequence[Type], known: Container[Var] = ())
 
 
 def castable(given: Type, wanted: Type) -> bool:
-    """Whether some value of type `given` may turn out to be one of type `wanted`."""
+    """Whether a value of type `given` can have the type `wanted` at run time."""
     match given, wanted:
         case (ObjectType(), _) | (_, ObjectType()) | (FuncType(), FuncType()):
             return True
@@ -157,14 +166,14 @@ def castable(given: Type, wanted: Type) -> bool:
 
 
 def is_condition(t: Type) -> bool:
-    """Whether a value can decide a branch or a loop: one bool."""
+    """Whether a value of type `t` can be a condition: a bool tensor of one element, or a bool."""
     if isinstance(t, TensorType):
         return t.dtype == BOOL and all(int_value(d) == 1 for d in t.shape)
     return t == PrimType(BOOL)
 
 
 def function_type(f: AnyFunction) -> FuncType:
-    """The type of a function of a module as a value."""
+    """The type of `f` as a value. Tensor programs take any arguments and return any object."""
     if isinstance(f, PrimFunc):
         return FuncType(None, ObjectType())
     return FuncType(tuple(p.type for p in f.params), f.result.type)

@@ -1,4 +1,4 @@
-"""Types in a few words, for messages."""
+"""Short descriptions of graph types, for messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tensorkiln.ir.relax import (
 
 
 def show(t: object) -> str:
-    """A type in a few words."""
+    """A short description of a type, such as `float32[n, 4]`; the repr of anything else."""
     match t:
         case TensorType(shape, dtype, layout):
             dims = ", ".join(map(_extent, shape))

@@ -1,4 +1,4 @@
-"""Whether a module is well formed: what every pass may rely on, and must leave true."""
+"""The verifier: the invariants of a module that every pass may rely on and must preserve."""
 
 from __future__ import annotations
 
@@ -16,25 +16,27 @@ from tensorkiln.ir.verify_tir import TirVerifier
 
 
 def verify(mod: IRModule, known: dict[int, object] | None = None, *, places: bool = False) -> None:
-    """Raise InternalError with the path of the first thing that is wrong.
+    """Raise InternalError (`malformed-ir`) with the path of the first violation.
 
-    Tensor programs, fused groups and parts of graphs in `known`, by identity, were found right
-    before; those found right are added.
+    `known` maps the id of a node to the node, for tensor programs, fused groups, constants and
+    types that an earlier call found well formed; these are skipped, and new ones are added.
 
-    Checked: names are bound before use and once (a loop variable may be bound again beside its
-    scope); indices match ranks; dtypes and lanes agree; register buffers are indexed by numbers
-    and unrolled loops; called functions exist and take what they are given; types of bindings
-    match their values, branches and states of loops each other; a branch and a closure bind
-    nothing for what follows them; planned graphs stay within their storages. Types of operator
-    calls are the operators' own business. With `places`, as for what people write, no access is
-    outside of its buffer for certain; passes may lead through the next dimension.
+    Checked: names are bound before use and once (a loop variable may be bound again after its scope
+    ended); indices match ranks; dtypes and lanes agree; register buffers are indexed by constants
+    and variables of unrolled or vectorized loops; called functions exist and take the given
+    arguments; types of bindings match their values, the two branches of an If agree, and so do the
+    parameters and the result of a loop body; names bound in a branch or closure are not used after
+    it; kernels of planned graphs stay within their storages. Type rules of operators are checked in
+    `ops/verify.py`. With `places`, as for a module given to `compile`, an access that is certainly
+    out of bounds is an error too. Between passes it is not, since passes may index past the end of
+    a dimension to reach the next row.
     """
     seen: set[str] = set()
     if not is_text(mod.name):
         hint = "a name without NUL and without halves of surrogate pairs"
         raise InternalError(f"module name {mod.name!r}", code="malformed-ir", hint=hint)
     known = {} if known is None else known
-    # Tensor programs first: what graphs are checked for relies on them.
+    # Tensor programs first: checks of graphs rely on well-formed kernels.
     for f in sorted(mod.functions, key=lambda f: not isinstance(f, PrimFunc)):
         try:
             with step(f.name if is_text(f.name) else ascii(f.name)):
@@ -43,10 +45,10 @@ def verify(mod: IRModule, known: dict[int, object] | None = None, *, places: boo
                     raise Malformed("two functions of this name", hint)
                 seen.add(f.name)
                 if is_pending(f):
-                    continue  # found right when the cache learned of it
+                    continue  # verified when its head was put into the cache
                 if known.get(id(f)) is f:
                     if isinstance(f, PrimFunc):
-                        check_kernel_calls(f, mod)  # what others say of it is not its own
+                        check_kernel_calls(f, mod)  # its callees may have changed
                     continue
                 verify_function(f, mod, known, places)
                 if isinstance(f, PrimFunc) or f.is_primitive:
@@ -59,7 +61,7 @@ def verify(mod: IRModule, known: dict[int, object] | None = None, *, places: boo
 def verify_function(
     f: AnyFunction, mod: IRModule, known: dict[int, object], places: bool = False
 ) -> None:
-    """Raise Malformed where one function is not well formed; `known`, `places` as in `verify`."""
+    """Raise Malformed if `f` is not well formed; `known` and `places` are those of `verify`."""
     require_texts(f.name, tuple(p.name for p in f.params), f.attrs.items_)
     is_program = isinstance(f, PrimFunc)
     require_attrs(PROGRAM_ATTRS if is_program else GRAPH_ATTRS, f.name, f.attrs)

@@ -1,4 +1,4 @@
-"""What a call must agree on with what it calls: kernels, graph functions, closures, loops."""
+"""Verifier of calls in graphs against their callees: kernels, graph functions, closures, loops."""
 
 from __future__ import annotations
 
@@ -34,8 +34,11 @@ TypeOf = Callable[[Value], Type]
 
 
 def check_kernel(f: PrimFunc, c: Call, result: Type) -> None:
-    """Operands are the buffers that are read; results those that are written. Shapes that the
-    scalar parameters need may come as further operands of shape type."""
+    """Check the call `c` of a tensor program, whose variable has the type `result`.
+
+    Tensor operands correspond to the buffers that are only read, results to those that are written;
+    operands of shape or number type give the scalar parameters.
+    """
     tensors = [a.type for a in c.args if not isinstance(a.type, ShapeType | PrimType)]
     reads = f.buffers[: len(f.buffers) - f.outputs]
     if len(tensors) != len(reads):
@@ -59,7 +62,7 @@ def check_kernel(f: PrimFunc, c: Call, result: Type) -> None:
 
 
 def _check_numbers(f: PrimFunc, c: Call) -> None:
-    """Numbers and shapes written in the call are the scalar parameters, as many as there are."""
+    """Check that shapes and numbers among the operands give one value per scalar parameter."""
     given = sum(len(a.values) for a in c.args if isinstance(a, ShapeValue))
     given += sum(isinstance(a, PrimValue) for a in c.args)
     if given != len(f.scalars):
@@ -72,8 +75,8 @@ def _check_numbers(f: PrimFunc, c: Call) -> None:
 
 
 def _fits(dtype: DType, shape: tuple[Expr, ...], t: Type) -> None:
-    """A tensor in its memory form has the buffer's dtype and count of elements; a set of handles
-    is a tuple."""
+    """Check that a value of type `t` can be passed to a buffer: a tensor whose physical form has
+    the buffer's dtype and number of elements, or a tuple to a buffer of handles."""
     if dtype == HANDLE and isinstance(t, TupleType | ObjectType):
         return
     if not isinstance(t, TensorType) or t.dtype != dtype:
@@ -101,13 +104,13 @@ def _count(shape: tuple[Expr, ...]) -> int | None:
 
 
 def check_graph(f: Function, c: Call, result: Type, type_of: TypeOf) -> None:
-    """A call of a graph function, a fused group or an external's function."""
-    # The function of an external is called as kernels are: dimensions come as a further operand.
+    """Check a call of a graph function, a fused group or an external function."""
+    # External functions are called like kernels: dimensions are a further operand.
     args = [a for a in c.args if not (f.external and isinstance(a, ShapeValue))]
     params = tuple(p.type for p in f.params)
     check_operands(f.name, params, args, type_of)
     if f.is_primitive:
-        # Its results are written into what the caller has room for.
+        # The caller allocates the results, so their types must match, not only be wider.
         if not takes(f.result.type, result, {}):
             message = f"{show(f.result.type)} expected, {show(result)} given"
             raise Malformed(message, f"{f.name} gives {show(f.result.type)}: so is the variable")
@@ -118,7 +121,7 @@ def check_graph(f: Function, c: Call, result: Type, type_of: TypeOf) -> None:
 def check_operands(
     name: str, params: tuple[Type, ...] | None, args: Sequence[Value], type_of: TypeOf
 ) -> None:
-    """Operands against parameters; `params` None takes any."""
+    """Check the number and types of operands; with `params` None any are accepted."""
     if params is None:
         return
     if len(args) != len(params):
@@ -134,15 +137,15 @@ def check_operands(
 
 
 def check_result(derived: Type, declared: Type) -> None:
-    """What a call gives is what its variable holds; extents that are no constants may be spelled
-    otherwise."""
+    """Check that the variable of a call has its result type or a wider one. Extents that are not
+    both constants may differ as expressions."""
     if not accepts(declared, derived) and not takes(declared, derived, {}):
         message = f"{show(derived)} expected, {show(declared)} given"
         raise Malformed(message, f"the call gives {show(derived)}: so is the variable")
 
 
 def check_impure(c: Call, result: Type, mod: IRModule, type_of: TypeOf) -> None:
-    """The operators of IMPURE_OPS, each by its own rule."""
+    """Check a call of an operator in IMPURE_OPS."""
     if c.op in ("call_packed", "call_dps_packed") and not isinstance(c.attrs.get("name"), str):
         hint = f'attrs=Attrs.of(name="...") names the function that {c.op} looks up'
         raise Malformed(f"{c.op} without a name", hint)
@@ -168,7 +171,7 @@ def _check_inplace(c: Call, result: Type, mod: IRModule) -> None:
         known = listed(name for name, g in mod.items() if isinstance(g, PrimFunc))
         message = "call_tir_inplace calls a tensor program of this module"
         raise Malformed(message, f"a GlobalRef comes first; programs are {known or 'none yet'}")
-    # Shapes and numbers are for the scalar parameters, as in a call of a kernel.
+    # Shapes and numbers give the scalar parameters, as in a call of a kernel.
     args = tuple(a for a in c.args[1:] if not isinstance(a.type, ShapeType | PrimType))
     _check_numbers(f, c)
     at = c.attrs.get("inplace")
@@ -230,7 +233,7 @@ def _check_loop(c: Call, result: Type, type_of: TypeOf) -> None:
 
 
 def one_bool(found: Type) -> str:
-    """What makes a condition of graphs from a value of type `found`."""
+    """A hint: how to make a condition of a graph from a value of type `found`."""
     if isinstance(found, ObjectType | AnyTensorType):
         return fitting(TensorType((), BOOL), found)
     steps = []

@@ -1,4 +1,4 @@
-"""What a well-formed expression is: names, ranks, lanes and dtypes that agree."""
+"""Verifier of expressions: scopes, ranks, lane counts and dtypes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,11 @@ _FAR = 1 << 63
 
 
 class ExprVerifier:
-    """What is in scope: variables (True: static), and buffers (True: may be stored to)."""
+    """Verifies expressions in a scope.
+
+    `_vars` maps each variable to whether it is static (constant after unrolling), `_buffers` each
+    buffer to whether it may be stored to.
+    """
 
     def __init__(self, places: bool = False) -> None:
         self._vars: dict[Var, bool] = {}
@@ -63,7 +67,10 @@ class ExprVerifier:
     # ---- expressions -------------------------------------------------------------------------
 
     def root(self, e: Expr, effect: bool = False) -> DType:
-        """The dtype of a whole expression; errors get the path to the part at fault."""
+        """The dtype of a whole expression. A Malformed raised gets the path to the faulty part.
+
+        With `effect`, `e` may be a call of a C function that returns void.
+        """
         try:
             return self.extern(e) if effect and isinstance(e, CallExtern) else self.expr(e)
         except Malformed as error:
@@ -73,7 +80,7 @@ class ExprVerifier:
             raise
 
     def scalar(self, e: Expr) -> DType:
-        """The dtype of an expression that must have one lane."""
+        """The dtype of an expression; raise Malformed unless it has exactly one lane."""
         found = self.root(e)
         if found.lanes != 1:
             message = f"{found.lanes} lanes where one value is needed"
@@ -81,7 +88,7 @@ class ExprVerifier:
         return found
 
     def expr(self, e: Expr) -> DType:
-        """The dtype, from the leaves up."""
+        """Verify `e` and everything below it; return its dtype."""
         check = _EXPRS.get(type(e))
         if check is None:
             name = type(e).__name__
@@ -131,7 +138,7 @@ class ExprVerifier:
         return BOOL.with_lanes(found.lanes) if BINARY[e.op][1] else found
 
     def _further(self, e: Binary) -> DType:
-        """An address, some bytes further on."""
+        """An address plus a number of bytes."""
         self.address(e.a)
         if self.expr(e.b) != INT64:
             hint = index(e.b.dtype)
@@ -253,7 +260,7 @@ class ExprVerifier:
         return self.extern(e)
 
     def extern(self, e: CallExtern) -> DType:
-        """The dtype of a call of a C function, which may be void."""
+        """Verify a call of a C function; return the dtype of its result, which may be void."""
         if not (e.name.isidentifier() and e.name.isascii()):
             text = re.sub(r"\W", "_", e.name, flags=re.ASCII)
             near = text if text.isidentifier() else f"f{text}"
@@ -271,10 +278,11 @@ class ExprVerifier:
         return e.dtype
 
     def address(self, e: Expr) -> DType:
-        """The dtype of an argument, which may be the address of an element."""
+        """Verify an argument, which unlike other expressions may be an AddressOf; its dtype."""
         if not isinstance(e, AddressOf):
             return self.expr(e)
-        with self._reach.unless(any(int_value(i) != 0 for i in e.indices)):  # it may be empty
+        # The start of a buffer is always a legal address, also that of an empty buffer.
+        with self._reach.unless(any(int_value(i) != 0 for i in e.indices)):
             lanes = self._indices(e.buffer, e.indices, e)
         if lanes != 1 or e.buffer.scope == "register":
             message = "the address is that of one element in memory"
@@ -287,7 +295,7 @@ class ExprVerifier:
     # ---- memory ------------------------------------------------------------------------------
 
     def _access(self, b: Buffer, indices: tuple[Expr, ...]) -> int:
-        """Lanes of a statement's access."""
+        """Verify the access of a statement; return its number of lanes."""
         try:
             return self._indices(b, indices, None)
         except Malformed as error:
@@ -324,7 +332,7 @@ class ExprVerifier:
         return lanes
 
     def _item(self, b: Buffer, indices: tuple[Expr, ...], at: Expr | None) -> None:
-        """Sets of storages are small and known: an index that is a number is in range."""
+        """Verify that a constant index into a buffer of handles is in range, in every pass."""
         for e, d in zip(indices, b.shape, strict=True):
             item, extent = int_value(e), int_value(d)
             if item is not None and extent is not None and not 0 <= item < extent:
@@ -332,7 +340,8 @@ class ExprVerifier:
                 raise Malformed(f"item {item} of {b.name}, which has {extent}", hint, at)
 
     def _register(self, b: Buffer, e: Expr, size: int | None, at: Expr | None) -> None:
-        """Registers have no address: every index must be a number once loops are unrolled."""
+        """Verify one index of a register buffer: registers cannot be addressed at run time, so it
+        must be constant after unrolling, or a Ramp of stride 1 that starts at such an index."""
         lanes, start = 1, e
         if isinstance(e, Ramp):
             lanes, start = e.lanes, e.base
@@ -355,13 +364,13 @@ class ExprVerifier:
 
 
 def _immediate(node: str, d: DType) -> str:
-    """How a number of dtype `d` is spelled."""
+    """A hint: the expression for a literal of dtype `d`."""
     text = f"{node}(value, {d.name})"
     return f"{text if d.lanes == 1 else f'Broadcast({text}, {d.lanes})'} is one"
 
 
 def _of_bits(op: str, found: DType) -> str:
-    """What `and` of numbers, or `bitand` of floats, should be."""
+    """A hint for `and`/`or` of operands that are not bool, or a bit operator on floats."""
     if op in ON_BITS:
         casts = [name for name, (a, _) in BITCASTS.items() if a == found.name]
         return f"integers only: {casts[0] if casts else 'Cast'} makes one of {found}"
@@ -370,7 +379,7 @@ def _of_bits(op: str, found: DType) -> str:
 
 
 def _path_to(root: object, node: Expr) -> list[str] | None:
-    """Field names from `root` to the node that is `node`, outermost first."""
+    """Field names that lead from `root` to `node` (by identity), outermost first, or None."""
     if root is node:
         return []
     items: list[tuple[str, object]] = []

@@ -1,4 +1,4 @@
-"""Whether a graph function is well formed: scopes, types, calls."""
+"""Verifier of graph functions: scopes, types and calls."""
 
 from __future__ import annotations
 
@@ -73,25 +73,27 @@ _VALUE_NAMES = [
 
 
 class GraphVerifier:
-    """Walks one graph function with the values and symbolic dimensions known so far."""
+    """Verifies one graph function, tracking the values and symbolic dimensions bound so far."""
 
     def __init__(self, mod: IRModule, known: dict[int, object]):
-        """`known` are constants and types of numbers, by identity, that were found right before:
-        they depend on nothing, and most stay the same from pass to pass."""
+        """`known` maps ids to constants and types of constant shape that were verified before.
+
+        Their validity depends on nothing else, and most of them survive from pass to pass.
+        """
         self._mod = mod
         self._known = known
-        self._bound: set[RVar] = set()  # everywhere, in scope or not
+        self._bound: set[RVar] = set()  # every variable bound so far, in scope or not
         self._values: set[RVar] = set()
         self._dims: set[Var] = set()
-        self._strict = False  # types of bindings use known dimensions only
+        self._strict = False  # outer function: types of bindings may only use known dimensions
 
     def function(self, f: Function) -> None:
-        """Raise Malformed where `f` is not well formed."""
+        """Raise Malformed if `f` is not well formed."""
         self._strict = f.is_outer
         self._params(f)
         if f.is_primitive:
-            # A kernel receives every dimension its operators mention, in types or attributes,
-            # whether or not a parameter has it in its shape.
+            # The kernel gets every dimension that occurs in a type or attribute of the group as
+            # a parameter, so a dimension need not occur in the shape of a tensor parameter.
             self._dims.update(size_symbols(f))
             for b in f.bindings:
                 if isinstance(b.value, If | Lambda | MatchCast):
@@ -123,7 +125,7 @@ class GraphVerifier:
 
     @contextmanager
     def _scope(self) -> Iterator[None]:
-        """What is bound inside is not seen after it."""
+        """Values and dimensions bound inside are out of scope afterwards."""
         values, dims = set(self._values), set(self._dims)
         yield
         self._values, self._dims = values, dims
@@ -131,7 +133,9 @@ class GraphVerifier:
     # ---- types -------------------------------------------------------------------------------
 
     def _type(self, t: Type, brings: bool) -> None:
-        """A dimension's variable may be new where the type `brings` it in."""
+        """Verify a type. If it `brings` dimensions, their variables may be new and are bound from
+        here on: in types of parameters and MatchCasts, and in all types of straight-line functions.
+        """
         if isinstance(t, TupleType):
             for x in t.fields:
                 self._type(x, brings)
@@ -172,7 +176,7 @@ class GraphVerifier:
             self._known[id(t)] = t
 
     def _number(self, e: Expr) -> None:
-        """A symbolic number: scalar, over known dimensions."""
+        """Verify a symbolic number: scalar, and over dimensions bound before."""
         for x in walk(e):
             if isinstance(x, Var) and x not in self._dims:
                 hint = unbound(x.name, sorted(v.name for v in self._dims))
@@ -238,7 +242,10 @@ class GraphVerifier:
         self._define(b.var, brings=isinstance(value, MatchCast))
 
     def _equal(self, declared: Type, found: Type, exact: bool = False) -> None:
-        """The variable's type is its value's; beside a plain value it may be wider."""
+        """Compare the type of a variable with that of its value.
+
+        In outer functions it may be wider, unless `exact`: `y: R.Object = x`.
+        """
         if declared == found or (self._strict and not exact and accepts(declared, found)):
             return
         hint = f"make the variable {show(found)}"
@@ -274,7 +281,7 @@ class GraphVerifier:
 
     def _call(self, c: Call, result: Type) -> None:
         for i, a in enumerate(c.args):
-            if a not in self._values:  # nearly all are
+            if a not in self._values:  # the fast path: most arguments are bound variables
                 with step(f".args[{i}]"):
                     self._value(a)
         self._attrs(c.attrs)
@@ -310,7 +317,7 @@ class GraphVerifier:
         return self._mod[name]
 
     def _type_of(self, v: Value) -> Type:
-        """The type of a value, a function's own where it is one of the module."""
+        """The type of a value; for a GlobalRef, the type of the function it refers to."""
         return function_type(self._mod[v.name]) if isinstance(v, GlobalRef) else v.type
 
     def _attrs(self, attrs: Attrs) -> None:

@@ -1,4 +1,4 @@
-"""Whether tensor programs call others as those want it, and a planned graph keeps to its memory."""
+"""Verifier of calls between tensor programs, and of the memory that planned graphs access."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ from tensorkiln.ir.visit import walk_stmt
 
 
 def check_kernel_calls(f: PrimFunc, mod: IRModule) -> None:
-    """Raise Malformed where a call in `f` names nothing, gives it something else, or lets it write
-    what is only read. What a planned graph's may write is `check_planned`'s business."""
+    """Raise Malformed if a CallKernel in `f` names no function, has arguments that do not fit its
+    parameters, or passes a read-only buffer of `f` to a parameter that is written.
+
+    The last check leaves out host programs: `check_planned` covers what those may write.
+    """
     ours: dict[Buffer, bool] = dict.fromkeys(f.buffers, False) | dict.fromkeys(outputs_of(f), True)
     for s in walk_stmt(f.body):
         if isinstance(s, MatchBuffer) and s.source in ours:
@@ -32,7 +35,10 @@ def check_kernel_calls(f: PrimFunc, mod: IRModule) -> None:
 
 
 def _check_written(s: CallKernel, callee: AnyFunction, ours: Mapping[Buffer, bool]) -> None:
-    """Parameters that `ours` says are read go to parameters that are read."""
+    """Check that buffers which are read-only in the caller are passed to read-only parameters.
+
+    `ours` maps the caller's buffers to whether they may be written.
+    """
     if not isinstance(callee, PrimFunc):
         return
     written = outputs_of(callee)
@@ -70,8 +76,9 @@ def _check_arguments(s: CallKernel, mod: IRModule) -> None:
 
 
 def check_planned(f: Function, mod: IRModule) -> None:
-    """Raise Malformed where a planned graph is not of the form, or where a kernel would leave its
-    memory or write what is not the graph's to write, as far as constant sizes tell."""
+    """Raise Malformed if `f` does not have the form of a planned graph (`ir/planned.py`), or if a
+    kernel would write anything but results and storages, or access bytes outside of its storage,
+    constant or tensor. Only constant sizes and offsets are compared."""
     plan = planned_graph(f, mod)
     for i, call in enumerate(plan.calls):
         with step(f".calls[{i}]({call.name})"):
@@ -81,7 +88,7 @@ def check_planned(f: Function, mod: IRModule) -> None:
 
 
 def _buffers(mod: IRModule, name: str) -> Iterator[tuple[int, int | None, bool]]:
-    """Each buffer of a kernel: which argument, its bytes (None: symbolic), whether written."""
+    """For each buffer of a kernel: argument index, bytes (None if symbolic), whether written."""
     f = mod[name]
     if isinstance(f, PrimFunc):
         outs = f.buffers[len(f.buffers) - f.outputs :]

@@ -1,4 +1,4 @@
-"""What a well-formed tensor program is: names, ranks, lanes and dtypes that agree."""
+"""Verifier of tensor programs: scopes, ranks, lane counts and dtypes of statements."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ from tensorkiln.ir.stmt import (
 from tensorkiln.ir.verify_expr import ExprVerifier
 from tensorkiln.ir.visit import free_vars, has_load
 
-# Loop kinds whose variable is a number once the code is laid out.
+# Loop kinds whose variable is a constant in each copy of the generated code.
 STATIC_KINDS = ("unrolled", "vectorized")
 
 
 class TirVerifier(ExprVerifier):
-    """Walks one program with what is in scope."""
+    """Verifies one program, tracking the variables and buffers in scope."""
 
     # ---- functions ---------------------------------------------------------------------------
 
     def function(self, f: PrimFunc) -> None:
-        """Raise Malformed where the program is not well formed."""
+        """Raise Malformed if `f` is not well formed."""
         if len(set(f.params)) != len(f.params):
             twice = next(p for i, p in enumerate(f.params) if p in f.params[:i])
             hint = f"list {twice.name} once, or make a parameter of its own"
@@ -126,7 +126,7 @@ class TirVerifier(ExprVerifier):
     # ---- statements --------------------------------------------------------------------------
 
     def stmt(self, s: Stmt) -> None:
-        """Raise Malformed where a statement is not well formed in this scope."""
+        """Raise Malformed if `s` is not well formed in the current scope."""
         check = _STMTS.get(type(s))
         if check is None:
             name = type(s).__name__
@@ -136,7 +136,10 @@ class TirVerifier(ExprVerifier):
 
     @contextmanager
     def _bound(self, var: Var, static: bool) -> Iterator[None]:
-        """The same variable may be bound again beside this scope, but not inside it."""
+        """Bind `var` for a scope. It may be bound again after the scope, but not inside it.
+
+        A `static` variable is a constant after unrolling, so register buffers may be indexed by it.
+        """
         if var in self._vars:
             raise Malformed(f"{var.name} is bound again while in scope", fresh("Var", var.name))
         self._vars[var] = static
@@ -272,7 +275,7 @@ class TirVerifier(ExprVerifier):
                             self.stmt(part)
 
     def _iter(self, i: BlockIter) -> bool:
-        """Check one iteration variable; whether its value is a number once loops are unrolled."""
+        """Check one iteration variable; return whether its value is constant after unrolling."""
         with step(f".{i.var.name}"):
             if i.kind not in ITER_KINDS:
                 raise Malformed(f"iteration kind {i.kind!r}", among(i.kind, ITER_KINDS))
@@ -323,7 +326,8 @@ class TirVerifier(ExprVerifier):
             self.root(s.value, effect=True)
 
     def _call_kernel(self, s: CallKernel) -> None:
-        """What the callee takes is the module's business (`verify`)."""
+        """Check that arguments are scalars or addresses; `check_kernel_calls` compares them with
+        the parameters of the callee, which need the module."""
         with step(f".call({s.name})"):
             for i, a in enumerate(s.args):
                 with step(f".args[{i}]"):
@@ -337,7 +341,7 @@ class TirVerifier(ExprVerifier):
             if not 0 <= s.locality <= 3:
                 hint = "0 (used once) to 3 (kept in all caches)"
                 raise Malformed(f"locality {s.locality}", hint)
-            with self._reach.unless():  # a hint, which may lead outside
+            with self._reach.unless():  # a prefetch may be out of bounds: it cannot fault
                 lanes = self._access(s.buffer, s.indices)
             if lanes != 1 or s.buffer.scope == "register":
                 message = "prefetch takes the address of one element in memory"

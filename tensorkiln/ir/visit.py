@@ -1,4 +1,4 @@
-"""Walks over expressions and statements: children, rebuild, substitute, collect."""
+"""Traversals of expressions and statements: children, rewriting, substitution, collection."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ from tensorkiln.ir.stmt import (
 Rewrite = Callable[[Expr], Expr]
 
 
-# A table by class: walks are most of what the compiler does, and a match statement asks each case.
+# A dispatch table by class. Traversals take most of the compile time, and a match statement would
+# test one case after the other.
 _CHILDREN: dict[type[Expr], Callable[[Any], tuple[Expr, ...]]] = {
     Binary: lambda e: (e.a, e.b),
     Unary: lambda e: (e.a,),
@@ -77,7 +78,10 @@ def children(e: Expr) -> tuple[Expr, ...]:
 
 
 def map_children(e: Expr, f: Rewrite) -> Expr:
-    """`e` with `f` applied to each child; `e` itself when none changed. Folds as built."""
+    """`e` with `f` applied to each child; `e` itself when none changed.
+
+    A changed node is built by `binary`, `select`, ..., which fold constants.
+    """
     match e:
         case Var() | IntImm() | FloatImm():
             return e
@@ -130,7 +134,7 @@ def _is(a: object, b: object) -> bool:
 
 
 def map_stmt(s: Stmt, on_expr: Rewrite, on_stmt: Callable[[Stmt], Stmt]) -> Stmt:
-    """`s` with its expressions and direct substatements rewritten; `s` when none changed."""
+    """`s` with its expressions and direct substatements rewritten; `s` itself if none changed."""
     match s:
         case For(var, lo, extent, kind, body, attrs):
             lo2, ext2, body2 = on_expr(lo), on_expr(extent), on_stmt(body)
@@ -212,7 +216,7 @@ def substitute_stmt(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
 
 
 def walk(e: Expr) -> Iterator[Expr]:
-    """`e` and everything below it, parents first."""
+    """Yield `e` and all expressions below it, in pre-order."""
     left = [e]
     while left:
         x = left.pop()
@@ -223,7 +227,7 @@ def walk(e: Expr) -> Iterator[Expr]:
 
 
 def stmt_exprs(s: Stmt) -> tuple[Expr, ...]:
-    """Expressions directly in a statement (not those of substatements)."""
+    """The expressions of a statement itself, without those of its substatements."""
     match s:
         case For(_, lo, extent):
             return (lo, extent)
@@ -266,7 +270,7 @@ def substmts(s: Stmt) -> tuple[Stmt, ...]:
 
 
 def walk_stmt(s: Stmt) -> Iterator[Stmt]:
-    """`s` and every statement below it, parents first."""
+    """Yield `s` and all statements below it, in pre-order."""
     left = [s]
     while left:
         x = left.pop()
@@ -275,7 +279,7 @@ def walk_stmt(s: Stmt) -> Iterator[Stmt]:
 
 
 def free_vars(e: Expr) -> list[Var]:
-    """Variables of an expression in order of first appearance."""
+    """Variables used in `e` in order of first appearance, also those that a Reduce in it binds."""
     seen: dict[Var, None] = {}
     for x in walk(e):
         if isinstance(x, Var):
@@ -284,16 +288,16 @@ def free_vars(e: Expr) -> list[Var]:
 
 
 def has_load(e: Expr) -> bool:
-    """Whether an expression reads memory, or calls what may."""
+    """Whether an expression reads memory, or calls a C function, which may read it."""
     return any(isinstance(x, Load | CallExtern) for x in walk(e))
 
 
 def loads(e: Expr) -> list[Load]:
-    """Every load in an expression."""
+    """Every Load in an expression, in pre-order."""
     return [x for x in walk(e) if isinstance(x, Load)]
 
 
 def extern_names(f: PrimFunc) -> dict[str, None]:
-    """The C functions that a tensor program calls, in order."""
+    """Names of the C functions that a tensor program calls, in order of first appearance."""
     parts = (x for s in walk_stmt(f.body) for e in stmt_exprs(s) for x in walk(e))
     return {x.name: None for x in parts if isinstance(x, CallExtern)}

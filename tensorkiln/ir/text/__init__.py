@@ -1,1 +1,1 @@
-"""Modules as Python text: names of variables, the printers of both languages, colour."""
+"""Printing modules as Python text: variable names, printers of both IR levels, colours."""

@@ -1,4 +1,4 @@
-"""Colours for script text on a terminal."""
+"""ANSI colours for script text on a terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KEYWORD, _DIALECT = "\x1b[35m", "\x1b[34m"
 
 
 def coloured(text: str) -> str:
-    """The same text with terminal colours for keywords, literals, and the words of T and R."""
+    """`text` with ANSI colours for keywords, literals, comments, and the names T and R."""
     lines = text.split("\n")
     tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
     for i in range(len(tokens) - 1, -1, -1):

@@ -1,4 +1,4 @@
-"""Names of printed variables: valid Python, distinct, and the same in every run."""
+"""Names of printed variables: valid identifiers, distinct in a scope, the same in every run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _NOT_WORD = re.compile(r"[^A-Za-z0-9_]")
 
 
 def identifier(name: str, default: str = "v") -> str:
-    """The nearest Python identifier that is neither a keyword nor a word of the script."""
+    """`name` as a Python identifier that is neither a keyword nor reserved in scripts.
+
+    "input.1" becomes input_1, "0" becomes _0 and "lambda" lambda_; `default` replaces "".
+    """
     text = _NOT_WORD.sub("_", name) or default
     if text[0].isdigit():
         text = "_" + text
@@ -21,31 +24,31 @@ def identifier(name: str, default: str = "v") -> str:
 
 
 def string(text: str) -> str:
-    """A double-quoted literal in plain ASCII."""
+    """A double-quoted Python string literal in ASCII."""
     return json.dumps(text)
 
 
 def is_word(text: str) -> bool:
-    """Whether it can be written after a dot."""
+    """Whether `text` can be an attribute name in Python: an identifier, and no keyword."""
     return text.isidentifier() and not keyword.iskeyword(text)
 
 
 class Names:
-    """Gives each variable (by identity) a name of its own among those in scope.
+    """Assigns each variable (by identity) a name that is unique among the variables in scope.
 
-    Names depend only on the order of the calls, never on ids or hashes. With `canonical` they do
-    not depend on the variables' own names either.
+    A second `i` in scope becomes `i_1`. Names depend only on the order of the calls, never on ids
+    or hashes; with `canonical` not on the variables' names either (`v0`, `v1`, ...).
     """
 
     def __init__(self, *, canonical: bool = False):
         self.of: dict[object, str] = {}
-        self.given: dict[object, str] = {}  # also to what has left its scope since
+        self.given: dict[object, str] = {}  # like `of`, and never loses variables out of scope
         self._canonical = canonical
         self._live: dict[str, object] = {}
         self._next: dict[str, int] = {}
 
     def bind(self, var: object, name: str, prefix: str = "v") -> str:
-        """Name a variable that enters scope."""
+        """Assign a name to a variable that enters scope, and return it."""
         if self._canonical:
             count = self._next.get(prefix, 0)
             self._next[prefix] = count + 1
@@ -57,11 +60,11 @@ class Names:
         return text
 
     def reserve(self, text: str) -> None:
-        """Keep a name from being given."""
+        """Prevent `text` from being assigned."""
         self._live[text] = None
 
     def _distinct(self, base: str) -> str:
-        """The name itself where it is free: printed names print as themselves."""
+        """`base` if it is free, else the first free `base_1`, `base_2`, ..."""
         if base not in self._live:
             return base
         count = self._next.get(base, 1)
@@ -71,7 +74,7 @@ class Names:
         return text
 
     def release(self, var: object) -> None:
-        """The variable left scope: its name may be used again."""
+        """Make the name of a variable that leaves scope available again."""
         if self._canonical:
             return
         text = self.of[var]
@@ -83,7 +86,7 @@ class Names:
 
     @contextmanager
     def scope(self, kind: type) -> Iterator[None]:
-        """Variables of a class that enter scope inside leave it at the end."""
+        """A scope at whose end variables of class `kind` that were bound inside are released."""
         count = len(self.of)
         yield
         for var in reversed(list(self.of)[count:]):
@@ -92,5 +95,5 @@ class Names:
                 del self.of[var]
 
     def get(self, var: object, name: str, prefix: str = "v") -> str:
-        """The variable's name, binding it when it was never seen (a free variable)."""
+        """The name of a variable; one seen for the first time (a free variable) is bound."""
         return self.of.get(var) or self.bind(var, name, prefix)

@@ -32,7 +32,7 @@ from tensorkiln.ir.visit import free_vars
 
 
 class ExprPrinter:
-    """One function's text. `names` may come filled with the variables already in scope."""
+    """Prints the expressions of one function. `names` holds the variables already in scope."""
 
     def __init__(self, names: Names | None = None, *, canonical: bool = False):
         self.canonical = canonical
@@ -42,23 +42,23 @@ class ExprPrinter:
     # ---- expressions -------------------------------------------------------------------------
 
     def expr(self, e: Expr, outer: int = 0) -> str:
-        """`e`, in parentheses when it binds looser than `outer`."""
+        """The text of `e`, in parentheses if its operator has a lower precedence than `outer`."""
         return _EXPR[type(e)](self, e, outer)
 
     def exprs(self, items: tuple[Expr, ...]) -> str:
-        """Several, separated by commas."""
+        """The texts of several expressions, separated by commas."""
         return ", ".join([_EXPR[type(e)](self, e, 0) for e in items])
 
     def tuple_(self, items: tuple[Expr, ...]) -> str:
-        """Several as a Python tuple."""
+        """Several expressions as a Python tuple, `(a,)` for one."""
         return f"({self.exprs(items)},)" if len(items) == 1 else f"({self.exprs(items)})"
 
     def index(self, items: tuple[Expr, ...]) -> str:
-        """What stands between the brackets of an access."""
+        """The text between the brackets of an access, `()` for a buffer without dimensions."""
         return self.exprs(items) or "()"
 
     def buffer(self, b: Buffer) -> str:
-        """The buffer's name."""
+        """The name of a buffer, bound on first use."""
         return self.names.of.get(b) or self.names.bind(b, b.name, "b")
 
     def _var(self, e: Var, outer: int) -> str:
@@ -82,7 +82,8 @@ class ExprPrinter:
     def _binary(self, e: Binary, outer: int) -> str:
         found = INFIX.get(e.op)
         a, b = e.a, e.b
-        if found is None or (e.op == "div" and not a.dtype.is_float):  # Python's / is never that
+        # `/` in the script is float division; an integer division prints as T.div(a, b).
+        if found is None or (e.op == "div" and not a.dtype.is_float):
             return f"T.{e.op}({_EXPR[type(a)](self, a, 0)}, {_EXPR[type(b)](self, b, 0)})"
         symbol, level = found
         # Comparisons chain in Python, so neither side may be a bare comparison.
@@ -145,7 +146,7 @@ class ExprPrinter:
     # ---- attributes --------------------------------------------------------------------------
 
     def attr(self, v: object) -> str:
-        """An attribute's value. Literal expressions are spelled T.int64(4), as 4 is the int."""
+        """The value of an attribute. An IntImm prints as T.int64(4), a Python int as 4."""
         if isinstance(v, tuple):
             inner = ", ".join(map(self.attr, v))
             return f"({inner},)" if len(v) == 1 else f"({inner})"
@@ -166,7 +167,7 @@ class ExprPrinter:
     # ---- types -------------------------------------------------------------------------------
 
     def dim(self, d: Expr, quoted: bool) -> str:
-        """An extent: quoted where it uses names that the text around it does not bind yet."""
+        """An extent; in quotes if `quoted`, or if it uses a name that is not bound yet: `"n"`."""
         if isinstance(d, IntImm):
             return self.expr(d)
         free = [v for v in free_vars(d) if v not in self.names.of]
@@ -181,7 +182,7 @@ class ExprPrinter:
         return f"({inner},)" if len(shape) == 1 else f"({inner})"
 
     def buffer_args(self, b: Buffer, quoted: bool, align: int = 64) -> str:
-        """What stands between the parentheses of `T.Buffer(...)`."""
+        """The arguments of `T.Buffer(...)`; `align` is the alignment that need not be printed."""
         text = f'{self.dims(b.shape, quoted)}, "{b.dtype}"'
         text += "" if b.scope == "global" else f', scope="{b.scope}"'
         text += "" if b.align == align else f", align={b.align}"

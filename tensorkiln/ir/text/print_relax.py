@@ -1,4 +1,4 @@
-"""Graphs as text: types, values, bindings and `Function`."""
+"""Graph functions as text: types, values, bindings and `Function`."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from tensorkiln.ir.text.print_tir import TirPrinter
 from tensorkiln.ir.text.syntax import GRAPH_WORDS, INLINE_ELEMENTS
 from tensorkiln.ir.visit import free_vars
 
-# id of an array -> (the array, its digest): hashing a model's weights once is slow enough.
+# id of an array -> (the array, its digest). Memoised: hashing all weights of a model is slow.
 _DIGESTS: dict[int, tuple[weakref.ref[np.ndarray | Padded], str]] = {}
-_PIECE = 1 << 20  # bytes that are copied at once to be hashed
+_PIECE = 1 << 20  # bytes to hash at a time, since a piece may be a copy
 
 
 def digest(array: np.ndarray | Padded) -> str:
-    """SHA-256 of the array's bytes in row-major order, remembered while the array lives."""
+    """SHA-256 (hexadecimal) of the bytes in row-major order, memoised while the array lives."""
     known = _DIGESTS.get(id(array))
     if known is not None and known[0]() is array:
         return known[1]
@@ -63,7 +63,7 @@ def digest(array: np.ndarray | Padded) -> str:
 
 
 class Constants:
-    """Keys of a module's constants: their names, told apart by a number where they clash."""
+    """The keys of a module's constants in its text: their names; a second "w" becomes "w#1"."""
 
     def __init__(self) -> None:
         self.table: dict[str, np.ndarray | Padded] = {}
@@ -71,11 +71,11 @@ class Constants:
         self._next: dict[str, int] = {}
 
     def digest(self, array: np.ndarray | Padded) -> str:
-        """What stands for the bytes of an array."""
+        """The digest that is printed for the bytes of an array."""
         return digest(array)
 
     def key(self, c: Constant) -> str:
-        """The name a constant goes by in the text."""
+        """The key of a constant in the text."""
         if c in self._keys:
             return self._keys[c]
         base = c.name or "const"
@@ -90,12 +90,12 @@ class Constants:
 
 
 class RelaxPrinter:
-    """One graph function's text. `module` is the word calls of other functions start with."""
+    """Prints one graph function. Other functions are referred to as `<module>.<name>`."""
 
     def __init__(self, constants: Constants, module: str, *, canonical: bool = False):
         self.names = Names(canonical=canonical)
         self.names.reserve(module)
-        self.names.reserve("_")  # in scripts, what nothing reads
+        self.names.reserve("_")  # in scripts, a value that is not used
         self.lines: list[str] = []
         self._tir = TirPrinter(self.names)
         self._constants, self._module, self._canonical = constants, module, canonical
@@ -113,7 +113,7 @@ class RelaxPrinter:
         self.lines.append("")
         self.bindings(f.bindings, f"{pad}    ")
         self.lines.append(f"{pad}    return {self.value(f.result)}")
-        # Quoted: the result's extents may use names that the body brings in.
+        # Quoted: extents of the result may use names that are bound in the body.
         result = self.type(f.result.type, quoted=True)
         self.lines[head] = f"{pad}def {name}({', '.join(params)}) -> {result}:"
 
@@ -152,7 +152,7 @@ class RelaxPrinter:
         return "R.String" if isinstance(t, StringType) else "R.Object"
 
     def _function_type(self, params: tuple[Type, ...] | None, result: Type) -> str:
-        """Quoted: symbols that only this type uses are its own."""
+        """A function type. Its extents are quoted, since the type itself binds new symbols."""
         with self.names.scope(Var):
             given = "None"
             if params is not None:
@@ -179,7 +179,7 @@ class RelaxPrinter:
                     self._plain(b, pad)
 
     def _if(self, var: RVar, value: If, pad: str) -> None:
-        """A branch per body; each ends by assigning the result."""
+        """An `if` statement; each branch ends by assigning the result to `var`."""
         cond = self.value(value.cond)
         name = self._new(var)
         kind = self.type(var.type)
@@ -193,8 +193,8 @@ class RelaxPrinter:
         return self.names.bind(var, var.name)
 
     def _plain(self, b: Binding, pad: str) -> None:
-        """`name: type = value`, after the symbols that nothing but its attributes mentions."""
-        kind = self.type(b.var.type)  # first: it may bring in what the value mentions
+        """`name: type = value`, after definitions of symbols that appear only in attributes."""
+        kind = self.type(b.var.type)  # first: it may bind symbols that the value uses
         for e in b.value.attrs.exprs() if isinstance(b.value, Call) else ():
             for v in free_vars(e):
                 if v not in self.names.of:
@@ -203,7 +203,7 @@ class RelaxPrinter:
         self.lines.append(f"{pad}{self._new(b.var)}: {kind} = {value}")
 
     def value(self, v: Bound) -> str:
-        """A value or the right side of a binding."""
+        """The text of a value, or of the right side of a binding."""
         match v:
             case RVar():
                 return self.names.get(v, v.name)
@@ -227,13 +227,13 @@ class RelaxPrinter:
         raise TypeError(f"not a graph value: {v!r}")
 
     def _number(self, e: Expr) -> str:
-        """A float64 is spelled bare: it is what Python's floats are."""
+        """A number; a float64 literal prints as a Python float, which has that type."""
         if isinstance(e, FloatImm) and e.dtype.name == "float64" and math.isfinite(e.value):
             return repr(e.value)
         return self._tir.expr(e)
 
     def _ref(self, name: str) -> str:
-        """A function of the module."""
+        """A reference to a function of the module."""
         return f"{self._module}.{name}" if is_word(name) else f"{self._module}[{string(name)}]"
 
     def _call(self, c: Call) -> str:
@@ -257,7 +257,8 @@ class RelaxPrinter:
         return f"{head}({', '.join([*args, *options])})"
 
     def _keywords(self, attrs: Attrs) -> list[str]:
-        """Attributes as keyword arguments, through ** where a name is no keyword."""
+        """Attributes as keyword arguments; inside `**{...}` where the name is no identifier, or is
+        that of the option "span"."""
         plain = [(k, v) for k, v in attrs.items_ if is_word(k) and k != "span"]
         other = [(k, v) for k, v in attrs.items_ if not is_word(k) or k == "span"]
         out = [f"{k}={self.attr(v)}" for k, v in plain]
@@ -266,7 +267,7 @@ class RelaxPrinter:
         return out
 
     def attr(self, v: object) -> str:
-        """An attribute's value."""
+        """The text of the value of an attribute."""
         return self._tir.attr(v)
 
     def _constant(self, c: Constant) -> str:
@@ -284,14 +285,14 @@ class RelaxPrinter:
 
 
 def _is_inplace(c: Call) -> bool:
-    """Whether a call fits the form of R.call_tir_inplace."""
+    """Whether a call can be written as R.call_tir_inplace(f, [operands], ...)."""
     at = c.attrs.get("inplace")
     if not isinstance(at, tuple) or not c.args or not isinstance(c.args[0], GlobalRef):
         return False
     return all(type(i) is int and -1 <= i < len(c.args) - 1 for i in at)
 
 
-# Calls whose first argument is the name of what is called: how the others are written.
+# Operators that print the name of the called function first; how their operands are printed.
 _NAMED: dict[str, Callable[[list[str]], list[str]]] = {
     "call_packed": lambda args: args,
     "call_dps_packed": lambda args: [f"[{', '.join(args)}]"],
@@ -299,13 +300,13 @@ _NAMED: dict[str, Callable[[list[str]], list[str]]] = {
 
 
 def _inline(c: Constant) -> list[str] | None:
-    """The elements as literals, or None when they are many or would not come back exactly."""
+    """The elements as literals, or None if they are many or would not parse to the same bytes."""
     if c.data.size > INLINE_ELEMENTS:
         return None
     a = c.array
     if a.dtype.kind not in "biuf" or str(a.dtype) != c.type.dtype.name:
         return None
-    # NaN has one spelling: one with a sign or a payload of its own does not come back.
+    # Every NaN prints alike, so one with a sign or payload cannot be printed by value.
     values = [float("nan") if v != v else v for v in a.reshape(-1).tolist()]
     if np.array(values, a.dtype).tobytes() != np.ascontiguousarray(a).tobytes():
         return None

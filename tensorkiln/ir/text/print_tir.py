@@ -32,12 +32,16 @@ from tensorkiln.ir.text.syntax import CLASS, KIND_WORDS
 
 
 class TirPrinter(ExprPrinter):
-    """Statements and functions, line by line."""
+    """Prints statements and tensor programs; appends to `lines`."""
 
     # ---- statements --------------------------------------------------------------------------
 
     def block(self, s: Stmt, pad: str) -> None:
-        """`s` as the rest of an indented block: binders scope over what follows them."""
+        """`s` as the rest of an indented block.
+
+        A Let, Alloc or MatchBuffer whose body ends the block prints as an assignment; what follows
+        it is its body.
+        """
         bound: list[Var | Buffer] = []
         while True:
             if isinstance(s, Seq) and len(s.stmts) != 1:
@@ -67,7 +71,7 @@ class TirPrinter(ExprPrinter):
             self.names.release(item_bound)
 
     def stmt(self, s: Stmt, pad: str) -> None:
-        """One statement among others."""
+        """A statement that is not the last of its block; a binder prints as a `with` statement."""
         _STMT[type(s)](self, s, pad)
 
     def _for(self, s: For, pad: str) -> None:
@@ -87,7 +91,7 @@ class TirPrinter(ExprPrinter):
         self.names.release(var)
 
     def _seq(self, s: Seq, pad: str) -> None:
-        """A sequence where the script would not make one by itself."""
+        """A sequence nested in another, which the parser would otherwise flatten."""
         self.lines.append(f"{pad}with T.seq():")
         inner = s.stmts[0] if len(s.stmts) == 1 and not isinstance(s.stmts[0], Seq) else s
         if inner is s and len(s.stmts) == 1:
@@ -118,7 +122,7 @@ class TirPrinter(ExprPrinter):
             self.block(s.orelse, pad + "    ")
 
     def _made(self, s: Alloc | MatchBuffer) -> tuple[str, str]:
-        """The new buffer's name, and the call that makes it."""
+        """The name of the new buffer, and the text of the call that makes it."""
         call = f"T.alloc_buffer({self.buffer_args(s.buffer, quoted=False)})"
         if isinstance(s, MatchBuffer):
             args = self.buffer_args(s.buffer, False, s.buffer.dtype.bytes)
@@ -151,7 +155,7 @@ class TirPrinter(ExprPrinter):
         self.lines.append(f"{pad}T.call({', '.join(args)})")
 
     def _operand(self, e: Expr) -> str:
-        """A buffer's name stands for where it begins."""
+        """An argument of a call; the name of a buffer alone means the address of its start."""
         if isinstance(e, AddressOf) and all(i == IntImm(0) for i in e.indices):
             return self.buffer(e.buffer)
         return self.expr(e)
@@ -186,7 +190,7 @@ class TirPrinter(ExprPrinter):
         return ", ".join(out)
 
     def _range(self, lo: Expr, extent: Expr) -> str:
-        """`lo` for one element, else `lo:end`."""
+        """`lo` for an extent of 1, else `lo:end`."""
         start = self.expr(lo)
         if extent == IntImm(1, lo.dtype):
             return start
@@ -217,7 +221,7 @@ class TirPrinter(ExprPrinter):
         return f"{self.names.of[p]}: T.Buffer({self.buffer_args(p, quoted=True)})"
 
     def _options(self, f: PrimFunc, name: str) -> str:
-        """What the decorator must say because the parser would assume otherwise."""
+        """The decorator's arguments: options that differ from what the parser would infer."""
         items = []
         if not self.canonical and name != f.name:
             items.append(f"name={string(f.name)}")

@@ -1,7 +1,7 @@
-"""Both languages as Python text: `print_module`, `print_function`, `print_expr`.
+"""Modules, functions and expressions as Python text.
 
-Equal programs print equal text, in every process: names come from the order of appearance, and
-constants are printed by name and digest (`R.const("fc.weight", ...)`); their bytes never are.
+Equal programs print equal text in every process: variables are named in order of appearance. Large
+constants are printed by name and SHA-256 (`R.const("fc.weight", ...)`), small ones by their values.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ HEADER = "import tensorkiln as tk\nfrom tensorkiln.script import R, T\n\n\n"
 
 
 def print_expr(e: Expr) -> str:
-    """One expression; free variables under their own names."""
+    """The text of an expression; free variables keep their names."""
     return TirPrinter().expr(e)
 
 
 def print_function(f: AnyFunction, canonical: bool = False) -> str:
-    """One function. `canonical` drops every name (function, variables, buffers), so that
-    programs equal up to renaming print the same text: the key of the kernel cache."""
+    """The text of a function. `canonical` replaces every name (of the function, variables and
+    buffers) by a number, so programs equal up to renaming print the same text, which is the key of
+    the kernel cache."""
     return "\n".join(_function_lines(f, Constants(), "", canonical)) + "\n"
 
 
 def nameless_text(f: Function) -> tuple[str, tuple[str, ...]]:
-    """The canonical text of a graph function, and the names that are not in it, in the order in
-    which what they name appears."""
+    """The canonical text of a graph function, and the names that it replaces, in the order in which
+    the variables and buffers first appear."""
     graph = RelaxPrinter(Constants(), CLASS, canonical=True)
     graph.function(f)
     names = tuple(v.name for v in graph.names.given if isinstance(v, RVar | Var | Buffer))
@@ -46,13 +47,13 @@ def nameless_text(f: Function) -> tuple[str, tuple[str, ...]]:
 
 
 def print_module(mod: IRModule, known: Known = lambda f: None) -> str:
-    """The module as a Python file that `from_source` reads back. `known` may give the text of a
-    tensor program, as `print_function` has it, without a look at its body."""
+    """The module as a Python file that `from_source` reads back. `known` may return the text of a
+    tensor program as `print_function` would, which avoids making a deferred body; else None."""
     return _module_text(mod, Constants(), known)
 
 
 def print_any(node: object) -> str:
-    """A module or a function."""
+    """The text of a module or a function. Raise TypeError for anything else."""
     if isinstance(node, IRModule):
         return print_module(node)
     if isinstance(node, PrimFunc | Function):
@@ -94,17 +95,18 @@ def _function_lines(f: AnyFunction, constants: Constants, pad: str, canonical: b
 
 
 class _Unread(Constants):
-    """Of a text that nobody reads: no weights are hashed for it."""
+    """The constants of a text that is printed for its names only, so no weights are hashed."""
 
     def digest(self, array: np.ndarray | Padded) -> str:
         return ""
 
 
 def printed_names(f: AnyFunction) -> dict[object, str]:
-    """What everything that a function binds (an RVar, Var or Buffer) is called in its text.
+    """The name in its text of each RVar, Var and Buffer that a function binds.
 
-    These are the names that a product shows: what is compiled and what its text compiles to
-    must not differ. They are distinct where both are in scope, and print as themselves.
+    A library shows these names, never `var.name`, so that a module and its parsed text compile to
+    the same bytes. Names of variables in scope together are distinct, and printing a function that
+    already has these names leaves them as they are.
     """
     printer = TirPrinter() if isinstance(f, PrimFunc) else RelaxPrinter(_Unread(), CLASS)
     printer.function(f)  # type: ignore[arg-type]

@@ -9,13 +9,13 @@ from tensorkiln.ir.text.colour import coloured_for
 
 
 class Scripted:
-    """What has a form as Python text."""
+    """Base class of nodes that can be printed as Python text."""
 
     __slots__ = ()
 
     def script(self) -> str:
         """The Python text that `tk.script.from_source` reads back."""
-        from tensorkiln.ir.text.printer import print_any  # it imports the nodes themselves
+        from tensorkiln.ir.text.printer import print_any  # here, since it imports the subclasses
 
         return print_any(self)
 

@@ -1,11 +1,11 @@
-"""What printer and parser must agree on: operator spellings, levels, defaults."""
+"""Tables shared by printer and parser: operator symbols, precedences, words of the script."""
 
 from __future__ import annotations
 
-CLASS = "Module"  # what the class of a printed module is called
-# Python's binding strength, loosest first.
+CLASS = "Module"  # name of the class in the text of a module
+# Precedence of Python's operators: a greater number binds tighter.
 COMPARE, NOT, NEG, ATOM = 4, 3, 11, 12
-# op -> (symbol, level); an operator that is not here is written T.op(a, b)
+# op -> (symbol, precedence); any other operator is written as a call, such as T.min(a, b)
 INFIX: dict[str, tuple[str, int]] = {
     "or": ("or", 1),
     "and": ("and", 2),
@@ -27,7 +27,7 @@ INFIX: dict[str, tuple[str, int]] = {
     "floordiv": ("//", 10),
     "floormod": ("%", 10),
 }
-# loop kind -> its word in the script
+# loop kind -> the function of T that makes such a loop
 KIND_WORDS = {
     "serial": "serial",
     "parallel": "parallel",
@@ -35,7 +35,7 @@ KIND_WORDS = {
     "unrolled": "unroll",
     "thread": "thread_binding",
 }
-# Words after `R.` that are not operators; an operator of such a name is written R.op("name", ...).
+# Names after `R.` that are not operators; an operator of such a name prints as R.op("name", ...).
 GRAPH_WORDS = frozenset(
     {
         "Tensor",
@@ -62,5 +62,5 @@ GRAPH_WORDS = frozenset(
         "output",
     }
 )
-# Constants of at most this many elements are printed in place.
+# Constants of at most this many elements are printed by their values.
 INLINE_ELEMENTS = 16
