@@ -1,5 +1,8 @@
-"""Size expressions as C whose arithmetic is checked: `s_n * 4 + 1` becomes calls of crt/sizes.h
-that note what does not fit into 64 bits. All arithmetic of generated host code is written here.
+"""Size expressions as C with overflow checks: all arithmetic of generated host code is made here.
+
+    s_n * 4 + 1    ->    kiln_add(kiln_mul(s_n, 4, &large), 1, &large)
+
+The functions of crt/sizes.h record in `large` that a result did not fit into 64 bits.
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ _LEVELS: tuple[tuple[str, ...], ...] = (
 )  # fmt: skip
 _CHECKED = {"+": "kiln_add", "-": "kiln_sub", "*": "kiln_mul"}
 _DIVISIONS = {"/": "kiln_floordiv", "%": "kiln_floormod"}
-_NOTING = {"kiln_floordiv": "kiln_divide"}  # what may overflow -> what notes it
-# What a kernel's parameter of a C type holds, where that is less than int64_t.
+_NOTING = {"kiln_floordiv": "kiln_divide"}  # function without overflow check -> the one with it
+# Least and greatest value of the C types of kernel parameters that are narrower than int64_t.
 _RANGES = {
     f"{u}int{bits}_t": (f"{'0' if u else f'INT{bits}_MIN'}", f"{u.upper()}INT{bits}_MAX")
     for u in ("", "u")
@@ -32,7 +35,7 @@ DECLARATION = "    kiln_large large = {0, 0};"
 
 
 def checked(size: Size) -> str:
-    """C text of a size or condition, which notes in `large` whatever is too large in between."""
+    """C text of a size or condition that records in `large` if an intermediate result overflows."""
     text = str(size)
     if _SIMPLE.match(text):
         return text
@@ -40,7 +43,8 @@ def checked(size: Size) -> str:
 
 
 class _Parser:
-    """C expressions over `s_<name>`, numbers and functions of crt/sizes.h."""
+    """Recursive-descent parser of C expressions over `s_<name>`, numbers and functions of
+    crt/sizes.h; each method returns the checked form of what it parsed."""
 
     def __init__(self, text: str):
         self._text, at = text, 0
@@ -60,7 +64,8 @@ class _Parser:
         return made
 
     def _next(self, *wanted: str) -> str:
-        """The next token if it is one of those (or any); else an empty text."""
+        """Consume and return the next token if it is one of `wanted` (any, if that is empty); else
+        return an empty text."""
         if self._tokens and (not wanted or self._tokens[-1] in wanted):
             return self._tokens.pop()
         return ""
@@ -122,7 +127,8 @@ class _Parser:
 
 
 def measured(target: str, value: str, words: str) -> str:
-    """The statement that gives `target` a checked size; `words` are what people know it by."""
+    """The C statement that assigns a checked size to `target`; if it overflows, the error calls it
+    `words`."""
     name = quote(_without_parentheses(words))
     line = f"    {target} = kiln_named({value}, {name}, &large);"
     if len(line) <= 100:
@@ -131,7 +137,8 @@ def measured(target: str, value: str, words: str) -> str:
 
 
 def _without_parentheses(words: str) -> str:
-    """Without those around all of it."""
+    """`words` without parentheses around the whole: `(n + 1)` becomes `n + 1`, while `(a) * (b)`
+    stays."""
     depth = 0
     for i, c in enumerate(words):
         depth += (c == "(") - (c == ")")
@@ -141,16 +148,18 @@ def _without_parentheses(words: str) -> str:
 
 
 class SizeLocals:
-    """Sizes of one C function that take arithmetic: each is computed once, into a local variable,
-    and all are looked at before any is used. `words` says for people what a size is."""
+    """Local variables for the sizes of one C function that need arithmetic. Each size is computed
+    once, and all are checked for overflow before any is used. `words` gives the text of a size for
+    error messages."""
 
     def __init__(self, words: Callable[[Size], str]):
         self._words = words
         self._names: dict[tuple[str, str], str] = {}
 
     def name(self, size: Size, ctype: str = "int64_t", *, is_size: bool = True) -> str:
-        """C text of a size that needs no arithmetic any more. One for a narrower `ctype` must be in
-        its range, unless it is no size but a number of that type already."""
+        """C text of a size: a number, a symbol, or the local variable that holds it. A size that is
+        passed as a `ctype` narrower than int64_t is also checked for that type's range. With
+        `is_size` false it is a scalar that already has that type and needs no check."""
         text = str(size)
         narrow = ctype in _RANGES and is_size and not _NUMBER.match(text)
         if _SIMPLE.match(text) and not narrow:
@@ -159,8 +168,8 @@ class SizeLocals:
         return self._names.setdefault(key, f"size_{len(self._names)}")
 
     def lines(self, failure: Sequence[str], *, declare: bool = True) -> Iterator[str]:
-        """Their declarations, after that of `large`; what `failure` says happens when one is too
-        large."""
+        """Yield the declarations of the local variables, after that of `large` (if `declare`), then
+        the lines `failure`, which must test `large`."""
         if not self._names:
             return
         if declare:

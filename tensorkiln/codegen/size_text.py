@@ -1,4 +1,4 @@
-"""Sizes as text: C for the entry file, and words for people."""
+"""Sizes as text: C for the entry file, and expressions for people."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ _C_OPS = {
 
 
 def c_expression(e: Expr, names: Mapping[Var, str]) -> str:
-    """C text of a size or of a condition over sizes. Every dimension is at least 1."""
+    """C text of a size or of a condition on sizes, whose dimensions are assumed to be at least 1.
+    UnsupportedError for an operation without a C form."""
     match e:
         case IntImm(value):
             return integer_literal(value)
@@ -63,9 +64,10 @@ def c_expression(e: Expr, names: Mapping[Var, str]) -> str:
 
 
 def _divides_in_c(a: Expr, b: Expr) -> bool:
-    """Whether C's division, which rounds towards zero and traps at 0, rounds down."""
+    """Whether `a / b` in C, which rounds towards zero and traps at 0, is safe and rounds down:
+    `b` is a positive constant and `a` is provably not negative."""
     bounds = Bounds.dims([v for e in (a, b) for v in free_vars(e)], least=1)
-    positive = (int_value(b) or 0) > 0  # a dimension of 0 may divide
+    positive = (int_value(b) or 0) > 0  # not a dimension: that of an outer function may be 0
     return positive and prove(binary("ge", a, 0), bounds)
 
 
