@@ -1,7 +1,8 @@
 """The host entry file `entry.c`: plain C99 that ties kernels, weights and runtime together.
 
 It is meant to be read: a table per function that says what may be passed, and a call plan with one
-line per kernel, each naming the node of the model it came from. It compiles against crt.h alone.
+line per kernel, each naming the node of the model it came from. It compiles against headers of the
+runtime only: crt.h, and outer.h and loader.h if the library needs them.
 """
 
 from __future__ import annotations

@@ -137,7 +137,8 @@ class Frame:
         self.lines += _folded(self._indent + text) if text else [""]
 
     def step(self, call: str) -> None:
-        """Add a call that may fail; a failure leaves the C function by way of its end."""
+        """Add a call that may fail; on failure the C jumps to the exit of the function, with the
+        name of the binding for the error message."""
         self.line(f"KILN_TRY({quote(self.where)}, {call});")
 
     @contextmanager

@@ -14,9 +14,9 @@ are kept.
 | our kernels, externals | the runtime, host code, addons         |
 | addons     | the runtime, host code; they are one origin        |
 
-Kernels, externals and addons may need a function that none of these defines, nor the C library. It
-is then bound to the one external that defines it, since an external may come as several origins,
-such as kernels and a driver.
+A reference of kernels, externals or addons that is not weak, and for which neither an origin that
+they see nor the C library has a definition, is bound to the one external that defines the name: an
+external may come as several origins, such as kernels and a driver.
 """
 
 from __future__ import annotations
