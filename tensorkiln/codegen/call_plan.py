@@ -1,4 +1,5 @@
-"""Planned graph function -> host function: one kernel call per line, every address known."""
+"""Turn a planned graph function into a `HostFunction`: its kernel calls, with an address for each
+argument."""
 
 from __future__ import annotations
 
@@ -37,9 +38,10 @@ from tensorkiln.ir.visit import free_vars, substitute, walk_stmt
 
 
 class _Symbols:
-    """C names of symbolic dimensions, unique in one function, and those of the model.
+    """C names and model names of the symbolic dimensions of one function.
 
-    `spelled` are the names of the function's text, `dim_names` those of the model that differ.
+    C names are unique: a second `n` becomes `n_2`. `spelled` maps variables to their names in the
+    function's text; `dim_names` has the model's names of those that the model calls otherwise.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class _Symbols:
         return self._dim_names.get(v, self._spelled[v])
 
     def condition(self, e: Expr) -> Condition:
-        """What callers must keep; its variables are symbols of the function."""
+        """A condition on the sizes of a call; its variables must be symbols of the function."""
         shown = {v: self.model_name(v) for v in free_vars(e)}
         return Condition(size_of(e, self.names), expression_text(e, shown))
 
@@ -81,7 +83,8 @@ class _Symbols:
 
 
 def graph_host_function(f: Function, mod: IRModule, arena: WeightArena) -> HostFunction:
-    """The call plan of a graph function after `partial_graph_aot`."""
+    """The call plan of a graph function after `partial_graph_aot`. Constants that its kernels read
+    are placed in `arena`."""
     types = (*(p.tensor for p in f.params), *result_types(f))
     spelled = printed_names(f)
     symbols = _Symbols(list(types), spelled, dict(f.attrs.get("dim_names", ())))
@@ -137,7 +140,7 @@ def graph_host_function(f: Function, mod: IRModule, arena: WeightArena) -> HostF
 
 
 def _laid_out(sizes: tuple[Expr, ...]) -> tuple[list[Expr], Expr]:
-    """Where each storage starts in one workspace, and the bytes of all."""
+    """The byte offset of each storage in one workspace, and the size of the workspace."""
     starts: list[Expr] = []
     total: Expr = IntImm(0)
     for size in sizes:
@@ -149,7 +152,8 @@ def _laid_out(sizes: tuple[Expr, ...]) -> tuple[list[Expr], Expr]:
 
 
 def _unique(inputs: tuple[Param, ...], outputs: tuple[TensorInfo, ...]) -> tuple[TensorInfo, ...]:
-    """Output names that differ from each other and from the inputs'."""
+    """`outputs` with names that differ from each other and from those of the inputs: a second `y`
+    becomes `y_2`."""
     taken = {p.name for p in inputs}
     out = []
     for t in outputs:
@@ -163,26 +167,29 @@ def _unique(inputs: tuple[Param, ...], outputs: tuple[TensorInfo, ...]) -> tuple
 
 
 def implied_sizes(f: PrimFunc) -> tuple[Var, ...]:
-    """Scalar parameters whose values the shapes of the tensors tell."""
+    """Scalar parameters that are a dimension of a tensor parameter: its shape gives the value."""
     dims = [d for b in f.buffers for d in b.shape]
     return tuple(v for v in f.scalars if any(d is v for d in dims))
 
 
 def sizes_read(f: PrimFunc) -> tuple[Var, ...]:
-    """Scalar parameters that callers from outside do not pass: `pass_sizes` added them."""
+    """The trailing scalar parameters that `pass_sizes` added. Callers of the library do not pass
+    them; the entry reads them off the shapes of tensors."""
     count = int(f.attrs.get("sizes", 0))
     return f.scalars[len(f.scalars) - count :]
 
 
 def has_assertions(f: AnyFunction) -> bool:
-    """Whether a call of this kernel may fail."""
+    """Whether the kernel contains assertions, so that a call of it may fail. One whose body is
+    still to be made has none (`Head` in ir/derived.py)."""
     if not isinstance(f, PrimFunc) or is_pending(f):
         return False
     return any(isinstance(s, Assert) for s in walk_stmt(f.body))
 
 
 def _require_told_sizes(f: PrimFunc, implied: tuple[Var, ...]) -> None:
-    """UnsupportedError where a size of a tensor is a parameter that the caller passes as well."""
+    """Raise UnsupportedError if a tensor's shape contains a scalar parameter that the caller passes
+    as well: the shape and the number could disagree."""
     passed = set(f.scalars) - set(implied)
     issues = [
         Issue(
@@ -199,7 +206,8 @@ def _require_told_sizes(f: PrimFunc, implied: tuple[Var, ...]) -> None:
 def tensor_host_function(
     f: PrimFunc, name: str, mod: IRModule, implied: tuple[Var, ...] = ()
 ) -> HostFunction:
-    """A tensor program of `mod` whose parameters the caller passes: all but those `implied`."""
+    """The host function `name` that calls tensor program `f` of `mod`. Its caller passes all
+    parameters but those `implied`, which are read off the shapes of tensors."""
     _require_told_sizes(f, implied)
     spelled = printed_names(f)
     names: dict[Var, str] = {v: spelled[v] for v in f.scalars}

@@ -1,4 +1,4 @@
-"""Where host code computes sizes: each into a variable, all of them checked before any is used."""
+"""Where host code computes sizes: each in a local variable, all checked before one is used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tensorkiln.codegen.host_function import Formula, Size
 from tensorkiln.codegen.host_header import quote
 
 _NUMBER = re.compile(r"-?(0x[0-9a-f]+|[0-9]+)u?\Z")
-# What a kernel's parameter of a C type holds, where that is less than int64_t.
+# Least and greatest value of the C types of kernel parameters that are narrower than int64_t.
 _RANGES = {
     f"{u}int{bits}_t": (f"{'0' if u else f'INT{bits}_MIN'}", f"{u.upper()}INT{bits}_MAX")
     for u in ("", "u")
@@ -21,12 +21,13 @@ DECLARATION = "    kiln_large large = {0, 0};"
 
 
 def checked(size: Size) -> str:
-    """C text of a size or condition, which notes in `large` whatever is too large in between."""
+    """C text of a size or condition that records in `large` if an intermediate result overflows."""
     return size.checked if isinstance(size, Formula) else str(size)
 
 
 def measured(target: str, value: str, words: str) -> str:
-    """The statement that gives `target` a checked size; `words` are what people know it by."""
+    """The C statement that assigns a checked size to `target`; if it overflows, the error calls it
+    `words`."""
     name = quote(_without_parentheses(words))
     line = f"    {target} = kiln_named({value}, {name}, &large);"
     if len(line) <= 100:
@@ -35,7 +36,8 @@ def measured(target: str, value: str, words: str) -> str:
 
 
 def _without_parentheses(words: str) -> str:
-    """Without those around all of it."""
+    """`words` without parentheses around the whole: `(n + 1)` becomes `n + 1`, while `(a) * (b)`
+    stays."""
     depth = 0
     for i, c in enumerate(words):
         depth += (c == "(") - (c == ")")
@@ -45,16 +47,18 @@ def _without_parentheses(words: str) -> str:
 
 
 class SizeLocals:
-    """Sizes of one C function that take arithmetic: each is computed once, into a local variable,
-    and all are looked at before any is used. `words` says for people what a size is."""
+    """Local variables for the sizes of one C function that need arithmetic. Each size is computed
+    once, and all are checked for overflow before any is used. `words` gives the text of a size for
+    error messages."""
 
     def __init__(self, words: Callable[[Size], str]):
         self._words = words
         self._names: dict[tuple[Size, str], str] = {}
 
     def name(self, size: Size, ctype: str = "int64_t", *, is_size: bool = True) -> str:
-        """C text of a size that needs no arithmetic any more. One for a narrower `ctype` must be in
-        its range, unless it is no size but a number of that type already."""
+        """C text of a size: a number, a symbol, or the local variable that holds it. A size that is
+        passed as a `ctype` narrower than int64_t is also checked for that type's range. With
+        `is_size` false it is a scalar that already has that type and needs no check."""
         narrow = ctype in _RANGES and is_size and not _NUMBER.match(str(size))
         if not isinstance(size, Formula) and not narrow:
             return str(size)
@@ -62,8 +66,8 @@ class SizeLocals:
         return self._names.setdefault(key, f"size_{len(self._names)}")
 
     def lines(self, failure: Sequence[str], *, declare: bool = True) -> Iterator[str]:
-        """Their declarations, after that of `large`; what `failure` says happens when one is too
-        large."""
+        """Yield the declarations of the local variables, after that of `large` (if `declare`), then
+        the lines `failure`, which must test `large`."""
         if not self._names:
             return
         if declare:

@@ -1,7 +1,8 @@
 """The host entry file `entry.c`: plain C99 that ties kernels, weights and runtime together.
 
 It is meant to be read: a table per function that says what may be passed, and a call plan with one
-line per kernel, each naming the node of the model it came from. It compiles against crt.h alone.
+line per kernel, each naming the node of the model it came from. It compiles against headers of the
+runtime only: crt.h, and outer.h and loader.h if the library needs them.
 """
 
 from __future__ import annotations
@@ -81,9 +82,11 @@ def entry_c(
     """The text of entry.c.
 
     `cpu_features` are those that the processor must have, by LLVM's names (crt/cpu_features.h).
-    `metadata_json` is an object whose keys (target, compiler version, ...) join the metadata that
-    is written here from the functions. `prefix` starts the names of the plain C entries; without
-    it the library's name does; with `imports` the library carries artifacts for loaders.
+    `metadata_json` is an object whose keys (target, compiler version, ...) are added to the
+    metadata that is made here from the functions. Names of plain C entries start with `prefix`, or
+    with the library's name if that is empty. `imports` says that the library carries artifacts for
+    loaders. Raises UserError (code `bad-name`) for a prefix that is not a C identifier and for two
+    entries of one name; errors of `check` for functions that cannot be expressed.
     """
     prefix = prefix or c_name(library_name)
     _check_names(functions, prefix, weights_size)
@@ -146,7 +149,7 @@ def _metadata(
 
 
 def _json_lines(value: object, lead: str = "", indent: int = 0) -> list[str]:
-    """JSON text: what fits stays on one line, the rest has one member per line."""
+    """Lines of JSON: a value that fits is on one line, a longer one has one line per member."""
     pad, text = " " * indent, json.dumps(value)
     if indent + len(lead) + len(text) <= 80 or not isinstance(value, dict | list):
         return [f"{pad}{lead}{text}"]
@@ -192,7 +195,7 @@ def _function(function: HostFunction, prefix: str) -> str:
         run_text(function),
         _descriptor(function),
     ]
-    if prefix:  # without one it is a function that only outer functions call
+    if prefix:  # only outer functions call a function without a prefix: it has no entries
         parts.append(_entries(function, prefix))
     return "\n".join(parts)
 
@@ -258,7 +261,8 @@ def _size_functions(function: HostFunction) -> Iterator[str]:
 
 
 def _requirements(function: HostFunction) -> Iterator[str]:
-    """The function that refuses sizes which the model cannot take, with a sentence for each."""
+    """Yield the C function that checks `function.requires`, with an error message for each
+    condition; nothing if there are none."""
     if not function.requires:
         return
     texts = [condition.holds for condition in function.requires]
@@ -281,7 +285,7 @@ def _requirements(function: HostFunction) -> Iterator[str]:
 
 
 def _literal(text: str) -> str:
-    """Text as part of a format of printf."""
+    """`text` escaped for a format string of printf."""
     return text.replace("%", "%%")
 
 

@@ -1,7 +1,7 @@
 """What a host entry file is generated from: functions, their tensors, and their call plans.
 
-Sizes are numbers, symbols written `"s_<name>"`, or formulas over symbols. A size that is just
-`"s_seq"` in an input gives the symbol its value.
+Sizes are numbers, symbols written `"s_<name>"`, or formulas over symbols. A dimension of an argument
+that is just `"s_seq"` gives the symbol its value.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ DTYPES: Mapping[str, DType] = {
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """A tensor parameter. `align` is the address multiple its kernels rely on (0: the element
-    size); a caller's tensor that misses it is copied. `role` is empty for what its list says
-    (input or output); a tensor function, which lists all parameters as inputs, says `"out"` or
-    `"inout"` for those that its kernel writes."""
+    """A tensor parameter. `align` is the alignment in bytes that its kernels rely on (0: the
+    element size); a caller's tensor with less is copied. With an empty `role` it is an input or an
+    output by the list it is in. A tensor function lists all parameters as inputs, and has role
+    `"out"` or `"inout"` for those that its kernel writes."""
 
     name: str
     dtype: str
@@ -110,8 +110,8 @@ class ScalarExpr:
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """One call of a compiled kernel. `span` names the model's node, for the comment; a kernel
-    that `may_fail` has assertions, which are looked at after the call."""
+    """One call of a compiled kernel. `span` names the model's node, for a comment in the C; a
+    kernel that `may_fail` has assertions, and after the call the C tests whether one failed."""
 
     symbol: str
     args: tuple[Ptr | ScalarExpr, ...]
@@ -121,7 +121,7 @@ class KernelCall:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What the symbols of a call must satisfy, and the same for people."""
+    """A condition on the symbols of a call, and the text that error messages quote."""
 
     holds: Size
     sentence: str
@@ -137,10 +137,10 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class HostFunction:
-    """A function of the library. `symbol_bounds` holds the least legal value of a symbol (1 when
-    not said; 0 lets empty tensors in), `symbol_names` what the model calls it (itself when not
-    said). A call that breaks one of `requires` is refused before a kernel runs. `storages` lie in
-    the workspace."""
+    """A function of the library. `symbol_bounds` holds the least legal value of a symbol (1 by
+    default; 0 allows empty tensors), `symbol_names` the model's name for it (the symbol itself by
+    default). A call that violates a condition of `requires` is refused before a kernel runs.
+    `storages` are parts of the workspace, which has `workspace_bytes`."""
 
     name: str
     kind: Literal["graph", "tensor"]
@@ -165,7 +165,7 @@ class HostFunction:
 
 
 def c_name(text: str) -> str:
-    """`text` with what C does not allow in a name replaced by `_`."""
+    """`text` as a C identifier: `a.b` becomes `a_b`, and `1x` becomes `_1x`."""
     name = re.sub(r"\W", "_", text, flags=re.ASCII)
     return f"_{name}" if not name or name[0].isdigit() else name
 
@@ -176,12 +176,13 @@ def symbols_in(size: Size) -> tuple[str, ...]:
 
 
 def spelled(name: str) -> str:
-    """A dimension's name as part of an expression: quoted when it looks like one itself."""
+    """A dimension's name as part of an expression: quoted if it could be read as an expression
+    itself, such as `'a + b'`."""
     return name if _PLAIN_NAME.match(name) else f"'{name}'"
 
 
 def plain(function: HostFunction, size: Size) -> str:
-    """A size as a person writes it: `s_n` becomes the model's name of `n`."""
+    """A size for people: `s_n` becomes the model's name for symbol `n`."""
     symbol = bound_symbol(function, size)
     if symbol is not None:
         return function.model_name(function.symbols[symbol])
@@ -195,7 +196,7 @@ def shape_text(function: HostFunction, tensor: TensorInfo) -> str:
 
 
 def bound_symbol(function: HostFunction, dim: Size) -> int | None:
-    """Number of the symbol that `dim` just names, or None."""
+    """The index of the symbol that `dim` consists of; None if it is a number or an expression."""
     if isinstance(dim, str) and dim.startswith("s_") and dim[2:] in function.symbols:
         return function.symbols.index(dim[2:])
     return None
@@ -208,7 +209,7 @@ def computed_sizes(function: HostFunction) -> list[Formula]:
 
 
 def role(function: HostFunction, index: int) -> Literal["in", "out", "inout", "scalar"]:
-    """What parameter `index` is for."""
+    """Whether parameter `index` is read, written, both, or a number."""
     param = function.params[index]
     if isinstance(param, ScalarInfo):
         return "scalar"
@@ -216,7 +217,7 @@ def role(function: HostFunction, index: int) -> Literal["in", "out", "inout", "s
 
 
 def _faults(function: HostFunction) -> Iterator[str]:
-    """Everything about a function that the entry file could not express."""
+    """Yield a message for each property of a function that the entry file cannot express."""
     params = function.params
     tensors = [p for p in params if isinstance(p, TensorInfo)]
     if not _IDENTIFIER.match(function.name):
@@ -263,7 +264,8 @@ def _call_faults(function: HostFunction, call: KernelCall, known: set[str]) -> I
 
 
 def check(function: HostFunction) -> None:
-    """Raise InternalError for what is malformed, UnsupportedError beyond the runtime's limits."""
+    """Raise InternalError if the function is malformed, UnsupportedError if it exceeds a limit of
+    the runtime (MAX_PARAMS, ...) or has a parameter of another element type than DTYPES."""
     params = function.params
     for param in params:
         if param.dtype not in DTYPES:

@@ -37,8 +37,8 @@ class EntryParameter:
 
 
 def entry_parameters(function: HostFunction, reserved: Iterable[str] = ()) -> list[EntryParameter]:
-    """Parameters of the plain C entry: symbols first, then inputs, then outputs. None is called
-    like one of `reserved`."""
+    """Parameters of the plain C entry: symbols first, then inputs, then outputs. Their names are
+    unique, and not among `reserved`: a second `x` becomes `x_2`."""
     taken = set(reserved)
 
     def fresh(text: str) -> str:
@@ -68,13 +68,14 @@ def entry_parameters(function: HostFunction, reserved: Iterable[str] = ()) -> li
 
 
 def comment(text: str) -> str:
-    """Text that may stand in a C comment: one line of ASCII that does not end it."""
+    """`text` for use inside a C comment: one line of ASCII that does not end the comment."""
     text = text.replace("*/", "* /").replace("/*", "/ *").replace("??", "? ?")
     return text.replace("\n", " ").encode("ascii", "backslashreplace").decode()
 
 
 def quote(text: str) -> str:
-    """A C string literal; bytes outside ASCII as octal, which cannot swallow what follows."""
+    """A C string literal. Bytes outside ASCII become octal escapes, which, unlike hexadecimal ones,
+    have a fixed length and cannot absorb a digit that follows."""
     out = []
     for byte in text.encode():
         char = chr(byte)
@@ -92,7 +93,7 @@ def _in_model(name: str, original: str) -> str:
 
 
 def parameter_lines(function: HostFunction, params: Sequence[EntryParameter]) -> list[str]:
-    """What a function takes, as lines of a comment."""
+    """Lines of a C comment that describe a function's parameters and conditions."""
     lines: list[str] = []
     for symbol, param in zip(function.symbols, params, strict=False):
         least = function.symbol_bounds.get(symbol, 1)
@@ -116,7 +117,7 @@ def _entry(function: HostFunction, prefix: str) -> str:
 
 
 def _outer(names: Sequence[str]) -> str:
-    """How to call functions that take and give values: they have no entry here."""
+    """A comment on how to call the outer functions `names`, which have no plain C entry."""
     if not names:
         return ""
     calls = "".join(
@@ -130,7 +131,8 @@ def _outer(names: Sequence[str]) -> str:
 
 
 def _one_library(prefix: str, identity: str) -> str:
-    """What makes a linker refuse a program that has another library of this prefix."""
+    """C text that makes the link of a program fail if its objects include the headers of two
+    different libraries with this prefix."""
     sign, own = f"{prefix}_names_one_library", f"{prefix}_{identity}"
     return f"""
 /* A linker takes the first of two definitions in archives and shared libraries without a word. So
@@ -155,7 +157,8 @@ static __attribute__((used)) void {sign}_here(void)
 
 
 def _link(prefix: str, libraries: Sequence[str]) -> str:
-    """What else a program links that has the library in it."""
+    """A macro with the linker arguments that a program needs besides the static library; empty if
+    there are no `libraries`."""
     if not libraries:
         return ""
     return (
@@ -173,11 +176,11 @@ def header_h(
     libraries: Sequence[str] = (),
     identity: str = "0",
 ) -> str:
-    """The text of the header. Tensors are row-major without gaps; any address that suits the
-    element type will do (the caller's buffers stay the caller's). Numbers are int64_t, uint64_t or
-    double, and checked (codegen/scalars.py). `outers` are named only; `libraries` are what a linker
-    of programs is told besides a static library. `identity`, digits of base 16, tells the library
-    from others of its name."""
+    """The text of the header. Tensors are contiguous, row-major and aligned for their element type;
+    their memory stays the caller's. Numbers are int64_t, uint64_t or double, and their range is
+    checked (codegen/scalars.py). Outer functions, `outers`, are only listed by name; `libraries`
+    are linker arguments that a program needs besides the static library. `identity`, hexadecimal
+    digits, distinguishes the library from others of the same name."""
     prefix = prefix or c_name(library_name)
     guard = f"{prefix.upper()}_H"
     entries = "\n\n".join(_entry(function, prefix) for function in functions)

@@ -1,4 +1,4 @@
-"""Kernels that a loaded module provides: C functions that hand their arguments over to it."""
+"""Kernels that the module of a loader provides: C functions that pass their arguments on to it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ _Tensor = tuple[DType, Sequence[Expr]]
 
 
 def imports_c(mod: IRModule, imported: Sequence[tuple[str, Group]]) -> str:
-    """C text that defines each kernel of `imported` as a call of its group's module: every
-    parameter is a tensor (inputs, then results), sizes that a tensor program takes are numbers.
+    """C text that defines each kernel of `imported`, (kernel, group) pairs, as a call of the
+    group's module. It passes tensors, inputs before results; sizes only where a tensor program has
+    them as parameters, as numbers.
 
-    Raises UnsupportedError for kernels that take numbers which int64 cannot hold.
+    Raises UnsupportedError for kernels with scalar parameters of a float type or of uint64.
     """
     parts = [
         "/* Kernels that the modules of loaders provide; see loader.h.\n"
@@ -41,7 +42,7 @@ def imports_c(mod: IRModule, imported: Sequence[tuple[str, Group]]) -> str:
 
 
 def import_info(mod: IRModule, name: str, group: Group) -> KernelInfo:
-    """What metadata says of a kernel that the module of a group provides."""
+    """The metadata of a kernel that the module of `group` provides."""
     f = mod[name]
     params, _ = _parameters(mod, name)
     spelled = printed_names(f)
@@ -71,7 +72,8 @@ def import_info(mod: IRModule, name: str, group: Group) -> KernelInfo:
 
 
 def _parameters(mod: IRModule, name: str) -> tuple[list[_Tensor | Var], list[Var]]:
-    """Parameters in order, and the sizes that come last without being handed over."""
+    """The kernel's parameters that are passed to the module, in order, and the symbolic sizes that
+    follow them and are not passed: the module sees them in the tensors' shapes."""
     f = mod[name]
     if isinstance(f, Function):
         result = f.result.type

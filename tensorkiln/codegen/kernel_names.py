@@ -35,8 +35,8 @@ _WORDS = frozenset({
     "unsigned", "void", "volatile", "while",
 })  # fmt: skip
 _MEMORY = frozenset({"memcpy", "memset", "memmove", "memcmp", "bcmp"})  # crt/mem.c
-_KEPT = re.compile(r"kiln_|_[A-Z_]")  # the runtime's, and what C keeps for compilers
-# What entry.c calls things: on their own, and before the name of a function.
+_KEPT = re.compile(r"kiln_|_[A-Z_]")  # names of the runtime, and those that C reserves
+# Names in entry.c: fixed ones, and those of a prefix and a function's name, such as `run_main`.
 _ENTRY = frozenset({"metadata", "cpu_features", "functions", "outers", "main"})
 _OF_FUNCTION = re.compile(
     "(function|params|dims|symbols|symbol_min|computed|requires|workspace|run|body|outer)_(.+)"
@@ -44,7 +44,8 @@ _OF_FUNCTION = re.compile(
 
 
 def name_issues(mod: IRModule, runtime_calls: Collection[str]) -> Iterator[Issue]:
-    """Kernels whose names are taken: by C, the library, the runtime, or a C function called."""
+    """Yield an issue for each kernel whose name is taken: by C, by the library, by a C function
+    that the runtime calls (`runtime_calls`), or by one that a tensor program calls."""
     called = {name for f in mod.prim_funcs if not is_pending(f) for name in extern_names(f)}
     for f in mod.prim_funcs:
         name = f.name
@@ -64,7 +65,8 @@ def name_issues(mod: IRModule, runtime_calls: Collection[str]) -> Iterator[Issue
 
 
 def with_names_for_c(mod: IRModule) -> IRModule:
-    """A tensor program `main` is that in the library only: in C, `main` is a program's."""
+    """Rename a tensor program `main` to `main_program`, since in C only a program may define
+    `main`. The library still calls it `main`, by its `global_symbol`."""
     if not isinstance(mod.get("main"), PrimFunc):
         return mod
     name = next(n for n in (f"main_program{i or ''}" for i in count()) if n not in mod)
@@ -79,7 +81,8 @@ def with_names_for_c(mod: IRModule) -> IRModule:
 
 
 def _renamed(node: Any, old: str, new: str) -> Any:
-    """A node of a graph, or of the calls of a host function, that refers to `new` for `old`."""
+    """`node`, of a graph function or of the kernel calls of a run function, with references to
+    `old` replaced by references to `new`."""
     if isinstance(node, tuple):
         return tuple(_renamed(x, old, new) for x in node)
     if isinstance(node, GlobalRef | CallKernel) and node.name == old:
@@ -102,7 +105,8 @@ _REFERRING = (
 
 
 def _is_given(name: str, mod: IRModule) -> bool:
-    """Whether the entry file may call something so that belongs to a function of the module."""
+    """Whether the entry file may give this name to something that belongs to a function of the
+    module: `net_main`, `run_main` or `dims_main_0` for a function `main` of module `net`."""
     prefix = f"{c_name(mod.name)}_"
     if name.startswith(prefix):
         rest = name.removeprefix(prefix)

@@ -1,4 +1,4 @@
-"""Whether a module is low enough for code generation, and which pass is missing where it is not."""
+"""Check that a module is lowered far enough for code generation; errors name the missing passes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _SHOWN = 8
 
 
 def require_lowered(mod: IRModule) -> None:
-    """UserError (code `not-lowered`) that lists what is not lowered, each with the passes that
-    would do it."""
+    """Raise UserError (code `not-lowered`) that lists everything that is not lowered, with the
+    passes that would lower it; for a lowered module, the errors of `require_stack`."""
     found = [sentence for f in mod.functions for sentence in _faults(f)]
     if not found:
         require_stack(mod)
@@ -67,9 +67,10 @@ def _faults(f: Function | PrimFunc) -> Iterator[str]:
 
 
 def require_cpu_programs(mod: IRModule, runtime_calls: Collection[str]) -> None:
-    """UnsupportedError that lists what a CPU cannot run: loops over a device's grid, parameters
-    with strides of their own, names that are taken (`runtime_calls`: C functions that the runtime
-    calls), C functions of half-precision numbers."""
+    """Raise UnsupportedError that lists what cannot be compiled for a CPU: loops that are bound to
+    the threads of a device, parameters with explicit strides, T.reduce expressions, kernel names
+    that are taken (`runtime_calls` are the C functions that the runtime calls), and calls of C
+    functions with 16-bit floats."""
     issues = [*name_issues(mod, runtime_calls)]
     issues += [i for f in mod.prim_funcs if not is_pending(f) for i in _cpu_issues(f)]
     if issues:

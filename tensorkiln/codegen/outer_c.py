@@ -1,4 +1,5 @@
-"""The outer functions of a module as C for entry.c, and what hosts are told about them."""
+"""The outer functions of a module as C for entry.c, and their metadata. An outer function is one
+that a call plan cannot express: it has control flow, data-dependent sizes, closures or strings."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from tensorkiln.ir.relax import AnyTensorType, Function, PrimType, TensorType, T
 from tensorkiln.ir.text.printer import printed_names
 from tensorkiln.ir.visit import free_vars
 
-# What kiln.h offers for values: exported by libraries that have an outer function.
+# Functions of kiln.h that work on values; libraries with an outer function export them.
 OUTER_EXPORTS: tuple[str, ...] = (
     "kiln_call_value",
     "kiln_executor_invoke",
@@ -46,7 +47,9 @@ OUTER_EXPORTS: tuple[str, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class OuterCode:
-    """C of all outer functions. `helpers` are functions of the library that only they call."""
+    """C of all outer functions. `names` and `metadata` are those of the public ones; `helpers` are
+    graph functions and tensor programs that only outer functions call; `count` counts all outer
+    functions."""
 
     text: str
     names: tuple[str, ...]
@@ -56,12 +59,13 @@ class OuterCode:
 
     @property
     def exports(self) -> tuple[str, ...]:
-        """Symbols that the library shows because of them."""
+        """Symbols that the library exports for its outer functions."""
         return (*OUTER_EXPORTS, *(f"__tvm_ffi_{name}" for name in self.names))
 
 
 def outer_code(mod: IRModule, arena: WeightArena) -> OuterCode | None:
-    """C for every outer function of a module; None without any."""
+    """C for all outer functions of a module, whose constants are placed in `arena`; None if it has
+    no outer functions."""
     outers = mod.outers
     if not outers:
         return None
@@ -101,7 +105,7 @@ def outer_code(mod: IRModule, arena: WeightArena) -> OuterCode | None:
 
 
 def _declaration(descriptor: str) -> str:
-    """Prototypes: functions may call each other in any order."""
+    """Forward declarations, since outer functions may call each other in any order."""
     name = descriptor.split(" ")[3].removeprefix("outer_")
     return (
         f"static const kiln_outer outer_{name};\n"

@@ -1,4 +1,5 @@
-"""Calls in outer functions: functions of the module, values, names, loops, data-dependent sizes."""
+"""C for the calls in outer functions: of functions of the module, of function values, of functions
+by name, of loops, and of operators whose result's size depends on the data."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ Callee = str | GlobalRef | RVar
 
 
 def emit_call(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
-    """The steps of one call; its result goes into `out`."""
+    """Emit the steps of one call, whose result goes into slot `out`."""
     callee = call.callee
     if isinstance(callee, str):
         emit = _OPERATORS.get(callee)
@@ -71,7 +72,8 @@ def _invoke(w: OuterWriter, callee: GlobalRef | RVar, args: str, count: int, out
 
 
 def _prim_func(w: OuterWriter, t: Type, f: PrimFunc, args: Sequence[Value], out: str) -> None:
-    """`out = f(args)`: outputs are made here; shapes and numbers are its scalar parameters."""
+    """Emit `out = f(args)`: outputs are allocated; operands that are shapes or numbers become the
+    scalar parameters."""
     tensors = [a for a in args if not isinstance(a, ShapeValue | PrimValue)]
     types = t.fields if isinstance(t, TupleType) else (t,)
     outputs = _new_outputs(w, types, out, isinstance(t, TupleType))
@@ -83,7 +85,8 @@ def _prim_func(w: OuterWriter, t: Type, f: PrimFunc, args: Sequence[Value], out:
 
 
 def _operand(w: OuterWriter, b: Buffer, a: Value) -> str:
-    """An operand as a buffer wants it: a set of handles is made of a tuple."""
+    """C text of the operand for buffer `b`. A tuple of storages that is passed to a buffer of
+    handles is first converted to a tensor of their addresses."""
     if b.dtype != HANDLE:
         return w.operand(a)
     slot = w.slot("set")
@@ -92,7 +95,7 @@ def _operand(w: OuterWriter, b: Buffer, a: Value) -> str:
 
 
 def _alloc_storage(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
-    """A storage is a tensor of bytes."""
+    """Emit the allocation of a storage, which is a one-dimensional tensor of uint8."""
     size = call.attrs["size"]
     text = w.size(size) if isinstance(size, Expr) else str(size)
     dtype = f"(kiln_dtype){c_dtype(DType('uint8'))}"
@@ -144,7 +147,8 @@ def _tuple_of(w: OuterWriter, slots: Sequence[str], out: str) -> None:
 
 
 def _call_tir_inplace(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
-    """Result k is argument `inplace[k]`, which the function overwrites, or for -1 a new tensor."""
+    """Result k is argument `inplace[k]`, which the function overwrites, or a new tensor if
+    `inplace[k]` is -1."""
     target, *args = call.args
     f = w.library.mod[target.name] if isinstance(target, GlobalRef) else None
     if not isinstance(f, PrimFunc):
@@ -168,7 +172,8 @@ def _call_tir_inplace(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
 
 
 def _name_and_args(w: OuterWriter, call: Call) -> tuple[str, list[Value]]:
-    """The name, and the arguments: attributes other than the name follow the operands."""
+    """The name of the function to call, and its arguments: the operands, then the attributes other
+    than `name`."""
     name = call.attrs.get("name")
     if not isinstance(name, str) or not name:
         raise UserError(f"{w.f.name}: {call.op} needs the name of a function", code="no-name")
@@ -213,7 +218,8 @@ def _call_dps_packed(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
 
 
 def _while_loop(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
-    """state = body(*state) as long as cond(*state); one value of state is not in a tuple."""
+    """Emit `state = body(*state)`, repeated while `cond(*state)`. A state of one value is passed
+    on without a tuple, unless `_is_one_tuple`."""
     cond, body, *state = call.args
     for f in (cond, body):
         if not isinstance(f, GlobalRef | RVar):
@@ -248,7 +254,7 @@ def _while_loop(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
 
 
 def _is_one_tuple(result: Type, state: Type) -> bool:
-    """Whether one value of state comes back in a tuple: the result's type says so."""
+    """Whether a state of one value comes back as a tuple of one, by the type of the result."""
     return isinstance(result, TupleType) and not (
         isinstance(state, TupleType) and len(state.fields) == len(result.fields)
     )
@@ -258,8 +264,9 @@ def _is_one_tuple(result: Type, state: Type) -> bool:
 
 
 def _dynamic(function: str, slots: int, *attrs: str) -> Callable[..., None]:
-    """An operator that crt computes: pointers to its operands (those left out are nothing), then
-    attributes as integers; `axis=` also gives whether there is none."""
+    """The emitter of an operator that `function` of crt computes. It passes pointers to `slots`
+    operands (`kiln_nothing` for those left out), then the attributes as integers: `"sorted=1"` has
+    default 1, and `axis` is followed by a flag that is 1 if the call has no axis."""
 
     def emit(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
         texts = [w.pointer(a) for a in call.args]

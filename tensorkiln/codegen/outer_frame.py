@@ -39,20 +39,21 @@ _PLACES = re.compile(r'"(?:[^"\\]|\\.)*"|, ')  # string literals, and where a li
 
 @dataclass(slots=True)
 class OuterLibrary:
-    """What the outer functions of one module share. `prim_funcs` are those that they call."""
+    """What the outer functions of one module share. `prim_funcs` are the tensor programs that they
+    call; `texts` and `descriptors` are the C of the functions that are finished."""
 
     mod: IRModule
     arena: WeightArena
-    emit_call: Callable[[Any, RVar, Call, str], None]  # of outer_calls.py
+    emit_call: Callable[[Any, RVar, Call, str], None]  # outer_calls.py, which imports this file
     tables: Tables = field(default_factory=Tables)
     prim_funcs: dict[str, PrimFunc] = field(default_factory=dict)
     texts: list[str] = field(default_factory=list)
     descriptors: list[str] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
-    spelled: dict[object, str] = field(default_factory=dict)  # names as they are printed
+    spelled: dict[object, str] = field(default_factory=dict)  # variable -> name in the script
 
     def fresh(self, name: str) -> str:
-        """A C name for a function, not taken yet."""
+        """A unique C name for a function: a second `f` becomes `f_2`."""
         base, k = c_name(name), 1
         name = base
         while name in self.names:
@@ -63,7 +64,7 @@ class OuterLibrary:
 
 
 class Frame:
-    """The part of a writer that knows names and lines."""
+    """The base of `OuterWriter`: slots for owned values, names of dimensions, lines of C."""
 
     def __init__(self, library: OuterLibrary, f: Function, c: str):
         self.library, self.f, self.c = library, f, c
@@ -73,14 +74,15 @@ class Frame:
         self.symbols: dict[Var, str] = {}
         self.known: set[Var] = set()
         self._indent = "    "
-        self.where = ""  # the binding that steps are for
+        self.where = ""  # name of the binding whose steps are emitted, for error messages
         self.dim_names = dict(f.attrs.get("dim_names", ()))
-        self._sizes = 0  # how many take arithmetic
+        self._sizes = 0  # number of local variables for sizes that need arithmetic
 
     # ---- names -------------------------------------------------------------------------------
 
     def slot(self, name: str, count: int = 0) -> str:
-        """A new owned value in the frame (or an array of them); its C text."""
+        """Add an owned value (or an array of `count`) to the frame and return its C text, such as
+        `v.x`. Names are unique: a second `x` becomes `x_1`."""
         unique = base = c_name(name)
         k = 0
         while unique in self.slots:
@@ -91,7 +93,7 @@ class Frame:
         return f"v.{unique}"
 
     def symbol(self, v: Var) -> str:
-        """The name of a dimension, made when it is new."""
+        """The C name of a dimension, chosen at its first use and unique in the function."""
         if v not in self.symbols:
             name = base = c_name(self.library.spelled[v])
             k = 0
@@ -102,8 +104,9 @@ class Frame:
         return self.symbols[v]
 
     def size(self, e: Expr) -> str:
-        """C text of a size or number over dimensions that have values here. One that takes
-        arithmetic gets a line of its own, before what it is for."""
+        """C text of a size or number. UserError (code `unbound-dimension`) if one of its dimensions
+        has no value at this point. A size that needs arithmetic is first computed into a local
+        variable, in lines that are added here."""
         for v in free_vars(e):
             if v not in self.known:
                 raise UserError(
@@ -123,22 +126,23 @@ class Frame:
         return name
 
     def name(self, var: RVar) -> str:
-        """What a value is called in the text of its function."""
+        """The name of a variable in the function's script."""
         return self.library.spelled[var]
 
     # ---- lines -------------------------------------------------------------------------------
 
     def line(self, text: str) -> None:
-        """A line at the present depth."""
+        """Add a line at the current indentation."""
         self.lines += _folded(self._indent + text) if text else [""]
 
     def step(self, call: str) -> None:
-        """A call that may fail."""
+        """Add a call that may fail; on failure the C jumps to the exit of the function, with the
+        name of the binding for the error message."""
         self.line(f"KILN_TRY({quote(self.where)}, {call});")
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Lines between braces."""
+        """Put the lines that are added inside the `with` statement into braces after `head`."""
         self.line(f"{head} {{".lstrip())
         self._indent += "    "
         yield
@@ -148,11 +152,11 @@ class Frame:
     # ---- text ----------------------------------------------------------------------------------
 
     def shown(self, v: Var) -> str:
-        """What the model calls a dimension."""
+        """The model's name of a dimension."""
         return str(self.dim_names.get(v, self.library.spelled[v]))
 
     def summary(self, var: RVar, value: Bound) -> str:
-        """One line on a binding, for its comment."""
+        """A comment of one line that describes a binding."""
         name, short = self.name(var), self._short
         match value:
             case Call(callee, args, _, span):
@@ -178,7 +182,8 @@ class Frame:
         return v.name if isinstance(v, GlobalRef) else type(v).__name__
 
     def finish(self, n_params: int) -> None:
-        """Hand the C of the function to the library."""
+        """Add the function's C and its descriptor to the library. Dimensions that the C never reads
+        are not declared."""
         name = quote(self.f.name)
         frame = "".join(
             f"        kiln_value {s}{f'[{n}]' if (n := self.slot_sizes[s]) else ''};\n"
@@ -214,7 +219,7 @@ class Frame:
 
 
 def _folded(line: str) -> list[str]:
-    """A line of C, continued where it is too long."""
+    """A line of C, broken after commas if it is too long."""
     lead = len(line) - len(line.lstrip())
     out = []
     while len(line) > _WIDTH:

@@ -1,4 +1,5 @@
-"""One outer function as C: a frame of owned values, one step per binding, one way out."""
+"""One outer function as C: a frame of owned values, the steps of each binding, a single exit that
+releases the frame."""
 
 from __future__ import annotations
 
@@ -40,19 +41,20 @@ from tensorkiln.ir.relax import (
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.visit import free_vars
 
-_SMALL = PrimType | ShapeType | StringType  # types of values that are not worth giving back early
+_SMALL = PrimType | ShapeType | StringType  # types of values that are too small to release early
 
 
 def called_name(f: PrimFunc) -> str:
-    """What the table is called that outer functions call a tensor program by: its own, or that of
-    its public entry where that takes the same parameters."""
+    """The name N of the table `function_N` by which outer functions call a tensor program. A public
+    program has a table for its entry, which outer functions share, unless it has implied sizes:
+    outer functions do not pass these, so they use a table `call_<name>` without them."""
     if not f.public:
         return f.name
     return f"call_{f.name}" if implied_sizes(f) else f.public_name
 
 
 class OuterWriter(Frame):
-    """Writes the C of one function, and before it that of the functions made inside."""
+    """Writes the C of one outer function, after that of the closures created in it."""
 
     def __init__(self, library: OuterLibrary, f: Function, c: str):
         super().__init__(library, f, c)
@@ -61,7 +63,8 @@ class OuterWriter(Frame):
     # ---- values ------------------------------------------------------------------------------
 
     def operand(self, v: Value) -> str:
-        """C text of a kiln_value; makes what does not exist yet in a slot of the frame."""
+        """C text of a kiln_value. Strings, shapes, tuples and references to functions are created
+        first, in a new slot of the frame."""
         match v:
             case RVar():
                 if v not in self._values:
@@ -84,7 +87,8 @@ class OuterWriter(Frame):
                 return self._made(f"kiln_make_tuple({self.array(fields)}, {len(fields)}")
 
     def _made(self, call: str) -> str:
-        """A new slot, made by a call whose last argument, its address, is still to come."""
+        """Emit `call`, which lacks its last argument and closing parenthesis, with the address of a
+        new slot as that argument; return the slot."""
         slot = self.slot("t")
         self.step(f"{call}, &{slot})")
         return slot
@@ -105,7 +109,8 @@ class OuterWriter(Frame):
         return f"kiln_view(&(kiln_tensor){fields}, {shape}, NULL, 0}})"
 
     def owned(self, v: Value) -> str:
-        """As `operand`, in a slot: what may be written to, or kept, by others."""
+        """As `operand`, but always a slot with a reference of its own, which a callee may write to
+        or keep: a constant, which is a view of the weights, is copied."""
         text = self.operand(v)
         return self._made(f"kiln_take({self.pointer(v)}") if text[:5] == "kiln_" else text
 
@@ -115,13 +120,13 @@ class OuterWriter(Frame):
         return f"(const kiln_value[]){{{text}}}" if text.startswith("kiln_") else f"&{text}"
 
     def array(self, values: Sequence[Value]) -> str:
-        """C text of an array of values; they stay owned where they are."""
+        """C text of an array of values, without new references to them."""
         if not values:
             return "NULL"
         return f"(const kiln_value[]){{{', '.join([self.operand(v) for v in values])}}}"
 
     def reference(self, name: str) -> str:
-        """The call that makes a function of the module a value."""
+        """A call, as `_made` takes it, that creates a value of a function of the module."""
         f = self.library.mod[name]
         if isinstance(f, Function) and f.is_outer:
             return f"kiln_make_closure(&outer_{c_name(name)}, NULL, 0"
@@ -134,12 +139,12 @@ class OuterWriter(Frame):
     # ---- bindings ----------------------------------------------------------------------------
 
     def body(self, body: Body) -> None:
-        """The bindings of a branch."""
+        """Emit the bindings of a branch."""
         for b in body.bindings:
             self.binding(b.var, b.value)
 
     def binding(self, var: RVar, value: Bound) -> None:
-        """The steps that give a variable its value."""
+        """Emit the steps that give a variable its value."""
         self.where = self.name(var)
         out = self.slot(self.where)
         match value:
@@ -185,17 +190,18 @@ class OuterWriter(Frame):
     # ---- types -------------------------------------------------------------------------------
 
     def unknown(self, t: Type) -> bool:
-        """Whether a type brings in a dimension that has no value here yet."""
+        """Whether a type has a dimension without a value at this point."""
         dims = [d for d in type_dims(t) if not is_unknown(d)]
         return any(v not in self.known for d in dims for v in free_vars(d))
 
     def match(self, slot: str, t: Type, what: str) -> None:
-        """Check a value against a type, and give new dimensions their values."""
+        """Emit the check of a value against a type, which gives new dimensions their values."""
         self._match_round(slot, t, what)
         self._check_sizes(slot, t, what)
 
     def _name_sizes(self, slot: str, names: tuple[Expr, ...], what: str) -> None:
-        """Numbers of a shape that have names give them their values, or have them already."""
+        """Bind the dimensions `names` to the numbers of the shape value in `slot`; a dimension that
+        has a value already must be equal to its number."""
         with self.block(""):
             self.line("int count = 0;")
             self.line(f"const int64_t *d = kiln_shape_of(&{slot}, &count);")
@@ -236,7 +242,9 @@ class OuterWriter(Frame):
         return "-1" if any(v not in self.known for v in free_vars(d)) else self.size(d)
 
     def _check_sizes(self, slot: str, t: Type, what: str) -> None:
-        """The second look: sizes that depend on dimensions of the same type, or on later ones."""
+        """Emit a second check, for sizes that are expressions or repeat a dimension, such as
+        `n + 1` before or after `n`: all dimensions have their values by now. Nothing is emitted if
+        each size is a different dimension."""
         dims = type_dims(t)
         asked = [d for d in dims if not is_unknown(d) and free_vars(d)]
         if len(asked) == len(set(asked)) and all(isinstance(d, Var) for d in asked):
@@ -248,7 +256,7 @@ class OuterWriter(Frame):
         self.step(f"kiln_match(&{slot}, &{table}, {array}, {tail}")
 
     def new_tensor(self, t: TensorType, out: str) -> None:
-        """Memory for a tensor of a known type."""
+        """Emit the allocation of a tensor of physical shape `t.physical_shape` into slot `out`."""
         shape = [self.size(d) for d in t.physical_shape]
         array = f"(const int64_t[]){{{', '.join(shape)}}}" if shape else "NULL"
         dtype = f"(kiln_dtype){c_dtype(t.dtype)}"
@@ -257,7 +265,8 @@ class OuterWriter(Frame):
     # ---- the function ------------------------------------------------------------------------
 
     def function(self, values: Sequence[RVar] = (), symbols: Sequence[Var] = ()) -> None:
-        """Add the C of the whole function to the library."""
+        """Add the C of the whole function to the library. As a closure it captures `values` and
+        `symbols`, in this order."""
         f = self.f
         for i, var in enumerate(values):
             self._values[var] = f"captured[{i}]"
@@ -288,8 +297,9 @@ class OuterWriter(Frame):
         self.finish(len(f.params))
 
     def _release(self, before: int, dead: Sequence[RVar]) -> None:
-        """Give back early what holds memory and is not used again: variables, and what the last
-        binding made for itself (slots from number `before` on, its own variable's first)."""
+        """Release memory before the function ends: the variables `dead`, which are not used again,
+        and the temporaries of the last binding (its slots from number `before` on, of which the
+        first is its variable)."""
         slots = [self._values[v] for v in dead if not isinstance(v.type, _SMALL)]
         slots += [f"v.{s}" for s in list(self.slots)[before + 1 :] if not self.slot_sizes[s]]
         for slot in dict.fromkeys(slots):

@@ -1,4 +1,5 @@
-"""What a function made inside an outer function uses of it: values and symbolic dimensions."""
+"""What closures in an outer function capture of it, values and symbolic dimensions, and where each
+variable of a function is used last."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from tensorkiln.ir.visit import free_vars
 
 
 def bindings_in(bindings: tuple[Binding, ...]) -> Iterator[Binding]:
-    """All bindings, those of branches and of functions made here included, in order."""
+    """Yield all bindings in order, including those of branches and of closures."""
     for b in bindings:
         yield b
         if isinstance(b.value, If):
@@ -38,7 +39,7 @@ def bindings_in(bindings: tuple[Binding, ...]) -> Iterator[Binding]:
 
 
 def captured_values(f: Function) -> tuple[RVar, ...]:
-    """Variables that a function uses and does not bind, in the order of their first use."""
+    """The free variables of a function, in the order of their first use."""
     bound = set(f.params) | {b.var for b in bindings_in(f.bindings)}
     for b in bindings_in(f.bindings):
         if isinstance(b.value, Lambda):
@@ -48,14 +49,14 @@ def captured_values(f: Function) -> tuple[RVar, ...]:
 
 
 def captured_symbols(f: Function, known: set[Var]) -> tuple[Var, ...]:
-    """Of the dimensions known outside, those that the function mentions, by order of mention."""
+    """The dimensions in `known` that the function mentions, in the order of their first mention."""
     found = dict.fromkeys(v for e in _sizes_of(f) for v in free_vars(e))
     return tuple(v for v in found if v in known)
 
 
 def last_uses(f: Function) -> list[list[RVar]]:
-    """For each binding, the variables of the function that nothing after it uses, the result
-    included; branches and functions made in a binding count as that binding."""
+    """For each binding, the variables that are dead after it: neither a later binding nor the
+    result uses them. A use in a branch or closure counts as one by the binding that contains it."""
     last: dict[RVar, int] = dict.fromkeys(f.params, 0)
     for i, b in enumerate(f.bindings):
         last[b.var] = i
@@ -116,7 +117,8 @@ def _sizes_of(f: Function) -> Iterator[Expr]:
 
 
 def type_sizes(t: Type) -> Iterator[Expr]:
-    """The dimensions that a type mentions; not those of values that a function would take."""
+    """Yield the dimensions of a tensor type or of the fields of a tuple type; not those in the
+    parameters of a function type."""
     if isinstance(t, TensorType):
         yield from t.shape
     elif isinstance(t, TupleType):

@@ -1,4 +1,4 @@
-"""What the C of outer functions shares: tables of types for checks, shapes of constants."""
+"""Static C tables that outer functions share: types to check values against, constants' shapes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ VarNames = Mapping[Var, str]
 
 
 def c_dtype(dtype: DType | None) -> str:
-    """The initializer of a kiln_dtype; zeros for any."""
+    """The initialiser of a kiln_dtype; for None zeros, which stand for any type. UnsupportedError
+    for an element type that host code does not have."""
     if dtype is None:
         return "{0, 0, 0}"
     found = DTYPES.get(dtype.name)
@@ -60,7 +61,7 @@ def type_text(t: Type, names: VarNames) -> str:
 
 
 def type_dims(t: Type) -> list[Expr]:
-    """All dimensions in a type, in order: what `kiln_match` fills or checks."""
+    """All dimensions in a type, in order: those that `kiln_match` sets or checks."""
     if isinstance(t, TensorType):
         return list(t.shape)
     if isinstance(t, AnyTensorType) and t.ndim is not None:
@@ -70,7 +71,7 @@ def type_dims(t: Type) -> list[Expr]:
     return []
 
 
-_UNKNOWN = Var("any")  # the extent of an AnyTensorType's dimension: nothing is asked of it
+_UNKNOWN = Var("any")  # a dimension of an AnyTensorType: every size matches it
 
 
 def is_unknown(dim: Expr) -> bool:
@@ -100,7 +101,7 @@ def _kind(t: Type) -> tuple[str, int, DType | None]:
 
 
 class Tables:
-    """Static data of all outer functions, each entry once."""
+    """Static data of all outer functions; equal entries are shared."""
 
     def __init__(self) -> None:
         self._types: dict[str, str] = {}
@@ -129,7 +130,7 @@ class Tables:
         return name
 
     def lines(self) -> Iterator[str]:
-        """The declarations, in an order in which each can be read."""
+        """Yield the declarations, each after those that it refers to."""
         for key, name in self._types.items():
             head, _, content = key.partition(" = ")
             yield f"static {head.format(name)} = {content};"

@@ -78,7 +78,7 @@ def _place(p: Ptr, f: HostFunction, names: Mapping[int, str]) -> str:
 
 
 def _bytes_written(f: AnyFunction) -> str:
-    """Of the output, padding included; nothing where only the run tells."""
+    """The size of the kernel's output in bytes, padding included; empty if it is symbolic."""
     if not isinstance(f, PrimFunc):
         return ""
     out = f.buffers[-1]

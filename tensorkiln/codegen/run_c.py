@@ -1,4 +1,4 @@
-"""The call plan as C: what each name stands for, then one line per kernel.
+"""The call plan as C: declarations of pointers and sizes, then one line per kernel.
 
 `entry.c` and the stripped form of a library share it.
 """
@@ -44,7 +44,7 @@ def _signature(call: KernelCall) -> tuple[str, ...]:
 
 
 def prototypes(functions: Sequence[HostFunction], prefix: str = "") -> str:
-    """Declarations of all kernels; their symbols are `prefix` and the kernel's name."""
+    """Declarations of all kernels; a kernel's symbol is `prefix` followed by its name."""
     kernels: dict[str, tuple[str, ...]] = {}
     for function in functions:
         for call in function.calls:
@@ -61,7 +61,7 @@ def prototypes(functions: Sequence[HostFunction], prefix: str = "") -> str:
 
 
 def symbol_lines(names: Sequence[str], texts: Iterable[Size], source: str) -> list[str]:
-    """Declarations of the symbols that the texts use."""
+    """Declarations of the symbols that the texts use; symbol `names[i]` is `source[i]` in C."""
     used = {name for text in texts for name in symbols_in(text)}
     return [
         f"    const int64_t s_{name} = {source}[{i}];"
@@ -71,7 +71,7 @@ def symbol_lines(names: Sequence[str], texts: Iterable[Size], source: str) -> li
 
 
 def argument_names(function: HostFunction) -> list[str]:
-    """A readable C name for each parameter, none twice."""
+    """A unique C name for each parameter: `in_x`, `out_y`."""
     names: list[str] = []
     for i, param in enumerate(function.params):
         name = ("in_" if i < len(function.inputs) else "out_") + c_name(param.name)
@@ -80,7 +80,7 @@ def argument_names(function: HostFunction) -> list[str]:
 
 
 def run_text(function: HostFunction) -> str:
-    """The call plan: what each name stands for, then one call after the other."""
+    """The C function `run_<name>`: declarations, checks of sizes, then the kernel calls."""
     names = argument_names(function)
     pointers = pointers_of(function)
     texts = texts_of(function)
@@ -116,7 +116,7 @@ def run_text(function: HostFunction) -> str:
 
 
 def size_locals(function: HostFunction) -> SizeLocals:
-    """What the sizes of a call plan are called."""
+    """Local variables for the sizes of a call plan; messages use the model's names."""
     return SizeLocals(lambda size: plain(function, size))
 
 
@@ -130,26 +130,26 @@ def _failure(function: HostFunction) -> list[str]:
 
 
 def pointers_of(function: HostFunction) -> list[Ptr]:
-    """Every address that kernels are given."""
+    """All kernel arguments that are addresses."""
     return [a for call in function.calls for a in call.args if isinstance(a, Ptr)]
 
 
 def texts_of(function: HostFunction) -> list[Size]:
-    """Every expression in arguments of kernels."""
+    """The expressions in all kernel arguments: offsets of addresses, and numbers."""
     args = [a for call in function.calls for a in call.args]
     return [a.offset if isinstance(a, Ptr) else a.value for a in args]
 
 
 def storage_name(index: int) -> str:
-    """What a storage is called in the call plan."""
+    """The C variable that points to a storage: `workspace`, `workspace_1`, ..."""
     return f"workspace_{index}" if index else "workspace"
 
 
 def call_lines(
     function: HostFunction, names: list[str], sizes: SizeLocals, prefix: str = ""
 ) -> list[str]:
-    """One call per line, with the node of the model. Names that sizes get are for the caller to
-    declare."""
+    """C lines of all kernel calls, each with the model's node as a comment. Sizes that need
+    arithmetic are added to `sizes`, whose declarations the caller writes before these lines."""
     symbols = {f"s_{symbol}" for symbol in function.symbols}
     lines = []
     for call in function.calls:

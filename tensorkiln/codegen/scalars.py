@@ -1,8 +1,9 @@
-"""Numbers as parameters: how one of each element type travels from a caller to a kernel.
+"""Scalar parameters: how a number of each element type is passed from a caller to a kernel.
 
-A kernel takes what an element of that type is in C (`DTYPES`): float16 and bfloat16 as their 16
-bits, a bool as a byte, 0 or 1. A plain C entry takes the widest type of its kind, so that nothing
-is converted before crt/scalar.c has checked the range and rounded; `kiln_scalar` is what it makes.
+A kernel takes the C type of an element (`DTYPES`): float16 and bfloat16 as their 16 bits, a bool as
+a byte, 0 or 1. A plain C entry takes the widest C type of the kind, int64_t, uint64_t or double, so
+that nothing is converted before crt/scalar.c checks the range and rounds. A `kiln_scalar` holds the
+number on the way.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ def is_real(dtype: str) -> bool:
 
 
 def kernel_type(dtype: str) -> str:
-    """The C type in which a kernel takes it."""
+    """The C type of a kernel's parameter for a number of this type."""
     return DTYPES[dtype].c_type
 
 
@@ -28,7 +29,7 @@ def kernel_member(dtype: str) -> str:
 
 
 def entry_type(dtype: str) -> str:
-    """The C type in which a plain C entry takes it."""
+    """The C type of a plain C entry's parameter for a number of this type."""
     return "double" if is_real(dtype) else "uint64_t" if dtype == "uint64" else "int64_t"
 
 
@@ -38,12 +39,12 @@ def entry_member(dtype: str) -> str:
 
 
 def entry_value(dtype: str, name: str) -> str:
-    """C text that fills it with the entry's parameter."""
+    """C text of the value that the entry stores in `entry_member` for its parameter `name`."""
     return f"(int64_t){name}" if dtype == "uint64" else name
 
 
 def literal(e: Expr) -> str | None:
-    """C text of a constant as a kernel takes it; None for what is no constant."""
+    """C text of a constant as a kernel takes it; None if `e` is not a constant."""
     if isinstance(e, IntImm):
         return integer_literal(int(e.value))
     if not isinstance(e, FloatImm):
@@ -56,7 +57,8 @@ def literal(e: Expr) -> str | None:
 
 
 def integer_literal(value: int) -> str:
-    """C text of an integer that has no type of its own in C without a suffix where it is large."""
+    """C text of an integer of 64 bits. Those from 2**63 on get a suffix, and -2**63 becomes an
+    expression, since C has no signed literal for either."""
     if value >= 1 << 63:
         return f"{value}u"
     return f"({value + 1} - 1)" if value == -(1 << 63) else str(value)

@@ -1,4 +1,4 @@
-"""Sizes as text: C for host code, whose arithmetic is checked, and words for people."""
+"""Sizes as text: C for host code, with overflow checks, and expressions for people."""
 
 from __future__ import annotations
 
@@ -84,9 +84,10 @@ def _texts(e: Expr, names: Mapping[Var, str], least: int) -> tuple[str, str]:
 
 
 def _divides_in_c(a: Expr, b: Expr, least: int) -> bool:
-    """Whether C's division, which rounds towards zero and traps at 0, rounds down."""
+    """Whether `a / b` in C, which rounds towards zero and traps at 0, is safe and rounds down:
+    `b` is a positive constant and `a` is provably not negative."""
     bounds = Bounds.dims([v for e in (a, b) for v in free_vars(e)], least=least)
-    positive = (int_value(b) or 0) > 0  # a dimension of 0 may divide
+    positive = (int_value(b) or 0) > 0  # not a dimension, which may be 0
     return positive and prove(binary("ge", a, 0), bounds)
 
 

@@ -16,8 +16,8 @@ STACK_LIMIT = 1 << 20
 
 
 def elements(buf: Buffer) -> int | None:
-    """How many elements a buffer takes, gaps of its strides included; None when that is not a
-    number, or a stride is below 0."""
+    """How many elements of memory a buffer spans, gaps between strides included; None if that is
+    not a constant, or if a stride is negative."""
     total: Expr = const(1)
     if any(int_value(extent) == 0 for extent in buf.shape):
         return 0
@@ -30,7 +30,8 @@ def elements(buf: Buffer) -> int | None:
 
 
 def require_stack(mod: IRModule) -> None:
-    """UserError where the local buffers of a kernel do not fit on the stack."""
+    """Raise UserError (code `stack`) if the local buffers of a kernel take more than STACK_LIMIT
+    bytes together, or if the size of one is not constant."""
     for f in mod.prim_funcs:
         if not is_pending(f):
             _require(f)

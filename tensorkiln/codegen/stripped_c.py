@@ -1,7 +1,8 @@
 """The stripped form of a library: C that runs kernels in storages which the caller provides.
 
-It allocates nothing, keeps no state, starts no thread and includes <stdint.h> alone. What the
-library of `entry.c` does around a run (checking tensors, copying, growing memory) is the caller's.
+It allocates nothing, keeps no state, starts no thread, and includes <stdint.h> and <stddef.h> only.
+The caller must do what the library of `entry.c` does around a run: check tensors, copy those that
+kernels cannot read in place, and provide memory.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ from tensorkiln.codegen.run_c import (
 
 
 def kernel_prefix(prefix: str) -> str:
-    """What the symbols of the kernels begin with."""
+    """The prefix of the kernels' symbols."""
     return f"{prefix}_kernel_"
 
 
 def stripped_c(functions: Sequence[HostFunction], *, prefix: str, weights_size: int) -> str:
-    """The C file: sizes of storages, runs, weights, and a loop that may be replaced."""
+    """The C file: functions for the sizes of storages, the runs and the weights, and a parallel
+    loop that the program may replace. UnsupportedError for kernels with assertions."""
     for function in functions:
         for call in function.calls:
             if call.may_fail:
@@ -57,7 +59,7 @@ def stripped_c(functions: Sequence[HostFunction], *, prefix: str, weights_size: 
 
 
 def _arithmetic() -> str:
-    """crt/sizes.h, whose functions stand here themselves."""
+    """The text of crt/sizes.h, which is copied into the file instead of included."""
     return (Path(__file__).parents[1] / "crt" / "sizes.h").read_text()
 
 
@@ -97,7 +99,7 @@ def _function(function: HostFunction, prefix: str) -> str:
 
 
 def _parameters(function: HostFunction) -> list[EntryParameter]:
-    """The parameters of the run, named otherwise than what its body names."""
+    """The parameters of the run, with names that differ from those of its local variables."""
     own = [storage_name(i) for i in range(len(function.storages))]
     own += [f"s_{symbol}" for symbol in function.symbols]
     return entry_parameters(
@@ -106,7 +108,7 @@ def _parameters(function: HostFunction) -> list[EntryParameter]:
 
 
 def _guard(function: HostFunction) -> Iterator[str]:
-    """Refuse sizes that the model cannot take."""
+    """Yield C that returns -1 for sizes that the model cannot take."""
     least = function.symbol_bounds
     conditions = [f"s_{s} < {least.get(s, 1)}" for s in function.symbols]
     if conditions:
@@ -184,7 +186,7 @@ def _run_head(function: HostFunction, name: str) -> str:
 def stripped_h(
     functions: Sequence[HostFunction], *, prefix: str, features: Sequence[str] = ()
 ) -> str:
-    """The header that goes with it."""
+    """The header of the file that `stripped_c` writes; `features` are those the processor needs."""
     needs = f" * The processor needs: {', '.join(features)}.\n" if features else ""
     entries = "\n".join(_declarations(f, prefix) for f in functions)
     guard = f"{prefix.upper()}_STRIPPED_H"

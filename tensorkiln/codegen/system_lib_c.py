@@ -1,4 +1,4 @@
-"""`system_lib.c`: a library that is linked into a program announces itself there."""
+"""`system_lib.c`: C by which a library that is linked into a program registers itself there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FFI = "__tvm_ffi_"
 
 
 def check_prefix(prefix: object, what: str = "system_lib_prefix") -> str:
-    """`prefix`, when symbols may begin with it; else a UserError."""
+    """Return `prefix` if symbols may begin with it; else raise UserError (code `bad-name`)."""
     if isinstance(prefix, str) and prefix and c_name(prefix) == prefix:
         return prefix
     raise UserError(
@@ -25,8 +25,9 @@ def check_prefix(prefix: object, what: str = "system_lib_prefix") -> str:
 
 
 def system_lib_c(prefix: str, symbols: Sequence[str]) -> str:
-    """C that puts `symbols` on the program's list under `prefix`, and tells tvm-ffi about its
-    entries (as `__tvm_ffi_<prefix><function>`) where that is in the process already."""
+    """C that adds `symbols` under `prefix` to the program's list of libraries when the program
+    starts. If tvm-ffi is in the process by then, entries are also registered with it, as
+    `__tvm_ffi_<prefix><function>`."""
     declared = "\n".join(f"void {s}(void);" for s in symbols)
     rows = "\n".join(f"    {{{quote(s)}, {s}}}," for s in symbols)
     told = "\n".join(

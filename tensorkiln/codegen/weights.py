@@ -1,4 +1,4 @@
-"""The constants of a compile end to end, as content that is packed while it is written."""
+"""The constants of a compile, concatenated, as content that is packed while it is written."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from tensorkiln.ir.relax import Constant
 from tensorkiln.ir.text.print_relax import digest
 
 ALIGN = 64
-# Bytes that are packed and written at once: a huge page. Linux keeps what is written so in one, and
-# maps it as one where addresses allow (link/weights_segment.py). Reading 256 MiB of weights runs at
-# 29.6 GB/s then, and at 25.6 in small pages; the first time, at 27.9 for 12.3.
+# Bytes that are packed and written at once: one huge page. Linux caches data that is written so in
+# a huge page, and maps that as one if the addresses are aligned (link/weights_segment.py). Reading
+# 256 MiB of weights then runs at 29.6 GB/s instead of 25.6 in small pages; the first time at 27.9
+# instead of 12.3.
 BLOCK = 2 << 20
 _SAMPLE = 64
 
 _NOTHING = np.frombuffer(bytes(1), np.uint8)
-# Where in a block a part goes; an array, and which of its bytes in row-major order.
+# Offset in a block, array, and the range of the array's bytes, in row-major order, that go there.
 _Part = tuple[int, np.ndarray | Padded, int, int]
 
 
@@ -43,34 +44,38 @@ class WeightArena:
     arrays: list[np.ndarray | Padded] = field(default_factory=list)
     size: int = 0
     constants: dict[ConstantInfo, None] = field(default_factory=dict)  # in order
-    _placed: dict[int, int] = field(default_factory=dict)  # by identity, hence:
+    # id(array) -> offset. The arrays are kept alive, so that no id is used again.
+    _placed: dict[int, int] = field(default_factory=dict)
     _alive: list[np.ndarray | Padded] = field(default_factory=list)
+    # Size and sample -> the first array with these.
     _alike: dict[tuple[int, bytes], np.ndarray | Padded] = field(default_factory=dict)
     _digests: dict[str, int] = field(default_factory=dict)
 
     def place_constant(self, c: Constant) -> int:
-        """The byte offset of a constant, whose name and type the table of constants then tells."""
+        """Place a constant and return its byte offset; its name and type are added to the table
+        `constants`."""
         at = self.place(c.data)
         shape = tuple(int_value(d) or 0 for d in c.type.shape)
         layout = str(c.type.layout or "")
-        # As a script gives names back: what follows '#' tells apart those that are the same.
+        # Without what follows '#', by which a script tells constants of one name apart.
         name = c.name.rpartition("#")[0] or c.name or "const"
         self.constants[ConstantInfo(name, c.type.dtype.name, shape, layout, at)] = None
         return at
 
     @property
     def identity(self) -> str:
-        """Digits of base 16 that tell the constants from others: of all names, types and places,
-        and of a few elements of each array. To hash all takes longer than to write it."""
+        """A hexadecimal digest that tells these constants from others: of all names, types and
+        offsets, and of a few elements of each array, since hashing all takes longer than writing
+        it."""
         seen = hashlib.sha256(repr((tuple(self.constants), tuple(self._digests))).encode())
         for size, sample in self._alike:
             seen.update(size.to_bytes(8, "little") + sample)
         return seen.hexdigest()
 
     def place(self, array: np.ndarray | Padded) -> int:
-        """The byte offset of an array; arrays of the same bytes are one, as in the text.
+        """Place an array and return its byte offset; arrays with the same bytes share one.
 
-        One without elements has an address, too, of a byte that nobody reads.
+        An array without elements gets the offset of a byte that is never read.
         """
         if not array.nbytes:
             array = _NOTHING
@@ -91,7 +96,7 @@ class WeightArena:
 
 
 def _sample(array: np.ndarray | Padded) -> bytes:
-    """A few elements from all over an array."""
+    """The bytes of at most _SAMPLE elements, evenly spaced over an array."""
     if array.size <= _SAMPLE:
         return np.asarray(array).tobytes()
     places = np.linspace(0, array.size - 1, _SAMPLE, dtype=np.int64)
@@ -102,9 +107,9 @@ def _sample(array: np.ndarray | Padded) -> bytes:
 class WeightsContent(Later):
     """The arrays of an arena, each packed to row-major order when it is written.
 
-    Views of the model's file stay views until then. What somebody might write to is copied to a
-    temporary file at once, so that it is the weights of now, and not in memory twice.
-    Raises UserError where the model's file was written to in the meantime.
+    Views of the model's file stay views until then. Arrays that a caller could still write to are
+    copied at once, to a temporary file, so that they are not in memory twice. Writing raises
+    UserError (code `changed-file`) if the model's file was written to in the meantime.
     """
 
     def __init__(self, arena: WeightArena):
@@ -119,7 +124,7 @@ class WeightsContent(Later):
         ]
 
     def _blocks(self) -> Iterator[tuple[int, list[_Part]]]:
-        """All bytes in order: where each block goes, and what lies in it."""
+        """Yield the offset and the parts of each block of at most BLOCK bytes, in order."""
         for file in self._files:
             if file.changed():
                 raise UserError(
@@ -151,7 +156,7 @@ class WeightsContent(Later):
 
     @cached_property
     def view(self) -> memoryview:
-        """The bytes in a temporary file that has no name, mapped."""
+        """All bytes, as a mapping of an unnamed temporary file."""
         if not self.size:
             return memoryview(b"")
         with tempfile.TemporaryFile(prefix="kiln-weights-") as stream:
@@ -160,8 +165,9 @@ class WeightsContent(Later):
             return memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
 
     def write(self, file: int, at: int) -> None:
-        """Into a file. Copying and writing run outside Python's lock."""
-        rooms: list[np.ndarray] = []  # as many as there are threads
+        """Write all bytes to an open file from byte `at` on, in several threads: copying and
+        writing release Python's global lock."""
+        rooms: list[np.ndarray] = []  # buffers to use again, at most one per thread
 
         def one(block: tuple[int, list[_Part]]) -> None:
             n, parts = block
@@ -176,7 +182,7 @@ class WeightsContent(Later):
 
 
 def _owner(array: np.ndarray | Padded) -> object:
-    """What an array is a view of, at the end."""
+    """The object that owns an array's memory: the last of the chain of its bases."""
     owner: object = array.array if isinstance(array, Padded) else array
     while True:
         if isinstance(owner, np.ndarray) and owner.base is not None:
@@ -188,14 +194,14 @@ def _owner(array: np.ndarray | Padded) -> object:
 
 
 def _is_settled(owner: object) -> bool:
-    """Whether nobody can write to it any more."""
+    """Whether no caller can write to memory of this owner any more."""
     if isinstance(owner, np.ndarray):
         return not owner.flags.writeable
     return isinstance(owner, MappedFile | bytes)
 
 
 def _settled(arrays: list[np.ndarray | Padded]) -> list[np.ndarray]:
-    """Copies of arrays, views of one temporary file without a name."""
+    """Copies of arrays as bytes: views of one mapping of an unnamed temporary file."""
     total = sum(a.nbytes for a in arrays)
     if not total:
         return [np.asarray(a) for a in arrays]
@@ -214,7 +220,7 @@ def _settled(arrays: list[np.ndarray | Padded]) -> list[np.ndarray]:
 
 
 def _filled(room: np.ndarray, parts: list[_Part]) -> memoryview:
-    """A block of bytes: its parts, and zeros between them."""
+    """Fill `room` with the parts of a block, and zeros between them."""
     room[:] = 0
     for at, array, start, stop in parts:
         for part in parts_between(array, start, stop):

@@ -1,4 +1,4 @@
-"""What callers of `export_library` may give, before anything is done with it."""
+"""Check the arguments of `export_library` before any work is done."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ _SYMBOL = re.compile(r"[A-Za-z_.$][\w.$]*\Z", re.ASCII)
 def check_link_arguments(
     file_name: object, fcompile: object, workspace_dir: object, addons: object, exports: object
 ) -> Path:
-    """The path of the output. UserError (code `bad-argument`, of addons `bad-addon`) for what is of
-    another type, and for commands and names that cannot be."""
+    """Return the output path. Raise UserError for an argument of the wrong type, and for a path,
+    command or symbol name that cannot be valid: code `bad-path` for paths, `bad-addon` for addons,
+    `bad-argument` for the rest."""
     path = plain_path(file_name)  # type: ignore[arg-type]
     if workspace_dir is not None:
         plain_path(workspace_dir)  # type: ignore[arg-type]
@@ -33,7 +34,8 @@ def check_link_arguments(
 
 
 def checked_addons(addons: object) -> tuple[Any, ...]:
-    """Further object files of a link, as paths or bytes. UserError (code `bad-addon`)."""
+    """Return `addons` as a tuple; UserError (code `bad-addon`) unless they are an iterable of
+    object files, each given as a path or as bytes."""
     found = _several(addons, "addons", "object files", "addons=[...]", "bad-addon")
     for addon in found:
         if not isinstance(addon, str | bytes | bytearray | memoryview | os.PathLike):
@@ -51,7 +53,8 @@ def _several(given: object, what: str, of: str, hint: str, code: str) -> list[ob
 
 
 def check_command(fcompile: object) -> None:
-    """UserError (code `bad-argument`) for what is no compiler's command or function."""
+    """Raise UserError (code `bad-argument`) unless `fcompile` is None, a callable, or a command
+    line that can be split into words and passed to a program."""
     if fcompile is None or callable(fcompile):
         return
     if not isinstance(fcompile, str):

@@ -1,10 +1,10 @@
 """`link_artifacts`: a set of artifacts into one library, step by step.
 
-collect  native artifacts: C sources, objects, weights, and the plan of the link
-save     into the work folder, under the names they have in the set
+collect  native artifacts: C sources, objects, weights, and the link plan
 pack     all other groups into a container (docs/formats/container.md), as one more object
-compile  the C sources, and look through all objects: who defines what, who needs what
-link     with the C runtime; the weights follow behind
+save     into the work folder: sources under names of their own, objects as `kernel_0000.o`, ...
+compile  the C sources, and check which object defines and which needs each symbol
+link     with the C runtime; the weights are appended to the linker's output
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from tensorkiln.link.toolchain import linux_arch
 
 LINK_PLAN = "link.json"
 WEIGHTS = "weights.bin"
-# Linked, linked in memory, or for people: not in the container of a library.
+# Loaders whose artifacts are not packed into a library's container: they are linked (into a file or
+# in memory), or only there to be read.
 STAYS = ("native", "llvmjit", "header", "text")
 LOADER_EXPORTS = (
     "kiln_call_import",
@@ -44,33 +45,34 @@ LOADER_EXPORTS = (
 _SYMBOL = "kiln_container_data"
 _VERSION = 1
 _BAD = "bad-artifact"
-# What a plan may say. It may come from anybody: names become those of files and options of tools.
+# Legal values of a link plan. It is untrusted input, and its values become file names and options
+# of tools.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 _TRIPLE = re.compile(r"[A-Za-z0-9_]{1,40}(-[A-Za-z0-9_.]{1,40}){1,5}")
 _EXPORT = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]{0,999}")
 _PREFIX = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,999})?")
-# C sources whose objects would be called like files of the link.
+# Stems that a C source may not have: its object would overwrite an intermediate file of the link.
 _TAKEN = re.compile(r"kernel_\d+|runtime|merged|code|whole|weights|stub")
 
 
 def rides(group: Group) -> bool:
-    """Whether a library carries the group for a loader."""
+    """Whether the group goes into the library's container, for its loader to load at run time."""
     return group.loader not in STAYS
 
 
 @dataclass(frozen=True, slots=True)
 class LinkPlan:
-    """What the linker is told besides the files: artifact `link.json` of the host."""
+    """What a link needs to know besides the files that are linked: artifact `host/link.json`."""
 
     name: str
     triple: str
     exports: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
-    prefix: str = ""  # of the C entries, and of all symbols in a static library
+    prefix: str = ""  # of the C entries; in a static library also of internal symbols
     system_lib_prefix: str = ""
 
     def to_bytes(self) -> bytes:
-        """JSON text."""
+        """The content of `link.json`."""
         plan = {
             "version": _VERSION,
             "name": self.name,
@@ -84,7 +86,8 @@ class LinkPlan:
 
     @classmethod
     def of(cls, artifacts: ArtifactSet) -> LinkPlan:
-        """The plan among the artifacts; UserError when there is none, or none of ours."""
+        """Read the plan among the artifacts. UserError (code `bad-artifact`) unless there is
+        exactly one, of this version, and all its values are legal."""
         found = [a for a in artifacts if a.file_name == LINK_PLAN and a.codegen_id == "host"]
         if len(found) != 1 or not isinstance(found[0], Artifact):
             raise UserError(
@@ -127,12 +130,13 @@ def link_artifacts(
     in_memory: bool = False,
     beside: bool = False,
 ) -> Path:
-    """Link a whole compile into the shared library `output` and return its path.
+    """Link the artifacts of a whole compile into the shared library `output` and return its path.
 
-    With `beside`, weights go into a file of their own beside it (artifact/weights_file.py).
-    `in_memory` lets artifacts pass that have no form as bytes: the library knows their groups, and
-    whoever loads it brings the modules. Without it they are a UserError (code
-    `in-memory-artifact`), as are damaged or missing parts. Raises what `link_shared` raises, too.
+    With `beside`, weights go into a separate file next to it (artifact/weights_file.py). With
+    `in_memory`, artifacts that have no form as bytes are allowed: the library lists their groups,
+    and the process that loads it supplies the modules. Otherwise they are a UserError (code
+    `in-memory-artifact`). Damaged or missing artifacts are a UserError (code `bad-artifact`), and
+    `link_shared` raises further errors.
     """
     plan = LinkPlan.of(artifacts)
     parts = parts_of(artifacts, plan, addons, in_memory=in_memory)
@@ -153,7 +157,7 @@ def link_artifacts(
 
 
 def _constants(artifacts: ArtifactSet) -> tuple[ConstantInfo, ...]:
-    """The names of what is in the weights."""
+    """The table of constants in the weights, from `host/weights.json`; empty without that file."""
     for a in artifacts.plain:
         if a.codegen_id == "host" and a.file_name == "weights.json":
             return constants_from(a.view, a.name)
@@ -162,8 +166,9 @@ def _constants(artifacts: ArtifactSet) -> tuple[ConstantInfo, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a link begins with: objects with their owners, C sources by file name and the artifacts
-    that they are, weights, and whether a container for loaders is among the objects."""
+    """The inputs of a link. `objects` are (owner, bytes) pairs; `sources` maps file names to C
+    text, and `authors` the same file names to the artifacts that the text is from; `carries` says
+    whether a container for loaders is among the objects."""
 
     objects: tuple[tuple[str, memoryview], ...]
     sources: Mapping[str, str]
@@ -173,7 +178,7 @@ class Parts:
 
     @property
     def has_weights(self) -> bool:
-        """Whether there are any."""
+        """Whether there is at least one byte of weights."""
         return self.weights is not None and content_size(self.weights) > 0
 
 
@@ -184,7 +189,11 @@ def parts_of(
     *,
     in_memory: bool = False,
 ) -> Parts:
-    """Collect what is native, and pack the rest."""
+    """Collect the native artifacts, and pack the groups of other loaders into a container object.
+
+    UserError for artifacts of target llvmjit, for native ones that a linker cannot take, for
+    artifacts without bytes (unless `in_memory`), and for addons that are not objects.
+    """
     artifacts.require_loaders()
     in_process = [a.name for a in artifacts if a.loader == "llvmjit"]
     if in_process:
@@ -211,13 +220,13 @@ def parts_of(
 def addon_objects(
     addons: Sequence[str | Path | bytes], triple: str
 ) -> list[tuple[str, memoryview]]:
-    """Names and bytes of the objects that a caller brings; UserError for what is none."""
+    """Owners and bytes of the object files that the caller adds to a link. UserError for one that
+    is not a relocatable object of the triple's architecture."""
     return [_addon(i, addon, triple) for i, addon in enumerate(addons)]
 
 
 def _addon(number: int, addon: str | Path | bytes, triple: str) -> tuple[str, memoryview]:
-    """Name and bytes of an object that the caller brings; UserError for what is none, or is for
-    another machine."""
+    """The owner, `addon <path or number>`, and the bytes of one added object."""
     if isinstance(addon, str | Path):
         name, data = f"{ADDON}{addon}", FileContent(addon).view
     else:
@@ -236,7 +245,7 @@ def _addon(number: int, addon: str | Path | bytes, triple: str) -> tuple[str, me
 def _collected(
     native: Sequence[Artifact | InMemoryArtifact],
 ) -> tuple[list[Artifact], list[Artifact], Content | None]:
-    """C sources, objects, weights; UserError for what the linker would not know."""
+    """C sources, objects and weights; UserError for any other file but the link plan."""
     sources, objects, weights = list[Artifact](), list[Artifact](), None
     for a in native:
         assert isinstance(a, Artifact)
@@ -257,8 +266,9 @@ def _collected(
 
 
 def _authors(sources: Sequence[Artifact]) -> dict[str, str]:
-    """The artifact that each C source is, by the name it is compiled under; UserError for one that
-    would be an option of the compiler, or take the place of another file."""
+    """Map the file name that each C source is compiled under to the source's artifact. UserError
+    for a name that the compiler would take for an option, such as `-x.c`, for one that would
+    overwrite another file of the link, and for one that two sources have."""
     found: dict[str, str] = {}
     for a in sources:
         name = source_name(a)
@@ -277,12 +287,14 @@ def _authors(sources: Sequence[Artifact]) -> dict[str, str]:
 
 
 def source_name(a: Artifact) -> str:
-    """What a C source is called among all others when it is compiled."""
+    """The file name under which a C source is compiled: `entry.c` for `host/entry.c`, but
+    `mine_driver.c` for `mine/driver.c`, so that code generators do not clash."""
     return a.file_name if a.codegen_id == "host" else a.name.replace("/", "_")
 
 
 def container_object(artifacts: ArtifactSet, triple: str) -> Iterator[bytes | memoryview]:
-    """The object that holds the container: its size in the head, then itself."""
+    """Yield the bytes of an object file with section `.kiln.artifacts`: a head of ARTIFACTS_HEAD
+    bytes that begins with the container's size, then the container."""
     body = b"".join(artifacts.to_chunks(leave_out=STAYS, in_memory=True))
     content = [len(body).to_bytes(ARTIFACTS_HEAD, "little"), body]
     size = ARTIFACTS_HEAD + len(body)

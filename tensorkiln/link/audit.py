@@ -1,8 +1,8 @@
-"""Who defines and who needs each symbol of a link, before the linker runs.
+"""Check which object defines and which needs each symbol of a link, before the linker runs.
 
-A linker takes the first of two definitions that it meets in an archive, binds a call to whatever
-has the name, and complains in words of its own. Here every call resolves inside the library or is
-of a library that was named, and what is wrong names both files.
+A linker takes the first of two definitions that it meets in archives, binds a reference to any
+symbol of its name, and names intermediate files in its errors. Here every reference must resolve
+inside the library or to a library that was named, and errors name the artifacts concerned.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from tensorkiln.artifact.sections import METADATA
 from tensorkiln.base.errors import InternalError, UserError, nearest
 from tensorkiln.base.json_text import parse_json
 
-# What linkers themselves define.
+# Symbols that linkers define themselves.
 _LINKERS = frozenset(("_GLOBAL_OFFSET_TABLE_", "_DYNAMIC", "__ehdr_start", "__dso_handle"))
 WEIGHTS_SYMBOL = "kiln_weights"
 _OURS = ("llvm/", "host/", "the runtime", "the container", "the weights")
 
 
 def clash(name: str, one: str, other: str, whose: str = "") -> UserError:
-    """A name that is two things."""
+    """The error for symbol `name` that both `one` and `other` define; `whose` is a clause that
+    follows the name in the message."""
     return UserError(
         f"symbol {name!r}{whose} is defined by {one} and by {other}",
         code="symbol-clash",
@@ -35,12 +36,13 @@ def audit_symbols(
     provided: Collection[str] | None = None,
     shown: Collection[str] = (),
 ) -> None:
-    """Look through objects, each with the name of its owner.
+    """Check the symbols of `objects`, which are (owner, bytes) pairs.
 
-    `provided` are symbols of the libraries that are linked; None when nobody can tell. `shown` are
-    those that the library is to export. Raises UserError, code `symbol-clash` (a symbol that two
-    define) or `undefined-symbol` (one that nobody defines); the latter is an InternalError when our
-    own code needs it.
+    `provided` are the symbols of the libraries that are linked; None if they are not known, and
+    then undefined symbols are left to the linker. `shown` are the symbols that the library exports.
+    Raises UserError: code `symbol-clash` for a symbol with two strong definitions,
+    `undefined-symbol` for one that is needed or exported and defined nowhere (an InternalError if
+    only our own code needs it), `bad-artifact` if code needs weights and there are none.
     """
     defined: dict[str, str] = {}
     needed: dict[str, str] = {}
@@ -90,8 +92,8 @@ def audit_symbols(
 
 
 def audit_weights(code: bytes | memoryview, size: int) -> None:
-    """UserError (code `bad-artifact`) where code that is linked expects another number of bytes of
-    weights than there are: it would read beyond them."""
+    """Raise UserError (code `bad-artifact`) if the metadata in the linked `code` expects another
+    number of bytes of weights than `size`: kernels would read beyond them."""
     elf = elf_of(memoryview(code), "what was linked")
     section = elf.section(METADATA)
     if section is not None:
@@ -99,7 +101,7 @@ def audit_weights(code: bytes | memoryview, size: int) -> None:
 
 
 def require_weights(metadata: bytes, size: int) -> None:
-    """The same, of the metadata of the code."""
+    """As `audit_weights`, given the metadata itself; UserError also if it is not valid JSON."""
     try:
         parsed = parse_json(metadata)
     except ValueError as error:
@@ -115,6 +117,6 @@ def require_weights(metadata: bytes, size: int) -> None:
 
 
 def _hidden(name: str, defined: Mapping[str, str]) -> str:
-    """Who has a symbol of that name for itself (link/isolate.py)."""
+    """A hint that names the objects whose symbol `name` was renamed (link/isolate.py), or ''."""
     owners = [o for s, o in defined.items() if re.fullmatch(rf"kiln_of_\d+_\w+?_{name}", s)]
     return f"that of {' and '.join(owners)} is not for others" if owners else ""

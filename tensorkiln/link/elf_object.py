@@ -9,7 +9,8 @@ from dataclasses import dataclass
 PROGBITS, SYMTAB, STRTAB, RELA, NOTE, NOBITS = 1, 2, 3, 4, 7, 8
 WRITE, ALLOC, INFO_LINK, X86_LARGE = 1, 2, 0x40, 0x10000000
 
-# e_machine and the relocations `address of a symbol` and `distance to a symbol`, of 64 bits.
+# e_machine, and the types of 64-bit relocations for the address of a symbol (R_X86_64_64,
+# R_AARCH64_ABS64) and the distance to one (R_X86_64_PC64, R_AARCH64_PREL64).
 MACHINES = {"x86_64": (62, {"absolute": 1, "distance": 24}),
             "aarch64": (183, {"absolute": 257, "distance": 260})}  # fmt: skip
 
@@ -21,8 +22,9 @@ RELOCATION = struct.Struct("<QQq")
 
 @dataclass(frozen=True, slots=True)
 class DataSection:
-    """`size` bytes that `content` gives in pieces. `words` are relocated: (offset, kind, section
-    whose start it is about)."""
+    """A section of `size` bytes, which `content` yields in pieces; `kind` and `flags` are sh_type
+    and sh_flags. `words` are its relocations: (offset, "absolute" or "distance", index of the
+    section whose start is the target)."""
 
     name: str
     kind: int
@@ -46,15 +48,15 @@ def section_header(
     name: int, kind: int, flags: int, offset: int, size: int, *,
     address: int = 0, link: int = 0, info: int = 0, align: int = 1, entry: int = 0,
 ) -> bytes:  # fmt: skip
-    """One row of the table of sections."""
+    """One row (Elf64_Shdr) of the section header table."""
     return SECTION.pack(name, kind, flags, address, offset, size, link, info, align, entry)
 
 
 def object_chunks(
     arch: str, sections: Sequence[DataSection], symbol: str, section: int, size: int
 ) -> Iterator[bytes | memoryview]:
-    """The object's bytes. `symbol`, of `size` bytes at the start of a section, is global and
-    hidden; sections count from 0."""
+    """Yield the bytes of an object with the given sections. It defines one global, hidden symbol:
+    `symbol`, of `size` bytes, at the start of `sections[section]`."""
     machine, kinds = MACHINES[arch]
     data = len(sections)
     relocated = [i for i, s in enumerate(sections) if s.words]
@@ -62,7 +64,7 @@ def object_chunks(
     names = [s.name for s in sections] + [".rela" + sections[i].name for i in relocated]
     names += [".symtab", ".strtab", ".shstrtab", ".note.GNU-stack"]
     section_strings, name_at = string_table(names)
-    # Symbols: none, the start of each section, the global one.
+    # The null symbol, a section symbol for each section, the global symbol.
     symbols = bytes(SYMBOL.size)
     symbols += b"".join(SYMBOL.pack(0, 3, 0, i + 1, 0, 0) for i in range(data))
     symbols += SYMBOL.pack(string_at[0], 0x11, 2, section + 1, 0, size)

@@ -1,4 +1,4 @@
-"""Headers for programs that load libraries: kiln.h, and the C and C++ hosts over it."""
+"""Headers for programs that load libraries: kiln.h, and the C and C++ interfaces built on it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ HOSTS = CRT.parent / "hosts"
 
 
 def host_headers() -> list[Path]:
-    """What a program in C or C++ includes, in one folder of its own (docs/howto/hosts.md)."""
+    """Paths of the headers that programs in C or C++ include (docs/howto/hosts.md). They include
+    each other by name, so a program needs them all in one folder."""
     return [
         CRT / "kiln.h",
         CRT / "kiln_system.h",
@@ -24,10 +25,9 @@ def host_headers() -> list[Path]:
 
 
 def write_headers(folder: str | Path, generated: Mapping[str, str]) -> list[Path]:
-    """Write the headers of all hosts and those that were generated (by file name) to `folder`,
-    which may hold other files; returns their paths. UserError when it cannot be written, or when
-    a generated header is called like one of the others, or like a file that is there and is none
-    of a former run."""
+    """Write the host headers and the `generated` ones (text by file name) to `folder`, which may
+    hold other files; return their paths. UserError if the folder cannot be written, if a generated
+    header has the name of a host header, or if a file exists that no former run wrote."""
     target = plain_path(folder)
     texts = {path.name: path.read_text(encoding="utf-8") for path in host_headers()}
     clash = sorted(texts.keys() & generated.keys())

@@ -1,20 +1,22 @@
-"""Whose symbol a call means, where code of several origins is linked together.
+"""Resolve symbols between code of several origins, before the linker runs.
 
-A linker knows names only: a weak function of one code generator stands in for that of another, and
-an external's `malloc` for the C library's. Here each reference is bound before the linker runs, by
-who may see whose symbols; a name that two origins define, or that one defines and another means
-something else by, becomes `kiln_of_<number>_<origin>_<name>` in the objects of its origin. Names
-that are in nobody's way stay as they are.
+A linker goes by names alone: a weak function of one code generator would replace that of another,
+and an external's `malloc` would replace the C library's. Here each reference is bound to a
+definition that its origin can see, by the table below. A name that two origins define, or that one
+origin defines while another refers to a different definition, is renamed in the objects of its
+origin and of those that refer to it: `kiln_of_<number>_<origin>_<name>`. Names without a conflict
+are kept.
 
-| who        | sees, besides its own                              |
+| origin     | sees symbols of, besides its own                   |
 |------------|----------------------------------------------------|
 | runtime    | host code                                          |
 | host code  | the runtime; kernels, ours and those of externals  |
 | our kernels, externals | the runtime, host code, addons         |
 | addons     | the runtime, host code; they are one origin        |
 
-Code of others that needs a function which none of these has, nor the C library, means that of the
-one external that has it: one may come in several parts, such as kernels and a driver.
+A reference of kernels, externals or addons that is not weak, and for which neither an origin that
+they see nor the C library has a definition, is bound to the one external that defines the name: an
+external may come as several origins, such as kernels and a driver.
 """
 
 from __future__ import annotations
@@ -37,18 +39,19 @@ _OF_RUNTIME = (RUNTIME, "the container", "the weights")
 
 @dataclass(slots=True)
 class _Origin:
-    """What the objects of one origin define and lack: names, with an owner for messages; `firmly`
-    are those that are not weak."""
+    """The symbols of the objects of one origin. `defines`, `needs` (undefined symbols) and `groups`
+    (COMDAT groups) map names to an owner for messages; `firmly` holds the names that are defined or
+    needed by a symbol that is not weak."""
 
     defines: dict[str, str]
     needs: dict[str, str]
     groups: dict[str, str]
-    others: dict[str, str]  # other names
+    others: dict[str, str]  # names to replace -> new names
     firmly: set[str]
 
 
 def origin_of(owner: str) -> str:
-    """The origin of an object by the name of its owner, such as `mine/kernel.c`."""
+    """The origin of an object, given its owner: `mine` for `mine/kernel.c`."""
     if owner in _OF_RUNTIME:
         return RUNTIME
     return ADDONS if owner.startswith(ADDON) else owner.partition("/")[0]
@@ -61,12 +64,14 @@ def isolate(
     bitcode: Iterable[str] = (),
     unseen: bool = False,
 ) -> list[bytes | memoryview]:
-    """The objects (owner and bytes), each reference bound to what its origin means by it; those
-    that need no other names are the same objects.
+    """Return the bytes of `objects`, (owner, bytes) pairs, with symbols renamed so that each
+    reference resolves to the definition its origin sees. Objects without a renamed symbol come back
+    as they are (the same Python objects).
 
-    `shown` are symbols that the library exports under their names. `bitcode` are kernels of ours
-    that have no symbols yet; `unseen` says that there is such code, so all names of others go.
-    Raises UserError (code `symbol-clash`), naming both owners, where a name could mean two things.
+    `shown` are symbols that the library exports, under the names they have. `bitcode` are names of
+    our kernels that are still bitcode; `unseen` says that such code will be linked. Since its
+    references are unknown, symbols of externals and addons are then renamed unless host code needs
+    them. Raises UserError (code `symbol-clash`), naming both owners, for an ambiguous reference.
     """
     origins = _origins(objects)
     for name in bitcode:
@@ -88,7 +93,8 @@ def _is_foreign(origin: str) -> bool:
 
 
 def _origins(objects: Sequence[tuple[str, bytes | memoryview]]) -> dict[str, _Origin]:
-    """Names by origin. What an origin defines itself it needs of nobody."""
+    """Collect the symbols of each origin. A name that an origin defines itself is not among its
+    `needs`. UserError if two objects of one origin define a symbol that is not weak."""
     origins: dict[str, _Origin] = {}
     strong: dict[tuple[str, str], str] = {}
     for owner, data in objects:
@@ -111,21 +117,21 @@ def _origins(objects: Sequence[tuple[str, bytes | memoryview]]) -> dict[str, _Or
 
 
 def _sees(who: str, whose: str, name: str) -> bool:
-    """Whether a reference to `name` may mean a symbol of another origin."""
+    """Whether a reference to `name` in origin `who` may be bound to a symbol of origin `whose`."""
     if whose in (RUNTIME, HOST):
         return True
-    if who == HOST:  # kernels; the names of those of externals are none of the C library's
+    if who == HOST:  # sees kernels; those of externals never have a name of the C library
         return whose == KERNELS or (whose != ADDONS and not _is_systems(name))
     return whose == ADDONS and who != RUNTIME
 
 
 def _is_systems(name: str) -> bool:
-    """Whether compilers and the C library have a meaning for the name."""
+    """Whether the C library defines the name, or it is reserved for compilers (`__name`)."""
     return name in SYSTEM_SYMBOLS or name.startswith("__")
 
 
 def _settle(name: str, origins: dict[str, _Origin], shown: Collection[str], unseen: bool) -> None:
-    """Bind all references to `name`, and give it other names where they would meet."""
+    """Bind all references to `name`, and rename its definitions where two would conflict."""
     definers = [o for o, found in origins.items() if name in found.defines]
     groups = [o for o, found in origins.items() if name in found.groups and o not in definers]
     foreign = [o for o in definers if _is_foreign(o)]
@@ -141,7 +147,8 @@ def _settle(name: str, origins: dict[str, _Origin], shown: Collection[str], unse
                 raise _ambiguous(name, found.needs[name], origins, seen)
             bound[who] = seen[0] if seen else None
     ours = [o for o in definers if not _is_foreign(o)]
-    free = not ours and None not in bound.values()  # the name is nobody's yet
+    # Neither our own code defines the name, nor is a reference left to the C library.
+    free = not ours and None not in bound.values()
     keeper = next((o for o in foreign if o in bound.values()), foreign[0] if foreign else None)
     if name in shown and foreign and not ours:
         if len(foreign) > 1 or not free:
@@ -153,7 +160,7 @@ def _settle(name: str, origins: dict[str, _Origin], shown: Collection[str], unse
     ):
         keeper = None
     for origin in (*foreign, *groups):
-        if origin == KERNELS != keeper and unseen:  # bitcode keeps its names
+        if origin == KERNELS != keeper and unseen:  # symbols in bitcode cannot be renamed
             others = [f.needs.get(name, f.defines.get(name, "")) for o, f in origins.items()
                       if o != KERNELS and bound.get(o) != KERNELS]  # fmt: skip
             raise clash(
@@ -180,7 +187,7 @@ def _ambiguous(
 
 
 def _exported(name: str, owners: Sequence[str], needer: str) -> UserError:
-    """Two would have to bear the name that is to be exported."""
+    """The error for an exported name that two symbols of the library would have to keep."""
     if len(owners) > 1:
         message = f"symbol {name!r}, to be exported, is defined by {' and by '.join(owners)}"
     else:

@@ -20,16 +20,17 @@ from tensorkiln.link.toolchain import (
     tool_error,
 )
 
-# Only a linker lays out thread-local variables; these are found by a call.
+# Native thread-local variables need a linker to lay them out; emulated ones are found by a call.
 FLAGS = ("-femulated-tls",)
 
 
 def jit_objects(
     sources: Mapping[str, str], triple: str, authors: Mapping[str, str] | None = None
 ) -> dict[str, bytes]:
-    """Objects by file name: one for each C source, and `runtime.o`. Each comes from the cache when
-    it was compiled before. Raises InternalError with the compiler's words, UserError
-    where `authors` says that somebody else wrote the source."""
+    """Compile each C source and the runtime; return objects by file name (`entry.o`, `runtime.o`).
+    Sources that were compiled before come from the cache. Raises InternalError with the compiler's
+    output; UserError if the compiler is the user's ($CC), or if an external code generator emitted
+    the source (`authors` maps file names to artifacts)."""
     tools = choose_toolchain(triple)
     texts = {**sources, "runtime.c": runtime_source()}
     found = authors or {}
@@ -60,9 +61,9 @@ def _object(tools: Toolchain, name: str, text: str, authors: Mapping[str, str]) 
 def for_jit(
     artifacts: Sequence[Artifact | InMemoryArtifact], triple: str
 ) -> list[Artifact | InMemoryArtifact]:
-    """The artifacts with all that a linker would take turned into what needs none: C sources
-    become objects, which come last with the runtime's. All of it names loader `llvmjit`, and no
-    object takes symbols of another origin for its own (link/isolate.py)."""
+    """Turn native artifacts into a form that loads without a linker: C sources are compiled, and
+    all objects, the runtime's included, come last. All of these have loader `llvmjit`; symbols of
+    different origins are kept apart as in a normal link (link/isolate.py)."""
     kept: list[Artifact | InMemoryArtifact] = []
     objects: list[Artifact] = []
     sources: dict[str, Artifact] = {}
@@ -89,7 +90,8 @@ def for_jit(
 
 
 def _owner(a: Artifact, owners: Mapping[str, str]) -> str:
-    """Whose an object is: its own code generator's, that of the source, the runtime's."""
+    """The owner of an object: its own artifact if an external made it, else the artifact of the C
+    source it was compiled from, else the runtime."""
     if a.codegen_id != "host":
         return a.name
     return owners.get(a.file_name, RUNTIME)

@@ -1,4 +1,4 @@
-"""What `libraries` of externals stand for: the packaged linker has no folders of its own."""
+"""Find the files for `-lx` in `libraries` of externals: the packaged linker has no search path."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from tensorkiln.artifact.elf import elf_of, read_elf
 from tensorkiln.base.errors import UserError
 from tensorkiln.link.stubs import STUB_LIBRARIES
 
-# Their symbols are in every link (link/stubs.py).
+# `-lc`, `-lm`, ...: stubs of these libraries are in every link (link/stubs.py).
 _ALWAYS = frozenset(f"-l{name.removeprefix('lib').partition('.')[0]}" for name in STUB_LIBRARIES)
 
 
 def found_libraries(libraries: Sequence[str]) -> list[str]:
-    """The arguments with the file for each `-lx`; those that are in every link go.
+    """Return linker arguments with each `-lx` replaced by the file found in the `-L` folders; `-lc`
+    and others that are in every link are left out.
 
-    Raises UserError (code `missing-library`) for a file that is not there, or in no folder named.
+    Raises UserError: code `missing-library` for a file that does not exist or is in none of the
+    folders, `bad-library` for an argument that says nothing about a library.
     """
     checked_libraries(libraries, "the libraries of a link")
     folders = [Path(text[2:]) for text in libraries if text.startswith("-L")]
@@ -49,8 +51,8 @@ def _searched(name: str, folders: Sequence[Path]) -> Path:
 
 
 def symbols_of_libraries(libraries: Sequence[str]) -> dict[str, str] | None:
-    """Symbols that libraries bring in, each with the first that has it; None when one cannot be
-    looked into, such as a script for the linker."""
+    """Map each symbol that the libraries define to the first library with it; None if the symbols
+    of one cannot be read, as for a linker script."""
     found: dict[str, str] = {}
     for text in libraries:
         if text.startswith("-"):

@@ -1,5 +1,5 @@
-"""Other names for the symbols of an object file, so that objects of two libraries can be linked
-into one program."""
+"""Rename symbols of an object file, so that objects of two libraries can be linked into one
+program."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ _SYMTAB = 2
 
 
 def rename_symbols(data: bytes | bytearray | memoryview, names: Mapping[str, str]) -> bytes:
-    """The object with each symbol that `names` lists called otherwise.
+    """Return a copy of an object file in which symbols are renamed as `names` (old -> new) says.
 
-    New names stand at the end of the file, in a longer copy of the table of names.
+    A longer copy of the string table, with the new names, goes to the end of the file.
+    InternalError unless the file is 64-bit and has exactly one symbol table.
     """
     elf = elf_of(memoryview(data), "object")
     tables = [s for s in elf.sections if s.kind == _SYMTAB]

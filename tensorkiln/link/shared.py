@@ -45,14 +45,15 @@ from tensorkiln.link.toolchain import (
 )
 from tensorkiln.link.weights_segment import place_weights, placeholder
 
-_NEARLY_FULL = 1 << 20  # a tool that dies with less than this left died of it: some just abort
+# Free bytes below which a tool's failure is blamed on a full disk: some tools just abort then.
+_NEARLY_FULL = 1 << 20
 
 # Called with the output path, the files to link (C sources among them) and compiler options.
 Fcompile = Callable[[str, list[str], list[str]], object]
 
 CRT = Path(__file__).resolve().parent.parent / "crt"
 
-# Where glibc is older than 2.34; newer ones have them as empty files.
+# Since glibc 2.34 libpthread and libdl are part of libc, and the files of these names are empty.
 SYSTEM_LIBRARIES = ("-lpthread", "-ldl", "-lm")
 
 RUNTIME_EXPORTS: tuple[str, ...] = (
@@ -83,7 +84,8 @@ def crt_sources() -> list[Path]:
 
 
 def runtime_source() -> str:
-    """C that includes all of them: the runtime is compiled as one file."""
+    """C text that includes all sources of the runtime: they are compiled as one translation
+    unit."""
     return "".join(f'#include "{path.name}"\n' for path in crt_sources())
 
 
@@ -105,16 +107,17 @@ def link_shared(
     """Link one self-contained shared library and return its path.
 
     `objects` are relocatable files, as paths or bytes; `c_sources` maps file names to C text
-    (`entry.c`); `weights` go behind what is linked; `exports` are the symbols to show besides the
-    runtime's. `fcompile` is a command (`"gcc"`) or a callable `(output, files, options)`; without
-    it $CC, then the packaged tools. Intermediate files stay in `workspace_dir` when one is named.
-    With `beside`, the table of constants, weights go into a file of their own (`net.safetensors`
-    for `net.so`). The output appears whole or not at all. `owners` and `authors` say for messages
-    where each object and C source is from.
+    (`entry.c`); `weights` are appended to the linker's output; `exports` are the symbols to export
+    besides the runtime's. `fcompile` is a command (`"gcc"`) or a callable `(output, files,
+    options)`; without it $CC is used, else the packaged tools. Intermediate files are kept in
+    `workspace_dir` if it is given. If `beside`, the table of constants, is given, weights go into a
+    separate file (`net.safetensors` for `net.so`). The output appears whole or not at all. `owners`
+    and `authors` name the artifact of each object and C source, for messages.
 
-    Raises UserError (folder not writable, disk full, no tool, a symbol that two files define or
-    that the caller's lack, the caller's own tool failed), InternalError (our code lacks a symbol,
-    the packaged tools failed: its message holds the command and what the tool wrote).
+    Raises UserError (folder not writable, disk full, no tool, a symbol with two definitions, one
+    that the caller's code needs and nothing defines, failure of the caller's own tool) and
+    InternalError (our code needs a symbol that nothing defines, or the packaged tools failed: the
+    message holds the command and its output).
     """
     target = plain_path(output)
     given = [FileContent(item).view if isinstance(item, Path) else item for item in objects]
@@ -140,17 +143,18 @@ def link_shared(
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """What is linked, but for the runtime, which always is."""
+    """The inputs of a link besides the runtime, which is part of every link."""
 
     objects: Sequence[bytes | memoryview]
-    owners: Sequence[str]  # of objects
+    owners: Sequence[str]  # of `objects`, in the same order
     sources: Mapping[str, str]
     shown: Sequence[str]
     libraries: tuple[str, ...]
-    authors: Mapping[str, str]  # of sources
+    authors: Mapping[str, str]  # file name of a source -> the artifact it is from
 
     def key(self, tools: Toolchain) -> dict[str, str]:
-        """Components of the key of the library."""
+        """Components of the linked code's cache key. Libraries are not part of it: a link with
+        libraries is never cached."""
         digest = hashlib.sha256()
         for item in self.objects:
             digest.update(len(item).to_bytes(8, "little"))
@@ -173,8 +177,8 @@ def _linked(
     target: Path,
     workspace_dir: str | Path | None,
 ) -> bytes:
-    """The library up to its weights: linked, or from the cache where only packaged tools and
-    nothing outside the arguments has a say in it."""
+    """The library without its weights, linked now or from the cache. It is cached only if the
+    packaged tools link no other libraries: then it depends on the arguments alone."""
     tools = None if callable(fcompile) else choose_toolchain(triple, fcompile)
     key, cache = None, user_cache()
     if isinstance(tools, ZigToolchain) and cache is not None and not job.libraries:
@@ -198,7 +202,8 @@ def _linked(
 
 
 def _written(job: _Link, folder: Path) -> list[str]:
-    """Names, relative to `folder`, of the objects in their order; sources and exports beside."""
+    """Write the objects, C sources and the version script `exports.map` to `folder`; return the
+    file names of the objects, in their order."""
     names = []
     for i, item in enumerate(job.objects):
         names.append(f"kernel_{i:04d}.o")
@@ -211,7 +216,8 @@ def _written(job: _Link, folder: Path) -> list[str]:
 
 
 def _write(path: Path, code: bytes, weights: Content | None) -> None:
-    """What was linked, and the weights behind it."""
+    """Write the linked code to the existing file `path`, followed by the weights, and their hash
+    into the code."""
     with path.open("r+b", buffering=0) as stream:
         if weights is None:
             write_at(stream.fileno(), memoryview(code), 0)
@@ -229,8 +235,8 @@ def _write(path: Path, code: bytes, weights: Content | None) -> None:
 def why(
     failure: ToolFailure, tools: Toolchain | None, folder: Path, libraries: Sequence[str] = ()
 ) -> Exception:
-    """The error to show: tools have many words for a full disk. What fails with libraries of the
-    caller's is the caller's to mend."""
+    """The error to raise for a failed tool. Tools report a full disk in many ways, so that becomes
+    an OSError with ENOSPC; a failure of a link with the caller's `libraries` is a UserError."""
     if failure.full or shutil.disk_usage(folder).free < _NEARLY_FULL:
         return OSError(errno.ENOSPC, str(failure))
     return tool_error(failure, None if libraries else tools)
@@ -238,9 +244,9 @@ def why(
 
 @contextmanager
 def work_folder(output: Path, keep: str | Path | None) -> Iterator[Path]:
-    """A folder for intermediate files on the output's disk, so that the last step is a rename. It
-    goes in any case; its files are left in the folder that the caller names to keep them, also
-    after an error. UserError where they would take the place of what no former run left there."""
+    """Yield a temporary folder for intermediate files, beside the output; it is always removed. If
+    `keep` names a folder, the files are copied there, also after an error. UserError if a copy
+    would replace a file that no former run wrote."""
     kept = made_folder(keep) if keep is not None else None
     with folder_beside(output) as folder:
         try:
@@ -274,10 +280,11 @@ def compiled_objects(
     shown: Sequence[str] = (),
     later: Sequence[str] = (),
 ) -> list[str]:
-    """Names of all objects of a library, the runtime's too, written to `folder` and audited.
+    """Write all objects of a library to `folder`, those compiled from `sources` and the runtime's
+    included, check their symbols, and return the file names.
 
-    `objects` come with their owners, sources with `authors`; `shown` must be among their symbols;
-    `later` are symbols of objects that the caller adds.
+    `objects` are (owner, bytes) pairs, and `authors` maps sources to artifacts; each symbol of
+    `shown` must be defined; `later` are symbols that the caller's further objects will define.
     """
     owners = [owner for owner, _ in objects]
     job = _Link([data for _, data in objects], owners, sources, shown, tuple(libraries), authors)
@@ -287,8 +294,9 @@ def compiled_objects(
 def _compiled(
     tools: Toolchain, files: Sequence[str], job: _Link, folder: Path, later: Sequence[str]
 ) -> list[str]:
-    """Sources become objects. Every call resolves inside, or in a library that is named; a compiler
-    driver brings a C library of its own, which we cannot look into: there the linker decides."""
+    """Compile sources and runtime, and check the symbols of all objects; return their file names.
+    With the packaged tools every reference must resolve inside or to a named library. A compiler
+    driver links a C library whose symbols are not known here, so there the linker checks that."""
     try:
         own = tools.compile(list(job.sources), CRT, folder) if job.sources else []
     except ToolFailure as failure:
@@ -319,7 +327,8 @@ def _isolated(
     shown: Sequence[str],
     folder: Path,
 ) -> list[tuple[str, bytes | memoryview]]:
-    """Objects that do not take the symbols of others for their own, as files `names` too."""
+    """Rename conflicting symbols (link/isolate.py); the files `names` of changed objects are
+    written again."""
     settled = []
     for (owner, data), name, made in zip(objects, names, isolate(objects, shown), strict=True):
         if made is not data:
@@ -329,7 +338,7 @@ def _isolated(
 
 
 def _link_by_callable(fcompile: Fcompile, files: Sequence[str], job: _Link, folder: Path) -> None:
-    """The callable gets absolute paths: nobody promised it our working folder."""
+    """Let the caller's function link. It gets absolute paths, since it may run in any folder."""
     paths = [str(folder / name) for name in [*job.sources, *files]]
     paths += [str(path) for path in crt_sources()]
     options = [*C_FLAGS, f"-I{CRT}", f"-ffile-prefix-map={folder}=.", f"-ffile-prefix-map={CRT}=."]
@@ -347,7 +356,7 @@ def _link_by_callable(fcompile: Fcompile, files: Sequence[str], job: _Link, fold
 
 
 def runtime_sources_key(tools: Toolchain) -> dict[str, str]:
-    """What an object of the runtime, or one that includes its headers, depends on."""
+    """Cache key components for objects compiled from the runtime's sources or with its headers."""
     digest = hashlib.sha256()
     for path in sorted([*CRT.glob("*.h"), *crt_sources()]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -356,7 +365,8 @@ def runtime_sources_key(tools: Toolchain) -> dict[str, str]:
 
 
 def _runtime_object(tools: Toolchain, folder: Path) -> str:
-    """The C runtime as one object, compiled as one file, once per tool and source."""
+    """Put the C runtime into `folder` as one object, compiled now or from the cache; return its
+    file name."""
     parts, cache = runtime_sources_key(tools), user_cache()
     found = cache.get(key_of(parts)) if cache is not None else None
     if found is not None:

@@ -1,8 +1,8 @@
 """`link_static`: a set of artifacts into one archive or object, for programs that link it in.
 
-Several such libraries may be in one program: all symbols that are not for its author get the prefix
-of the library. One compiled with `system_lib_prefix` also announces itself when the program starts
-(`kiln_find_system_library` in kiln.h).
+Several such libraries may be in one program, so all symbols but the exported ones get the prefix of
+their library. One compiled with `system_lib_prefix` also registers itself when the program starts
+(`kiln_find_system_library` in kiln_system.h).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tensorkiln.link.shared import Fcompile, compiled_objects, why, work_folder
 from tensorkiln.link.toolchain import ToolFailure, choose_toolchain, linux_arch
 from tensorkiln.link.weights_object import write_weights_object
 
-SHARED_BY_ALL = "kiln_system_libraries"  # one in a program, not one in a library
+SHARED_BY_ALL = "kiln_system_libraries"  # one per program, so its name is the same in all libraries
 _WEIGHTS_SYMBOL = "kiln_weights"
 _FFI = "__tvm_ffi_"
 _MEMBER = struct.Struct("<16s12s6s6s8s10s2s")
@@ -41,8 +41,8 @@ def link_static(
 ) -> Path:
     """Write `output`, an archive (`.a`) or one relocatable object (`.o`), and return its path.
 
-    Errors are those of `link_artifacts`; a callable `fcompile` is a UserError, since a linker of
-    programs makes no relocatable objects.
+    Errors are those of `link_artifacts`, and UserErrors for a callable `fcompile`, which can only
+    link shared libraries, and for an archive of 4 GiB or more.
     """
     if callable(fcompile):
         raise UserError(
@@ -82,8 +82,9 @@ def link_static(
 
 
 def _other_names(code: bytes, shown: set[str], plan: LinkPlan) -> Mapping[str, str]:
-    """Names with the library's prefix for what only it calls, those of kernels saying that they
-    are, and for the entries of tvm-ffi, which all shared libraries call alike."""
+    """Map symbols that `code` defines to new names. Those not in `shown` get the library's prefix:
+    `net_kiln_open`, and for all others `net_kernel_dense`. Entries of tvm-ffi, which have the same
+    names in all shared libraries, get it after their own: `__tvm_ffi_net_main`."""
     defined = {
         s.name
         for s in elf_of(memoryview(code), "merged.o").symbols()
@@ -100,7 +101,8 @@ def _other_names(code: bytes, shown: set[str], plan: LinkPlan) -> Mapping[str, s
 
 
 def _write_archive(path: Path, members: Sequence[Path]) -> None:
-    """A System V archive with an index of symbols, without times and owners."""
+    """Write a System V archive with a symbol index; timestamps and owners are 0, so that equal
+    members give equal archives."""
     symbols = [
         (s.name, i)
         for i, member in enumerate(members)
@@ -128,7 +130,8 @@ def _write_archive(path: Path, members: Sequence[Path]) -> None:
 
 
 def _check_size(size: int) -> None:
-    """UserError where an archive cannot say where its members are."""
+    """UserError (code `too-large`) for a size that the 32-bit offsets of an archive's index cannot
+    express."""
     if size >= 1 << 32:
         raise UserError(
             f"an archive of {size} bytes: its index has offsets of 32 bits",

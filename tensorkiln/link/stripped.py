@@ -28,9 +28,9 @@ def write_stripped(
 ) -> Path:
     """Write the folder, whole or not at all, and return its path.
 
-    `texts` are written as they are; in `objects` and C `sources`, which go to `kernels/`, each of
-    `symbols` gets its other name. A folder that is there is replaced only when nothing is in it but
-    what a former export wrote; else a UserError names that.
+    `texts` are written as they are. `objects` and C `sources` go to `kernels/`, with symbols
+    renamed as `symbols` (old -> new) says. An existing folder is replaced only if it holds nothing
+    but files of a former export; otherwise a UserError names another file in it.
     """
     target = plain_path(folder)
     arch = linux_arch(triple)

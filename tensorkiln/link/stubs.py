@@ -1,10 +1,10 @@
-"""Stand-ins for the C library at link time.
+"""Stub libraries that stand in for the C library at link time.
 
 A linker needs a libc.so.6 only to learn which library defines a symbol, and in which version. A
-stand-in of a few kilobytes says just that for the symbols that the runtime uses, and for those
-that tensor programs may call: the output
-asks for the right libraries and for nothing newer than glibc 2.17, no C library has to be built
-or installed, and a symbol that is not in the table fails the link instead of a customer's start.
+stub of a few kilobytes says that for the symbols that the runtime uses and for those that tensor
+programs may call. The output then depends on the right libraries and on nothing newer than glibc
+2.17, no C library has to be built or installed, and a symbol that is not in the table is an error
+of the link, not of the program that later loads the library.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tensorkiln.base.cache import Cache, key_of
 
-# For T.call_extern: of double, and with an f behind it of float.
+# Functions of double that T.call_extern may call; with suffix f, such as `sinf`, those of float.
 _MATHEMATICS = (
     "acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 "
     "fabs fdim floor fma fmax fmin fmod frexp hypot ilogb ldexp lgamma log log10 log1p log2 logb "
@@ -22,14 +22,15 @@ _MATHEMATICS = (
     "tgamma trunc"
 )
 
-# For T.call_extern as well.
+# Functions of libc that T.call_extern may call.
 _PLAIN = (
     "abs atof atoi bsearch clock fflush isalnum isalpha isdigit islower isspace isupper labs "
     "llabs memchr memcmp memmove printf putchar puts qsort rand srand strcat strcpy strncpy "
     "strtod strtoll time tolower toupper"
 )
 
-# soname -> names; on x86-64 in version 2.2.5 except as said below, on aarch64 in 2.17.
+# soname -> symbols. Their version is GLIBC_2.2.5 on x86-64, but for those in _X86_VERSIONS, and
+# GLIBC_2.17 on aarch64.
 STUB_LIBRARIES: Mapping[str, str] = {
     "libc.so.6": (
         "__cxa_atexit __cxa_finalize __errno_location __register_atfork abort calloc clock_gettime "
@@ -46,13 +47,13 @@ STUB_LIBRARIES: Mapping[str, str] = {
     "libdl.so.2": "dladdr dlclose dlopen dlsym",
 }
 _CALLABLE = frozenset(f"{_PLAIN} {STUB_LIBRARIES['libm.so.6']}".split())
-# What the runtime itself calls: no kernel may stand in its way.
+# Functions that the runtime itself calls: no kernel may have one of these names.
 RUNTIME_CALLS = frozenset(" ".join(STUB_LIBRARIES.values()).split()) - _CALLABLE
 _LOADER: Mapping[str, tuple[str, str]] = {
     "x86_64": ("ld-linux-x86-64.so.2", "__tls_get_addr"),
     "aarch64": ("ld-linux-aarch64.so.1", ""),
 }
-# All that a link against the stand-ins can find outside.
+# All symbols that a link against the stubs can find outside the library.
 SYSTEM_SYMBOLS = frozenset(
     [*" ".join(STUB_LIBRARIES.values()).split(), *(name for _, name in _LOADER.values() if name)]
 )
@@ -97,7 +98,8 @@ def _version_script(arch: str, names: Iterable[str]) -> str:
 def make_stubs(
     arch: str, cache: Cache, identity: str, build: AssembleAndLink, folder: Path
 ) -> list[str]:
-    """Write the stand-ins into `folder`, from the cache where they are there; their names."""
+    """Write the stubs to `folder` and return their file names. Those that are not in the cache are
+    built with `build`; `identity` is that of its tools."""
     loader, loader_names = _LOADER[arch]
     tables = {**STUB_LIBRARIES, **({loader: loader_names} if loader_names else {})}
     for soname, text in tables.items():

@@ -1,7 +1,7 @@
 """The tools that compile C and link: the packaged ones, or a command of the caller's.
 
-A tool chain has two verbs, `compile` and `link`; both run in a folder that holds their files and
-name them relatively, so that no path gets into the output.
+A tool chain can `compile`, `link` and `merge`. All three run in a folder that holds their files and
+use relative names, so that no path gets into the output.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.link.stubs import STUB_LIBRARIES, make_stubs
 from tensorkiln.target.triple import require_library
 
-GLIBC = "2.17"  # the oldest glibc that a library of ours runs on
+GLIBC = "2.17"  # the oldest glibc that linked libraries run on
 C_FLAGS = (
     "-std=c99",
     "-O2",
@@ -54,7 +54,7 @@ LINK_FLAGS = (
     "--as-needed",
 )
 _FULL = ("No space left on device", "File too large", "Disk quota exceeded")
-_PRIVATE = 0o077  # umask of tools whose files are used again
+_PRIVATE = 0o077  # umask of tools whose files are cached: others may not write them (base/trust.py)
 _KILLED_BY_FULL_DISK = (-signal.SIGBUS, -signal.SIGXFSZ)
 
 
@@ -74,8 +74,9 @@ def run_tool(
     environ: dict[str, str] | None = None,
     umask: int = -1,
 ) -> str:
-    """Run in `folder`, with the umask where one is given; returns what it wrote. Raises ToolFailure
-    or UserError (no such tool)."""
+    """Run `command` in `folder` and return what it wrote to stdout and stderr. A `umask` of -1
+    keeps that of this process. Raises ToolFailure if the command fails, UserError (code `no-tool`)
+    if there is no such program."""
     say(COMMANDS, f"(in {folder}) {shlex.join(command)}")
     try:
         done = subprocess.run(
@@ -95,17 +96,19 @@ def run_tool(
 
 
 class Toolchain(Protocol):
-    """What links need of a tool chain. `identity` changes when its output may."""
+    """What a link needs of a tool chain. `identity` is part of cache keys: two tool chains whose
+    output may differ have different ones."""
 
     @property
     def identity(self) -> str:
-        """What the tool is and for which machine."""
+        """Name and version of the tool, and the machine it compiles for."""
         ...
 
     def compile(
         self, sources: Sequence[str], include: Path, folder: Path, more: Sequence[str] = ()
     ) -> list[str]:
-        """Compile C files of `folder`, with `more` flags; names of the objects, in their order."""
+        """Compile C files of `folder`, with `more` flags; return the names of the objects, in the
+        order of `sources`."""
         ...
 
     def link(
@@ -116,11 +119,11 @@ class Toolchain(Protocol):
         libraries: Sequence[str],
         folder: Path,
     ) -> None:
-        """Objects into a shared library; `exports` is a version script in `folder`."""
+        """Link objects into a shared library; `exports` is a version script in `folder`."""
         ...
 
     def merge(self, objects: Sequence[str], output: str, folder: Path) -> None:
-        """Objects into one relocatable object."""
+        """Link objects into one relocatable object."""
         ...
 
 
@@ -130,7 +133,8 @@ def _object_name(source: str) -> str:
 
 @functools.cache
 def zig_path() -> Path:
-    """The compiler inside package ziglang; UserError when that is not installed."""
+    """Path of the compiler in package ziglang; UserError (code `no-tool`) if it is not
+    installed."""
     spec = importlib.util.find_spec("ziglang")
     places = list(spec.submodule_search_locations or ()) if spec else []
     for place in places:
@@ -145,15 +149,15 @@ def zig_path() -> Path:
 
 
 def linux_arch(triple: str) -> str:
-    """`"x86_64"` or `"aarch64"`. Raises UnsupportedError for triples that are not linked yet,
-    UserError for what is none."""
+    """`"x86_64"` or `"aarch64"`, the architecture of a triple. Raises UserError if the text is not
+    a triple, UnsupportedError if no library can be linked for it."""
     return require_library(triple, "triple")
 
 
 @dataclass(frozen=True, slots=True)
 class ZigToolchain:
     """`zig cc` for C and the bare lld beside it for the link, which is some 200 times quicker than
-    `zig cc -shared` on a cold cache. Links against stand-ins for the C library (stubs.py)."""
+    `zig cc -shared` on a cold cache. Links against stubs of the C library (link/stubs.py)."""
 
     triple: str
     cache_dir: Path
@@ -175,7 +179,7 @@ class ZigToolchain:
     def compile(
         self, sources: Sequence[str], include: Path, folder: Path, more: Sequence[str] = ()
     ) -> list[str]:
-        """One run per source: given several, `zig cc -c` writes the first object only."""
+        """Run once per source: given several, `zig cc -c` writes the first object only."""
         flags = [*C_FLAGS, *more, "-fno-sanitize=undefined", f"-ffile-prefix-map={folder}=."]
         command = ["cc", "-target", self._target, *flags, "-I", str(include), "-c"]
         for source in sources:
@@ -183,7 +187,7 @@ class ZigToolchain:
         return [_object_name(source) for source in sources]
 
     def assemble(self, source: str, folder: Path) -> str:
-        """One assembler file into an object."""
+        """Assemble one file of `folder`; return the object's name."""
         self._zig(["cc", "-target", self._target, "-c", source], folder)
         return _object_name(source)
 
@@ -195,7 +199,7 @@ class ZigToolchain:
         libraries: Sequence[str],
         folder: Path,
     ) -> None:
-        """A shared library that needs no symbol newer than glibc 2.17."""
+        """Link a shared library that needs no symbol newer than glibc 2.17."""
         arch = linux_arch(self.triple)
         cache = Cache(self.cache_dir)
         stubs = make_stubs(arch, cache, self.identity, self._assemble_and_link, folder)
@@ -203,7 +207,7 @@ class ZigToolchain:
         self._zig([*arguments, "-o", output, *objects, *_for_linker(libraries), *stubs], folder)
 
     def merge(self, objects: Sequence[str], output: str, folder: Path) -> None:
-        """By lld."""
+        """Merge with `ld.lld -r`."""
         self._zig(["ld.lld", "-r", "-o", output, *objects], folder)
 
     def _assemble_and_link(self, source: str, soname: str, script: str, folder: Path) -> None:
@@ -246,7 +250,7 @@ class CommandToolchain:
     def compile(
         self, sources: Sequence[str], include: Path, folder: Path, more: Sequence[str] = ()
     ) -> list[str]:
-        """All sources in one run."""
+        """Compile all sources in one run."""
         flags = [*C_FLAGS, *more, f"-ffile-prefix-map={folder}=."]
         run_tool([*self._argv, *flags, "-I", str(include), "-c", *sources], folder)
         return [_object_name(source) for source in sources]
@@ -259,13 +263,13 @@ class CommandToolchain:
         libraries: Sequence[str],
         folder: Path,
     ) -> None:
-        """With the C library of the command, whose versions the output then needs."""
+        """Link with the C library of the command; the output then needs its symbol versions."""
         flags = link_options(exports)
         system = [f"-l{name}" for name in ("pthread", "dl", "m")]
         run_tool([*self._argv, *flags, "-o", output, *objects, *libraries, *system], folder)
 
     def merge(self, objects: Sequence[str], output: str, folder: Path) -> None:
-        """Without what the driver would add of its own."""
+        """Merge without the start-up files and libraries that the driver would add."""
         run_tool([*self._argv, "-r", "-nostdlib", "-o", output, *objects], folder)
 
 
@@ -276,7 +280,7 @@ def link_options(exports: str) -> list[str]:
 
 
 def choose_toolchain(triple: str, command: str | None = None) -> Toolchain:
-    """`command`, else the environment's $CC, else the packaged tools."""
+    """The tool chain of `command`, else of the environment's $CC, else the packaged one."""
     config = read_config()
     if command or config.cc:
         return CommandToolchain(command or config.cc)
@@ -284,8 +288,9 @@ def choose_toolchain(triple: str, command: str | None = None) -> Toolchain:
 
 
 def blamed(failure: ToolFailure, authors: Mapping[str, str]) -> UserError | None:
-    """The error for C that does not compile, where its author is somebody else's code generator.
-    `authors` gives for names of files the artifacts that they are."""
+    """The UserError for C text that does not compile and that an external code generator emitted;
+    None if the failure is not about such a file. `authors` maps file names to artifacts; those in
+    `host/` are ours."""
     for line in failure.stderr.splitlines():
         name, _, rest = line.partition(":")
         author = authors.get(name.rpartition("/")[2], "")
@@ -301,8 +306,8 @@ def blamed(failure: ToolFailure, authors: Mapping[str, str]) -> UserError | None
 
 
 def tool_error(failure: ToolFailure, tools: Toolchain | None) -> Exception:
-    """The error to show: undefined symbols by name, else the tool's words. The caller's fault when
-    the tool was the caller's choice."""
+    """The error to raise: one that names the undefined symbols, else the tool's output. It is an
+    InternalError for the packaged tools, a UserError for a command that the caller chose."""
     kind = InternalError if isinstance(tools, ZigToolchain) else UserError
     names = sorted(
         {

@@ -1,15 +1,16 @@
-"""Weights behind a linked library, as a segment of their own.
+"""Append weights to a linked library, as a segment of their own.
 
-The linker sees a placeholder: the pointer `kiln_weights`, and a note that says how far from the
-note the pointer is. `Placed` then turns the program header of the note into one that maps the
-weights, which follow the linker's output in the file, and points the pointer there. So the linker
-never reads or writes gigabytes, its output does not depend on the weights' values, and they are
-written once, straight to their place. Large ones begin at a huge page in the file and in memory, so
-that a kernel which holds the file in huge pages may map it in them.
+The linker sees a placeholder: the pointer `kiln_weights`, and an ELF note that holds the distance
+to the pointer. `place_weights` then turns the program header of the note into one that maps the
+weights, which follow the linker's output in the file, and sets the pointer to their address. So the
+linker never reads or writes gigabytes, its output does not depend on the weights' values, and they
+are written once, directly to their offset in the file. Large weights are aligned to huge pages in
+the file and in memory, so that an operating system which caches the file in huge pages can map
+these.
 
-Weights that stay beside the library take no room in it: the segment is addresses only, to which
-the library maps its file of weights when it is opened (crt/weights.c). What follows
-the pointer says so: whether they are beside, and the hash of the data, in either case.
+Weights in a separate file beside the library take no space in it: the segment reserves addresses
+only, to which the runtime maps that file when the library is opened (crt/weights.c). After the
+pointer follow a flag that says whether the weights are beside, and in both cases their SHA-256.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from tensorkiln.link.elf_object import (
     section_header,
 )
 
-_OWNER = b"tensorkiln\0\0"  # of the note: 11 bytes, padded to a multiple of 4
+_OWNER = b"tensorkiln\0\0"  # the note's name: 11 bytes, padded to a multiple of 4
 HUGE_PAGE = 2 << 20
-POINTER_SIZE = 48  # the pointer, whether the weights are beside, their SHA-256
+POINTER_SIZE = 48  # of `weights_place`: the pointer, whether the weights are beside, their SHA-256
 _NOTE_HEAD = struct.pack("<III", 11, 8, 1) + _OWNER
 _PROGRAM = struct.Struct("<IIQQQQQQ")  # type, flags, offset, address, physical, file, memory, align
 _LOAD, _DYNAMIC, _NOTE, _READ = 1, 2, 4, 4
@@ -43,7 +44,7 @@ _RELOCATION = struct.Struct("<QQq")
 
 
 def placeholder(arch: str, symbol: str = "kiln_weights") -> bytes:
-    """The object that is linked in the weights' stead."""
+    """The object that is linked in place of the weights."""
     note = DataSection(
         ".note.kiln.weights", NOTE, ALLOC, 8, len(_NOTE_HEAD) + 8, [_NOTE_HEAD, bytes(8)],
         ((len(_NOTE_HEAD), "distance", 1),),
@@ -52,8 +53,8 @@ def placeholder(arch: str, symbol: str = "kiln_weights") -> bytes:
 
 
 def pointer_section() -> DataSection:
-    """The pointer to the first section of an object, and what follows it: `weights_place` in
-    crt/weights.c."""
+    """The section that holds a `weights_place` (crt/weights.c): a pointer to the first section of
+    its object, then flag and hash, which are 0."""
     words = ((0, "absolute", 0),)
     content = [bytes(POINTER_SIZE)]
     return DataSection(".data.rel.ro", PROGBITS, ALLOC | WRITE, 8, POINTER_SIZE, content, words)
@@ -61,7 +62,8 @@ def pointer_section() -> DataSection:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A library up to its weights, where in the file they start, and what follows their pad."""
+    """What to write around the weights: `head` before them, `tail` after their padding. They start
+    at file offset `start`, and their SHA-256 goes to offset `hash_at`, which is in the head."""
 
     head: bytes
     start: int
@@ -70,9 +72,9 @@ class Placed:
 
 
 def place_weights(linked: bytes, size: int, beside: bytes | None = None) -> Placed:
-    """What to write around `size` bytes of weights; with the hash of those `beside` the library,
-    all of it is head. The hash of others goes to byte `hash_at` of the head. Raises InternalError
-    where a linker dropped the placeholder, or made of it what is not understood."""
+    """Lay out the file made of the linker's output and `size` bytes of weights. `beside` is the
+    SHA-256 of weights that go into a separate file: all of this file is then in the head, with that
+    hash. Raises InternalError if the linker dropped the placeholder or changed its form."""
     out = bytearray(linked)
     (table,) = struct.unpack_from("<Q", out, 32)
     (count,) = struct.unpack_from("<H", out, 56)
@@ -87,7 +89,7 @@ def place_weights(linked: bytes, size: int, beside: bytes | None = None) -> Plac
     address = _up(max(row[3] + row[6] for row in loads), page)
     hash_at = _point(out, rows, note, address, beside) + 16
     held = size + WEIGHTS_PAD if beside is None else 0
-    offset = start if held else 0  # of no bytes, but alike modulo the alignment
+    offset = start if held else 0  # an empty segment's must be equal to its address modulo `page`
     row = (_LOAD, _READ, offset, address, address, held, size + WEIGHTS_PAD, page)
     # Loaders expect segments in the order of their addresses.
     rows.remove(note)
@@ -121,8 +123,8 @@ def _point(
     address: int,
     beside: bytes | None,
 ) -> int:
-    """Let the pointer hold `address`: in the file, and in what the loader adds its base to. Where
-    in the file the pointer is."""
+    """Set the pointer to `address`, in its own bytes and in the addend of its relocation; return
+    the file offset of the pointer."""
     (distance,) = struct.unpack_from("<q", out, note[2] + len(_NOTE_HEAD))
     pointer = note[3] + len(_NOTE_HEAD) + distance
     place = _offset(rows, pointer)
@@ -135,13 +137,13 @@ def _point(
         if where == pointer and info == _RELATIVE[machine]:
             _RELOCATION.pack_into(out, at, where, info, address)
             return place
-    if _RELR not in dynamic:  # there the pointer itself is what the loader adds to
+    if _RELR not in dynamic:  # relocations in DT_RELR have no addend but the pointer's own bytes
         raise _lost("nothing relocates their pointer")
     return place
 
 
 def _offset(rows: list[tuple[int, ...]], address: int) -> int:
-    """Where in the file the byte at `address` is."""
+    """The file offset of the byte that is loaded at `address`."""
     for row in rows:
         if row[0] == _LOAD and row[3] <= address < row[3] + row[5]:
             return address - row[3] + row[2]
@@ -149,7 +151,7 @@ def _offset(rows: list[tuple[int, ...]], address: int) -> int:
 
 
 def _dynamic(out: bytearray, rows: list[tuple[int, ...]]) -> dict[int, int]:
-    """What the library tells the loader, the last value of each tag."""
+    """The entries of the dynamic section: the last value of each tag."""
     found: dict[int, int] = {}
     for row in rows:
         if row[0] == _DYNAMIC:
@@ -158,7 +160,9 @@ def _dynamic(out: bytearray, rows: list[tuple[int, ...]]) -> dict[int, int]:
 
 
 def _sections(out: bytearray, start: int, address: int, size: int, kind: int) -> bytes:
-    """The table of sections with one more, and its names, as they follow the weights."""
+    """The names of the sections and the section header table, with one more section for the
+    weights, as bytes that follow them in the file; the ELF header in `out` then refers to these.
+    Empty if the library has no section header table."""
     (table,) = struct.unpack_from("<Q", out, 40)
     _, count, names = struct.unpack_from("<HHH", out, 58)
     if count == 0:

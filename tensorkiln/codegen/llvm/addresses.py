@@ -37,11 +37,11 @@ class Linear:
 
 
 class Addresses(Dots, ABC):
-    """Flat offsets of buffer accesses, and the integers they are made of."""
+    """Emits the addresses of buffer accesses, and the index arithmetic that they consist of."""
 
     @abstractmethod
     def value(self, e: Expr) -> str:
-        """Any value; `Values` defines it, loads inside indices need it here."""
+        """Emit any expression. Declared here for loads inside indices; `Values` defines it."""
 
     def _register(self, buf: Buffer, indices: tuple[Expr, ...], dtype: DType) -> str:
         key: list[int] = []
@@ -62,7 +62,8 @@ class Addresses(Dots, ABC):
         return found
 
     def _flat(self, buf: Buffer, indices: tuple[Expr, ...]) -> tuple[Linear, int | None]:
-        """Flat element offset of lane 0, and the lane stride (None: lanes have no pattern)."""
+        """The offset of lane 0 and the distance between lanes, in elements; None for lanes that are
+        not evenly spaced."""
         total = Linear(0, [])
         lane_stride: int | None = 0
         for i, stride in zip(indices, buf.strides, strict=True):
@@ -99,14 +100,15 @@ class Addresses(Dots, ABC):
                 total.terms.append((scale, e))
 
     def _address(self, buf: Buffer, indices: tuple[Expr, ...]) -> tuple[str, int | None]:
-        """Pointer to lane 0, and the lane stride."""
+        """A pointer to lane 0, and the distance between lanes as in `_flat`."""
         ptr, offset, lane_stride = self._base(buf, indices)
         if offset:
             ptr = self._line(f"getelementptr inbounds i8, ptr {ptr}, i64 {offset}")
         return ptr, lane_stride
 
     def _base(self, buf: Buffer, indices: tuple[Expr, ...]) -> tuple[str, int, int | None]:
-        """Lane 0 as a pointer (one GEP per loop depth) and a constant number of bytes."""
+        """Lane 0 as a pointer (one GEP per loop depth) and a constant number of bytes, and the
+        distance between lanes. Accesses that differ only in that number share the pointer."""
         flat, lane_stride = self._flat(buf, indices)
         if lane_stride is None:
             return "", 0, None
@@ -119,7 +121,7 @@ class Addresses(Dots, ABC):
         ptr = st.buffers[buf]
         for depth in sorted(by_depth):
             scope = st.scopes[depth]
-            # By values, not by expressions: what an index loads may have changed.
+            # Keyed by emitted values, not by expressions: an index may load memory that changed.
             parts = tuple((self.index(e), scale * size) for scale, e in by_depth[depth])
             found = scope.memo.get(("gep", ptr, parts))
             if found is None:
@@ -137,7 +139,7 @@ class Addresses(Dots, ABC):
         return ptr, flat.constant * size, lane_stride
 
     def _alignment(self, buf: Buffer, indices: tuple[Expr, ...]) -> int:
-        """Bytes the address is known to be a multiple of, from constant strides alone."""
+        """The alignment of the address in bytes, as far as constant strides and factors tell."""
         size = 1 if buf.dtype.is_bool else buf.dtype.bytes
         flat, _ = self._flat(buf, indices)
         align = buf.align
@@ -224,7 +226,7 @@ class Addresses(Dots, ABC):
 
 
 def _factor(e: Expr) -> int:
-    """An integer that divides `e`: its constant factors."""
+    """An integer that divides `e`: the product of its constant factors."""
     if isinstance(e, Binary) and e.op == "mul":
         return _factor(e.a) * _factor(e.b)
     return int_value(e) or 1

@@ -21,7 +21,7 @@ _FLOAT_UNARY = {
 
 
 def _number(e: Expr) -> int | None:
-    """The integer that `e` is in every lane."""
+    """The constant that `e` is in every lane; None if it is not one."""
     return int_value(e.a if isinstance(e, Broadcast) else e)
 
 
@@ -73,7 +73,8 @@ class Arithmetic(Lines):
         raise InternalError(f"{self.func.name}: no integer operation {op}")
 
     def _shift(self, op: str, x: str, y: str, dtype: DType, scope: Scope | None, b: Expr) -> str:
-        """All bits are shifted out by as many or more; a negative count is more."""
+        """A count of at least the number of bits shifts all of them out, and so does a negative
+        count: LLVM gives poison for both."""
         t, n = llvm_type(dtype), _number(b)
         word = "shl" if op == "shl" else "lshr" if dtype.is_unsigned else "ashr"
         if n is not None and 0 <= n < dtype.bits:
@@ -88,8 +89,9 @@ class Arithmetic(Lines):
         return self._line(f"select {flag} {all_out}, {t} {splat('0', dtype)}, {t} {shifted}", scope)
 
     def _division(self, op: str, x: str, y: str, dtype: DType, scope: Scope | None, b: Expr) -> str:
-        """`div` rounds to zero, the others to minus infinity; by 0 all are 0, by -1 they wrap.
-        Powers of two are a shift or a mask."""
+        """`div` rounds to zero, `floordiv` and `floormod` to minus infinity. Division by 0 gives 0,
+        and the least integer divided by -1 wraps around. A constant power of two becomes a shift or
+        a mask."""
         t, n = llvm_type(dtype), _number(b)
         if n is not None and n > 0 and n & (n - 1) == 0 and not dtype.is_unsigned and op != "div":
             if op == "floordiv":
@@ -113,8 +115,8 @@ class Arithmetic(Lines):
         return self._line(f"select {flag} {special[0]}, {t} {wrapped}, {t} {q}", scope)
 
     def _divisor(self, y: str, dtype: DType, scope: Scope | None) -> tuple[tuple[str, str], str]:
-        """Whether a divisor is one that processors trap at, 0 or -1, with it; and the divisor, or 1
-        in its place. Their quotients are products."""
+        """((flag, `y`), safe divisor). The flag says that `y` is 0 or -1, with which processors may
+        trap; the safe divisor is then 1, else `y`. For both values x / y is equal to x * y."""
         t, flag = llvm_type(dtype), llvm_type(BOOL.with_lanes(dtype.lanes))
         if dtype.is_unsigned:
             traps = self._line(f"icmp eq {t} {y}, {splat('0', dtype)}", scope)
@@ -125,8 +127,8 @@ class Arithmetic(Lines):
         return (traps, y), safe
 
     def _remainder(self, x: str, y: str, dtype: DType, scope: Scope | None) -> tuple[str, str]:
-        """What is left after division towards minus infinity, and whether that is one further than
-        towards zero."""
+        """The remainder of division towards minus infinity, and a flag: the quotient is one less
+        than that of division towards zero (no flag for unsigned types, where they are equal)."""
         t, flag = llvm_type(dtype), llvm_type(BOOL.with_lanes(dtype.lanes))
         if dtype.is_unsigned:
             return self._line(f"urem {t} {x}, {y}", scope), ""
@@ -152,13 +154,13 @@ class Arithmetic(Lines):
             ones = splat("true" if dtype.is_bool else "-1", dtype)
             return self._line(f"xor {t} {x}, {ones}")
         if op not in ("neg", "abs") or (op == "abs" and dtype.is_unsigned):
-            return x  # integers are round
+            return x  # to round an integer, or take the absolute value of an unsigned one
         zero = "zeroinitializer" if dtype.lanes > 1 else "0"
         minus = self._line(f"sub {t} {zero}, {x}")
         return minus if op == "neg" else self._call("smax", dtype, [x, minus])
 
     def _round(self, name: str, x: str, dtype: DType) -> str:
-        """A float intrinsic; the roundings are expanded where the processor has none."""
+        """Call a float intrinsic; roundings that the processor lacks are expanded."""
         if name in ("fabs", "sqrt") or self.rounds:
             return self._call(name, dtype, [x])
         return self._expander(dtype.lanes).round(name, x, dtype)
@@ -194,14 +196,15 @@ class Arithmetic(Lines):
         return self._line(f"{'zext' if src.is_unsigned else 'sext'} {ts} {x} to {td}")
 
     def _cast_to_bytes(self, x: str, src: DType, dst: DType) -> str:
-        """Vectors of float32 to 8 or 16 bits, saturating, NaN to 0: LLVM's own goes one by one."""
+        """Cast a vector of float32 to integers of 8 or 16 bits, saturating, NaN to 0. LLVM's own
+        conversion would be done lane by lane."""
         low = 0 if dst.is_unsigned else -(1 << dst.bits - 1)
         high = low + (1 << dst.bits) - 1
         t, wide = llvm_type(src), DType("int32", src.lanes)
         if low:
             zero, real = splat(float_literal(0.0, src), src), f"fcmp ord {t} {x}, {x}"
             x = self._line(f"select <{src.lanes} x i1> {self._line(real)}, {t} {x}, {t} {zero}")
-        # A NaN is not above 0: it becomes 0.
+        # For unsigned types: a NaN is not greater than 0, so it becomes 0.
         for compare, bound in (("ogt", low), ("olt", high)):
             limit = splat(float_literal(float(bound), src), src)
             inside = self._line(f"fcmp {compare} {t} {x}, {limit}")
@@ -221,7 +224,7 @@ class Arithmetic(Lines):
                 wide = e.from_half(x)
             return self._cast(wide, single, dst)
         if src.name == "float64" or (src.is_int and src.bits > 16):
-            # Two roundings to nearest may differ from one: the first goes to odd.
+            # Rounding to nearest twice may differ from doing it once, so the first goes to odd.
             double = DType("float64", src.lanes)
             x = e.to_odd(self._cast(x, src, double))
         else:
@@ -231,7 +234,7 @@ class Arithmetic(Lines):
         return e.cast("fptrunc", x, single, dst) if self.converts_half else e.to_half(x)
 
     def _vector_reduce(self, op: str, x: str, dtype: DType) -> str:
-        """Halve the vector until one lane is left: a fixed order for every target."""
+        """Combine the halves of the vector until one lane is left: one order for all targets."""
         lanes = dtype.lanes
         name = {"sum": "add", "prod": "mul"}.get(op, op)
         while lanes > 2:

@@ -1,12 +1,13 @@
-"""Neighbours that are broadcast one by one become the lanes of one vector.
+"""Turn broadcasts of adjacent elements of memory into lanes of one vector.
 
     y0 = fma(Broadcast(x[k * 4]), w0, y0)              y0 = fma(lane 0 of x[k * 4 :], w0, y0)
     ...                                          ->    ...
     y3 = fma(Broadcast(x[k * 4 + 3]), w3, y3)          y3 = fma(lane 3 of x[k * 4 :], w3, y3)
 
-For processors that multiply by a lane of a register, which AArch64 does: a quarter of the loads.
-Only within a run of stores to registers, where no memory changes between the loads, and only where
-all lanes are wanted, so that nothing is read that was not before. Follows `unroll_function`.
+For processors that can multiply by one lane of a register, such as AArch64: a quarter of the loads
+for float32. Only within consecutive stores to registers, between which no memory changes, and only
+if all lanes are used, so that nothing is read that was not read before. Runs after
+`unroll_function`.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from tensorkiln.ir.stmt import PrimFunc, Seq, Stmt, Store, seq
 from tensorkiln.ir.visit import has_load, map_children, map_stmt, walk
 
 _VECTOR_BYTES = 16
-_Place = tuple[Buffer, tuple[Expr, ...], Expr | None]  # all but the constant of the last index
+# Buffer, outer indices, and the last index without its constant term (None if there is only that).
+_Place = tuple[Buffer, tuple[Expr, ...], Expr | None]
 
 
 def by_lane(f: PrimFunc) -> PrimFunc:
-    """`f` with such broadcasts as lanes."""
+    """`f` with such broadcasts turned into lanes; the same object if there are none."""
     body = _stmt(f.body)
     return f if body is f.body else replace(f, body=body)
 
@@ -47,7 +49,7 @@ def _stmt(s: Stmt) -> Stmt:
 
 
 def _run(stores: list[Store]) -> list[Store]:
-    """Stores to registers, one after the other."""
+    """Rewrite consecutive stores to registers."""
     wanted: dict[_Place, set[int]] = {}
     for load in filter(None, (_broadcast(e) for s in stores for e in walk(s.value))):
         place, offset = _split(load)
@@ -79,14 +81,15 @@ def _run(stores: list[Store]) -> list[Store]:
 
 
 def _broadcast(e: Expr) -> Load | None:
-    """What is broadcast to a whole register, if it is a number from contiguous memory."""
+    """The load that `e` broadcasts to a whole vector register, if it reads a float32 or float64
+    from memory with unit stride; else None."""
     if not isinstance(e, Broadcast) or not isinstance(e.a, Load):
         return None
     x = e.a.buffer
     floats = x.dtype.is_float and x.dtype.bits >= 32
     if x.scope == "register" or not floats or e.lanes != _lanes(x):
         return None
-    if any(map(has_load, e.a.indices)):  # of a register, perhaps, that changes on the way
+    if any(map(has_load, e.a.indices)):  # a register may be loaded that changes between the stores
         return None
     return e.a if int_value(x.strides[-1]) == 1 else None
 
@@ -96,7 +99,7 @@ def _lanes(b: Buffer) -> int:
 
 
 def _split(load: Load) -> tuple[_Place, int]:
-    """Where a load is, and the constant of its last index."""
+    """The place of a load, and the constant term of its last index: 3 for `x[i, k + 3]`."""
     *outer, last = load.indices
     rest: Expr | None = last
     offset = 0

@@ -28,8 +28,8 @@ from tensorkiln.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One compiled tensor program: its symbol and relocatable object, under which key the cache
-    has it, and what there is to read of it, if the cache was not asked for that."""
+    """One compiled tensor program: its symbol and its relocatable object. `cached` says that the
+    object came from the cache, where it has `key`; `texts` are there if it was compiled now."""
 
     name: str
     object: bytes  # or bitcode, where that was asked for
@@ -40,13 +40,13 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """What people read of an object: LLVM IR, and assembly where that is known."""
+    """The readable forms of an object: LLVM IR, and assembly (empty if it is not known)."""
 
     ir: str
     assembly: str = ""
 
     def to_bytes(self) -> bytes:
-        """As caches keep it: a tenth of the text."""
+        """Compressed for the cache, to about a tenth of the text."""
         return zlib.compress(json.dumps([self.ir, self.assembly]).encode(), 1)
 
     @staticmethod
@@ -56,12 +56,12 @@ class Texts:
 
     @staticmethod
     def components(key: str) -> dict[str, str]:
-        """Of the cache's key of what is read of the object of a key."""
+        """Components of the cache key of the texts of the object that has cache key `key`."""
         return {"kind": "texts", "object": key}
 
 
 def options_of(target: Target, emit: str) -> dict[str, object]:
-    """What a worker is told besides the text."""
+    """The options of `worker.compile_text` for this target."""
     return {
         "triple": target.mtriple, "cpu": target.llvm_cpu, "features": target.llvm_features,
         "opt": 3, "emit": emit,
@@ -69,7 +69,8 @@ def options_of(target: Target, emit: str) -> dict[str, object]:
 
 
 def _reproducer(name: str, text: str, options: dict[str, object]) -> str:
-    """Leave the failing module on disk; how to run it again."""
+    """Write a module that failed to compile to a new folder; return a hint with the command that
+    compiles it again."""
     folder = Path(tempfile.mkdtemp(prefix="kiln-failure-"))
     (folder / f"{name}.ll").write_text(text)
     (folder / "options.json").write_text(json.dumps(options))
@@ -121,7 +122,7 @@ class _Worker:
 
 
 class Workers:
-    """A compiler process for each thread that asks for one; they end with the block."""
+    """A compiler process for each thread that calls `compile`; the `with` statement ends all."""
 
     def __init__(self) -> None:
         self._local = threading.local()
@@ -143,12 +144,13 @@ class Workers:
 
 
 def _platform(target: Target) -> str:
-    """What of a target decides about the code of a tensor program."""
+    """The parts of a target on which the code of a tensor program depends."""
     return target.llvm_features + target.mtriple + target.mcpu
 
 
 def _object_key(f: PrimFunc, target: Target, emit: str) -> dict[str, str]:
-    """Objects are known by the program they were compiled from, and by nothing before it."""
+    """Components of the cache key of an object: the tensor program, its symbol, the target and the
+    code generator. What the program was made from is not part of it."""
     return {
         **({} if emit == "object" else {"emit": emit}),
         "tir": print_function(f, canonical=True), "symbol": f.name, "target": _platform(target),
@@ -157,15 +159,16 @@ def _object_key(f: PrimFunc, target: Target, emit: str) -> dict[str, str]:
 
 
 def _alias_key(f: Derived, target: Target) -> dict[str, str]:
-    """Under this the cache keeps the key of the object of what follows from an origin."""
+    """Components of the key of an alias: a cache entry that holds the key of the object of `f`. It
+    is found by the origin of `f`, without making its body."""
     return {**f.origin.body_key, "symbol": f.name, "target": _platform(target)}
 
 
 def known_objects(
     funcs: Sequence[PrimFunc], target: Target, cache: Cache | None
 ) -> dict[str, Kernel]:
-    """By name, the objects of functions whose bodies still wait, where the cache has them. The
-    bodies of the others are made here: checks that pass over what is pending see them."""
+    """Cached objects, by name, of functions whose bodies are still to be made. Bodies of functions
+    without a cached object are made here, so that the checks which skip pending bodies see them."""
     known: dict[str, Kernel] = {}
     for f in funcs:
         if isinstance(f, Derived) and f.pending:
@@ -179,7 +182,8 @@ def known_objects(
 
 
 def _remember(f: PrimFunc, target: Target, key: str, cache: Cache) -> None:
-    """Let the next compile know `f` before its body is made."""
+    """Store what lets the next compile find the object of `f` without making its body: the alias,
+    the head and the text."""
     if isinstance(f, Derived):
         cache.put(key_of(_alias_key(f, target)), key.encode(), _alias_key(f, target))
         head = head_key(f.origin.source)
@@ -198,7 +202,9 @@ def compile_kernels(
     on_done: Callable[[str], None] = lambda name: None,
     emit: Literal["object", "bitcode"] = "object",
 ) -> list[Kernel]:
-    """Code of every function, in order. The first failure is raised after all stopped."""
+    """Compile all functions, `jobs` at a time, and return their kernels in order. `known` are those
+    that `known_objects` found; `on_done` is called with the name of each kernel that is ready,
+    possibly in another thread. The first failure is raised after all threads have stopped."""
     made = {f.name: _from_cache(known[f.name], on_done) for f in funcs if f.name in known}
     todo = [f for f in funcs if f.name not in made]
     if todo:
@@ -220,7 +226,7 @@ def _compiled(
     on_done: Callable[[str], None],
     emit: str,
 ) -> list[Kernel]:
-    # A compile that finds all it needs loads neither.
+    # Imported here, since a compile that finds all its objects in the cache needs neither.
     from concurrent.futures import ThreadPoolExecutor
 
     from tensorkiln.codegen.llvm.emit import emit_llvm

@@ -1,4 +1,4 @@
-"""`dot4` and `dot2`: what a processor has for sums of small products, or what is as exact.
+"""`dot4` and `dot2`: a dot product instruction of the processor, or an equally exact sequence.
 
 dot4: c[l] + sum of a[4*l + k] * b[4*l + k] for k < 4        a in uint8, b in int8
 dot2: c[l] + sum of a[2*l + k] * b[2*l + k] for k < 2        both in int16
@@ -11,13 +11,13 @@ from tensorkiln.codegen.llvm.expansions import splat
 from tensorkiln.codegen.llvm.types import llvm_type
 from tensorkiln.ir.dtype import INT32, DType
 
-# Bits of a vector -> the features any of which has an instruction that does it all.
+# Bits of a vector -> alternative sets of features that have an instruction for all of it.
 _WITH_DOT = {
     512: ("avx512vnni",),
     256: ("avx512vnni avx512vl", "avxvnni"),
     128: ("avx512vnni avx512vl", "avxvnni"),
 }
-# Bits of a vector -> the sum of two products of 16 bits.
+# Bits of a vector -> the intrinsic that sums two products of 16-bit numbers, and its feature.
 _PAIRS = {
     512: ("x86.avx512.pmaddw.d.512", "avx512bw"),
     256: ("x86.avx2.pmadd.wd", "avx2"),
@@ -27,7 +27,7 @@ _PAIR, _FOUR = DType("int16", 2), DType("int8", 4)
 
 
 class Dots(Arithmetic):
-    """Emits them."""
+    """Emits `dot4` and `dot2` of `lanes` int32 results; operands are vectors of as many bits."""
 
     def _dot4(self, c: str, a: str, b: str, lanes: int) -> str:
         bits = 32 * lanes
@@ -61,8 +61,8 @@ class Dots(Arithmetic):
         return x86 and self.target.has(_PAIRS[bits][1])
 
     def _machine(self, name: str, params: tuple[DType, ...], args: list[str], lanes: int) -> str:
-        """A call of a processor's intrinsic that gives int32; `params` are what one lane has of
-        each."""
+        """Call a target's intrinsic that returns int32; `params` are the types of its parameters
+        per lane of the result."""
         types = [llvm_type(p.with_lanes(p.lanes * lanes)) for p in params]
         t = llvm_type(INT32.with_lanes(lanes))
         self.declares.add(f"declare {t} @llvm.{name}({', '.join(types)})")
@@ -70,13 +70,13 @@ class Dots(Arithmetic):
         return self._line(f"call {t} @llvm.{name}({given})")
 
     def _neon(self, name: str, c: str, a: str, b: str, lanes: int) -> str:
-        """Arm's sums of four products of bytes."""
+        """Call Arm's intrinsic `name`, which adds sums of four products of bytes."""
         full = f"aarch64.neon.{name}.v{lanes}i32.v{4 * lanes}i8"
         return self._machine(full, (INT32, _FOUR, _FOUR), [c, a, b], lanes)
 
     def _dot_of_signed(self, c: str, a: str, b: str, lanes: int) -> str:
-        """Both sides signed: the left one less 128, plus 128 times the sum of the right one, which
-        all products of a basic block with it share."""
+        """By an instruction for two signed operands: the sum of (a - 128) b, plus 128 times the sum
+        of b, which all products with the same `b` in a basic block share."""
         byte, word = _FOUR.with_lanes(4 * lanes), INT32.with_lanes(lanes)
         less = self._line(f"xor {llvm_type(byte)} {a}, {splat('-128', byte)}")
         half = self._neon("sdot", "zeroinitializer", splat("64", byte), b, lanes)
@@ -104,13 +104,13 @@ class Dots(Arithmetic):
         return c
 
     def _dot_of_words(self, c: str, a: str, b: str, lanes: int, bits: int) -> str:
-        """Each of the numbers of a lane, widened by shifts and multiplied in 32 bits."""
+        """By widening each number of a lane with shifts, and multiplying in 32 bits."""
         word, count = INT32.with_lanes(lanes), 32 // bits
         t, few = llvm_type(word), llvm_type(DType(f"int{bits}", count * lanes))
         x, y = (self._line(f"bitcast {few} {v} to {t}") for v in (a, b))
         last = splat(str(32 - bits), word)
         widen = "lshr" if bits == 8 else "ashr"  # bytes of the left side are unsigned
-        # What is first in memory is lowest: all targets are little-endian.
+        # The first number in memory is in the lowest bits: all targets are little-endian.
         for k in range(count):
             by = splat(str(32 - bits * (k + 1)), word)
             left = self._line(f"{widen} {t} {self._line(f'shl {t} {x}, {by}')}, {last}")

@@ -1,10 +1,10 @@
-"""Sums in registers start from their first term, not from what changes nothing.
+"""Let reductions in registers start from their first term instead of a neutral element.
 
     C[i] = -inf; C[i] = max(C[i], x)      ->   C[i] = x
     C[i] = C[i]                           ->
 
-Only where the result is the same bit for bit: a sum that starts from 0 keeps it, as 0 + -0 is 0.
-Follows `unroll_function`, which makes straight lines of loops.
+Only if the result is the same bit for bit: a sum that starts from 0 keeps it, as 0 + -0 is 0.
+Runs after `unroll_function`, which turns loops into straight-line code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from tensorkiln.ir.visit import loads, map_stmt, walk
 
 
 def drop_starts(f: PrimFunc) -> PrimFunc:
-    """`f` without starts of sums that change nothing, and without stores of what is there."""
+    """`f` without stores of a neutral element before the first term of a reduction, and without
+    stores of the value that is there already; the same object if there are none."""
     body = _stmt(f.body)
     return f if body is f.body else replace(f, body=body)
 
@@ -31,7 +32,8 @@ def _stmt(s: Stmt) -> Stmt:
 
 
 def _joined(s: Seq) -> Stmt:
-    """A sequence with its starts and first terms joined."""
+    """A sequence in which each store of a neutral element is merged with the store of the first
+    term that follows it."""
     kept: list[Stmt] = []
     for t in s.stmts:
         if isinstance(t, Store):
@@ -47,16 +49,18 @@ def _joined(s: Seq) -> Stmt:
 
 
 def _is_old(s: Store, e: Expr) -> bool:
-    """Whether `e` is what stands where `s` stores; C functions may answer anything."""
+    """Whether `e` loads the element that `s` stores to. Not with calls of C functions in its
+    indices, which may return something else each time."""
     if not isinstance(e, Load) or e.buffer is not s.buffer or e.indices != s.indices:
         return False
     return not any(isinstance(x, CallExtern) for x in walk(e))
 
 
 def _starts(start: Store, s: Store) -> bool:
-    """Whether `start` sets a register to what leaves the term that `s` adds unchanged."""
+    """Whether `start` stores the neutral element of the operation by which `s` adds a term to the
+    same register."""
     if start.buffer is not s.buffer or s.buffer.scope != "register":
-        return False  # nothing else may name the same memory
+        return False  # another buffer may be the same memory, unless it is a register
     if not isinstance(s.value, Binary) or not _is_old(s, s.value.a):
         return False
     if start.indices != s.indices or any(x.buffer is s.buffer for x in loads(s.value.b)):

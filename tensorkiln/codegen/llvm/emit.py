@@ -55,7 +55,7 @@ class Emitter(Values):
         super().__init__(func, target)
         self.body_count = 0
         self.messages: list[str] = []
-        # Two names of one piece of memory: an operand's place taken over, or a view.
+        # Whether two buffers may be the same memory: the result in an operand's place, or a view.
         views = any(isinstance(s, MatchBuffer) for s in walk_stmt(func.body))
         self.aliases = bool(func.inplace) or views
 
@@ -106,7 +106,8 @@ class Emitter(Values):
         self._state = saved
 
     def _take_numbers(self) -> None:
-        """Numbers of the caller that are passed otherwise than they are computed with."""
+        """Convert scalar parameters whose type as a parameter is not their type in registers: bool
+        and float16."""
         for p, passed in self._state.params.items():
             if isinstance(p, Buffer) or parameter_type(p.dtype) == llvm_type(p.dtype):
                 continue
@@ -118,7 +119,8 @@ class Emitter(Values):
             )
 
     def _parallel(self, loop: For) -> None:
-        """Outline a parallel loop and hand it to the pool; captures travel in a struct."""
+        """Outline a parallel loop and run it with kiln_parallel_for; captures are passed in a
+        struct."""
         if int_value(loop.lo) != 0:  # tasks count from 0
             task = Var(loop.var.name, loop.var.dtype)
             body = substitute_stmt(loop.body, {loop.var: task + loop.lo})
@@ -151,7 +153,7 @@ class Emitter(Values):
         self.done.append("\n".join(thunk))
         extent = self.index(loop.extent)
         closure = self._fresh()
-        # Vectors are loaded from it as aligned as their type.
+        # The outlined body loads vectors with the alignment of their type.
         sizes = [p.dtype.bytes * p.dtype.lanes for p in captured if isinstance(p, Var)]
         align = 1 << (max([8, *sizes]) - 1).bit_length()
         st.allocas.append(f"  {closure} = alloca {struct_type}, align {align}")
@@ -165,7 +167,7 @@ class Emitter(Values):
             self._leave_if_failed(captured[cell])
 
     def _failure_cell(self) -> str:
-        """Where the bodies of a parallel loop put the message of an assertion that fails."""
+        """A variable in which bodies of parallel loops store the message of a failed assertion."""
         cell = self._fresh()
         self._state.allocas.append(f"  {cell} = alloca ptr, align 8")
         self._emit(f"  store ptr null, ptr {cell}, align 8")
@@ -252,7 +254,7 @@ class Emitter(Values):
         self._emit(f"  call void @{name}({', '.join(values)})")
 
     def _passed(self, e: Expr) -> str:
-        """A value as a kernel takes it."""
+        """Emit a value in the type of a kernel's parameter."""
         value, t, passed = self.value(e), llvm_type(e.dtype), parameter_type(e.dtype)
         if t == passed:
             return value
@@ -337,7 +339,7 @@ class Emitter(Values):
         st.enter(end)
 
     def _assert(self, cond: Expr, message: str) -> None:
-        """Go on where the condition holds."""
+        """Emit a branch that continues if the condition holds, else leaves with the message."""
         st = self._state
         text = message.encode() + b"\0"
         name = f"@{self.func.name}.message{len(self.messages)}"
@@ -375,7 +377,7 @@ class Emitter(Values):
         ptr, stride = self._address(s.buffer, s.indices)
         whole = dtype.lanes == 1 or stride == 1
         pointers = [] if whole else [*self._lane_pointers(s.buffer, s.indices, dtype.lanes)]
-        # After the last load of an index, which may be of this buffer.
+        # Only now: the indices may have loaded from this buffer.
         self._state.written(None if self.aliases else s.buffer)
         if dtype.is_bool:
             value = self._line(f"zext {llvm_type(dtype)} {value} to {memory_type(dtype)}")
@@ -407,7 +409,7 @@ def _used(s: Stmt) -> set[Buffer | Var]:
 
 
 def _of_buffer(b: Buffer) -> set[Buffer | Var]:
-    """A buffer and the variables of its type."""
+    """A buffer, and the variables in its shape and strides."""
     sizes = (*b.shape, *(b.strides_given or ()))
     return {b, *(x for d in sizes for x in walk(d) if isinstance(x, Var))}
 
@@ -420,7 +422,7 @@ def _escaped(byte: int) -> str:
 def emit_llvm(func: PrimFunc, target: Target) -> str:
     """LLVM IR text of `func`: `void name(ptr..., i64...)` plus its parallel loop bodies.
 
-    The text is for `target`: it expands what that processor cannot do itself.
+    Operations that the processor of `target` lacks are expanded.
     """
     func = drop_starts(unroll_function(func))
     return Emitter(by_lane(func) if target.multiplies_by_lane else func, target).module()

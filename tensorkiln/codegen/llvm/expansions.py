@@ -62,7 +62,8 @@ class Expander:
     def round(self, op: str, x: str, dtype: DType) -> str:
         """floor, ceil, trunc or roundeven, keeping the sign of zero, NaN and infinity.
 
-        Adding and taking away 2**23 (2**52) rounds what is smaller; what is larger is whole.
+        Adding and subtracting 2**23 (2**52 for float64) rounds smaller numbers to integers; larger
+        ones are integers already.
         """
         t = llvm_type(dtype)
         magic = self.num(2.0**23 if dtype.name == "float32" else 2.0**52, dtype)

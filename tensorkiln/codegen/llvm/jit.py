@@ -1,7 +1,7 @@
 """Kernels and host code of a compile, linked in this process's memory: target `llvmjit`.
 
-Nothing is written and no linker runs. The price: LLVM works in this process, so what makes it abort
-ends the process, and profilers do not know the code.
+No file is written and no linker runs. In return LLVM works in this process, so that an abort of
+LLVM ends the process, and profilers have no symbols for the code.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Linked:
     _kept: list[Any]
 
     def unload(self) -> None:
-        """Free it: addresses mean nothing any more. No destructor of the code runs."""
+        """Free the code, whose addresses become invalid. Destructors in it do not run."""
         while self._kept:
             ctypes.pythonapi.Py_DecRef(ctypes.py_object(self._kept.pop()))
 
@@ -42,10 +42,10 @@ def link_in_memory(
 ) -> Linked:
     """Compile `bitcode` (names and modules), add `objects`, and find the symbols `shown`.
 
-    `constants` are pointers that the code finds under a name, followed by 40 zeros (`weights_place`
-    in crt/weights.c: they are not beside the library). Raises UserError for bitcode that is
-    none, UnsupportedError where the system lacks what threads need, InternalError when symbols are
-    missing.
+    `constants` maps symbols to addresses. Each becomes a pointer to that address, followed by 40
+    zero bytes: a `weights_place` (crt/weights.c) of weights that are not in a separate file. Raises
+    UserError for a module that is not LLVM bitcode, UnsupportedError if a weak symbol, or libgcc's
+    support of thread-local variables, is not in this system, InternalError if symbols are missing.
     """
     builder = llvm.JITLibraryBuilder()
     for name, data in bitcode:
@@ -76,8 +76,8 @@ def link_in_memory(
 
 
 def _immortal(kept: Any) -> Any:
-    """The object, which the end of the interpreter does not free: threads may run its code, and
-    exit() calls into it later."""
+    """Return `kept` with an extra reference, so that the end of the interpreter does not free it:
+    threads may run its code, and exit() calls into it later."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
     return kept
 
@@ -93,7 +93,7 @@ def _text_of(name: str, data: bytes) -> str:
 
 @functools.cache
 def _compiler() -> Any:
-    """One for the process: it owns the memory of the code."""
+    """The JIT compiler of this process, which owns the memory of all code."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(
@@ -108,7 +108,7 @@ def _compiler() -> Any:
 
 
 def _lacking_weak(objects: Sequence[bytes]) -> list[str]:
-    """What objects only look for, and neither they nor the process have."""
+    """Weak undefined symbols of the objects that neither they nor the process define."""
     symbols = [
         s for data in objects for s in elf_of(memoryview(data), "object").symbols() if s.name
     ]
@@ -119,7 +119,8 @@ def _lacking_weak(objects: Sequence[bytes]) -> list[str]:
 
 
 def _thread_local_storage() -> int:
-    """The compiler library's function behind thread-local variables of code that nobody linked."""
+    """The address of libgcc's __emutls_get_address, which code with emulated thread-local variables
+    calls (link/jit_objects.py)."""
     try:
         function = ctypes.CDLL("libgcc_s.so.1").__emutls_get_address
     except (OSError, AttributeError):

@@ -24,7 +24,8 @@ COMPARE = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "eq": "eq", "ne": "ne
 
 @dataclass(slots=True)
 class Scope:
-    """A region of straight code that everything emitted inside it is dominated by."""
+    """A region of code. Its `lines` dominate those of the scopes opened inside it, so the values
+    in `memo`, by expression, can be used there."""
 
     depth: int
     lines: list[str] = field(default_factory=list)
@@ -42,7 +43,7 @@ class FunctionState:
     depths: dict[Var, int] = field(default_factory=dict)
     buffers: dict[Buffer, str] = field(default_factory=dict)
     registers: dict[Buffer, dict[tuple[tuple[int, ...], int], str]] = field(default_factory=dict)
-    # The depth of the scope in which the pointer of a view is made.
+    # View (MatchBuffer) -> the depth of the scope in which its pointer is computed.
     views: dict[Buffer, int] = field(default_factory=dict)
     # In the body of a parallel loop: where the message of a failed assertion goes.
     failure: str | None = None
@@ -59,12 +60,12 @@ class FunctionState:
                 self.vars[p], self.depths[p] = v, 0
 
     def enter(self, block: str) -> None:
-        """What follows belongs to another basic block."""
+        """Begin another basic block, in which no load is known."""
         self.block = block
         self.loaded.clear()
 
     def written(self, buffer: Buffer | None) -> None:
-        """Forget what was loaded from memory that changes; None: any memory may."""
+        """Forget the loads of a buffer that is written to; None stands for any memory."""
         if buffer is None:
             self.loaded.clear()
         elif any(key[0] is buffer for key in self.loaded):
@@ -82,9 +83,9 @@ class Lines:
         self.done: list[str] = []
         self.declares: set[str] = set()
         self.counter = 0
-        # Lines of the value that is being emitted -> their names; None between values.
+        # Instructions of the value that is being emitted -> their results; None between values.
         self._known: dict[str, str] | None = None
-        self._calls = 0  # of C functions
+        self._calls = 0  # number of calls of C functions so far
         self._state = FunctionState({})
 
     def _open_scope(self) -> Scope:
@@ -124,7 +125,7 @@ class Lines:
             if isinstance(x, Var):
                 depth = max(depth, st.depths[x])
             elif not _is_index_arithmetic(x):
-                return st.scopes[-1]  # it is emitted where it is used
+                return st.scopes[-1]  # such an expression is emitted where it is used
         return st.scopes[depth]
 
     def _splat(self, v: str, dtype: DType, lanes: int) -> str:

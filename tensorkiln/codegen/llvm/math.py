@@ -36,12 +36,12 @@ _ERFCX = (
     0.26487624645233154, -0.2709278464317322, 0.5312324166297913, -0.4866328835487366,
     0.19282373785972595, -0.02863716147840023,
 )  # fmt: skip
-# e**r to 1.5 * 2**-24 of it.
+# e**r, with a relative error of 1.5 * 2**-24.
 _EXP_SHORT = (
     1.0, 0.9999997019767761, 0.4999914765357971, 0.1666763871908188, 0.04189816117286682,
     0.008290272206068039,
 )  # fmt: skip
-# Phi(-x) exp(x*x/2) / t to 2**-24, t = 1 / (1 + 0.36 x).
+# Phi(-x) exp(x*x/2) / t as a polynomial in t = 1 / (1 + 0.36 x), to 2**-24.
 _NORMAL_TAIL = (
     0.14362458884716034, 0.1435573548078537, 0.12492797523736954, 0.09239602833986282,
     0.008149692788720131, 0.09519646316766739, -0.21323977410793304, 0.13467757403850555,
@@ -87,8 +87,9 @@ def _tanh(b: Builder, x: Expr) -> Expr:
 
 
 def _gelu(b: Builder, x: Expr) -> Expr:
-    """max(x, 0) - |x| Phi(-|x|): no difference of near numbers, so that the negative tail keeps
-    its precision. It ends where the result is below 1e-36, for subnormal numbers are slow."""
+    """max(x, 0) - |x| Phi(-|x|): without cancellation, so that the negative tail keeps its
+    precision. There |x| is clamped to 12.9, where the tail is below 1e-36, since subnormal numbers
+    are slow."""
     z = b.let(minimum(b.num(12.9), Unary("abs", x)))
     s = b.let(z * z)
     t = b.let(b.num(1.0) / b.fma(z, b.num(0.36), b.num(1.0)))
@@ -111,8 +112,8 @@ def _pow(b: Builder, x: Expr, y: Expr) -> Expr:
 
 
 def _fmod(b: Builder, x: Expr, y: Expr) -> Expr:
-    """x - trunc(x / y) y with the sign of x. In float64 the product is exact, the quotient is
-    never rounded up to a whole number, for |x / y| < 2**28."""
+    """x - trunc(x / y) y with the sign of x. It is computed in float64, where for |x / y| < 2**28
+    the product is exact and the quotient is never rounded up to an integer."""
     wide = DType("float64", b.dtype.lanes)
     a, d = (b.let(cast(b.let(Unary("abs", v)), wide)) for v in (x, y))
     q = b.let(Unary("trunc", b.let(a / d)))

@@ -13,16 +13,16 @@ Lets = list[tuple[Var, Expr]]
 
 @dataclass(frozen=True, slots=True)
 class Kit:
-    """What one float type puts into the functions of `math_shared`."""
+    """The constants and functions of one float type that those of `math_shared` are built from."""
 
     mantissa: int  # stored bits
     bias: int
     sqrt_half_bits: int
     exp_range: tuple[float, float]  # below it exp is 0, above it infinite
-    # Cody and Waite: pieces of falling size, the first short enough that n times it is exact.
+    # Cody and Waite: pieces of decreasing size, the first short enough that n times it is exact.
     ln2: tuple[float, ...]
     half_pi: tuple[float, ...]
-    # Coefficients, lowest first.
+    # Coefficients of polynomials, lowest power first.
     exp: tuple[float, ...]  # (e**r - 1 - r) / r**2
     exp_short: tuple[float, ...]  # e**r
     sin: tuple[float, ...]

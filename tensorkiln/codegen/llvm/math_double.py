@@ -29,7 +29,7 @@ _ERFCX = (
     1.572934289985529e-15, -2.278290083647894e-16, -6.31187352571484e-17, 3.589317442482914e-17,
     -5.0153452256103896e-18, -1.3921440374641605e-18,
 )  # fmt: skip
-# Whole exponents up to this are taken by squaring: products of integers stay exact.
+# Powers with integer exponents below 2**6 are computed by squaring: products of integers are exact.
 _SQUARINGS = 6
 
 
@@ -43,7 +43,8 @@ def _expm1_positive(b: Builder, x: Expr) -> Expr:
 def _log(b: Builder, x: Expr) -> Expr:
     """k ln 2 + 2 atanh(s), s = (m - 1) / (m + 1), m in [sqrt(1/2), sqrt(2))."""
     m, e, shift = math_shared.mantissa_exponent(b, x)
-    # A small integer as a float: its bits under the rounder's.
+    # Convert the small integer to float: it is added to the bits of the rounder, then the rounder
+    # is subtracted.
     big, bits = math_shared.rounder(b)
     k = b.let(b.from_bits(b.let(e + bits)) - big + shift)
     f = b.let(m - b.num(1.0))
@@ -57,7 +58,7 @@ def _log(b: Builder, x: Expr) -> Expr:
 
 
 def _erfcx(b: Builder, z: Expr) -> Expr:
-    """By Clenshaw's recurrence."""
+    """exp(z*z) erfc(z) for z >= 0, by Clenshaw's recurrence."""
     t = b.let(b.num(1.0) / b.fma(z, b.num(0.5), b.num(1.0)))
     u2 = b.let(t * b.num(4.0) - b.num(2.0))
     one, two = b.num(0.0), b.num(0.0)
@@ -100,7 +101,7 @@ def _pow_whole(b: Builder, x: Expr, size: Expr) -> Expr:
 
 
 def _pow(b: Builder, x: Expr, y: Expr) -> Expr:
-    """Small whole exponents by squaring, 0 among them."""
+    """Small integer exponents, 0 included, by squaring; others as exp(y log |x|)."""
     general, broken = math_shared.general_pow(b, x, y)
     size = b.let(Unary("abs", y))
     product = _pow_whole(b, x, b.let(minimum(size, b.num(2.0**_SQUARINGS - 1))))

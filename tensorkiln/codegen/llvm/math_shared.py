@@ -1,6 +1,6 @@
 """The elementary functions that float32 and float64 share; `Kit` holds what differs.
 
-One text serves both types, so that a repair of one is a repair of the other.
+Both types share one implementation, so that a fix for one is a fix for the other.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from tensorkiln.ir.expr import Expr, Unary, binary, maximum, minimum, select
 
 
 def rounder(b: Builder) -> tuple[Expr, Expr]:
-    """1.5 * 2**mantissa and its bits: added and taken away, it rounds to a whole number, which
-    stands in the low bits of the sum."""
+    """1.5 * 2**mantissa and its bits. Adding and subtracting it rounds to an integer, which is in
+    the low bits of the sum."""
     kit = b.kit
     bits = (kit.bias + kit.mantissa << kit.mantissa) + (1 << kit.mantissa - 1)
     return b.num(1.5 * 2.0**kit.mantissa), b.whole(bits)
 
 
 def scale_rounder(b: Builder, power: int = 0) -> Expr:
-    """A rounder that leaves n + power with the bias of exponents on top: `scale_of` the sum is
-    2**(n + power)."""
+    """A number that rounds like `rounder`, and whose sum with n has n + power + bias in its low
+    bits: `scale_of` the sum is 2**(n + power)."""
     return b.num(1.5 * 2.0**b.kit.mantissa + b.kit.bias + power)
 
 
@@ -33,8 +33,8 @@ def scale_of(b: Builder, t: Expr) -> Expr:
 def _remainder(
     b: Builder, x: Expr, inverse: float, pieces: Sequence[float], shift: Expr
 ) -> tuple[Expr, Expr]:
-    """(n + shift, x - n u), n = round(x / u), for a unit u given as 1 / u and in pieces, and one
-    of the rounders."""
+    """(n + shift, x - n u) with n = round(x / u). The unit u is given as `inverse` = 1 / u and as
+    a sum of `pieces`; `shift` is a rounder."""
     t = b.fma(x, b.num(inverse), shift)
     n = b.let(t - shift)
     for piece in pieces:
@@ -52,7 +52,7 @@ def exp(b: Builder, x: Expr) -> Expr:
     """2**k (1 + p) with |x - k ln 2| <= ln(2)/2."""
     low, high = b.kit.exp_range
     x = b.let(minimum(b.num(high), maximum(b.num(low), x)))
-    # 2**k alone leaves the range of normal numbers at both ends; this much of it comes last.
+    # 2**k may lie outside the range of normal numbers, so a part of it is multiplied in last.
     last = b.kit.mantissa + 2
     negative = x < b.num(0.0)
     shift = b.let(select(negative, scale_rounder(b, last), scale_rounder(b, -1)))
@@ -62,7 +62,8 @@ def exp(b: Builder, x: Expr) -> Expr:
 
 
 def exp_plain(b: Builder, x: Expr) -> Expr:
-    """exp to 2 units in the last place, with 0 and infinity for all that is not a normal number."""
+    """exp to 2 units in the last place; a result that is not a normal number becomes 0 or
+    infinity."""
     low, high = (k * 0.6931471805599453 for k in (-b.kit.bias, b.kit.bias + 1))
     x = b.let(minimum(b.num(high), maximum(b.num(low), x)))
     t, r = _remainder(b, x, 1.4426950408889634, b.kit.ln2, scale_rounder(b))
@@ -81,7 +82,7 @@ def mantissa_exponent(b: Builder, x: Expr) -> tuple[Expr, Expr, Expr]:
 
 
 def log_special(b: Builder, x: Expr, y: Expr) -> Expr:
-    """y = log(x), put right where x is infinite, NaN, zero or negative."""
+    """y = log(x), corrected for x that is infinite, NaN, zero or negative."""
     y = b.let(select(x < b.num(float("inf")), y, x))
     y = b.let(select(binary("eq", x, b.num(0.0)), b.num(float("-inf")), y))
     return b.let(select(x < b.num(0.0), b.num(float("nan")), y))
@@ -107,7 +108,7 @@ def _sigmoid(b: Builder, x: Expr) -> Expr:
 
 
 def _sin_cos(b: Builder, x: Expr, quadrant_offset: int) -> Expr:
-    """Reduction by pi/2, then one of two polynomials."""
+    """sin(x + quadrant_offset pi/2): reduction by pi/2, then one of two polynomials."""
     t, r = _remainder(b, x, 0.6366197723675814, b.kit.half_pi, rounder(b)[0])
     k = b.let(b.bits(t) + b.whole(quadrant_offset))
     r2 = b.let(r * r)
@@ -120,8 +121,8 @@ def _sin_cos(b: Builder, x: Expr, quadrant_offset: int) -> Expr:
 
 
 def general_pow(b: Builder, x: Expr, y: Expr) -> tuple[Expr, Expr]:
-    """(exp(y log |x|), whether y has a fraction); a negative base needs a whole exponent, else
-    NaN."""
+    """(x ** y as exp(y log |x|), whether y has a fraction). For negative x the power is negated if
+    y is an odd integer, and NaN if y is not an integer."""
     magnitude = exp(b, b.let(y * b.kit.log(b, b.let(Unary("abs", x)))))
     whole = b.let(Unary("floor", y))
     half = b.let(y * b.num(0.5))

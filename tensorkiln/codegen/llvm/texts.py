@@ -1,4 +1,4 @@
-"""What people read of kernels: LLVM IR and assembly, and the text of a lowered module."""
+"""Readable forms of kernels: LLVM IR and assembly, and the text of a lowered module."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tensorkiln.target import Target
 class KernelFiles:
     """LLVM IR and assembly of kernels as the files `<kernel>.ll` and `<kernel>.s`, to be read.
 
-    They come from where the objects did, the compile or the cache. What is in neither is made, all
-    at once, when the first of them is looked at.
+    They come from this compile or, for cached objects, from the cache. Texts that are in neither
+    are made lazily, all of one form (IR or assembly) when the first of that form is read.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class KernelFiles:
         self._target, self._cache = target, cache
 
     def contents(self) -> Iterator[tuple[str, TextContent]]:
-        """File names with what they hold."""
+        """Yield the files: their names, and their contents, which are made lazily."""
         for i, f in enumerate(self._funcs):
             yield f"{f.name}.ll", TextContent(partial(self._ll, i))
             yield f"{f.name}.s", TextContent(partial(self._assembly, i))
@@ -69,7 +69,8 @@ class KernelFiles:
         return out
 
     def _ll(self, i: int) -> str:
-        """With what a reader needs to make the same object of it."""
+        """The IR, with the target triple and attributes that are needed to compile it to the same
+        object."""
         t = self._target
         cpu = f'"target-cpu"="{t.llvm_cpu}" "target-features"="{t.llvm_features}"'
         head, tail = f'target triple = "{t.mtriple}"\n\n', f"\nattributes #0 = {{ {cpu} }}\n"
@@ -85,7 +86,7 @@ def kernel_text(f: PrimFunc, target: Target, emit: str = "assembly") -> str:
 
 
 def kernel_texts(funcs: Sequence[PrimFunc], target: Target, emit: str = "assembly") -> list[str]:
-    """The same of several."""
+    """As `kernel_text`, for several kernels, compiled in parallel."""
     from tensorkiln.codegen.llvm.emit import emit_llvm
 
     texts = [emit_llvm(f, target) for f in funcs]
@@ -108,8 +109,8 @@ def _assembled(
 
 
 def module_text(mod: IRModule, cache: Cache | None) -> str:
-    """The module as `print_module` has it. The text of a kernel whose body waits comes from the
-    cache: making bodies takes a hundred times as long as printing them."""
+    """As `print_module`, but the text of a kernel whose body is still to be made comes from the
+    cache if it is there: making a body takes a hundred times as long as printing it."""
 
     def known(f: PrimFunc) -> str | None:
         if not isinstance(f, Derived) or not f.pending or cache is None:

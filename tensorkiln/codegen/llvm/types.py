@@ -7,7 +7,8 @@ import struct
 
 from tensorkiln.ir.dtype import DType
 
-# bfloat16 is its bits: LLVM calls functions that nobody has to move one that is no vector.
+# A bfloat16 is represented by its bits: for a scalar `bfloat`, even to move it, LLVM emits calls of
+# support functions that are not linked.
 ELEMENT = {
     "bool": "i1", "int8": "i8", "uint8": "i8", "int16": "i16", "uint16": "i16", "int32": "i32",
     "uint32": "i32", "int64": "i64", "uint64": "i64", "float16": "half", "bfloat16": "i16",
@@ -27,8 +28,8 @@ def memory_type(dtype: DType) -> str:
 
 
 def parameter_type(dtype: DType) -> str:
-    """How a kernel takes a number, as in `codegen/scalars.py`: 16-bit floats as their bits, a bool
-    as a byte."""
+    """The type of a kernel's parameter for a number, `kernel_type` of codegen/scalars.py in LLVM:
+    16-bit floats as their bits, a bool as a byte."""
     if dtype.is_bool:
         return "i8"
     return "i16" if dtype.name == "float16" else llvm_type(dtype)
@@ -43,9 +44,9 @@ def suffix(dtype: DType) -> str:
 
 
 def float_literal(value: float, dtype: DType) -> str:
-    """The nearest value of `dtype`: the bits of a double, or of a half themselves, the integer
-    that a bfloat16 is."""
-    if value != value:  # literals tell NaNs by their sign alone
+    """The literal of the nearest value of `dtype`: for float32 and float64 the bits of a double,
+    `0x3FF0000000000000`; for float16 its own, `0xH3C00`; for bfloat16 its bits as an integer."""
+    if value != value:  # of a NaN only the sign is kept
         value = math.copysign(math.nan, value)
     if dtype.name == "float16":
         return f"0xH{half_bits(value):04X}"
@@ -73,7 +74,7 @@ def half_bits(value: float) -> int:
 
 
 def bfloat_bits(value: float) -> int:
-    """The bits of the nearest bfloat16. The value is seen as a float32 first."""
+    """The bits of the nearest bfloat16. The value is rounded to float32 first."""
     bits = int(struct.unpack("<I", struct.pack("<f", single(value)))[0])
     if value != value:
         return bits >> 16 | 0x40

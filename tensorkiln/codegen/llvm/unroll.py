@@ -2,9 +2,9 @@
 
     for i in unrolled(2): A[i] = 0        ->   A[0] = 0; A[1] = 0
 
-The emitter does this to what it is given and to nothing else: the program that people read, that
-keys the cache and that the verifier walks keeps its loops.
-Conditions that are known then leave one branch.
+Only the emitter does this, to its own copy: the program that is printed, verified and used as a
+cache key keeps its loops. A conditional whose condition becomes constant is replaced by the branch
+that is taken.
 """
 
 from __future__ import annotations

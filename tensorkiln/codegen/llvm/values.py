@@ -1,4 +1,4 @@
-"""Values of tensor programs, emitted where they are used."""
+"""Expressions of tensor programs, emitted where they are used."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ from tensorkiln.ir.visit import has_load
 
 
 class Values(Addresses):
-    """Expressions of any dtype and number of lanes."""
+    """Emits expressions of any dtype and number of lanes."""
 
     def value(self, e: Expr) -> str:
         """Emit `e` here; equal subexpressions are emitted once, calls of C functions each time.
 
-        Equal ones are told by their lines, so that a program reads the same to the emitter whether
-        its subexpressions are one object or, come from text, many; `cache` only saves time.
+        Subexpressions are equal if their instructions are, so that the text does not depend on
+        whether they are one shared object or, in a parsed program, several. The `cache` of
+        `_value`, by identity, only saves time.
         """
         outermost = self._known is None
         if outermost:

@@ -2,8 +2,9 @@
 
 LLVM reports a code-generation failure by aborting, and holds a global lock; a process of its own
 turns the first into an error and makes the second harmless. Requests and replies are
-length-prefixed on stdin and stdout: a JSON header line, then the payload. With two arguments, a
-module and an options file, it compiles that one: the form in which failures are left on disk.
+length-prefixed on stdin and stdout: options in JSON and the text of a module; then a status, the
+code and the assembly. With two arguments, a module file and an options file, it compiles that
+module: these are the files that a failed compile leaves on disk.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import IO, Any
 
 
 def compile_text(text: str, options: dict[str, Any]) -> tuple[bytes, bytes]:
-    """Code of one module, and its assembly where that came on the way. `options`: triple, cpu,
-    features, opt (0..3), emit (`object`, `assembly`, `annotated` assembly, which names loops and
-    spills, or `bitcode`)."""
+    """Return the code of one module, and the assembly that an object was made from (else empty).
+    `options`: triple, cpu, features, opt (0..3), emit (`object`, `assembly`, `annotated` assembly,
+    which names loops and spills, or `bitcode`)."""
     import llvmlite.binding as llvm
 
     llvm.initialize_all_targets()
@@ -40,7 +41,7 @@ def compile_text(text: str, options: dict[str, Any]) -> tuple[bytes, bytes]:
 
 
 def _parsed(text: str, options: dict[str, Any]) -> tuple[Any, Any]:
-    """The machine to compile for, and a module for it."""
+    """The target machine, and the module parsed for it."""
     import llvmlite.binding as llvm
 
     machine = llvm.Target.from_triple(options["triple"]).create_target_machine(
@@ -57,26 +58,27 @@ def _parsed(text: str, options: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _assembles(triple: str) -> bool:
-    """Whether objects are made of their assembly, which people want to read as well: generating
-    code a second time for that takes ten times as long as assembling. llvmlite has the assembler
-    of its own processor only; that objects are the same either way is tested on x86-64."""
+    """Whether objects are assembled from assembly text, which is kept to be read: generating code a
+    second time for that takes ten times as long as assembling. llvmlite has an assembler for the
+    processor it runs on only, and that objects are the same either way is tested on x86-64."""
     import llvmlite.binding as llvm
 
     return all(t.startswith("x86_64-") for t in (triple, llvm.get_default_triple()))
 
 
 def _assembled(assembly: str, options: dict[str, Any]) -> bytes:
-    """The object of assembly text: that of a module of nothing else."""
+    """Assemble text: compile a module that consists of it as inline assembly."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_asmparser()
-    # The module brings a `.file` of its own.
+    # LLVM emits a `.file` directive for the module itself.
     lines = (line for line in assembly.splitlines() if not line.startswith("\t.file\t"))
     quoted = "".join(
         chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:02X}"
         for b in "\n".join([*lines, ""]).encode()
     )
-    # LLVM tunes code for x86-64 as for generic; what it fills gaps with depends on that.
+    # LLVM generates code for `x86-64` tuned as for `generic`, and the tuning decides how gaps for
+    # alignment are filled.
     cpu = "generic" if options["cpu"] == "x86-64" else options["cpu"]
     machine, module = _parsed(f'module asm "{quoted}"\n', {**options, "cpu": cpu})
     return bytes(machine.emit_object(module))
@@ -115,7 +117,7 @@ def main() -> None:
 
 
 def reproduce(module: str, options: str) -> None:
-    """Compile one module file with the options of an options file; what an error message names."""
+    """Compile one module file with the options of an options file, as the hints of errors say."""
     made, _ = compile_text(Path(module).read_text(), json.loads(Path(options).read_text()))
     print(f"{module}: compiled to {len(made)} bytes")
 
