@@ -1,7 +1,7 @@
 """What a host entry file is generated from: functions, their tensors, and their call plans.
 
-Sizes are numbers, symbols written `"s_<name>"`, or formulas over symbols. A dimension of an argument
-that is just `"s_seq"` gives the symbol its value.
+Sizes are numbers, symbols written `"s_<name>"`, or formulas over symbols. A dimension of an
+argument that is just `"s_seq"` gives the symbol its value.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ void kiln_tick(void)
 
 
 def graph_function(exe: Executable, name: str) -> HostFunction:
-    """The host function `name`, with its kernel calls; UserError if no graph function is called so."""
+    """The host function `name`, with its kernel calls; UserError if it is no graph function."""
     found = {f.name: f for f in exe.functions if f.kind == "graph"}
     if name not in found:
         hint = nearest(name, found) or "graph functions: " + listed(sorted(found))

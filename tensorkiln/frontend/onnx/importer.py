@@ -138,7 +138,7 @@ class Importer:
     def _result(self, name: str, scope: Scope) -> RVar | None:
         """The output as a variable bound in the function; parameters and constants are copied.
 
-        None if the output is undefined, has no form here, or depends on a node that was not imported.
+        None if the output is undefined or unsupported, or depends on a node that is.
         """
         try:
             value = self._lookup(name, scope)
