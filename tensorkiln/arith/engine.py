@@ -164,7 +164,7 @@ class Engine(ABC):
             return None, unbounded
         if isinstance(limit, int):
             return None, limit
-        if _mentions(limit, self._open):
+        if mentions(limit, self._open):
             return None, unbounded  # a limit in terms of its own variable says nothing
         p = self.norm(self.poly(limit))
         return p, self.interval(p)[side]
@@ -469,5 +469,6 @@ def _dtype_range(dtype: DType) -> tuple[int, int]:
     return -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1
 
 
-def _mentions(e: Expr, names: list[Var]) -> bool:
+def mentions(e: Expr, names: list[Var]) -> bool:
+    """Whether one of the variables occurs in `e`."""
     return any(x in names for x in walk(e) if isinstance(x, Var))

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping
 
 from tensorkiln.arith import poly as P
 from tensorkiln.arith.emit import emit
-from tensorkiln.arith.engine import is_index
+from tensorkiln.arith.engine import is_index, mentions
 from tensorkiln.arith.poly import Poly
 from tensorkiln.arith.proof import lower_bound
 from tensorkiln.arith.ranges import Bounds, Range
 from tensorkiln.arith.scalar import TRUE, Simplifier
 from tensorkiln.ir.expr import Expr, Var, int_value
-from tensorkiln.ir.visit import walk
 
 BoundsLike = Mapping[Var, Range]
 NOTHING_KNOWN = Bounds()
@@ -105,14 +104,10 @@ def affine(
             rest[mono] = c
     coefficients = {v: emit(s, q, e.dtype) for v, q in parts.items()}
     remainder = emit(s, rest, e.dtype)
-    if any(_contains(x, wanted) for x in (*coefficients.values(), remainder)):
+    if any(mentions(x, wanted) for x in (*coefficients.values(), remainder)):
         return None
     out: dict[Var, int | Expr] = {}
     for v, x in coefficients.items():
         number = int_value(x)
         out[v] = x if number is None else number
     return out, remainder
-
-
-def _contains(e: Expr, variables: list[Var]) -> bool:
-    return any(x in variables for x in walk(e) if isinstance(x, Var))

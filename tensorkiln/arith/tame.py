@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from tensorkiln.arith.engine import COMPARE
 from tensorkiln.ir.expr import Binary, Cast, Expr, IntImm, Select, Unary, Var, int_value
 
 # Assumed magnitude of a dimension. Low, so that products of several dimensions, which are sizes of
@@ -16,7 +17,6 @@ from tensorkiln.ir.expr import Binary, Cast, Expr, IntImm, Select, Unary, Var, i
 _SIZE = 1 << 8
 # Assumed magnitude of the variable of a loop of unknown extent.
 _LONG = 1 << 31
-_COMPARE = ("lt", "le", "gt", "ge", "eq", "ne")
 
 
 class Tame:
@@ -76,7 +76,7 @@ class Tame:
                 return self._both(a, b, max)
             case "floordiv" | "floormod" if self._positive(b):
                 return self._both(a, b, max)
-        return self._both(a, b, lambda x, y: 1) if op in _COMPARE else None
+        return self._both(a, b, lambda x, y: 1) if op in COMPARE else None
 
     def _both(self, a: Expr, b: Expr, f: Callable[[int, int], int]) -> int | None:
         x, y = self.most(a), self.most(b)

@@ -1,8 +1,8 @@
-"""Long lists of names, shortened for messages."""
+"""Lists of names, shortened for messages, and names that are not taken."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 _MOST_NAMES = 24
 
@@ -12,3 +12,11 @@ def listed(names: Iterable[str], most: int = _MOST_NAMES) -> str:
     known = list(dict.fromkeys(names))
     more = f" and {len(known) - most} more" if len(known) > most else ""
     return ", ".join(known[:most]) + more
+
+
+def unused(name: str, taken: Container[str], first: int = 2) -> str:
+    """Return `name`, or the first of `name_2`, `name_3`, ... (from `first`) that is not taken."""
+    found, number = name, first
+    while found in taken:
+        found, number = f"{name}_{number}", number + 1
+    return found

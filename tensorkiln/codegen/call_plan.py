@@ -8,6 +8,7 @@ from typing import Literal
 
 from tensorkiln.arith import simplify
 from tensorkiln.base.errors import Issue, UnsupportedError
+from tensorkiln.base.text import unused
 from tensorkiln.codegen.host_function import (
     Condition,
     HostFunction,
@@ -58,14 +59,8 @@ class _Symbols:
                     self._name(v)
 
     def _name(self, v: Var) -> None:
-        if v in self.names:
-            return
-        base = c_name(self._spelled[v])
-        name, k = base, 1
-        while name in self.names.values():
-            k += 1
-            name = f"{base}_{k}"
-        self.names[v] = name
+        if v not in self.names:
+            self.names[v] = unused(c_name(self._spelled[v]), set(self.names.values()))
 
     def size(self, e: Expr) -> Size:
         return size_of(e, self.names)
@@ -157,10 +152,7 @@ def _unique(inputs: tuple[Param, ...], outputs: tuple[TensorInfo, ...]) -> tuple
     taken = {p.name for p in inputs}
     out = []
     for t in outputs:
-        name, k = t.name, 1
-        while name in taken:
-            k += 1
-            name = f"{t.name}_{k}"
+        name = unused(t.name, taken)
         taken.add(name)
         out.append(TensorInfo(name, t.dtype, t.dims))
     return tuple(out)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tensorkiln.base.text import unused
 from tensorkiln.codegen.host_function import (
     DTYPES,
     HostFunction,
@@ -42,13 +43,8 @@ def entry_parameters(function: HostFunction, reserved: Iterable[str] = ()) -> li
     taken = set(reserved)
 
     def fresh(text: str) -> str:
-        name = base = c_name(text)
-        if name in _KEYWORDS:
-            name = base = f"{name}_"
-        count = 1
-        while name in taken:
-            count += 1
-            name = f"{base}_{count}"
+        name = c_name(text)
+        name = unused(f"{name}_" if name in _KEYWORDS else name, taken)
         taken.add(name)
         return name
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.text import unused
 from tensorkiln.codegen.checked_c import DECLARATION, measured
 from tensorkiln.codegen.host_function import Formula, c_name
 from tensorkiln.codegen.host_header import comment, quote
@@ -54,13 +55,9 @@ class OuterLibrary:
 
     def fresh(self, name: str) -> str:
         """A unique C name for a function: a second `f` becomes `f_2`."""
-        base, k = c_name(name), 1
-        name = base
-        while name in self.names:
-            k += 1
-            name = f"{base}_{k}"
-        self.names.add(name)
-        return name
+        unique = unused(c_name(name), self.names)
+        self.names.add(unique)
+        return unique
 
 
 class Frame:
@@ -95,12 +92,8 @@ class Frame:
     def symbol(self, v: Var) -> str:
         """The C name of a dimension, chosen at its first use and unique in the function."""
         if v not in self.symbols:
-            name = base = c_name(self.library.spelled[v])
-            k = 0
-            while name in self.symbols.values():
-                k += 1
-                name = f"{base}_{k}"
-            self.symbols[v] = name
+            taken = set(self.symbols.values())
+            self.symbols[v] = unused(c_name(self.library.spelled[v]), taken, first=1)
         return self.symbols[v]
 
     def size(self, e: Expr) -> str:

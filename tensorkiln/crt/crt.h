@@ -119,7 +119,6 @@ int kiln_stack_is_used_up(void);
     } while (0)
 /* Set this thread's sentence, and return `code`. */
 int kiln_fail(int code, const char *format, ...) KILN_PRINTF(2, 3);
-void kiln_clear_error(void);
 /* Kernels return void. One that fails records why, in the thread that called it, and returns:
  * kiln_assertion_failed() with the message of an assertion, which must outlive the run, or
  * kiln_kernel_failed() with the code of a failure whose sentence is set. The first failure

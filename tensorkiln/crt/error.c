@@ -71,11 +71,6 @@ int kiln_end_assertions(const char *function)
     return kiln_fail(assertion_code, "%s", message); /* the sentence of kiln_kernel_failed() */
 }
 
-void kiln_clear_error(void)
-{
-    sentence[0] = 0;
-}
-
 KILN_API const char *kiln_last_error(void)
 {
     return sentence;

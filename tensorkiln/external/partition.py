@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from tensorkiln.base.text import unused
 from tensorkiln.external.external import External, named
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.module import AnyFunction, IRModule
@@ -70,10 +71,7 @@ class _Functions:
     def add(self, f: Function) -> Function:
         key = print_function(f, canonical=True)
         if key not in self.made:
-            name, count = f.name, 1
-            while name in self.taken:
-                count += 1
-                name = f"{f.name}_{count}"
+            name = unused(f.name, self.taken)
             self.taken.add(name)
             self.made[key] = replace(f, name=name)
         return self.made[key]

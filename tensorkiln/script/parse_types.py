@@ -22,8 +22,6 @@ from tensorkiln.ir.relax import (
 )
 from tensorkiln.script.parse_expr import ExprParser
 
-TENSOR_OPTIONS = ("shape", "dtype", "ndim", "layout")
-
 
 class TypeParser:
     """Parses types in the scope of `exprs`; quoted extents may introduce symbolic dimensions."""

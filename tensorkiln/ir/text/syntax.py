@@ -4,7 +4,7 @@ from __future__ import annotations
 
 CLASS = "Module"  # name of the class in the text of a module
 # Precedence of Python's operators: a greater number binds tighter.
-COMPARE, NOT, NEG, ATOM = 4, 3, 11, 12
+COMPARE, NOT, NEG = 4, 3, 11
 # op -> (symbol, precedence); any other operator is written as a call, such as T.min(a, b)
 INFIX: dict[str, tuple[str, int]] = {
     "or": ("or", 1),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 
+from tensorkiln.base.text import unused
 from tensorkiln.ir.stmt import Block, For, PrimFunc, Stmt
 from tensorkiln.ir.visit import free_vars, walk_stmt
 
@@ -32,10 +33,5 @@ def taken(f: PrimFunc) -> set[str]:
 
 
 def fresh(base: str, used: Container[str]) -> str:
-    """`base`, or the first of `base_1`, `base_2`, ... that is free."""
-    if base not in used:
-        return base
-    k = 1
-    while f"{base}_{k}" in used:
-        k += 1
-    return f"{base}_{k}"
+    """`base`, or the first of `base_1`, `base_2`, ... that is not used."""
+    return unused(base, used, first=1)

@@ -20,7 +20,6 @@ from tensorkiln.ir.stmt import (
     PrimFunc,
     Seq,
     Stmt,
-    seq,
 )
 from tensorkiln.ir.visit import map_stmt, walk_stmt
 from tensorkiln.schedule.primitives.boxes import (
@@ -136,17 +135,6 @@ def below(path: Path, loop: str | None, after: Buffer | None = None) -> int:
         if inside or (isinstance(s, Alloc) and s.buffer is after):
             start = n + 1
     return next(n for n in range(start, len(path)) if isinstance(path[n], For | If | Block))
-
-
-def pruned(s: Stmt) -> Stmt:
-    """`s` without empty loops, branches and allocations."""
-    s = map_stmt(s, lambda e: e, pruned)
-    match s:
-        case For(body=Seq(())) | Alloc(body=Seq(())) | If(_, Seq(()), None):
-            return Seq(())
-        case Seq(stmts):
-            return seq(*stmts)
-    return s
 
 
 def remove(path: Path) -> Stmt:

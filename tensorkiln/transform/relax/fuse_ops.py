@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from tensorkiln import ops
+from tensorkiln.base.text import unused
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
@@ -82,10 +83,7 @@ class _Names:
         self.taken = taken
 
     def make(self, base: str) -> str:
-        name, k = base, 1
-        while name in self.taken:
-            k += 1
-            name = f"{base}_{k}"
+        name = unused(base, self.taken)
         self.taken.add(name)
         return name
 

@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from tensorkiln.arith.ranges import Bounds
 from tensorkiln.arith.simplify import prove
 from tensorkiln.base.errors import UserError
+from tensorkiln.base.text import unused
 from tensorkiln.ir.attrs import Attrs, AttrValue
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import HANDLE
@@ -82,15 +83,6 @@ def _require_kernels(f: Function, mod: IRModule) -> None:
                 )
 
 
-def _fresh(base: str, taken: set[str]) -> str:
-    name, k = base, 1
-    while name in taken:
-        k += 1
-        name = f"{base}_{k}"
-    taken.add(name)
-    return name
-
-
 class _Split:
     """Splits one graph function.
 
@@ -100,8 +92,9 @@ class _Split:
 
     def __init__(self, f: Function, taken: set[str]):
         self.f = f
-        self.init_name = _fresh(f"{f.name}_init", taken)
-        self.run_name = _fresh(f"{f.name}_run", taken)
+        self.init_name = unused(f"{f.name}_init", taken)
+        self.run_name = unused(f"{f.name}_run", taken)
+        taken |= {self.init_name, self.run_name}
         results = f.result.fields if isinstance(f.result, Tuple) else (f.result,)
         self.results = [r for r in results if isinstance(r, RVar)]
         types = [v.tensor for v in (*f.params, *self.results)]

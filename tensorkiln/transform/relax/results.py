@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tensorkiln.base.text import unused
 from tensorkiln.ir.relax import (
     Binding,
     Bound,
@@ -62,8 +63,10 @@ def with_all_items(f: Function) -> Function:
         else:
             bindings.append(b)
         if _is_kernel(value) and isinstance(b.var.type, TupleType):
-            items = [RVar(_fresh(f"{b.var.name}_{k}", taken), t)
-                     for k, t in enumerate(b.var.type.fields)]  # fmt: skip
+            items = []
+            for k, t in enumerate(b.var.type.fields):
+                items.append(RVar(unused(f"{b.var.name}_{k}", taken), t))
+                taken.add(items[-1].name)
             bindings += [Binding(v, TupleItem(b.var, k)) for k, v in enumerate(items)]
             tuples[b.var] = Tuple(tuple(items))
     return forward_aliases(replace(f, bindings=tuple(bindings)))
@@ -75,12 +78,3 @@ def _fields(item: TupleItem, tuples: dict[Value, Tuple]) -> Tuple | None:
 
 def _is_kernel(value: Bound) -> bool:
     return isinstance(value, Call) and isinstance(value.callee, GlobalRef)
-
-
-def _fresh(base: str, taken: set[str]) -> str:
-    name, k = base, 1
-    while name in taken:
-        k += 1
-        name = f"{base}_{k}"
-    taken.add(name)
-    return name
