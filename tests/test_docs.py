@@ -25,6 +25,7 @@ from tensorkiln.target.kinds import KINDS
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in PAGES if page.name != "ARCHITECTURE.md"]
+ALL_PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(
     r"(?:<!-- not run: (?P<why>.+?) -->\n)?(?:<!-- needs: (?P<tool>.+?) -->\n)?"
     r"```(?P<kind>\w+)\n(?P<text>.*?)```",
@@ -105,11 +106,26 @@ def test_only_the_two_commands_are_not_run() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for page in PAGES:
+    for page in ALL_PAGES:
         prose = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.S)
         for target in re.findall(r"\]\(([^)#]+)\)", prose):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_targets_of_make_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z][a-z0-9-]*):", makefile, re.M))
+    texts = [makefile, *(page.read_text(encoding="utf-8") for page in ALL_PAGES)]
+    named = {name for text in texts for name in re.findall(r"[`\"\n]make ([a-z0-9-]+)", text)}
+    assert named - targets == set()
+    assert {"quick", "test", "lint", "fuzz"} <= named
+
+
+def test_the_index_names_every_page() -> None:
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    named = {(ROOT / "docs" / target).resolve() for target in re.findall(r"\]\(([^)#]+)\)", index)}
+    assert {page.resolve() for page in ALL_PAGES} - named == {ROOT / "docs" / "README.md"}
 
 
 def test_pages_name_everything_there_is() -> None:

@@ -117,7 +117,8 @@ static int bind_sizes(kiln_binding *b, int p, uint64_t *bound)
                 return wrong_size(b, p, d, dim);
             continue;
         }
-        const int symbol = (int)(-1 - dim);
+        const int symbol = (int)(-1 - dim); /* below KILN_MAX_SYMBOLS */
+        /* cppcheck-suppress shiftTooManyBits */
         if (!(*bound >> symbol & 1)) {
             *bound |= (uint64_t)1 << symbol;
             b->symbol[symbol] = size;
@@ -171,6 +172,7 @@ static int check_sizes(kiln_binding *b, int p)
                              b->function->name, d, role_name(b, p), param->name, param->shape,
                              (long long)expected);
     }
+    /* cppcheck-suppress uninitvar ; ndim of them are set */
     b->bytes[p] = kiln_bytes_of(sizes, param->ndim, kiln_element_bytes(param->dtype));
     return b->bytes[p] < 0 ? too_many_bytes(b, p, sizes) : KILN_OK;
 }
@@ -281,6 +283,6 @@ int64_t kiln_param_dim(const kiln_binding *b, int param, int dim)
     if (entry >= 0)
         return entry;
     if (entry > KILN_COMPUTED(0))
-        return b->symbol[-1 - entry];
+        return b->symbol[-1 - entry]; /* cppcheck-suppress arrayIndexOutOfBoundsCond */
     return b->computed[-1001 - entry];
 }

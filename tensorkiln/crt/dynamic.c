@@ -97,6 +97,7 @@ static int compress(const kiln_tensor *x, const kiln_tensor *condition, int axis
     const int64_t asked = condition->shape[0], kept = count_nonzero(condition, asked);
     for (int d = 0; d < x->ndim; d++)
         shape[d] = x->shape[d];
+    /* NOLINTNEXTLINE(clang-analyzer-security.ArrayBound): view_axis() has checked the axis */
     shape[flat ? 0 : axis < 0 ? axis + x->ndim : axis] = kept;
     if ((code = kiln_make_tensor(shape, flat ? 1 : x->ndim, x->dtype, result)) != KILN_OK)
         return code;
@@ -184,6 +185,7 @@ static void slice_axis(slicing *s, int axis, int64_t size, int64_t start, int64_
     } else {
         start = clamp(start, -1, size - 1);
         end = clamp(end, -1, size - 1);
+        /* cppcheck-suppress zerodivcond ; no step is 0 */
         s->length[axis] = start > end ? (start - end - 1) / (step == INT64_MIN ? INT64_MAX : -step) + 1
                                       : 0;
     }
@@ -245,7 +247,7 @@ int kiln_slice_dynamic(const kiln_value *value, const kiln_value *starts, const 
     const kiln_value *const operands[] = {starts, ends, axes, steps};
     const kiln_tensor *x;
     kiln_value packed;
-    slicing s;
+    slicing s = {{0}, {0}, {0}};
     int code = kiln_packed(value, &x, &packed);
     if (code != KILN_OK)
         return code;

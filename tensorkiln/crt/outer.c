@@ -74,6 +74,7 @@ static int new_outputs(kiln_binding *b, kiln_value *outputs)
         kiln_value *output = &outputs[p - f->n_inputs];
         for (int d = 0; d < f->params[p].ndim; d++)
             shape[d] = kiln_param_dim(b, p, d);
+        /* cppcheck-suppress uninitvar ; ndim of them are set */
         const int code = kiln_make_tensor(shape, f->params[p].ndim, f->params[p].dtype, output);
         if (code != KILN_OK)
             return code;

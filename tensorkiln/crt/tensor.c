@@ -91,31 +91,39 @@ static int check_shape(const int64_t *shape, int ndim, kiln_dtype dtype, int64_t
 
 int kiln_check_tensor(const kiln_tensor *tensor)
 {
-    int64_t bytes;
+    int64_t bytes = -1;
     const int code = check_shape(tensor->shape, tensor->ndim, tensor->dtype, &bytes);
     if (code == KILN_OK && bytes != 0 && tensor->data == NULL)
         return kiln_fail(KILN_ERROR_NULL, "a tensor has no data: its address is null");
     return code;
 }
 
-KILN_API int kiln_make_tensor(const int64_t *shape, int ndim, kiln_dtype dtype, kiln_value *made)
+static int make_object(const int64_t *shape, int ndim, kiln_dtype dtype, kiln_tensor_object **made)
 {
-    int64_t bytes;
-    if (ndim > 0)
-        KILN_GIVEN(shape);
-    KILN_GIVEN(made);
+    int64_t bytes = -1;
     const int code = check_shape(shape, ndim, dtype, &bytes);
     if (code != KILN_OK)
         return code;
-    kiln_tensor_object *object = tensor_object(ndim, (size_t)bytes);
+    kiln_tensor_object *const object = *made = tensor_object(ndim, (size_t)bytes);
     if (object == NULL)
         return KILN_ERROR_MEMORY;
     object->tensor.dtype = dtype;
     for (int d = 0; d < ndim; d++)
         object->tensor.shape[d] = shape[d];
     fill_strides(&object->tensor);
-    *made = kiln_object_value(object);
     return KILN_OK;
+}
+
+KILN_API int kiln_make_tensor(const int64_t *shape, int ndim, kiln_dtype dtype, kiln_value *made)
+{
+    kiln_tensor_object *object = NULL;
+    if (ndim > 0)
+        KILN_GIVEN(shape);
+    KILN_GIVEN(made);
+    const int code = make_object(shape, ndim, dtype, &object);
+    if (code == KILN_OK)
+        *made = kiln_object_value(object);
+    return code;
 }
 
 KILN_API int kiln_take_dlpack(void *managed, kiln_value *made)
@@ -165,12 +173,16 @@ int kiln_copy_tensor(const kiln_tensor *tensor, kiln_value *copy)
         return kiln_fail(KILN_ERROR_DEVICE,
                          "a tensor must be in CPU memory (device type 1), received device type %d",
                          tensor->device_type);
+    kiln_tensor_object *object = NULL;
     int code = kiln_check_tensor(tensor);
     if (code == KILN_OK)
-        code = kiln_make_tensor(tensor->shape, tensor->ndim, tensor->dtype, copy);
-    if (code == KILN_OK && kiln_element_count(tensor) != 0)
-        kiln_pack(kiln_data(kiln_tensor_of(copy)), tensor, kiln_data(tensor));
-    return code;
+        code = make_object(tensor->shape, tensor->ndim, tensor->dtype, &object);
+    if (code != KILN_OK)
+        return code;
+    if (kiln_element_count(tensor) != 0)
+        kiln_pack(kiln_data(&object->tensor), tensor, kiln_data(tensor));
+    *copy = kiln_object_value(object);
+    return KILN_OK;
 }
 
 int kiln_packed(const kiln_value *value, const kiln_tensor **tensor, kiln_value *packed)

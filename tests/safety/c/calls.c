@@ -24,6 +24,7 @@ typedef struct sizes {
     const char *name[8];
     int64_t size[8];
     int count, has_huge;
+    int64_t elements; /* the product of the others */
 } sizes;
 
 static int64_t draw_size(draws *d, int allow_huge, sizes *known)
@@ -31,8 +32,13 @@ static int64_t draw_size(draws *d, int allow_huge, sizes *known)
     static const int64_t small[] = {1, 1, 2, 3, 5, 17, 64, 0};
     static const int64_t huge[] = {(int64_t)1 << 31, ((int64_t)1 << 31) + 1, (int64_t)1 << 32,
                                    (int64_t)1 << 60, (int64_t)1 << 61, INT64_MAX};
-    if (!allow_huge || draw(d, 3))
-        return small[draw(d, seldom(d, 4) ? 8 : 6)];
+    if (!allow_huge || draw(d, 3)) {
+        /* A call must end in seconds: eight dimensions of 64 would not. */
+        const int is_much = known->elements > 1 << 14;
+        const int64_t size = small[draw(d, is_much ? 3 : seldom(d, 4) ? 8 : 6)];
+        known->elements *= size;
+        return size;
+    }
     known->has_huge = 1;
     return huge[draw(d, 6)];
 }
@@ -74,7 +80,7 @@ static void set_indices(made_tensor *made)
 
 static void plain_arguments(draws *d, call *c)
 {
-    sizes known = {{0}, {0}, 0, 0};
+    sizes known = {{0}, {0}, 0, 0, 1};
     const int allow_huge = seldom(d, 4);
     const int sized = strcmp(c->f->name, "total") == 0 || strcmp(c->f->name, "grow") == 0;
     for (int i = 0; i < c->f->n_inputs; i++) {
