@@ -256,7 +256,7 @@ class ExprVerifier:
     def _call_extern(self, e: CallExtern) -> DType:
         if e.dtype == VOID:
             hint = "Evaluate(call) is its statement; give it a dtype if it returns a value"
-            raise Malformed(f"{e.name} returns nothing: its call is no value", hint, e)
+            raise Malformed(f"{e.name} returns nothing: its call is not a value", hint, e)
         return self.extern(e)
 
     def extern(self, e: CallExtern) -> DType:
@@ -366,14 +366,14 @@ class ExprVerifier:
 def _immediate(node: str, d: DType) -> str:
     """A hint: the expression for a literal of dtype `d`."""
     text = f"{node}(value, {d.name})"
-    return f"{text if d.lanes == 1 else f'Broadcast({text}, {d.lanes})'} is one"
+    return f"{text if d.lanes == 1 else f'Broadcast({text}, {d.lanes})'} makes {d}"
 
 
 def _of_bits(op: str, found: DType) -> str:
     """A hint for `and`/`or` of operands that are not bool, or a bit operator on floats."""
     if op in ON_BITS:
         casts = [name for name, (a, _) in BITCASTS.items() if a == found.name]
-        return f"integers only: {casts[0] if casts else 'Cast'} makes one of {found}"
+        return f"integers only: {casts[0] if casts else 'Cast'} makes an integer of {found}"
     hint = instead(found, BOOL.with_lanes(found.lanes))
     return hint if found.is_float else f"{hint}; bit{op} works on bits"
 

@@ -288,7 +288,9 @@ class GraphVerifier:
         if isinstance(c.callee, str):
             if not c.callee:
                 names = listed(self._mod)
-                raise Malformed("a call of nothing", f"name an operator, or a function: {names}")
+                raise Malformed(
+                    "the call has no callee", f"name an operator, or a function: {names}"
+                )
             if c.callee in IMPURE_OPS:
                 check_impure(c, result, self._mod, self._type_of)
             return

@@ -167,7 +167,9 @@ def _kind(node: ast.FunctionDef, source: Source) -> tuple[bool, ast.Call | None]
     words = [_last_word(d) for d in node.decorator_list]
     if words == ["prim_func"] or words == ["function"]:
         return words == ["function"], _decorator(node, words[0], source)
-    raise source.error(node, f"{node.name!r} has no level", "decorate it with @T.prim_func")
+    raise source.error(
+        node, f"{node.name!r} needs one known decorator", "decorate it with @T.prim_func"
+    )
 
 
 def _last_word(node: ast.expr) -> str:

@@ -153,7 +153,7 @@ def nowhere() -> Any:
 # Refused before torch is asked: module, example inputs, options; code, what is said, the hint.
 REFUSED: dict[str, tuple[Any, Any, dict[str, Any], str, str, str]] = {
     "a function": (len, (X,), {}, "bad-model", "got a builtin_function", ""),
-    "a class": (nn.ReLU, (X,), {}, "bad-model", "got ReLU", "ReLU(...) makes one"),
+    "a class": (nn.ReLU, (X,), {}, "bad-model", "got ReLU", "pass an instance, ReLU(...)"),
     "a tensor": (X, (X,), {}, "bad-model", "got a Tensor", ""),
     "no values": (nowhere(), (X,), {}, "bad-model", "weight of Linear is on the", "to_empty"),
     "no sequence": (LINEAR, X, {}, "bad-inputs", "example_inputs is a Tensor", "(x,)"),

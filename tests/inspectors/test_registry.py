@@ -109,7 +109,7 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("Name", {"suffix": ".x"}, "name", "small letters"),
     ("", {"suffix": ".x"}, "name", "small letters"),
     ("a_b", {"suffix": ".x"}, "name", "'-'"),
-    ("a", {}, "keyed by nothing", "'*'"),
+    ("a", {}, "it has no key", "'*'"),
     ("a", {"suffix": ".x", "loader": "l"}, "something else", "one inspector for each"),
     ("a", {"codegen_id": "c", "loader": "l"}, "something else", "one inspector for each"),
     ("a", {"codegen_id": "../c"}, "codegen_id '../c'", "letters"),

@@ -200,7 +200,7 @@ class Importer:
             self._issue(kind, label, node.op_type, error.message, error.hint)
             outputs = ()
         except MemoryError:
-            self._issue("malformed", label, node.op_type, "it needs more memory than there is")
+            self._issue("malformed", label, node.op_type, "not enough memory to import it")
             outputs = ()
         except TensorkilnError:
             raise
@@ -283,7 +283,9 @@ class Importer:
         if scope.depth >= MAX_INLINE_DEPTH:
             raise NodeProblem("malformed", f"function {f.name!r} calls itself, or calls too deep")
         if len(node.input) > len(f.input) or len(node.output) > len(f.output):
-            raise NodeProblem("malformed", f"function {f.name!r} has fewer operands or outputs")
+            raise NodeProblem(
+                "malformed", f"function {f.name!r} has fewer operands or outputs than its call"
+            )
         attrs = {a.name: a for a in (*f.attribute_proto, *given)}
         opsets = {_domain(o.domain): o.version for o in f.opset_import}
         inner = Scope(
