@@ -307,7 +307,7 @@ def _shape(tensor: DLTensor) -> tuple[int, ...]:
     shape = tuple(tensor.shape[d] for d in range(tensor.ndim))
     for d, size in enumerate(shape):
         if size < 0:
-            message = f"a tensor with {size} in dimension {d}"
+            message = f"a tensor of negative size {size} in dimension {d}"
             raise ArgumentValueError(message, code="shape-mismatch")
     if not tensor.data and math.prod(shape):
         message = "a tensor has no data: its address is null"

@@ -115,7 +115,7 @@ EXPRESSIONS: list[tuple[Expr, str, str]] = [
     (
         Binary("mul", Reduce("sum", ((k, ONE),), F), Cast(k, DType("float32"))),
         "k is not bound",
-        "no names yet",
+        "names bound here: none",
     ),
     (Cast(IntImm(300, DType("int8")), DType("float32")), "300 as int8", "-128 to 127"),
     (FloatImm(1.0, DType("int8")), "1.0 as int8", "IntImm(value, int8)"),
@@ -161,7 +161,7 @@ STATEMENTS: list[tuple[PrimFunc, str, str, str]] = [
     (
         kernel(Seq((loop(STORE), Store(Y, (i, ZERO), F)))),
         "i is not bound here",
-        "no names yet",
+        "names bound here: none",
         "f.body[1].store(Y).indices[0]",
     ),
     (kernel(If(ONE, STORE)), "int64 as a condition", "'ne', value, 0", "f.body.cond"),
@@ -382,13 +382,13 @@ GRAPHS: list[tuple[IRModule, str, str, str]] = [
     (
         graph((y, call("op", x, size=(n, 1)))),
         "dimension n is not known",
-        "no names yet",
+        "names bound here: none",
         "attrs.size",
     ),
     (
         graph((y, call("op", ShapeValue((n,))))),
         "dimension n is not known",
-        "no names yet",
+        "names bound here: none",
         "main.bindings[0](y).args[0]",
     ),
     (
