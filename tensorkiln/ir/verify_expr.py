@@ -179,14 +179,14 @@ class ExprVerifier:
         found = self._same(e, e.base, e.stride, "ramp")
         if not found.is_int or found.lanes != 1 or e.lanes < 1:
             is_index = found.is_int and found.lanes == 1
-            hint = "1 lane is the least" if is_index else index(found)
+            hint = "at least 1 lane" if is_index else index(found)
             raise Malformed(f"ramp of {e.lanes} lanes from {found}", hint, e)
         return found.with_lanes(e.lanes)
 
     def _broadcast(self, e: Broadcast) -> DType:
         found = self.expr(e.a)
         if found.lanes != 1 or e.lanes < 1:
-            hint = "1 lane is the least"
+            hint = "at least 1 lane"
             if found.lanes != 1:
                 hint = f"it has {found.lanes} lanes: Shuffle repeats lanes of a vector"
             raise Malformed(f"broadcast of {found} to {e.lanes} lanes", hint, e)

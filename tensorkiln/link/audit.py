@@ -27,7 +27,7 @@ def clash(name: str, one: str, other: str, whose: str = "") -> UserError:
     return UserError(
         f"symbol {name!r}{whose} is defined by {one} and by {other}",
         code="symbol-clash",
-        hint="static functions of one file do not meet those of others",
+        hint="static functions of different files do not clash",
     )
 
 
@@ -85,7 +85,7 @@ def audit_symbols(
         ours = all(owner.startswith(_OURS) for _, owner in lacking)
         kind = InternalError if ours else UserError
         raise kind(
-            f"the link lacks {text}",
+            f"no linked object defines {text}",
             code="undefined-symbol",
             hint=_hidden(lacking[0][0], {**weak, **defined}),
         )

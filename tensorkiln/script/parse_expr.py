@@ -237,7 +237,7 @@ class ExprParser(PlainParser):
             return folded
         word = BINARY_NODES.get(type(op))
         if word is None:
-            raise self.fail(node, f"operator {type(op).__name__} is not in this language")
+            raise self.fail(node, f"operator {type(op).__name__} is not in the script language")
         one, two = self._unify([a, b], [self._no_python(a, x), self._no_python(b, y)])
         if word == "div" and not one.dtype.is_float:
             hint = "`//` rounds down, T.truncdiv to zero; T.Cast makes floats of them"
@@ -278,7 +278,9 @@ class ExprParser(PlainParser):
                 return Number(not unwrap(value), captured=True)
             return Unary("not", self.expr(node.operand, BOOL))
         if not isinstance(node.op, ast.USub):
-            raise self.fail(node, f"operator {type(node.op).__name__} is not in this language")
+            raise self.fail(
+                node, f"operator {type(node.op).__name__} is not in the script language"
+            )
         value = self._no_python(node.operand, value)
         if isinstance(value, Number):
             return Number(-value.value, value.captured)

@@ -101,7 +101,7 @@ def parse_module(
         if k.arg != "name":
             raise source.error(k.value, f"unknown option {k.arg!r} of ir_module", "it takes name=")
         if not isinstance(k.value, ast.Constant) or not isinstance(k.value.value, str):
-            raise source.error(k.value, "the name of a module is a text")
+            raise source.error(k.value, "the name of a module is a string")
         name = k.value.value
     functions: list[ast.FunctionDef] = []
     for item in node.body:

@@ -334,7 +334,7 @@ GRAPHS: list[tuple[IRModule, str, str, str]] = [
     (
         graph((y, TupleItem(x, 0))),
         "item 0 of float32[4]",
-        "items are those of a tuple",
+        "only a tuple has them",
         "main.bindings[0](y)",
     ),
     (

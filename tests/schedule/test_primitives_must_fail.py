@@ -97,7 +97,7 @@ ROWS: list[tuple[PrimFunc, str, tuple[Any, ...], dict[str, Any], str, str]] = [
     (unroll(c.matmul, "k"), "prefetch", ("k", "A", 1), {}, "the loop is unrolled", "around it"),
     (c.row_sum, "prefetch", ("j", "A", 1), {}, "no constant size", "split the loops"),
     (split_even(compose_reduction(c.matmul, "C", "C_1"), "k", 3), "rfactor", ("C_1_1", "k_tail_1"),
-     {}, "goes on with a sum that another begins", "before the loop is cut"),
+     {}, "continues a sum that another block begins", "before the loop is cut"),
     (c.matmul, "annotate", ("i", "a b", 1), {}, "the key 'a b' is not a name", "annotate(f"),
     (c.matmul, "annotate", ("i", "thread", 1), {}, "your own has a dot", "mine."),
 ]  # fmt: skip

@@ -143,7 +143,7 @@ class Importer:
         try:
             value = self._lookup(name, scope)
             if value is None:
-                raise NodeProblem("malformed", f"output {name!r} is made by no node")
+                raise NodeProblem("malformed", f"output {name!r} is not made by any node")
             if isinstance(value, Unknown):
                 return None
             self.g.span = name
@@ -259,7 +259,9 @@ class Importer:
             return None
         value = self._lookup(name, scope)
         if value is None:
-            raise NodeProblem("malformed", f"operand {name!r} is made by no node and no input")
+            raise NodeProblem(
+                "malformed", f"operand {name!r} is neither an input nor made by a node"
+            )
         return value
 
     def _lookup(self, name: str, scope: Scope) -> Val | Unknown | None:
@@ -308,7 +310,7 @@ class Importer:
     def _inner_result(self, name: str, scope: Scope) -> Val | Unknown:
         value = self._lookup(name, scope)
         if value is None:
-            raise NodeProblem("malformed", f"output {name!r} of the body is made by no node")
+            raise NodeProblem("malformed", f"output {name!r} of the body is not made by any node")
         return value
 
     def _branch(
