@@ -330,6 +330,6 @@ def test_parts_of_an_external_find_each_other() -> None:
     with pytest.raises(UserError, match=r"'given', which second/second_sin.c needs, is defined by "
                                         "third/third_tanh.c and by first/first_exp.c"):  # fmt: skip
         run(giver, taker, giver)
-    with pytest.raises(UserError, match=r"lacks given \(needed by second/second_sin.c") as caught:
+    with pytest.raises(UserError, match=r"defines given \(needed by second/second_sin.c") as caught:
         run("__attribute__((weak)) " + giver, taker, rest)
     assert caught.value.hint == "the symbol of first/first_exp.c is hidden"
