@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=option(whole(0, 2**64 - 1)), help="seed of the random values; default 0"
     )
-    add_dim(parser, " of random values")
+    add_dim(parser, " of random inputs")
     parser.add_argument("--output-dir", type=path, help="write each output there as NAME.npy")
 
 

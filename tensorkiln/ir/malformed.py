@@ -173,7 +173,7 @@ def fitting(wanted: Type, given: Type) -> str:
     if isinstance(given, ObjectType | AnyTensorType):
         return f"MatchCast(value, {show(wanted)}) checks it when it runs"
     if isinstance(wanted, TupleType) and given in wanted.fields:
-        return f"Tuple((value,)) of {plural(len(wanted.fields), 'item')} makes it"
+        return f"Tuple((value,)) makes a tuple of {plural(len(wanted.fields), 'item')}"
     if isinstance(given, TupleType) and wanted in given.fields:
         return f"TupleItem(value, {given.fields.index(wanted)}) is {show(wanted)}"
     return f"give a {show(wanted)}"

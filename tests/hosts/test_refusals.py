@@ -540,7 +540,8 @@ WEIGHTS: dict[str, tuple[str, Callable[[bytes], bytes | None]]] = {
         "No such file or directory",
         lambda raw: None,
     ),
-    "text": ("{path} is not an exported file of weights", lambda raw: b"MZ" * 99),
+    # The sentence of a library of a former version, which `BESIDE` is.
+    "text": ("{path} is no file of weights that was exported", lambda raw: b"MZ" * 99),
     "others": (
         "the weights in {path} are not those that library {name} was exported with",
         lambda raw: re.sub(rb"[0-9a-f]{64}", b"0" * 64, raw, count=1),
