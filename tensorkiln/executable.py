@@ -80,7 +80,7 @@ def _externs_named(mod: IRModule) -> Iterator[None]:
         if not lacking:
             raise
         raise UserError(
-            f"no library has it: {', '.join(dict.fromkeys(lacking))}",
+            f"undefined C function: {', '.join(dict.fromkeys(lacking))}",
             code="undefined-symbol",
             hint="C functions come from libc, libm, or the `addons` of export_library",
         ) from error
@@ -313,7 +313,7 @@ class Executable:
         if "main" in names or len(names) == 1:
             return "main" if "main" in names else names[0]
         raise UserError(
-            f"there is no function 'main', and there are several others: {', '.join(names)}",
+            f"expected a function 'main' or only one function, received {', '.join(names)}",
             code="no-entry",
             hint=f"call one of them: create_executor()[{names[0]!r}](...)",
         )

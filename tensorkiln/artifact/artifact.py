@@ -76,7 +76,9 @@ class FileContent(Later):
                 f"cannot read {str(path)!r}: {error.strerror}", code="missing-file"
             ) from error
         if not stat.S_ISREG(found.st_mode):  # reading a pipe could block for ever
-            raise UserError(f"cannot read {str(path)!r}: it is no plain file", code="missing-file")
+            raise UserError(
+                f"cannot read {str(path)!r}: it is not a plain file", code="missing-file"
+            )
         self.state = file_state(found)
         available = found.st_size - offset
         self.size = available if size is None else size
@@ -93,7 +95,7 @@ class FileContent(Later):
             with open_plain(self.path) as stream:
                 if file_state(os.fstat(stream.fileno())) != self.state:
                     raise UserError(
-                        f"{str(self.path)!r} was changed since it was first looked at",
+                        f"{str(self.path)!r} was changed since it was first opened",
                         code="changed-file",
                     )
                 yield stream

@@ -352,7 +352,7 @@ def _check_imports(artifacts: ArtifactSet) -> None:
             if group not in groups or group.loader == "native":
                 near = nearest(group.loader, {g.loader for g in groups})
                 raise UserError(
-                    f"imports name the group {group}, which is not there"
+                    f"imports name the group {group}, which does not exist"
                     if group not in groups
                     else "the library imports every group that no other one imports",
                     code="bad-imports",

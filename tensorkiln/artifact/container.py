@@ -198,7 +198,7 @@ def _check_tree(tree: Sequence[tuple[int, ...]]) -> None:
         if list(children) != sorted(set(children)):
             _bad(f"the imports of node {node} are not in ascending order")
         if any(not 0 < child < len(tree) for child in children):
-            _bad(f"node {node} imports a node that is not there, or the root")
+            _bad(f"node {node} imports a node that does not exist, or the root")
     importers = [0] * len(tree)
     for child in (c for children in tree for c in children):
         importers[child] += 1

@@ -40,7 +40,7 @@ class ExternalDependency:
         if not _SHORT_NAME.match(self.short_name):
             raise self._bad("a short_name is letters, digits, '_', '-', '+', '.'")
         if not self.url.strip() or any(ord(c) < 32 for c in self.url):
-            raise self._bad(f"url {self.url!r} is no place")
+            raise self._bad(f"url {self.url!r} is empty or holds a control character")
         if self.url_type not in URL_TYPES:
             hint = nearest(self.url_type, URL_TYPES) or f"one of {', '.join(URL_TYPES)}"
             raise self._bad(f"unknown url_type {self.url_type!r}", hint)
@@ -73,7 +73,7 @@ def checked_library(argument: object, where: str) -> str:
         hint = f"an absolute path, such as {str(Path(argument).absolute())!r}"
     else:
         hint = LIBRARY_FORMS
-    message = f"{argument!r:.200} is nothing that a linker is told about a library"
+    message = f"{argument!r:.200} is not a linker argument that names a library"
     raise UserError(message, code="bad-library", where=where, hint=hint)
 
 

@@ -113,7 +113,7 @@ class Elf:
         symbols = self.symbols()
         groups = [s for s in self.sections if s.kind == _GROUP]
         if any(g.info >= len(symbols) for g in groups):
-            raise _bad("a group is named by a symbol that is not there", self.where)
+            raise _bad("a group is named by a symbol that does not exist", self.where)
         return tuple(filter(None, (symbols[g.info].name for g in groups)))
 
     def _symbols(self, table: Section) -> list[Symbol]:
@@ -157,7 +157,7 @@ class Elf:
             self.order + "QQq", data[: len(data) // 24 * 24]
         ):
             if info >> 32 >= len(symbols):
-                raise _bad(f"{table.name!r} names a symbol that is not there", self.where)
+                raise _bad(f"{table.name!r} names a symbol that does not exist", self.where)
             symbol = symbols[info >> 32]
             inside = symbol.section < len(self.sections) and not symbol.name
             name = self.sections[symbol.section].name if inside else symbol.name
@@ -185,7 +185,9 @@ class Elf:
 
     def _strings(self, table: Section) -> _Names:
         if table.link >= len(self.sections):
-            raise _bad(f"section {table.name!r} names a string table that is not there", self.where)
+            raise _bad(
+                f"section {table.name!r} names a string table that does not exist", self.where
+            )
         return _Names(self.content(self.sections[table.link]), len(self.data), self.where)
 
 
@@ -205,7 +207,7 @@ class _Names:
         window = bytes(self._table[at : at + 4096])
         end = window.find(b"\0")
         if end < 0:
-            raise _bad("a name without an end", self._where)
+            raise _bad("a name without a terminator", self._where)
         self._room -= end
         if self._room < 0:
             raise _bad("its names are longer than the file", self._where)

@@ -59,13 +59,13 @@ def verify_library(path: str | Path) -> CheckedWeights:
     elf = read_elf(path)
     section = elf.section(METADATA)
     if section is None:
-        raise UserError(f"{str(path)!r} is no library of ours", code="not-a-library")
+        raise UserError(f"{str(path)!r} is not a Tensorkiln library", code="not-a-library")
     size = Metadata.from_bytes(elf.content(section), f"{path}:{METADATA}").weights_bytes
     place, weights = _place(elf), elf.section(WEIGHTS)
     if size == 0:
         return CheckedWeights(0, Path(path))
     if place is None or weights is None or weights.size < size:
-        raise UserError(f"{str(path)!r}: its weights are not where they were", code="bad-weights")
+        raise UserError(f"{str(path)!r}: its weights are missing or truncated", code="bad-weights")
     expected = place[16:48]
     if int.from_bytes(place[8:16], "little"):
         beside = weights_beside(Path(path).resolve())

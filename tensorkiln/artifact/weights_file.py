@@ -74,7 +74,7 @@ def read_weights(path: Path, size: int) -> FileContent:
     start = 8 + int.from_bytes(FileContent(path, 0, min(8, whole.size)).view, "little")
     if start > 8 + _MOST or whole.size != start + size or _hash_in(path, start) is None:
         raise UserError(
-            f"{str(path)!r} is no file of {size} bytes of weights that was exported",
+            f"{str(path)!r} is not an exported file of {size} bytes of weights",
             code="bad-weights",
         )
     return FileContent(path, start, size)

@@ -179,7 +179,10 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
     env = os.environ if environ is None else environ
     known = [knob.variable for knob in KNOBS]
     odd = sorted(name for name in env if name.startswith("KILN_") and name not in known)
-    return [f"{name} is no variable of kiln; {nearest(name, known)}".rstrip("; ") for name in odd]
+    return [
+        f"{name} is not a variable of Tensorkiln; {nearest(name, known)}".rstrip("; ")
+        for name in odd
+    ]
 
 
 def available_cpus() -> int:

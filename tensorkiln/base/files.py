@@ -51,10 +51,10 @@ def plain_path(path: str | Path) -> Path:
     try:
         os.fsencode(text)
     except UnicodeEncodeError:
-        reason = "it is no text that a file can be named"
+        reason = "it cannot be encoded as a file name"
     if reason:
         hint = "name a file or a folder"
-        raise UserError(f"{text!r} is no path: {reason}", code="bad-path", hint=hint)
+        raise UserError(f"{text!r} is not a valid path: {reason}", code="bad-path", hint=hint)
     return Path(text)
 
 
@@ -201,7 +201,7 @@ def _require_plain(info: os.stat_result, path: str | Path) -> None:
     if stat.S_ISDIR(info.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if not stat.S_ISREG(info.st_mode):
-        raise OSError(errno.EINVAL, "it is no plain file", os.fspath(path))
+        raise OSError(errno.EINVAL, "it is not a plain file", os.fspath(path))
 
 
 def read_plain(path: str | Path, limit: int) -> bytes:
@@ -237,7 +237,7 @@ def resolve_inside(root: str | Path, relative: str, granted: Sequence[str | Path
     except (OSError, RuntimeError) as error:  # RuntimeError: a cycle of links, before Python 3.13
         raise _refuse(relative, f"it cannot be followed ({error})") from None
     except UnicodeEncodeError:
-        raise _refuse(relative, "it is no text that a file can be named") from None
+        raise _refuse(relative, "it cannot be encoded as a file name") from None
     allowed = [base, *(Path(folder).resolve() for folder in granted)]
     if not any(real.is_relative_to(folder) for folder in allowed):
         hint = f"grant the folder {str(real.parent)!r} if it is meant"

@@ -163,7 +163,7 @@ def _require_ours(
         known = listed(folder) if found else {}
         for name, state in found.items():
             if name not in known and not _leads_to(name, state, known):
-                raise _foreign(folder, name, "is not of a former run")
+                raise _foreign(folder, name, "was not written by a former run")
             hashes = known.get(name)
             if hashes is not None and (
                 not stat.S_ISREG(state[0]) or file_hash(folder / name) not in hashes
@@ -288,7 +288,7 @@ def _require_own(folder: Path, name: str, hashes: Iterable[str] | None) -> None:
     except FileNotFoundError:
         return
     if hashes is None:
-        raise _foreign(folder, name, "is not of a former run")
+        raise _foreign(folder, name, "was not written by a former run")
     if not stat.S_ISREG(mode) or file_hash(folder / name) not in hashes:
         raise _foreign(folder, name, "was changed since")
 

@@ -43,5 +43,5 @@ def _once(most: int | None, pairs: list[tuple[str, object]]) -> dict[str, object
     if len(made) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice!r:.200} is there twice")
+        raise ValueError(f"{twice!r:.200} occurs twice")
     return made

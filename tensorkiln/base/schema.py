@@ -111,4 +111,4 @@ class Reader:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise self.wrong("the text holds half a character", key) from None
+            raise self.wrong("the text holds an unpaired surrogate", key) from None

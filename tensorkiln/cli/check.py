@@ -1,6 +1,6 @@
 """kiln check: every node of a model that cannot be compiled, at once, and whether the target can.
 
-Takes seconds and compiles nothing. Exit code 1 when there is any.
+Takes seconds and compiles nothing. Exit code 1 if anything cannot be compiled.
 """
 
 from __future__ import annotations

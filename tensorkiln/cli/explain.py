@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
     model = plain_file(args.model)
     if os.path.lexists(args.output) and not is_folder(args.output):
-        raise UserError(f"{str(args.output)!r} is no folder", code="cannot-write")
+        raise UserError(f"{str(args.output)!r} is not a folder", code="cannot-write")
     freeze, dims = sizes(args.freeze, "--freeze"), sizes(args.dim, "--dim")
     progress = stderr_progress()
     progress.phase("read model")

@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]
             hint = nearest(str(value), known)
-            message = f"{value!r} is none of {', '.join(known)}"
+            message = f"{value!r} is not one of {', '.join(known)}"
             raise argparse.ArgumentError(action, f"{message}\n  hint: {hint}" if hint else message)
 
 
@@ -212,7 +212,7 @@ def plain_file(path: Path) -> Path:
     except ValueError:  # a zero byte, or a lone surrogate
         message = f"{str(path)!r} cannot be the name of a file"
         raise UserError(message, code="missing-file") from None
-    kind = "a folder" if stat.S_ISDIR(mode) else "no plain file"
+    kind = "a folder" if stat.S_ISDIR(mode) else "not a plain file"
     raise UserError(f"{str(path)!r} is {kind}; expected a file", code="missing-file")
 
 

@@ -43,9 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--random", action="store_true", help="random values for other inputs")
     parser.add_argument(
-        "--seed", type=option(whole(0, 2**64 - 1)), help="of the random values; default 0"
+        "--seed", type=option(whole(0, 2**64 - 1)), help="seed of the random values; default 0"
     )
-    add_dim(parser, " of random values")
+    add_dim(parser, " of random inputs")
     parser.add_argument("--output-dir", type=path, help="write each output there as NAME.npy")
 
 
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     dims = sizes(args.dim, "--dim")
     if not missing and (dims or args.seed is not None):
         raise UserError(
-            f"{'--dim' if dims else '--seed'} is of random values, and every input is given",
+            f"{'--dim' if dims else '--seed'} is only for random values, and every input is given",
             code="conflict",
         )
     if missing:

@@ -221,11 +221,11 @@ def _faults(function: HostFunction) -> Iterator[str]:
     params = function.params
     tensors = [p for p in params if isinstance(p, TensorInfo)]
     if not _IDENTIFIER.match(function.name):
-        yield "its name is no C identifier"
+        yield "its name is not a C identifier"
     for name in function.symbols:
         bare = any(f"s_{name}" in t.dims for t in tensors)
         if not _IDENTIFIER.match(name):
-            yield f"symbol {name!r} is no C identifier"
+            yield f"symbol {name!r} is not a C identifier"
         elif not bare:
             yield f"symbol {name!r} is not the size of any dimension, so no call could give it"
     scalars = {p.name for p in params if isinstance(p, ScalarInfo)}
@@ -260,7 +260,7 @@ def _call_faults(function: HostFunction, call: KernelCall, known: set[str]) -> I
                 and isinstance(function.params[arg.index], TensorInfo)
             )
         ):
-            yield f"the call of {call.symbol} takes parameter {arg.index}, which is no tensor"
+            yield f"the call of {call.symbol} takes parameter {arg.index}, which is not a tensor"
 
 
 def check(function: HostFunction) -> None:

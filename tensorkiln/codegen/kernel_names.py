@@ -50,9 +50,9 @@ def name_issues(mod: IRModule, runtime_calls: Collection[str]) -> Iterator[Issue
     for f in mod.prim_funcs:
         name = f.name
         if c_name(name) != name:
-            fault = f"{name!r} is no name in C, and kernels are C functions"
+            fault = f"{name!r} is not a C identifier, and kernels are C functions"
         elif name in _WORDS:
-            fault = f"{name!r} is a word of C, and kernels are C functions"
+            fault = f"{name!r} is a keyword of C, and kernels are C functions"
         elif name in runtime_calls or name in _MEMORY:
             fault = f"{name!r} is a function of the C library that the runtime calls"
         elif name in called:

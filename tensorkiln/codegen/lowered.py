@@ -56,7 +56,7 @@ def _faults(f: Function | PrimFunc) -> Iterator[str]:
     for b in f.bindings:
         call = b.value
         if not isinstance(call, Call):
-            yield f"{before}{b.var.name} is no kernel call: run canonicalize"
+            yield f"{before}{b.var.name} is not a kernel call: run canonicalize"
         elif call.op and call.op not in ("reshape", "concat"):
             what = f"{b.var.name} = {call.op}(...)"
             yield f"{before}{what} is an operator: run fuse_ops, lower_groups"

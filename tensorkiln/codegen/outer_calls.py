@@ -40,7 +40,9 @@ def emit_call(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
     if isinstance(callee, str):
         emit = _OPERATORS.get(callee)
         if emit is None:
-            raise InternalError(f"{w.f.name}: {var.name} = {callee}(...) is no host step")
+            raise InternalError(
+                f"{w.f.name}: {var.name} = {callee}(...) is not a step of a host function"
+            )
         emit(w, var, call, out)
         return
     f = w.library.mod[callee.name] if isinstance(callee, GlobalRef) else None
@@ -59,7 +61,9 @@ def _invoke(w: OuterWriter, callee: GlobalRef | RVar, args: str, count: int, out
         return f"kiln_call_value({w.pointer(callee)}, {args}, {count}, &{out})"
     f = w.library.mod[callee.name]
     if not isinstance(f, Function) or f.is_primitive or f.external:
-        raise UnsupportedError(f"{w.f.name}: {callee.name} is no function that can be called here")
+        raise UnsupportedError(
+            f"{w.f.name}: {callee.name} is not a function that can be called here"
+        )
     if len(f.params) != count:
         raise InternalError(f"{w.f.name}: {f.name} takes {len(f.params)} operands, not {count}")
     if f.is_outer:
@@ -133,9 +137,7 @@ def _new_outputs(w: OuterWriter, types: Sequence[Type], out: str, several: bool)
     slots = []
     for t in types:
         if not isinstance(t, TensorType):
-            raise UnsupportedError(
-                f"{w.f.name}: {w.where}: a result that is no tensor of known size"
-            )
+            raise UnsupportedError(f"{w.f.name}: {w.where}: a result is not a tensor of known size")
         slots.append(w.slot("out") if several else out)
         w.new_tensor(t, slots[-1])
     return slots
@@ -152,7 +154,9 @@ def _call_tir_inplace(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
     target, *args = call.args
     f = w.library.mod[target.name] if isinstance(target, GlobalRef) else None
     if not isinstance(f, PrimFunc):
-        raise InternalError(f"{w.f.name}: {w.where}: call_tir_inplace of what is no PrimFunc")
+        raise InternalError(
+            f"{w.f.name}: {w.where}: the callee of call_tir_inplace is not a PrimFunc"
+        )
     several = isinstance(var.type, TupleType)
     types = var.type.fields if isinstance(var.type, TupleType) else (var.type,)
     inplace = tuple(call.attrs["inplace"])
@@ -223,7 +227,9 @@ def _while_loop(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
     cond, body, *state = call.args
     for f in (cond, body):
         if not isinstance(f, GlobalRef | RVar):
-            raise InternalError(f"{w.f.name}: {w.where}: while_loop of what is no function")
+            raise InternalError(
+                f"{w.f.name}: {w.where}: an operand of while_loop is not a function"
+            )
     assert isinstance(cond, GlobalRef | RVar) and isinstance(body, GlobalRef | RVar)
     count, name = len(state), w.name(var)
     held = w.slot(f"{name}_state", max(1, count))

@@ -40,7 +40,7 @@ static int run_native(void *self, const kiln_value *args, int32_t count, kiln_va
 static int run_host(void *self, const kiln_value *args, int32_t count, kiln_value *result)
 {
     const host_function_object *h = self;
-    kiln_fail(KILN_ERROR_CALLBACK, "a function of the host failed, and did not say why");
+    kiln_fail(KILN_ERROR_CALLBACK, "a function of the host failed without a message");
     return h->callback(h->context, args, count, result) == 0 ? KILN_OK : KILN_ERROR_CALLBACK;
 }
 
@@ -157,7 +157,7 @@ KILN_API int kiln_call_value(const kiln_value *function, const kiln_value *argum
     if (count > 0)
         KILN_GIVEN(arguments);
     if (function->kind != KILN_FUNCTION)
-        return kiln_fail(KILN_ERROR_ARGUMENT, "%s is called, expected a function",
+        return kiln_fail(KILN_ERROR_ARGUMENT, "expected a function to call, received %s",
                          kiln_kind_name(function));
     kiln_function_object *object = function->as.pointer;
     kiln_safe_call run = object->call == call_closure  ? run_closure

@@ -116,7 +116,7 @@ static reader enter_node(reader *r)
     const uint64_t size = take_number(r, 8, "a node's length is cut off");
     reader node = *r;
     if (r->fault == NULL && (size < 8 || size % ALIGN != 0))
-        r->fault = "a node's length is no multiple of 64";
+        r->fault = "a node's length is not a multiple of 64";
     take_bytes(r, size - 8, "a node is cut off");
     node.end = r->fault == NULL ? r->at : node.at;
     node.fault = r->fault;

@@ -150,7 +150,7 @@ static int load_group(const kiln_container *in, int g)
         return kiln_fail(KILN_ERROR_MEMORY, "out of memory for modules");
     *made = (loaded){found->loader, NULL};
     modules[g].is_loading = 1;
-    kiln_fail(KILN_ERROR_CALLBACK, "loader '%s' failed, and did not say why", group->loader);
+    kiln_fail(KILN_ERROR_CALLBACK, "loader '%s' failed without a message", group->loader);
     const int code = made->loader.load(made->loader.context, group->target_key, group->artifacts,
                                        group->n_artifacts, &made->module);
     modules[g].is_loading = 0;
@@ -206,8 +206,8 @@ KILN_API int kiln_set_module(const char *loader, const char *target_key,
     KILN_GIVEN(target_key);
     KILN_GIVEN(functions);
     if (functions->size < sizeof *functions || !functions->call)
-        return kiln_fail(KILN_ERROR_ARGUMENT, "the functions of a module of loader '%s' lack one, "
-                                              "or are of an older version", loader);
+        return kiln_fail(KILN_ERROR_ARGUMENT, "the kiln_loader of '%s' has no `call`, "
+                                              "or is of an older version", loader);
     loaded *made = malloc(sizeof *made);
     if (made == NULL)
         return kiln_fail(KILN_ERROR_MEMORY, "out of memory for modules");
@@ -283,7 +283,7 @@ static int call_below(const kiln_container *in, int start, const char *function,
             without_loader = without_loader < 0 ? queue[i] : without_loader;
             code = KILN_ERROR_NAME;
         } else if (code == KILN_OK) {
-            kiln_fail(KILN_ERROR_CALLBACK, "%s: failed, and did not say why", function);
+            kiln_fail(KILN_ERROR_CALLBACK, "%s: failed without a message", function);
             code = module.loader.call(module.module, function, args, count, result);
         }
         for (int c = 0; c < group->n_children && code == KILN_ERROR_NAME; c++)

@@ -79,7 +79,7 @@ static int check_shape(const int64_t *shape, int ndim, kiln_dtype dtype, int64_t
     }
     for (int d = 0; d < ndim; d++)
         if (shape[d] < 0)
-            return kiln_fail(KILN_ERROR_SHAPE, "a tensor with %lld in dimension %d",
+            return kiln_fail(KILN_ERROR_SHAPE, "a tensor of negative size %lld in dimension %d",
                              (long long)shape[d], d);
     *bytes = kiln_bytes_of(shape, ndim, kiln_element_bytes(dtype));
     if (*bytes >= 0)

@@ -253,10 +253,10 @@ int kiln_item(const kiln_value *tuple, int index, kiln_value *item)
     int count = 0;
     const kiln_value *items = kiln_items_of(tuple, &count);
     if (items == NULL)
-        return kiln_fail(KILN_ERROR_ARGUMENT, "item %d is asked of %s, expected a tuple", index,
+        return kiln_fail(KILN_ERROR_ARGUMENT, "cannot take item %d of %s, expected a tuple", index,
                          kiln_kind_name(tuple));
     if (index >= count)
-        return kiln_fail(KILN_ERROR_COUNT, "item %d is asked of a tuple of %d", index, count);
+        return kiln_fail(KILN_ERROR_COUNT, "item %d is outside a tuple of %d items", index, count);
     return kiln_take(&items[index], item);
 }
 

@@ -62,7 +62,7 @@ static uint64_t data_start(int file, const char *name, const weights_place *plac
         start += (uint64_t)(unsigned char)head[i] << 8 * i;
     if (got != (ssize_t)sizeof head ||
         memcmp(head + 8, WEIGHTS_HEAD, sizeof WEIGHTS_HEAD - 1) != 0)
-        kiln_fail(KILN_ERROR_WEIGHTS, "%s is no file of weights that was exported", name);
+        kiln_fail(KILN_ERROR_WEIGHTS, "%s is not an exported file of weights", name);
     else if (!is_hash(head + BEFORE_HASH, place->sha256))
         kiln_fail(KILN_ERROR_WEIGHTS, "the weights in %s are not those that library %s was exported "
                   "with", name, kiln_this_library.name);

@@ -140,7 +140,8 @@ static inline int kiln_host_lacks(const kiln_host_library *library, const char *
                                   kiln_host_error *error)
 {
     return kiln_host_fail(error, KILN_HOST_ERROR_LIBRARY,
-                          "'%s' is no library of ours: it has no %s", library->file.path, symbol);
+                          "'%s' is not a Tensorkiln library: it has no %s", library->file.path,
+                          symbol);
 }
 
 /* Set all function pointers of a loaded library, check its version and whether it can run. Codes:

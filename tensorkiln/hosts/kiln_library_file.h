@@ -122,8 +122,8 @@ static inline int kiln_host_fail(kiln_host_error *error, int code, const char *f
 /* The error for a file that is not a Tensorkiln library, or is damaged. */
 static inline int kiln_host_no_library(const char *path, const char *what, kiln_host_error *error)
 {
-    return kiln_host_fail(error, KILN_HOST_ERROR_LIBRARY, "'%s' is no library of ours: %s", path,
-                          what);
+    return kiln_host_fail(error, KILN_HOST_ERROR_LIBRARY,
+                          "'%s' is not a Tensorkiln library: %s", path, what);
 }
 
 /* Allocate count * size zeroed bytes that the description owns; NULL, and file->no_memory set, if
@@ -437,8 +437,8 @@ static inline int kiln_host_check_machine(const kiln_host_description *file, int
 static inline int kiln_host_unreadable(const char *path, int reason, kiln_host_error *error)
 {
     if (reason == KILN_HOST_NOT_PLAIN)
-        return kiln_host_fail(error, KILN_HOST_ERROR_FILE, "cannot read '%s': it is no plain file",
-                              path);
+        return kiln_host_fail(error, KILN_HOST_ERROR_FILE,
+                              "cannot read '%s': it is not a plain file", path);
     if (reason == ENOENT)
         return kiln_host_fail(error, KILN_HOST_ERROR_FILE, "no such file: '%s'", path);
     return kiln_host_fail(error, KILN_HOST_ERROR_FILE, "cannot read '%s': %s", path,

@@ -227,7 +227,8 @@ private:
     void check_packed() const
     {
         if (!strides_.empty())
-            throw Error(KILN_ERROR_ARGUMENT, "a view with strides has no plain row of elements");
+            throw Error(KILN_ERROR_ARGUMENT,
+                        "the elements of a view with strides are not contiguous");
     }
 
     template <class T>

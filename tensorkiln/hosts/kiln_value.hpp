@@ -45,7 +45,7 @@ int guarded(void (*set_last_error)(const char *), F f) noexcept
         return error.code() == KILN_OK ? static_cast<int>(KILN_ERROR_CALLBACK) : error.code();
     } catch (const std::exception &error) {
         set_last_error(error.what());
-    } catch (...) { // no text: the library has set "... failed, and did not say why"
+    } catch (...) { // no text: the library has set "... failed without a message"
     }
     return KILN_ERROR_CALLBACK;
 }
@@ -201,17 +201,17 @@ public:
     // converted: real() of an integer throws, and so does integer() from 2^63 on.
     std::int64_t integer() const
     {
-        need(value_.kind == KILN_INT, "integer");
+        need(value_.kind == KILN_INT, "an integer");
         return value_.as.integer;
     }
     bool boolean() const
     {
-        need(value_.kind == KILN_BOOL, "bool");
+        need(value_.kind == KILN_BOOL, "a bool");
         return value_.as.integer != 0;
     }
     double real() const
     {
-        need(value_.kind == KILN_FLOAT, "number with a fraction");
+        need(value_.kind == KILN_FLOAT, "a number with a fraction");
         return value_.as.real;
     }
     std::string string() const
@@ -219,7 +219,7 @@ public:
         std::int64_t bytes = 0;
         const char *const text =
             library_ == nullptr ? nullptr : library_->api().string_of(&value_, &bytes);
-        need(text != nullptr, "string");
+        need(text != nullptr, "a string");
         return std::string(text, static_cast<std::size_t>(bytes));
     }
     Tensor::Shape shape() const
@@ -227,7 +227,7 @@ public:
         int count = 0;
         const std::int64_t *const sizes =
             library_ == nullptr ? nullptr : library_->api().shape_of(&value_, &count);
-        need(sizes != nullptr, "shape");
+        need(sizes != nullptr, "a shape");
         return Tensor::Shape(sizes, sizes + count);
     }
     // A read-only view, valid while this value or a copy of it exists. KILN_ERROR_ARGUMENT if the
@@ -236,7 +236,7 @@ public:
     {
         const kiln_tensor *const found =
             library_ == nullptr ? nullptr : library_->api().tensor_of(&value_);
-        need(found != nullptr, "tensor");
+        need(found != nullptr, "a tensor");
         return Tensor::view(*found, false);
     }
     // The items of a tuple, sharing their objects.
@@ -245,7 +245,7 @@ public:
         int count = 0;
         const kiln_value *const found =
             library_ == nullptr ? nullptr : library_->api().items_of(&value_, &count);
-        need(found != nullptr, "tuple");
+        need(found != nullptr, "a tuple");
         std::vector<Value> made;
         for (int i = 0; i < count; i++)
             made.push_back(copy(library_, found[i]));
@@ -256,7 +256,7 @@ public:
     // library: KILN_ERROR_ARGUMENT.
     Value operator()(const std::vector<Value> &arguments) const
     {
-        need(value_.kind == KILN_FUNCTION, "function");
+        need(value_.kind == KILN_FUNCTION, "a function");
         const std::vector<kiln_value> given = raw(library_, arguments);
         kiln_value result;
         library_->report(library_->api().call_value(&value_, given.data(),
@@ -272,7 +272,7 @@ private:
     void need(bool is, const char *what) const
     {
         if (!is)
-            throw Error(KILN_ERROR_ARGUMENT, std::string("the value is no ") + what);
+            throw Error(KILN_ERROR_ARGUMENT, std::string("the value is not ") + what);
     }
 
     // A value that takes over the caller's reference.

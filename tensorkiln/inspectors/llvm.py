@@ -47,7 +47,7 @@ def _asked(what: str, artifact: Artifact) -> str:
             command, input=artifact.view, capture_output=True, timeout=_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        raise bad(f"LLVM did not come to an end within {_SECONDS} s") from None
+        raise bad(f"LLVM did not finish within {_SECONDS} s") from None
     if done.returncode == 0:
         return done.stdout.decode()
     words = done.stderr.decode(errors="replace").strip()[-500:]

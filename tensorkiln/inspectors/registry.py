@@ -219,13 +219,13 @@ def _check(row: Inspector) -> None:
         return UserError(message, code="bad-inspector", where=where, hint=hint)
 
     if not _NAME.match(row.name):
-        raise bad("its name is not one", "small letters, digits and '-'")
+        raise bad("its name is not valid", "small letters, digits and '-'")
     if not callable(row.show):
         raise bad(f"{row.show!r} cannot be called", "a function of artifacts that gives text")
     if row.loader and (row.suffix or row.codegen_id):
-        raise bad("it is keyed by its loader and by something else", "one inspector for each")
+        raise bad("it has a loader and another key", "one inspector for each")
     if not (row.suffix or row.codegen_id or row.loader):
-        raise bad("it is keyed by nothing", f"suffix, codegen_id or loader; suffix={ANY!r} for all")
+        raise bad("it has no key", f"suffix, codegen_id or loader; suffix={ANY!r} for all")
     for what, key in (("codegen_id", row.codegen_id), ("loader", row.loader)):
         if key and key != (ANY if what == "loader" else "") and not _KEY.match(key):
             raise bad(f"{what} {key!r} is not a plain name", "letters, digits, '_', '-', '.', '+'")

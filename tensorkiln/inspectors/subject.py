@@ -122,7 +122,7 @@ def _folder(path: Path) -> Subject:
         return Subject(str(path), "model", ArtifactSet(tuple(plain)))
     if not (path / "kernels").is_dir():
         raise UserError(
-            f"{str(path)!r} is a folder of something else",
+            f"{str(path)!r} is not a folder that Tensorkiln wrote",
             code="not-inspectable",
             hint=f"folders that `kiln compile --keep` wrote have {MANIFEST}, those of --stripped "
             "have kernels/, those in Model Library Format metadata.json and codegen/",

@@ -57,8 +57,8 @@ def require_texts(*values: object) -> None:
         if isinstance(value, tuple):
             require_texts(*value)
         elif isinstance(value, str) and not is_text(value):
-            hint = "text without NUL and without halves of surrogate pairs"
-            raise Malformed(f"a text {value!r}", hint)
+            hint = "text without NUL and without unpaired surrogates"
+            raise Malformed(f"the text {value!r} cannot be written to a file", hint)
 
 
 def require_attrs(table: Table, node: str, attrs: Attrs) -> None:
@@ -83,13 +83,13 @@ def unbound(name: str, known: Iterable[str]) -> str:
     """A hint for a name that is not bound: a similar bound name, or the list of those in scope."""
     names = list(known)
     if name in names:
-        return f"another {name} is bound: use that very object, its name is not enough"
-    return nearest(name, names) or f"bound here are {listed(names) or 'no names yet'}"
+        return f"another {name} is bound: use the same object, not one of the same name"
+    return nearest(name, names) or f"names bound here: {listed(names) or 'none'}"
 
 
 def fresh(kind: str, name: str) -> str:
     """A hint for a variable that is bound twice."""
-    return f"bind a new {kind}({name!r}, ...), which is another one though of the same name"
+    return f"bind a new {kind}({name!r}, ...): another object may have the same name"
 
 
 # ---- expressions ----------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def fresh(kind: str, name: str) -> str:
 def instead(found: DType, wanted: DType) -> str:
     """A hint: the expression that converts a value of dtype `found` to dtype `wanted`."""
     if HANDLE in (found.element, wanted.element):
-        return f"{wanted} needed: an address is never a number, a Load reads what is there"
+        return f"expected {wanted}: an address is not a number, a Load reads the value at it"
     text, lanes = "value", found.lanes
     if wanted.lanes == 1 < lanes:
         text, lanes = f"VectorReduce(op, {text})", 1
@@ -125,7 +125,7 @@ def agree(x: DType, y: DType) -> str:
 def index(found: DType, wanted: DType = INT64) -> str:
     """A hint: how to make a scalar integer, such as an extent or a loop bound, from `found`."""
     if not wanted.is_int or wanted.lanes != 1:
-        return f"{wanted} counts nothing: take a variable of {INT64}"
+        return f"{wanted} is not a scalar integer: use a variable of {INT64}"
     return instead(found, wanted)
 
 
@@ -173,7 +173,7 @@ def fitting(wanted: Type, given: Type) -> str:
     if isinstance(given, ObjectType | AnyTensorType):
         return f"MatchCast(value, {show(wanted)}) checks it when it runs"
     if isinstance(wanted, TupleType) and given in wanted.fields:
-        return f"Tuple((value,)) of {plural(len(wanted.fields), 'item')} is one"
+        return f"Tuple((value,)) makes a tuple of {plural(len(wanted.fields), 'item')}"
     if isinstance(given, TupleType) and wanted in given.fields:
         return f"TupleItem(value, {given.fields.index(wanted)}) is {show(wanted)}"
     return f"give a {show(wanted)}"
@@ -183,7 +183,7 @@ def _tensor(wanted: TensorType, given: TensorType) -> str:
     if wanted.dtype != given.dtype:
         return f'cast(value, dtype="{wanted.dtype}") makes {wanted.dtype} of {given.dtype}'
     if wanted.ndim != given.ndim:
-        return f"{plural(wanted.ndim, 'dimension')} needed, as reshape makes them"
+        return f"{plural(wanted.ndim, 'dimension')} needed: use reshape"
     if wanted.memory != given.memory:
         return f"layout {wanted.memory} needed, it lies in {given.memory}"
     pairs = enumerate(zip(wanted.shape, given.shape, strict=True))

@@ -116,7 +116,7 @@ def _sizes(call: Call, mod: IRModule) -> tuple[Expr, ...]:
 
 def _makers(mod: IRModule) -> str:
     fits = (f.name for f in mod.values() if isinstance(f, Function) and f.makes_storages)
-    return listed(fits) or "a function that makes storages, of which there is none,"
+    return listed(fits) or "a function that makes storages (the module has none)"
 
 
 def _shape(args: list[Value] | tuple[Value, ...]) -> tuple[Expr, ...]:
@@ -133,7 +133,7 @@ def storage_sizes(init: Function, values: tuple[Expr, ...] | None = None) -> tup
         call = b.value
         if not isinstance(call, Call) or call.op != "alloc_storage" or "size" not in call.attrs:
             hint = f"{init.name} only makes storages: alloc_storage with the bytes as size"
-            raise Malformed(f"{init.name}: {b.var.name} is no alloc_storage(size=...)", hint)
+            raise Malformed(f"{init.name}: {b.var.name} is not alloc_storage(size=...)", hint)
         size = call.attrs["size"]
         sizes[b.var] = size if isinstance(size, Expr) else IntImm(int(size))
     names = [v for p in init.params for v in _parameter_dims(p)]
@@ -145,7 +145,7 @@ def storage_sizes(init: Function, values: tuple[Expr, ...] | None = None) -> tup
     fields = init.result.fields if isinstance(init.result, Tuple) else ()
     if list(fields) != list(sizes):
         wanted = ", ".join(b.var.name for b in init.bindings)
-        message = f"{init.name} returns something else than all its storages"
+        message = f"{init.name} does not return exactly its storages"
         raise Malformed(message, f"return the tuple of {wanted or 'nothing'}")
     by = dict(zip(names, values, strict=True))
     return tuple(substitute(s, by) for s in sizes.values())
@@ -156,7 +156,7 @@ def _parameter_dims(p: RVar) -> tuple[Var, ...]:
     values = t.values if isinstance(t, ShapeType) else None
     names = tuple(v for v in values or () if isinstance(v, Var))
     if values is None or len(names) != len(values):
-        hint = f'its type is {show(t)}; R.Shape("n") has one dimension, named n'
+        hint = f'its type is {show(t)}; R.Shape(("n",)) has one dimension, named n'
         raise Malformed(f"{p.name}: expected R.Shape of names", hint)
     return names
 

@@ -80,7 +80,11 @@ class Reach:
         where = f", where {bad[1]}" if bad[1] else ""
         hint = f"elements of this dimension are 0 to {extent!r} - 1"
         if size is not None:
-            hint = f"elements of this dimension are 0 to {size - 1}" if size else "it has none"
+            hint = (
+                f"elements of this dimension are 0 to {size - 1}"
+                if size
+                else "this dimension has no elements"
+            )
         if bad[1]:
             hint += "; an `if` around the access leaves the others out"
         raise Malformed(f"{what} of dimension {k} of {b!r}{where}", hint, at)
@@ -96,7 +100,7 @@ class Reach:
         high = self._extreme(at, None, 1)
         if high is not None and high[0] > end:
             where = f", where {high[1]}" if high[1] else ""
-            message = f"its last element is number {high[0]} of {source!r}{where}"
+            message = f"the view ends at element {high[0]} of {source!r}{where}"
             raise Malformed(
                 message, f"elements are 0 to {end}: a smaller shape, or smaller strides"
             )

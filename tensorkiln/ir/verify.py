@@ -33,7 +33,7 @@ def verify(mod: IRModule, known: dict[int, object] | None = None, *, places: boo
     """
     seen: set[str] = set()
     if not is_text(mod.name):
-        hint = "a name without NUL and without halves of surrogate pairs"
+        hint = "a name without NUL and without unpaired surrogates"
         raise InternalError(f"module name {mod.name!r}", code="malformed-ir", hint=hint)
     known = {} if known is None else known
     # Tensor programs first: checks of graphs rely on well-formed kernels.

@@ -179,14 +179,14 @@ class ExprVerifier:
         found = self._same(e, e.base, e.stride, "ramp")
         if not found.is_int or found.lanes != 1 or e.lanes < 1:
             is_index = found.is_int and found.lanes == 1
-            hint = "1 lane is the least" if is_index else index(found)
+            hint = "at least 1 lane" if is_index else index(found)
             raise Malformed(f"ramp of {e.lanes} lanes from {found}", hint, e)
         return found.with_lanes(e.lanes)
 
     def _broadcast(self, e: Broadcast) -> DType:
         found = self.expr(e.a)
         if found.lanes != 1 or e.lanes < 1:
-            hint = "1 lane is the least"
+            hint = "at least 1 lane"
             if found.lanes != 1:
                 hint = f"it has {found.lanes} lanes: Shuffle repeats lanes of a vector"
             raise Malformed(f"broadcast of {found} to {e.lanes} lanes", hint, e)
@@ -256,7 +256,7 @@ class ExprVerifier:
     def _call_extern(self, e: CallExtern) -> DType:
         if e.dtype == VOID:
             hint = "Evaluate(call) is its statement; give it a dtype if it returns a value"
-            raise Malformed(f"{e.name} returns nothing: its call is no value", hint, e)
+            raise Malformed(f"{e.name} returns nothing: its call is not a value", hint, e)
         return self.extern(e)
 
     def extern(self, e: CallExtern) -> DType:
@@ -366,14 +366,14 @@ class ExprVerifier:
 def _immediate(node: str, d: DType) -> str:
     """A hint: the expression for a literal of dtype `d`."""
     text = f"{node}(value, {d.name})"
-    return f"{text if d.lanes == 1 else f'Broadcast({text}, {d.lanes})'} is one"
+    return f"{text if d.lanes == 1 else f'Broadcast({text}, {d.lanes})'} makes {d}"
 
 
 def _of_bits(op: str, found: DType) -> str:
     """A hint for `and`/`or` of operands that are not bool, or a bit operator on floats."""
     if op in ON_BITS:
         casts = [name for name, (a, _) in BITCASTS.items() if a == found.name]
-        return f"integers only: {casts[0] if casts else 'Cast'} makes one of {found}"
+        return f"integers only: {casts[0] if casts else 'Cast'} makes an integer of {found}"
     hint = instead(found, BOOL.with_lanes(found.lanes))
     return hint if found.is_float else f"{hint}; bit{op} works on bits"
 

@@ -288,7 +288,9 @@ class GraphVerifier:
         if isinstance(c.callee, str):
             if not c.callee:
                 names = listed(self._mod)
-                raise Malformed("a call of nothing", f"name an operator, or a function: {names}")
+                raise Malformed(
+                    "the call has no callee", f"name an operator, or a function: {names}"
+                )
             if c.callee in IMPURE_OPS:
                 check_impure(c, result, self._mod, self._type_of)
             return
@@ -344,7 +346,7 @@ def _no_value(v: object) -> Malformed:
 def _field(item: TupleItem) -> Type:
     t = item.value.type
     if not isinstance(t, TupleType) or not 0 <= item.index < len(t.fields):
-        hint = f"{show(t)} has none: items are those of a tuple"
+        hint = f"{show(t)} has no items: only a tuple has them"
         if isinstance(t, TupleType):
             hint = f"items are 0 to {len(t.fields) - 1}" if t.fields else "it has no items"
         raise Malformed(f"item {item.index} of {show(t)}", hint)

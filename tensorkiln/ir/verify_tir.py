@@ -74,7 +74,7 @@ class TirVerifier(ExprVerifier):
             with step(f".{b.name}"):
                 if b.scope != "global":
                     hint = f"parameters are in scope 'global'; Alloc makes a buffer in {b.scope!r}"
-                    raise Malformed(f"a parameter in scope {b.scope!r}", hint)
+                    raise Malformed(f"a parameter cannot be in scope {b.scope!r}", hint)
                 if b.dtype == HANDLE and i >= len(buffers) - f.outputs:
                     hint = f"the last {f.outputs} are written: list {b.name} before them"
                     raise Malformed("a set of handles is read only", hint)
@@ -222,7 +222,7 @@ class TirVerifier(ExprVerifier):
         b = s.buffer
         with step(f".alloc({b.name})"):
             if b.scope not in SCOPES:
-                raise Malformed(f"scope {b.scope!r}", among(b.scope, SCOPES))
+                raise Malformed(f"unknown scope {b.scope!r}", among(b.scope, SCOPES))
             self._shape(b)
             with self._known(b, True):
                 self.stmt(s.body)

@@ -69,7 +69,7 @@ def check_command(fcompile: object) -> None:
     except UnicodeEncodeError:
         is_said = False
     if not is_said:
-        message = f"fcompile {fcompile!r:.80} holds what no program can be given"
+        message = f"fcompile {fcompile!r:.80} holds a zero byte or an unencodable character"
         raise UserError(message, code="bad-argument")
     if fcompile and not words:
         raise UserError(f"fcompile {fcompile!r:.80} names no program", code="bad-argument")

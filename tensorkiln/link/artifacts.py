@@ -91,7 +91,7 @@ class LinkPlan:
         found = [a for a in artifacts if a.file_name == LINK_PLAN and a.codegen_id == "host"]
         if len(found) != 1 or not isinstance(found[0], Artifact):
             raise UserError(
-                f"{len(found)} artifacts {LINK_PLAN!r}, expected one: this is no whole compile",
+                f"expected one artifact {LINK_PLAN!r}, as of one compile; received {len(found)}",
                 code="bad-artifact",
             )
         try:

@@ -27,7 +27,7 @@ def clash(name: str, one: str, other: str, whose: str = "") -> UserError:
     return UserError(
         f"symbol {name!r}{whose} is defined by {one} and by {other}",
         code="symbol-clash",
-        hint="static functions of one file do not meet those of others",
+        hint="static functions of different files do not clash",
     )
 
 
@@ -61,7 +61,7 @@ def audit_symbols(
     unknown = sorted(set(shown) - defined.keys() - weak.keys())
     if unknown:
         raise UserError(
-            f"exports name {unknown[0]!r}, which nothing that is linked defines",
+            f"exports name {unknown[0]!r}, which no linked object defines",
             code="undefined-symbol",
             hint=nearest(unknown[0], defined),
         )
@@ -85,7 +85,7 @@ def audit_symbols(
         ours = all(owner.startswith(_OURS) for _, owner in lacking)
         kind = InternalError if ours else UserError
         raise kind(
-            f"the link lacks {text}",
+            f"no linked object defines {text}",
             code="undefined-symbol",
             hint=_hidden(lacking[0][0], {**weak, **defined}),
         )
@@ -119,4 +119,4 @@ def require_weights(metadata: bytes, size: int) -> None:
 def _hidden(name: str, defined: Mapping[str, str]) -> str:
     """A hint that names the objects whose symbol `name` was renamed (link/isolate.py), or ''."""
     owners = [o for s, o in defined.items() if re.fullmatch(rf"kiln_of_\d+_\w+?_{name}", s)]
-    return f"that of {' and '.join(owners)} is not for others" if owners else ""
+    return f"the symbol of {' and '.join(owners)} is hidden" if owners else ""

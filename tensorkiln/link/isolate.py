@@ -192,6 +192,7 @@ def _exported(name: str, owners: Sequence[str], needer: str) -> UserError:
         message = f"symbol {name!r}, to be exported, is defined by {' and by '.join(owners)}"
     else:
         message = (
-            f"symbol {name!r} of {owners[0]} is to be exported, and {needer} means another by it"
+            f"symbol {name!r} of {owners[0]} is to be exported, but {needer} needs another symbol "
+            "of this name"
         )
     return UserError(message, code="symbol-clash", hint="another name for one of them")

@@ -42,7 +42,7 @@ def _searched(name: str, folders: Sequence[Path]) -> Path:
     for place in places:
         if place.is_file():
             return place
-    where = f"in {', '.join(map(str, folders))}" if folders else "no folder is named"
+    where = f"in {', '.join(map(str, folders))}" if folders else "no -L folder"
     raise UserError(
         f"library '-l{name}': no {' or '.join(names)} ({where})",
         code="missing-library",
@@ -75,9 +75,7 @@ def _archived(path: Path) -> Iterator[str]:
     """Symbols of the members of a System V archive."""
     data = FileContent(path).view
     if bytes(data[:8]) != b"!<arch>\n":
-        raise UserError(
-            f"{str(path)!r} is no archive that can be looked into", code="not-a-library"
-        )
+        raise UserError(f"{str(path)!r} is not a readable archive", code="not-a-library")
     at = 8
     while at + 60 <= len(data):
         try:

@@ -322,7 +322,9 @@ def tool_error(failure: ToolFailure, tools: Toolchain | None) -> Exception:
         }
     )
     if names:
-        return kind(f"the link lacks {', '.join(names)}\n{failure}", code="undefined-symbol")
+        return kind(
+            f"no linked object defines {', '.join(names)}\n{failure}", code="undefined-symbol"
+        )
     return kind(str(failure), code="link-failed")
 
 

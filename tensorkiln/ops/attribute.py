@@ -79,7 +79,7 @@ def check_one(op: str, table: Mapping[str, Attribute], name: str, value: object)
     name, if `table` has no such attribute, and `bad-attribute` if it does not accept `value`."""
     row = table.get(name)
     if row is None:
-        known = ", ".join(table) or "it has none"
+        known = ", ".join(table) or "none"
         raise UserError(
             f"operator {op} has no attribute {name!r}",
             code="unknown-attribute",
@@ -219,7 +219,7 @@ def places(default: object = REQUIRED) -> Attribute:
 def scalar(default: object = REQUIRED) -> Attribute:
     """A number, or an integer expression over symbolic dimensions."""
     accepts = lambda value: _is_number(value) or _is_term(value)  # noqa: E731
-    return Attribute("a number, or one of dimensions", accepts, default, 0)
+    return Attribute("a number, or an integer expression of dimensions", accepts, default, 0)
 
 
 def integers(count: int, least: int, default: object = REQUIRED) -> Attribute:

@@ -30,7 +30,7 @@ def module_diff(before: IRModule, after: IRModule, context: int = 2) -> list[str
             lines += [f"--- {name if old else '(new)'}", f"+++ {name if new else '(gone)'}"]
             lines += changes
         elif old is not None and new is not None and first_difference(old, new) is not None:
-            lines.append(f"=== {name}: equal as text, not in attributes")
+            lines.append(f"=== {name}: equal text, different attributes")
     return lines
 
 

@@ -164,7 +164,7 @@ def _to_fill_in(p: Pass) -> list[str]:
     place = kind.__qualname__
     with suppress(OSError, TypeError):
         place += f", {inspect.getsourcefile(kind)}:{inspect.getsourcelines(kind)[1]}"
-    message = f"fill in `p` of {{__file__}}: no import gives the pass {place}"
+    message = f"fill in `p` of {{__file__}}: cannot import the pass {place}"
     return [
         f"p = None  # your pass: {place.splitlines()[0]}",
         "if p is None:",

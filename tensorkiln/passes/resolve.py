@@ -22,7 +22,7 @@ def resolve(
                 f"{what}={pipeline!r}: expected {', '.join(map(repr, named))}, None, a pass or a "
                 "list of passes",
                 code="unknown-pipeline",
-                hint=nearest(pipeline, named) or "a pass is handed over itself, not by name",
+                hint=nearest(pipeline, named) or "pass the pass itself, not its name",
             )
         return resolve(what, named[pipeline](*given), {})
     if pipeline is None:
@@ -39,7 +39,7 @@ def resolve(
             raise UserError(
                 f"{what}: pass {i} is {p!r}, expected a function from IRModule to IRModule",
                 code="bad-pass",
-                hint=f"{what}={p!r}: a name stands alone, not in a list"
+                hint=f"{what}={p!r}: a named pipeline is passed alone, not in a list"
                 if isinstance(p, str)
                 else "a pass is a function, or a frozen dataclass with __call__",
             )

@@ -29,7 +29,9 @@ class Device:
 def cpu(index: int = 0) -> Device:
     """The host processor. Raises ArgumentTypeError unless `index` is an int from 0 to 2^31 - 1."""
     if not is_a(index, int) or is_a(index, bool) or not 0 <= index < 1 << 31:
-        raise ArgumentTypeError(f"tk.cpu({shown(index)}): expected a number from 0", code="device")
+        raise ArgumentTypeError(
+            f"tk.cpu({shown(index)}): expected an integer from 0 to 2147483647", code="device"
+        )
     return Device("cpu", index, CPU)
 
 
@@ -46,5 +48,7 @@ def device_list(devices: Device | Sequence[Device] | None) -> tuple[Device, ...]
                 f"devices are made by tk.cpu(), received {type(device).__name__}", code="device"
             )
     if not found:
-        raise UserError("a module needs a device", code="device", hint="tk.cpu()")
+        raise UserError(
+            "expected at least one device, received none", code="device", hint="tk.cpu()"
+        )
     return found

@@ -33,8 +33,8 @@ def text_bytes(text: object, what: str) -> bytes:
         return str.encode(text, errors="surrogateescape")  # type: ignore[arg-type]
     except UnicodeEncodeError as error:
         raise ArgumentValueError(
-            f"{what} must be text that UTF-8 can say, received {_short(text)}: "
-            f"character {error.start} is half of a pair",
+            f"{what} must be text that UTF-8 can encode, received {_short(text)}: "
+            f"character {error.start} is an unpaired surrogate",
             code="bad-text",
         ) from None
 

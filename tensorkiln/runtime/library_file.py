@@ -63,7 +63,7 @@ _OTHERS = {
 
 
 def _damaged(path: Path, what: str) -> UserError:
-    message = f"{str(path)!r} is no library of ours: {what}"
+    message = f"{str(path)!r} is not a Tensorkiln library: {what}"
     return UserError(message, code="not-a-library", hint=_OTHERS.get(path.suffix, ""))
 
 
@@ -117,7 +117,7 @@ def read_library_file(path: str | Path) -> LibraryFile:
     except FileNotFoundError:
         raise UserError(f"no such file: {str(file)!r}", code="no-file") from None
     except ValueError:  # a path with a zero byte or a lone surrogate
-        raise UserError(f"no file is called {str(file)!r}", code="no-file") from None
+        raise UserError(f"{str(file)!r} is not a valid path", code="no-file") from None
     except OSError as error:
         raise UserError(f"cannot read {str(file)!r}: {error.strerror}", code="no-file") from error
     (machine,) = struct.unpack_from("<H", head, 18)

@@ -73,7 +73,7 @@ def register_loader(name: str, function: Loader | None = None) -> Any:
         )
     if name in (*_NOT_LOADED, METADATA) or not name or name.startswith("_"):
         raise UserError(
-            f"loader {name!r} cannot be registered: the name has a meaning already",
+            f"loader {name!r} cannot be registered: the name is reserved",
             code="bad-loader",
         )
     _loaders[name] = function
@@ -104,9 +104,9 @@ def load_artifacts(
     has_native = any(a.loader in ("native", "llvmjit") for a in artifacts)
     if has_native == (library is not None):
         raise UserError(
-            "the artifacts hold native code: they are a library of their own"
+            "artifacts with native code cannot be added to a library"
             if has_native
-            else "no artifact is native code, so there is no library that they serve",
+            else "no artifact is native code: expected the library that they belong to",
             code="no-library",
             hint="load_artifacts(artifacts)"
             if has_native
@@ -308,7 +308,7 @@ class PythonModule(ImportedModule):
             except LookupError:
                 return None
         if not callable(found):
-            raise UserError(f"{name!r} of loader {self.group} is no function", code="bad-loader")
+            raise UserError(f"{name!r} of loader {self.group} is not callable", code="bad-loader")
         return found  # type: ignore[no-any-return]
 
     def names(self) -> tuple[str, ...]:

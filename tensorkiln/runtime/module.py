@@ -143,7 +143,7 @@ class Module:
             # In C a zero byte would end the name, and the rest of it would be ignored.
             if self.library.index(data.replace(b"\0", b"\\0")) >= 0:
                 raise UserError(
-                    f"{str(self.path)!r} is no library of ours: its metadata is damaged",
+                    f"{str(self.path)!r} is not a Tensorkiln library: its metadata is damaged",
                     code="not-a-library",
                 )
             raise FunctionLookupError(

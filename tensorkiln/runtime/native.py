@@ -467,7 +467,7 @@ def functions_of(file: LibraryFile) -> dict[str, FunctionInfo]:
         return {f.name: f for f in map(_function, file.metadata["functions"])}
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{str(file.path)!r} is no library of ours: its metadata is damaged",
+            f"{str(file.path)!r} is not a Tensorkiln library: its metadata is damaged",
             code="not-a-library",
         ) from error
 
@@ -488,7 +488,7 @@ def _declare(dll: Any, path: Path, prototypes: dict[str, tuple[Any, tuple[Any, .
             function = getattr(dll, name)
         except AttributeError:
             raise UserError(
-                f"{str(path)!r} is no library of ours: it has no {name}", code="not-a-library"
+                f"{str(path)!r} is not a Tensorkiln library: it has no {name}", code="not-a-library"
             ) from None
         if name in _LONG:
             function.restype, function.argtypes = result, arguments

@@ -229,7 +229,7 @@ def describe_array(array: Array, *, writable: bool = False) -> tuple[DLTensor, A
     if any(stride % dtype.itemsize for size, stride in steps if size > 1):
         if writable:
             raise ArgumentTypeError(
-                "an array whose strides are no multiple of its elements cannot be filled",
+                "an array whose strides are not multiples of the element size cannot be an output",
                 code="strides",
             )
         array = np.ascontiguousarray(array)
@@ -288,7 +288,7 @@ def view_of(value: object, what: str, *, writable: bool = False) -> tuple[int, o
         return capsule_pointer(capsule, b"dltensor"), capsule
     except (BufferError, RuntimeError, ValueError, TypeError) as error:
         raise ArgumentValueError(
-            f"{what} ({type(value).__name__}) does not give its data out: {error}", code="dlpack"
+            f"{what} ({type(value).__name__}) cannot be exported by DLPack: {error}", code="dlpack"
         ) from error
 
 

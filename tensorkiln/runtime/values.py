@@ -193,7 +193,7 @@ def _tensor_to_value(library: NativeLibrary, source: Any, value: Value, what: st
     except (AttributeError, BufferError, TypeError, ValueError, RuntimeError) as error:
         if array is None:
             raise ArgumentTypeError(
-                f"{what} ({type(source).__name__}) does not give its data out: {error}",
+                f"{what} ({type(source).__name__}) cannot be exported by DLPack: {error}",
                 code="dlpack",
             ) from error
         _copy_to_value(library, array, value)
@@ -287,7 +287,7 @@ def _view(tensor: DLTensor, owner: tuple[NativeLibrary, Value] | None) -> Array:
         return _array(tensor, shape, dtype, owner)
     except (OverflowError, ValueError) as error:  # of the sizes; the memory is not accessed
         raise ArgumentValueError(
-            f"a tensor of shape {list(shape)} is no array of NumPy's: {error}",
+            f"a tensor of shape {list(shape)} cannot be a NumPy array: {error}",
             code="shape-mismatch",
         ) from error
 
@@ -307,7 +307,7 @@ def _shape(tensor: DLTensor) -> tuple[int, ...]:
     shape = tuple(tensor.shape[d] for d in range(tensor.ndim))
     for d, size in enumerate(shape):
         if size < 0:
-            message = f"a tensor with {size} in dimension {d}"
+            message = f"a tensor of negative size {size} in dimension {d}"
             raise ArgumentValueError(message, code="shape-mismatch")
     if not tensor.data and math.prod(shape):
         message = "a tensor has no data: its address is null"

@@ -155,7 +155,7 @@ class Group:
                 "before fuse_ops",
                 code="not-lowered",
                 where=self.name,
-                hint="pipeline.relax_passes is the list, in its order",
+                hint="pipeline.relax_passes lists the passes in order",
             )
         return program(inputs, call.attrs, value.tensor)
 

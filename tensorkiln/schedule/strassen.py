@@ -65,8 +65,8 @@ def _lanes(s: Schedule) -> None:
 
 def _unsupported(group: Group) -> UnsupportedError:
     return UnsupportedError(
-        "Strassen's products need constant float32 weights of whole panels in each half, and rows "
-        "of known number",
+        "Strassen's products need constant float32 weights of whole panels in each half, and a "
+        f"constant number of rows, few enough for {_STACK} bytes of stack",
         where=group.name,
-        hint="linear takes any; select_strassen picks what fits",
+        hint="linear takes any operands; select_strassen picks those that fit",
     )

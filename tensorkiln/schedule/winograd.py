@@ -61,7 +61,7 @@ def _require_packed(group: Group) -> None:
         raise UnsupportedError(
             "winograd_conv2d needs a constant float32 filter and float32 images of known size",
             where=group.name,
-            hint="conv2d takes any; assign_layouts packs constants",
+            hint="conv2d takes any operands; assign_layouts packs constants",
         )
 
 

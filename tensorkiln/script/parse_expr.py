@@ -132,7 +132,7 @@ class ExprParser(PlainParser):
         """Parse an expression, or evaluate it if it is made of Python values."""
         parse = _NODES.get(type(node))
         if parse is None:
-            raise self.fail(node, f"{type(node).__name__} is not an expression of this language")
+            raise self.fail(node, "this Python expression is not allowed in a script")
         return parse(self, node)
 
     # ---- attributes --------------------------------------------------------------------------
@@ -237,11 +237,11 @@ class ExprParser(PlainParser):
             return folded
         word = BINARY_NODES.get(type(op))
         if word is None:
-            raise self.fail(node, f"operator {type(op).__name__} is not in this language")
+            raise self.fail(node, f"operator {type(op).__name__} is not in the script language")
         one, two = self._unify([a, b], [self._no_python(a, x), self._no_python(b, y)])
         if word == "div" and not one.dtype.is_float:
             hint = "`//` rounds down, T.truncdiv to zero; T.Cast makes floats of them"
-            raise self.fail(node, f"`/` of {one.dtype}: a quotient is no integer", hint)
+            raise self.fail(node, f"`/` of {one.dtype}: a quotient is not an integer", hint)
         return Binary(word, one, two)
 
     def _no_python(self, node: ast.expr, value: Value) -> Expr | Number:
@@ -278,7 +278,9 @@ class ExprParser(PlainParser):
                 return Number(not unwrap(value), captured=True)
             return Unary("not", self.expr(node.operand, BOOL))
         if not isinstance(node.op, ast.USub):
-            raise self.fail(node, f"operator {type(node.op).__name__} is not in this language")
+            raise self.fail(
+                node, f"operator {type(node.op).__name__} is not in the script language"
+            )
         value = self._no_python(node.operand, value)
         if isinstance(value, Number):
             return Number(-value.value, value.captured)
@@ -315,7 +317,7 @@ class ExprParser(PlainParser):
         index: `A[i, j : j + 8]` has a `Ramp` of 8 lanes."""
         items = node.elts if isinstance(node, (ast.Tuple, ast.List)) else [node]
         if len(items) != len(buf.shape):
-            message = f"{buf.name} has {len(buf.shape)} dimensions, but {len(items)} indices came"
+            message = f"{buf.name} has {len(buf.shape)} dimensions, received {len(items)} indices"
             raise self.fail(node, message)
         out = []
         for item, extent in zip(items, buf.shape, strict=True):
@@ -330,7 +332,7 @@ class ExprParser(PlainParser):
         index, which is no slice."""
         items = node.elts if isinstance(node, (ast.Tuple, ast.List)) else [node]
         if len(items) != len(buf.shape):
-            message = f"{buf.name} has {len(buf.shape)} dimensions, but {len(items)} ranges came"
+            message = f"{buf.name} has {len(buf.shape)} dimensions, received {len(items)} ranges"
             raise self.fail(node, message)
         out: list[Range] = []
         for item, whole in zip(items, buf.shape, strict=True):

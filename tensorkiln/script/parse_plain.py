@@ -214,7 +214,7 @@ class PlainParser(ABC):
             assert isinstance(part, ast.FormattedValue)
             value = self.any(part.value)
             if isinstance(value, Expr) or part.conversion != -1 or part.format_spec is not None:
-                raise self.fail(part.value, "only plain Python values stand in a string")
+                raise self.fail(part.value, "an f-string takes only Python values without a format")
             parts.append(str(unwrap(value)))
         return Python("".join(parts))
 
@@ -228,7 +228,7 @@ class PlainParser(ABC):
         """Evaluate `x.name` for a Python value, a buffer or an expression; raise UserError if the
         script may not read that attribute."""
         if self.scope.dialect(node):
-            raise self.fail(node, "Attribute is not an expression of this language")
+            raise self.fail(node, f"{self.scope.dialect(node)} cannot be used as a value")
         base = self.any(node.value)
         with self.in_python(node):
             found = attribute(unwrap(base), node.attr, self.scope.trusted)
@@ -244,8 +244,10 @@ class PlainParser(ABC):
         f = self.function(node.func)
         if not callable(f) or isinstance(f, Macro):
             macro = isinstance(f, Macro)
-            message = "a macro is a statement" if macro else "not a function of this language"
-            raise self.fail(node.func, message, "they begin with T., or are captured from Python")
+            message = "a macro is a statement" if macro else "not a function of the script language"
+            raise self.fail(
+                node.func, message, "functions begin with T., or are captured from Python"
+            )
         args: list[Any] = []
         for a in node.args:
             if isinstance(a, ast.Starred):
@@ -254,7 +256,7 @@ class PlainParser(ABC):
                 args.append(unwrap(self.argument(a)))
         options = {k.arg: unwrap(self.argument(k.value)) for k in node.keywords if k.arg}
         if len(options) != len(node.keywords):
-            raise self.fail(node, "** is not for scripts")
+            raise self.fail(node, "a script cannot use ** in a call")
         with self.in_python(node):
             return wrap(f(*args, **options))
 

@@ -106,7 +106,7 @@ class RelaxParser(FlowParser):
             return result
         if not accepts(declared, self.type_of(result)):
             message = f"it is {show(result.type)}, not {show(declared)}"
-            raise self.fail(node, "the result has another type", message)
+            raise self.fail(node, "the result is not of the declared type", message)
         if accepts(result.type, declared):
             return result
         return self.widened(result, declared)
@@ -212,7 +212,9 @@ class RelaxParser(FlowParser):
         """Parse `@R.function def inner(...)`, a closure over names bound before it."""
         calls = [d.func if isinstance(d, ast.Call) else d for d in s.decorator_list]
         if [self.scope.dialect(d) for d in calls] != ["R.function"]:
-            raise self.fail(s, f"{s.name!r} has no level", "decorate it with @R.function")
+            raise self.fail(
+                s, f"{s.name!r} needs one known decorator", "decorate it with @R.function"
+            )
         options = s.decorator_list[0]
         declared = self.declared
         with self.inside():

@@ -357,7 +357,11 @@ class TirParser:
     def _while(self, node: ast.While) -> Stmt:
         test = self.exprs.any(node.test)
         if is_python(test):
-            raise self.fail(node.test, "a Python value never changes here", "read it of a buffer")
+            raise self.fail(
+                node.test,
+                "the condition is a Python value, which never changes",
+                "load it from a buffer",
+            )
         return While(self.exprs.expr(node.test, BOOL), self.block(node.body))
 
     def _assert(self, node: ast.Assert) -> list[Stmt]:

@@ -108,7 +108,7 @@ class TypeParser:
         """`R.Shape(2)`, or `R.Shape(("n", "m"))`, which names the extents."""
         options = self.options(node, ("ndim",))
         if "ndim" not in options:
-            raise self.fail(node, "how many extents it has is not said", "R.Shape(ndim=2)")
+            raise self.fail(node, "expected the number of extents", "R.Shape(ndim=2)")
         if isinstance(options["ndim"], ast.Tuple | ast.List):
             values = self.exprs.shape(options["ndim"])
             if not all(isinstance(v, Var) for v in values):
@@ -116,7 +116,7 @@ class TypeParser:
             return ShapeType(len(values), values)
         ndim = self.exprs.integer(options["ndim"])
         if ndim < 0:
-            raise self.fail(options["ndim"], f"a shape of {ndim} extents")
+            raise self.fail(options["ndim"], f"expected 0 or more extents, received {ndim}")
         return ShapeType(ndim)
 
     def _prim(self, node: ast.Call) -> Type:

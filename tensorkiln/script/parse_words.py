@@ -51,7 +51,7 @@ class CallParser(ValueParser):
         given = [k.value for k in node.keywords if k.arg in _OUT]
         given += node.args[position:]
         if len(given) > 1:
-            raise self.fail(given[1], "one type of a result is enough")
+            raise self.fail(given[1], "expected one result type, not several")
         if given and isinstance(given[0], ast.Tuple | ast.List) and len(given[0].elts) == 1:
             return self.types.type(given[0].elts[0])
         return self.types.types(given[0]) if given else None
@@ -83,11 +83,13 @@ class CallParser(ValueParser):
         callee = self._module_function(node.args[0])
         f = self.module.functions.get(callee.name)
         if f is not None and not isinstance(f, PrimFunc):
-            raise self.fail(node.args[0], f"{callee.name} is no tensor program")
+            raise self.fail(node.args[0], f"{callee.name} is not a tensor program")
         at = [k.value for k in node.keywords if k.arg in ("inplace_indices", "inplace")]
         at += node.args[2:3]
         if len(at) != 1:
-            raise self.fail(node, "which operands are written is not said", "inplace_indices=[0]")
+            raise self.fail(
+                node, "expected the indices of the operands that are written", "inplace_indices=[0]"
+            )
         args = _list(node.args[1])
         inplace = self._indices(at[0], len(args))
         skip = (*_OUT, "inplace_indices", "inplace")

@@ -101,7 +101,7 @@ def parse_module(
         if k.arg != "name":
             raise source.error(k.value, f"unknown option {k.arg!r} of ir_module", "it takes name=")
         if not isinstance(k.value, ast.Constant) or not isinstance(k.value.value, str):
-            raise source.error(k.value, "the name of a module is a text")
+            raise source.error(k.value, "the name of a module is a string")
         name = k.value.value
     functions: list[ast.FunctionDef] = []
     for item in node.body:
@@ -167,7 +167,9 @@ def _kind(node: ast.FunctionDef, source: Source) -> tuple[bool, ast.Call | None]
     words = [_last_word(d) for d in node.decorator_list]
     if words == ["prim_func"] or words == ["function"]:
         return words == ["function"], _decorator(node, words[0], source)
-    raise source.error(node, f"{node.name!r} has no level", "decorate it with @T.prim_func")
+    raise source.error(
+        node, f"{node.name!r} needs one known decorator", "decorate it with @T.prim_func"
+    )
 
 
 def _last_word(node: ast.expr) -> str:

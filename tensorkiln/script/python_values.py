@@ -140,7 +140,7 @@ def steps(items: object) -> list[object]:
     """Return the items of a Python iterable. Raise TypeError if it is not iterable or is text, and
     OverflowError if it has more than `MOST_STEPS` items."""
     if not isinstance(items, Iterable) or isinstance(items, str | bytes):
-        raise TypeError(f"a {type(items).__name__} has no items to run over")
+        raise TypeError(f"{type(items).__name__} is not iterable in a script")
     found = list(islice(iter(items), MOST_STEPS + 1))
     if len(found) > MOST_STEPS:
         raise OverflowError(f"more than {MOST_STEPS} items")

@@ -91,7 +91,9 @@ class Scope:
         if found is not None or node.id in self.captured:
             value = found.value if isinstance(found, Number | Python) else found
             kind = type(value).__name__
-            return self.source.error(node, f"{node.id!r} is a Python {kind}, of no use here")
+            return self.source.error(
+                node, f"{node.id!r} is a Python {kind}, which cannot be used here"
+            )
         names = [*self.bound, *self.captured]
         return self.source.error(node, f"unknown name {node.id!r}", nearest(node.id, names))
 

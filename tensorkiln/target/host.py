@@ -27,7 +27,7 @@ def host_triple() -> str:
     try:
         return canonical_triple(f"{machine}-{system}")
     except UserError as error:
-        message = f"this machine ({machine}, {system}) is no target"
+        message = f"this machine ({machine}, {system}) is not a supported target"
         raise UserError(message, hint=error.hint) from None
 
 

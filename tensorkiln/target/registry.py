@@ -66,7 +66,9 @@ def _check_kind(kind: Kind) -> None:
     the canonicalizer is idempotent on the defaults."""
     where = f"register_target_kind({kind.name!r})"
     if not isinstance(kind.name, str) or not _NAME.fullmatch(kind.name):
-        raise _bad(f"{kind.name!r} is no name: lower-case words joined by _ or .", where)
+        raise _bad(
+            f"{kind.name!r} is not a name: expected lower-case words joined by _ or .", where
+        )
     if kind.name in KINDS or kind.name == "native" or kind.name in INSTEAD:
         raise _bad(f"kind {kind.name!r} is taken", where)
     if not isinstance(kind.device, str) or not (kind.device or kind.composite):
@@ -83,19 +85,19 @@ def _check_kind(kind: Kind) -> None:
         values = kind.values({}, where)
         again = kind.values(dict(values), where)
     except UserError as error:
-        raise _bad(f"the defaults do not hold together: {error.message}", where) from error
+        raise _bad(f"the defaults are invalid: {error.message}", where) from error
     except Exception as error:
         raise _bad(f"the canonicalizer failed on the defaults: {error!r}", where) from error
     if again != values:
-        raise _bad("the canonicalizer changes what it returned when it is given that", where)
+        raise _bad("the canonicalizer is not idempotent: it changes its own result", where)
 
 
 def _check_option(option: object, seen: set[str], where: str) -> None:
     if not isinstance(option, Option):
-        raise _bad(f"{option!r} is no Option", where)
+        raise _bad(f"{option!r} is not an Option", where)
     taken = {*FIELDS, *FIELD_ALIASES, *ELSEWHERE}
     if not _NAME.fullmatch(option.name) or option.name in taken or option.name in seen:
-        raise _bad(f"option {option.name!r}: the name is taken or not one", where)
+        raise _bad(f"option {option.name!r}: the name is taken or invalid", where)
     if option.type not in (str, int, bool, list):
         message = f"option {option.name!r}: type {option.type!r} is not str, int, bool or list"
         raise _bad(message, where)

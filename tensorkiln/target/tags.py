@@ -147,10 +147,10 @@ def _read_tag(row: object, where: str, file: str) -> Tag:
     named = [*texts.values(), *(aliases if isinstance(aliases, list) else [None])]
     if not all(isinstance(value, str) for value in named) or not isinstance(target, Mapping):
         raise UserError(
-            "expected texts, a list of aliases and a target", code="bad-tag", where=where
+            "expected strings, a list of aliases and a target", code="bad-tag", where=where
         )
     if "tag" in target:
-        raise UserError("a tag's target names no other tag", code="bad-tag", where=where)
+        raise UserError("a tag's target cannot name another tag", code="bad-tag", where=where)
     for name in (texts["name"], *aliases):
         check_name(name, where)
     check_reference(f"{texts['name']}:{texts['version']}", where)
@@ -161,7 +161,7 @@ def check_name(name: str, where: str) -> None:
     """Raise UserError (code `bad-tag`) unless `name` is `vendor/name`."""
     if not _NAME.fullmatch(name):
         raise UserError(
-            f"{name!r} is no tag name",
+            f"{name!r} is not a tag name",
             code="bad-tag",
             where=where,
             hint="vendor/name, lower-case letters and digits joined by - . _ or +",
@@ -172,7 +172,7 @@ def check_reference(reference: str, where: str) -> None:
     """Raise UserError (code `bad-tag`) unless `reference` is `vendor/name:version`."""
     if not _REFERENCE.fullmatch(reference) or ":" not in reference:
         raise UserError(
-            f"{reference!r} is no tag with a version",
+            f"{reference!r} is not a tag with a version",
             code="bad-tag",
             where=where,
             hint="vendor/name:version, where a version is digits joined by points",
@@ -195,7 +195,7 @@ def _check_aliases(tags: Iterable[Tag]) -> None:
     seen: set[str] = set()
     for tag in tags:
         if tag.reference in seen:
-            raise UserError(f"{tag.reference!r} is there twice", code="bad-tag", where=tag.file)
+            raise UserError(f"{tag.reference!r} occurs twice", code="bad-tag", where=tag.file)
         seen.add(tag.reference)
         for name in (tag.name, *tag.aliases):
             if owner.setdefault(name, tag.name) != tag.name:

@@ -52,7 +52,7 @@ class Target:
             own, wanted = Target._of(fields), Target(host)
             if own.host not in (None, wanted):
                 raise UserError(
-                    f"its host is {own.host} and {wanted}",
+                    f"received two hosts, {own.host} and {wanted}",
                     code="two-hosts",
                     where="target.host",
                     hint="give it once",

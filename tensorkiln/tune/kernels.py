@@ -128,7 +128,7 @@ def operands(f: AnyFunction, sizes: Sizes) -> list[Array | int] | None:
             return None
         # NumPy's own error would not name the shape.
         if math.prod(n or 0 for n in shape) * dtype.bytes >= sys.maxsize:
-            raise MemoryError(f"an array of shape {tuple(shape)}")
+            raise MemoryError(f"no memory for an array of shape {tuple(shape)}")
         array = aligned_empty(shape, dtype_named(dtype.name))  # type: ignore[arg-type]
         array[...] = rng.random(shape) if dtype.is_float else 1  # type: ignore[arg-type]
         made.append(array)

@@ -204,7 +204,7 @@ def test_file_content_is_lazy_and_picklable(tmp_path: Path) -> None:
 
 def test_save_does_not_replace_a_folder_of_somebody(tmp_path: Path) -> None:
     (tmp_path / "diary.txt").write_text("dear")
-    with pytest.raises(UserError, match="'diary.txt' in it is not of a former run"):
+    with pytest.raises(UserError, match="'diary.txt' in it was not written by a former run"):
         small_set().save(tmp_path)
     assert (tmp_path / "diary.txt").read_text() == "dear"
     small_set().save(tmp_path / "set")

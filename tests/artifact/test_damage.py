@@ -277,5 +277,5 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     NESTED.save(tmp_path / "set")
     (tmp_path / "set" / "manifest.json").unlink()
     os.mkfifo(tmp_path / "set" / "manifest.json")
-    with pytest.raises(UserError, match="no plain file"):
+    with pytest.raises(UserError, match="not a plain file"):
         ArtifactSet.load(tmp_path / "set")

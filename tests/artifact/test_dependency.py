@@ -17,8 +17,8 @@ from tensorkiln.base.errors import UserError
     [
         (("", "u"), "a short_name is"),
         (("a/b", "u"), "a short_name is"),
-        (("a", " "), "is no place"),
-        (("a", "x\ny"), "is no place"),
+        (("a", " "), "is empty or holds a control character"),
+        (("a", "x\ny"), "is empty or holds a control character"),
         (("a", "u", "urll"), "did you mean 'url'"),
         (("a", "u", "svn"), "one of path, url, git"),
         (("a", "u", "git"), "needs a version_spec"),

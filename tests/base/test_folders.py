@@ -117,7 +117,7 @@ def foreign_manifest(path: Path, left: str) -> str:
     foreign_in_its_place(path, left)
     (path / "manifest.json").write_text('{"version": 1, "artifacts": [], "imports": []}')
     (path / ".kiln-files.json").write_text('{"version": 1, "files": {}}')
-    return "in it is not of a former run"
+    return "in it was not written by a former run"
 
 
 def foreign_folder(path: Path, left: str) -> str:

@@ -86,7 +86,7 @@ def test_bad_and_mistyped_variables(
 ) -> None:
     monkeypatch.setenv("KILN_DEBGU", "1")
     assert main(["targets", "llvm"]) == 0
-    assert "KILN_DEBGU is no variable" in output().err
+    assert "KILN_DEBGU is not a variable" in output().err
     monkeypatch.setenv("KILN_DEBUG", "loud")
     assert main(["targets", "llvm"]) == 2
     assert "KILN_DEBUG='loud'" in output().err

@@ -123,7 +123,7 @@ def test_values(command: str, action: argparse.Action, capsys: pytest.CaptureFix
         assert bool(said) != accepted(kind, text), (what, said)
         if said:
             assert said.startswith(f"argument {name_of(action)}: ")
-            assert ("is none of" if action.choices else f"expected {kind}, got") in said
+            assert ("is not one of" if action.choices else f"expected {kind}, got") in said
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ FILES: dict[str, Callable[[Path, Path], Any]] = {
     "cut library": lambda made, path: damaged(made / "good.so", path),
     "model": lambda made, path: shutil.copy(made / "good.onnx", path),
     "library": lambda made, path: shutil.copy(made / "good.so", path),
-    "no library of ours": lambda made, path: shutil.copy(sys.executable, path),
+    "not a Tensorkiln library": lambda made, path: shutil.copy(sys.executable, path),
     "device": lambda made, path: path.symlink_to("/dev/zero"),
     "pipe": lambda made, path: os.mkfifo(path),
     "circle": lambda made, path: path.symlink_to(path.name),
@@ -88,7 +88,7 @@ GOOD = {  # the calls that a file of these is right for
     "text": ("inspect",),
     "empty": ("inspect", "targets"),
     "cut model": ("inspect",),
-    "no library of ours": ("inspect",),
+    "not a Tensorkiln library": ("inspect",),
 }
 
 

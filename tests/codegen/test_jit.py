@@ -102,7 +102,7 @@ def test_saved_and_loaded_through_bitcode(tmp_path: Path) -> None:
     assert again == exe.artifacts
     assert right(tk.load_artifacts(again))
     broken = again.replace(f"llvm/{kernels[0].name}", b"BC\xc0\xdeno")
-    with pytest.raises(UserError, match="is no LLVM bitcode"):
+    with pytest.raises(UserError, match="is not LLVM bitcode"):
         tk.load_artifacts(broken)
 
 

@@ -223,7 +223,7 @@ def test_a_c_function_that_is_nowhere_is_named() -> None:
         X[0] = T.call_extern("float32", "no_such_function_at_all", X[0])
 
     with pytest.raises(
-        UserError, match="no library has it: f calls no_such_function_at_all"
+        UserError, match="undefined C function: f calls no_such_function_at_all"
     ) as info:
         library(f)
     assert "addons" in info.value.hint
@@ -358,8 +358,8 @@ def plain(X: T.Buffer((4,), "float32")) -> None:
 
 # what a name is that no kernel may have -> such names
 TAKEN = {
-    "a word of C": ("double", "while"),
-    "no name in C": ("k.1", "a b", "é", "9"),
+    "a keyword of C": ("double", "while"),
+    "not a C identifier": ("k.1", "a b", "é", "9"),
     "a function of the C library": ("memcpy", "malloc", "strlen", "pthread_create"),
     "a name that the library gives": (
         *("metadata", "functions", "kiln_parallel_for", "_Start", "__memcpy"),

@@ -93,9 +93,9 @@ def test_names_that_c_reserves() -> None:
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (changed(name="a-b"), "its name is no C identifier"),
+        (changed(name="a-b"), "its name is not a C identifier"),
         (changed(symbols=("n", "m")), "symbol 'm' is not the size of any dimension"),
-        (changed(symbols=("n", "2m")), "symbol '2m' is no C identifier"),
+        (changed(symbols=("n", "2m")), "symbol '2m' is not a C identifier"),
         (
             changed(outputs=(TensorInfo("y", "float32", (size(Q + 1),)),)),
             "'y' uses unknown symbols",
@@ -105,7 +105,7 @@ def test_names_that_c_reserves() -> None:
             changed(requires=(Condition(size(binary("lt", M, 4)), "m < 4"),)),
             "'m < 4' uses unknown symbols",
         ),
-        (changed(calls=(KernelCall("k", (Ptr("arg", 2),)),)), "takes parameter 2, which is no"),
+        (changed(calls=(KernelCall("k", (Ptr("arg", 2),)),)), "takes parameter 2, which is not"),
         (changed(inputs=(*GOOD.inputs, ScalarInfo("a"))), "a graph takes tensors only"),
         (changed(calls=(KernelCall("k", (Ptr("weights"),)),)), "reads weights, but there are none"),
         (

@@ -153,7 +153,7 @@ def nowhere() -> Any:
 # Refused before torch is asked: module, example inputs, options; code, what is said, the hint.
 REFUSED: dict[str, tuple[Any, Any, dict[str, Any], str, str, str]] = {
     "a function": (len, (X,), {}, "bad-model", "got a builtin_function", ""),
-    "a class": (nn.ReLU, (X,), {}, "bad-model", "got ReLU", "ReLU(...) makes one"),
+    "a class": (nn.ReLU, (X,), {}, "bad-model", "got ReLU", "pass an instance, ReLU(...)"),
     "a tensor": (X, (X,), {}, "bad-model", "got a Tensor", ""),
     "no values": (nowhere(), (X,), {}, "bad-model", "weight of Linear is on the", "to_empty"),
     "no sequence": (LINEAR, X, {}, "bad-inputs", "example_inputs is a Tensor", "(x,)"),
@@ -250,8 +250,8 @@ def test_an_operator_that_torch_cannot_export(recwarn: pytest.WarningsRecorder) 
     ("options", "says"),
     [
         ({"dynamic_shapes": ({1: Dim("b")},)}, "'b' cannot stay open: the module takes 3"),
-        ({"input_names": ["a", "b"]}, "input_names holds 2 names, and there are 1: 'b'"),
-        ({"output_names": ["a", "b"]}, "output_names holds 2 names, and there are 1: 'b'"),
+        ({"input_names": ["a", "b"]}, "input_names holds 2 names, expected at most 1: 'b'"),
+        ({"output_names": ["a", "b"]}, "output_names holds 2 names, expected at most 1: 'b'"),
     ],
 )  # fmt: skip
 def test_what_the_module_has_no_use_for(options: dict[str, Any], says: str) -> None:

@@ -225,7 +225,7 @@ def test_opset(opset: int, hint: str) -> None:
         ("MatMul", [(2, 3), (4, 5)], {}, ""),
         ("Add", [(2, 3), (4,)], {}, ""),
         ("Concat", [(2, 3), (4, 5)], {"axis": 0}, ""),
-        ("Transpose", [(2, 3)], {"perm": [0, 0]}, "no permutation"),
+        ("Transpose", [(2, 3)], {"perm": [0, 0]}, "not a permutation"),
         ("Flatten", [(2, 3)], {"axis": 7}, "axis=7"),
         ("Gather", [(2, 3), (2,)], {}, ""),
         ("Squeeze", [(2, 3)], {"axes": [0]}, ""),
@@ -277,7 +277,7 @@ def test_bad_initializers() -> None:
 
 def test_inputs_that_are_no_plain_tensors() -> None:
     made = model([RELU], [helper.make_tensor_sequence_value_info("x", 1, [2])], ["y"])
-    assert "no tensor" in issue(made).message
+    assert "not a tensor" in issue(made).message
     open_rank = value("x", np.float32, None)
     assert "declares no shape" in issue(model([RELU], [open_rank], ["y"])).message
     assert "string" in issue(model([RELU], [value("x", TensorProto.STRING, [2])], ["y"])).message
@@ -375,6 +375,6 @@ def test_short_external_file(tmp_path: Path, more: dict[str, str], says: str) ->
 
 def test_malformed_external_entries(tmp_path: Path) -> None:
     weights(tmp_path / "w.bin")
-    for more, says in (({"offset": "four"}, "no integer"), ({"length": "8"}, "needs 12 bytes")):
+    for more, says in (({"offset": "four"}, "not an integer"), ({"length": "8"}, "needs 12 bytes")):
         (found,) = check_onnx(external(tmp_path, "w.bin", **more))
         assert says in found.message

@@ -55,8 +55,8 @@ def test_values_and_functions_of_the_host(whole: Path, programs: Path, language:
     assert bad == [in_python(whole, X, label, (4, 5), f) for label in (3, 0.5, True, X)]
     assert few == in_python(whole, X, "text", (4, 5))
     own = [
-        "7 the value is no string",
-        "7 the value is no function",
-        "7 a view with strides has no plain row of elements",
+        "7 the value is not a string",
+        "7 the value is not a function",
+        "7 the elements of a view with strides are not contiguous",
     ]
     assert rest == [*(own if language != "C" else []), "0 live, 2 gone"]

@@ -228,58 +228,62 @@ FILES: dict[str, tuple[int, str, Callable[[bytes], bytes | None]]] = {
     "missing": (100, "no such file: '{path}'", lambda raw: None),
     "text": (
         101,
-        "'{path}' is no library of ours: not an ELF shared library",
+        "'{path}' is not a Tensorkiln library: not an ELF shared library",
         lambda raw: b"MZ" * 99,
     ),
     "archive": (
         101,
-        "'{path}' is no library of ours: not an ELF shared library",
+        "'{path}' is not a Tensorkiln library: not an ELF shared library",
         lambda raw: b"!<arch>\n" + raw,
     ),
     "cut off in its header": (
         101,
-        "'{path}' is no library of ours: not an ELF shared library",
+        "'{path}' is not a Tensorkiln library: not an ELF shared library",
         lambda raw: raw[:63],
     ),
     "cut off behind its header": (
         101,
-        "'{path}' is no library of ours: its section table is damaged or cut off",
+        "'{path}' is not a Tensorkiln library: its section table is damaged or cut off",
         lambda raw: raw[:64],
     ),
     "cut off by a byte": (
         101,
-        "'{path}' is no library of ours: its section table is damaged or cut off",
+        "'{path}' is not a Tensorkiln library: its section table is damaged or cut off",
         lambda raw: raw[:-1],
     ),
     "big-endian": (
         101,
-        "'{path}' is no library of ours: not a 64-bit little-endian ELF file",
+        "'{path}' is not a Tensorkiln library: not a 64-bit little-endian ELF file",
         lambda raw: raw[:5] + b"\2" + raw[6:],
     ),
-    "empty": (101, "'{path}' is no library of ours: not an ELF shared library", lambda raw: b""),
+    "empty": (
+        101,
+        "'{path}' is not a Tensorkiln library: not an ELF shared library",
+        lambda raw: b"",
+    ),
     "32 bits": (
         101,
-        "'{path}' is no library of ours: not a 64-bit little-endian ELF file",
+        "'{path}' is not a Tensorkiln library: not a 64-bit little-endian ELF file",
         lambda raw: raw[:4] + b"\1" + raw[5:],
     ),
     "cut off": (
         101,
-        "'{path}' is no library of ours: its section table is damaged or cut off",
+        "'{path}' is not a Tensorkiln library: its section table is damaged or cut off",
         lambda raw: raw[: len(raw) // 2],
     ),
     "somebody's": (
         101,
-        "'{path}' is no library of ours: it has no section .kiln.meta",
+        "'{path}' is not a Tensorkiln library: it has no section .kiln.meta",
         lambda raw: Path(sys.executable).resolve().read_bytes(),
     ),
     "no JSON": (
         101,
-        "'{path}' is no library of ours: its metadata is not JSON",
+        "'{path}' is not a Tensorkiln library: its metadata is not JSON",
         lambda raw: raw.replace(b'"format": 1,', b'"format": 1:'),
     ),
     "no functions": (
         101,
-        "'{path}' is no library of ours: its metadata lists no functions",
+        "'{path}' is not a Tensorkiln library: its metadata lists no functions",
         lambda raw: raw.replace(b'"functions":', b'"funktions":'),
     ),
     "newer metadata": (
@@ -294,17 +298,17 @@ FILES: dict[str, tuple[int, str, Callable[[bytes], bytes | None]]] = {
     ),
     "no such symbol": (
         101,
-        "'{path}' is no library of ours: it has no kiln_open",
+        "'{path}' is not a Tensorkiln library: it has no kiln_open",
         lambda raw: raw.replace(b"kiln_open\0", b"kiln_opem\0"),
     ),
     "damaged metadata": (
         101,
-        "'{path}' is no library of ours: its metadata is damaged",
+        "'{path}' is not a Tensorkiln library: its metadata is damaged",
         lambda raw: raw.replace(b'"kind":', b'"kinb":'),
     ),
     "cut off metadata": (
         101,
-        "'{path}' is no library of ours: its section .kiln.meta is cut off",
+        "'{path}' is not a Tensorkiln library: its section .kiln.meta is cut off",
         lambda raw: _size_of_metadata(raw, 1 << 40),
     ),
     "loader": (
@@ -487,7 +491,7 @@ NOT_PLAIN: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("thing", NOT_PLAIN)
 def test_no_plain_file_in_python(tmp_path: Path, thing: str) -> None:
     NOT_PLAIN[thing](tmp_path / "net.so")
-    sentence = f"cannot read '{tmp_path / 'net.so'}': it is no plain file"
+    sentence = f"cannot read '{tmp_path / 'net.so'}': it is not a plain file"
     assert in_python(tmp_path / "net.so") == ("no-file", sentence)
 
 
@@ -496,10 +500,10 @@ def test_no_plain_file_in_python(tmp_path: Path, thing: str) -> None:
 def test_no_plain_file_elsewhere(programs: Path, language: str, thing: str, tmp_path: Path) -> None:
     NOT_PLAIN[thing](tmp_path / "net.so")
     answer = elsewhere(program(REFUSALS, language, programs), tmp_path / "net.so")
-    assert answer == (100, f"cannot read '{tmp_path / 'net.so'}': it is no plain file")
+    assert answer == (100, f"cannot read '{tmp_path / 'net.so'}': it is not a plain file")
 
 
-RENAMED = "'{path}' is no library of ours: its metadata is damaged"
+RENAMED = "'{path}' is not a Tensorkiln library: its metadata is damaged"
 
 
 @pytest.fixture(scope="module")
@@ -536,6 +540,7 @@ WEIGHTS: dict[str, tuple[str, Callable[[bytes], bytes | None]]] = {
         "No such file or directory",
         lambda raw: None,
     ),
+    # The sentence of a library of a former version, which `BESIDE` is.
     "text": ("{path} is no file of weights that was exported", lambda raw: b"MZ" * 99),
     "others": (
         "the weights in {path} are not those that library {name} was exported with",

@@ -155,7 +155,9 @@ def test_extract_one(forms: Forms, tmp_path: Path, capsys: Any) -> None:
 
 def test_extract_leaves_other_files_alone(forms: Forms, tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    assert "is not of a former run" in refused(capsys, forms.library, "--extract", tmp_path)
+    assert "was not written by a former run" in refused(
+        capsys, forms.library, "--extract", tmp_path
+    )
     assert "no inspector 'wieghts'" in refused(
         capsys, forms.library, "--as", "wieghts", "--extract", tmp_path / "new"
     )

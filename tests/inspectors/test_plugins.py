@@ -29,7 +29,7 @@ BROKEN = {
         "    register('hexdump', str, suffix='*')\n",
         "by tensorkiln; now by package kiln-clashes",
     ),
-    "wrong": ("def add_inspectors(register): register('a', str)", "keyed by nothing"),
+    "wrong": ("def add_inspectors(register): register('a', str)", "it has no key"),
     "mistyped": ("def add_inspectors(register): register('a', str, sufix='x')", "sufix"),
 }
 

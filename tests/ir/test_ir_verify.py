@@ -83,8 +83,8 @@ def loop(body: Stmt, kind: str = "serial", extent: Expr | None = None) -> For:
 STORE = Store(Y, (ZERO, ZERO), F)
 
 EXPRESSIONS: list[tuple[Expr, str, str]] = [
-    (i, "i is not bound here", "bound here are no names yet"),
-    (Load(buffer("Z", (4,)), (ZERO,)), "buffer Z is not bound here", "bound here are X, Y"),
+    (i, "i is not bound here", "names bound here: none"),
+    (Load(buffer("Z", (4,)), (ZERO,)), "buffer Z is not bound here", "names bound here: X, Y"),
     (Load(X, (ZERO,)), "1 indices for X", "2 dimensions"),
     (Load(X, (F, ZERO)), "indices of float32, int64", "Cast(value, int64)"),
     (Load(X, (WIDE, WIDE)), "indices of int64x16, int64x16", "one index may be a vector"),
@@ -115,7 +115,7 @@ EXPRESSIONS: list[tuple[Expr, str, str]] = [
     (
         Binary("mul", Reduce("sum", ((k, ONE),), F), Cast(k, DType("float32"))),
         "k is not bound",
-        "no names yet",
+        "names bound here: none",
     ),
     (Cast(IntImm(300, DType("int8")), DType("float32")), "300 as int8", "-128 to 127"),
     (FloatImm(1.0, DType("int8")), "1.0 as int8", "IntImm(value, int8)"),
@@ -161,7 +161,7 @@ STATEMENTS: list[tuple[PrimFunc, str, str, str]] = [
     (
         kernel(Seq((loop(STORE), Store(Y, (i, ZERO), F)))),
         "i is not bound here",
-        "no names yet",
+        "names bound here: none",
         "f.body[1].store(Y).indices[0]",
     ),
     (kernel(If(ONE, STORE)), "int64 as a condition", "'ne', value, 0", "f.body.cond"),
@@ -217,7 +217,12 @@ STATEMENTS: list[tuple[PrimFunc, str, str, str]] = [
     (kernel(STORE, X, Y, outputs=3), "3 outputs of 2 buffers", "0 to 2", "f"),
     (kernel(STORE, Y, Y), "listed twice", "list Y once", "f"),
     (replace(kernel(STORE), inplace=(1,)), "inplace parameter 1 is an output", "are read: 0", "f"),
-    (kernel(STORE, REG, Y), "a parameter in scope 'register'", "in scope 'global'", "f.acc"),
+    (
+        kernel(STORE, REG, Y),
+        "a parameter cannot be in scope 'register'",
+        "in scope 'global'",
+        "f.acc",
+    ),
     (
         kernel(STORE, buffer("V", (4,), "float32x4"), Y),
         "a buffer's elements are scalars",
@@ -303,13 +308,13 @@ GRAPHS: list[tuple[IRModule, str, str, str]] = [
     (
         graph((y, call("relu", z))),
         "z is not bound here",
-        "bound here are x",
+        "names bound here: x",
         "main.bindings[0](y).args[0]",
     ),
     (
         graph((y, call("relu", y))),
         "y is not bound here",
-        "bound here are x",
+        "names bound here: x",
         "main.bindings[0](y).args[0]",
     ),
     (
@@ -319,7 +324,7 @@ GRAPHS: list[tuple[IRModule, str, str, str]] = [
         "main.bindings[1](y)",
     ),
     (graph((x, call("relu", x))), "bound twice", "a new RVar('x'", "main.bindings[0](x)"),
-    (graph(result=y), "y is not bound here", "bound here are x", "main.result"),
+    (graph(result=y), "y is not bound here", "names bound here: x", "main.result"),
     (
         graph((z, x)),
         "the variable is float32[5], its value float32[4]",
@@ -329,7 +334,7 @@ GRAPHS: list[tuple[IRModule, str, str, str]] = [
     (
         graph((y, TupleItem(x, 0))),
         "item 0 of float32[4]",
-        "items are those of a tuple",
+        "only a tuple has them",
         "main.bindings[0](y)",
     ),
     (
@@ -377,18 +382,18 @@ GRAPHS: list[tuple[IRModule, str, str, str]] = [
     (
         graph((y, call("op", x, size=(n, 1)))),
         "dimension n is not known",
-        "no names yet",
+        "names bound here: none",
         "attrs.size",
     ),
     (
         graph((y, call("op", ShapeValue((n,))))),
         "dimension n is not known",
-        "no names yet",
+        "names bound here: none",
         "main.bindings[0](y).args[0]",
     ),
     (
         graph((y, call("", x))),
-        "a call of nothing",
+        "the call has no callee",
         "a function: add_one, scaled, main",
         "main.bindings[0](y)",
     ),

@@ -168,7 +168,7 @@ WRONG: list[tuple[PrimFunc, str, str, str]] = [
     (
         block(reads=(region(buffer("Z", (4,)), (ZERO, ONE)),)),
         "buffer Z is not bound here",
-        "bound here are X, Y",
+        "names bound here: X, Y",
         "f.body.block(b).reads[0]",
     ),
     (

@@ -137,7 +137,7 @@ FORM: list[tuple[IRModule, str, str, str]] = [
     ),
     (
         planned(replace(INIT, bindings=(replace(S0, value=NO_STORAGE), S1))),
-        "s0 is no alloc_storage(size=...)",
+        "s0 is not alloc_storage(size=...)",
         "init only makes storages",
         "init",
     ),

@@ -107,11 +107,11 @@ WRONG = [
       "        Y[0, v] = 1"], "index 6 of dimension 1 of Y: int32[4, 6], where i = 5"),
     (["x = 7", "y: T.int64 = x", "Y[0, y] = 1"], "index 7"),
     (["V = T.match_buffer(Y[0, 3], (4, 6), strides=(6, 1))", "V[0, 0] = 1"],
-     "its last element is number 26 of Y"),
+     "the view ends at element 26 of Y"),
     (["V = T.match_buffer(Y[2, 0], (3,), strides=(6,))", "V[0] = 1"],
-     "its last element is number 24 of Y"),
+     "the view ends at element 24 of Y"),
     (["for i in range(4):", "    V = T.match_buffer(Y[i, 1], (6,), strides=(1,))", "    V[0] = 1"],
-     "number 24 of Y: int32[4, 6], where i = 3"),
+     "element 24 of Y: int32[4, 6], where i = 3"),
     (["V = T.match_buffer(Y[0:4, 0:6], (24,))", "V[24] = 1"], "index 24 of dimension 0 of V"),
 ]  # fmt: skip
 

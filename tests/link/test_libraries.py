@@ -78,7 +78,7 @@ def test_the_c_library_may_be_named(fcompile: str | None, tmp_path: Path) -> Non
 
 def test_libraries_that_are_not_there(folder: Path) -> None:
     for libraries, code, says in (
-        (("-lhalve",), "missing-library", "no libhalve.so or libhalve.a (no folder is named)"),
+        (("-lhalve",), "missing-library", "no libhalve.so or libhalve.a (no -L folder)"),
         (("-lnone", f"-L{folder}"), "missing-library", f"no libnone.so or libnone.a (in {folder})"),
         (("-l:halve.so", f"-L{folder}"), "missing-library", "no halve.so"),
         ((f"{folder}/libnone.so",), "missing-library", "there is no library"),
@@ -112,7 +112,7 @@ def test_libraries_that_are_not_there(folder: Path) -> None:
         ("exports", [""], "an export is the name of a symbol"),
         ("exports", ["a;b"], "an export is the name of a symbol"),
         ("exports", ["*"], "an export is the name of a symbol"),
-        ("exports", ["mai"], "exports name 'mai', which nothing that is linked defines"),
+        ("exports", ["mai"], "exports name 'mai', which no linked object defines"),
         ("fcompile", "no-such-compiler", "no such compiler or linker"),
         ("fcompile", 5, "fcompile is a command or a function"),
         ("fcompile", ["gcc"], "fcompile is a command or a function"),

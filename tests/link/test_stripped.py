@@ -152,7 +152,9 @@ def test_the_folder_is_replaced_only_when_it_is_ours(tmp_path: Path) -> None:
     assert before == {p.name: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("")
-    with pytest.raises(UserError, match="'thesis.txt' in it is not of a former run") as caught:
+    with pytest.raises(
+        UserError, match="'thesis.txt' in it was not written by a former run"
+    ) as caught:
         exe.export_stripped(tmp_path / "mine")
     assert caught.value.code == "cannot-write" and "a folder that is new" in caught.value.hint
     assert (tmp_path / "mine/thesis.txt").exists()

@@ -114,14 +114,14 @@ def spoil(change: Callable[[bytearray], object]) -> Callable[[Path], None]:
     ("change", "says"),
     [
         (Path.unlink, "cannot be opened: No such file"),
-        (spoil(lambda d: d.clear()), "is no file of weights"),
-        (spoil(lambda d: d.__delitem__(slice(50, None))), "is no file of weights"),
+        (spoil(lambda d: d.clear()), "is not an exported file of weights"),
+        (spoil(lambda d: d.__delitem__(slice(50, None))), "is not an exported file of weights"),
         (spoil(lambda d: d.__setitem__(slice(0, 8), b"\xff" * 8)), "is cut off, or was changed"),
         (spoil(lambda d: d.__setitem__(0, 1)), "is cut off, or was changed"),
         (spoil(lambda d: d.__delitem__(slice(-64, None))), "is cut off, or was changed"),
         (spoil(lambda d: d.extend(b"\0")), "is cut off, or was changed"),
         (spoil(lambda d: d.__setitem__(40, ord("g"))), "are not those that library"),
-        (spoil(lambda d: d.__setitem__(10, ord("x"))), "is no file of weights"),
+        (spoil(lambda d: d.__setitem__(10, ord("x"))), "is not an exported file of weights"),
     ],
 )
 def test_another_file_is_refused(

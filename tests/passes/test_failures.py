@@ -81,7 +81,7 @@ def test_a_module_that_was_malformed_before_any_pass() -> None:
         tk.compile(break_names(MODULE))
     error = caught.value
     assert error.code == "malformed-ir" and error.where.startswith("main.bindings[0]")
-    assert "is not bound here" in error.message and "bound here are x" in error.hint
+    assert "is not bound here" in error.message and "names bound here: x" in error.hint
 
 
 def test_a_callers_pass_that_raises() -> None:

@@ -48,8 +48,8 @@ def test_the_tables() -> None:
     ("what", "name", "hint"),
     [
         ("relax_pipeline", "minimum", "'minimal'"),
-        ("relax_pipeline", "fuse_ops", "a pass is handed over itself"),
-        ("tir_pipeline", "minimal", "a pass is handed over itself"),
+        ("relax_pipeline", "fuse_ops", "pass the pass itself"),
+        ("tir_pipeline", "minimal", "pass the pass itself"),
         ("tir_pipeline", "automatic", "'auto'"),
     ],
 )

@@ -318,7 +318,7 @@ def test_the_command_refuses_a_file_for_a_folder(
 ) -> None:
     model = evil_model(tmp_path / "model.onnx")
     assert main(["explain", str(model), "-o", str(model)]) == 2
-    assert "is no folder" in capsys.readouterr().err
+    assert "is not a folder" in capsys.readouterr().err
     assert main(["explain", str(tmp_path / "none.onnx")]) == 2
     assert "no such file" in capsys.readouterr().err
 

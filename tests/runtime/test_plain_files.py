@@ -219,5 +219,5 @@ def test_weights_that_are_no_plain_file(beside: Path, tmp_path: Path, thing: str
     library = tmp_path / "net.so"
     library.write_bytes(beside.read_bytes())
     THINGS[thing](tmp_path / "net.safetensors")
-    with pytest.raises(UserError, match=r"net\.safetensors|opened|no file of weights"):
+    with pytest.raises(UserError, match=r"net\.safetensors|opened|not an exported file of weights"):
         load_module(library)

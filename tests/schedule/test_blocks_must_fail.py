@@ -85,7 +85,7 @@ ROWS: list[tuple[PrimFunc, str, tuple[Any, ...], dict[str, Any], str, str]] = [
     (BLOCKED, "compute_at", ("t", "i_1"), {}, "inside block 't_o'", "blockize comes last"),
     (RELU, "reverse_compute_at", ("t", "k"), {}, "is updated by block 's_1'", "keep 's_1'"),
     (c.matmul_relu, "reverse_compute_at", ("C", "i"), {}, "the loop makes none", "exactly one"),
-    (c.stencil_chain, "reverse_compute_at", ("t", "i"), {}, "at other indices", "T[vi, vj]"),
+    (c.stencil_chain, "reverse_compute_at", ("t", "i"), {}, "at indices other than", "T[vi, vj]"),
     (c.matmul, "compute_inline", ("C",), {}, "'C' is a parameter", "must be stored"),
     (RELU, "compute_inline", ("s_1",), {}, "is not one store", "compute_at"),
     (overwritten, "compute_inline", ("t",), {}, "'s_1' writes", "cache_read"),

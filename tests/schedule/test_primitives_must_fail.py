@@ -93,11 +93,11 @@ ROWS: list[tuple[PrimFunc, str, tuple[Any, ...], dict[str, Any], str, str]] = [
     (c.matmul, "prefetch", ("k", "A", 1, 4), {}, "locality=4", "0 (used once)"),
     (c.matmul, "prefetch", ("k", "D", 1), {}, "no buffer 'D'", "A"),
     (c.add, "prefetch", ("i", "C", 1), {}, "nothing here reads 'C'", "what the loop reads"),
-    (c.blur_twice, "prefetch", ("i", "t", 1), {}, "'t' is no parameter", "in the caches"),
+    (c.blur_twice, "prefetch", ("i", "t", 1), {}, "'t' is not a parameter", "in the caches"),
     (unroll(c.matmul, "k"), "prefetch", ("k", "A", 1), {}, "the loop is unrolled", "around it"),
     (c.row_sum, "prefetch", ("j", "A", 1), {}, "no constant size", "split the loops"),
     (split_even(compose_reduction(c.matmul, "C", "C_1"), "k", 3), "rfactor", ("C_1_1", "k_tail_1"),
-     {}, "goes on with a sum that another begins", "before the loop is cut"),
+     {}, "continues a sum that another block begins", "before the loop is cut"),
     (c.matmul, "annotate", ("i", "a b", 1), {}, "the key 'a b' is not a name", "annotate(f"),
     (c.matmul, "annotate", ("i", "thread", 1), {}, "your own has a dot", "mine."),
 ]  # fmt: skip

@@ -103,12 +103,12 @@ def grows(values: Values, where: str) -> Values:
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"name": "Bad Name"}, "is no name"),
+    ({"name": "Bad Name"}, "is not a name"),
     ({"name": "llvm"}, "'llvm' is taken"),
     ({"name": "native"}, "'native' is taken"),
     ({"name": "dnnl", "device_type": ""}, "device_type is ''"),
     ({"name": "dnnl", "default_keys": [1]}, "default_keys"),
-    ({"name": "dnnl", "options": ["lanes"]}, "'lanes' is no Option"),
+    ({"name": "dnnl", "options": ["lanes"]}, "'lanes' is not an Option"),
     ({"name": "dnnl", "options": [LANES, LANES]}, "the name is taken"),
     ({"name": "dnnl", "options": [Option("host", str, "x")]}, "the name is taken"),
     ({"name": "dnnl", "options": [Option("lto", bool, "x")]}, "the name is taken"),
@@ -118,7 +118,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"name": "dnnl", "options": [Option("x", int, "x", 1, 2, default=3)]}, "out of range"),
     ({"name": "dnnl", "options": [LANES], "canonicalizer": fail}, "failed on the defaults"),
     ({"name": "dnnl", "options": [LANES], "canonicalizer": odd}, "expected a dict"),
-    ({"name": "dnnl", "options": [LANES], "canonicalizer": grows}, "changes what it returned"),
+    ({"name": "dnnl", "options": [LANES], "canonicalizer": grows}, "is not idempotent"),
     ({"name": "dnnl", "canonicalizer": 5}, "expected a function"),
     ({"name": "dnnl", "relax_codegen": "dnnl"}, "relax_codegen is 'dnnl'"),
 ]

@@ -203,15 +203,15 @@ BAD: list[tuple[str, str, str]] = [
     ("[[tag]", "bad-tag", "not valid TOML"),
     ("[other]\nx = 1", "bad-tag", r"\[\[tag\]\] entries"),
     (ENTRY, "bad-tag", "a target"),
-    ('[[tag]]\nname = "Acme"\ntarget = {}', "bad-tag", "no tag name"),
+    ('[[tag]]\nname = "Acme"\ntarget = {}', "bad-tag", "not a tag name"),
     (ENTRY + 'nmae = "y"\ntarget = {}', "bad-tag", "'name'"),
     (ENTRY + 'version = "x"\ntarget = {}', "bad-tag", "with a version"),
     (ENTRY + 'aliases = "x"\ntarget = {}', "bad-tag", "list of aliases"),
     (ENTRY + 'target = { mcpu = "not-a-cpu" }', "unknown-cpu", "not-a-cpu"),
-    (ENTRY + 'target = { tag = "aws/c4.xlarge" }', "bad-tag", "no other tag"),
+    (ENTRY + 'target = { tag = "aws/c4.xlarge" }', "bad-tag", "cannot name another tag"),
     (ENTRY + "target = { num_cores = -4 }", "unknown-key", "num_cores"),
     (ENTRY + 'aliases = ["aws/c4.xlarge"]\ntarget = {}', "bad-tag", "names both"),
-    (ENTRY + "target = {}\n" + ENTRY + "target = {}", "bad-tag", "there twice"),
+    (ENTRY + "target = {}\n" + ENTRY + "target = {}", "bad-tag", "occurs twice"),
 ]
 
 

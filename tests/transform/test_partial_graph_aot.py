@@ -280,7 +280,7 @@ MALFORMED = [
         "return (s0, s1)",
         "return (s1, s0)",
         "init",
-        "returns something else than all its",
+        "does not return exactly its storages",
         "return the tuple of s0, s1",
     ),
     (

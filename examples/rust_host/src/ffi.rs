@@ -194,7 +194,7 @@ fn find<F: Copy>(handle: *mut c_void, path: &str, name: &str) -> Result<F> {
     // SAFETY: the handle is open.
     let address = unsafe { dlsym(handle, symbol.as_ptr()) };
     if address.is_null() {
-        let sentence = format!("'{path}' is no library of ours: it has no {name}");
+        let sentence = format!("'{path}' is not a Tensorkiln library: it has no {name}");
         return Err(Error::new(error::ERROR_LIBRARY, sentence));
     }
     // SAFETY: `F` is the type that kiln.h declares, for the interface version that was checked.

@@ -76,7 +76,7 @@ pub fn join<T: fmt::Display>(items: &[T]) -> String {
 }
 
 pub fn no_library(path: &str, what: &str) -> Error {
-    Error::new(error::ERROR_LIBRARY, format!("'{path}' is no library of ours: {what}"))
+    Error::new(error::ERROR_LIBRARY, format!("'{path}' is not a Tensorkiln library: {what}"))
 }
 
 fn unreadable(path: &str, reason: &std::io::Error) -> Error {
@@ -263,7 +263,7 @@ fn require_plain(status: &Metadata) -> std::io::Result<()> {
     } else if status.is_dir() {
         Err(std::io::Error::from_raw_os_error(21))
     } else {
-        Err(std::io::Error::new(ErrorKind::Other, "it is no plain file"))
+        Err(std::io::Error::new(ErrorKind::Other, "it is not a plain file"))
     }
 }
 

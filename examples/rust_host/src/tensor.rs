@@ -184,7 +184,7 @@ fn packed<T: Element>(view: &View<'_>) -> Result<(*const T, usize)> {
         return refuse(error::ERROR_DTYPE, "the tensor holds elements of another type");
     }
     if view.strides.as_ref().is_some_and(|strides| !is_packed(&view.shape, strides)) {
-        let what = "a view with strides has no plain row of elements";
+        let what = "the elements of a view with strides are not contiguous";
         return refuse(error::ERROR_ARGUMENT, what);
     }
     if length == 0 {

@@ -125,7 +125,7 @@ impl Value {
     }
 
     fn need<T>(&self, found: Option<T>, what: &str) -> Result<T> {
-        found.ok_or_else(|| Error::new(error::ERROR_ARGUMENT, format!("the value is no {what}")))
+        found.ok_or_else(|| Error::new(error::ERROR_ARGUMENT, format!("the value is not {what}")))
     }
 
     /// A value of `enum kiln_kind`.
@@ -142,19 +142,19 @@ impl Value {
     pub fn integer(&self) -> Result<i64> {
         // SAFETY: all bytes of the union are initialised, whatever the kind is.
         let found = (self.raw.kind == KIND_INT).then_some(unsafe { self.raw.data.integer });
-        self.need(found, "integer")
+        self.need(found, "an integer")
     }
 
     pub fn boolean(&self) -> Result<bool> {
         // SAFETY: all bytes of the union are initialised, whatever the kind is.
         let found = (self.raw.kind == KIND_BOOL).then_some(unsafe { self.raw.data.integer } != 0);
-        self.need(found, "bool")
+        self.need(found, "a bool")
     }
 
     pub fn real(&self) -> Result<f64> {
         // SAFETY: all bytes of the union are initialised, whatever the kind is.
         let found = (self.raw.kind == KIND_FLOAT).then_some(unsafe { self.raw.data.real });
-        self.need(found, "number with a fraction")
+        self.need(found, "a number with a fraction")
     }
 
     /// The bytes of a string or of bytes. Strings of a model are UTF-8; those of a host may not be.
@@ -165,7 +165,7 @@ impl Value {
             let at = (api.string_of)(&self.raw, &mut bytes);
             (!at.is_null()).then(|| std::slice::from_raw_parts(at.cast(), bytes as usize))
         });
-        self.need(found, "string")
+        self.need(found, "a string")
     }
 
     /// The sizes of a shape.
@@ -176,7 +176,7 @@ impl Value {
             let at = (api.shape_of)(&self.raw, &mut count);
             (!at.is_null()).then(|| std::slice::from_raw_parts(at, count as usize))
         });
-        self.need(found, "shape")
+        self.need(found, "a shape")
     }
 
     /// A view of a tensor.
@@ -185,7 +185,7 @@ impl Value {
         let found =
             self.object().and_then(|(_, api)| unsafe { (api.tensor_of)(&self.raw).as_ref() });
         // SAFETY: `self` keeps the tensor alive.
-        unsafe { View::from_tensor(self.need(found, "tensor")?) }
+        unsafe { View::from_tensor(self.need(found, "a tensor")?) }
     }
 
     /// The items of a tuple, sharing their objects.
@@ -196,7 +196,7 @@ impl Value {
             let at = (api.items_of)(&self.raw, &mut count);
             (!at.is_null()).then(|| (library, std::slice::from_raw_parts(at, count as usize)))
         });
-        let (library, items) = self.need(found, "tuple")?;
+        let (library, items) = self.need(found, "a tuple")?;
         items.iter().map(|item| Value::share(library, item)).collect()
     }
 
@@ -204,7 +204,7 @@ impl Value {
     /// same library.
     pub fn call(&self, arguments: &[Value]) -> Result<Value> {
         let found = self.object().filter(|_| self.raw.kind == KIND_FUNCTION);
-        let (library, api) = self.need(found, "function")?;
+        let (library, api) = self.need(found, "a function")?;
         let given = Value::raw_of(library, arguments)?;
         library.make(|made| {
             // SAFETY: all values are alive during the call.

@@ -87,7 +87,7 @@ def _text_of(name: str, data: bytes) -> str:
         return str(llvm.parse_bitcode(data))
     except RuntimeError as error:
         raise UserError(
-            f"artifact {name} is no LLVM bitcode: {error}", code="bad-artifact"
+            f"artifact {name} is not LLVM bitcode: {error}", code="bad-artifact"
         ) from None
 
 

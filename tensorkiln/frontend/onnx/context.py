@@ -66,7 +66,7 @@ class Context:
         A scalar (rank 0) has the axis 0.
         """
         if not -rank <= axis < max(rank, 1):
-            raise malformed(f"{what}={axis} is outside [{-rank}, {rank - 1}]")
+            raise malformed(f"{what}={axis} is outside [{-rank}, {max(rank, 1) - 1}]")
         return axis % rank if rank else 0
 
     def axes(self, axes: Sequence[int], rank: int, what: str = "axes") -> tuple[int, ...]:

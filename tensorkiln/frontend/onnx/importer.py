@@ -143,7 +143,7 @@ class Importer:
         try:
             value = self._lookup(name, scope)
             if value is None:
-                raise NodeProblem("malformed", f"output {name!r} is made by no node")
+                raise NodeProblem("malformed", f"output {name!r} is not made by any node")
             if isinstance(value, Unknown):
                 return None
             self.g.span = name
@@ -200,7 +200,7 @@ class Importer:
             self._issue(kind, label, node.op_type, error.message, error.hint)
             outputs = ()
         except MemoryError:
-            self._issue("malformed", label, node.op_type, "it needs more memory than there is")
+            self._issue("malformed", label, node.op_type, "not enough memory to import it")
             outputs = ()
         except TensorkilnError:
             raise
@@ -259,7 +259,9 @@ class Importer:
             return None
         value = self._lookup(name, scope)
         if value is None:
-            raise NodeProblem("malformed", f"operand {name!r} is made by no node and no input")
+            raise NodeProblem(
+                "malformed", f"operand {name!r} is neither an input nor made by a node"
+            )
         return value
 
     def _lookup(self, name: str, scope: Scope) -> Val | Unknown | None:
@@ -283,7 +285,9 @@ class Importer:
         if scope.depth >= MAX_INLINE_DEPTH:
             raise NodeProblem("malformed", f"function {f.name!r} calls itself, or calls too deep")
         if len(node.input) > len(f.input) or len(node.output) > len(f.output):
-            raise NodeProblem("malformed", f"function {f.name!r} has fewer operands or outputs")
+            raise NodeProblem(
+                "malformed", f"function {f.name!r} has fewer operands or outputs than its call"
+            )
         attrs = {a.name: a for a in (*f.attribute_proto, *given)}
         opsets = {_domain(o.domain): o.version for o in f.opset_import}
         inner = Scope(
@@ -306,7 +310,7 @@ class Importer:
     def _inner_result(self, name: str, scope: Scope) -> Val | Unknown:
         value = self._lookup(name, scope)
         if value is None:
-            raise NodeProblem("malformed", f"output {name!r} of the body is made by no node")
+            raise NodeProblem("malformed", f"output {name!r} of the body is not made by any node")
         return value
 
     def _branch(

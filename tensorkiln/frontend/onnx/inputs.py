@@ -26,7 +26,9 @@ def input_type(v: ValueInfo, plain: set[str], dims: Dims) -> TensorType:
     determines them: `batch` and `seq` of an input [batch, seq], for another of [batch*seq].
     """
     if v.type is None or v.type.tensor is None:
-        raise NodeProblem("dtype", f"input {v.name!r} is no tensor", "only tensors")
+        raise NodeProblem(
+            "dtype", f"input {v.name!r} is not a tensor", "only tensors can be inputs"
+        )
     t = v.type.tensor
     dtype = dtype_name(t.elem_type, f"input {v.name!r}")
     if t.shape is None:

@@ -65,7 +65,7 @@ def _read(path: Path) -> memoryview:
             "no such file", code="missing-file", where=where, hint=nearest(path.name, beside)
         ) from None
     except ValueError:  # a zero byte, or half of a surrogate pair
-        raise UserError("no file can have this name", code="missing-file", where=where) from None
+        raise UserError("not a valid path", code="missing-file", where=where) from None
     except OSError as error:
         raise UserError(
             f"cannot be read: {error.strerror}", code="missing-file", where=where

@@ -135,7 +135,7 @@ def _repeat_heads(g: Context, x: Val, q: Val) -> Val:
     if have == want:
         return x
     if have is None or want is None or want % have:
-        raise malformed(f"{want} query heads are no multiple of {have} key heads")
+        raise malformed(f"{want} query heads are not a multiple of {have} key heads")
     each = want // have
     wide = g.emit("broadcast_to", g.reshape(x, (b, h, 1, t, d)), shape=(b, h, IntImm(each), t, d))
     return g.reshape(wide, (b, want, t, d))

@@ -28,14 +28,14 @@ def _along(g: Context, v: Val, x: Val, axis: int) -> Val:
     if int_value(g.shape(v)[0]) == 1:
         return g.reshape(v, ())  # `axis` is not checked: exporters write one out of range here
     if g.rank(x) == 0:
-        raise malformed("a parameter per element of an axis, of a number without axes")
+        raise malformed("a scalar operand needs scalar parameters")
     at = g.axis(axis, g.rank(x))
     return g.reshape(v, [g.shape(v)[0] if i == at else 1 for i in range(g.rank(x))])
 
 
 def _require_quantised(dtype: str, known: tuple[str, ...] = QUANTISED) -> None:
     if dtype not in known:
-        raise unsupported(f"quantised type {dtype}", f"there are {', '.join(known)}", kind="dtype")
+        raise unsupported(f"quantised type {dtype}", f"supported: {', '.join(known)}", kind="dtype")
 
 
 def quantize(

@@ -118,7 +118,7 @@ def transpose(g: Context, x: Val, *, perm: Ints | None = None) -> Val:
     rank = g.rank(x)
     order = tuple(reversed(range(rank))) if perm is None else perm
     if sorted(order) != list(range(rank)):
-        raise malformed(f"perm={list(order)} is no permutation of {rank} dimensions")
+        raise malformed(f"perm={list(order)} is not a permutation of {rank} dimensions")
     return g.transpose(x, order)
 
 

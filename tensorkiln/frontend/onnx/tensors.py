@@ -191,7 +191,7 @@ def _external(t: Tensor, files: ExternalFiles, size: int) -> memoryview:
                 numbers[key] = int(entries[key])
             except ValueError:
                 raise NodeProblem(
-                    "malformed", f"tensor {t.name!r}: {key} {entries[key]!r} is no integer"
+                    "malformed", f"tensor {t.name!r}: {key} {entries[key]!r} is not an integer"
                 ) from None
     length = size if numbers["length"] is None else numbers["length"]
     return files.view(entries["location"], numbers["offset"] or 0, length, t.name)

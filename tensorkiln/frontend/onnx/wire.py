@@ -133,7 +133,7 @@ def _payload(
     elif wire in (1, 5):
         size = 8 if wire == 1 else 4
     else:
-        raise WireError(f"{name}: wire type {wire} at byte {at} is none of protobuf's")
+        raise WireError(f"{name}: wire type {wire} at byte {at} is not defined by protobuf")
     if size > end - at:
         raise WireError(
             f"{name}: a field of {size} bytes starts at byte {at}, but only {end - at} are left"
@@ -177,7 +177,9 @@ def _elements(name: str, field: Field, wire: int, payload: Any) -> np.ndarray:
         if not fmt:
             return packed_varints(payload)
         if len(payload) % np.dtype(dtype).itemsize:
-            raise WireError(f"{name}.{field.name}: {len(payload)} bytes are no whole elements")
+            raise WireError(
+                f"{name}.{field.name}: {len(payload)} bytes are not a whole number of elements"
+            )
         return np.frombuffer(payload, dtype)
     if wire != single:
         raise WireError(f"{name}.{field.name}: wire type {wire} does not fit {field.kind}")

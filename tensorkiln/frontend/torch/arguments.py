@@ -17,7 +17,7 @@ def check_module(module: Any) -> None:
 
     if not isinstance(module, torch.nn.Module):
         what = module.__name__ if isinstance(module, type) else f"a {type(module).__name__}"
-        hint = f"{what}(...) makes one" if isinstance(module, type) else ""
+        hint = f"pass an instance, {what}(...)" if isinstance(module, type) else ""
         raise UserError(f"expected a torch.nn.Module, got {what}", code="bad-model", hint=hint)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if tensor.is_meta:
@@ -42,7 +42,7 @@ def check_inputs(module: Any, given: Any) -> tuple[Any, ...]:
             f"example_inputs is a {type(given).__name__}, expected the positional arguments of a "
             "call in a tuple or list",
             code="bad-inputs",
-            hint="(x,) for one",
+            hint="(x,) for one argument",
         )
     args = tuple(given)
     for i, leaf in ((i, leaf) for i, arg in enumerate(args) for leaf in _leaves(arg)):
@@ -103,8 +103,8 @@ def check_count(option: str, names: list[str] | None, found: Sequence[Any]) -> N
     `found`."""
     if names is not None and len(names) > len(found):
         raise UserError(
-            f"{option} holds {len(names)} names, and there are {len(found)}: "
-            f"{names[len(found)]!r} names nothing",
+            f"{option} holds {len(names)} names, expected at most {len(found)}: "
+            f"{names[len(found)]!r} is left over",
             code="bad-names",
         )
 

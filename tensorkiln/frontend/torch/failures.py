@@ -45,7 +45,7 @@ def export_error(module: Any, error: Exception) -> tuple[TensorkilnError, Except
     return UserError(
         f"torch cannot export {name}: {at}{type(cause).__name__}: {said}",
         code="export-failed",
-        hint="the whole of it is this error's __cause__",
+        hint="this error's __cause__ has the full message",
     ), cause
 
 

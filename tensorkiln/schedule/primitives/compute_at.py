@@ -158,7 +158,9 @@ def _plain_dims(at: Place, b: Block, buf: Buffer) -> list[int]:
         dims = [numbers.get(e, -1) for e in t.indices]
         if -1 in dims or len(set(dims)) != len(dims) or found not in (None, dims):
             hint = "it must write the element that its spatial variables name, as T[vi, vj]"
-            raise at.fail(f"block {b.name!r} writes {buf.name!r} at other indices", hint)
+            raise at.fail(
+                f"block {b.name!r} writes {buf.name!r} at indices other than its variables", hint
+            )
         found = dims
     if found is None or set(numbers.values()) != set(found):
         hint = "it must write the element that its spatial variables name, as T[vi, vj]"
@@ -239,7 +241,7 @@ def _operand(at: Place, b: Block, target: Place) -> Buffer:
     if len(found) != 1:
         names = ", ".join(repr(x.name) for x in found) or "none"
         raise at.fail(
-            f"of what block {b.name!r} reads, the loop makes {names}",
+            f"the loop makes {names} of the buffers that block {b.name!r} reads",
             "name a loop that makes exactly one of its operands",
         )
     return found[0]
@@ -280,4 +282,4 @@ def _zero() -> Expr:
 
 def _irregular(at: Place, b: Block, buf: Buffer) -> ScheduleError:
     hint = "it must read one element per instance, at its own variables, as T[vi, vj]"
-    return at.fail(f"block {b.name!r} reads {buf.name!r} at other indices", hint)
+    return at.fail(f"block {b.name!r} reads {buf.name!r} at indices other than its variables", hint)

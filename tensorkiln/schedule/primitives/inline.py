@@ -136,7 +136,7 @@ def _element(at: Place, b: Block) -> tuple[Store, tuple[Var, ...]]:
     own = {i.var for i in b.iters}
     variables = tuple(e for e in store.indices if isinstance(e, Var) and e in own)
     if len(variables) < len(store.indices) or len(set(variables)) != len(variables):
-        text = f"block {b.name!r} writes {store.buffer.name!r} at other indices"
+        text = f"block {b.name!r} writes {store.buffer.name!r} at indices other than its variables"
         raise at.fail(text, "it must write the element its variables name, as T[vi, vj]")
     used = {x for x in walk(store.value) if isinstance(x, Var)} & own
     if used - set(variables):

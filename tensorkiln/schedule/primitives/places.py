@@ -85,9 +85,9 @@ def new_buffer(at: Place, name: str, like: Buffer, shape: tuple[Expr, ...], scop
     or a register buffer without constant size."""
     if scope not in SCOPES:
         hint = nearest(str(scope), SCOPES) or f"one of {', '.join(SCOPES)}"
-        raise at.fail(f"scope {scope!r}", hint)
+        raise at.fail(f"unknown scope {scope!r}", hint)
     if scope == "register" and any(int_value(e) is None for e in shape):
-        text = f"registers need a constant size, and this is of {like.name!r} not one"
+        text = f"a register buffer needs a constant size, this part of {like.name!r} has none"
         raise at.fail(text, "split by constants, and name a loop inside")
     return Buffer(buffer_name(at.func, name), like.dtype, shape, scope)
 

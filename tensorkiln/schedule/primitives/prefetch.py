@@ -31,7 +31,9 @@ def prefetch(f: PrimFunc, loop: str, buffer: str, ahead: int, locality: int = 2)
     at, s = open_loop(f, loop, "prefetch")
     buf = find_buffer(at.func, buffer, at.what)
     if buf not in at.func.params:
-        raise at.fail(f"{buffer!r} is no parameter", "what is made here is in the caches")
+        raise at.fail(
+            f"{buffer!r} is not a parameter", "a buffer made here is already in the caches"
+        )
     if not isinstance(ahead, int) or ahead < 1:
         raise at.fail(f"ahead={ahead!r}", "a positive number of steps")
     if locality not in range(4):

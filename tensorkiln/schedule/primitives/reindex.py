@@ -47,12 +47,12 @@ def require_visible(s: Stmt, buf: Buffer, where: str) -> None:
         if isinstance(t, MatchBuffer) and t.source is buf:
             hint = "use the buffer itself instead of the view"
             raise ScheduleError(
-                f"{buf.name!r} is seen as {t.buffer.name!r}", where=where, hint=hint
+                f"{buf.name!r} has the view {t.buffer.name!r}", where=where, hint=hint
             )
     for e in _expressions(s):
         if isinstance(e, AddressOf) and e.buffer is buf:
             hint = "C functions take buffers as they are"
-            raise ScheduleError(f"a pointer to {buf.name!r} is given away", where=where, hint=hint)
+            raise ScheduleError(f"the address of {buf.name!r} is taken", where=where, hint=hint)
 
 
 def _expressions(s: Stmt) -> list[Expr]:
@@ -208,7 +208,7 @@ class _Reindex:
         loop = self.loops.get(var)
         if loop is None:
             raise ScheduleError(
-                f"block {frame.block.name!r} cannot name {var.name!r}, which is no loop",
+                f"block {frame.block.name!r} cannot name {var.name!r}: it is not a loop variable",
                 where=self.where,
                 hint="replace lets by their values first",
             )

@@ -75,7 +75,7 @@ def rfactor(f: PrimFunc, block: str, loop: str, axis: int = 0, scope: str = "loc
     firsts = {v: const(0, v.dtype) for v in terms}
     starts = (binary("eq", substitute(i.value, firsts), 0) for i in reduce)
     if b.init is not None and not all(prove(e, bounds_of(f, ())) for e in starts):
-        raise at.fail(f"block {block!r} goes on with a sum that another begins",
+        raise at.fail(f"block {block!r} continues a sum that another block begins",
                       "rfactor before the loop is cut in two")  # fmt: skip
     for i in b.iters:
         # The nest that adds up would visit each element once per term of such a loop.

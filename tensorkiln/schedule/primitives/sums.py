@@ -200,15 +200,17 @@ def _same_elements(
         if not isinstance(x, Var) or not isinstance(y, Var) or x not in mine or y not in theirs:
             if x == y and not free_vars(x):
                 continue
-            raise at.fail("they write at other indices", hint)
+            raise at.fail("the two blocks write at different indices", hint)
         if mine[x].extent != theirs[y].extent:
-            raise at.fail(f"they run over different elements along {y.name!r}", hint)
+            raise at.fail(f"the two blocks run over different elements along {y.name!r}", hint)
         if x in values:
-            raise at.fail("they write at other indices", hint)
+            raise at.fail("the two blocks write at different indices", hint)
         values[x] = y
     unused = [v for v in mine if v not in values and v in _value_vars(first)]
     if unused:
-        raise at.fail(f"the start depends on {unused[0].name!r}, which is no index", hint)
+        raise at.fail(
+            f"the initial value depends on {unused[0].name!r}, which is not an index", hint
+        )
     if any(v not in values.values() for v in theirs):
         raise at.fail("an element is summed in several places", hint)
     return values

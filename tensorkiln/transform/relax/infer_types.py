@@ -65,7 +65,7 @@ def _require_addresses(t: Type, where: str) -> None:
     sizes = [e.value for e in t.shape if isinstance(e, IntImm)]
     if len(sizes) == len(t.shape) and (size := math.prod(sizes) * t.dtype.bytes) > _ADDRESSES:
         raise UserError(
-            f"a tensor of shape {show_type(t)} takes {size} bytes, and no machine has as many",
+            f"a tensor of shape {show_type(t)} takes {size} bytes, more than can be addressed",
             code="too-large",
             where=where,
         )
@@ -113,7 +113,7 @@ class _Infer:
         elif not self._agree(wanted, derived):
             declared = b.var.type
             message = f"declared {_show(declared)}, derived {_show(derived)}"
-            hint = "make the variable what its value is"
+            hint = "declare the type of its value"
             raise UserError(message, code="type-mismatch", where=where, hint=hint)
         _require_addresses(wanted, where)
         var = b.var
@@ -170,8 +170,10 @@ class _Infer:
             case If(then=then, orelse=orelse):
                 if same_type(then.result.type, orelse.result.type):
                     return then.result.type
-                message = f"{_show(then.result.type)} or {_show(orelse.result.type)}"
-                raise UserError(f"branches give {message}", code="type-mismatch", where=where)
+                message = f"{_show(then.result.type)} and {_show(orelse.result.type)}"
+                raise UserError(
+                    f"branches of different types, {message}", code="type-mismatch", where=where
+                )
             case GlobalRef():
                 return None
         return bound.type

@@ -79,7 +79,7 @@ def _require_kernels(f: Function, mod: IRModule) -> None:
                     "partial_graph_aot",
                     code="not-lowered",
                     where=f.name,
-                    hint="pipeline.relax_passes is the list, in its order",
+                    hint="pipeline.relax_passes lists the passes in order",
                 )
 
 

@@ -47,11 +47,11 @@ def pass_sizes(mod: IRModule) -> IRModule:
         for s in walk_stmt(caller.body) if isinstance(caller, PrimFunc) and is_host else ():
             if isinstance(s, CallKernel) and s.name in missing:
                 raise UserError(
-                    f"it calls {s.name} without sizes that its shapes have: run pass_sizes before "
+                    f"it calls {s.name} without the sizes in its shapes: run pass_sizes before "
                     "plan_memory",
                     code="not-lowered",
                     where=caller.name,
-                    hint="pipeline.relax_passes is the list, in its order",
+                    hint="pipeline.relax_passes lists the passes in order",
                 )
     mod = mod.map_prim_funcs(lambda f: _with_sizes(f, missing[f.name]) if f.name in missing else f)
     return _Calls(mod, missing).module()

@@ -111,11 +111,11 @@ class _Plan:
             elif b.var not in self.made and not isinstance(call, TupleItem):
                 what = f"{call.op}(...)" if isinstance(call, Call) else type(call).__name__
                 raise UserError(
-                    f"{b.var.name} = {what} is no kernel call and no view: run fuse_ops, "
+                    f"{b.var.name} = {what} is neither a kernel call nor a view: run fuse_ops, "
                     "lower_groups before plan_memory",
                     code="not-lowered",
                     where=f.name,
-                    hint="pipeline.relax_passes is the list, in its order",
+                    hint="pipeline.relax_passes lists the passes in order",
                 )
         for j, v in enumerate(_fields(f.result)):
             root = self._root(v)

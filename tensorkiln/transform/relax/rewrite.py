@@ -209,7 +209,9 @@ def rewrite_function(f: Function, table: RuleTable) -> Function:
         if new is f:
             return f
         f, last = live(new), sweep.applied
-    raise InternalError(f"{f.name}: rules keep on fitting; the last one was {last and last.name}")
+    raise InternalError(
+        f"{f.name}: rules never reach a fixed point; the last was {last and last.name}"
+    )
 
 
 class Rewriter:

@@ -170,7 +170,8 @@ class _Lowering:
             return body
         if source.scope == "register":
             raise UnsupportedError(
-                f"view {s.buffer.name} of register buffer {source.name} has other strides",
+                f"view {s.buffer.name} has other strides than its source, the register buffer "
+                f"{source.name}",
                 where=self.func,
                 hint=f"registers have no address: give it strides of {source.name}",
             )

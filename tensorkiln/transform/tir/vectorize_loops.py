@@ -115,14 +115,14 @@ class _Vectorizer:
             raise UserError(
                 f"block {s.name} in a vectorized loop: run lower_blocks before vectorize_loops",
                 code="not-lowered",
-                hint="pipeline.tir_passes is the list, in its order",
+                hint="pipeline.tir_passes lists the passes in order",
             )
         raise self.unsupported(f"a statement {type(s).__name__}")
 
     def unsupported(self, what: str) -> UnsupportedError:
         return UnsupportedError(
             f"{what} cannot be vectorized over {self.var}",
-            hint="make this loop serial, or `fission` it so that what has lanes stands alone",
+            hint="make this loop serial, or `fission` it so that vectors have a loop of their own",
         )
 
     def uses(self, e: Expr) -> bool:
