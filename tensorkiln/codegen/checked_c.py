@@ -28,22 +28,11 @@ def checked(size: Size) -> str:
 def measured(target: str, value: str, words: str) -> str:
     """The C statement that assigns a checked size to `target`; if it overflows, the error calls it
     `words`."""
-    name = quote(_without_parentheses(words))
+    name = quote(words)
     line = f"    {target} = kiln_named({value}, {name}, &large);"
     if len(line) <= 100:
         return line
     return f"    {target} =\n        kiln_named({value},\n                   {name}, &large);"
-
-
-def _without_parentheses(words: str) -> str:
-    """`words` without parentheses around the whole: `(n + 1)` becomes `n + 1`, while `(a) * (b)`
-    stays."""
-    depth = 0
-    for i, c in enumerate(words):
-        depth += (c == "(") - (c == ")")
-        if depth == 0 and i < len(words) - 1:
-            return words
-    return words[1:-1] if words[:1] == "(" else words
 
 
 class SizeLocals:

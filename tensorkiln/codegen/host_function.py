@@ -21,7 +21,7 @@ class Formula:
     """Arithmetic over symbols: as people read it, and as C whose operations note in a local
     variable `large` what does not fit into 64 bits (crt/sizes.h). `size_text.py` makes both.
 
-    `(s_n * 4)` and `kiln_mul(s_n, 4, &large)`
+    `s_n * 4` and `kiln_mul(s_n, 4, &large)`
     """
 
     text: str

@@ -42,7 +42,8 @@ def size_of(e: Expr, names: Mapping[Var, str], least: int = 1) -> Size:
         return n
     if isinstance(e, Var):
         return f"s_{names[e]}"
-    return Formula(*_texts(e, names, least))
+    text, checked = _texts(e, names, least)
+    return Formula(_without_parentheses(text), checked)
 
 
 def _texts(e: Expr, names: Mapping[Var, str], least: int) -> tuple[str, str]:
@@ -81,6 +82,17 @@ def _texts(e: Expr, names: Mapping[Var, str], least: int) -> tuple[str, str]:
         case Cast(a, dtype) if dtype.is_int:
             return _texts(a, names, least)
     raise UnsupportedError(f"no C form for the size {e}", hint="sizes are + - * // % of sizes")
+
+
+def _without_parentheses(words: str) -> str:
+    """`words` without parentheses around the whole: `(n + 1)` becomes `n + 1`, while `(a) * (b)`
+    stays."""
+    depth = 0
+    for i, c in enumerate(words):
+        depth += (c == "(") - (c == ")")
+        if depth == 0 and i < len(words) - 1:
+            return words
+    return words[1:-1] if words[:1] == "(" else words
 
 
 def _divides_in_c(a: Expr, b: Expr, least: int) -> bool:
