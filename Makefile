@@ -6,11 +6,12 @@ PIP_ARGS ?=
 BIN := .venv/bin
 SETUP := Makefile pyproject.toml
 
-.PHONY: demo test lint bench compare conformance roundtrip fuzz fuzz-artifacts forks safety large aarch64 hosts \
+.PHONY: demo quick test lint bench compare conformance roundtrip fuzz fuzz-artifacts forks safety large aarch64 hosts \
   report-test analyze clean help
 
 help:
 	@echo "make demo         compile ResNet-18, run it, compare with ONNX Runtime"
+	@echo "make quick        the tests that tell most, in a minute or two"
 	@echo "make test         all tests"
 	@echo "make lint         ruff and mypy"
 	@echo "make bench        speed beside other engines, into bench/RESULTS.md; BUDGET=minutes"
@@ -44,8 +45,17 @@ help:
 demo: .venv/has-demo
 	$(BIN)/kiln demo
 
+# Language, operators, importers, graph passes, primitives, and a model that is compiled and run.
+QUICK := base/test_files.py ir arith/test_arith_laws.py ops/test_ops_types.py ops/test_ops_shapes.py \
+  script/test_script_golden.py script/test_script_errors.py frontend/test_onnx_operators.py \
+  transform schedule/test_primitives.py schedule/test_legality.py runtime/test_executor.py \
+  runtime/test_call_errors.py link/test_link_shared.py test_import_floors.py test_architecture.py \
+  test_docs.py::test_targets_of_make_exist test_docs.py::test_links_lead_somewhere test_executable.py
+quick: .venv/has-dev
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -q -m "not slow" $(QUICK:%=tests/%)
+
 test: .venv/has-dev
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -q
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -q --durations=20
 
 lint: .venv/has-dev
 	$(BIN)/ruff check tensorkiln tests bench examples
