@@ -56,11 +56,11 @@ class Miss:
 class Cache:
     """A folder of entries. `limit` is in bytes; the least recently used entries are removed first.
 
-    Entries are spread over 256 folders by the first byte of their key. `put` measures only the
-    folder of the new entry and prunes when that exceeds 1/256 of the limit; where large entries
-    fall unevenly, the limit is applied a little late. A cache never fails a compile: `put` returns
-    False if the folder cannot be written. Entries that another user could have written are never
-    used (base/trust.py), with one warning per cache folder.
+    Entries are spread over 256 folders by the first byte of their key. The first `put` of a process
+    estimates the size of the cache from one folder; how much may be put until the next estimate
+    follows from that, so the limit is applied a little late where several processes put entries.
+    A cache never fails a compile: `put` returns False if the folder cannot be written. Entries that
+    another user could have written are never used (base/trust.py), with one warning per folder.
     """
 
     def __init__(self, root: str | Path, limit: int = 2 << 30):
@@ -108,8 +108,14 @@ class Cache:
             atomic_write(file, [head, hashlib.sha256(content).digest(), content], mode=0o600)
         except (OSError, UserError):
             return False
-        if self.size(file.parent.name) > self.limit // _FOLDERS:
-            self.prune()
+        at = (self.root, self.limit)
+        _rooms[at] = _rooms.get(at, 0) - size
+        if _rooms[at] <= 0:
+            # To list the whole cache takes seconds when it holds 100,000 entries.
+            room = self.limit - self.size(file.parent.name) * _FOLDERS
+            if room <= 0:
+                room = self.limit - self._prune(self.limit * 15 // 16)[1]
+            _rooms[at] = min(room, self.limit // 4)
         return True
 
     def refusal(self) -> str:
@@ -172,7 +178,10 @@ class Cache:
     def prune(self, limit: int | None = None) -> int:
         """If the entries exceed the limit, remove the least recently used down to nine tenths of
         it; return the bytes freed."""
-        cap = self.limit if limit is None else limit
+        return self._prune(self.limit if limit is None else limit)[0]
+
+    def _prune(self, cap: int) -> tuple[int, int]:
+        """`prune`; the bytes freed, and those left."""
         entries = sorted(self._entries(), key=lambda entry: (entry[0], entry[2].name))
         total = sum(size for _, size, _ in entries)
         freed = 0
@@ -183,7 +192,7 @@ class Cache:
                 with suppress(OSError):
                     file.unlink()
                     freed += size
-        return freed
+        return freed, total - freed
 
     def explain(self, components: Mapping[str, str]) -> Miss:
         """Explain why there is no entry of these components: compare them with the recent entry
@@ -211,6 +220,8 @@ def user_cache() -> Cache | None:
     return Cache(config.cache_dir, config.cache_limit) if config.cache else None
 
 
+# For each folder and limit, the bytes that this process may put before it looks at sizes again.
+_rooms: dict[tuple[Path, int], int] = {}
 _told: set[Path] = set()  # cache folders for which a refusal was already reported
 
 

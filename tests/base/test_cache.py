@@ -142,7 +142,30 @@ def test_a_put_does_not_look_at_all_entries(
     monkeypatch.setattr(Cache, "_entries", recorded)
     keys = [key_of({"n": str(i)}) for i in range(20)]
     assert all(cache.put(key, b"content") for key in keys)
-    assert looked == [key[:2] for key in keys]
+    assert looked == [keys[0][:2]]
+
+
+def test_a_full_cache_is_not_listed_for_each_put(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is always near its limit, with a folder that holds more than its share."""
+    cache = Cache(tmp_path, limit=1_000_000)
+    large = key_of({"n": "large"})
+    looked: list[str] = []
+    entries = Cache._entries
+
+    def recorded(self: Cache, folders: str = "??") -> Iterator[tuple[float, int, Path]]:
+        looked.append(folders)
+        return entries(self, folders)
+
+    monkeypatch.setattr(Cache, "_entries", recorded)
+    for i in range(1000):
+        assert cache.put(key_of({"n": str(i)}), bytes(2000))
+        if i % 50 == 0:
+            assert cache.put(large, bytes(100_000))
+    assert looked.count("??") < 40
+    monkeypatch.undo()
+    assert 500_000 < cache.size() <= cache.limit
 
 
 def test_the_limit_holds_for_many_entries(tmp_path: Path) -> None:
