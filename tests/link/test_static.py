@@ -258,7 +258,7 @@ def test_addons_and_exports_are_looked_at(tmp_path: Path, suffix: str) -> None:
         ([made["there"]], (), "for aarch64; an addon is an object file for x86_64"),
         (made["here"], (), "addons are a list"),
         ([made["here"], made["here"].read_bytes()], (), "'extra' is defined by .*here.o and by"),
-        ([made["here"]], ["extr"], "exports name 'extr', which nothing"),
+        ([made["here"]], ["extr"], "exports name 'extr', which no linked"),
     ):
         with pytest.raises(UserError, match=says):
             exe.export_library(library, addons=addons, exports=exports)  # type: ignore[arg-type]
