@@ -298,6 +298,8 @@ class _Loaded:
         unload_lingering()
 
 
+_libraries: weakref.WeakSet[NativeLibrary] = weakref.WeakSet()
+
 # No NativeLibrary is left for these, but values of theirs are alive: in other libraries, or from
 # another load of the same file.
 lingering: list[_Loaded] = []
@@ -345,6 +347,7 @@ class NativeLibrary:
         except BaseException:
             unload()  # the caller never gets this object
             raise
+        _libraries.add(self)
         self._drop = weakref.finalize(self, self.loaded.leave)
         self._drop.atexit = False  # other threads may be in the code; the process ends anyway
         self.calls = FastCalls(self.dll, self.check)
@@ -406,9 +409,17 @@ class NativeLibrary:
             raise
 
     def _count_calls(self, *, here: bool) -> int:
-        """How many calls and callbacks are running, in this thread if `here`, else in all."""
+        """How many calls and callbacks are running, in this thread if `here`, else in all.
+
+        A callback does not tell which load of a file was called. Where another load is open, it
+        keeps the file mapped, and those that this one was called for are among its calls.
+        """
         thread = threading.get_ident()
-        back = sum(h == self.handle and (t == thread or not here) for h, t in calling_back)
+        here_only = here or any(
+            other.handle == self.handle and other is not self and not other.closed
+            for other in list(_libraries)
+        )
+        back = sum(h == self.handle and (t == thread or not here_only) for h, t in calling_back)
         return back + self.using.count(here=here) + self.calls.count(here=here)
 
     def _refuse_calls(self, *, here: bool) -> None:

@@ -112,6 +112,32 @@ def graph(lib: Module, x: Any, **named: Any) -> Any:
     return Executor(lib, tk.cpu())["graph"](x, **named)
 
 
+def test_calls_of_another_load_do_not_matter(lib: Module) -> None:
+    """Of the same file, which is one library to the system."""
+    inside, go_on = threading.Event(), threading.Event()
+    other = load_module(lib.path)
+
+    def wait() -> None:
+        inside.set()
+        assert go_on.wait(60)
+
+    hook.append(wait)
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(Executor(lib, tk.cpu())["loaded"](X)))
+    thread.start()
+    try:
+        assert inside.wait(60)
+        hook.clear()
+        other.close()
+        with pytest.raises(UserError, match="a call of it is under way|calls of it are under way"):
+            lib.close()
+    finally:
+        go_on.set()
+        thread.join()
+    np.testing.assert_array_equal(results[0], 2 * X)
+    lib.close()
+
+
 # Calls that run the hooks while they are under way; all double X.
 CALLS: dict[str, Callable[[Module], Any]] = {
     "graph": lambda lib: graph(lib, Exports()),
