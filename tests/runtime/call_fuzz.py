@@ -208,7 +208,8 @@ def _names(call: Call, _: Any, rng: Random) -> None:
 
 
 def _wrong_out(call: Call, sizes: dict[str, int], rng: Random) -> None:
-    if call.function.kind == "tensor" or call.out is _MISSING:
+    # An earlier mutation may have left no place.
+    if call.function.kind == "tensor" or call.out is _MISSING or call.out == []:
         call.out = rng.choice(JUNK)
         return
     places = list(call.out) if isinstance(call.out, list | tuple) else [call.out]
