@@ -128,43 +128,36 @@ def test_many_processes_at_once(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.tmp"))
 
 
-def test_a_put_does_not_look_at_all_entries(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = Cache(tmp_path)
-    looked: list[str] = []
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The folders that a cache lists, as patterns."""
+    found: list[str] = []
     entries = Cache._entries
 
     def recorded(self: Cache, folders: str = "??") -> Iterator[tuple[float, int, Path]]:
-        looked.append(folders)
+        found.append(folders)
         return entries(self, folders)
 
     monkeypatch.setattr(Cache, "_entries", recorded)
+    return found
+
+
+def test_a_put_does_not_look_at_all_entries(tmp_path: Path, looked: list[str]) -> None:
+    cache = Cache(tmp_path)
     keys = [key_of({"n": str(i)}) for i in range(20)]
     assert all(cache.put(key, b"content") for key in keys)
     assert looked == [keys[0][:2]]
 
 
-def test_a_full_cache_is_not_listed_for_each_put(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_cache_is_not_listed_for_each_put(tmp_path: Path, looked: list[str]) -> None:
     """One that is always near its limit, with a folder that holds more than its share."""
     cache = Cache(tmp_path, limit=1_000_000)
     large = key_of({"n": "large"})
-    looked: list[str] = []
-    entries = Cache._entries
-
-    def recorded(self: Cache, folders: str = "??") -> Iterator[tuple[float, int, Path]]:
-        looked.append(folders)
-        return entries(self, folders)
-
-    monkeypatch.setattr(Cache, "_entries", recorded)
     for i in range(1000):
         assert cache.put(key_of({"n": str(i)}), bytes(2000))
         if i % 50 == 0:
             assert cache.put(large, bytes(100_000))
     assert looked.count("??") < 40
-    monkeypatch.undo()
     assert 500_000 < cache.size() <= cache.limit
 
 
