@@ -165,7 +165,8 @@ def _arg(arg: Ptr | ScalarExpr, names: list[str], sizes: SizeLocals, symbols: se
     if isinstance(arg, ScalarExpr):
         if arg.ctype in ("float", "double"):
             return f"({arg.ctype})({arg.value})"
-        is_number = str(arg.value).startswith("s_") and arg.value not in symbols
+        is_number = isinstance(arg.value, str) and arg.value.startswith("s_")
+        is_number = is_number and arg.value not in symbols
         text = sizes.name(arg.value, arg.ctype, is_size=not is_number)
         return text if arg.ctype == "int64_t" else f"({arg.ctype})({text})"
     base = names[arg.index] if arg.base == "arg" else arg.base

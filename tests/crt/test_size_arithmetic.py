@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -99,6 +100,14 @@ def test_generated_c() -> None:
     assert not wrong
     for name in ("everything", "stripped"):
         assert found[name].count("kiln_mul(") >= 4, name
+
+
+def test_sizes_for_narrow_parameters_are_in_range() -> None:
+    """Whether a symbol, or a formula that begins with one."""
+    for value in ("s_n", size(N * 4), size(N // 4 + 1)):
+        call = KernelCall("k", (Ptr("arg", 0), ScalarExpr(value, "uint8_t")))
+        f = replace(EVERYTHING, calls=(call,), storages=(), workspace_bytes=0)
+        assert "UINT8_MAX, &large)" in entry_c([f], library_name="e", weights_size=0), value
 
 
 LINES = ("int64_t n = s_n * 4;", "f(workspace + s_n * 4);", "a += s_n;", "x = 1 << s_n;")
