@@ -44,8 +44,10 @@ class Executor:
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         """A function by name; FunctionLookupError with the nearest name for an unknown one."""
-        # A plain string, the usual case, is spared the call of is_a().
-        found = self._functions.get(name) if type(name) is str or is_a(name, str) else None
+        try:
+            found = self._functions.get(name)
+        except TypeError:  # not hashable, so not a name: info() raises
+            found = None
         if found is None:
             info = self.module.info(name)
             if info.kind == "graph":
@@ -78,7 +80,10 @@ class Executor:
         return self._state(function).outputs()
 
     def _state(self, name: str) -> FunctionState:
-        found = self._states.get(name) if type(name) is str or is_a(name, str) else None
+        try:
+            found = self._states.get(name)
+        except TypeError:  # as in __getitem__
+            found = None
         if found is None:
             function = self[name]
             if isinstance(function, TensorFunction):

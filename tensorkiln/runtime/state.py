@@ -19,7 +19,9 @@ class FunctionState:
         self.function = function
         self._inputs: tuple[Any, ...] | None = None
         self._bound: dict[int, Any] = {}
-        self._places: tuple[Any, ...] | None = None  # for out=, when all are bound
+        # What `_out_of` returns when all outputs are bound: made once, so that `invoke` costs no
+        # more than a call.
+        self._all_bound: tuple[Any, Any] | None = None
         self._result: Any = None
         self._invoked = False
 
@@ -46,7 +48,7 @@ class FunctionState:
         else:
             self._bound[index] = place
         all_bound = known and len(self._bound) == len(function.info.outputs)
-        self._places = self._in_order(self._bound) if all_bound else None
+        self._all_bound = _out_of(self._bound) if all_bound else None
 
     def invoke(self) -> None:
         """Run the function. If this raises, there are no outputs until a later call succeeds.
@@ -63,27 +65,18 @@ class FunctionState:
         self._invoked, self._result = False, None
         if not self._bound:
             self._result = function(*self._inputs)
-        elif isinstance(function, GraphFunction):
-            out = self._new_places() if self._places is None else self._places
-            if len(out) > 1:
-                function(*self._inputs, out=out)
-                self._result = out
-            else:  # a single tensor takes the fast path in C; a list here would mean all outputs
-                row = is_a(out[0], tuple, list)
-                function(*self._inputs, out=out if row else out[0])
-                self._result = out[0]
+        elif self._all_bound is not None or isinstance(function, GraphFunction):
+            out = self._new_places() if self._all_bound is None else self._all_bound
+            function(*self._inputs, out=out[0])
+            self._result = out[1]
         else:
             self._result = fill_outputs(function(*self._inputs), self._bound, function.name)
         self._invoked = True
 
-    def _new_places(self) -> tuple[Any, ...]:
-        """Bound tensors, and new ones for the other outputs, in order."""
+    def _new_places(self) -> tuple[Any, Any]:
+        """Bound tensors, and new ones for the other outputs."""
         made = dict(enumerate(self.function.new_outputs(self._inputs)))
-        return self._in_order(made | self._bound)
-
-    @staticmethod
-    def _in_order(places: dict[int, Any]) -> tuple[Any, ...]:
-        return tuple(places[i] for i in sorted(places))
+        return _out_of(made | self._bound)
 
     def outputs(self) -> Any:
         """The result of the last `invoke`; UserError (code `no-outputs`) if it has none."""
@@ -94,3 +87,12 @@ class FunctionState:
                 hint=f'executor.invoke("{self.function.name}")',
             )
         return self._result
+
+
+def _out_of(places: dict[int, Any]) -> tuple[Any, Any]:
+    """Of tensors by output number: what a call takes as `out`, and what `get_outputs` returns."""
+    row = tuple(places[i] for i in sorted(places))
+    if len(row) > 1:
+        return row, row
+    # A single tensor takes the fast path in C; a list or tuple here would mean all outputs.
+    return (row if is_a(row[0], tuple, list) else row[0]), row[0]
