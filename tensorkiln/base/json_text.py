@@ -26,7 +26,8 @@ def parse_json(
     if len(data) > MAX_BYTES:
         raise ValueError(f"{len(data)} bytes; at most {MAX_BYTES} are read")
     text = bytes(data)
-    values = sum(map(text.count, (b"[", b"{", b",", b":")))
+    # A shorter text cannot have as many: counting would take a quarter of the time of parsing.
+    values = sum(map(text.count, (b"[", b"{", b",", b":"))) if len(text) > MAX_VALUES else 0
     if values > MAX_VALUES:
         raise ValueError(f"{values} values; at most {MAX_VALUES} are read")
     try:
@@ -37,11 +38,12 @@ def parse_json(
 
 
 def _once(most: int | None, pairs: list[tuple[str, object]]) -> dict[str, object]:
-    if most is not None and len(pairs) > most:
-        raise ValueError(f"an object of {len(pairs)} names; at most {most} are read")
     made = dict(pairs)
-    if len(made) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice!r:.200} occurs twice")
-    return made
+    count = len(pairs)
+    if len(made) == count and (most is None or count <= most):
+        return made
+    if most is not None and count > most:
+        raise ValueError(f"an object of {count} names; at most {most} are read")
+    names = [name for name, _ in pairs]
+    twice = next(name for name in names if names.count(name) > 1)
+    raise ValueError(f"{twice!r:.200} occurs twice")

@@ -7,6 +7,7 @@ those with arrays that NumPy does not export, it passes to a slow path in Python
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 import math
 import sys
@@ -135,6 +136,11 @@ _KEPT: list[_MethodDef] = []
 _numbers = itertools.count(1)
 
 
+@functools.cache
+def _needed() -> tuple[int | None, ...]:
+    return tuple(map(_address_of, _NEEDED))
+
+
 def _address_of(name: str) -> int | None:
     return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value
 
@@ -144,7 +150,7 @@ class FastCalls:
 
     def __init__(self, dll: Any, failed: Callable[[int], None]):
         """`failed(code)` raises the exception for a result code."""
-        table = [*map(_address_of, _NEEDED), *map(id, _OBJECTS), LARGE]
+        table = [*_needed(), *map(id, _OBJECTS), LARGE]
         dll.kiln_python_open((ctypes.c_void_p * len(table))(*table))
         # The address, not the ctypes object: through `_KEPT` that would keep `dll` alive forever.
         address = ctypes.cast(dll.kiln_python_call, ctypes.c_void_p).value
@@ -205,20 +211,29 @@ class FastCalls:
         return made
 
 
-def python_function(function: Any, result: Any, arguments: Sequence[Any]) -> Callable[..., Any]:
-    """A ctypes function that is called without releasing the interpreter lock."""
-    address = ctypes.cast(function, ctypes.c_void_p).value
-    assert address is not None
-    return ctypes.PYFUNCTYPE(result, *arguments)(address)
+# One class for all functions: one for each would double the time of loading.
+_PythonFunction = ctypes.PYFUNCTYPE(ctypes.c_int)
+
+
+def python_function(
+    dll: Any, name: str, result: Any, arguments: tuple[Any, ...]
+) -> Callable[..., Any]:
+    """A C function that is called without releasing the interpreter lock; AttributeError if `dll`
+    has no such function."""
+    if isinstance(dll, ctypes.CDLL):
+        made = _PythonFunction((name, dll))
+    else:
+        made = _PythonFunction(ctypes.cast(getattr(dll, name), ctypes.c_void_p).value or 0)
+    made.restype, made.argtypes = result, arguments
+    return made
 
 
 def _counter(dll: Any) -> Callable[[int, bool], int]:
     """`kiln_python_calls(number, here)`; always 0 for older libraries, which do not export it."""
     try:
-        function = dll.kiln_python_calls
+        return python_function(dll, "kiln_python_calls", ctypes.c_int, (ctypes.c_int, ctypes.c_int))
     except AttributeError:
         return lambda number, here: 0
-    return python_function(function, ctypes.c_int, (ctypes.c_int, ctypes.c_int))
 
 
 def _names(names: Sequence[str] | None) -> tuple[Any, list[str]] | None:

@@ -79,15 +79,16 @@ def _sections(path: Path, raw: mmap.mmap) -> dict[bytes, tuple[int, int]]:
         raise _damaged(path, "its section table is damaged or cut off")
     if names >= count:
         raise _damaged(path, "its section names are damaged")
-    rows = [struct.unpack_from("<IIQQQQ", raw, table + 64 * i) for i in range(count)]
-    start, found = rows[names][4], dict[bytes, tuple[int, int]]()
-    for name, kind, _flags, _address, offset, size in rows:
-        at = start + name
-        for wanted in (_METADATA, _ARTIFACTS):
-            if kind != 8 and raw[at : at + len(wanted) + 1] == wanted + b"\0":
-                if offset + size > len(raw):
-                    raise _damaged(path, f"its section {wanted.decode()} is cut off")
-                found.setdefault(wanted, (offset, size))
+    rows = list(struct.iter_unpack("<IIQQQQ24x", raw[table : table + 64 * count]))
+    start, length = rows[names][4:]
+    texts, found = raw[start : start + min(length, MAX_BYTES)], dict[bytes, tuple[int, int]]()
+    for wanted in (_METADATA, _ARTIFACTS):
+        for name, kind, _flags, _address, offset, size in rows:
+            if kind == 8 or not texts.startswith(wanted + b"\0", name):
+                continue
+            if offset + size > len(raw):
+                raise _damaged(path, f"its section {wanted.decode()} is cut off")
+            found.setdefault(wanted, (offset, size))
     return found
 
 

@@ -6,7 +6,6 @@ import _ctypes
 import ctypes
 import functools
 import os
-import platform
 import threading
 import time
 import weakref
@@ -395,7 +394,8 @@ class NativeLibrary:
                     raise self._in_use("another thread is closing it")
             finally:
                 self.using.give_up()
-            time.sleep(0 if self.closed else _NAP)
+            if not self.closed:
+                time.sleep(_NAP)
 
     def _close(self, wait: bool, forget: Callable[[], int], recall: Callable[[], object]) -> None:
         self.calls.close()
@@ -484,7 +484,7 @@ def functions_of(file: LibraryFile) -> dict[str, FunctionInfo]:
 
 
 def _check_machine(file: LibraryFile) -> None:
-    here = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
+    here = os.uname().machine
     if file.machine != here:
         raise UserError(
             f"{str(file.path)!r} is compiled for {file.machine}, this machine is {here}",
@@ -496,12 +496,12 @@ def _declare(dll: Any, path: Path, prototypes: dict[str, tuple[Any, tuple[Any, .
     """Declare types of results and arguments; UserError for a function that `dll` lacks."""
     for name, (result, arguments) in prototypes.items():
         try:
-            function = getattr(dll, name)
+            if name in _LONG:
+                function = getattr(dll, name)
+                function.restype, function.argtypes = result, arguments
+            else:
+                setattr(dll, name, python_function(dll, name, result, arguments))
         except AttributeError:
             raise UserError(
                 f"{str(path)!r} is not a Tensorkiln library: it has no {name}", code="not-a-library"
             ) from None
-        if name in _LONG:
-            function.restype, function.argtypes = result, arguments
-        else:
-            setattr(dll, name, python_function(function, result, arguments))
