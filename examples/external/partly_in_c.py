@@ -15,9 +15,11 @@ from tensorkiln.script import R
 
 
 def supports(call: Call, target: tk.Target) -> bool:
-    """Whether `call` is `maximum` of two tensors of equal type with a static shape."""
-    types = [a.type for a in call.args]
-    return call.op == "maximum" and types[0] == types[1] and types[0].static_shape() is not None
+    """Whether `call` is `maximum` of two float32 tensors of the same static shape."""
+    if call.op != "maximum":
+        return False
+    a, b = (operand.type for operand in call.args)
+    return a == b and a.dtype.name == "float32" and a.static_shape() is not None
 
 
 def emit(function: Function, symbol: str) -> list[Artifact]:

@@ -489,7 +489,14 @@ static inline void kiln_host_identify(const struct stat *status, uint64_t identi
     identity[0] = (uint64_t)status->st_dev;
     identity[1] = (uint64_t)status->st_ino;
     identity[2] = (uint64_t)status->st_size;
-    identity[3] = (uint64_t)status->st_mtime;
+#if defined(__APPLE__) && defined(st_mtime)
+    const uint64_t fraction = (uint64_t)status->st_mtimespec.tv_nsec;
+#elif defined(st_mtime) /* a macro for a member of st_mtim since POSIX 2008 */
+    const uint64_t fraction = (uint64_t)status->st_mtim.tv_nsec;
+#else
+    const uint64_t fraction = 0;
+#endif
+    identity[3] = (uint64_t)status->st_mtime * 1000000000u + fraction;
 }
 
 /* Whether the file at `path` is not the one that was read, or does not exist any more. */

@@ -17,7 +17,14 @@ CPU_OPTIONS: tuple[Option, ...] = (
     Option("mattr", list, "features added (+name) to or taken (-name) from the processor's own"),
     Option("l1d_bytes", int, "first-level data cache of one core", 1 << 10, 1 << 30, _L1D_BYTES),
     Option("l2_bytes", int, "second-level cache of one core", 1 << 12, 1 << 32, _L2_BYTES),
-    Option("winograd", int, "largest Winograd tile: 4 as when not given, 2, or 0 for none", 0, 4),
+    Option(
+        "winograd",
+        int,
+        "largest Winograd tile: 4 as when not given, 2, or 0 for none",
+        0,
+        4,
+        choices=(0, 2, 4),
+    ),
     Option("strassen", bool, "Strassen's algorithm for large products; not given: false"),
 )
 

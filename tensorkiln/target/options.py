@@ -22,7 +22,7 @@ _TYPE_NAMES: dict[type, str] = {
 class Option:
     """One attribute of a kind: `type` is str, int, bool or list (of strings); ints have a range.
 
-    `choices` are the values that text may have. An option without a `default` is left out of a
+    `choices` are the values that text may have, or whole numbers within the range. An option without a `default` is left out of a
     target that does not give it. Options added to a kind later should therefore have no default:
     the JSON and the hash of existing targets then stay the same.
     """
@@ -33,7 +33,7 @@ class Option:
     low: int = 0
     high: int = 0
     default: Value | None = None
-    choices: tuple[str, ...] = ()
+    choices: tuple[str | int, ...] = ()
 
     def check(self, value: object, where: str) -> Value:
         """Return `value` in canonical form (lists as tuples). Raises UserError, with the option's
@@ -56,25 +56,26 @@ class Option:
                 where=where,
                 hint=self.doc,
             )
-        if isinstance(value, str) and self.choices and value not in self.choices:
+        if self.choices and value not in self.choices:
+            near = nearest(value, map(str, self.choices)) if isinstance(value, str) else ""
             raise UserError(
                 f"unknown value {value!r}",
                 code="unknown-value",
                 where=where,
-                hint=_with_doc(nearest(value, self.choices), self) or self._known(),
+                hint=_with_doc(near, self) or self._known(),
             )
         assert isinstance(value, str | int)
         return value
 
     def _known(self) -> str:
-        return f"{self.doc}; known: {', '.join(self.choices)}"
+        return f"{self.doc}; known: {', '.join(map(str, self.choices))}"
 
     @property
     def range_text(self) -> str:
         """The values it may have, for help texts: `0 to 4`, or `a list of text`."""
-        if self.type is int:
-            return f"{self.low} to {self.high}"
-        return ", ".join(self.choices) if self.choices else _TYPE_NAMES[self.type]
+        if self.choices:
+            return ", ".join(map(str, self.choices))
+        return f"{self.low} to {self.high}" if self.type is int else _TYPE_NAMES[self.type]
 
 
 def names(value: object, where: str, doc: str = "") -> tuple[str, ...]:

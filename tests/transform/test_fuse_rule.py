@@ -104,7 +104,10 @@ def test_only_the_rules() -> None:
         ("relu(", "bad-rule", "is not a pattern"),
         ("relu(x) + y", "bad-rule", "is not a pattern"),
         ("relu(x)", "bad-rule", "no operator inside an operator"),
-        ("x", "bad-rule", "no operator inside an operator"),
+        ("x", "bad-rule", "matches no call"),
+        ("(y := relu(exp(x)))", "bad-rule", "matches no call"),
+        ("relu(exp(x)) | (y := relu(neg(x)))", "bad-rule", "matches no call"),
+        ("relu(exp(x)) | x", "bad-rule", "matches no call"),
         ("rellu(conv2d(*_))", "unknown-operator", "no operator is called 'rellu'"),
     ],
 )
@@ -125,3 +128,7 @@ def test_rewriting_rows_of_a_caller() -> None:
         with pytest.raises(UserError, match="no operator is called") as caught:
             RewriteOps((Rule(before, after),))(mod)
         assert caught.value.where == "Rule"
+    for before in ("x", "W", "2", "(y := mul(x, x))", "mul(x, x) | x", "neg(x) | (exp(x) | y)"):
+        with pytest.raises(UserError, match="matches no call") as caught:
+            RewriteOps((Rule(before, "neg(x)"),))(mod)
+        assert caught.value.code == "bad-rule" and caught.value.where == "Rule"

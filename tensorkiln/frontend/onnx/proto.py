@@ -138,13 +138,11 @@ class OpsetId:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FunctionProto:
-    """FunctionProto: a model-local function. `attribute` lists attributes without default,
-    `attribute_proto` those with one."""
+    """FunctionProto: a model-local function; `attribute_proto` has the defaults of attributes."""
 
     name: str = ""
     input: tuple[str, ...] = ()
     output: tuple[str, ...] = ()
-    attribute: tuple[str, ...] = ()
     attribute_proto: tuple[Attribute, ...] = ()
     node: tuple[Node, ...] = ()
     opset_import: tuple[OpsetId, ...] = ()
@@ -156,9 +154,7 @@ class FunctionProto:
 class Model:
     """ModelProto, without fields that an import does not need (metadata_props, doc_string, ...)."""
 
-    ir_version: int = 0
     opset_import: tuple[OpsetId, ...] = ()
-    producer_name: str = ""
     graph: Graph | None = None
     functions: tuple[FunctionProto, ...] = ()
 
@@ -246,7 +242,6 @@ _FUNCTION = Schema(
         1: Field("name", "str"),
         4: Field("input", "str", True),
         5: Field("output", "str", True),
-        6: Field("attribute", "str", True),
         7: Field("node", "message", True, lambda: _NODE),
         9: Field("opset_import", "message", True, lambda: _OPSET),
         10: Field("domain", "str"),
@@ -258,8 +253,6 @@ MODEL = Schema(
     "ModelProto",
     Model,
     {
-        1: Field("ir_version", "int"),
-        2: Field("producer_name", "str"),
         7: Field("graph", "message", False, lambda: _GRAPH),
         8: Field("opset_import", "message", True, lambda: _OPSET),
         25: Field("functions", "message", True, lambda: _FUNCTION),

@@ -31,6 +31,7 @@ def parse_rule(text: str) -> P.Pattern:
     p = P.checked(text, "FuseRule")
     edges = [0]
     named = _named(p, edges, top=True)
+    P.require_call(p, text, "FuseRule")
     if not edges[0]:
         raise UserError(
             f"{text!r} has no operator inside an operator, so there is nothing to fuse",
@@ -69,7 +70,7 @@ def _named(p: P.Pattern, count: list[int], top: bool = False) -> P.Pattern:
             count[0] += 1
             return P.Named(f"%{count[0]}", inner)
         case P.Named(name=name, pattern=under):
-            return P.Named(name, _named(under, count, top))
+            return P.Named(name, _named(under, count))
         case P.Either(options=options):
             return P.Either(tuple(_named(o, count, top) for o in options))
     return p

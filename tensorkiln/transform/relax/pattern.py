@@ -135,6 +135,21 @@ def checked(text: str, where: str) -> Pattern:
     return p
 
 
+def require_call(p: Pattern, text: str, where: str) -> None:
+    """UserError (code `bad-rule`) unless the outermost part of a pattern is an operator, or
+    alternatives of operators: `match_call` finds no other."""
+    if isinstance(p, Either):
+        for option in p.options:
+            require_call(option, text, where)
+    elif not isinstance(p, Op):
+        raise UserError(
+            f"{text!r} matches no call: the outermost part of a rule must be an operator",
+            code="bad-rule",
+            where=where,
+            hint="write it as a call of an operator, such as relu(max_pool2d(x))",
+        )
+
+
 def operators(p: Pattern) -> list[str]:
     """The operators of a pattern, in the order of its text."""
     match p:
@@ -184,8 +199,6 @@ def heads(p: Pattern) -> frozenset[str]:
     match p:
         case Op(name=name):
             return frozenset({name})
-        case Named(pattern=inner):
-            return heads(inner)
         case Either(options=options):
             return frozenset().union(*map(heads, options))
     return frozenset()

@@ -183,7 +183,7 @@ class RewriteOps:
         operator (code `unknown-operator`).
         """
         for rule in self.rules:
-            P.checked(rule.before, "Rule")
+            P.require_call(P.checked(rule.before, "Rule"), rule.before, "Rule")
             if isinstance(rule.after, str):
                 P.checked(rule.after, "Rule")
         return rewrite(mod, self.rules)
