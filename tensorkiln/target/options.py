@@ -22,9 +22,9 @@ _TYPE_NAMES: dict[type, str] = {
 class Option:
     """One attribute of a kind: `type` is str, int, bool or list (of strings); ints have a range.
 
-    `choices` are the values that text may have, or whole numbers within the range. An option without a `default` is left out of a
-    target that does not give it. Options added to a kind later should therefore have no default:
-    the JSON and the hash of existing targets then stay the same.
+    `choices` are the values that text may have, or whole numbers within the range. An option
+    without a `default` is left out of a target that does not give it. Options added to a kind later
+    should therefore have no default: the JSON and the hash of existing targets then stay the same.
     """
 
     name: str
