@@ -18,8 +18,8 @@ from bench.store import add
 from bench.work import Groups, work_of
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.relax import Call, Function
+from tensorkiln.measure.calls import time_calls
 from tensorkiln.runtime.tensor import Array
-from tensorkiln.tune.calls import time_calls
 
 THREADS = (1, 2)
 

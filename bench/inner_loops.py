@@ -8,7 +8,7 @@ from pathlib import Path
 
 import tensorkiln as tk
 from tensorkiln.ir.stmt import PrimFunc
-from tensorkiln.tune.inner_loops import InnerLoop, inner_loops_of
+from tensorkiln.measure.inner_loops import InnerLoop, inner_loops_of
 
 
 def main_loop(loops: list[InnerLoop]) -> InnerLoop | None:

@@ -21,7 +21,7 @@ from tensorkiln.base.errors import UserError
 from tensorkiln.codegen.host_function import TensorInfo
 from tensorkiln.executable import Executable
 from tensorkiln.link.toolchain import zig_path
-from tensorkiln.tune.calls import around_calls, graph_function
+from tensorkiln.measure.calls import around_calls, graph_function
 
 TARGET = {"kind": "llvm", "mcpu": "x86-64-v3", "mattr": ["-fma"]}
 MARKS = Path("/usr/include/valgrind/callgrind.h")

@@ -23,7 +23,7 @@ import numpy as np
 
 from bench.contenders import OURS, Array, Case, Contender, Runner
 from bench.peers import PEERS
-from tensorkiln.tune.measure import measure
+from tensorkiln.measure.latency import measure
 
 RTOL, ATOL = 1e-3, 1e-4
 # A contender whose first call takes that many times the fastest one's gets no turns among the

@@ -24,8 +24,8 @@ from bench.work import Groups, Work, work_of
 from tensorkiln.base.errors import UserError
 from tensorkiln.codegen.host_function import KernelCall, Ptr, TensorInfo
 from tensorkiln.executable import Executable
+from tensorkiln.measure.calls import RunTime, graph_function, time_calls
 from tensorkiln.runtime.tensor import Array, dtype_named
-from tensorkiln.tune.calls import RunTime, graph_function, time_calls
 
 TOP = 30
 

@@ -24,7 +24,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"executable"}),
     frozenset({"assemble"}),
     frozenset({"pipeline"}),
-    frozenset({"tune"}),
+    frozenset({"measure"}),
     frozenset({"report"}),
     frozenset({"cli"}),
 )
@@ -143,7 +143,7 @@ def test_imports_run_down() -> None:
         ("tensorkiln.runtime.load", "from tensorkiln.artifact import manifest", False),
         ("tensorkiln.link.shared", "from tensorkiln.target import Target", False),
         ("tensorkiln.link.shared", "from tensorkiln.ops import conv", True),
-        ("tensorkiln.cli.main", "from tensorkiln import pipeline, tune", False),
+        ("tensorkiln.cli.main", "from tensorkiln import pipeline, measure", False),
         ("tensorkiln.cli.main", "import numpy, onnx", False),
         ("tensorkiln.cli.main", "def f():\n    import tensorkiln as tk\n", False),
         ("tensorkiln.cli.main", "from tensorkiln.utils import x", True),

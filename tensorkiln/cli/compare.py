@@ -22,7 +22,7 @@ import numpy as np
 from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.base.processes import python_command
 from tensorkiln.cli.library import Array, graph_function, open_function, random_inputs
-from tensorkiln.tune.measure import Timing, measure
+from tensorkiln.measure.latency import Timing, measure
 
 RTOL, ATOL = 1e-3, 1e-4  # relative to the value, and to the output's largest magnitude
 _REFUSED = 2  # exit code of the fresh process for a UserError

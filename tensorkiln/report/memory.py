@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tensorkiln.ir.expr import Expr, as_expr
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Function, GlobalRef, RVar
-from tensorkiln.tune.kernels import size_of
+from tensorkiln.measure.kernels import size_of
 
 _ALIGN = 64  # bytes of a cache line, to which plan_memory rounds sizes up
 

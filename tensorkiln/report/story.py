@@ -15,6 +15,7 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Function
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.text.printer import print_function
+from tensorkiln.measure.kernels import KernelTime, call_counts, flops, time_kernels
 from tensorkiln.passes import Pipeline, Step, Timing, module_diff
 from tensorkiln.pipeline import compile as compile_module
 from tensorkiln.report.graph import GraphPicture, graph_picture, kernels_of_spans
@@ -22,7 +23,6 @@ from tensorkiln.report.memory import MemoryPicture, memory_pictures
 from tensorkiln.schedule.choose import trace_of
 from tensorkiln.schedule.group import Group
 from tensorkiln.target import Target, cpu_target
-from tensorkiln.tune.kernels import KernelTime, call_counts, flops, time_kernels
 
 
 @dataclass(frozen=True, slots=True)

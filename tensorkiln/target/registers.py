@@ -16,7 +16,7 @@ def max_rows(target: Target, vectors: int) -> int:
     One register stays free, since LLVM spills when the register file is nearly full; with
     broadcasts two for 3 vectors, and six for 1 vector, where LLVM loads broadcasts ahead. With 32
     registers a tile of 7 x 4 runs at 0.7 of the speed of 6 x 4, and 9 x 3 spills an accumulator.
-    `tests/tune/test_inner_loops.py` checks this against the assembly for every CPU level.
+    `tests/measure/test_inner_loops.py` checks this against the assembly for every CPU level.
     """
     free = target.num_vector_registers - vectors
     if target.multiplies_by_lane:

@@ -14,7 +14,7 @@ from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.cli import compare
 from tensorkiln.cli.bench import answer_text
 from tensorkiln.cli.compare import Answer, Difference, Request
-from tensorkiln.tune.measure import Timing
+from tensorkiln.measure.latency import Timing
 from tests.cli import fakes
 
 

@@ -7,8 +7,8 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.base.errors import UnsupportedError
+from tensorkiln.measure.calls import around_calls, time_calls
 from tensorkiln.script import R
-from tensorkiln.tune.calls import around_calls, time_calls
 from tests.transform.graphs import graph, rand
 
 X = np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)

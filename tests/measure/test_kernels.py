@@ -12,7 +12,7 @@ import tensorkiln as tk
 from tensorkiln.external.c_reference import C_REFERENCE
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.relax import tensor
-from tensorkiln.tune.kernels import flops, least_time, operands, size_of, time_kernels
+from tensorkiln.measure.kernels import flops, least_time, operands, size_of, time_kernels
 from tests.transform.graphs import graph, rand
 
 N = Var("n")

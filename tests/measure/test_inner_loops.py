@@ -6,9 +6,9 @@ import pytest
 
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.measure.inner_loops import InnerLoop, inner_loops, inner_loops_of, read_inner_loops
 from tensorkiln.pipeline import relax_passes, tir_passes
 from tensorkiln.target import Target
-from tensorkiln.tune.inner_loops import InnerLoop, inner_loops, inner_loops_of, read_inner_loops
 from tests.codegen.kernels import TARGETS
 from tests.transform.graphs import Build, graph, rand
 

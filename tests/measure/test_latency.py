@@ -8,7 +8,7 @@ from itertools import groupby
 import pytest
 
 from tensorkiln.base.errors import UserError
-from tensorkiln.tune.measure import measure
+from tensorkiln.measure.latency import measure
 
 
 class Clock:
