@@ -24,7 +24,7 @@ from tensorkiln.frontend.onnx.proto import Attribute, Graph, Tensor
 from tensorkiln.frontend.onnx.standard import NOT_IMPORTED
 from tensorkiln.frontend.onnx.tensors import ExternalFiles, to_array
 
-# Types of attributes in importers' annotations, which `signature` reads by name.
+# Types of attributes in importers' annotations, which `parameters_of` reads by name.
 Int = int
 Float = float
 Str = str
@@ -43,7 +43,7 @@ _MISSING = inspect.Parameter.empty
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class Parameters:
     """What an importer accepts: `least` to `most` operands (None: any number), and for each
     attribute its (type, default), where the default of a required attribute is `_MISSING`."""
 
@@ -53,7 +53,7 @@ class Signature:
 
 
 @cache
-def signature(importer: Importer) -> Signature:
+def parameters_of(importer: Importer) -> Parameters:
     """The schema in an importer's parameters, without the first, which is the Context."""
     least, most = 0, 0
     variadic = False
@@ -66,7 +66,7 @@ def signature(importer: Importer) -> Signature:
         else:
             most += 1
             least += p.default is _MISSING
-    return Signature(least, None if variadic else most, attrs)
+    return Parameters(least, None if variadic else most, attrs)
 
 
 def find(table: Table, op_type: str, opset: int) -> Importer:
@@ -94,7 +94,7 @@ def attributes(
 
     NodeProblem if an attribute is unknown, has the wrong type, or is required and missing.
     """
-    schema = signature(importer).attrs
+    schema = parameters_of(importer).attrs
     values: dict[str, Any] = {}
     for attr in given:
         if attr.name not in schema:
@@ -169,7 +169,7 @@ def _text(data: memoryview | None, name: str) -> str:
 
 def check_operands(importer: Importer, given: Sequence[str]) -> None:
     """Raise NodeProblem if the number of operands is wrong or a required one is left out ("")."""
-    s = signature(importer)
+    s = parameters_of(importer)
     if len(given) < s.least or (s.most is not None and len(given) > s.most):
         most = "or more" if s.most is None else f"to {s.most}"
         expected = str(s.least) if s.most == s.least else f"{s.least} {most}"

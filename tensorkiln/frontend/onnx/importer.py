@@ -23,7 +23,7 @@ from tensorkiln.frontend.onnx.proto import (
     Tensor,
     ValueInfo,
 )  # fmt: skip
-from tensorkiln.frontend.onnx.scope import UNKNOWN, Scope, Unknown, resolved, without_optional
+from tensorkiln.frontend.onnx.scope import UNKNOWN, GraphScope, Unknown, resolved, without_optional
 from tensorkiln.frontend.onnx.table import IMPORTERS
 from tensorkiln.frontend.onnx.tensors import to_array
 from tensorkiln.ir.attrs import Attrs
@@ -58,7 +58,7 @@ class Importer:
         """
         graph = self.source.model.graph
         assert graph is not None
-        scope = Scope(self._opsets(self.source.model.opset_import))
+        scope = GraphScope(self._opsets(self.source.model.opset_import))
         self._check_outputs(graph)
         for t in graph.initializer:
             if not t.name:
@@ -115,7 +115,7 @@ class Importer:
 
     # -- inputs and outputs -------------------------------------------------------------------
 
-    def _params(self, graph: Graph, scope: Scope) -> list[ValueInfo]:
+    def _params(self, graph: Graph, scope: GraphScope) -> list[ValueInfo]:
         """Make parameters of the graph inputs that have no initializer, and return these inputs."""
         inputs = [v for v in graph.input if v.name not in scope.values]
         plain = {d.param for v in inputs for d in declared(v) if parse_dim(d.param) is None}
@@ -135,7 +135,7 @@ class Importer:
             scope.values[v.name] = self.g.builder.param(name, type_)
         return inputs
 
-    def _result(self, name: str, scope: Scope) -> RVar | None:
+    def _result(self, name: str, scope: GraphScope) -> RVar | None:
         """The output as a variable bound in the function; parameters and constants are copied.
 
         None if the output is undefined or unsupported, or depends on a node that is.
@@ -158,7 +158,7 @@ class Importer:
 
     # -- nodes --------------------------------------------------------------------------------
 
-    def _nodes(self, nodes: Sequence[Node], scope: Scope, results: Sequence[str]) -> None:
+    def _nodes(self, nodes: Sequence[Node], scope: GraphScope, results: Sequence[str]) -> None:
         scope.used = {name for n in nodes for name in reads(n)} | set(results)
         ordered, cycle = execution_order(nodes)
         self._check_names(nodes, scope)
@@ -173,7 +173,7 @@ class Importer:
             for node in cycle:
                 scope.values.update({o: UNKNOWN for o in node.output if o})
 
-    def _check_names(self, nodes: Sequence[Node], scope: Scope) -> None:
+    def _check_names(self, nodes: Sequence[Node], scope: GraphScope) -> None:
         """Record an issue for each value that is defined more than once (ONNX graphs are SSA)."""
         made = set(scope.values)
         for node in nodes:
@@ -185,7 +185,7 @@ class Importer:
                     )  # fmt: skip
                 made.add(out)
 
-    def _node(self, node: Node, scope: Scope) -> None:
+    def _node(self, node: Node, scope: GraphScope) -> None:
         label = scope.prefix + node.label
         try:
             outputs: Sequence[Val | Unknown] = self._import(node, scope)
@@ -215,7 +215,7 @@ class Importer:
             if name:
                 scope.values[name] = outputs[i] if i < len(outputs) else UNKNOWN
 
-    def _import(self, node: Node, scope: Scope) -> Sequence[Val | Unknown]:
+    def _import(self, node: Node, scope: GraphScope) -> Sequence[Val | Unknown]:
         """Import a node and return its outputs, which are all UNKNOWN if an operand is.
 
         Raises NodeProblem if the node is malformed or not supported.
@@ -248,13 +248,13 @@ class Importer:
             )
         return result
 
-    def _enter(self, node: Node, scope: Scope) -> None:
+    def _enter(self, node: Node, scope: GraphScope) -> None:
         self.g.span = scope.prefix + node.label
         # An importer need not compute outputs that are never used, such as masks and indices.
         self.g.outputs = tuple(o if o in scope.used else "" for o in node.output)
         self.g.opset = scope.opsets[""]
 
-    def _operand(self, name: str, scope: Scope) -> Val | Unknown | None:
+    def _operand(self, name: str, scope: GraphScope) -> Val | Unknown | None:
         if not name:
             return None
         value = self._lookup(name, scope)
@@ -264,11 +264,11 @@ class Importer:
             )
         return value
 
-    def _lookup(self, name: str, scope: Scope) -> Val | Unknown | None:
+    def _lookup(self, name: str, scope: GraphScope) -> Val | Unknown | None:
         value = scope.find(name)
         if isinstance(value, Tensor):
             made = constant(to_array(value, self.source.files), name)
-            owner: Scope | None = scope
+            owner: GraphScope | None = scope
             while owner is not None and name not in owner.values:
                 owner = owner.outer
             assert owner is not None
@@ -279,7 +279,7 @@ class Importer:
     # -- functions and branches ---------------------------------------------------------------
 
     def _inline(
-        self, f: FunctionProto, node: Node, given: Sequence[Attribute], scope: Scope
+        self, f: FunctionProto, node: Node, given: Sequence[Attribute], scope: GraphScope
     ) -> Sequence[Val | Unknown]:
         """Import a call of a model-local function as the nodes of its body, in a new scope."""
         if scope.depth >= MAX_INLINE_DEPTH:
@@ -290,7 +290,7 @@ class Importer:
             )
         attrs = {a.name: a for a in (*f.attribute_proto, *given)}
         opsets = {_domain(o.domain): o.version for o in f.opset_import}
-        inner = Scope(
+        inner = GraphScope(
             {"": scope.opsets[""], **opsets}, f"{scope.prefix}{node.label}/", scope.depth + 1,
             attrs=attrs,
         )  # fmt: skip
@@ -307,14 +307,14 @@ class Importer:
     def _absent(f: FunctionProto, operands: Sequence[object]) -> list[str]:
         return [n for n, v in zip(f.input, operands, strict=False) if v is None]
 
-    def _inner_result(self, name: str, scope: Scope) -> Val | Unknown:
+    def _inner_result(self, name: str, scope: GraphScope) -> Val | Unknown:
         value = self._lookup(name, scope)
         if value is None:
             raise NodeProblem("malformed", f"output {name!r} of the body is not made by any node")
         return value
 
     def _branch(
-        self, node: Node, given: Sequence[Attribute], scope: Scope
+        self, node: Node, given: Sequence[Attribute], scope: GraphScope
     ) -> Sequence[Val | Unknown]:
         """Import an `If` whose condition is constant as the nodes of the branch that is taken."""
         bodies = {a.name: a.g for a in given}
@@ -334,7 +334,7 @@ class Importer:
         assert body is not None
         if scope.depth >= MAX_INLINE_DEPTH:
             raise NodeProblem("malformed", "If is nested too deep")
-        inner = Scope(
+        inner = GraphScope(
             scope.opsets, f"{scope.prefix}{node.label}/", scope.depth + 1, scope, scope.attrs
         )
         inner.values.update({t.name: t for t in body.initializer})

@@ -20,7 +20,7 @@ UNKNOWN = Unknown()
 
 
 @dataclass(slots=True)
-class Scope:
+class GraphScope:
     """The names of one graph, function body or branch of `If`.
 
     `outer` is the enclosing scope, whose names a branch can read (None for a function body).
@@ -31,7 +31,7 @@ class Scope:
     opsets: Mapping[str, int]
     prefix: str = ""
     depth: int = 0
-    outer: Scope | None = None
+    outer: GraphScope | None = None
     attrs: Mapping[str, Attribute] = field(default_factory=dict)
     values: dict[str, Val | Tensor | Unknown] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
@@ -41,7 +41,7 @@ class Scope:
 
         A Tensor is an initializer that has not been converted to an array yet.
         """
-        scope: Scope | None = self
+        scope: GraphScope | None = self
         while scope is not None:
             if name in scope.values:
                 return scope.values[name]
@@ -49,7 +49,7 @@ class Scope:
         return None
 
 
-def resolved(attr: Attribute, scope: Scope) -> Attribute | None:
+def resolved(attr: Attribute, scope: GraphScope) -> Attribute | None:
     """`attr`, or if it refers to an attribute of the function's call, that attribute's value.
 
     None if it refers to an attribute that neither the call nor the function's defaults give.
