@@ -7,14 +7,10 @@ common coefficient or symbolic factor share the multiplication: `b*S*768 + s*768
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from tensorkiln.arith.engine import Engine
 from tensorkiln.arith.poly import Monomial, Poly, without
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Binary, Expr, IntImm, Unary, Var
-
-if TYPE_CHECKING:
-    from tensorkiln.arith.engine import Engine
 
 _OPERATION = {"div": "floordiv", "mod": "floormod", "min": "min", "max": "max"}
 _ORDER = ("var", "div", "mod", "min", "max", "other")

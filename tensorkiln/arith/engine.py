@@ -12,13 +12,11 @@ Index arithmetic is assumed not to overflow, and symbolic divisors are assumed t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tensorkiln.arith import poly as P
-from tensorkiln.arith import rules
 from tensorkiln.arith.poly import Poly
-from tensorkiln.arith.proof import prove_nonneg
 from tensorkiln.arith.ranges import Bounds, Limit
 from tensorkiln.ir.dtype import BOOL, DType
 from tensorkiln.ir.expr import Binary, Cast, Expr, IntImm, Load, Select, Unary, Var
@@ -61,8 +59,33 @@ class Atom:
     sym_hi: Poly | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A law of n // d or n % d: `apply(engine, n, d)` is the rewritten polynomial or None."""
+
+    law: str
+    where: str
+    apply: Callable[[Engine, Poly, Poly], Poly | None]
+
+
+@dataclass(frozen=True, slots=True)
+class SumRule:
+    """A law of sums: `apply(engine, sum)` is the rewritten polynomial or None."""
+
+    law: str
+    where: str
+    apply: Callable[[Engine, Poly], Poly | None]
+
+
 class Engine(ABC):
-    """Polynomials, intervals and proofs for one expression under given bounds."""
+    """Polynomials, intervals and proofs for one expression under given bounds.
+
+    What is written in terms of the engine (rules, proofs, conditions) is left to `Simplifier`.
+    """
+
+    div_rules: tuple[Rule, ...]
+    mod_rules: tuple[Rule, ...]
+    sum_rules: tuple[SumRule, ...]
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
@@ -221,7 +244,7 @@ class Engine(ABC):
     # --- division, minimum ------------------------------------------------------------------
 
     def floordiv(self, n: Poly, d: Poly) -> Poly:
-        """Return n // d, simplified by `rules.DIV`."""
+        """Return n // d, simplified by `div_rules`."""
         if P.constant_of(d) == 1:
             return n
         if not self.is_divisor(d):
@@ -229,14 +252,14 @@ class Engine(ABC):
         q, r = P.divide(self.norm(n), d)
         if not r:
             return q
-        for rule in rules.DIV:
+        for rule in self.div_rules:
             found = rule.apply(self, r, d)
             if found is not None:
                 return P.add(q, found)
         return P.add(q, self._operation("div", r, d))
 
     def floormod(self, n: Poly, d: Poly) -> Poly:
-        """Return n % d, simplified by `rules.MOD`."""
+        """Return n % d, simplified by `mod_rules`."""
         if P.constant_of(d) == 1:
             return {}
         if not self.is_divisor(d):
@@ -244,7 +267,7 @@ class Engine(ABC):
         r = P.divide(self.norm(n), d)[1]
         if not r:
             return {}
-        for rule in rules.MOD:
+        for rule in self.mod_rules:
             found = rule.apply(self, r, d)
             if found is not None:
                 return found
@@ -289,14 +312,14 @@ class Engine(ABC):
         return min(quotients), max(quotients)
 
     def norm(self, p: Poly) -> Poly:
-        """Combine divisions and remainders in a sum by `rules.SUM` until no rule applies:
+        """Combine divisions and remainders in a sum by `sum_rules` until no rule applies:
         4*(x // 4) + x % 4 becomes x."""
         if not self.has_divisions or len(p) < 2:
             return p
         changed = True
         while changed and len(p) > 1:
             changed = False
-            for rule in rules.SUM:
+            for rule in self.sum_rules:
                 new = rule.apply(self, p)
                 if new is not None:
                     p, changed = new, True
@@ -391,7 +414,11 @@ class Engine(ABC):
             return True
         if hi < 0 or not self.symbolic(p):
             return False
-        return prove_nonneg(self, p)
+        return self.prove_nonneg(p)
+
+    @abstractmethod
+    def prove_nonneg(self, p: Poly) -> bool:
+        """Whether p >= 0 can be proved, for a `p` whose interval does not decide."""
 
     def spend(self) -> bool:
         """Use up one unit of fuel; return False if none is left and the proof must give up."""

@@ -8,13 +8,10 @@ before the dimension that bounds it, until numeric bounds decide: n - 1 - i beco
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from tensorkiln.arith import poly as P
+from tensorkiln.arith.engine import Atom, Engine
 from tensorkiln.arith.poly import Poly
-
-if TYPE_CHECKING:
-    from tensorkiln.arith.engine import Atom, Engine
 
 
 def prove_nonneg(s: Engine, p: Poly) -> bool:

@@ -11,34 +11,12 @@ they get n = r and d = 4.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd
-from typing import TYPE_CHECKING
 
 from tensorkiln.arith import poly as P
+from tensorkiln.arith.engine import Engine, Rule, SumRule
 from tensorkiln.arith.poly import Monomial, Poly
-
-if TYPE_CHECKING:
-    from tensorkiln.arith.engine import Engine
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A law of n // d or n % d: `apply(engine, n, d)`."""
-
-    law: str
-    where: str
-    apply: Callable[[Engine, Poly, Poly], Poly | None]
-
-
-@dataclass(frozen=True, slots=True)
-class SumRule:
-    """A law of sums: `apply(engine, sum)`."""
-
-    law: str
-    where: str
-    apply: Callable[[Engine, Poly], Poly | None]
 
 
 @dataclass(frozen=True, slots=True)

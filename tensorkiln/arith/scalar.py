@@ -8,6 +8,7 @@ operations are never reordered or merged.
 from __future__ import annotations
 
 from tensorkiln.arith import poly as P
+from tensorkiln.arith import proof, rules
 from tensorkiln.arith.emit import emit
 from tensorkiln.arith.engine import COMPARE, Engine, is_index
 from tensorkiln.arith.match import rewrite
@@ -25,7 +26,13 @@ _NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "e
 
 
 class Simplifier(Engine):
-    """An engine that returns expressions, and also handles conditions."""
+    """An engine with rules and proofs, that returns expressions and also handles conditions."""
+
+    div_rules, mod_rules, sum_rules = rules.DIV, rules.MOD, rules.SUM
+
+    def prove_nonneg(self, p: Poly) -> bool:
+        """As `proof.prove_nonneg`."""
+        return proof.prove_nonneg(self, p)
 
     def __init__(self, bounds: Bounds) -> None:
         super().__init__(bounds)

@@ -7,7 +7,8 @@ from itertools import product
 
 import pytest
 
-from tensorkiln.arith.rules import DIV, LOGIC, MOD, SUM, Logic, Rule, SumRule
+from tensorkiln.arith.engine import Rule, SumRule
+from tensorkiln.arith.rules import DIV, LOGIC, MOD, SUM, Logic
 
 _INTEGER_LAWS = [*DIV, *MOD, *SUM]
 # divisors of the left side are positive: the rule of the language
