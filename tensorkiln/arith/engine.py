@@ -20,8 +20,9 @@ from tensorkiln.arith import rules
 from tensorkiln.arith.poly import Poly
 from tensorkiln.arith.proof import prove_nonneg
 from tensorkiln.arith.ranges import Bounds, Limit
+from tensorkiln.ir.buffer import Load
 from tensorkiln.ir.dtype import BOOL, DType
-from tensorkiln.ir.expr import Binary, Cast, Expr, IntImm, Load, Select, Unary, Var
+from tensorkiln.ir.expr import Binary, Cast, Expr, IntImm, Select, Unary, Var
 from tensorkiln.ir.visit import walk
 
 # Infinity as an integer, so that arithmetic on bounds needs no special case. Values from HALF on

@@ -6,14 +6,16 @@
          | Unary(op, a)                     op in UNARY
          | Select(cond, a, b)               both a and b are evaluated
          | Cast(a)
-         | Load(buffer, indices)            at most one index has lanes (a Ramp or a vector)
+         | Load(buffer, indices)            in buffer.py; at most one index has lanes (a Ramp or a
+                                            vector)
          | Ramp(base, stride, lanes)        the vector base, base + stride, base + 2 * stride, ...
          | Broadcast(a, lanes)              the scalar a in every lane
          | Shuffle(a, b, lanes)             lanes are indices into the concatenation of a and b
          | VectorReduce(op, a)              op over all lanes: the upper half of the vector onto
                                             the lower half, until one lane is left
          | Intrin(name, args)               name in INTRINSICS
-         | AddressOf(buffer, indices)       a pointer, as an argument of CallExtern or CallKernel
+         | AddressOf(buffer, indices)       in buffer.py; a pointer, as an argument of CallExtern or
+                                            CallKernel
          | CallExtern(name, args)           a call of a C function; pointers are AddressOf
          | Reduce(op, axes, value)          only in tensor programs; gone after scheduling
 
@@ -31,13 +33,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from tensorkiln.ir.dtype import BOOL, FLOAT32, HANDLE, INT64, VOID, DType
 from tensorkiln.ir.operators import BINARY, BITCASTS, DOTS, INTRINSICS, UNARY
-
-if TYPE_CHECKING:
-    from tensorkiln.ir.buffer import Buffer
 
 ExprLike: TypeAlias = "Expr | int | float | bool"
 
@@ -230,29 +229,6 @@ class Intrin(Expr):
         if self.name in BITCASTS:
             return DType(BITCASTS[self.name][1], first.lanes)
         return first
-
-
-@dataclass(frozen=True, slots=True)
-class Load(Expr):
-    buffer: Buffer
-    indices: tuple[Expr, ...]
-
-    @property
-    def dtype(self) -> DType:  # type: ignore[override]
-        lanes = max((i.dtype.lanes for i in self.indices), default=1)
-        return self.buffer.dtype.with_lanes(lanes)
-
-
-@dataclass(frozen=True, slots=True)
-class AddressOf(Expr):
-    """The address of the element `buffer[indices]`; legal only as an argument of a call."""
-
-    buffer: Buffer
-    indices: tuple[Expr, ...]
-
-    @property
-    def dtype(self) -> DType:  # type: ignore[override]
-        return HANDLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,7 +449,7 @@ def intrin(name: str, *args: Expr) -> Expr:
 
 __all__ = [
     "BINARY", "BITCASTS", "DOTS", "INTRINSICS", "REDUCE_BINARY", "UNARY",
-    "Binary", "Broadcast", "Cast", "Expr", "ExprLike", "FloatImm", "IntImm", "Intrin", "Load",
+    "Binary", "Broadcast", "Cast", "Expr", "ExprLike", "FloatImm", "IntImm", "Intrin",
     "Ramp", "Reduce", "Select", "Shuffle", "Unary", "Var", "VectorReduce",
     "as_expr", "binary", "cast", "const", "int_value", "intrin", "logical_and",
     "match_lanes", "maximum", "minimum", "reduce_identity", "select", "unary",

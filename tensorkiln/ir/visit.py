@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from tensorkiln.ir.buffer import AddressOf, Load
 from tensorkiln.ir.expr import (
-    AddressOf,
     Binary,
     Broadcast,
     CallExtern,
@@ -15,7 +15,6 @@ from tensorkiln.ir.expr import (
     FloatImm,
     IntImm,
     Intrin,
-    Load,
     Ramp,
     Reduce,
     Select,

@@ -14,14 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from tensorkiln.arith import Bounds, affine, bound, prove, simplify
-from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.expr import (
-    AddressOf,
     Binary,
     Broadcast,
     Expr,
     IntImm,
-    Load,
     Ramp,
     Unary,
     Var,

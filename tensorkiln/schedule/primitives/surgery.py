@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import AddressOf, Expr, Load, Var
+from tensorkiln.ir.buffer import AddressOf, Buffer, Load
+from tensorkiln.ir.expr import Expr, Var
 from tensorkiln.ir.stmt import (
     Alloc,
     Block,

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from tensorkiln.arith import affine, simplify
 from tensorkiln.base.errors import UnsupportedError, UserError
+from tensorkiln.ir.buffer import Load
 from tensorkiln.ir.expr import (
     DOTS,
     Binary,
@@ -24,7 +25,6 @@ from tensorkiln.ir.expr import (
     FloatImm,
     IntImm,
     Intrin,
-    Load,
     Ramp,
     Select,
     Shuffle,
