@@ -32,10 +32,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tensorkiln.ir.dtype import BOOL, FLOAT32, HANDLE, INT64, VOID, DType
+from tensorkiln.ir.fields import bound_in
 from tensorkiln.ir.operators import BINARY, BITCASTS, DOTS, INTRINSICS, UNARY
 
 ExprLike: TypeAlias = "Expr | int | float | bool"
@@ -136,6 +137,10 @@ class Binary(Expr):
     a: Expr
     b: Expr
 
+    @staticmethod
+    def folded(op: str, a: Expr, b: Expr) -> Expr:
+        return binary(op, a, b)
+
     @property
     def dtype(self) -> DType:  # type: ignore[override]
         return BOOL.with_lanes(self.a.dtype.lanes) if BINARY[self.op][1] else self.a.dtype
@@ -145,6 +150,10 @@ class Binary(Expr):
 class Unary(Expr):
     op: str
     a: Expr
+
+    @staticmethod
+    def folded(op: str, a: Expr) -> Expr:
+        return unary(op, a)
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]
@@ -156,6 +165,10 @@ class Select(Expr):
     cond: Expr
     a: Expr
     b: Expr
+
+    @staticmethod
+    def folded(cond: Expr, a: Expr, b: Expr) -> Expr:
+        return select(cond, a, b)
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]
@@ -172,6 +185,10 @@ class Cast(Expr):
 
     a: Expr
     dtype: DType
+
+    @staticmethod
+    def folded(a: Expr, dtype: DType) -> Expr:
+        return cast(a, dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +265,7 @@ class Reduce(Expr):
     """
 
     op: str  # sum, max, min, prod
-    axes: tuple[tuple[Var, Expr], ...]
+    axes: tuple[tuple[Var, Expr], ...] = field(metadata=bound_in("value"))
     value: Expr
 
     @property
