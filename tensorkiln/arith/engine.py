@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from tensorkiln.arith import poly as P
 from tensorkiln.arith.poly import Poly
 from tensorkiln.arith.ranges import Bounds, Limit
+from tensorkiln.ir.buffer import Load
 from tensorkiln.ir.dtype import BOOL, DType
-from tensorkiln.ir.expr import Binary, Cast, Expr, IntImm, Load, Select, Unary, Var
+from tensorkiln.ir.expr import Binary, Cast, Expr, IntImm, Select, Unary, Var
 from tensorkiln.ir.visit import walk
 
 # Infinity as an integer, so that arithmetic on bounds needs no special case. Values from HALF on

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tensorkiln.arith.simplify import affine, simplify
-from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import AddressOf, Expr, Load, Ramp, Var, const, int_value
+from tensorkiln.ir.buffer import AddressOf, Buffer, Load
+from tensorkiln.ir.expr import Expr, Ramp, Var, const, int_value
 from tensorkiln.ir.stmt import (
     Alloc,
     Block,

@@ -25,10 +25,10 @@ from tensorkiln.codegen.host_function import (
 from tensorkiln.codegen.scalars import kernel_type, literal
 from tensorkiln.codegen.size_text import expression_text, size_of
 from tensorkiln.codegen.weights import ALIGN, WeightArena
-from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.buffer import AddressOf, Buffer
 from tensorkiln.ir.derived import is_pending
 from tensorkiln.ir.dtype import HANDLE
-from tensorkiln.ir.expr import AddressOf, Expr, IntImm, Var, int_value
+from tensorkiln.ir.expr import Expr, IntImm, Var, int_value
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.outputs import written_parameters
 from tensorkiln.ir.planned import address, planned_graph, result_types

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import count
-from typing import Any
 
 from tensorkiln.base.errors import Issue
 from tensorkiln.codegen.host_function import c_name
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.derived import is_pending
-from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import (
-    Binding,
-    Body,
-    Call,
-    Function,
-    GlobalRef,
-    If,
-    Lambda,
-    MatchCast,
-    Tuple,
-    TupleItem,
-)
+from tensorkiln.ir.module import AnyFunction, IRModule
+from tensorkiln.ir.relax import Function, GlobalRef, Value
 from tensorkiln.ir.stmt import CallKernel, PrimFunc, Stmt
-from tensorkiln.ir.visit import extern_names
+from tensorkiln.ir.visit import extern_names, map_stmt
+from tensorkiln.ir.visit_graph import map_values
 
 _WORDS = frozenset({
     "auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum",
@@ -80,28 +69,20 @@ def with_names_for_c(mod: IRModule) -> IRModule:
     return mod.with_functions(tuple(functions))
 
 
-def _renamed(node: Any, old: str, new: str) -> Any:
-    """`node`, of a graph function or of the kernel calls of a run function, with references to
-    `old` replaced by references to `new`."""
-    if isinstance(node, tuple):
-        return tuple(_renamed(x, old, new) for x in node)
-    if isinstance(node, GlobalRef | CallKernel) and node.name == old:
-        return replace(node, name=new)
-    if not isinstance(node, _REFERRING) or (isinstance(node, PrimFunc) and not node.is_host):
-        return node
-    changed = {}
-    whole: Any = node
-    for field in fields(whole):
-        before = getattr(whole, field.name)
-        after = _renamed(before, old, new)
-        if after != before:
-            changed[field.name] = after
-    return replace(whole, **changed) if changed else whole
+def _renamed(f: AnyFunction, old: str, new: str) -> AnyFunction:
+    """`f` with references to `old` replaced by references to `new`: in a graph function, or in the
+    kernel calls of a run function."""
 
+    def value(v: Value) -> Value:
+        return GlobalRef(new) if v == GlobalRef(old) else map_values(v, value)
 
-_REFERRING = (
-    Function, PrimFunc, Binding, Body, Call, If, Lambda, MatchCast, Tuple, TupleItem, Stmt
-)  # fmt: skip
+    def stmt(s: Stmt) -> Stmt:
+        s = map_stmt(s, lambda e: e, stmt)
+        return replace(s, name=new) if isinstance(s, CallKernel) and s.name == old else s
+
+    if isinstance(f, Function):
+        return map_values(f, value)
+    return replace(f, body=stmt(f.body)) if f.is_host else f
 
 
 def _is_given(name: str, mod: IRModule) -> bool:

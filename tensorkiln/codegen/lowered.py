@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator
 
 from tensorkiln.base.errors import Issue, UnsupportedError, UserError
 from tensorkiln.codegen.kernel_names import name_issues
-from tensorkiln.codegen.outer_scope import bindings_in
 from tensorkiln.codegen.stack import require_stack
 from tensorkiln.ir.derived import is_pending
 from tensorkiln.ir.expr import CallExtern, Reduce
@@ -14,6 +13,7 @@ from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Call, Function
 from tensorkiln.ir.stmt import Block, For, PrimFunc
 from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
+from tensorkiln.ir.visit_graph import bindings_in
 
 _SHOWN = 8
 

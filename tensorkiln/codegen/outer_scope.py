@@ -7,35 +7,19 @@ from collections.abc import Iterator
 
 from tensorkiln.ir.expr import Expr, Var
 from tensorkiln.ir.relax import (
-    Binding,
-    Bound,
-    Call,
     Function,
-    If,
     Lambda,
     MatchCast,
     PrimValue,
     RVar,
     ShapeValue,
     TensorType,
-    Tuple,
-    TupleItem,
     TupleType,
     Type,
     Value,
 )
 from tensorkiln.ir.visit import free_vars
-
-
-def bindings_in(bindings: tuple[Binding, ...]) -> Iterator[Binding]:
-    """Yield all bindings in order, including those of branches and of closures."""
-    for b in bindings:
-        yield b
-        if isinstance(b.value, If):
-            yield from bindings_in(b.value.then.bindings)
-            yield from bindings_in(b.value.orelse.bindings)
-        elif isinstance(b.value, Lambda):
-            yield from bindings_in(b.value.function.bindings)
+from tensorkiln.ir.visit_graph import bindings_in, values_in
 
 
 def captured_values(f: Function) -> tuple[RVar, ...]:
@@ -61,9 +45,8 @@ def last_uses(f: Function) -> list[list[RVar]]:
     for i, b in enumerate(f.bindings):
         last[b.var] = i
         for inner in bindings_in((b,)):
-            for v in _operands(inner.value):
-                last.update((x, i) for x in _flat(v) if isinstance(x, RVar) and x in last)
-    for v in _flat(f.result):
+            last.update((v, i) for v in values_in(inner.value) if isinstance(v, RVar) and v in last)
+    for v in values_in(f.result):
         if isinstance(v, RVar):
             last.pop(v, None)
     return [[v for v, at in last.items() if at == i] for i in range(len(f.bindings))]
@@ -71,32 +54,8 @@ def last_uses(f: Function) -> list[list[RVar]]:
 
 def _values_of(f: Function) -> Iterator[Value]:
     for b in bindings_in(f.bindings):
-        for v in _operands(b.value):
-            yield from _flat(v)
-    yield from _flat(f.result)
-
-
-def _operands(bound: Bound) -> Iterator[Value]:
-    match bound:
-        case Call(callee, args):
-            if isinstance(callee, RVar):
-                yield callee
-            yield from args
-        case TupleItem(value) | MatchCast(value):
-            yield value
-        case If(cond, then, orelse):
-            yield from (cond, then.result, orelse.result)
-        case Lambda(function):
-            yield function.result
-        case _:
-            yield bound
-
-
-def _flat(v: Value) -> Iterator[Value]:
-    yield v
-    if isinstance(v, Tuple):
-        for x in v.fields:
-            yield from _flat(x)
+        yield from values_in(b.value)
+    yield from values_in(f.result)
 
 
 def _sizes_of(f: Function) -> Iterator[Expr]:

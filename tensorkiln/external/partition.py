@@ -29,11 +29,11 @@ from tensorkiln.ir.relax import (
     RVar,
     ShapeValue,
     TensorType,
-    Tuple,
     Value,
     size_symbols,
 )
 from tensorkiln.ir.text.printer import print_function
+from tensorkiln.ir.visit_graph import variables
 from tensorkiln.target import Target
 
 
@@ -94,9 +94,9 @@ class _Partition:
         self.f, self.target, self.externals, self.functions = f, target, externals, functions
         self.readers: dict[RVar, set[RVar | None]] = {}
         for b in f.bindings:
-            for v in _variables(b.value):
+            for v in variables(b.value):
                 self.readers.setdefault(v, set()).add(b.var)
-        for v in _variables(f.result):
+        for v in variables(f.result):
             self.readers.setdefault(v, set()).add(None)
         self.region_of: dict[RVar, _Region] = {}
 
@@ -121,7 +121,7 @@ class _Partition:
         if taker is None:
             return
         region = _Region(taker, [])
-        for v in dict.fromkeys(_variables(call)) if taker.merge else ():
+        for v in dict.fromkeys(variables(call)) if taker.merge else ():
             producer = self.region_of.get(v)
             if (
                 producer is not None
@@ -166,17 +166,3 @@ class _Partition:
         span = last.value.span if isinstance(last.value, Call) else ""
         ref = GlobalRef(self.functions.add(made).name)
         return Binding(last.var, Call(ref, (*params, *extra), span=span))
-
-
-def _variables(v: object) -> list[RVar]:
-    """Return the variables that a value reads, once per use."""
-    if isinstance(v, RVar):
-        return [v]
-    inner: Sequence[object] = ()
-    if isinstance(v, Call):
-        inner = v.args
-    elif isinstance(v, Tuple):
-        inner = v.fields
-    elif hasattr(v, "value"):  # TupleItem
-        inner = (v.value,)
-    return [x for item in inner for x in _variables(item)]

@@ -1,11 +1,11 @@
-"""Buffers: typed, shaped memory that tensor programs read and write."""
+"""Buffers: typed, shaped memory that tensor programs read and write; Load and AddressOf."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensorkiln.ir.dtype import DType
-from tensorkiln.ir.expr import Expr, ExprLike, IntImm, Load, as_expr, int_value
+from tensorkiln.ir.dtype import HANDLE, DType
+from tensorkiln.ir.expr import Expr, ExprLike, IntImm, as_expr, int_value
 
 # Where a buffer lives. global: parameters and workspace. local: the stack of one thread.
 # register: vector registers; every index but the last must be a constant after unrolling, and the
@@ -44,6 +44,29 @@ class Buffer:
     def __repr__(self) -> str:
         dims = ", ".join(str(int_value(d) if int_value(d) is not None else d) for d in self.shape)
         return f"{self.name}: {self.dtype}[{dims}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Expr):
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        lanes = max((i.dtype.lanes for i in self.indices), default=1)
+        return self.buffer.dtype.with_lanes(lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class AddressOf(Expr):
+    """The address of the element `buffer[indices]`; legal only as an argument of a call."""
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+
+    @property
+    def dtype(self) -> DType:  # type: ignore[override]
+        return HANDLE
 
 
 def buffer(

@@ -12,7 +12,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import numpy as np
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import DType
-from tensorkiln.ir.expr import Expr, FloatImm, IntImm, Reduce, Var
+from tensorkiln.ir.expr import Expr, FloatImm, IntImm, Var
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.relax import (
     Binding,
@@ -37,7 +38,7 @@ from tensorkiln.ir.relax import (
     Type,
     size_symbols,
 )
-from tensorkiln.ir.stmt import Alloc, Block, For, Let, MatchBuffer, Param, PrimFunc, Stmt
+from tensorkiln.ir.stmt import Param, PrimFunc, Stmt
 
 Node = IRModule | AnyFunction | Stmt | Expr | Type | Constant | Tuple | Call
 
@@ -71,11 +72,17 @@ def _unequal(a: object, b: object) -> _Differs:
 
 
 @functools.cache
-def _compared_fields(kind: type) -> tuple[str, ...]:
-    """Names of the fields to compare; empty for FloatImm and DType, which compare by `==`."""
-    if kind in (FloatImm, DType) or not hasattr(kind, "__dataclass_fields__"):
+def _order(kind: type) -> tuple[tuple[str, bool], ...]:
+    """The fields to compare, each with whether it binds names: first the fields outside the scope
+    of these names, then those that bind them, then those inside. Empty for FloatImm and DType,
+    which compare by `==`, as plain values do."""
+    if kind in (FloatImm, DType) or not is_dataclass(kind):
         return ()
-    return tuple(f.name for f in fields(kind) if f.compare)
+    scopes = {f.name: f.metadata["scope"] for f in fields(kind) if "scope" in f.metadata}
+    inside = set(chain.from_iterable(scopes.values()))
+    names = [f.name for f in fields(kind) if f.compare]
+    names.sort(key=lambda name: 2 if name in inside else name in scopes)
+    return tuple((name, name in scopes) for name in names)
 
 
 class _Comparison:
@@ -95,15 +102,17 @@ class _Comparison:
             special(self, a, b)
         elif kind is tuple:
             self.tuples(a, b)  # type: ignore[arg-type]
-        elif names := _compared_fields(kind):  # type: ignore[arg-type]
-            for name in names:
-                self.at(f".{name}", getattr(a, name), getattr(b, name))
+        elif order := _order(kind):  # type: ignore[arg-type]
+            for name, binds in order:
+                how = self.bind if binds else self.compare
+                self.at(f".{name}", getattr(a, name), getattr(b, name), how)
         elif repr(a) != repr(b) if kind is float else a != b:
             raise _unequal(a, b)
 
-    def at(self, step: str, a: object, b: object) -> None:
+    def at(self, step: str, a: Any, b: Any, how: Callable[[Any, Any], None] | None = None) -> None:
+        """Compare two parts, by `compare` unless `how` is given."""
         try:
-            self.compare(a, b)
+            (how or self.compare)(a, b)
         except _Differs as e:
             e.path.append(step)
             raise
@@ -144,11 +153,7 @@ class _Comparison:
 
     def shape(self, a: tuple[Expr, ...], b: tuple[Expr, ...], field: str = ".shape") -> None:
         for i, (x, y) in enumerate(zip(a, b, strict=False)):
-            try:
-                self.define(x, y)
-            except _Differs as e:
-                e.path.append(f"{field}[{i}]")
-                raise
+            self.at(f"{field}[{i}]", x, y, self.define)
         if len(a) != len(b):
             raise _Differs(f"rank {len(a)} != rank {len(b)}")
 
@@ -164,57 +169,23 @@ class _Comparison:
         self.at(".align", a.align, b.align)
         self.pair(a, b)
 
-    def variables(self, a: Var, b: Var) -> None:
-        self.at(".dtype", a.dtype, b.dtype)
-        self.pair(a, b)
+    def bind(self, a: Any, b: Any) -> None:
+        """Compare what binds names, and pair the names."""
+        if isinstance(a, Var):
+            self.at(".dtype", a.dtype, b.dtype)
+            self.pair(a, b)
+        elif isinstance(a, Buffer):
+            self.buffers(a, b)
+        elif a and isinstance(a[0], tuple):  # (variable, extent), which may use earlier variables
+            for (v, extent), (w, other) in zip(a, b, strict=False):
+                self.compare(extent, other)
+                self.bind(v, w)
+            if len(a) != len(b):
+                raise _Differs(f"{len(a)} items != {len(b)} items")
+        else:
+            self.compare(a, b)
 
-    # ---- nodes that bind, or that compare in their own way -----------------------------------
-
-    def loop(self, a: For, b: For) -> None:
-        self.at(".lo", a.lo, b.lo)
-        self.at(".extent", a.extent, b.extent)
-        self.at(".kind", a.kind, b.kind)
-        self.at(".attrs", a.attrs, b.attrs)
-        self.variables(a.var, b.var)
-        self.at(".body", a.body, b.body)
-
-    def let(self, a: Let, b: Let) -> None:
-        self.at(".value", a.value, b.value)
-        self.variables(a.var, b.var)
-        self.at(".body", a.body, b.body)
-
-    def alloc(self, a: Alloc, b: Alloc) -> None:
-        self.buffers(a.buffer, b.buffer)
-        self.at(".body", a.body, b.body)
-
-    def match(self, a: MatchBuffer, b: MatchBuffer) -> None:
-        self.at(".source", a.source, b.source)
-        self.at(".indices", a.indices, b.indices)
-        self.buffers(a.buffer, b.buffer)
-        self.at(".body", a.body, b.body)
-
-    def block(self, a: Block, b: Block) -> None:
-        """Compare all extents and values before the iteration variables are bound: no value may use
-        the variable of another."""
-        self.at(".name", a.name, b.name)
-        for i, (x, y) in enumerate(zip(a.iters, b.iters, strict=False)):
-            for name in ("extent", "kind", "value"):
-                self.at(f".iters[{i}].{name}", getattr(x, name), getattr(y, name))
-        if len(a.iters) != len(b.iters):
-            raise _Differs(f"{len(a.iters)} iterations != {len(b.iters)} iterations")
-        for x, y in zip(a.iters, b.iters, strict=True):
-            self.variables(x.var, y.var)
-        for name in ("reads", "writes", "attrs", "init", "body"):
-            self.at(f".{name}", getattr(a, name), getattr(b, name))
-
-    def reduce(self, a: Reduce, b: Reduce) -> None:
-        self.at(".op", a.op, b.op)
-        if len(a.axes) != len(b.axes):
-            raise _Differs(f"{len(a.axes)} axes != {len(b.axes)} axes")
-        for (v, extent), (w, other) in zip(a.axes, b.axes, strict=True):
-            self.at(".axes", extent, other)
-            self.variables(v, w)
-        self.at(".value", a.value, b.value)
+    # ---- nodes that compare in their own way -------------------------------------------------
 
     def tensor_type(self, a: TensorType, b: TensorType) -> None:
         self.shape(a.shape, b.shape)
@@ -318,23 +289,16 @@ class _Comparison:
         # Scalars first: shapes of buffers may use them, also of buffers listed before them.
         order = sorted(range(len(a.params)), key=lambda i: isinstance(a.params[i], Buffer))
         for i in order:
-            try:
-                self._param(a.params[i], b.params[i])
-            except _Differs as e:
-                e.path.append(f".params[{i}]")
-                raise
+            self.at(f".params[{i}]", a.params[i], b.params[i], self._param)
         self.at(".attrs", a.attrs, b.attrs)
         self.at(".body", a.body, b.body)
         for name in ("outputs", "inplace", "op_class", "public"):
             self.at(f".{name}", getattr(a, name), getattr(b, name))
 
     def _param(self, a: Param, b: Param) -> None:
-        if isinstance(a, Var) and isinstance(b, Var):
-            self.variables(a, b)
-        elif isinstance(a, Buffer) and isinstance(b, Buffer):
-            self.buffers(a, b)
-        else:
+        if type(a) is not type(b):
             raise _Differs(f"{_shown(a)} != {_shown(b)}")
+        self.bind(a, b)
 
     def module(self, a: IRModule, b: IRModule) -> None:
         if tuple(a) != tuple(b):
@@ -369,12 +333,6 @@ _SPECIAL: dict[type, Callable[[_Comparison, Any, Any], None]] = {
     Var: _Comparison.name,
     Buffer: _Comparison.name,
     RVar: _Comparison.name,
-    For: _Comparison.loop,
-    Let: _Comparison.let,
-    Alloc: _Comparison.alloc,
-    MatchBuffer: _Comparison.match,
-    Block: _Comparison.block,
-    Reduce: _Comparison.reduce,
     TensorType: _Comparison.tensor_type,
     ShapeType: _Comparison.shape_type,
     Constant: _Comparison.constants,

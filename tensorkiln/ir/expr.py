@@ -6,14 +6,16 @@
          | Unary(op, a)                     op in UNARY
          | Select(cond, a, b)               both a and b are evaluated
          | Cast(a)
-         | Load(buffer, indices)            at most one index has lanes (a Ramp or a vector)
+         | Load(buffer, indices)            in buffer.py; at most one index has lanes (a Ramp or a
+                                            vector)
          | Ramp(base, stride, lanes)        the vector base, base + stride, base + 2 * stride, ...
          | Broadcast(a, lanes)              the scalar a in every lane
          | Shuffle(a, b, lanes)             lanes are indices into the concatenation of a and b
          | VectorReduce(op, a)              op over all lanes: the upper half of the vector onto
                                             the lower half, until one lane is left
          | Intrin(name, args)               name in INTRINSICS
-         | AddressOf(buffer, indices)       a pointer, as an argument of CallExtern or CallKernel
+         | AddressOf(buffer, indices)       in buffer.py; a pointer, as an argument of CallExtern or
+                                            CallKernel
          | CallExtern(name, args)           a call of a C function; pointers are AddressOf
          | Reduce(op, axes, value)          only in tensor programs; gone after scheduling
 
@@ -30,14 +32,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from tensorkiln.ir.dtype import BOOL, FLOAT32, HANDLE, INT64, VOID, DType
+from tensorkiln.ir.fields import bound_in
 from tensorkiln.ir.operators import BINARY, BITCASTS, DOTS, INTRINSICS, UNARY
-
-if TYPE_CHECKING:
-    from tensorkiln.ir.buffer import Buffer
 
 ExprLike: TypeAlias = "Expr | int | float | bool"
 
@@ -137,6 +137,10 @@ class Binary(Expr):
     a: Expr
     b: Expr
 
+    @staticmethod
+    def folded(op: str, a: Expr, b: Expr) -> Expr:
+        return binary(op, a, b)
+
     @property
     def dtype(self) -> DType:  # type: ignore[override]
         return BOOL.with_lanes(self.a.dtype.lanes) if BINARY[self.op][1] else self.a.dtype
@@ -146,6 +150,10 @@ class Binary(Expr):
 class Unary(Expr):
     op: str
     a: Expr
+
+    @staticmethod
+    def folded(op: str, a: Expr) -> Expr:
+        return unary(op, a)
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]
@@ -157,6 +165,10 @@ class Select(Expr):
     cond: Expr
     a: Expr
     b: Expr
+
+    @staticmethod
+    def folded(cond: Expr, a: Expr, b: Expr) -> Expr:
+        return select(cond, a, b)
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]
@@ -173,6 +185,10 @@ class Cast(Expr):
 
     a: Expr
     dtype: DType
+
+    @staticmethod
+    def folded(a: Expr, dtype: DType) -> Expr:
+        return cast(a, dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,29 +249,6 @@ class Intrin(Expr):
 
 
 @dataclass(frozen=True, slots=True)
-class Load(Expr):
-    buffer: Buffer
-    indices: tuple[Expr, ...]
-
-    @property
-    def dtype(self) -> DType:  # type: ignore[override]
-        lanes = max((i.dtype.lanes for i in self.indices), default=1)
-        return self.buffer.dtype.with_lanes(lanes)
-
-
-@dataclass(frozen=True, slots=True)
-class AddressOf(Expr):
-    """The address of the element `buffer[indices]`; legal only as an argument of a call."""
-
-    buffer: Buffer
-    indices: tuple[Expr, ...]
-
-    @property
-    def dtype(self) -> DType:  # type: ignore[override]
-        return HANDLE
-
-
-@dataclass(frozen=True, slots=True)
 class CallExtern(Expr):
     """A call of the C function `name`, which may read and write the memory its pointers lead to."""
 
@@ -272,7 +265,7 @@ class Reduce(Expr):
     """
 
     op: str  # sum, max, min, prod
-    axes: tuple[tuple[Var, Expr], ...]
+    axes: tuple[tuple[Var, Expr], ...] = field(metadata=bound_in("value"))
     value: Expr
 
     @property
@@ -473,7 +466,7 @@ def intrin(name: str, *args: Expr) -> Expr:
 
 __all__ = [
     "BINARY", "BITCASTS", "DOTS", "INTRINSICS", "REDUCE_BINARY", "UNARY",
-    "Binary", "Broadcast", "Cast", "Expr", "ExprLike", "FloatImm", "IntImm", "Intrin", "Load",
+    "Binary", "Broadcast", "Cast", "Expr", "ExprLike", "FloatImm", "IntImm", "Intrin",
     "Ramp", "Reduce", "Select", "Shuffle", "Unary", "Var", "VectorReduce",
     "as_expr", "binary", "cast", "const", "int_value", "intrin", "logical_and",
     "match_lanes", "maximum", "minimum", "reduce_identity", "select", "unary",

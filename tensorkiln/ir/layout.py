@@ -23,25 +23,9 @@ import numpy as np
 
 from tensorkiln.ir.dtype import INT64
 from tensorkiln.ir.expr import Expr, IntImm, as_expr, int_value
-from tensorkiln.ir.padded import Array, Padded, padded
+from tensorkiln.ir.padded import Array, LayoutAxis, Padded, padded
 
 _AXIS = re.compile(r"([A-H])(?:/(\d+))?(?:%(\d+))?(?:\+(\d+))?$")
-
-
-@dataclass(frozen=True, slots=True)
-class LayoutAxis:
-    """Physical index = (logical index + halo) // divisor % modulus; a modulus of 0 means none."""
-
-    dim: int
-    divisor: int = 1
-    modulus: int = 0
-    halo: int = 0
-
-    def __str__(self) -> str:
-        text = "ABCDEFGH"[self.dim]
-        text += f"/{self.divisor}" if self.divisor > 1 else ""
-        text += f"%{self.modulus}" if self.modulus else ""
-        return text + (f"+{self.halo}" if self.halo else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.buffer import AddressOf, Buffer
 from tensorkiln.ir.derived import is_pending
 from tensorkiln.ir.dtype import HANDLE
-from tensorkiln.ir.expr import AddressOf, CallExtern
+from tensorkiln.ir.expr import CallExtern
 from tensorkiln.ir.stmt import CallKernel, MatchBuffer, Param, PrimFunc, Stmt, Store
 from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
 

@@ -1,18 +1,32 @@
-"""`Padded`: an array whose zero padding is materialised only when it is read, piece by piece."""
+"""The axes of arrays in memory, and `Padded`: an array whose zero padding is materialised only when
+it is read, piece by piece."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from tensorkiln.ir.layout import LayoutAxis
-
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutAxis:
+    """Physical index = (logical index + halo) // divisor % modulus; a modulus of 0 means none."""
+
+    dim: int
+    divisor: int = 1
+    modulus: int = 0
+    halo: int = 0
+
+    def __str__(self) -> str:
+        text = "ABCDEFGH"[self.dim]
+        text += f"/{self.divisor}" if self.divisor > 1 else ""
+        text += f"%{self.modulus}" if self.modulus else ""
+        return text + (f"+{self.halo}" if self.halo else "")
 
 
 @dataclass(frozen=True, eq=False)

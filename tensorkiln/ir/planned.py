@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.dtype import HANDLE
-from tensorkiln.ir.expr import AddressOf, Binary, Expr, IntImm, Load, Var, int_value
+from tensorkiln.ir.expr import Binary, Expr, IntImm, Var, int_value
 from tensorkiln.ir.malformed import Malformed, listed, step
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (

@@ -35,6 +35,7 @@ from tensorkiln.base.text import listed
 from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, ExprLike, Var, as_expr, int_value
+from tensorkiln.ir.fields import Inner
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.padded import Padded
 from tensorkiln.ir.text.scripted import Scripted
@@ -313,7 +314,7 @@ class TupleItem:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class Body(Inner):
     """Bindings, and the value that they compute: one branch of an If."""
 
     bindings: tuple[Binding, ...]
@@ -360,7 +361,7 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True)
-class Function(Scripted):
+class Function(Inner, Scripted):
     """A graph function. In `attrs`, `primitive` marks a fused group, which becomes one kernel;
     `external` names the external code generator that compiles it instead of a schedule; `planned`
     and `storages` mark the two graph functions that `partial_graph_aot` makes of one: the function

@@ -34,6 +34,7 @@ from tensorkiln.base.text import listed
 from tensorkiln.ir.attrs import NO_ATTRS, Attrs
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Expr, Var
+from tensorkiln.ir.fields import RUNS_FIRST, Inner, bound_in
 from tensorkiln.ir.text.scripted import Scripted
 
 # parallel: iterations are split over threads and must not depend on each other.
@@ -51,7 +52,7 @@ class Stmt:
 
 @dataclass(frozen=True, slots=True)
 class For(Stmt):
-    var: Var
+    var: Var = field(metadata=bound_in("body"))
     lo: Expr
     extent: Expr
     kind: str
@@ -69,6 +70,10 @@ class While(Stmt):
 class Seq(Stmt):
     stmts: tuple[Stmt, ...]
 
+    @staticmethod
+    def folded(stmts: tuple[Stmt, ...]) -> Stmt:
+        return seq(*stmts)
+
 
 @dataclass(frozen=True, slots=True)
 class Store(Stmt):
@@ -80,7 +85,7 @@ class Store(Stmt):
 
 @dataclass(frozen=True, slots=True)
 class Let(Stmt):
-    var: Var
+    var: Var = field(metadata=bound_in("body"))
     value: Expr
     body: Stmt
 
@@ -94,7 +99,7 @@ class If(Stmt):
 
 @dataclass(frozen=True, slots=True)
 class Alloc(Stmt):
-    buffer: Buffer
+    buffer: Buffer = field(metadata=bound_in("body"))
     body: Stmt
 
 
@@ -113,7 +118,7 @@ class MatchBuffer(Stmt):
     Its shape and strides are its own; dtype and scope are those of `source`.
     """
 
-    buffer: Buffer
+    buffer: Buffer = field(metadata=bound_in("body"))
     source: Buffer
     indices: tuple[Expr, ...]
     body: Stmt
@@ -145,20 +150,20 @@ class Assert(Stmt):
 
 
 @dataclass(frozen=True, slots=True)
-class BlockIter:
+class BlockIter(Inner):
     """`var` takes values from 0 to extent - 1; `value` binds it to the enclosing loops' variables.
 
     For example, after a loop `i` was split by 8, `value` is `i_0 * 8 + i_1`.
     """
 
-    var: Var
+    var: Var = field(metadata=bound_in())
     extent: Expr
     kind: str  # one of ITER_KINDS
     value: Expr
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class Region(Inner):
     """A rectangular part of a buffer: (first index, extent) per dimension."""
 
     buffer: Buffer
@@ -168,11 +173,11 @@ class Region:
 @dataclass(frozen=True, slots=True)
 class Block(Stmt):
     name: str
-    iters: tuple[BlockIter, ...]
+    iters: tuple[BlockIter, ...] = field(metadata=bound_in("reads", "writes", "init", "body"))
     reads: tuple[Region, ...]
     writes: tuple[Region, ...]
     body: Stmt
-    init: Stmt | None = None
+    init: Stmt | None = field(default=None, metadata=RUNS_FIRST)
     attrs: Attrs = NO_ATTRS
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.dtype import BOOL, FLOAT32, HANDLE, INT64, VOID, DType
 from tensorkiln.ir.expr import (
     BINARY,
@@ -14,7 +14,6 @@ from tensorkiln.ir.expr import (
     INTRINSICS,
     REDUCE_BINARY,
     UNARY,
-    AddressOf,
     Binary,
     Broadcast,
     CallExtern,
@@ -23,7 +22,6 @@ from tensorkiln.ir.expr import (
     FloatImm,
     IntImm,
     Intrin,
-    Load,
     Ramp,
     Reduce,
     Select,

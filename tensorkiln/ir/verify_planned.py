@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.buffer import AddressOf, Buffer
 from tensorkiln.ir.dtype import HANDLE, INT64
-from tensorkiln.ir.expr import AddressOf, Expr, int_value
+from tensorkiln.ir.expr import Expr, int_value
 from tensorkiln.ir.malformed import Malformed, among, listed, step, stored
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.outputs import outputs_of

@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 from tensorkiln.arith import affine, simplify
-from tensorkiln.ir.expr import (
-    Expr,
-    IntImm,
-    Load,
-    Reduce,
-    Var,
-    as_expr,
-    int_value,
-)  # fmt: skip
+from tensorkiln.ir.buffer import Load
+from tensorkiln.ir.expr import Expr, IntImm, Reduce, Var, as_expr, int_value
 from tensorkiln.ir.visit import has_load, map_children, walk
 
 

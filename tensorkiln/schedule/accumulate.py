@@ -7,8 +7,8 @@ store per accumulator and piece. The order of the additions depends on the shape
 
 from __future__ import annotations
 
-from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import Expr, Load, cast, intrin
+from tensorkiln.ir.buffer import Buffer, Load
+from tensorkiln.ir.expr import Expr, cast, intrin
 from tensorkiln.ir.stmt import Stmt, Store
 
 # Products summed in one register before they join the total: a 3x3 filter over 16 channels.

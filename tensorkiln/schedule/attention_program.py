@@ -13,11 +13,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tensorkiln.arith import simplify
-from tensorkiln.ir.buffer import Buffer, buffer
+from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.expr import (
     Expr,
     IntImm,
-    Load,
     Var,
     VectorReduce,
     as_expr,

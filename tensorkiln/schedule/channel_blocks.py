@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from tensorkiln.arith import simplify
 from tensorkiln.base.errors import InternalError
-from tensorkiln.ir.expr import Expr, Load, Var, const, select
+from tensorkiln.ir.buffer import Load
+from tensorkiln.ir.expr import Expr, Var, const, select
 from tensorkiln.ir.relax import RVar
 from tensorkiln.ir.stmt import Stmt, Store, seq
 from tensorkiln.schedule.access import simplify_value

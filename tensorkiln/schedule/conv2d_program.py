@@ -12,12 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tensorkiln.arith import simplify
-from tensorkiln.ir.buffer import Buffer, buffer
+from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.expr import (
     Expr,
     ExprLike,
     IntImm,
-    Load,
     Var,
     as_expr,
     const,

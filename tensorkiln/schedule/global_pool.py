@@ -6,12 +6,11 @@ out[n, c] = mean over h, w of x[n, c, h, w], where x is in channel blocks and ou
 from __future__ import annotations
 
 from tensorkiln.arith import simplify
-from tensorkiln.ir.buffer import buffer
+from tensorkiln.ir.buffer import Load, buffer
 from tensorkiln.ir.expr import (
     REDUCE_BINARY,
     Expr,
     IntImm,
-    Load,
     Var,
     as_expr,
     binary,

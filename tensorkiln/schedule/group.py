@@ -9,8 +9,8 @@ from functools import cached_property
 from tensorkiln import ops
 from tensorkiln.arith import simplify
 from tensorkiln.base.errors import InternalError, UserError
-from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import Expr, IntImm, Load, Var, const, int_value
+from tensorkiln.ir.buffer import Buffer, Load
+from tensorkiln.ir.expr import Expr, IntImm, Var, const, int_value
 from tensorkiln.ir.relax import (
     Call,
     Constant,

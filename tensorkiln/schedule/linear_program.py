@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tensorkiln.arith import simplify
-from tensorkiln.ir.buffer import Buffer, buffer
-from tensorkiln.ir.expr import Expr, IntImm, Load, Var, as_expr, const, int_value
+from tensorkiln.ir.buffer import Buffer, Load, buffer
+from tensorkiln.ir.expr import Expr, IntImm, Var, as_expr, const, int_value
 from tensorkiln.ir.relax import RVar
 from tensorkiln.ir.stmt import Alloc, For, PrimFunc, Stmt, Store, seq
 from tensorkiln.schedule.access import simplify_value

@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensorkiln.arith import simplify
-from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.expr import (
     Expr,
     IntImm,
-    Load,
     Var,
     binary,
     const,

@@ -9,11 +9,10 @@ shifting it against the blocks before and after it, which are zero past the firs
 from __future__ import annotations
 
 from tensorkiln.arith import simplify
-from tensorkiln.ir.buffer import buffer
+from tensorkiln.ir.buffer import Load, buffer
 from tensorkiln.ir.expr import (
     Expr,
     IntImm,
-    Load,
     Var,
     as_expr,
     const,

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from tensorkiln.arith import affine, simplify
-from tensorkiln.ir.expr import Expr, IntImm, Load, Var, as_expr, int_value
+from tensorkiln.ir.buffer import Load
+from tensorkiln.ir.expr import Expr, IntImm, Var, as_expr, int_value
 from tensorkiln.ir.visit import map_children, walk
 from tensorkiln.schedule.access import blocked_loads, simplify_value
 from tensorkiln.schedule.group import Group

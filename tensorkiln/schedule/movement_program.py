@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tensorkiln.arith import simplify
-from tensorkiln.ir.buffer import Buffer, buffer
-from tensorkiln.ir.expr import Expr, IntImm, Load, Ramp, const, minimum, select
+from tensorkiln.ir.buffer import Buffer, Load, buffer
+from tensorkiln.ir.expr import Expr, IntImm, Ramp, const, minimum, select
 from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store, seq
 from tensorkiln.ir.visit import map_children, map_stmt
 from tensorkiln.schedule.build import loop, nest, zero_border

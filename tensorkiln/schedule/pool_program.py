@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tensorkiln.arith import simplify
-from tensorkiln.ir.buffer import Buffer, buffer
+from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.expr import (
     REDUCE_BINARY,
     Expr,
     ExprLike,
     IntImm,
-    Load,
     Var,
     as_expr,
     binary,

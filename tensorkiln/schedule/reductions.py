@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from tensorkiln.ir.buffer import Buffer, buffer
+from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import (
     REDUCE_BINARY,
     Expr,
     IntImm,
-    Load,
     Reduce,
     Var,
     binary,

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tensorkiln.ir.buffer import Buffer, buffer
+from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.expr import (
     REDUCE_BINARY,
     Expr,
     IntImm,
-    Load,
     Unary,
     binary,
     cast,

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from functools import partial
 
 from tensorkiln.arith import simplify
-from tensorkiln.ir.buffer import Buffer, buffer
-from tensorkiln.ir.expr import Expr, IntImm, Load, Var, as_expr, const, intrin, minimum
+from tensorkiln.ir.buffer import Buffer, Load, buffer
+from tensorkiln.ir.expr import Expr, IntImm, Var, as_expr, const, intrin, minimum
 from tensorkiln.ir.relax import RVar
 from tensorkiln.ir.stmt import Alloc, For, Prefetch, PrimFunc, Stmt, Store, seq
 from tensorkiln.ops.strassen import PRODUCTS

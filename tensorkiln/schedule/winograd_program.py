@@ -19,12 +19,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tensorkiln.arith import simplify
-from tensorkiln.ir.buffer import Buffer, buffer
+from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.expr import (
     Expr,
     ExprLike,
     IntImm,
-    Load,
     Var,
     as_expr,
     const,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 
 from tensorkiln.base.errors import nearest
-from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import AddressOf, Expr, IntImm
+from tensorkiln.ir.buffer import AddressOf, Buffer
+from tensorkiln.ir.expr import Expr, IntImm
 from tensorkiln.ir.stmt import CallKernel
 from tensorkiln.script.parse_expr import ExprParser
 

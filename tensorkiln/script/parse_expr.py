@@ -10,14 +10,13 @@ import ast
 from collections.abc import Callable
 
 from tensorkiln.ir.attrs import Attrs, AttrValue
-from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.dtype import BOOL
 from tensorkiln.ir.equal import structural_equal
 from tensorkiln.ir.expr import (
     Binary,
     Expr,
     IntImm,
-    Load,
     Ramp,
     Select,
     Unary,

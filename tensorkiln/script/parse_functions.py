@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tensorkiln.base.errors import nearest
+from tensorkiln.ir.buffer import AddressOf
 from tensorkiln.ir.dtype import BOOL, DTYPES, HANDLE, INT64, DType
 from tensorkiln.ir.expr import (
     BINARY,
     DOTS,
     INTRINSICS,
     UNARY,
-    AddressOf,
     Binary,
     Broadcast,
     CallExtern,

@@ -6,7 +6,8 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 
-from tensorkiln.ir.expr import Binary, Cast, Expr, FloatImm, IntImm, Load, Select, Unary, Var
+from tensorkiln.ir.buffer import Load
+from tensorkiln.ir.expr import Binary, Cast, Expr, FloatImm, IntImm, Select, Unary, Var
 from tensorkiln.ir.stmt import For, If, Let, Seq, Stmt, Store
 
 _BINARY: dict[str, tuple[str, Callable[..., object]]] = {

@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tensorkiln.ir.buffer import Buffer, buffer
-from tensorkiln.ir.expr import Expr, IntImm, Load, Var
+from tensorkiln.ir.buffer import Buffer, Load, buffer
+from tensorkiln.ir.expr import Expr, IntImm, Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import For, PrimFunc, Stmt, Store
 from tensorkiln.pipeline import compile as compile_module

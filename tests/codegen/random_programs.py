@@ -17,7 +17,7 @@ import numpy as np
 
 from tensorkiln.ir import expr as E
 from tensorkiln.ir import stmt as S
-from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.dtype import BOOL, DTYPES, INT64, VOID, DType
 from tests.ir import evaluate, numbers
 from tests.ir.numbers import Ambiguous
@@ -210,7 +210,7 @@ class Generator:
         self.within += 1
         found = self.indices(b, d.lanes)
         self.within -= 1
-        return None if found is None else E.Load(b, found)
+        return None if found is None else Load(b, found)
 
     # ---- indices -----------------------------------------------------------------------------
 
@@ -306,7 +306,7 @@ class Generator:
         size = E.IntImm(count * to.dtype.bytes, DType("uint64"))
         if count == 0 or of in self.writes:  # views of one buffer may overlap
             return self._store(depth)
-        args = (E.AddressOf(to, start), E.AddressOf(of, tuple(E.IntImm(0) for _ in of.shape)), size)
+        args = (AddressOf(to, start), AddressOf(of, tuple(E.IntImm(0) for _ in of.shape)), size)
         return S.Evaluate(E.CallExtern("memcpy", args, VOID))
 
     def _for(self, depth: int) -> S.Stmt:
@@ -385,7 +385,7 @@ class Generator:
     def _while(self, depth: int) -> S.Stmt:
         """Counts down in a buffer of its own."""
         counter = Buffer(self.name("c"), INT64, (E.IntImm(1),), "local")
-        left = E.Load(counter, (E.IntImm(0),))
+        left = Load(counter, (E.IntImm(0),))
         start = E.Binary("bitand", self.expr(INT64, 1), E.IntImm(3))
         self.reads.append(counter)
         cond: E.Expr = E.Binary("gt", left, E.IntImm(0))
@@ -439,7 +439,7 @@ class Generator:
         """A vector that is summed up, as schedules write them."""
         at = (E.Ramp(E.IntImm(0), E.IntImm(1), lanes),) if lanes > 1 else (E.IntImm(0),)
         wide = b.dtype.with_lanes(lanes)
-        held = E.Load(b, at)
+        held = Load(b, at)
         stmts: list[S.Stmt] = [S.Store(b, at, self.expr(wide, 2))]
         for _ in range(self.rng.randint(1, 3)):
             op = self.rng.choice(("and", "or") if b.dtype.is_bool else ("add", "max", "min"))
@@ -500,7 +500,7 @@ class Generator:
         if not fits:
             return self._store(depth)
         f, buffers = self.rng.choice(fits)
-        args: list[E.Expr] = [E.AddressOf(b, tuple(E.IntImm(0) for _ in b.shape)) for b in buffers]
+        args: list[E.Expr] = [AddressOf(b, tuple(E.IntImm(0) for _ in b.shape)) for b in buffers]
         args += [self.expr(v.dtype, 1) for v in f.scalars]
         return S.CallKernel(f.name, tuple(args))
 

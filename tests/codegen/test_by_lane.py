@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from tensorkiln.codegen.llvm.by_lane import by_lane
 from tensorkiln.codegen.llvm.texts import kernel_text
-from tensorkiln.ir.buffer import Buffer, buffer
-from tensorkiln.ir.expr import Broadcast, Expr, IntImm, Load, Ramp, Shuffle, Var, intrin
+from tensorkiln.ir.buffer import Buffer, Load, buffer
+from tensorkiln.ir.expr import Broadcast, Expr, IntImm, Ramp, Shuffle, Var, intrin
 from tensorkiln.ir.stmt import Alloc, For, PrimFunc, Stmt, Store, seq
 from tensorkiln.ir.visit import walk, walk_stmt
 from tests.codegen.kernels import TARGETS

@@ -8,9 +8,9 @@ import numpy as np
 
 import tensorkiln as tk
 from tensorkiln.codegen.llvm.emit import emit_llvm
-from tensorkiln.ir.buffer import buffer
+from tensorkiln.ir.buffer import AddressOf, buffer
 from tensorkiln.ir.equal import structural_equal
-from tensorkiln.ir.expr import AddressOf, CallExtern, FloatImm, IntImm, intrin
+from tensorkiln.ir.expr import CallExtern, FloatImm, IntImm, intrin
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import PrimFunc, Store
 from tensorkiln.script import T, from_source

@@ -8,11 +8,11 @@ import ml_dtypes  # noqa: F401 - registers bfloat16 with NumPy
 import numpy as np
 import pytest
 
+from tensorkiln.ir.buffer import Load
 from tensorkiln.ir.expr import (
     Binary,
     Broadcast,
     IntImm,
-    Load,
     Ramp,
     Select,
     Shuffle,

@@ -18,7 +18,8 @@ from tensorkiln.codegen.llvm import compile as kernel_compiler
 from tensorkiln.codegen.llvm import emit, worker
 from tensorkiln.codegen.llvm.compile import compile_kernels, options_of
 from tensorkiln.codegen.llvm.texts import kernel_text
-from tensorkiln.ir.expr import IntImm, Load, Ramp, Var, VectorReduce, cast, intrin, unary
+from tensorkiln.ir.buffer import Load
+from tensorkiln.ir.expr import IntImm, Ramp, Var, VectorReduce, cast, intrin, unary
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import RVar, Value
 from tensorkiln.ir.stmt import For, PrimFunc, Store

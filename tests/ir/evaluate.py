@@ -16,7 +16,7 @@ import numpy as np
 
 from tensorkiln.ir import expr as E
 from tensorkiln.ir import stmt as S
-from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.dtype import DType
 from tests.ir import numbers
 from tests.ir.numbers import Ambiguous, Value
@@ -224,7 +224,7 @@ class Machine:
                 seen[write].update(cells)
         return array, index
 
-    def _load(self, e: E.Load) -> Value:
+    def _load(self, e: Load) -> Value:
         array, index = self.place(e.buffer, e.indices)
         plain = _PLAIN[e.buffer.dtype.is_float, e.buffer.dtype.is_bool]
         found = tuple(plain(array[at]) for at in index)
@@ -256,7 +256,7 @@ class Machine:
         a = self.eval(e.a) if e.op == "neg" else self.whole(e.a)
         return _each(lambda x: numbers.unary(e.op, x, dtype), a)
 
-    def _address(self, e: E.AddressOf) -> Pointer:
+    def _address(self, e: AddressOf) -> Pointer:
         array, index = self.place(e.buffer, e.indices)
         return Pointer(array, index[0])
 
@@ -323,10 +323,10 @@ EXPRS: dict[type, Callable[[Machine, Any], Value]] = {
     E.Unary: Machine._unary,
     E.Select: Machine._select,
     E.Cast: Machine._cast,
-    E.Load: Machine._load,
+    Load: Machine._load,
     E.Ramp: Machine._ramp,
     E.Broadcast: lambda m, e: (m.eval(e.a),) * e.lanes,
-    E.AddressOf: Machine._address,
+    AddressOf: Machine._address,
     E.CallExtern: Machine._extern,
     E.Intrin: Machine._intrin,
     E.Shuffle: lambda m, e: tuple((*m.eval(e.a), *m.eval(e.b))[k] for k in e.lanes),

@@ -9,7 +9,7 @@ import pytest
 
 from tensorkiln.base.errors import InternalError
 from tensorkiln.ir.attrs import Attrs
-from tensorkiln.ir.buffer import Buffer, buffer
+from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.dtype import BOOL, DType
 from tensorkiln.ir.expr import (
     Binary,
@@ -19,7 +19,6 @@ from tensorkiln.ir.expr import (
     FloatImm,
     IntImm,
     Intrin,
-    Load,
     Ramp,
     Reduce,
     Select,

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from tensorkiln.ir.buffer import Buffer, buffer
+from tensorkiln.ir.buffer import AddressOf, Buffer, buffer
 from tensorkiln.ir.dtype import FLOAT32, HANDLE
 from tensorkiln.ir.expr import (
-    AddressOf,
     Binary,
     Broadcast,
     CallExtern,

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tensorkiln.ir.attrs import Attrs
+from tensorkiln.ir.buffer import AddressOf
 from tensorkiln.ir.dtype import BOOL
-from tensorkiln.ir.expr import AddressOf, Ramp, Var
+from tensorkiln.ir.expr import Ramp, Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import (
     Binding,

@@ -14,7 +14,7 @@ import numpy as np
 
 from tensorkiln import ops
 from tensorkiln.ir.attrs import Attrs
-from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import (
     REDUCE_BINARY,
@@ -24,7 +24,6 @@ from tensorkiln.ir.expr import (
     FloatImm,
     IntImm,
     Intrin,
-    Load,
     Reduce,
     Select,
     Unary,

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import tensorkiln as tk
-from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.dtype import INT64
-from tensorkiln.ir.expr import Load, Var, as_expr
+from tensorkiln.ir.expr import Var, as_expr
 from tensorkiln.ir.relax import ShapeValue
 from tensorkiln.ir.stmt import For, PrimFunc, Store
 from tests.outer.build import (

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import Binary, Load, int_value
+from tensorkiln.ir.buffer import Buffer, Load
+from tensorkiln.ir.expr import Binary, int_value
 from tensorkiln.ir.stmt import Alloc, Block, PrimFunc, Store
 from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.schedule.primitives import (

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tensorkiln.base.errors import UserError
-from tensorkiln.ir.buffer import buffer
-from tensorkiln.ir.expr import Load, Var, const
+from tensorkiln.ir.buffer import Load, buffer
+from tensorkiln.ir.expr import Var, const
 from tensorkiln.ir.stmt import For, PrimFunc, Store
 from tensorkiln.schedule.primitives import (
     PRIMITIVES,

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from tensorkiln.ir.buffer import buffer
-from tensorkiln.ir.expr import AddressOf, CallExtern, IntImm, Var, const
+from tensorkiln.ir.buffer import AddressOf, buffer
+from tensorkiln.ir.expr import CallExtern, IntImm, Var, const
 from tensorkiln.ir.stmt import (
     Alloc,
     Assert,

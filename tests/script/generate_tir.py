@@ -8,11 +8,10 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tensorkiln.ir.attrs import Attrs
-from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.dtype import BOOL, DTYPES, INT64, DType
 from tensorkiln.ir.expr import (
     BINARY,
-    AddressOf,
     Binary,
     Broadcast,
     CallExtern,
@@ -21,7 +20,6 @@ from tensorkiln.ir.expr import (
     FloatImm,
     IntImm,
     Intrin,
-    Load,
     Ramp,
     Reduce,
     Select,

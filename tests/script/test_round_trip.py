@@ -17,9 +17,9 @@ from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
 from tensorkiln.codegen.host_function import metadata_of
 from tensorkiln.frontend import from_onnx
 from tensorkiln.ir.attrs import Attrs
-from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.dtype import FLOAT32, DType
-from tensorkiln.ir.expr import IntImm, Load, Var
+from tensorkiln.ir.expr import IntImm, Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Function, RVar, TensorType
 from tensorkiln.ir.stmt import For, PrimFunc, Store

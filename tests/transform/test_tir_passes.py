@@ -5,15 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tensorkiln.base.errors import UnsupportedError, UserError
-from tensorkiln.ir.buffer import buffer
+from tensorkiln.ir.buffer import AddressOf, Load, buffer
 from tensorkiln.ir.equal import first_difference
 from tensorkiln.ir.expr import (
-    AddressOf,
     Broadcast,
     CallExtern,
     Expr,
     IntImm,
-    Load,
     Ramp,
     Var,
     as_expr,

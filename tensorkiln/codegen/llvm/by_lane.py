@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import Binary, Broadcast, Expr, IntImm, Load, Ramp, Shuffle, int_value
+from tensorkiln.ir.buffer import Buffer, Load
+from tensorkiln.ir.expr import Binary, Broadcast, Expr, IntImm, Ramp, Shuffle, int_value
 from tensorkiln.ir.stmt import PrimFunc, Seq, Stmt, Store, seq
 from tensorkiln.ir.visit import has_load, map_children, map_stmt, walk
 

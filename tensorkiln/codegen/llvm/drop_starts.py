@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from tensorkiln.ir.expr import Binary, Broadcast, CallExtern, Expr, FloatImm, IntImm, Load
+from tensorkiln.ir.buffer import Load
+from tensorkiln.ir.expr import Binary, Broadcast, CallExtern, Expr, FloatImm, IntImm
 from tensorkiln.ir.stmt import PrimFunc, Seq, Stmt, Store, seq
 from tensorkiln.ir.visit import loads, map_stmt, walk
 

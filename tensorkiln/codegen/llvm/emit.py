@@ -17,17 +17,9 @@ from tensorkiln.codegen.llvm.types import llvm_type, memory_type, parameter_type
 from tensorkiln.codegen.llvm.unroll import unroll_function
 from tensorkiln.codegen.llvm.values import Values
 from tensorkiln.codegen.stack import elements
-from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.dtype import INT64
-from tensorkiln.ir.expr import (
-    AddressOf,
-    Expr,
-    Load,
-    Var,
-    cast,
-    const,
-    int_value,
-)  # fmt: skip
+from tensorkiln.ir.expr import Expr, Var, cast, const, int_value
 from tensorkiln.ir.stmt import (
     Alloc,
     Assert,

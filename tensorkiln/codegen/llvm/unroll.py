@@ -12,23 +12,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tensorkiln.base.errors import InternalError, UserError
+from tensorkiln.base.errors import UserError
 from tensorkiln.ir.expr import Expr, Var, binary, const, int_value
 from tensorkiln.ir.stmt import (
-    Alloc,
-    Assert,
-    CallKernel,
-    Evaluate,
     For,
     If,
     Let,
-    MatchBuffer,
-    Prefetch,
     PrimFunc,
     Seq,
     Stmt,
-    Store,
-    While,
     seq,
 )
 from tensorkiln.ir.visit import map_children, map_stmt
@@ -65,40 +57,13 @@ def _stmt(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
                 )
             at = [binary("add", start, const(i, var.dtype)) for i in range(count)]
             return seq(*(_stmt(body, {**values, var: i}) for i in at))
-        case For(var, lo, extent, kind, body, attrs):
-            new = _stmt(body, values)
-            lo2, extent2 = ex(lo), ex(extent)
-            same = new is body and lo2 is lo and extent2 is extent
-            return s if same else For(var, lo2, extent2, kind, new, attrs)
-        case Seq(stmts):
-            parts = tuple(_stmt(t, values) for t in stmts)
-            return s if all(a is b for a, b in zip(parts, stmts, strict=True)) else seq(*parts)
-        case Store(buf, indices, value, nt):
-            if not values:
-                return s
-            return Store(buf, tuple(map(ex, indices)), ex(value), nt)
-        case Let(var, value, body):
+        case Let(var, value, body) if values:
             # A body repeated by an enclosing unrolled loop binds a fresh variable each time.
-            new_value = ex(value)
-            if not values:
-                new = _stmt(body, values)
-                return s if new is body else Let(var, new_value, new)
             fresh = Var(var.name, var.dtype)
-            return Let(fresh, new_value, _stmt(body, {**values, var: fresh}))
+            return Let(fresh, ex(value), _stmt(body, {**values, var: fresh}))
         case If(cond, then, orelse):
-            c = ex(cond)
-            known = int_value(c)
+            known = int_value(ex(cond))
             if known is not None:
                 branch = then if known else orelse
                 return Seq(()) if branch is None else _stmt(branch, values)
-            t = _stmt(then, values)
-            o = None if orelse is None else _stmt(orelse, values)
-            return s if c is cond and t is then and o is orelse else If(c, t, o)
-        case Alloc(buf, body):
-            new = _stmt(body, values)
-            return s if new is body else Alloc(buf, new)
-        case Prefetch(buf, indices, locality, write):
-            return s if not values else Prefetch(buf, tuple(map(ex, indices)), locality, write)
-        case While() | MatchBuffer() | Evaluate() | Assert() | CallKernel():
-            return map_stmt(s, ex, lambda t: _stmt(t, values))
-    raise InternalError(f"unroll: unknown statement {type(s).__name__}")
+    return map_stmt(s, ex, lambda t: _stmt(t, values))

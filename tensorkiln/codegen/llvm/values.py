@@ -6,10 +6,10 @@ from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.codegen.llvm.addresses import Addresses
 from tensorkiln.codegen.llvm.math import expand
 from tensorkiln.codegen.llvm.types import float_literal, llvm_type, memory_type
+from tensorkiln.ir.buffer import AddressOf, Load
 from tensorkiln.ir.dtype import HANDLE, INT64, VOID, DType
 from tensorkiln.ir.expr import (
     BITCASTS,
-    AddressOf,
     Binary,
     Broadcast,
     CallExtern,
@@ -18,7 +18,6 @@ from tensorkiln.ir.expr import (
     FloatImm,
     IntImm,
     Intrin,
-    Load,
     Ramp,
     Select,
     Shuffle,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.buffer import AddressOf, Buffer
 from tensorkiln.ir.dtype import INT64
-from tensorkiln.ir.expr import AddressOf, Binary, Expr, IntImm, Var
+from tensorkiln.ir.expr import Binary, Expr, IntImm, Var
 from tensorkiln.ir.outputs import inferred_outputs
 from tensorkiln.ir.stmt import (
     Alloc,

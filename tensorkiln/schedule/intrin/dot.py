@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from tensorkiln.ir.buffer import buffer
+from tensorkiln.ir.buffer import Load, buffer
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import (
     DOTS,
     Broadcast,
     Expr,
     IntImm,
-    Load,
     Ramp,
     Shuffle,
     Var,

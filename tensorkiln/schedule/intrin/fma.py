@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tensorkiln.ir.buffer import buffer
-from tensorkiln.ir.expr import Broadcast, IntImm, Load, Ramp, Var, const, intrin
+from tensorkiln.ir.buffer import Load, buffer
+from tensorkiln.ir.expr import Broadcast, IntImm, Ramp, Var, const, intrin
 from tensorkiln.ir.stmt import For, PrimFunc, Store
 from tensorkiln.schedule.primitives.tensorize import Instruction
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from tensorkiln.ir.buffer import buffer
-from tensorkiln.ir.expr import REDUCE_BINARY, IntImm, Load, Ramp, Var, VectorReduce, binary, const
+from tensorkiln.ir.buffer import Load, buffer
+from tensorkiln.ir.expr import REDUCE_BINARY, IntImm, Ramp, Var, VectorReduce, binary, const
 from tensorkiln.ir.stmt import For, PrimFunc, Store
 from tensorkiln.schedule.primitives.tensorize import Instruction
 

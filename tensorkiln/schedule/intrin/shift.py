@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from tensorkiln.ir.buffer import buffer
-from tensorkiln.ir.expr import IntImm, Load, Ramp, Shuffle, Var, const
+from tensorkiln.ir.buffer import Load, buffer
+from tensorkiln.ir.expr import IntImm, Ramp, Shuffle, Var, const
 from tensorkiln.ir.stmt import For, PrimFunc, Store
 from tensorkiln.schedule.intrin.reduce import DTYPES
 from tensorkiln.schedule.primitives.tensorize import Instruction

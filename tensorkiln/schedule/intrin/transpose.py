@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from tensorkiln.ir.buffer import buffer
-from tensorkiln.ir.expr import Expr, IntImm, Load, Ramp, Shuffle, Var, const
+from tensorkiln.ir.buffer import Load, buffer
+from tensorkiln.ir.expr import Expr, IntImm, Ramp, Shuffle, Var, const
 from tensorkiln.ir.stmt import For, Let, PrimFunc, Stmt, Store, seq
 from tensorkiln.schedule.intrin.reduce import DTYPES
 from tensorkiln.schedule.primitives.tensorize import Instruction

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import Binary, CallExtern, Cast, Expr, IntImm, Load, Unary, Var, int_value
+from tensorkiln.ir.buffer import Buffer, Load
+from tensorkiln.ir.expr import Binary, CallExtern, Cast, Expr, IntImm, Unary, Var, int_value
 from tensorkiln.ir.visit import walk
 
 _ARITHMETIC = {"add": "+", "sub": "-"}

@@ -14,14 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from tensorkiln.arith import Bounds, affine, bound, prove, simplify
-from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.expr import (
-    AddressOf,
     Binary,
     Broadcast,
     Expr,
     IntImm,
-    Load,
     Ramp,
     Unary,
     Var,
@@ -33,19 +31,17 @@ from tensorkiln.ir.expr import (
     unary,
 )
 from tensorkiln.ir.stmt import (
-    Alloc,
     Block,
     For,
     If,
     Let,
     MatchBuffer,
     PrimFunc,
-    Seq,
     Stmt,
     Store,
     While,
 )
-from tensorkiln.ir.visit import free_vars, has_load, stmt_exprs, substitute, walk
+from tensorkiln.ir.visit import free_vars, has_load, stmt_exprs, substitute, substmts, walk
 
 Ends: TypeAlias = "tuple[Expr, Expr]"  # first and last, both included
 Ranges: TypeAlias = "tuple[tuple[Expr, Expr], ...]"  # (first, extent) per dimension
@@ -137,29 +133,13 @@ class Access:
         return self.around.blocks[-1].name if self.around.blocks else ""
 
 
-def parts(s: Stmt) -> tuple[Stmt, ...]:
-    """The direct substatements of a statement, in the order in which they run."""
-    match s:
-        case For(body=body) | While(body=body) | Let(body=body) | Alloc(body=body):
-            return (body,)
-        case MatchBuffer(body=body):
-            return (body,)
-        case Block(body=body, init=init):
-            return (body,) if init is None else (init, body)
-        case Seq(stmts):
-            return stmts
-        case If(_, then, orelse):
-            return (then,) if orelse is None else (then, orelse)
-    return ()
-
-
 NOWHERE = Around()
 
 
 def walk_around(s: Stmt, around: Around = NOWHERE) -> Iterator[tuple[Stmt, Around]]:
     """Every statement with its context, parents first."""
     yield s, around
-    for child in parts(s):
+    for child in substmts(s):
         yield from walk_around(child, around.enter(s, child))
 
 
@@ -175,7 +155,7 @@ def accesses(s: Stmt, around: Around = NOWHERE) -> list[Access]:
         if isinstance(t, MatchBuffer):
             views[t.buffer] = views.get(t.source, t.source)
         if isinstance(t, Block):
-            exprs: tuple[Expr, ...] = tuple(i.value for i in t.iters)
+            exprs: Sequence[Expr] = [i.value for i in t.iters]
         else:
             exprs = stmt_exprs(t)
         for e in exprs:

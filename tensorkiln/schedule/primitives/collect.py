@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from itertools import pairwise
 
 from tensorkiln.arith import simplify
-from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import Binary, CallExtern, Expr, Load, Var, int_value
+from tensorkiln.ir.buffer import Buffer, Load
+from tensorkiln.ir.expr import Binary, CallExtern, Expr, Var, int_value
 from tensorkiln.ir.stmt import (
     Alloc,
     Block,

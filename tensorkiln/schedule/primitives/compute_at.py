@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import Expr, Load, Var
+from tensorkiln.ir.buffer import Buffer, Load
+from tensorkiln.ir.expr import Expr, Var
 from tensorkiln.ir.stmt import Alloc, Block, For, PrimFunc, Stmt, Store, seq
 from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
 from tensorkiln.schedule.primitives.boxes import Box, region

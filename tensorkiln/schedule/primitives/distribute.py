@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tensorkiln.arith import simplify
-from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import AddressOf, Expr, IntImm, Load, Var, int_value
+from tensorkiln.ir.buffer import AddressOf, Buffer, Load
+from tensorkiln.ir.expr import Expr, IntImm, Var, int_value
 from tensorkiln.ir.stmt import Alloc, Block, BlockIter, For, PrimFunc, Region, Seq, Stmt, Store, seq
 from tensorkiln.ir.visit import map_children, map_stmt, stmt_exprs, walk, walk_stmt
 from tensorkiln.schedule.primitives.legality import require_order

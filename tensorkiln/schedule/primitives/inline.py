@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import Expr, Load, Var
+from tensorkiln.ir.buffer import Buffer, Load
+from tensorkiln.ir.expr import Expr, Var
 from tensorkiln.ir.stmt import Block, For, PrimFunc, Stmt, Store
 from tensorkiln.ir.visit import map_children, map_stmt, stmt_exprs, substitute, walk, walk_stmt
 from tensorkiln.schedule.primitives.places import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from tensorkiln.arith import Bounds, simplify
-from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import CallExtern, Expr, Load, Var
+from tensorkiln.ir.buffer import Buffer, Load
+from tensorkiln.ir.expr import CallExtern, Expr, Var
 from tensorkiln.ir.stmt import Alloc, Block, For, If, Let, Stmt, Store, While
 from tensorkiln.ir.visit import free_vars, stmt_exprs, substitute, substmts, walk
 from tensorkiln.schedule.primitives.program import Place

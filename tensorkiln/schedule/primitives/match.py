@@ -13,14 +13,13 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from tensorkiln.arith import Bounds, simplify
-from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.expr import (
     Binary,
     Expr,
     FloatImm,
     IntImm,
     Intrin,
-    Load,
     Unary,
     Var,
     binary,

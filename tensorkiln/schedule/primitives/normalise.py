@@ -19,13 +19,12 @@ from dataclasses import replace
 
 from tensorkiln.arith import Bounds, bound, prove, simplify
 from tensorkiln.arith.regions import regions_of
-from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.expr import (
     Binary,
     CallExtern,
     Expr,
     Intrin,
-    Load,
     Select,
     Var,
     binary,

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from tensorkiln.arith import Bounds, prove, prove_equal, simplify
 from tensorkiln.base.errors import nearest
-from tensorkiln.ir.buffer import SCOPES, Buffer
+from tensorkiln.ir.buffer import SCOPES, Buffer, Load
 from tensorkiln.ir.dtype import BOOL
 from tensorkiln.ir.expr import Binary, Expr, Var, binary, const, int_value, logical_and
 from tensorkiln.ir.stmt import (
@@ -369,7 +369,6 @@ def copy_block(
 ) -> Block:
     """A block `into[v] = source[v]` over the elements of `source`. The values of its iteration
     variables are placeholders, for `nest_over` to replace."""
-    from tensorkiln.ir.expr import Load
     from tensorkiln.ir.stmt import Store
 
     variables = tuple(Var(f"v{n}") for n in axis_names(len(source.shape)))

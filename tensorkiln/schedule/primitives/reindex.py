@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 
 from tensorkiln.arith import Bounds, bound, simplify
 from tensorkiln.arith.regions import regions_of
-from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import AddressOf, Expr, Load, Ramp, Var, const, int_value
+from tensorkiln.ir.buffer import AddressOf, Buffer, Load
+from tensorkiln.ir.expr import Expr, Ramp, Var, const, int_value
 from tensorkiln.ir.stmt import (
     Alloc,
     Block,

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensorkiln.arith import prove, simplify
-from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.buffer import Buffer, Load
 from tensorkiln.ir.expr import (
     Binary,
     Expr,
     Intrin,
-    Load,
     Select,
     Var,
     binary,

@@ -6,23 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import AddressOf, Expr, Load, Var
+from tensorkiln.ir.expr import Expr, Var
 from tensorkiln.ir.stmt import (
     Alloc,
     Block,
     For,
-    If,
-    Let,
     MatchBuffer,
-    Prefetch,
-    Region,
-    Seq,
     Stmt,
-    Store,
-    seq,
 )
 from tensorkiln.ir.visit import (
+    bound_vars,
     free_vars,
+    map_bound_vars,
+    map_buffers,
     map_children,
     map_stmt,
     substitute,
@@ -53,15 +49,7 @@ def put(path: tuple[Stmt, ...], new: Stmt) -> Stmt:
 
 def with_child(s: Stmt, old: Stmt, new: Stmt) -> Stmt:
     """`s` with its direct substatement `old` replaced; `old` is compared by identity."""
-    match s:
-        case Seq(stmts):
-            at = next(i for i, t in enumerate(stmts) if t is old)
-            return seq(*stmts[:at], new, *stmts[at + 1 :])
-        case If(cond, then, orelse):
-            return If(cond, new, orelse) if then is old else If(cond, then, new)
-        case Block(body=body):
-            return replace(s, body=new) if body is old else replace(s, init=new)
-    return map_stmt(s, lambda e: e, lambda _: new)
+    return map_stmt(s, lambda e: e, lambda t: new if t is old else t)
 
 
 def substitute_loops(s: Stmt, values: Mapping[Var, Expr]) -> Stmt:
@@ -88,27 +76,14 @@ def _resized(b: Buffer, values: Mapping[Var, Expr]) -> Buffer:
 def replace_buffers(s: Stmt, new: Mapping[Buffer, Buffer]) -> Stmt:
     """Replace buffers by others of the same rank: in accesses, regions and allocations."""
 
-    def ex(e: Expr) -> Expr:
-        e = map_children(e, ex)
-        if isinstance(e, Load | AddressOf) and e.buffer in new:
-            return replace(e, buffer=new[e.buffer])
-        return e
+    def swap(b: Buffer) -> Buffer:
+        return new.get(b, b)
 
-    def region(r: Region) -> Region:
-        return replace(r, buffer=new[r.buffer]) if r.buffer in new else r
+    def ex(e: Expr) -> Expr:
+        return map_buffers(map_children(e, ex), swap)
 
     def st(t: Stmt) -> Stmt:
-        t = map_stmt(t, ex, st)
-        match t:
-            case Store() | Alloc() | MatchBuffer() | Prefetch() if t.buffer in new:
-                t = replace(t, buffer=new[t.buffer])
-            case Block() if any(r.buffer in new for r in (*t.reads, *t.writes)):
-                t = replace(
-                    t, reads=tuple(map(region, t.reads)), writes=tuple(map(region, t.writes))
-                )
-        if isinstance(t, MatchBuffer) and t.source in new:
-            t = replace(t, source=new[t.source])
-        return t
+        return map_buffers(map_stmt(t, ex, st), swap)
 
     return st(s)
 
@@ -122,15 +97,10 @@ def renewed(s: Stmt, name: Callable[[str], str]) -> Stmt:
     values: dict[Var, Var] = {}
     buffers: dict[Buffer, Buffer] = {}
     for t in walk_stmt(s):
-        match t:
-            case For(var):
-                values[var] = Var(name(var.name), var.dtype)
-            case Let(var):
-                values[var] = Var(var.name, var.dtype)
-            case Block(iters=iters):
-                values.update((i.var, Var(i.var.name, i.var.dtype)) for i in iters)
-            case Alloc(buffer) | MatchBuffer(buffer):
-                buffers[buffer] = replace(buffer)
+        for v in bound_vars(t):
+            values[v] = Var(name(v.name) if isinstance(t, For) else v.name, v.dtype)
+        if isinstance(t, Alloc | MatchBuffer):
+            buffers[t.buffer] = replace(t.buffer)
     s = substitute_loops(_rebound(s, values, name), values)
     return replace_buffers(s, _second(s, buffers)) if buffers else s
 
@@ -138,15 +108,12 @@ def renewed(s: Stmt, name: Callable[[str], str]) -> Stmt:
 def _rebound(s: Stmt, values: Mapping[Var, Var], name: Callable[[str], str]) -> Stmt:
     """`s` with the variables that it binds replaced there; uses still have the old variables."""
     new = map_stmt(s, lambda e: e, lambda t: _rebound(t, values, name))
-    match new:
-        case For(var) | Let(var):
-            return replace(new, var=values[var])
-        case Block(iters=iters):
-            origin = new.attrs.get("origin", new.name)
-            attrs = type(new.attrs).of(**{**new.attrs, "origin": origin})
-            own = tuple(replace(i, var=values[i.var]) for i in iters)
-            return replace(new, name=name(new.name), iters=own, attrs=attrs)
-    return new
+    new = map_bound_vars(new, values.__getitem__)
+    if not isinstance(new, Block):
+        return new
+    origin = new.attrs.get("origin", new.name)
+    attrs = type(new.attrs).of(**{**new.attrs, "origin": origin})
+    return replace(new, name=name(new.name), attrs=attrs)
 
 
 def _second(s: Stmt, buffers: Mapping[Buffer, Buffer]) -> dict[Buffer, Buffer]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from tensorkiln.arith import prove, simplify
 from tensorkiln.base.errors import nearest
 from tensorkiln.ir.attrs import Attrs
-from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import AddressOf, Expr, Load, Ramp, Var, binary
+from tensorkiln.ir.buffer import AddressOf, Buffer, Load
+from tensorkiln.ir.expr import Expr, Ramp, Var, binary
 from tensorkiln.ir.stmt import Alloc, Block, BlockIter, For, Prefetch, PrimFunc, Stmt, Store
 from tensorkiln.ir.visit import free_vars, map_children, map_stmt, stmt_exprs, substitute, walk_stmt
 from tensorkiln.schedule.primitives.boxes import same_memory

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import AddressOf, CallExtern, Expr, Load, Ramp, int_value
+from tensorkiln.ir.buffer import AddressOf, Buffer, Load
+from tensorkiln.ir.expr import CallExtern, Expr, Ramp, int_value
 from tensorkiln.ir.stmt import Alloc, Assert, If, Let, MatchBuffer, Prefetch, Region, Stmt, Store
 from tensorkiln.ir.visit import children, stmt_exprs, substmts
 from tensorkiln.schedule.primitives.affine_text import AffineText

@@ -17,7 +17,7 @@ from tensorkiln.ir.relax import (
     TupleItem,
     Value,
 )  # fmt: skip
-from tensorkiln.transform.relax.graph import substitute, substitute_value
+from tensorkiln.ir.visit_graph import substitute, substitute_value
 
 # Constants of up to this many bytes are compared by content, larger ones by address and strides.
 SMALL = 4096

@@ -21,7 +21,8 @@ from tensorkiln.ir.relax import (
     TensorType,
     Value,
 )  # fmt: skip
-from tensorkiln.transform.relax.graph import live, substitute, substitute_value
+from tensorkiln.ir.visit_graph import substitute, substitute_value
+from tensorkiln.transform.relax.graph import live
 
 # A result is folded if it has at most GROWTH times the bytes of its operands, or LIMIT bytes.
 GROWTH = 4

@@ -34,8 +34,9 @@ from tensorkiln.ir.relax import (
 )  # fmt: skip
 from tensorkiln.ir.subtype import accepts, called_type, function_type, symbols
 from tensorkiln.ir.type_text import show
+from tensorkiln.ir.visit_graph import substitute, substitute_value
 from tensorkiln.ops.rules import same_extent, show_type
-from tensorkiln.transform.relax.graph import same_type, substitute, substitute_value
+from tensorkiln.transform.relax.graph import same_type
 
 _ADDRESSES = 1 << 47  # bytes of address space of a process
 

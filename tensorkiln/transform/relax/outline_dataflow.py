@@ -33,7 +33,8 @@ from tensorkiln.ir.relax import (
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.subtype import symbols
 from tensorkiln.ir.visit import free_vars
-from tensorkiln.transform.relax.graph import live, substitute, substitute_value, variables
+from tensorkiln.ir.visit_graph import substitute, substitute_value, variables
+from tensorkiln.transform.relax.graph import live
 
 
 def outline_dataflow(mod: IRModule) -> IRModule:

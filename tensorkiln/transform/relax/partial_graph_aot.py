@@ -26,9 +26,9 @@ from tensorkiln.arith.simplify import prove
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.text import unused
 from tensorkiln.ir.attrs import Attrs, AttrValue
-from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.dtype import HANDLE
-from tensorkiln.ir.expr import AddressOf, Expr, IntImm, Load, Var, as_expr, binary
+from tensorkiln.ir.expr import Expr, IntImm, Var, as_expr, binary
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.planned import CACHED_STORAGE_SET
 from tensorkiln.ir.relax import (

@@ -30,17 +30,9 @@ from tensorkiln.ir.relax import (
     Value,
     constant,
 )  # fmt: skip
+from tensorkiln.ir.visit_graph import substitute, substitute_value, variables
 from tensorkiln.transform.relax import pattern as P
-from tensorkiln.transform.relax.graph import (
-    live,
-    same_type,
-    substitute,
-    substitute_value,
-    tensor_type,
-    use_counts,
-    users,
-    variables,
-)
+from tensorkiln.transform.relax.graph import live, same_type, tensor_type, use_counts, users
 
 # Sweeps over one function, and nested rule applications, before a table is taken not to terminate.
 MAX_SWEEPS = 100

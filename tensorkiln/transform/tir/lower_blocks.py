@@ -20,12 +20,10 @@ from dataclasses import dataclass, replace
 
 from tensorkiln.arith import prove_equal, simplify_stmt
 from tensorkiln.base.errors import UnsupportedError
-from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.dtype import INT64
 from tensorkiln.ir.expr import (
-    AddressOf,
     Expr,
-    Load,
     Var,
     binary,
     cast,

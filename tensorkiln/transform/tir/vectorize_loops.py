@@ -15,33 +15,28 @@ from dataclasses import replace
 
 from tensorkiln.arith import affine, simplify
 from tensorkiln.base.errors import UnsupportedError, UserError
+from tensorkiln.ir.buffer import AddressOf, Load
 from tensorkiln.ir.expr import (
     DOTS,
-    Binary,
     Broadcast,
-    Cast,
+    CallExtern,
     Expr,
-    FloatImm,
-    IntImm,
     Intrin,
-    Load,
     Ramp,
+    Reduce,
     Select,
     Shuffle,
-    Unary,
     Var,
     VectorReduce,
     as_expr,
-    binary,
-    cast,
     const,
     int_value,
     match_lanes,
     select,
-)  # fmt: skip
+)
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import Alloc, Block, For, If, Let, Prefetch, PrimFunc, Seq, Stmt, Store, seq
-from tensorkiln.ir.visit import map_stmt, substitute, walk
+from tensorkiln.ir.visit import children, map_children, map_stmt, substitute, walk
 
 
 def vectorize_loops(mod: IRModule) -> IRModule:
@@ -70,6 +65,10 @@ def _find(s: Stmt) -> Stmt:
             )
         return _Vectorizer(s.var, s.lo, lanes).stmt(s.body)
     return map_stmt(s, lambda e: e, _find)
+
+
+# Expressions whose value in a lane is not the same operation on their operands' values in it.
+_NOT_BY_LANE = (Ramp, Broadcast, Shuffle, VectorReduce, AddressOf, CallExtern, Reduce)
 
 
 class _Vectorizer:
@@ -164,27 +163,22 @@ class _Vectorizer:
                 if e is self.var:
                     return Ramp(self.lo, const(1, e.dtype), self.lanes)
                 return self.lets.get(e, e)
-            case IntImm() | FloatImm():
-                return e
             case Load(buf, indices):
                 return Load(buf, self.indices(indices))
-            case Binary(op, a, b):
-                return binary(op, self.expr(a), self.expr(b))
-            case Unary(op, a):
-                return Unary(op, self.expr(a))
-            case Cast(a, dtype):
-                return cast(self.expr(a), dtype)
             case Select(c, a, b):
                 cond, x, y = self.expr(c), self.expr(a), self.expr(b)
                 if cond.dtype.lanes > 1:
                     x, _ = match_lanes(x, cond)
                     y, _ = match_lanes(y, cond)
                 return select(cond, x, y)
-            case Intrin(name, args) if name not in DOTS:
-                new = [self.expr(a) for a in args]
-                lanes = max(a.dtype.lanes for a in new)
-                wide = [Broadcast(a, lanes) if a.dtype.lanes < lanes else a for a in new]
-                return Intrin(name, tuple(wide))
             case Ramp() | Broadcast() | Shuffle() | VectorReduce() if not self.uses(e):
                 return e
-        raise self.unsupported(f"an expression {type(e).__name__}")
+        if isinstance(e, _NOT_BY_LANE) or (isinstance(e, Intrin) and e.name in DOTS):
+            raise self.unsupported(f"an expression {type(e).__name__}")
+        lanes = max((self.expr(x).dtype.lanes for x in children(e)), default=1)
+        return map_children(e, lambda x: self.widened(x, lanes))
+
+    def widened(self, e: Expr, lanes: int) -> Expr:
+        """`e` for all lanes; a scalar beside vectors of `lanes` lanes is broadcast."""
+        new = self.expr(e)
+        return Broadcast(new, lanes) if new.dtype.lanes < lanes else new
