@@ -85,7 +85,13 @@ PROGRAM_ATTRS = Table(
         "sizes": ("a number of parameters", _number),
     },
 )
-LOOP_ATTRS = Table("loops", {"thread": ("the index of a device's grid, a text", _text)})
+LOOP_ATTRS = Table(
+    "loops",
+    {
+        "role": ("what the loop is for, a text by which schedules find it", _text),
+        "thread": ("the index of a device's grid, a text", _text),
+    },
+)
 BLOCK_ATTRS = Table(
     "blocks",
     {

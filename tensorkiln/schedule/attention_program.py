@@ -4,6 +4,10 @@ For each block of keys: scores = q k^T in a local buffer, the running maximum an
 ("Online normalizer calculation for softmax", Milakov and Gimelshein, 2018), then scores times v,
 added to the row's weighted sum. Blocks are part of the program because they decide the order of the
 sums. Keys are packed by lanes, [B][H][T/v][D][v].
+
+Roles of loops: "task", over the heads of the batch; "row" of queries; "block" of keys; "term", over
+the terms of a sum; "keys" and "columns", over the vectors of scores and of a row of values;
+"vector" and "lane" as in register_tile.py.
 """
 
 from __future__ import annotations
@@ -19,7 +23,6 @@ from tensorkiln.ir.expr import (
     IntImm,
     Var,
     VectorReduce,
-    as_expr,
     binary,
     const,
     int_value,
@@ -29,9 +32,9 @@ from tensorkiln.ir.expr import (
     select,
 )
 from tensorkiln.ir.relax import RVar, TensorType
-from tensorkiln.ir.stmt import Alloc, For, Let, PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.stmt import Alloc, Let, PrimFunc, Stmt, Store, seq
 from tensorkiln.schedule.access import simplify_value
-from tensorkiln.schedule.build import lane_ramp, loop, nest
+from tensorkiln.schedule.build import lane_ramp, loop, nest, vectors
 from tensorkiln.schedule.group import Group, static
 from tensorkiln.target import Target
 
@@ -120,10 +123,9 @@ def attention_program(c: Attention) -> PrimFunc:
     """for batch, head, query: blocks of keys, then the epilogue."""
 
     def head(b: Expr, h: Expr) -> Stmt:
-        row = Var("row")
-        return For(row, IntImm(0), c.rows, "serial", _Row(c, b, h, row).stmt())
+        return loop("row", c.rows, lambda s: _Row(c, b, h, s).stmt(), "row", keep=True)
 
-    body = nest(["b", "h"], [c.batch, c.heads], head)
+    body = nest(["b", "h"], [c.batch, c.heads], head, ["task", "task"])
     return PrimFunc(c.group.name, c.group.params, body, op_class="attention_fused")
 
 
@@ -150,51 +152,53 @@ class _Row:
         zero = self.number(0)
         clear = self.columns("clear", lambda d: Store(self.weighted, (d,), zero))
         start = [_set(self.top, self.number(LOWEST)), _set(self.total, zero), clear]
-        blocks = loop("block", self.c.blocks, self.block)
+        blocks = loop("block", self.c.blocks, self.block, "block")
         return _with([self.weighted, self.top, self.total], *start, blocks, self.finish())
 
     def columns(self, name: str, body: Callable[[Expr], Stmt]) -> Stmt:
         """`body` for every column of the head."""
         lanes = self.c.lanes
-        return nest([f"o_{name}", f"l_{name}"], [self.c.width, lanes],
-                    lambda o, lane: body(o * lanes + lane))  # fmt: skip
+        return vectors(name, [self.c.width, lanes], lambda o, lane: body(o * lanes + lane))
 
     def block(self, index: Expr) -> Stmt:
         """Scores, softmax and weighted values of one block of keys."""
         c = self.c
         first = simplify(index * c.block)
         count = simplify(minimum(c.block, c.keys - first))
-        vectors = simplify((count + (c.lanes - 1)) // c.lanes)
+        size = simplify((count + (c.lanes - 1)) // c.lanes)
         return _with(
             [self.scores],
-            self.products(index, vectors),
-            self.softmax(first, count, vectors),
+            self.products(index, size),
+            self.softmax(first, count, size),
             self.values(first, count),
         )
 
-    def products(self, index: Expr, vectors: Expr) -> Stmt:
-        """scores[t] = q . k[t], a vector of keys at a time."""
-        c, j = self.c, Var("j")
+    def products(self, index: Expr, size: Expr) -> Stmt:
+        """scores[t] = q . k[t], a vector of keys at a time, `size` vectors."""
+        c = self.c
         dot = self.local("dot", c.lanes)
-        group = simplify(index * (c.block // c.lanes) + j)
 
-        def term(d: Expr, lane: Expr) -> Stmt:
-            q = simplify_value(c.q(self.b, self.h, self.s, d), {})
-            k = Load(c.kbuf, (self.b, self.h, group, d, lane))
-            return Store(dot, (lane,), intrin("fma", k, q, Load(dot, (lane,))))
+        def vector(j: Expr) -> Stmt:
+            group = simplify(index * (c.block // c.lanes) + j)
 
-        def save(lane: Expr) -> Stmt:
-            return Store(self.scores, (j * c.lanes + lane,), Load(dot, (lane,)))
+            def term(d: Expr, lane: Expr) -> Stmt:
+                q = simplify_value(c.q(self.b, self.h, self.s, d), {})
+                k = Load(c.kbuf, (self.b, self.h, group, d, lane))
+                return Store(dot, (lane,), intrin("fma", k, q, Load(dot, (lane,))))
 
-        one = _with(
-            [dot],
-            _lanes("zero", dot, lambda _: self.number(0)),
-            nest(["d", "l"], [c.depth, c.lanes], term),
-            loop("l_save", c.lanes, save),
-        )
-        return For(j, IntImm(0), vectors, "serial", one)
+            def save(lane: Expr) -> Stmt:
+                return Store(self.scores, (j * c.lanes + lane,), Load(dot, (lane,)))
 
-    def softmax(self, first: Expr, count: Expr, vectors: Expr) -> Stmt:
+            return _with(
+                [dot],
+                _lanes("zero", dot, lambda _: self.number(0)),
+                nest(["d", "l"], [c.depth, c.lanes], term, ["term", "lane"]),
+                loop("l_save", c.lanes, save, "lane"),
+            )
+
+        return loop("j", size, vector, "keys", keep=True)
+
+    def softmax(self, first: Expr, count: Expr, size: Expr) -> Stmt:
         """Mask the scores, fold them into the running maximum and sum, exponentiate."""
         c, zero, whole = self.c, IntImm(0), (lane_ramp(self.c.lanes),)
         best, part = self.local("best", c.lanes), self.local("part", c.lanes)
@@ -224,47 +228,48 @@ class _Row:
             _lanes("best", best, lambda _: self.number(LOWEST)),
             _set(new, top),
             nest(["i_mask", "l_mask"], [simplify(count // c.lanes), c.lanes],
-                 lambda i, lane: mask(i * c.lanes + lane, best, lane)),
+                 lambda i, lane: mask(i * c.lanes + lane, best, lane), ["", "lane"]),
             loop("t_rest", simplify(count - rest), lambda t: mask(t, new, zero), lo=rest),
-            loop("t_hidden", simplify(vectors * c.lanes - count),
+            loop("t_hidden", simplify(size * c.lanes - count),
                  lambda t: Store(self.scores, (t,), self.number(float("-inf"))), lo=count),
             _set(new, maximum(VectorReduce("max", Load(best, whole)), greatest)),
             _set(alpha, intrin("exp", top - greatest)),
             _set(self.top, greatest),
             _lanes("part", part, lambda _: self.number(0)),
-            nest(["i_exp", "l_exp"], [vectors, c.lanes], exponential),
+            nest(["i_exp", "l_exp"], [size, c.lanes], exponential, ["", "lane"]),
             _set(self.total, total + VectorReduce("sum", Load(part, whole))),
             None if int_value(c.blocks) == 1 else self.columns("rescale", rescale),
         )  # fmt: skip
 
     def values(self, first: Expr, count: Expr) -> Stmt:
         """weighted += scores . v, a vector of the head's columns at a time."""
-        c, column = self.c, Var("column")
+        c = self.c
         sums = self.local("sums", c.lanes)
 
-        def place(lane: Expr) -> Expr:
-            return column * c.lanes + lane
+        def vector(column: Expr) -> Stmt:
+            def place(lane: Expr) -> Expr:
+                return column * c.lanes + lane
 
-        def term(t: Expr, lane: Expr) -> Stmt:
-            bounds = {column: (0, c.width - 1)}
-            if isinstance(lane, Var):
-                bounds[lane] = (0, c.lanes - 1)
-            v = c.v(self.b, self.h, simplify(first + t), place(lane))
-            value = intrin(
-                "fma", Load(self.scores, (t,)), simplify_value(v, bounds), Load(sums, (lane,))
+            def term(t: Expr, lane: Expr) -> Stmt:
+                sizes = ((column, c.width), (lane, c.lanes))
+                bounds = {v: (0, n - 1) for v, n in sizes if isinstance(v, Var)}
+                v = c.v(self.b, self.h, simplify(first + t), place(lane))
+                value = intrin(
+                    "fma", Load(self.scores, (t,)), simplify_value(v, bounds), Load(sums, (lane,))
+                )
+                return Store(sums, (lane,), value)
+
+            def save(lane: Expr) -> Stmt:
+                return Store(self.weighted, (place(lane),), Load(sums, (lane,)))
+
+            return _with(
+                [sums],
+                _lanes("so_far", sums, lambda lane: Load(self.weighted, (place(lane),))),
+                nest(["t_sum", "l"], [count, c.lanes], term, ["term", "lane"]),
+                loop("l_keep", c.lanes, save, "lane"),
             )
-            return Store(sums, (lane,), value)
 
-        def save(lane: Expr) -> Stmt:
-            return Store(self.weighted, (place(lane),), Load(sums, (lane,)))
-
-        one = _with(
-            [sums],
-            _lanes("so_far", sums, lambda lane: Load(self.weighted, (place(lane),))),
-            nest(["t_sum", "l"], [count, c.lanes], term),
-            loop("l_keep", c.lanes, save),
-        )
-        return For(column, IntImm(0), as_expr(c.width), "serial", one)
+        return loop("column", c.width, vector, "columns", keep=True)
 
     def finish(self) -> Stmt:
         """Store weighted / total, with the group's epilogue, in the group's output."""
@@ -292,7 +297,7 @@ def _set(b: Buffer, value: Expr) -> Stmt:
 
 def _lanes(name: str, b: Buffer, value: Callable[[Expr], Expr]) -> Stmt:
     """b[l] = value(l) for every lane."""
-    return loop(f"l_{name}", b.shape[0], lambda lane: Store(b, (lane,), value(lane)))
+    return loop(f"l_{name}", b.shape[0], lambda lane: Store(b, (lane,), value(lane)), "lane")
 
 
 def _with(buffers: Sequence[Buffer], *stmts: Stmt | None) -> Stmt:

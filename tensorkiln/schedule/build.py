@@ -9,6 +9,7 @@ from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Expr, ExprLike, IntImm, Ramp, Var, as_expr, const, int_value
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ir.stmt import For, Seq, Stmt, Store, seq
+from tensorkiln.schedule.roles import with_role
 
 # Scalar operations above which a loop is divided among threads: 2 to 3 microseconds of one core.
 # Starting a parallel loop takes less than 1 microsecond while the other threads still spin, 5 when
@@ -22,34 +23,56 @@ FETCH = 4
 
 
 def loop(
-    name: str, extent: ExprLike, body: Callable[[Expr], Stmt], kind: str = "serial",
+    name: str,
+    extent: ExprLike,
+    body: Callable[[Expr], Stmt],
+    role: str = "",
     lo: ExprLike = 0,
-) -> Stmt:  # fmt: skip
-    """`for name in kind(lo, lo + extent): body(name)`. Extent 0 gives an empty statement, extent 1
-    the body alone (unless `kind` is vectorized)."""
+    keep: bool = False,
+) -> Stmt:
+    """`for name in range(lo, lo + extent): body(name)`, by whose role the schedule finds it.
+
+    Extent 0 gives an empty statement, extent 1 the body alone; with `keep`, which is for schedules
+    that need the loop, they give loops as well.
+    """
     n = int_value(extent)
-    if n == 0:
+    if n == 0 and not keep:
         return Seq(())
-    if n == 1 and kind != "vectorized":
+    if n == 1 and not keep:
         return body(as_expr(lo))
     var = Var(name)
-    return For(var, as_expr(lo), as_expr(extent), kind, body(var))
+    return For(var, as_expr(lo), as_expr(extent), "serial", body(var), with_role(role))
 
 
 def nest(
     names: Sequence[str],
     extents: Sequence[ExprLike],
     body: Callable[..., Stmt],
-    kind: str = "serial",
+    roles: Sequence[str] = (),
+    keep: bool = False,
 ) -> Stmt:
-    """Nested loops, outermost first, around `body(i, j, ...)`."""
+    """Nested loops, outermost first, around `body(i, j, ...)`. `roles`: of all of them, or none."""
+    heads = list(zip(names, extents, roles or [""] * len(names), strict=True))
 
     def at(depth: int, index: tuple[Expr, ...]) -> Stmt:
-        if depth == len(names):
+        if depth == len(heads):
             return body(*index)
-        return loop(names[depth], extents[depth], lambda i: at(depth + 1, (*index, i)), kind)
+        name, extent, role = heads[depth]
+        return loop(name, extent, lambda i: at(depth + 1, (*index, i)), role, keep=keep)
 
     return at(0, ())
+
+
+def around(heads: Sequence[tuple[Var, Expr, str]], body: Stmt) -> Stmt:
+    """`body` in loops over (variable, extent, role), outermost first."""
+    for var, extent, role in reversed(heads):
+        body = For(var, IntImm(0), extent, "serial", body, with_role(role))
+    return body
+
+
+def vectors(name: str, shape: Sequence[ExprLike], body: Callable[[Expr, Expr], Stmt]) -> Stmt:
+    """Loops over vectors (role "vector") and over the lanes of each (role "lane")."""
+    return nest([f"o_{name}", f"l_{name}"], shape, body, ["vector", "lane"])
 
 
 def lane_ramp(lanes: int, base: ExprLike = 0) -> Ramp:

@@ -13,7 +13,7 @@ from tensorkiln.schedule.build import PARALLEL_WORK, tiles
 from tensorkiln.schedule.conv2d_program import Conv, conv2d_program
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.primitives import Schedule
-from tensorkiln.schedule.register_tile import fetch_ahead, is_role, made, sink
+from tensorkiln.schedule.register_tile import fetch_ahead, share, sink
 from tensorkiln.schedule.tile import spatial_tile
 from tensorkiln.target import Target
 
@@ -37,10 +37,9 @@ def schedule_conv2d(group: Group, target: Target, check: bool = False) -> Schedu
     """Direct convolution with its elementwise epilogue."""
     c = Conv(group)
     s = Schedule(conv2d_program(c), check=check)
-    for loop in s.loops():
+    for loop in s.loops(role="channel"):
         # Four steps per basic block: with more, LLVM's scheduler hoists loads until it spills.
-        if is_role(loop, "c"):
-            s.unroll(made(s.split(loop, 4))[1] if c.step // c.together > 4 else loop)
+        s.unroll(s.split(loop, 4).inner if c.step // c.together > 4 else loop)
     rows, cols = spatial_tile(target, c.vectors, c.height, c.width)
     _register_tiles(s, rows, cols)
     s.set_scope("part" if "part" in s.blocks() else "total", "register")
@@ -56,9 +55,9 @@ def schedule_depthwise(group: Group, target: Target, check: bool = False) -> Sch
     s = Schedule(conv2d_program(c), check=check)
     taps = c.kernel[0] * c.kernel[1]
     # Unrolled taps let neighbouring outputs share their loads; large filters keep a loop.
-    for loop in s.loops():
-        if is_role(loop, "kw") or (is_role(loop, "kh") and taps <= 9):
-            s.unroll(loop)
+    columns, rows_of_taps = s.loops(role="kernel_column"), s.loops(role="kernel_row")
+    for loop in (*columns, *(rows_of_taps if taps <= 9 else ())):
+        s.unroll(loop)
     budget = max(4, min(14, target.num_vector_registers - 4 - min(taps, 9)))
     cols = next(n for n in range(min(7, c.width), 0, -1) if c.width % n == 0 or n <= 4)
     # Strided windows share few of their loads, so two rows of them would spill.
@@ -71,10 +70,10 @@ def schedule_depthwise(group: Group, target: Target, check: bool = False) -> Sch
 
 def _register_tiles(s: Schedule, rows: int, cols: int) -> None:
     """Cut the image into tiles of at most rows x cols and keep the sums of each in registers."""
-    s.split_even("w", cols)
-    s.split_even("h", rows)
-    for outer in [loop for loop in s.loops() if loop in ("h_0", "h_tail_0")]:
-        (r,) = s.children(outer)
+    (h,), (w,) = s.loops(role="row"), s.loops(role="column")
+    s.split_even(w, cols)
+    for part in s.split_even(h, rows).parts:
+        outer, r = part.loops
         if len(s.children(r)) > 1:  # columns of two sizes
             s.fission(r)
         for r in s.children(outer):
@@ -89,20 +88,15 @@ def _tasks(s: Schedule, c: Conv, rows_are_tasks: bool) -> None:
     batch = int_value(c.ot.shape[0]) or 1
     if batch * c.work <= PARALLEL_WORK:
         return
-    outer = [loop for loop in ("n", "panel") if loop in s.loops()]
+    outer = [*s.loops(role="batch"), *s.loops(role="panel")]
     if not rows_are_tasks and batch * c.panels >= _FEW_TASKS:
-        s.parallel(_fused(s, outer))
+        share(s, outer)
         return
     for loop in reversed(outer):  # separate the halo's stores and the row tiles of two sizes
         if len(s.children(loop)) > 1:
             s.fission(loop)
-    for rows in [loop for loop in s.loops() if loop in ("h_0", "h_tail_0")]:
+    for rows in s.loops(role="row"):
         nest = [rows]
         while (around := s.parent(nest[0])) is not None:
             nest.insert(0, around)
-        s.parallel(_fused(s, nest))
-
-
-def _fused(s: Schedule, nest: list[str]) -> str:
-    """Fuse the loops of a nest; the name of the one loop."""
-    return made(s.fuse(*nest))[0] if len(nest) > 1 else nest[0]
+        share(s, nest)

@@ -4,11 +4,13 @@ Input [N][C/v][H + halo][W + halo][v] (or planar with few channels), weights pac
 [OC/nr][IC/v][kh][kw][v][nr], output [N][OC/v][H + halo][W + halo][v]; v: lanes of a vector, nr:
 channels of a panel. There is no boundary code because the input's halo is zero. Long sums are taken
 in pieces (accumulate.py); the order of the additions depends on shapes alone.
+
+Roles of loops: "batch", "panel", "row" and "column" of pixels, "kernel_row" and "kernel_column" of
+the filter, "channel" of the input; "vector", "lane" and "dot" as in register_tile.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tensorkiln.arith import simplify
@@ -17,16 +19,15 @@ from tensorkiln.ir.expr import (
     Expr,
     ExprLike,
     IntImm,
-    Var,
     as_expr,
     const,
     int_value,
 )
 from tensorkiln.ir.relax import Call, RVar, TensorType
-from tensorkiln.ir.stmt import Alloc, For, PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store, seq
 from tensorkiln.ops.channel_window import ChannelWindow
 from tensorkiln.schedule.accumulate import TOGETHER, add_product, pieces_of
-from tensorkiln.schedule.build import FETCH, loop, nest
+from tensorkiln.schedule.build import FETCH, loop, nest, vectors
 from tensorkiln.schedule.channel_blocks import ChannelBlocks, size_of
 from tensorkiln.schedule.group import Group, inplace_params, view_index
 
@@ -90,9 +91,6 @@ def conv2d_program(c: Conv) -> PrimFunc:
     def pixel(n: Expr, panel: Expr, h: Expr, w: Expr) -> Stmt:
         total = buffer("total", (c.vectors, c.lanes), c.dtype, "local")
 
-        def over(body: Callable[[Expr, Expr], Stmt], name: str) -> Stmt:
-            return nest([f"o_{name}", f"l_{name}"], [c.vectors, c.lanes], body)
-
         def start(o: Expr, lane: Expr) -> Stmt:
             return Store(total, (o, lane), c.initial(simplify(panel * c.vectors + o), lane))
 
@@ -101,15 +99,15 @@ def conv2d_program(c: Conv) -> PrimFunc:
             return c.finish(Load(total, (o, lane)), n, block, lane, h, w)
 
         sums = _Sums(c, n, panel, h, w).stmt(total)
-        return Alloc(total, seq(over(start, "start"), sums, over(finish, "end")))
+        before, after = vectors("start", total.shape, start), vectors("end", total.shape, finish)
+        return Alloc(total, seq(before, sums, after))
 
     def image(n: Expr, panel: Expr) -> Stmt:
-        h, w = Var("h"), Var("w")
-        columns = For(w, IntImm(0), IntImm(c.width), "serial", pixel(n, panel, h, w))
-        rows = For(h, IntImm(0), IntImm(c.height), "serial", columns)
-        return seq(c.border(n, panel), rows)
+        pixels = nest(["h", "w"], [c.height, c.width], lambda h, w: pixel(n, panel, h, w),
+                      ["row", "column"], keep=True)  # fmt: skip
+        return seq(c.border(n, panel), pixels)
 
-    body = nest(["n", "panel"], [c.ot.shape[0], c.panels], image)
+    body = nest(["n", "panel"], [c.ot.shape[0], c.panels], image, ["batch", "panel"])
     op_class = "conv2d_depthwise" if c.depthwise else "conv2d_direct"
     return PrimFunc(
         c.group.name, c.group.params, body,
@@ -145,10 +143,10 @@ class _Sums:
             return Alloc(
                 part,
                 seq(
-                    nest(["o_zero", "l_zero"], part.shape, lambda o, lane: Store(
+                    vectors("zero", part.shape, lambda o, lane: Store(
                         part, (o, lane), const(0, part.dtype))),
                     self._taps(part, simplify(i * size), count, IntImm(0)),
-                    nest(["o_add", "l_add"], part.shape, lambda o, lane: Store(
+                    vectors("add", part.shape, lambda o, lane: Store(
                         total, (o, lane), Load(total, (o, lane)) + Load(part, (o, lane)))),
                 ),
             )  # fmt: skip
@@ -175,4 +173,5 @@ class _Sums:
 
         names = ["g", "kh", "kw", "c", "o", "l", "b"]
         extents = [count, *c.kernel, c.step // c.together, c.vectors, c.lanes, c.together]
-        return nest(names, extents, term)
+        roles = ["", "kernel_row", "kernel_column", "channel", "vector", "lane", "dot"]
+        return nest(names, extents, term, roles)

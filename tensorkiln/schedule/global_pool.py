@@ -25,7 +25,7 @@ from tensorkiln.schedule.build import PARALLEL_WORK, loop, nest
 from tensorkiln.schedule.group import Group, static
 from tensorkiln.schedule.partial_sums import CHAINS, in_vectors, sum_apart
 from tensorkiln.schedule.primitives import Schedule
-from tensorkiln.schedule.register_tile import is_role, made
+from tensorkiln.schedule.register_tile import share
 from tensorkiln.target import Target
 
 _OPS = {"mean": "sum", "sum": "sum", "max": "max", "min": "min"}
@@ -78,17 +78,19 @@ class _Planes:
             x = simplify_value(self.x(n, block * lanes + lane, h, w), self.bounds(lane))
             return Store(total, (lane,), binary(REDUCE_BINARY[self.op], Load(total, (lane,)), x))
 
-        # an image of one column is reduced as one row: `w` is the loop that is cut into chains
-        names = ["h", "w", "l"] if self.width > 1 else ["w", "h", "l"]
-        terms = nest(names, [self.height, self.width, lanes], term)
-        body = seq(loop("l_start", lanes, start), terms)
+        # an image of one column is reduced as one row: role "column" is cut into chains
+        names, roles = ["h", "w", "l"], ["row", "column", "lane"]
+        if self.width == 1:
+            names, roles = ["w", "h", "l"], ["column", "row", "lane"]
+        terms = nest(names, [self.height, self.width, lanes], term, roles)
+        body = seq(loop("l_start", lanes, start, "lane"), terms)
         if valid == lanes:
             end = loop("l_end", lanes, lambda lane: self.finish(
-                Load(total, (lane,)), n, block, lane))  # fmt: skip
+                Load(total, (lane,)), n, block, lane), "lane")  # fmt: skip
             return Alloc(total, seq(body, end))
         # The last channels of a partial block go through memory, one by one.
         spill = buffer("spill", (lanes,), dtype, "local")
-        save = loop("l_spill", lanes, lambda v: Store(spill, (v,), Load(total, (v,))))
+        save = loop("l_spill", lanes, lambda v: Store(spill, (v,), Load(total, (v,))), "lane")
         last = loop("c", valid, lambda v: self.finish(Load(spill, (v,)), n, block, v))
         return Alloc(total, Alloc(spill, seq(body, save, last)))
 
@@ -110,7 +112,8 @@ class _Planes:
 def _program(p: _Planes) -> PrimFunc:
     """for image, block of channels: op over all rows and columns, epilogue."""
     group, (whole, rest) = p.group, divmod(p.channels, p.lanes)
-    blocks = nest(["n", "block"], [p.images, whole], lambda n, b: p.block(n, b, p.lanes))
+    blocks = nest(["n", "block"], [p.images, whole], lambda n, b: p.block(n, b, p.lanes),
+                  ["task", "task"])  # fmt: skip
     last = loop("image", p.images, lambda n: p.block(n, as_expr(whole), rest)) if rest else None
     body = seq(blocks, last)
     return PrimFunc(group.name, group.params, body, op_class="global_pool_blocked")
@@ -121,12 +124,11 @@ def schedule_global_pool(group: Group, target: Target, check: bool = False) -> S
     image."""
     p = _Planes(group, target)
     s = Schedule(_program(p), check)
-    for columns in [name for name in s.loops() if is_role(name, "w")]:
+    for columns in s.loops(role="column"):
         _in_chains(s, columns)
     in_vectors(s)
-    tasks = [name for name in ("n", "block") if name in s.loops()]
-    if tasks and (int_value(p.images) is None or p.work > PARALLEL_WORK):
-        s.parallel(made(s.fuse(*tasks))[0] if len(tasks) > 1 else tasks[0])
+    if int_value(p.images) is None or p.work > PARALLEL_WORK:
+        share(s, s.loops(role="task"))
     return s
 
 
@@ -136,18 +138,18 @@ def _in_chains(s: Schedule, columns: str) -> None:
     rows = s.parent(columns)
     extent = static(s.loop(columns).extent, "columns")
     count = _chains(extent)
-    names = (f"{columns}_0", "o")
-    steps, chain, *rest = made(s.split(columns, count, names, "peel"))
-    parts = [(steps, chain)]
+    names, roles = (f"{columns}_0", "o"), ("column", "vector")
+    parts = [s.split(columns, count, names, "peel", roles)]
+    rest = parts[0].tail
     if extent % count > 1:
-        steps, chain, *_ = made(s.split(rest[0], extent % count, names))
-        parts.append((steps, chain))
-    if rest and rows is not None and is_role(rows, "h"):
+        parts.append(s.split(rest, extent % count, names, roles=roles))
+    if rest and rows and s.role(rows) == "row":
         s.fission(rows)
-    for steps, chain in parts:
-        (block,) = s.children(s.children(chain)[0])
-        outer = s.parent(steps)
-        sum_apart(s, block, chain, outer if outer and is_role(outer, "h") else steps)
+    for part in parts:
+        (block,) = s.children(s.children(part.inner)[0])
+        outer = s.parent(part.outer)
+        whole = outer and s.role(outer) == "row"
+        sum_apart(s, block, part.inner, outer if whole else part.outer)
 
 
 def _chains(columns: int) -> int:

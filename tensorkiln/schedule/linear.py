@@ -12,7 +12,7 @@ from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.linear_program import Linear, linear_program
 from tensorkiln.schedule.primitives import Schedule
-from tensorkiln.schedule.register_tile import is_role, made, row_tiles, sink, steps_of_four
+from tensorkiln.schedule.register_tile import row_tiles, share, sink, steps_of_four
 from tensorkiln.target import Target
 from tensorkiln.target.registers import max_rows
 
@@ -28,21 +28,20 @@ def schedule_linear(group: Group, target: Target, check: bool = False) -> Schedu
     """`linear` or `matmul` with its elementwise epilogue."""
     c = Linear(group, target)
     s = Schedule(linear_program(c), check=check)
-    for loop in [name for name in s.loops() if is_role(name, "k")]:
+    for loop in s.loops(role="term"):
         steps_of_four(s, loop)
     last = []  # the loops over row tiles of a partial panel that no loop is around
-    for rows in [name for name in s.loops() if is_role(name, "row")]:
+    for rows in s.loops(role="row"):
         around = s.parent(rows)
-        columns = c.nr if around and is_role(around, "panel") else c.n % c.nr or c.nr
+        columns = c.nr if around and s.role(around) == "panel" else c.n % c.nr or c.nr
         vectors = -(-columns // c.lanes)
         for tile in row_tiles(s, rows, max_rows(target, vectors)):
             last += [s.parent(tile)] if around is None else []
             sink(s, tile)
     s.set_scope("part" if "part" in s.blocks() else "total", "register")
-    outer = [loop for loop in s.loops() if is_role(loop, "n") or loop == "panel"]
-    if c.work > PARALLEL_WORK and outer:
-        nest = outer if len(outer) < 2 or not _several(s, outer) else outer[:1]
-        s.parallel(made(s.fuse(*nest))[0] if len(nest) > 1 else nest[0])
+    outer = [*s.loops(role="batch"), *s.loops(role="panel")]
+    if c.work > PARALLEL_WORK:
+        share(s, outer[:1] if _several(s, outer) else outer)
     if c.work // c.n * (c.n % c.nr or c.nr) > PARALLEL_WORK:
         for tiles in last:
             s.parallel(tiles)

@@ -5,6 +5,9 @@ x [M, K] times w [N/nr][K][nr], plus the bias, through the epilogue; batched if 
 dimensions. Small integers are packed so that the few that one dot-product instruction sums are
 adjacent: w [N/nr][K/4][nr][4] for int8. Long sums of floats are taken in pieces (accumulate.py);
 the order of the additions depends on shapes alone.
+
+Roles of loops: "batch", "panel", "row", "term" of a sum; "vector", "lane" and "dot" as in
+register_tile.py.
 """
 
 from __future__ import annotations
@@ -14,12 +17,12 @@ from dataclasses import replace
 
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer, Load, buffer
-from tensorkiln.ir.expr import Expr, IntImm, Var, as_expr, const, int_value
+from tensorkiln.ir.expr import Expr, IntImm, as_expr, const, int_value
 from tensorkiln.ir.relax import RVar
-from tensorkiln.ir.stmt import Alloc, For, PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store, seq
 from tensorkiln.schedule.access import simplify_value
 from tensorkiln.schedule.accumulate import TOGETHER, add_product, pieces_of
-from tensorkiln.schedule.build import FETCH, loop, nest
+from tensorkiln.schedule.build import FETCH, loop, nest, vectors
 from tensorkiln.schedule.group import Group, inplace_params, product, static, view_index
 from tensorkiln.target import Target
 
@@ -92,31 +95,28 @@ def linear_program(c: Linear) -> PrimFunc:
     whole, rest = divmod(c.n, c.nr)
 
     def panel(batch: tuple[Expr, ...], p: Expr, columns: int) -> Stmt:
-        row = Var("row")
-        return For(row, IntImm(0), c.m, "serial", _row(c, batch, p, row, columns))
+        return loop("row", c.m, lambda row: _row(c, batch, p, row, columns), "row", keep=True)
 
     def panels(*batch: Expr) -> Stmt:
-        p = Var("panel")
-        every = panel(batch, p, c.nr)
+        every: Callable[[Expr], Stmt] = lambda p: panel(batch, p, c.nr)  # noqa: E731
         return seq(
-            For(p, IntImm(0), as_expr(whole), "serial", every) if whole else None,
+            loop("panel", whole, every, "panel", keep=True) if whole else None,
             panel(batch, as_expr(whole), rest) if rest else None,
         )
 
+    count = len(c.batch)
+    body = nest(["n"] * count, c.batch, panels, ["batch"] * count)
     op_class = "matmul_packed" if c.batch else "linear_packed"
     return PrimFunc(
-        c.group.name, c.group.params, nest(["n"] * len(c.batch), c.batch, panels),
+        c.group.name, c.group.params, body,
         inplace=inplace_params(c.group), op_class=op_class,
     )  # fmt: skip
 
 
 def _row(c: Linear, batch: tuple[Expr, ...], p: Expr, row: Expr, columns: int) -> Stmt:
     """One row of panel p, the first `columns` columns of which exist."""
-    vectors, (full, last) = -(-columns // c.lanes), divmod(columns, c.lanes)
-    total = buffer("total", (vectors, c.lanes), c.dtype, "local")
-
-    def each(body: Callable[[Expr, Expr], Stmt], name: str, count: int = vectors) -> Stmt:
-        return nest([f"o_{name}", f"l_{name}"], [count, c.lanes], body)
+    shape, (full, last) = (-(-columns // c.lanes), c.lanes), divmod(columns, c.lanes)
+    total = buffer("total", shape, c.dtype, "local")
 
     def start(o: Expr, lane: Expr) -> Stmt:
         return Store(total, (o, lane), c.initial(p, o, lane))
@@ -128,22 +128,21 @@ def _row(c: Linear, batch: tuple[Expr, ...], p: Expr, row: Expr, columns: int) -
             x = c.input(batch, row, simplify((lo + k) * c.together + b))
             return add_product(acc, (o, lane), x, weight)
 
-        return nest(["k", "o", "l", "b"], [count, vectors, c.lanes, c.together], term)
+        roles = ["term", "vector", "lane", "dot"]
+        return nest(["k", "o", "l", "b"], [count, *shape, c.together], term, roles)
 
     def piece(lo: Expr, count: int) -> Stmt:
-        part = buffer("part", (vectors, c.lanes), c.dtype, "local")
+        part = buffer("part", shape, c.dtype, "local")
         zero = const(0, c.dtype)
         return Alloc(
             part,
             seq(
-                each(lambda o, v: Store(part, (o, v), zero), "zero"),
+                vectors("zero", shape, lambda o, v: Store(part, (o, v), zero)),
                 terms(part, lo, count),
-                each(
-                    lambda o, v: Store(total, (o, v), Load(total, (o, v)) + Load(part, (o, v))),
-                    "add",
-                ),
+                vectors("add", shape, lambda o, v: Store(
+                    total, (o, v), Load(total, (o, v)) + Load(part, (o, v)))),
             ),
-        )
+        )  # fmt: skip
 
     quads, whole, rest = pieces_of(c.k // 4, 4) if c.k >= 4 else (1, 0, 0)
     size, rest = quads * 4, rest * 4 + c.k % 4
@@ -157,17 +156,16 @@ def _row(c: Linear, batch: tuple[Expr, ...], p: Expr, row: Expr, columns: int) -
         column = simplify(p * c.nr + o * c.lanes + lane)
         return c.finish(Load(total, (o, lane)), batch, row, column)
 
-    ends = each(finish, "end", full)
+    ends = vectors("end", (full, c.lanes), finish)
     if last:  # the last columns of an odd width go through memory, one by one
         spill = buffer("spill", (c.lanes,), c.dtype, "local")
-        save = loop(
-            "l_spill", c.lanes, lambda v: Store(spill, (v,), Load(total, (as_expr(full), v)))
-        )
+        save = loop("l_spill", c.lanes, lambda v: Store(
+            spill, (v,), Load(total, (as_expr(full), v))), "lane")  # fmt: skip
         first = simplify(p * c.nr + full * c.lanes)
 
         def end(v: Expr) -> Stmt:
             return c.finish(Load(spill, (v,)), batch, row, simplify(first + v))
 
-        one = loop("l_last", last, end)
+        one = loop("l_last", last, end, "lane")
         ends = seq(ends, Alloc(spill, seq(save, one)))
-    return Alloc(total, seq(each(start, "start"), sums, ends))
+    return Alloc(total, seq(vectors("start", shape, start), sums, ends))

@@ -13,8 +13,8 @@ from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.loops_program import Flat, Region, loops_program, regions_of
 from tensorkiln.schedule.partial_sums import in_vectors, sum_in_lanes
-from tensorkiln.schedule.primitives import Schedule
-from tensorkiln.schedule.register_tile import is_role, made
+from tensorkiln.schedule.primitives import Schedule, Split
+from tensorkiln.schedule.register_tile import share
 from tensorkiln.target import Target
 
 # Vectors per task of a flat loop: enough work to schedule, and each task's memory is contiguous.
@@ -25,19 +25,11 @@ def schedule_loops(group: Group, target: Target, check: bool = False) -> Schedul
     """Any group whose operators all have tensor programs."""
     regions = regions_of(group, target)
     s = Schedule(loops_program(group, regions), check=check)
-    for r in regions:
-        if isinstance(r, Flat):
-            _flat(s, r)
-        else:
-            _nest(s, r)
-    for loop in s.loops():
+    rests = [_flat(s, r) if isinstance(r, Flat) else _nest(s, r) for r in regions]
+    for loop in s.loops(role="term"):
         # Not if the lanes are inside the loop already, nor in the remainder of a vectorized loop,
         # where each result is to be summed in the same order as in the vectors.
-        if (
-            is_role(loop, "k")
-            and s.children(loop)[0] in s.blocks()
-            and not _is_rest(s, loop, regions)
-        ):
+        if s.children(loop)[0] in s.blocks() and not _is_inside(s, loop, rests):
             sum_in_lanes(s, loop, regions[0].lanes)
     in_vectors(s)
     buffers = dict.fromkeys(t.buffer.name for t in walk_stmt(s.func.body) if isinstance(t, Alloc))
@@ -46,43 +38,50 @@ def schedule_loops(group: Group, target: Target, check: bool = False) -> Schedul
     return s
 
 
-def _flat(s: Schedule, r: Flat) -> None:
-    """Vectorize the loop, and share it in chunks of vectors when there is work for threads."""
-    if not r.vector or not s.reaches(r.vector, r.lanes):
-        return
-    vectors, lane = _vectors(s, r)
-    s.vectorize(lane)
-    if r.parallel and s.reaches(vectors, _CHUNK):
-        s.parallel(made(s.split(vectors, _CHUNK, tail="peel"))[0])
+def _flat(s: Schedule, r: Flat) -> str | None:
+    """Vectorize the loop, and share it in chunks of vectors when there is work for threads. Return
+    the loop over the elements that are left over."""
+    found = _vectors(s, r)
+    if found is None:
+        return None
+    s.vectorize(found.inner)
+    if r.parallel and s.reaches(found.outer, _CHUNK):
+        s.parallel(s.split(found.outer, _CHUNK, tail="peel").outer)
+    return found.tail
 
 
-def _nest(s: Schedule, r: Region) -> None:
-    """Vectorize the nest, then share its outer loops among threads."""
-    vectors = ""
-    if r.vector in s.loops():
-        if is_role(r.vector, r.named("c")):
-            innermost(s, r.vector)
-        elif s.reaches(r.vector, r.lanes):
-            vectors, lane = _vectors(s, r)
-            innermost(s, lane)
+def _nest(s: Schedule, r: Region) -> str | None:
+    """Vectorize the nest, then share its outer loops among threads. Return the loop over the
+    elements that are left over."""
+    found = None
+    if r.vector == r.named("channel"):
+        innermost(s, *s.loops(role=r.vector))
+    else:
+        found = _vectors(s, r)
+        if found is not None:
+            innermost(s, found.inner)
     if r.parallel:
-        _tasks(s, r, vectors)
+        _tasks(s, r)
+    return found.tail if found is not None else None
 
 
-def _is_rest(s: Schedule, loop: str, regions: Sequence[Region]) -> bool:
-    """Whether a loop is inside the remainder (`..._tail`) of a region's vectorized loop."""
-    rests = {f"{r.vector}_tail" for r in regions}
+def _is_inside(s: Schedule, loop: str, others: Sequence[str | None]) -> bool:
+    """Whether a loop is inside one of the others."""
     around = s.parent(loop)
-    while around is not None and around not in rests:
+    while around is not None and around not in others:
         around = s.parent(around)
     return around is not None
 
 
-def _vectors(s: Schedule, r: Region) -> tuple[str, str]:
-    """Split the loop `r.vector`: (loop over vectors, loop over lanes)."""
-    names = (f"{r.vector}_0", f"l{r.number}")
-    outer, lane, *_ = made(s.split(r.vector, r.lanes, names, "peel"))
-    return outer, lane
+def _vectors(s: Schedule, r: Region) -> Split | None:
+    """Split the loop with role `r.vector` into vectors and lanes; None if there is no such loop, or
+    it is shorter than a vector."""
+    for loop in s.loops(role=r.vector) if r.vector else ():
+        if s.reaches(loop, r.lanes):
+            names = (f"{loop}_0", f"l{r.number}")
+            found: Split = s.split(loop, r.lanes, names, "peel", (r.vector, "lane"))
+            return found
+    return None
 
 
 def innermost(s: Schedule, lane: str) -> None:
@@ -96,11 +95,8 @@ def innermost(s: Schedule, lane: str) -> None:
     """
     inside = s.children(lane)
     if len(inside) > 1:
-        parts = (lane, *made(s.fission(lane)))
-        loops = set(s.loops())
-        for part in parts:
-            if part in loops:
-                innermost(s, part)
+        for part in s.fission(lane).parts:
+            innermost(s, part)
         return
     nest: list[str] = []
     while len(inside) == 1 and inside[0] in s.loops():
@@ -113,20 +109,19 @@ def innermost(s: Schedule, lane: str) -> None:
     s.vectorize(lane)
 
 
-def _tasks(s: Schedule, r: Region, vectors: str) -> None:
+def _tasks(s: Schedule, r: Region) -> None:
     """Fuse the outer loops into one parallel loop; if each element is a reduction, with the loop
     over vectors or elements."""
     if not r.around:
         return
     nest: list[str] = []
-    neighbours = vectors or r.named("j")
+    roles = [r.named("outer"), *([r.named("element")] if r.reduces else [])]
 
     def is_task(loop: str) -> bool:
-        return is_role(loop, r.named("i")) or (r.reduces and loop == neighbours)
+        return s.role(loop) in roles
 
     inside = [n for n in s.loops() if s.parent(n) is None and is_task(n)][:1]
     while len(inside) == 1 and is_task(inside[0]):
         nest.append(inside[0])
         inside = list(s.children(inside[0]))
-    if nest:
-        s.parallel(made(s.fuse(*nest))[0] if len(nest) > 1 else nest[0])
+    share(s, nest)

@@ -1,9 +1,9 @@
 """What a group without a schedule of its own computes, element by element in the order of memory:
 the plain programs that `loops.py` schedules.
 
-Loops over outer axes of the output are called `i`, the loop along neighbours in memory `j`, the
-loop over the channels of a block `c`; reductions have `k` and `r` (reductions.py). A concatenation
-has several output regions, whose numbers are appended: `j0`, `j1`.
+Roles of loops: "outer", over outer axes of the output; "element", along neighbours in memory;
+"channel", over those of a block; reductions have "term" and "reduction" (reductions.py). A
+concatenation has several output regions, whose numbers are appended to names and roles: "element0".
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tensorkiln.ir.expr import (
 )
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.relax import TensorType, Value
-from tensorkiln.ir.stmt import For, If, PrimFunc, Seq, Stmt, Store, seq
+from tensorkiln.ir.stmt import If, PrimFunc, Seq, Stmt, Store, seq
 from tensorkiln.ir.visit import free_vars
 from tensorkiln.ops.op import Element
 from tensorkiln.schedule.access import blocked_loads, in_memory_order, lanes_ok, simplify_value
-from tensorkiln.schedule.build import PARALLEL_WORK, nest, zero_border
+from tensorkiln.schedule.build import PARALLEL_WORK, around, nest, zero_border
 from tensorkiln.schedule.group import Group, inplace_params, product
 from tensorkiln.schedule.reductions import Loops, reductions_of, with_reductions
 from tensorkiln.target import Target
@@ -106,7 +106,8 @@ def _is_blocked(t: TensorType, shape: Shape, offset: dict[int, Expr]) -> bool:
 class Region(ABC):
     """A box of the output: `shape` elements from `offset` on, which are the elements of `value`.
 
-    `vector` names the loop that can be cut into vectors of `lanes`; empty if there is none.
+    `vector` is the role of the loop that can be cut into vectors of `lanes`; empty if there is
+    none.
     """
 
     group: Group
@@ -128,9 +129,9 @@ class Region(ABC):
         """The plain loops. Sets `vector`, `reduces` (elements are reductions), and `around` (there
         are loops around the reductions)."""
 
-    def named(self, role: str) -> str:
-        """The name of this region's loop of a role: "j" is `j1` in region 1."""
-        return role + self.number
+    def named(self, what: str) -> str:
+        """This region's loop name or role: "j" is `j1` in region 1."""
+        return what + self.number
 
     @property
     def parallel(self) -> bool:
@@ -168,10 +169,10 @@ class Flat(Region):
             return Seq(())
         n = int_value(total)
         if n is None or n >= self.lanes:
-            self.vector = self.named("j")
+            self.vector = self.named("element")
         i = Var(self.named("j"))
         value = element(*(i if d == along else IntImm(0) for d in range(ndim)))
-        return For(i, IntImm(0), total, "serial", Store(group.out, (i,), value))
+        return around([(i, total, self.named("element"))], Store(group.out, (i,), value))
 
     @property
     def parallel(self) -> bool:
@@ -199,7 +200,7 @@ class Blocked(Region):
             zero = const(0, value.dtype)
             self.reduces = bool(reductions_of(value))
             if lanes_ok(value, lane) and (channels % v == 0 or blocked_loads(value, v)):
-                self.vector = lane.name
+                self.vector = self.named("channel")
                 if channels % v:
                     # Every operand has memory for the lanes past the last channel; the output's
                     # stay zero.
@@ -209,15 +210,15 @@ class Blocked(Region):
                 body = with_reductions(Store(g.out, at, value), 1)
                 if channels % v:
                     body = If(c < channels, body, Store(g.out, at, zero))
-            return For(lane, IntImm(0), IntImm(v), "serial", body)
+            return around([(lane, IntImm(v), self.named("channel"))], body)
 
         def plane(n: Expr, cb: Expr) -> Stmt:
             names = [self.named("h"), self.named("w")]
             pixels = nest(names, self.shape[2:], lambda h, w: one(n, cb, h, w))
             return seq(zero_border(g.out, self.t, (n, simplify(cb + first))), pixels)
 
-        names = [self.named("i"), self.named("i")]
-        return nest(names, [self.shape[0], -(-channels // v)], plane)
+        names, roles = [self.named("i")] * 2, [self.named("outer")] * 2
+        return nest(names, [self.shape[0], -(-channels // v)], plane, roles)
 
     @property
     def parallel(self) -> bool:
@@ -244,19 +245,17 @@ class RowMajor(Region):
         names = [self.named("j" if d == last else "i") for d in range(last + 1)]
         index = tuple(map(Var, names))
         value = simplify_value(self.element(index), {})
-        around, inside = self._order(value, index)
-        self.around = bool(around)
+        outside, inside = self._order(value, index)
+        self.around = bool(outside)
         store = Store(self.group.out, self.place(index), value)
-        body = with_reductions(store, self.lanes, inside)
-        for var, extent in reversed(around):
-            body = For(var, IntImm(0), extent, "serial", body)
         if index and self._has_lanes(index):
-            self.vector = names[-1]
-        return body
+            self.vector = self.named("element")
+        return around(outside, with_reductions(store, self.lanes, inside))
 
     def _order(self, value: Expr, index: tuple[Var, ...]) -> tuple[Loops, Loops]:
         """(loops around the reductions, loops around the store alone)."""
-        loops = list(zip(index, self.shape, strict=True))
+        roles = [self.named("element" if i is index[-1] else "outer") for i in index]
+        loops = list(zip(index, self.shape, roles, strict=True))
         reductions = reductions_of(value)
         self.reduces = bool(reductions)
         used = {v for r in reductions for v in free_vars(r)}
@@ -285,8 +284,8 @@ class Padded(Region):
         """The plain loops."""
         layout = self.t.memory
         extents = layout.physical_shape(self.t.shape)
-        names = [self.named("i") for _ in extents[:-1]]
-        return nest([*names, self.named("e")], extents, self._at)
+        names, roles = ([self.named(x)] * (len(extents) - 1) for x in ("i", "outer"))
+        return nest([*names, self.named("e")], extents, self._at, [*roles, ""])
 
     def _at(self, *physical: Expr) -> Stmt:
         layout, out = self.t.memory, self.group.out

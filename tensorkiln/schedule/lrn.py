@@ -32,7 +32,7 @@ from tensorkiln.schedule.group import Group, view_index
 from tensorkiln.schedule.intrin.shift import shift_name
 from tensorkiln.schedule.partial_sums import in_vectors
 from tensorkiln.schedule.primitives import Schedule
-from tensorkiln.schedule.register_tile import is_role, made
+from tensorkiln.schedule.register_tile import share
 from tensorkiln.target import Target
 
 
@@ -80,7 +80,8 @@ class _Pixel:
 
         def squares(k: int) -> Stmt:
             return loop("l_near", v, lambda lane: Store(
-                near, (as_expr(k), lane), self.square(n, block + (k - 1), lane, h, w)))  # fmt: skip
+                near, (as_expr(k), lane), self.square(n, block + (k - 1), lane, h, w)),
+                "lane")  # fmt: skip
 
         def shift(k: int, d: int) -> Stmt:
             def move(lane: Expr) -> Stmt:
@@ -88,7 +89,8 @@ class _Pixel:
                 return Store(shifted, (as_expr(k), lane), Load(near, there))
 
             # an offset of whole blocks (0 or v) selects one of the vectors unshifted
-            return loop(f"{'s' if d % v else 'l'}_shift", v, move)
+            name, role = ("s_shift", "shift") if d % v else ("l_shift", "lane")
+            return loop(name, v, move, role)
 
         def add(lane: Expr) -> Stmt:
             value: Expr = const(0, dtype)
@@ -99,9 +101,10 @@ class _Pixel:
         body = seq(
             *map(squares, range(3)),
             *(shift(k, d) for k, d in enumerate(self.offsets)),
-            loop("l_sum", v, add),
-            loop("l_end", v, lambda lane: self.finish(Load(total, (lane,)), n, block, lane, h, w)),
-        )
+            loop("l_sum", v, add, "lane"),
+            loop("l_end", v, lambda lane: self.finish(
+                Load(total, (lane,)), n, block, lane, h, w), "lane"),
+        )  # fmt: skip
         return Alloc(near, Alloc(shifted, Alloc(total, body)))
 
     def square(self, n: Expr, block: Expr, lane: Expr, h: Expr, w: Expr) -> Expr:
@@ -142,7 +145,7 @@ def _program(p: _Pixel) -> PrimFunc:
         pixels = nest(["h", "w"], out.shape[2:], lambda h, w: p.stmt(n, block, h, w))
         return seq(zero_border(group.out, out, (n, block)), pixels)
 
-    body = nest(["n", "block"], [out.shape[0], p.blocks], plane)
+    body = nest(["n", "block"], [out.shape[0], p.blocks], plane, ["task", "task"])
     return PrimFunc(group.name, group.params, body, op_class="lrn_blocked")
 
 
@@ -150,13 +153,12 @@ def schedule_lrn(group: Group, target: Target, check: bool = False) -> Schedule:
     """lrn with its elementwise prologue and epilogue; a task is one channel block of one image."""
     p = _Pixel(group)
     s = Schedule(_program(p), check)
-    shifts = [name for name in s.loops() if is_role(name, "s")]
-    for name, d in zip(shifts, (d for d in p.offsets if d % p.lanes), strict=True):
+    offsets = (d for d in p.offsets if d % p.lanes)
+    for name, d in zip(s.loops(role="shift"), offsets, strict=True):
         s.tensorize(name, shift_name(d % p.lanes, p.lanes, p.out.dtype.name))
     in_vectors(s)
     sizes = [int_value(d) for d in (p.out.shape[0], *p.out.shape[2:])]
     work = p.channels * (sizes[1] or 64) * (sizes[2] or 64) * 16
-    tasks = [name for name in ("n", "block") if name in s.loops()]
-    if tasks and (sizes[0] is None or work > PARALLEL_WORK):
-        s.parallel(made(s.fuse(*tasks))[0] if len(tasks) > 1 else tasks[0])
+    if sizes[0] is None or work > PARALLEL_WORK:
+        share(s, s.loops(role="task"))
     return s

@@ -8,6 +8,7 @@ movement_program.py; p and q, the two axes of a tile, are explained at `movement
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
 from operator import mul
 
@@ -16,8 +17,8 @@ from tensorkiln.schedule.group import Group, static
 from tensorkiln.schedule.intrin.transpose import transpose_name
 from tensorkiln.schedule.movement_boxes import Box, plan_movement
 from tensorkiln.schedule.movement_program import compacts, movement_program
-from tensorkiln.schedule.primitives import Schedule
-from tensorkiln.schedule.register_tile import is_role, made
+from tensorkiln.schedule.primitives import Schedule, Split
+from tensorkiln.schedule.register_tile import share
 from tensorkiln.target import Target
 
 # Most rows and columns of a transposed tile: 16 vectors are half of the registers of processors
@@ -39,8 +40,8 @@ def schedule_movement(group: Group, target: Target, check: bool = False) -> Sche
     assert boxes is not None
     s = Schedule(movement_program(group, boxes), check)
     if compacts(group, boxes):
-        s.vectorize("r")
-        s.vectorize("q")
+        for lane in s.loops(role="lane"):
+            s.vectorize(lane)
         s.set_scope("row", "register")
         return s
     for box in boxes:
@@ -49,8 +50,8 @@ def schedule_movement(group: Group, target: Target, check: bool = False) -> Sche
         if _is_shared(box):
             _tasks(s, box, steps)
     if any(map(_is_shared, boxes)):
-        _share(s, [name for name in s.loops() if is_role(name, "z")])
-    _transpose(s)
+        share(s, s.loops(role="halo"))
+    _transpose(s, boxes)
     return s
 
 
@@ -66,10 +67,11 @@ def _is_shared(box: Box) -> bool:
 def _copy(s: Schedule, box: Box) -> str:
     """Vectorize along q. Return the loop over the vectors, without an overlapping last one."""
     size = min(box.lanes, _power_of_two(box.q.extent))
-    steps, lane = made(s.split(box.named("q"), size, tail="overlap"))
-    s.vectorize(lane)
-    _end_apart(s, box, steps, size)
-    return steps
+    (q,) = s.loops(role=box.named("q"))
+    found: Split = s.split(q, size, tail="overlap")
+    s.vectorize(found.inner)
+    _end_apart(s, box, found.outer, size)
+    return found.outer
 
 
 def _turn(s: Schedule, box: Box) -> str:
@@ -79,12 +81,14 @@ def _turn(s: Schedule, box: Box) -> str:
     width = min(largest, _power_of_two(box.q.extent))
     wide = box.p.extent < largest and box.reaches(largest)
     height = largest if wide else min(largest, _power_of_two(box.p.extent))
-    steps, lane = made(s.split(box.named("q"), width, tail="overlap"))
-    square, p = steps, box.named("p")
+    (p,), (q,) = s.loops(role=box.named("p")), s.loops(role=box.named("q"))
+    vectors: Split = s.split(q, width, tail="overlap")
+    steps, lane = vectors.loops
+    square = steps
     if wide:
         s.reorder(p, lane)
     else:
-        square, p = made(s.split(p, height, tail="overlap"))
+        square, p = s.split(p, height, tail="overlap").loops
         s.reorder(square, p, lane)
     for rows, columns in box.turned():
         s.compute_at(columns, square)
@@ -124,26 +128,19 @@ def _widen(s: Schedule, box: Box, rows: str, columns: str, size: int) -> None:
 def _tasks(s: Schedule, box: Box, steps: str) -> None:
     """Share the outer loops among threads, but only as many as give _TASKS tasks, because the
     indices of a fused loop cost divisions. Without outer loops, share `steps`, the loop along q."""
-    around = [name for name in s.loops() if is_role(name, box.named("i"))]
+    around = s.loops(role=box.named("outer"))
     tasks = list(accumulate((static(s.loop(name).extent, name) for name in around), mul))
     around = around[: 1 + sum(n < _TASKS for n in tasks)]
-    _share(s, around or ([steps] if steps else []))
+    share(s, around or ([steps] if steps else []))
 
 
-def _share(s: Schedule, nest: list[str]) -> None:
-    """Fuse a nest of loops and make it parallel; nothing for an empty nest."""
-    if len(nest) > 1:
-        nest = [*made(s.fuse(*nest))]
-    if nest:
-        s.parallel(nest[0])
-
-
-def _transpose(s: Schedule) -> None:
+def _transpose(s: Schedule, boxes: Sequence[Box]) -> None:
     """Replace the transposing loops of all tiles by instructions. This comes last because their
     code is long, and every step walks it."""
     dtype = s.func.buffers[-1].dtype.name
+    turned = {columns for box in boxes if box.form == "turn" for _, columns in box.turned()}
     for name in s.blocks():
-        if name.startswith("columns"):
+        if s.block(name).attrs.get("origin", name) in turned:
             p, q = s.loops_of(name)[-2:]
             rows, columns = (static(s.loop(x).extent, x) for x in (q, p))
             s.tensorize(p, transpose_name(rows, columns, dtype))

@@ -61,9 +61,9 @@ class Box:
     lanes: int
     number: str = ""
 
-    def named(self, role: str) -> str:
-        """The name of this box's loop or buffer of a role: "q" is `q1` in box 1."""
-        return role + self.number
+    def named(self, what: str) -> str:
+        """This box's name of a loop or buffer, or role: "q" is `q1` in box 1."""
+        return what + self.number
 
     @property
     def elements(self) -> int:

@@ -15,6 +15,9 @@ schedules.
 
 Buffers are one-dimensional. Elements past the last channel of a partial block are set to zero, and
 so is the halo. p and q are axes of a `movement_boxes.Box`.
+
+Roles of loops: "p", "q" and "outer", over the axes of a box, whose number is appended; "halo", over
+the planes whose halo is set; "lane".
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ _COMPACTED = 1 << 18
 
 Index = dict[Axis, Expr]
 Body = Callable[[Index], Stmt]
+Head = tuple[str, str]  # name and role of a loop
 
 
 def movement_program(group: Group, boxes: Sequence[Box]) -> PrimFunc:
@@ -78,7 +82,8 @@ class _Movement:
                 return Store(self.out, (_offset(out, s.indices),), s.value)
             return map_stmt(s, lambda e: e, flat)
 
-        return flat(nest(["z", "z"], out.shape[:2], lambda *lead: seq(zero_border(out, t, lead))))
+        return flat(nest(["z", "z"], out.shape[:2], lambda *lead: seq(zero_border(out, t, lead)),
+                         ["halo", "halo"]))  # fmt: skip
 
     def box(self, box: Box) -> Stmt:
         """The loops of one box."""
@@ -89,7 +94,7 @@ class _Movement:
     def copy(self, box: Box) -> Stmt:
         """A loop along q, inside the loops of the other axes."""
         axes = (*box.others, box.q)
-        return _nest((*_around(box), box.named("q")), axes, lambda at: self.write(box, at))
+        return _nest((*_around(box), _along(box, "q")), axes, lambda at: self.write(box, at))
 
     def compact(self, box: Box) -> Stmt:
         """Read each vector into registers before it is written, as the two may overlap."""
@@ -97,14 +102,16 @@ class _Movement:
         def vector(at: Index) -> Stmt:
             row = self.local(box.named("row"), (box.q,))
             read = _nest(
-                "r", (box.q,), lambda q: Store(row, (q[box.q],), self.load(box, 0, {**at, **q}))
+                [("r", "lane")],
+                (box.q,),
+                lambda q: Store(row, (q[box.q],), self.load(box, 0, {**at, **q})),
             )
             write = _nest(
-                (box.named("q"),),
+                [(box.named("q"), "lane")],
                 (box.q,),
                 lambda q: self.write(box, {**at, **q}, {box.loads[0]: Load(row, (q[box.q],))}),
             )
-            return Alloc(row, seq(read, write))  # fmt: skip
+            return Alloc(row, seq(read, write))
 
         return _nest(_around(box), box.others, vector)
 
@@ -133,15 +140,16 @@ class _Movement:
             rows, columns = self.local(name, by_rows), self.local(turned, by_columns)
             read = self.reading(box, k, rows, by_rows)
             turn = self.turning(rows, by_rows, columns, by_columns)
-            steps += [_nest("r" * len(by_rows), by_rows, read),
-                      _nest("c" * len(by_columns), by_columns, turn)]  # fmt: skip
+            steps += [_nest([("r", "")] * len(by_rows), by_rows, read),
+                      _nest([("c", "")] * len(by_columns), by_columns, turn)]  # fmt: skip
             made[box.loads[k]] = rows, columns
 
         def write(at: Index) -> Stmt:
             done: dict[Load, Expr] = {x: Load(b, _at(by_columns, at)) for x, (_, b) in made.items()}
             return self.write(box, at, done)
 
-        body = seq(*steps, _nest((*_around(box), box.named("q"), box.named("p")), by_rows, write))
+        heads = (*_around(box), _along(box, "q"), _along(box, "p"))
+        body = seq(*steps, _nest(heads, by_rows, write))
         for rows, columns in reversed(made.values()):
             body = Alloc(rows, Alloc(columns, body))
         return body
@@ -197,14 +205,19 @@ class _Movement:
         return (simplify(offset),)
 
 
-def _around(box: Box) -> tuple[str, ...]:
-    return (box.named("i"),) * len(box.others)
+def _around(box: Box) -> tuple[Head, ...]:
+    return ((box.named("i"), box.named("outer")),) * len(box.others)
 
 
-def _nest(names: Sequence[str], axes: Sequence[Axis], body: Body) -> Stmt:
+def _along(box: Box, axis: str) -> Head:
+    return box.named(axis), box.named(axis)
+
+
+def _nest(heads: Sequence[Head], axes: Sequence[Axis], body: Body) -> Stmt:
     """Nested loops over axes around `body`, which is given the position along each axis."""
+    names, roles = [h[0] for h in heads], [h[1] for h in heads]
     extents = [a.extent for a in axes]
-    return nest(names, extents, lambda *i: body(dict(zip(axes, i, strict=True))))
+    return nest(names, extents, lambda *i: body(dict(zip(axes, i, strict=True))), roles)
 
 
 def _at(axes: Sequence[Axis], at: Index) -> tuple[Expr, ...]:

@@ -1,8 +1,8 @@
 """The steps that cut a loop into vectors, and its sum into partial sums: chains of vectors.
 
 An addition has to wait for the previous one of its chain; several independent chains hide that
-latency, and round less. Loops over vectors are called `o...` and loops over the lanes of a vector
-`l...`, as in register_tile.py.
+latency, and round less. Loops over vectors have role "vector" and loops over the lanes of a vector
+"lane", as in register_tile.py; "term" and "reduction" are explained in reductions.py.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 from tensorkiln.ir.expr import REDUCE_BINARY, Binary, int_value
 from tensorkiln.ir.stmt import Store
 from tensorkiln.schedule.intrin.reduce import reduce_name
-from tensorkiln.schedule.primitives import Schedule
-from tensorkiln.schedule.register_tile import is_role, made
+from tensorkiln.schedule.primitives import Schedule, Split
 
 CHAINS = 4
 _REDUCE = {binary: op for op, binary in REDUCE_BINARY.items()}
@@ -29,16 +28,16 @@ def sum_in_lanes(s: Schedule, loop: str, lanes: int) -> None:
                                          total[0] += sum of the lanes of sums
 
     Leftover whole vectors are added to `sums`, leftover elements to `total` one by one. Loops
-    around that are called `r` belong to the same sum; they are split by fission, so that they run
+    around with role "reduction" belong to the same sum; they are split by fission, so that they run
     a second time for what is left over.
     """
     if lanes == 1 or not s.reaches(loop, lanes):
         return
-    steps, lane, *rest = made(s.split(loop, lanes, (f"{loop}_0", "l"), "peel"))
-    (block,) = s.children(lane)
-    sums = _factored(s, block, lane, 1, _alone(s, steps, bool(rest)))
+    found = s.split(loop, lanes, (f"{loop}_0", "l"), "peel", ("term", "lane"))
+    (block,) = s.children(found.inner)
+    sums = _factored(s, block, found.inner, 1, _alone(s, found))
     _join_lanes(s, block)
-    sum_in_chains(s, steps, sums)
+    sum_in_chains(s, found.outer, sums)
 
 
 def sum_in_chains(s: Schedule, loop: str, block: str) -> None:
@@ -46,10 +45,10 @@ def sum_in_chains(s: Schedule, loop: str, block: str) -> None:
     if not s.reaches(loop, CHAINS):
         return
     extent = int_value(s.loop(loop).extent)
-    steps, chain, *rest = made(s.split(loop, CHAINS, (f"{loop}_0", "o"), "peel"))
-    sum_apart(s, block, chain, _alone(s, steps, bool(rest)))
-    if rest and extent is not None:
-        s.unroll(rest[0])
+    found = s.split(loop, CHAINS, (f"{loop}_0", "o"), "peel", ("term", "vector"))
+    sum_apart(s, block, found.inner, _alone(s, found))
+    if found.tail is not None and extent is not None:
+        s.unroll(found.tail)
 
 
 def sum_apart(s: Schedule, block: str, loop: str, steps: str) -> None:
@@ -62,23 +61,23 @@ def sum_apart(s: Schedule, block: str, loop: str, steps: str) -> None:
 def store_in_lanes(s: Schedule, loop: str, lanes: int) -> None:
     """Split a loop over elements into whole vectors and a loop over the remaining elements."""
     if lanes > 1 and s.reaches(loop, lanes):
-        s.split(loop, lanes, (f"{loop}_0", "l"), "peel")
+        s.split(loop, lanes, (f"{loop}_0", "l"), "peel", ("element", "lane"))
 
 
 def in_vectors(s: Schedule) -> None:
     """Unroll the loops over vectors, and vectorize those over lanes."""
-    for loop in s.loops():
-        if is_role(loop, "o"):
-            s.unroll(loop)
-        elif is_role(loop, "l"):
-            s.vectorize(loop)
+    for loop in s.loops(role="vector"):
+        s.unroll(loop)
+    for loop in s.loops(role="lane"):
+        s.vectorize(loop)
 
 
-def _alone(s: Schedule, loop: str, rest: bool) -> str:
-    """The outermost loop of the sum that `loop` belongs to. If the sum has a remainder (`rest`),
-    the loops around are split by fission first, so that this one holds `loop` alone."""
-    while (around := s.parent(loop)) is not None and is_role(around, "r"):
-        if rest:
+def _alone(s: Schedule, terms: Split) -> str:
+    """The outermost loop of the sum whose terms were split. If there is a tail, the loops around
+    are split by fission first, so that this one holds `terms.outer` alone."""
+    loop = terms.outer
+    while (around := s.parent(loop)) is not None and s.role(around) == "reduction":
+        if terms.tail is not None:
             s.fission(around)
         loop = around
     return loop
@@ -87,9 +86,7 @@ def _alone(s: Schedule, loop: str, rest: bool) -> str:
 def _factored(s: Schedule, block: str, loop: str, axis: int, steps: str) -> str:
     """Apply rfactor to `loop`, and return the block of the partial sums. These are initialised
     before the loop `steps`."""
-    before = set(s.blocks())
-    s.rfactor(block, loop, axis, "register")
-    part: str = next(n for n in s.blocks() if n not in before and not n.endswith("_init"))
+    part: str = s.rfactor(block, loop, axis, "register").partial
     if s.block(part).init is not None:
         s.decompose_reduction(part, steps)
     return part

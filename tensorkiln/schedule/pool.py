@@ -15,7 +15,7 @@ from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.pool_program import Pool, pool_program
 from tensorkiln.schedule.primitives import Schedule
-from tensorkiln.schedule.register_tile import is_role, made
+from tensorkiln.schedule.register_tile import share
 from tensorkiln.target import Target
 
 # Column values of one tile, each a vector that lives in a register.
@@ -47,22 +47,24 @@ def schedule_pool(group: Group, target: Target, check: bool = False) -> Schedule
     p = Pool(group)
     s = Schedule(pool_program(p), check=check)
     size = _tile(p)
-    s.compose_reduction("column", "column_1")
-    tiles, tile = made(s.split("w", size, tail="guard"))
-    s.compute_at("column_1", tiles)
+    start, columns = s.blocks()[:2]
+    s.compose_reduction(start, columns)
+    (row,), (column,) = s.loops(role="row"), s.loops(role="column")
+    tiles = s.split(column, size, tail="guard")
+    s.compute_at(columns, tiles.outer)
     _tasks(s, p)
-    for loop in s.loops_of("column_1"):
-        if is_role(loop, "kh"):
-            s.reorder(loop, s.parent(loop))
-    for loop in s.loops():
-        if is_role(loop, "l"):
-            s.vectorize(loop)
-        elif loop == tile or any(is_role(loop, role) for role in ("z", "kh", "kw")):
+    for loop in s.loops(role="kernel_row"):
+        s.reorder(loop, s.parent(loop))
+    for loop in s.loops(role="lane"):
+        s.vectorize(loop)
+    s.unroll(tiles.inner)
+    for role in ("image_column", "kernel_row", "kernel_column"):
+        for loop in s.loops(role=role):
             s.unroll(loop)
     s.set_scope("column", "register")
     s.set_scope("total", "register")
-    _cut(s, tiles, [p.are_inner(w, w + size - 1) for w in range(0, p.width, size)])
-    _cut(s, "h_1", [p.is_inner(h) for h in range(p.height)])
+    _cut(s, tiles.outer, [p.are_inner(w, w + size - 1) for w in range(0, p.width, size)])
+    _cut(s, row, [p.is_inner(h) for h in range(p.height)])
     return s
 
 
@@ -79,11 +81,11 @@ def _cut(s: Schedule, loop: str, inner: list[bool]) -> None:
     start = 0
     for i in range(1, len(inner)):
         if not (inner[i - 1] and inner[i]):
-            loop, start = made(s.partition(loop, i - start))[0], i
+            loop, start = s.partition(loop, i - start).rest, i
 
 
 def _tasks(s: Schedule, p: Pool) -> None:
     """Share the planes among threads when there is work for them."""
     work = p.blocks * p.lanes * p.height * p.width * 4
     if int_value(p.out.shape[0]) is None or work > PARALLEL_WORK:
-        s.parallel(made(s.fuse("n_1", "block_1"))[0])
+        share(s, s.loops(role="task"))

@@ -5,21 +5,21 @@ padded image is first reduced over the window's rows; each output then reduces a
 
     column[z]:  max over the window's rows inside the image of x[., z - padding]
     output w:   max of column[w * stride], ..., column[w * stride + kernel - 1], those inside
+
+Roles of loops: "task", over the images and channel blocks of the outputs; "row" and "column" of
+outputs; "image_column"; "kernel_row" and "kernel_column" of a window; "lane".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.expr import (
     REDUCE_BINARY,
     Expr,
-    ExprLike,
-    IntImm,
     Var,
-    as_expr,
     binary,
     cast,
     const,
@@ -28,11 +28,11 @@ from tensorkiln.ir.expr import (
     select,
 )
 from tensorkiln.ir.relax import TensorType
-from tensorkiln.ir.stmt import Alloc, For, PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store, seq
 from tensorkiln.ops.nn import covered, pool_windows
 from tensorkiln.ops.window import Window
 from tensorkiln.schedule.access import simplify_value
-from tensorkiln.schedule.build import zero_border
+from tensorkiln.schedule.build import loop, nest, zero_border
 from tensorkiln.schedule.group import Group, static, view_index
 
 
@@ -108,12 +108,14 @@ class Pool:
 
 def pool_program(p: Pool) -> PrimFunc:
     """The reductions of all columns, then all outputs."""
-    outer: dict[str, ExprLike] = {"n": p.out.shape[0], "block": p.blocks, "h": p.height}
-    extents = (*outer.values(), p.padded_width, p.lanes)
+    extents = (p.out.shape[0], p.blocks, p.height, p.padded_width, p.lanes)
     column = buffer("column", extents, p.out.dtype, "local")
 
+    def lanes(body: Callable[[Expr], Stmt]) -> Stmt:
+        return loop("l", p.lanes, body, "lane", keep=True)
+
     def start(b: Buffer, *index: Expr) -> Stmt:
-        return _loops({"l": p.lanes}, lambda lane: Store(b, (*index, lane), p.start))
+        return lanes(lambda lane: Store(b, (*index, lane), p.start))
 
     def reduce_rows(n: Expr, block: Expr, h: Expr, z: Expr) -> Stmt:
         def term(kh: Expr, lane: Expr) -> Stmt:
@@ -121,7 +123,7 @@ def pool_program(p: Pool) -> PrimFunc:
             old = Load(column, at)
             return Store(column, at, p.with_row(old, block, h * p.rows.stride + kh))
 
-        rows = _loops({"kh": p.rows.kernel, "l": p.lanes}, term)
+        rows = nest(["kh", "l"], [p.rows.kernel, p.lanes], term, ["kernel_row", "lane"], keep=True)
         return seq(start(column, n, block, h, z), rows)
 
     def reduce_columns(n: Expr, block: Expr, h: Expr, w: Expr) -> Stmt:
@@ -134,26 +136,20 @@ def pool_program(p: Pool) -> PrimFunc:
         def finish(lane: Expr) -> Stmt:
             return p.finish(Load(total, (lane,)), n, block, lane, h, w)
 
-        columns = _loops({"kw": p.cols.kernel, "l": p.lanes}, term)
-        return Alloc(total, seq(start(total), columns, _loops({"l": p.lanes}, finish)))
+        roles = ["kernel_column", "lane"]
+        columns = nest(["kw", "l"], [p.cols.kernel, p.lanes], term, roles, keep=True)
+        return Alloc(total, seq(start(total), columns, lanes(finish)))
 
     def plane(n: Expr, block: Expr) -> Stmt:
-        pixels = _loops({"h": p.height, "w": p.width}, lambda h, w: reduce_columns(n, block, h, w))
+        pixels = nest(["h", "w"], [p.height, p.width], lambda h, w: reduce_columns(n, block, h, w),
+                      ["row", "column"], keep=True)  # fmt: skip
         return seq(zero_border(p.group.out, p.out, (n, block)), pixels)
 
-    columns = _loops({**outer, "z": p.padded_width}, reduce_rows)
-    outputs = _loops({"n": p.out.shape[0], "block": p.blocks}, plane)
+    roles = ["", "", "", "image_column"]
+    columns = nest(["n", "block", "h", "z"], extents[:-1], reduce_rows, roles, keep=True)
+    outputs = nest(["n", "block"], extents[:2], plane, ["task", "task"], keep=True)
     body = Alloc(column, seq(columns, outputs))
     return PrimFunc(p.group.name, p.group.params, body, op_class="pool_blocked")
-
-
-def _loops(extents: Mapping[str, ExprLike], body: Callable[..., Stmt]) -> Stmt:
-    """Nested loops, including those that run once, because the schedule names them."""
-    variables = [Var(name) for name in extents]
-    s = body(*variables)
-    for v, n in reversed([*zip(variables, extents.values(), strict=True)]):
-        s = For(v, IntImm(0), as_expr(n), "serial", s)
-    return s
 
 
 def _inside(w: Window, i: int, extent: Expr) -> bool:

@@ -17,31 +17,30 @@ from tensorkiln.ir.expr import (
     int_value,
     reduce_identity,
 )
-from tensorkiln.ir.stmt import Alloc, For, Stmt, Store, seq
+from tensorkiln.ir.stmt import Alloc, Stmt, Store, seq
 from tensorkiln.ir.visit import free_vars, map_children, substitute, walk
 from tensorkiln.schedule.access import lanes_ok
+from tensorkiln.schedule.build import around
 
-Loops = Sequence[tuple[Var, Expr]]
+Loops = Sequence[tuple[Var, Expr, str]]
 _AT = (IntImm(0),)
 
 
 def with_reductions(store: Store, lanes: int, inside: Loops = ()) -> Stmt:
-    """`store` with each Reduce of its value computed before it. `inside`: (variable, extent) of
-    loops that go around the store alone.
+    """`store` with each Reduce of its value computed before it. `inside`: (variable, extent, role)
+    of loops that go around the store alone.
 
         out[i] = sum(x[i, k] for k) / 8    ->   acc[0] = 0
                                                 for k: acc[0] = x[i, k] + acc[0]
                                                 out[i] = acc[0] / 8
 
-    A loop over a contiguous axis of at least `lanes` elements is called k and can be vectorized;
-    the other loops of a reduction are called r.
+    A loop over a contiguous axis of at least `lanes` elements has role "term" and can be
+    vectorized; the other loops of a reduction have role "reduction".
     """
     found = _Reductions(lanes)
     value = found.replaced(store.value)
-    final: Stmt = Store(store.buffer, store.indices, value)
-    for var, extent in reversed(inside):
-        final = For(var, IntImm(0), extent, "serial", final)
-    body = seq(*found.statements, final)
+    final = Store(store.buffer, store.indices, value)
+    body = seq(*found.statements, around(inside, final))
     for acc in reversed(found.buffers):
         body = Alloc(acc, body)
     return body
@@ -83,15 +82,14 @@ class _Reductions:
         """acc = start; for all axes: acc = term op acc."""
         acc = buffer("acc", (1,), r.dtype, "local")
         self.buffers.append(acc)
-        names = ["r"] * len(r.axes)
+        heads = [("r", "reduction")] * len(r.axes)
         if _contiguous(r, self.lanes):
-            names[-1] = "k"
-        loops = [(Var(n, v.dtype), e) for n, (v, e) in zip(names, r.axes, strict=True)]
-        renamed: dict[Var, Expr] = {v: w for (v, _), (w, _) in zip(r.axes, loops, strict=True)}
+            heads[-1] = ("k", "term")
+        loops = [(Var(name, v.dtype), e, role)
+                 for (name, role), (v, e) in zip(heads, r.axes, strict=True)]  # fmt: skip
+        renamed: dict[Var, Expr] = {v: w for (v, _), (w, _, _) in zip(r.axes, loops, strict=True)}
         term = binary(REDUCE_BINARY[r.op], substitute(r.value, renamed), Load(acc, _AT))
-        body = with_reductions(Store(acc, _AT, term), self.lanes)
-        for var, extent in reversed(loops):
-            body = For(var, IntImm(0), extent, "serial", body)
+        body = around(loops, with_reductions(Store(acc, _AT, term), self.lanes))
         return seq(Store(acc, _AT, reduce_identity(r.op, r.dtype)), body)
 
 

@@ -14,7 +14,7 @@ from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.group import Group, product
 from tensorkiln.schedule.partial_sums import in_vectors, store_in_lanes, sum_in_lanes
 from tensorkiln.schedule.primitives import Schedule
-from tensorkiln.schedule.register_tile import is_role, made
+from tensorkiln.schedule.register_tile import share
 from tensorkiln.schedule.rows_program import Row, layer_norm, log_softmax, rows_program, softmax
 from tensorkiln.target import Target
 
@@ -47,15 +47,16 @@ def _scheduled(
     s = Schedule(rows_program(group, row, op_class), check)
     lanes = target.vector_lanes(group.out_type.dtype.name)
     for loop in s.loops():
-        if is_role(loop, "k"):
+        role = s.role(loop)
+        if role == "term":
             sum_in_lanes(s, loop, lanes)
-        elif is_role(loop, "j"):
+        elif role == "element":
             store_in_lanes(s, loop, lanes)
     in_vectors(s)
-    rows = [loop for loop in s.loops() if loop.startswith("i")]
+    rows = s.loops(role="row")
     size = int_value(product(group.out_type.shape))
-    if len(rows) > 1:
-        rows = list(made(s.fuse(*rows)))
-    if rows and (size is None or size * 8 > PARALLEL_WORK):
-        s.parallel(rows[0])
+    if size is None or size * 8 > PARALLEL_WORK:
+        share(s, rows)
+    elif len(rows) > 1:
+        s.fuse(*rows)
     return s

@@ -1,6 +1,6 @@
 """What softmax and layer norm compute, row by row: the plain programs that `rows.py` schedules.
 
-Loops over the terms of a reduction are called `k...`, those over elements of the result `j...`.
+Roles of loops: "row"; "term", over the terms of a reduction; "element", over those of the result.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Row:
         """out[j] = value(j) for all columns."""
         place = self.group.store_index
         return loop("j", self.columns, lambda j: Store(
-            self.group.out, place((*self.lead, j)), value(j)))  # fmt: skip
+            self.group.out, place((*self.lead, j)), value(j)), "element")  # fmt: skip
 
     def number(self, name: str, value: Expr) -> tuple[Stmt, Expr]:
         """(the statement name = value, the load of name); `name` is a one-element register."""
@@ -65,7 +65,7 @@ class Row:
         start, total = self.number(name, neutral(op, self.dtype))
         assert isinstance(start, Store)
         terms = loop("k", self.columns, lambda j: Store(
-            start.buffer, _ZERO, binary(REDUCE_BINARY[op], total, value(j))))  # fmt: skip
+            start.buffer, _ZERO, binary(REDUCE_BINARY[op], total, value(j))), "term")  # fmt: skip
         return seq(start, terms), total
 
     def stmt(self, *steps: Stmt) -> Stmt:
@@ -80,7 +80,7 @@ def rows_program(group: Group, row: Callable[[Row], Stmt], op_class: str) -> Pri
     """for each row: the statement that `row` makes of it."""
     lead = group.out_type.shape[:-1]
     names = [f"i{d}" for d in range(len(lead))]
-    body = nest(names, lead, lambda *i: row(Row(group, i)))
+    body = nest(names, lead, lambda *i: row(Row(group, i)), ["row"] * len(lead))
     return PrimFunc(group.name, group.params, body, op_class=op_class)
 
 

@@ -11,7 +11,7 @@ from tensorkiln.ops.strassen import PRODUCTS
 from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.primitives import Schedule
-from tensorkiln.schedule.register_tile import is_role
+from tensorkiln.schedule.register_tile import share
 from tensorkiln.schedule.strassen_program import Parts, Strassen, parts_program, strassen_program
 from tensorkiln.target import Target
 
@@ -36,12 +36,12 @@ def schedule_strassen(group: Group, target: Target, check: bool = False) -> Sche
         raise _unsupported(group)
     s = Schedule(strassen_program(c), check=check)
     _lanes(s)
-    for name in s.loops():
-        if any(is_role(name, role) for role in ("k4", "row", "o")):
+    for role in ("term", "row", "vector"):
+        for name in s.loops(role=role):
             s.unroll(name)
     s.set_scope("part", "register")
     if c.work > PARALLEL_WORK:
-        s.parallel("panel")
+        share(s, s.loops(role="panel"))
     return s
 
 
@@ -52,15 +52,14 @@ def schedule_parts(group: Group, target: Target, check: bool = False) -> Schedul
     c = Parts(group, target)
     s = Schedule(parts_program(c), check=check)
     _lanes(s)
-    if c.count * c.k * 4 > PARALLEL_WORK and "row" in s.loops():
-        s.parallel("row")
+    if c.count * c.k * 4 > PARALLEL_WORK:
+        share(s, s.loops(role="row"))
     return s
 
 
 def _lanes(s: Schedule) -> None:
-    for name in s.loops():
-        if is_role(name, "l"):
-            s.vectorize(name)
+    for name in s.loops(role="lane"):
+        s.vectorize(name)
 
 
 def _unsupported(group: Group) -> UnsupportedError:

@@ -13,7 +13,7 @@ from tensorkiln.ops.winograd import tiles_at_once
 from tensorkiln.schedule.build import PARALLEL_WORK, tiles
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.primitives import Schedule
-from tensorkiln.schedule.register_tile import fetch_ahead, is_role, made, sink
+from tensorkiln.schedule.register_tile import fetch_ahead, sink
 from tensorkiln.schedule.tile import tile_cycles
 from tensorkiln.schedule.winograd_program import Winograd, winograd_program
 from tensorkiln.target import Target
@@ -38,16 +38,17 @@ def schedule_winograd(group: Group, target: Target, check: bool = False) -> Sche
     blocks, by_blocks = _blocks(c, target, rows)
     size = c.cut(blocks)
     s = Schedule(winograd_program(c), check=check)
-    block, _ = made(s.split("t", size))
+    (tiles_of_image,) = s.loops(role="tile")
+    block = s.split(tiles_of_image, size).outer
     shared = (int_value(c.ot.shape[0]) or 1) * c.work > PARALLEL_WORK
     if shared and by_blocks:
         s.parallel(block)
     (tile,) = s.children(block)
     s.fission(tile)
     s.transform_layout("V", "t, x, b, l -> x, b, t, l")
-    for loop in [name for name in s.loops() if is_role(name, "c")]:
+    for loop in s.loops(role="channel"):
         # Four steps per basic block: with more, LLVM's scheduler hoists loads until it spills.
-        s.unroll(made(s.split(loop, 4))[1] if c.lanes > 4 else loop)
+        s.unroll(s.split(loop, 4).inner if c.lanes > 4 else loop)
     _steps(s, tile, rows, shared and not by_blocks)
     s.set_scope("part", "register")
     if not by_blocks:
@@ -100,10 +101,10 @@ def _steps(s: Schedule, tile: str, rows: int, parallel: bool) -> None:
         if parallel and int_value(s.loop(panel).extent) != 1:
             s.parallel(tasks)
     _vectors(s, inputs)
-    products, outputs = panels, made(s.fission(panels))[-1]
+    products, outputs = s.fission(panels).parts
     (value,) = s.children(products)
     s.reorder(value, products)
-    parts = [products, *made(s.fission(products))] if len(s.children(products)) > 1 else [products]
+    parts = s.fission(products).parts if len(s.children(products)) > 1 else (products,)
     for part in parts:
         # The piece of the sum goes outside the tiles: its weights stay in the first-level cache.
         (piece,) = s.children(part)
@@ -117,7 +118,7 @@ def _steps(s: Schedule, tile: str, rows: int, parallel: bool) -> None:
 def _vectors(s: Schedule, loop: str) -> None:
     """Vectorize every loop over lanes below `loop`."""
     for inside in s.children(loop):
-        if is_role(inside, "l"):
+        if s.role(inside) == "lane":
             s.vectorize(inside)
         elif inside in s.loops():
             _vectors(s, inside)

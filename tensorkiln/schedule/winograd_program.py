@@ -10,6 +10,9 @@ image; the outputs that they compute there are not stored.
 
 Sums are taken in shorter pieces than those of direct convolutions (accumulate.py), because the
 output transform enlarges their errors; the order of the additions depends on shapes alone.
+
+Roles of loops: "tile", "channel" of the input; "vector" and "lane" as in register_tile.py. The
+schedule finds the others by their place in the nest.
 """
 
 from __future__ import annotations
@@ -23,7 +26,6 @@ from tensorkiln.ir.buffer import Buffer, Load, buffer
 from tensorkiln.ir.expr import (
     Expr,
     ExprLike,
-    IntImm,
     Var,
     as_expr,
     const,
@@ -32,9 +34,9 @@ from tensorkiln.ir.expr import (
     minimum,
 )
 from tensorkiln.ir.relax import RVar
-from tensorkiln.ir.stmt import Alloc, For, If, PrimFunc, Stmt, Store, seq
+from tensorkiln.ir.stmt import Alloc, If, PrimFunc, Stmt, Store, seq
 from tensorkiln.ops.winograd import TAPS, matrices
-from tensorkiln.schedule.build import loop, nest
+from tensorkiln.schedule.build import loop, nest, vectors
 from tensorkiln.schedule.channel_blocks import ChannelBlocks, size_of
 from tensorkiln.schedule.group import Group, inplace_params, view_index
 
@@ -181,22 +183,16 @@ def winograd_program(c: Winograd) -> PrimFunc:
             made = buffer("P", (c.products, c.vectors, c.lanes), c.ot.dtype, "local")
             return Alloc(made, seq(_products(c, v, made, p), _outputs(c, made, n, p, t)))
 
-        return Alloc(v, seq(_inputs(c, v, n, t), _loop("panel", c.panels, panel)))
+        return Alloc(v, seq(_inputs(c, v, n, t), loop("panel", c.panels, panel, keep=True)))
 
     def image(n: Expr) -> Stmt:
         border = loop("border", c.panels, lambda p: c.border(n, p))
-        return seq(border, _loop("t", c.all_tiles, lambda t: tile(n, t)))
+        return seq(border, loop("t", c.all_tiles, lambda t: tile(n, t), "tile", keep=True))
 
     return PrimFunc(
         c.group.name, c.group.params, loop("n", c.ot.shape[0], image),
         inplace=inplace_params(c.group), op_class="conv2d_winograd",
     )  # fmt: skip
-
-
-def _loop(name: str, extent: int, body: Callable[[Expr], Stmt]) -> Stmt:
-    """A loop that is kept even if it runs once, because the schedule names it."""
-    var = Var(name)
-    return For(var, IntImm(0), IntImm(extent), "serial", body(var))
 
 
 def _inputs(c: Winograd, v: Buffer, n: Expr, t: Expr) -> Stmt:
@@ -220,12 +216,12 @@ def _inputs(c: Winograd, v: Buffer, n: Expr, t: Expr) -> Stmt:
         return Alloc(
             half,
             seq(
-                nest(["column", "l_column"], [columns, c.lanes], column),
-                nest(["row", "l_row"], [rows, c.lanes], row),
+                nest(["column", "l_column"], [columns, c.lanes], column, ["", "lane"]),
+                nest(["row", "l_row"], [rows, c.lanes], row, ["", "lane"]),
             ),
         )
 
-    return _loop("block", c.input_blocks, block)
+    return loop("block", c.input_blocks, block, keep=True)
 
 
 def _products(c: Winograd, v: Buffer, made: Buffer, panel: Expr) -> Stmt:
@@ -248,21 +244,20 @@ def _products(c: Winograd, v: Buffer, made: Buffer, panel: Expr) -> Stmt:
                 return Store(made, at, have if first else Load(made, at) + have)
 
             zero = const(0, part.dtype)
-            over: Callable[..., Stmt] = lambda name, body: nest(  # noqa: E731
-                [f"o_{name}", f"l_{name}"], part.shape, body
-            )
+            roles = ["", "channel", "vector", "lane"]
             return Alloc(
                 part,
                 seq(
-                    over("zero", lambda o, lane: Store(part, (o, lane), zero)),
-                    nest(["g", "c", "o", "l"], [count, c.lanes, c.vectors, c.lanes], term),
-                    over("keep", keep),
+                    vectors("zero", part.shape, lambda o, lane: Store(part, (o, lane), zero)),
+                    nest(["g", "c", "o", "l"], [count, c.lanes, *part.shape], term, roles),
+                    vectors("keep", part.shape, keep),
                 ),
             )
 
         def pieces(lo: int, count: int, blocks: int) -> Stmt | None:
             at: Callable[[Expr], Expr] = lambda i: simplify((i + lo) * size)  # noqa: E731
-            return _loop("piece", count, lambda i: piece(at(i), blocks, lo == 0)) if count else None
+            body: Callable[[Expr], Stmt] = lambda i: piece(at(i), blocks, lo == 0)  # noqa: E731
+            return loop("piece", count, body, keep=True) if count else None
 
         if not whole:
             return seq(pieces(0, 1, rest))
@@ -299,8 +294,8 @@ def _outputs(c: Winograd, made: Buffer, n: Expr, panel: Expr, t: Expr) -> Stmt:
         return Alloc(
             half,
             seq(
-                nest(["column_out", "l_column"], [columns, c.lanes], column),
-                nest(["row_out", "l_row"], [m, c.lanes], row),
+                nest(["column_out", "l_column"], [columns, c.lanes], column, ["", "lane"]),
+                nest(["row_out", "l_row"], [m, c.lanes], row, ["", "lane"]),
             ),
         )
 

@@ -322,7 +322,7 @@ def test_a_matrix_is_turned_over(rows: int, columns: int) -> None:
 def test_a_long_sum_in_pieces() -> None:
     s = Schedule(sums)
     s.compose_reduction("C", "C_1")
-    piece, _ = s.split("k", 4)
+    piece = s.split("k", 4).outer
     s.rfactor("C_1", piece)
     outer, pieces = s.loops_of("C_1")
     s.cache_write("C_1", "C", "local", at=outer)

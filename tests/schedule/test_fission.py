@@ -7,7 +7,7 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.ir.module import IRModule
-from tensorkiln.schedule.primitives import Schedule, ScheduleError, fission
+from tensorkiln.schedule.primitives import Fission, Schedule, ScheduleError, fission
 from tensorkiln.script import T
 
 
@@ -27,7 +27,7 @@ def test_buffers_made_in_the_body_get_a_dimension() -> None:
     made = s.fission("i")
     assert s.loops_of("t") == ("i", "j")
     assert "t = T.alloc_buffer((4, 8)" in s.func.script()
-    assert "for i_1 in" in s.func.script() and "i_1" in made
+    assert "for i_1 in" in s.func.script() and made == Fission(("i", "i_1", "i_2"))
     a = np.arange(32, dtype=np.float32).reshape(4, 8)
     for f in (rows, s.func):
         out = np.zeros(4, np.float32)
@@ -46,7 +46,7 @@ def test_a_buffer_of_one_element_becomes_a_row() -> None:
             C[i] = t[0]
 
     s = Schedule(sums)
-    _, _, last = (n for n in ("i", *s.fission("i")) if n in s.loops())
+    _, _, last = s.fission("i").parts
     assert "t = T.alloc_buffer((4,)" in s.func.script()
     s.vectorize(last)
     a = np.arange(32, dtype=np.float32).reshape(4, 8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cProfile
+import dataclasses
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +20,16 @@ from tensorkiln.ir.text.print_tir import TirPrinter
 from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.schedule.primitives import (
     PRIMITIVES,
+    CacheWrite,
+    Fission,
+    Nest,
+    Partition,
+    Rfactor,
     Schedule,
     ScheduleError,
+    Split,
+    SplitEven,
+    Tile,
     annotate,
     bind,
     block,
@@ -42,6 +51,7 @@ from tensorkiln.schedule.primitives import (
     unroll,
     vectorize,
 )
+from tensorkiln.schedule.primitives.results import Primitive
 from tensorkiln.script import T
 from tests.ir.evaluate import run
 from tests.schedule import corpus as c
@@ -136,12 +146,13 @@ def test_even_pieces() -> None:
 
     s = Schedule(rows)
     made = s.split_even("i", 14)
-    assert made == ("i_0", "i_1", "i_tail_0", "i_tail_1", "C_1")
-    sizes = [loop(s.func, n).extent.value for n in made[:4]]  # type: ignore[attr-defined]
+    assert made == SplitEven((Split(("i_0", "i_1")), Split(("i_tail_0", "i_tail_1"))))
+    names = [n for part in made.parts for n in part.loops]
+    sizes = [loop(s.func, n).extent.value for n in names]  # type: ignore[attr-defined]
     assert sizes == [1, 14, 1, 13]
     assert block(s.func, "C_1").attrs["origin"] == "C"
     again = Schedule(rows)
-    assert again.split_even("i", 9) == ("i_0", "i_1")
+    assert again.split_even("i", 9) == SplitEven((Split(("i_0", "i_1")),))
 
 
 def test_symbolic_extents() -> None:
@@ -273,7 +284,7 @@ def scheduled() -> Schedule:
     s.split("i_1", 4, tail="peel", names=["io", "ii"])
     s.reorder("j_1", "ii")
     s.annotate("io", "my.note", 'a "quoted" name, é')
-    s.vectorize(s.split("j", (None, 2))[1])
+    s.vectorize(s.split("j", (None, 2)).inner)
     s.parallel("i")
     return s
 
@@ -293,8 +304,9 @@ def test_a_schedule_shows_what_it_takes() -> None:
     assert {"split", "fuse", "loops", "trace"} <= set(dir(s))
     assert str(s.split.__signature__).startswith("(loop: 'str', factor: ")
     assert "Cut a loop" in (s.split.__doc__ or "")
-    assert s.split("i", 2) == ("i_0", "i_1") and s.fuse("i_0", "i_1") == "i_0_i_1"
-    assert s.parallel("j") == ()
+    assert str(s.split.__signature__).endswith("results.Split")
+    assert s.split("i", 2) == Split(("i_0", "i_1")) and s.fuse("i_0", "i_1") == "i_0_i_1"
+    assert s.parallel("j") is None
 
 
 def test_proofs_can_be_left_out() -> None:
@@ -311,7 +323,8 @@ HEAD = """# Schedule primitives, one by one
 [How to schedule a tensor program](schedules.md) shows them at work. Each is a function of a program
 and a method of `Schedule`. Left of an arrow is the program before, right of it after; blocks are
 left out where they say nothing. Primitives that change an order take `check=False`, which leaves
-out the proof.
+out the proof. Methods return the names of the loops and blocks that they make, in
+[types](#results) of their own; those for which none is given here return None.
 """
 
 
@@ -324,8 +337,21 @@ def test_every_primitive_is_documented(golden: Callable[[Path, str], None]) -> N
             text = f"Another name of `{function.__name__}`."
         assert text and ("->" in text or "Another" in text), name
         shown = [str(p) for k, p in _parameters(function) if k not in ("f", "check")]
-        parts.append(f"\n## {name}\n\n`{name}(f, {', '.join(shown)})`\n\n{text.strip()}\n")
+        call = f"`{name}(f, {', '.join(shown)})`"
+        if isinstance(function, Primitive):
+            call += f", as a method `-> {_made(name)}`"
+        parts.append(f"\n## {name}\n\n{call}\n\n{text.strip()}\n")
+    parts.append("\n## Results\n")
+    for made in (Split, SplitEven, Partition, Fission, Tile, Nest, CacheWrite, Rfactor):
+        fields = ", ".join(field.name for field in dataclasses.fields(made))
+        parts.append(f"\n`{made.__name__}({fields})`:\n{inspect.getdoc(made)}\n")
     golden(Path(__file__).parents[2] / "docs" / "primitives.md", "".join(parts))
+
+
+def _made(name: str) -> str:
+    found = getattr(Schedule(c.matmul), name).__signature__.return_annotation
+    text = found.__name__ if isinstance(found, type) else str(found)
+    return text.replace("tensorkiln.schedule.primitives.results.", "")
 
 
 def _with_example(doc: str) -> str:

@@ -151,6 +151,7 @@ TRACES = [
     ('f = split(f, "i", 2', "not Python", ""),
     ('f = split(f, "i", 2)\nf = split(f, "i", 2)', "no loop or block 'i'", "'i_0'"),
     ('f = split(f, "i", 2, tial="peel")', "split has no argument 'tial'", "'tail'"),
+    ('i0, i1 = split(f, "i", 2)', "not a step", 'as f = split(f, "i", 64)'),
     ("f = split(f)", "missing a required argument: 'loop'", "split(f, loop, factor"),
 ]
 

@@ -18,11 +18,22 @@ from tensorkiln.schedule.primitives.navigate import (
     loops,
     loops_of,
     parent,
+    role,
 )
 from tensorkiln.schedule.primitives.nests import fuse, reorder, tile
 from tensorkiln.schedule.primitives.normalise import normal
 from tensorkiln.schedule.primitives.pad_loop import pad_loop
 from tensorkiln.schedule.primitives.prefetch import prefetch
+from tensorkiln.schedule.primitives.results import (
+    CacheWrite,
+    Fission,
+    Nest,
+    Partition,
+    Rfactor,
+    Split,
+    SplitEven,
+    Tile,
+)
 from tensorkiln.schedule.primitives.rfactor import rfactor
 from tensorkiln.schedule.primitives.sums import compose_reduction, decompose_reduction
 from tensorkiln.schedule.primitives.table import PRIMITIVES
@@ -30,11 +41,12 @@ from tensorkiln.schedule.primitives.tensorize import Instruction, blockize, tens
 from tensorkiln.schedule.primitives.trace import Schedule, Step, Trace, replay
 
 __all__ = [
-    "PRIMITIVES", "Instruction", "Schedule", "ScheduleError", "Step", "Trace", "annotate",
+    "PRIMITIVES", "CacheWrite", "Fission", "Instruction", "Nest", "Partition", "Rfactor",
+    "Schedule", "ScheduleError", "Split", "SplitEven", "Step", "Tile", "Trace", "annotate",
     "bind", "block", "blockize", "blocks", "cache_read", "cache_write", "children", "compact",
     "compose_reduction", "compute_at", "compute_inline", "decompose_reduction", "fission",
     "fuse", "loop", "loops", "loops_of", "normal", "pad", "pad_loop", "parallel", "parent",
     "partition", "peel", "prefetch", "reorder", "replay", "require_order", "reverse_compute_at",
-    "reverse_compute_inline", "rfactor", "set_scope", "split", "split_even", "storage_align",
-    "tensorize", "tile", "transform_layout", "unroll", "vectorize",
+    "reverse_compute_inline", "rfactor", "role", "set_scope", "split", "split_even",
+    "storage_align", "tensorize", "tile", "transform_layout", "unroll", "vectorize",
 ]  # fmt: skip

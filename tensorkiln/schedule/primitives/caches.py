@@ -26,13 +26,15 @@ from tensorkiln.schedule.primitives.places import (
 )
 from tensorkiln.schedule.primitives.program import Place, bounds_of, dims_of, open_block, open_loop
 from tensorkiln.schedule.primitives.reindex import less, reindex, require_visible
+from tensorkiln.schedule.primitives.results import CacheWrite, Nest, Primitive
 from tensorkiln.schedule.primitives.steps import UNORDERED
 from tensorkiln.schedule.primitives.surgery import put
 
 
+@Primitive
 def cache_read(
     f: PrimFunc, block: str, buffer: str, scope: str = "local", at: str | None = None
-) -> PrimFunc:
+) -> tuple[PrimFunc, Nest]:
     """Copy what a block reads into a new buffer, and read it there.
 
         for i in range(4):                      for i in range(4):
@@ -66,13 +68,19 @@ def cache_read(
     new = _like(place, buf, box, scope)
     name = _namer(f)
     copy = _copy(new, buf, name, place, step)
-    return _cache(place, step, buf, new, box, [copy], [], [b])
+    made, (nest,) = _cache(place, step, buf, new, box, [copy], [], [b])
+    return made, nest
 
 
+@Primitive
 def cache_write(
-    f: PrimFunc, block: str, buffer: str, scope: str = "local", at: str | None = None,
+    f: PrimFunc,
+    block: str,
+    buffer: str,
+    scope: str = "local",
+    at: str | None = None,
     check: bool = True,
-) -> PrimFunc:  # fmt: skip
+) -> tuple[PrimFunc, CacheWrite]:
     """Work on a copy of what a block writes, and write it back at the end.
 
         for i in range(4):                      for i in range(4):
@@ -111,12 +119,12 @@ def cache_write(
     name = _namer(f)
     before = [_copy(new, buf, name, place, step, "_load")] if load else []
     after = [_copy(new, buf, name, place, step, "_store", back=True)]
-    made = _cache(place, step, buf, new, box, before, after, None)
+    made, nests = _cache(place, step, buf, new, box, before, after, None)
     if check and any(isinstance(s, For) and s.kind in UNORDERED for s in place.path[:step]):
         # The box may contain more than is written: elements that other iterations write at once.
         around = tuple(s.var for s in place.path[:step] if isinstance(s, For))
         require_order(_in_order(made, around), made, place.what)
-    return made
+    return made, CacheWrite(nests[-1], nests[0] if load else None)
 
 
 # ---- parts -----------------------------------------------------------------------------------
@@ -210,10 +218,10 @@ def _copy(
 def _cache(
     place: Place, step: int, buf: Buffer, new: Buffer, box: Box,
     before: list[Copy], after: list[Copy], only: list[Block] | None,
-) -> PrimFunc:  # fmt: skip
+) -> tuple[PrimFunc, list[Nest]]:  # fmt: skip
     """Put copies before and after the statement at `step` of the path, and let it use `new` in
     place of `buf`, with the first indices of `box` subtracted. `only`: the blocks that use it, all
-    when None."""
+    when None. Returns the nests of the copies as well."""
     from tensorkiln.schedule.primitives.surgery import replace_buffers
 
     f, path = place.func, place.path
@@ -232,11 +240,12 @@ def _cache(
         used = replace_buffers(root, {buf: middle})
     else:
         used = _swap_blocks(root, {b: replace_buffers(b, {buf: middle}) for b in only})
-    body = Alloc(new, seq(*map(nest, before), used, *map(nest, after)))
+    copies, back = list(map(nest, before)), list(map(nest, after))
+    whole = put(path[: step + 1], Alloc(new, seq(*copies, used, *back)))
     lows = {d: lo for d, (lo, _) in enumerate(box.ranges)}
     here = Around(known=place.bounds.dims(dims_of(f)))
-    whole = put(path[: step + 1], body)
-    return replace(f, body=reindex(whole, here, middle, new, less(lows), place.what))
+    body = reindex(whole, here, middle, new, less(lows), place.what)
+    return replace(f, body=body), [Nest.of(s) for s in (*copies, *back)]
 
 
 def _buffers(b: Block) -> list[Buffer]:

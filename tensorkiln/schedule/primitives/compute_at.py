@@ -29,12 +29,14 @@ from tensorkiln.schedule.primitives.places import (
 )
 from tensorkiln.schedule.primitives.program import Place, open_block, open_loop
 from tensorkiln.schedule.primitives.reindex import require_visible
+from tensorkiln.schedule.primitives.results import Nest, Primitive
 from tensorkiln.schedule.primitives.surgery import with_child
 
 Ranges = list[tuple[Expr, Expr] | None]
 
 
-def compute_at(f: PrimFunc, block: str, loop: str) -> PrimFunc:
+@Primitive
+def compute_at(f: PrimFunc, block: str, loop: str) -> tuple[PrimFunc, Nest]:
     """Move a block into a loop that contains all readers of its result.
 
         T_ = T.alloc_buffer((64,))              for i0 in range(4):
@@ -71,12 +73,15 @@ def compute_at(f: PrimFunc, block: str, loop: str) -> PrimFunc:
         ranges[n] = box.ranges[d]
     out = replace(f, body=remove(at.path))
     target, s = open_loop(out, loop, "compute_at")
-    nest = _nest(f, b, ranges, target)
+    nest = _nest(at, b, ranges, target)
     out = target.close(replace(s, body=_before_users(s.body, nest, buf)))
-    return compact_at(out, buf, loop, where)
+    return compact_at(out, buf, loop, where), Nest.of(nest)
 
 
-def reverse_compute_at(f: PrimFunc, block: str, loop: str, check: bool = True) -> PrimFunc:
+@Primitive
+def reverse_compute_at(
+    f: PrimFunc, block: str, loop: str, check: bool = True
+) -> tuple[PrimFunc, Nest]:
     """Move a block into a loop of the producer of its operand, after the producer.
 
         for i0 in range(4):                     for i0 in range(4):
@@ -104,12 +109,13 @@ def reverse_compute_at(f: PrimFunc, block: str, loop: str, check: bool = True) -
     ranges = _consumer_ranges(at, b, box)
     out = replace(f, body=remove(at.path))
     target, s = open_loop(out, loop, "reverse_compute_at")
-    out = target.close(replace(s, body=seq(s.body, _nest(f, b, ranges, target))))
+    nest = _nest(at, b, ranges, target)
+    out = target.close(replace(s, body=seq(s.body, nest)))
     if check:
         require_order(f, out, where)
     if allocated_in(out, buf) and is_fresh(out, buf, loop):
-        return compact_at(out, buf, loop, where)
-    return out
+        out = compact_at(out, buf, loop, where)
+    return out, Nest.of(nest)
 
 
 def _require_movable(at: Place, b: Block, target: Place) -> None:
@@ -127,8 +133,8 @@ def _require_movable(at: Place, b: Block, target: Place) -> None:
 # ---- parts -----------------------------------------------------------------------------------
 
 
-def _nest(f: PrimFunc, b: Block, ranges: Ranges, target: Place) -> Stmt:
-    used = taken(f)
+def _nest(at: Place, b: Block, ranges: Ranges, target: Place) -> Stmt:
+    used = taken(at.func)
 
     def name(base: str) -> str:
         found = fresh(base, used)
@@ -137,7 +143,8 @@ def _nest(f: PrimFunc, b: Block, ranges: Ranges, target: Place) -> Stmt:
 
     s = target.stmt
     assert isinstance(s, For)
-    return nest_over(b, ranges, target.bounds.with_loop(s.var, s.lo, s.extent), name)
+    known = target.bounds.with_loop(s.var, s.lo, s.extent)
+    return nest_over(b, ranges, known, name, around=at.path)
 
 
 def _one_written(at: Place, b: Block) -> Buffer:

@@ -13,12 +13,14 @@ from tensorkiln.ir.stmt import Alloc, Block, BlockIter, For, PrimFunc, Region, S
 from tensorkiln.ir.visit import map_children, map_stmt, stmt_exprs, walk, walk_stmt
 from tensorkiln.schedule.primitives.legality import require_order
 from tensorkiln.schedule.primitives.program import Place, open_loop, put
+from tensorkiln.schedule.primitives.results import Fission, Primitive
 from tensorkiln.schedule.primitives.rewrite import rewrite
 
 _D = TypeVar("_D")
 
 
-def fission(f: PrimFunc, loop: str, check: bool = True) -> PrimFunc:
+@Primitive
+def fission(f: PrimFunc, loop: str, check: bool = True) -> tuple[PrimFunc, Fission]:
     """Give each statement of a loop's body a loop of its own.
 
         for i in range(4):                   t = T.alloc_buffer((4, 8))
@@ -57,7 +59,7 @@ def fission(f: PrimFunc, loop: str, check: bool = True) -> PrimFunc:
         # makes proofs short.
         parted = _around(wide, seq(*(replace(s, body=t) for t in parts)))
         require_order(at.close(joined), replace(at.func, body=put(at.path, parted)), at.what)
-    return after
+    return after, Fission(tuple(t.var.name for t in apart))
 
 
 def _around(wide: Mapping[Buffer, Buffer], s: Stmt) -> Stmt:

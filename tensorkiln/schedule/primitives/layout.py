@@ -31,6 +31,7 @@ from tensorkiln.schedule.primitives.places import (
 )
 from tensorkiln.schedule.primitives.program import open_loop
 from tensorkiln.schedule.primitives.reindex import Indices, map_accesses, refreshed, require_visible
+from tensorkiln.schedule.primitives.results import Nest, Primitive
 from tensorkiln.schedule.primitives.surgery import replace_buffers
 
 
@@ -91,10 +92,14 @@ def storage_align(f: PrimFunc, buffer: str, axis: int, factor: int, offset: int 
     return replace(f, body=replace_buffers(f.body, {buf: new}))
 
 
+@Primitive
 def transform_layout(
-    f: PrimFunc, buffer: str, index_map: IndexMapLike, pad: float | None = None,
+    f: PrimFunc,
+    buffer: str,
+    index_map: IndexMapLike,
+    pad: float | None = None,
     params: bool = False,
-) -> PrimFunc:  # fmt: skip
+) -> tuple[PrimFunc, tuple[Nest, ...]]:
     """Store the elements of a buffer in another order: element i at `index_map(i)`.
 
         T_ = T.alloc_buffer((8, 64))            T_ = T.alloc_buffer((4, 8, 16))
@@ -109,14 +114,16 @@ def transform_layout(
     f = normal(f)
     where = f"transform_layout({buffer!r})"
     copies = [b for b in made(f.body) if b.name == buffer and b not in f.params]
+    nests: tuple[Nest, ...] = ()
     for buf in copies if len(copies) > 1 else (find_buffer(f, buffer, where),):
-        f = _transformed(f, buf, index_map, pad, params, where)
-    return f
+        f, filling = _transformed(f, buf, index_map, pad, params, where)
+        nests += filling
+    return f, nests
 
 
 def _transformed(
     f: PrimFunc, buf: Buffer, index_map: IndexMapLike, pad: float | None, params: bool, where: str
-) -> PrimFunc:
+) -> tuple[PrimFunc, tuple[Nest, ...]]:
     """Apply `transform_layout` to one buffer."""
     buffer = buf.name
     require_visible(f.body, buf, where)
@@ -151,8 +158,8 @@ def _transformed(
             at, s = open_loop(changed, loop.var.name, "transform_layout")
             check_lanes(at, s)
     if buf in f.params:
-        return replace(changed, params=tuple(new if p is buf else p for p in f.params))
-    return filled(changed, new, pad) if more and pad is not None else changed
+        return replace(changed, params=tuple(new if p is buf else p for p in f.params)), ()
+    return filled(changed, new, pad) if more else (changed, ())
 
 
 def _map(given: IndexMapLike, rank: int, where: str) -> IndexMap:
@@ -203,8 +210,11 @@ def _text(b: Buffer) -> str:
 # ---- padding ---------------------------------------------------------------------------------
 
 
-def filled(f: PrimFunc, buf: Buffer, value: float) -> PrimFunc:
-    """Set every element of a buffer right after its allocation, in a block `<buffer>_pad`."""
+def filled(f: PrimFunc, buf: Buffer, value: float | None) -> tuple[PrimFunc, tuple[Nest, ...]]:
+    """Set every element of a buffer right after its allocation, in a block `<buffer>_pad`; nothing
+    with value None."""
+    if value is None:
+        return f, ()
     used = taken(f)
 
     def name(base: str) -> str:
@@ -226,10 +236,13 @@ def filled(f: PrimFunc, buf: Buffer, value: float) -> PrimFunc:
             return Alloc(buf, seq(nest, s.body))
         return map_stmt(s, lambda e: e, put)
 
-    return replace(f, body=put(f.body))
+    return replace(f, body=put(f.body)), (Nest.of(nest),)
 
 
-def pad(f: PrimFunc, buffer: str, factors: Sequence[int], value: float | None = 0) -> PrimFunc:
+@Primitive
+def pad(
+    f: PrimFunc, buffer: str, factors: Sequence[int], value: float | None = 0
+) -> tuple[PrimFunc, tuple[Nest, ...]]:
     """Round the extents of an allocated buffer up to multiples, and set the new elements.
 
         T_ = T.alloc_buffer((10,))              T_ = T.alloc_buffer((16,))
@@ -255,7 +268,7 @@ def pad(f: PrimFunc, buffer: str, factors: Sequence[int], value: float | None = 
                             hint="storage_align after it")  # fmt: skip
     shape = tuple(simplify((d + (n - 1)) // n * n) for d, n in zip(buf.shape, factors, strict=True))
     if all(prove_equal(a, b) for a, b in zip(shape, buf.shape, strict=True)):
-        return f
+        return f, ()
     new = replace(buf, shape=shape)
     f = replace(f, body=replace_buffers(f.body, {buf: new}))
-    return f if value is None else filled(f, new, value)
+    return filled(f, new, value)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tensorkiln.arith import prove, prove_equal, simplify
-from tensorkiln.ir.attrs import NO_ATTRS
 from tensorkiln.ir.expr import (
     Expr,
     Var,
@@ -22,27 +21,30 @@ from tensorkiln.schedule.primitives.legality import require_order
 from tensorkiln.schedule.primitives.program import (
     Place,
     count_of,
-    new_names,
     open_loop,
     show,
     whole_steps,
     with_loops,
 )
+from tensorkiln.schedule.primitives.results import Partition, Primitive, Split, SplitEven
 from tensorkiln.schedule.primitives.rewrite import rewrite
 from tensorkiln.schedule.primitives.surgery import renewed
+from tensorkiln.schedule.roles import role_of, with_role
 
 Factors = int | Sequence[int | None]
 TAILS = ("exact", "guard", "peel", "overlap")
 
 
+@Primitive
 def split(
     f: PrimFunc,
     loop: str,
     factor: Factors,
     names: Sequence[str] | None = None,
     tail: str = "exact",
+    roles: Sequence[str] | None = None,
     check: bool = True,
-) -> PrimFunc:
+) -> tuple[PrimFunc, Split]:
     """Cut a loop into nested loops.
 
         for i in range(10):                 for i_0 in range(3):
@@ -55,6 +57,7 @@ def split(
     tail="exact" is refused, "guard" adds the condition above, "peel" gives the iterations that are
     left over a loop of their own, `i_tail`, with copies of the blocks, and "overlap" lets the last
     piece begin earlier, at iteration 6 here: some iterations run twice, so they must be idempotent.
+    `names` and `roles` of the new loops follow from the loop's own unless given.
     """
     at, s = open_loop(f, loop, "split")
     if tail not in TAILS:
@@ -67,9 +70,9 @@ def split(
         if int_value(whole) == 0:
             raise at.fail(f"a step of {show(step)} is longer than the loop", 'use tail="guard"')
         if not _divides(at, s.extent, step):
-            name = (loop, f"{loop}_tail")
-            f = _cut(at, s, whole, name)
-            return split(f, loop, factor, names)
+            f, cut = _cut(at, s, whole, (loop, f"{loop}_tail"))
+            f, made = split.run(f, loop, factor, names, roles=roles)
+            return f, replace(made, tail=cut.rest)
     rest = "" if _divides(at, s.extent, step) else tail
     if rest == "exact":
         text = f"{show(step)} does not divide the extent {show(s.extent)}"
@@ -80,15 +83,17 @@ def split(
         _require_pieces(at, s, sizes, step)
     free = simplify((s.extent + step - 1) // step if rest else s.extent // step, at.bounds)
     extents = [free if size is None else const(size, s.extent.dtype) for size in sizes]
-    after = at.close(_nest(at, s, extents, _names(at, names, loop, len(sizes)), rest))
+    loops = _names(at, names, loop, len(sizes))
+    after = at.close(_nest(at, s, extents, loops, _roles(at, roles, len(sizes)), rest))
     if rest == "overlap" and check:
         require_order(at.func, after, at.what)
-    return after
+    return after, Split(tuple(loops))
 
 
+@Primitive
 def split_even(
     f: PrimFunc, loop: str, largest: int, names: Sequence[str] | None = None
-) -> PrimFunc:
+) -> tuple[PrimFunc, SplitEven]:
     """Cut a loop into pieces of at most `largest` iterations that are as equal as possible.
 
         for i in range(27):                 for i_0 in range(1):
@@ -111,14 +116,18 @@ def split_even(
         raise at.fail("the loop does not run", "nothing to split")
     parts = tiles(extent, largest)
     if len(parts) == 1:
-        return split(at.func, loop, parts[0][2], names)
-    tail = f"{loop}_tail"
-    f = _cut(at, s, const(parts[1][0], s.extent.dtype), (loop, tail))
-    second = next(n for n in new_names(at.func, f))
-    return split(split(f, loop, parts[0][2], names), second, parts[1][2])
+        f, only = split.run(at.func, loop, parts[0][2], names)
+        return f, SplitEven((only,))
+    f, cut = _cut(at, s, const(parts[1][0], s.extent.dtype), (loop, f"{loop}_tail"))
+    f, large = split.run(f, loop, parts[0][2], names)
+    f, small = split.run(f, cut.rest, parts[1][2])
+    return f, SplitEven((large, small))
 
 
-def partition(f: PrimFunc, loop: str, at: int, names: Sequence[str] | None = None) -> PrimFunc:
+@Primitive
+def partition(
+    f: PrimFunc, loop: str, at: int, names: Sequence[str] | None = None
+) -> tuple[PrimFunc, Partition]:
     """Cut a loop into two, one after the other; the first runs `at` times.
 
         for i in range(10):                 for i in range(8):
@@ -178,6 +187,13 @@ def _names(at: Place, names: Sequence[str] | None, loop: str, count: int) -> lis
     return [at.name(n) for n in names or [f"{loop}_{k}" for k in range(count)]]
 
 
+def _roles(at: Place, roles: Sequence[str] | None, count: int) -> list[str]:
+    if roles is not None and len(roles) != count:
+        raise at.fail(f"{len(roles)} roles for {count} loops", "one role for each")
+    own = role_of(at.stmt)
+    return list(roles or [own] + [own and f"{own}.inner"] * (count - 1))
+
+
 def _require_pieces(at: Place, s: For, sizes: list[int | None], step: Expr) -> None:
     """Raise ScheduleError for tail="overlap" if pieces run concurrently, or one may be longer than
     the loop."""
@@ -191,7 +207,9 @@ def _require_pieces(at: Place, s: For, sizes: list[int | None], step: Expr) -> N
         raise at.fail(text, 'use tail="guard"')
 
 
-def _nest(at: Place, s: For, extents: list[Expr], names: list[str], rest: str) -> Stmt:
+def _nest(
+    at: Place, s: For, extents: list[Expr], names: list[str], roles: list[str], rest: str
+) -> Stmt:
     """The loops of a split, around the body with the variable replaced. `rest`: the way in which
     the last iterations are treated if the steps do not divide the extent; empty if they do."""
     variables = [Var(n, s.var.dtype) for n in names]
@@ -215,7 +233,7 @@ def _nest(at: Place, s: For, extents: list[Expr], names: list[str], rest: str) -
         body = If(binary("lt", offset, s.extent), body)
     kinds = _split_kinds(s.kind, len(names))
     for k in reversed(range(len(names))):
-        attrs = s.attrs if k == 0 else NO_ATTRS
+        attrs = with_role(roles[k], s.attrs) if k == 0 else with_role(roles[k])
         body = For(variables[k], zero, extents[k], kinds[k], body, attrs)
     return body
 
@@ -230,7 +248,7 @@ def _split_kinds(kind: str, count: int) -> list[str]:
     return kinds
 
 
-def _cut(at: Place, s: For, first: Expr, names: Sequence[str]) -> PrimFunc:
+def _cut(at: Place, s: For, first: Expr, names: Sequence[str]) -> tuple[PrimFunc, Partition]:
     """Two loops, one after the other, the first of `first` iterations, the second with copies of
     the blocks."""
     if len(names) != 2:
@@ -244,4 +262,4 @@ def _cut(at: Place, s: For, first: Expr, names: Sequence[str]) -> PrimFunc:
     assert isinstance(copy, For)
     lo = simplify(s.lo + first, at.bounds)
     rest = replace(copy, lo=lo, extent=simplify(count_of(at, s) - first, at.bounds))
-    return at.close(seq(head, rest))
+    return at.close(seq(head, rest)), Partition(own, copy.var.name)

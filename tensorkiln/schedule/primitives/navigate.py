@@ -13,11 +13,18 @@ from tensorkiln.schedule.primitives.program import (
     open_loop,
     whole_steps,
 )
+from tensorkiln.schedule.roles import role_of
 
 
-def loops(f: PrimFunc) -> tuple[str, ...]:
-    """Names of all loops, each before those inside it."""
-    return tuple(s.var.name for s in walk_stmt(normal(f).body) if isinstance(s, For))
+def loops(f: PrimFunc, role: str | None = None) -> tuple[str, ...]:
+    """Names of all loops, or of those with a role; each before those inside it."""
+    found = (s for s in walk_stmt(normal(f).body) if isinstance(s, For))
+    return tuple(s.var.name for s in found if role is None or role_of(s) == role)
+
+
+def role(f: PrimFunc, name: str) -> str:
+    """The role of a loop; empty if it has none, and for a block."""
+    return role_of(open_at(f, name, "role").stmt)
 
 
 def blocks(f: PrimFunc) -> tuple[str, ...]:

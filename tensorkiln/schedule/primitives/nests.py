@@ -20,16 +20,17 @@ from tensorkiln.schedule.primitives.loops import split
 from tensorkiln.schedule.primitives.program import (
     Place,
     count_of,
-    new_names,
     normal,
     open_loop,
     path_to,
     unknown,
 )
+from tensorkiln.schedule.primitives.results import Primitive, Tile
 from tensorkiln.schedule.primitives.rewrite import rewrite
 
 
-def fuse(f: PrimFunc, *loops: str, name: str | None = None) -> PrimFunc:
+@Primitive
+def fuse(f: PrimFunc, *loops: str, name: str | None = None) -> tuple[PrimFunc, str]:
     """Make one loop of perfectly nested loops, given outermost first.
 
     for i in range(4):                  for i_j in range(32):
@@ -45,10 +46,8 @@ def fuse(f: PrimFunc, *loops: str, name: str | None = None) -> PrimFunc:
     for k, inner in enumerate(loops[1:], 2):
         last = k == len(loops)
         wanted = name if last and name is not None else f"{done}_{inner}"
-        before = f
-        f = _fuse(f, done, inner, wanted)
-        done = next(n for n in new_names(before, f))
-    return f
+        f, done = _fuse(f, done, inner, wanted)
+    return f, done
 
 
 def reorder(f: PrimFunc, *loops: str, check: bool = True) -> PrimFunc:
@@ -84,10 +83,16 @@ def reorder(f: PrimFunc, *loops: str, check: bool = True) -> PrimFunc:
     return after
 
 
+@Primitive
 def tile(
-    f: PrimFunc, outer: str, inner: str, outer_factor: int, inner_factor: int,
-    tail: str = "exact", check: bool = True,
-) -> PrimFunc:  # fmt: skip
+    f: PrimFunc,
+    outer: str,
+    inner: str,
+    outer_factor: int,
+    inner_factor: int,
+    tail: str = "exact",
+    check: bool = True,
+) -> tuple[PrimFunc, Tile]:
     """Cut two perfectly nested loops into rectangles.
 
     for i in range(8):                  for i_0 in range(2):
@@ -99,16 +104,13 @@ def tile(
     if tail == "peel":
         hint = 'split each loop with tail="peel" and reorder the parts'
         raise ScheduleError('tail="peel" would make four nests', where="tile", hint=hint)
-    before = normal(f)
-    f = split(before, outer, outer_factor, tail=tail)
-    o0, o1 = new_names(before, f)
-    middle = f
-    f = split(f, inner, inner_factor, tail=tail)
-    i0, i1 = new_names(middle, f)
-    return reorder(f, o0, i0, o1, i1, check=check)
+    f, rows = split.run(f, outer, outer_factor, tail=tail)
+    f, columns = split.run(f, inner, inner_factor, tail=tail)
+    made = Tile((rows.outer, columns.outer), (rows.inner, columns.inner))
+    return reorder(f, *made.outer, *made.inner, check=check), made
 
 
-def _fuse(f: PrimFunc, outer: str, inner: str, name: str) -> PrimFunc:
+def _fuse(f: PrimFunc, outer: str, inner: str, name: str) -> tuple[PrimFunc, str]:
     at, s = open_loop(f, outer, "fuse")
     at.what = f"fuse({outer!r}, {inner!r})"
     t = s.body
@@ -136,7 +138,8 @@ def _fuse(f: PrimFunc, outer: str, inner: str, name: str) -> PrimFunc:
         t.var: simplify(t.lo + var % width, known),
     }
     attrs = type(s.attrs).of(**{**t.attrs, **s.attrs}) if t.attrs or s.attrs else NO_ATTRS
-    return at.close(For(var, zero, extent, s.kind, rewrite(t.body, values, known), attrs))
+    loop = For(var, zero, extent, s.kind, rewrite(t.body, values, known), attrs)
+    return at.close(loop), var.name
 
 
 def _chain(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -34,6 +34,7 @@ from tensorkiln.schedule.primitives.names import fresh
 from tensorkiln.schedule.primitives.program import Place, dims_of
 from tensorkiln.schedule.primitives.reindex import refreshed
 from tensorkiln.schedule.primitives.surgery import put
+from tensorkiln.schedule.roles import role_of, with_role
 
 Path = tuple[Stmt, ...]
 
@@ -323,13 +324,15 @@ def nest_over(
     known: Bounds,
     name: Callable[[str], str],
     limits: list[Expr] | None = None,
+    around: Iterable[Stmt] = (),
 ) -> Stmt:
     """A block inside a loop per iteration variable, over the (first, extent) in `ranges`, or over
     the variable's whole extent for None. `name` makes a free name from a given one.
 
     A range that may exceed the variable's extent (or its number in `limits`) is guarded by a
-    condition.
+    condition. A loop has the role of that of `around` which ran over its iteration variable.
     """
+    roles: dict[Expr, str] = {s.var: role_of(s) for s in around if isinstance(s, For)}
     loops: list[For] = []
     iters: list[BlockIter] = []
     guards: list[Expr] = []
@@ -346,7 +349,8 @@ def nest_over(
             base = i.var.name.removeprefix("v") or i.var.name
             var = Var(name(base), i.var.dtype)
             zero = const(0, var.dtype)
-            loops.append(For(var, zero, extent, "serial", Seq(())))
+            attrs = with_role(roles.get(i.value, ""))
+            loops.append(For(var, zero, extent, "serial", Seq(()), attrs))
             known = known.with_loop(var, zero, extent)
             value = simplify(lo + var, known)
         values[n] = value

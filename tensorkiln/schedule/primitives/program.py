@@ -157,18 +157,12 @@ def whole_steps(at: Place, s: For, step: ExprLike) -> Expr:
     return simplify(count_of(at, s) // step * step, at.bounds)
 
 
-def new_names(before: PrimFunc, after: PrimFunc) -> list[str]:
-    """Names of the loops and blocks of `after` that `before` does not have, in order."""
-    old = set(names(before.body))
-    return [n for n in names(after.body) if n not in old]
-
-
 def show(e: ExprLike) -> str:
     """An expression as text, for an error message."""
     return str(e.value) if isinstance(e, IntImm) else TirPrinter().expr(as_expr(e))
 
 
 __all__ = [
-    "Place", "bounds_of", "count_of", "dims_of", "new_names", "normal", "open_at",
-    "open_block", "open_loop", "path_to", "put", "show", "unknown", "whole_steps", "with_loops",
+    "Place", "bounds_of", "count_of", "dims_of", "normal", "open_at", "open_block",
+    "open_loop", "path_to", "put", "show", "unknown", "whole_steps", "with_loops",
 ]  # fmt: skip

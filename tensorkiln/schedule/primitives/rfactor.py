@@ -27,11 +27,16 @@ from tensorkiln.schedule.primitives.places import (
 )
 from tensorkiln.schedule.primitives.program import Place, bounds_of, open_block, open_loop
 from tensorkiln.schedule.primitives.reindex import refreshed
+from tensorkiln.schedule.primitives.results import Nest, Primitive, Rfactor
 from tensorkiln.schedule.primitives.sums import decompose_reduction, rename_loops
 from tensorkiln.schedule.primitives.surgery import put
+from tensorkiln.schedule.roles import role_of, with_role
 
 
-def rfactor(f: PrimFunc, block: str, loop: str, axis: int = 0, scope: str = "local") -> PrimFunc:
+@Primitive
+def rfactor(
+    f: PrimFunc, block: str, loop: str, axis: int = 0, scope: str = "local"
+) -> tuple[PrimFunc, Rfactor]:
     """Compute a partial sum for each iteration of a loop, then sum the partial sums.
 
         for i in range(4):                      C_rf = T.alloc_buffer((2, 4))
@@ -99,7 +104,10 @@ def rfactor(f: PrimFunc, block: str, loop: str, axis: int = 0, scope: str = "loc
     second = _combine(at, b, store, s, partial, axis, op, top)
     after = at_path_close(at, top, Alloc(partial, seq(nest, second)))
     empty = _maybe_empty(at, b, s)
-    return after if empty is None else decompose_reduction(after, first.name, empty)
+    start = None
+    if empty is not None:
+        after, start = decompose_reduction.run(after, first.name, empty)
+    return after, Rfactor(first.name, Nest.of(second).loops, start)
 
 
 def _require_whole(at: Place, top: int, terms: set[Var]) -> None:
@@ -248,5 +256,5 @@ def _combine(
     for x in reversed([*(x for x in chain if x is not s), s]):
         if x.var in used:
             renamed[x.var] = Var(at.name(x.var.name), x.var.dtype)
-            body = For(x.var, x.lo, x.extent, "serial", body)
+            body = For(x.var, x.lo, x.extent, "serial", body, with_role(role_of(x)))
     return rename_loops(body, renamed)

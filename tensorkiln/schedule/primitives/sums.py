@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensorkiln.arith import prove, prove_equal, simplify
-from tensorkiln.ir.attrs import NO_ATTRS
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import (
     Expr,
@@ -36,10 +35,13 @@ from tensorkiln.schedule.primitives.places import (
 )
 from tensorkiln.schedule.primitives.program import Place, open_block, open_loop
 from tensorkiln.schedule.primitives.reindex import refreshed
+from tensorkiln.schedule.primitives.results import Nest, Primitive
 from tensorkiln.schedule.primitives.surgery import put
+from tensorkiln.schedule.roles import role_of, with_role
 
 
-def decompose_reduction(f: PrimFunc, block: str, loop: str) -> PrimFunc:
+@Primitive
+def decompose_reduction(f: PrimFunc, block: str, loop: str) -> tuple[PrimFunc, Nest]:
     """Make the initialisation of a sum a block of its own, before a loop.
 
         for i in range(4):                      for i in range(4):
@@ -77,7 +79,7 @@ def decompose_reduction(f: PrimFunc, block: str, loop: str) -> PrimFunc:
     require_in_scope(b.init, at.path, target.path, where)
     init = _init_nest(at, b, cut, reduce)
     rest = put(at.path[cut:], refreshed(replace(b, init=None)))
-    return target.close(seq(init, rest))
+    return target.close(seq(init, rest)), Nest.of(init)
 
 
 def _require_start(at: Place, b: Block, reduce: set[Var]) -> None:
@@ -136,7 +138,7 @@ def _init_nest(at: Place, b: Block, cut: int, reduce: set[Var]) -> Stmt:
             var = Var(at.name(x.var.name), x.var.dtype)
             renamed[x.var] = var
             kind = x.kind if x.kind != "thread" else "serial"
-            attrs = x.attrs if x.kind != "thread" else NO_ATTRS
+            attrs = x.attrs if x.kind != "thread" else with_role(role_of(x))
             body = For(x.var, x.lo, x.extent, kind, body, attrs)
     return rename_loops(body, renamed)
 

@@ -16,6 +16,7 @@ from tensorkiln.schedule.primitives.errors import ScheduleError
 from tensorkiln.schedule.primitives.match import Bound, Match, Mismatch, plain
 from tensorkiln.schedule.primitives.program import Place, open_at, open_loop
 from tensorkiln.schedule.primitives.reindex import refreshed
+from tensorkiln.schedule.primitives.results import Primitive
 from tensorkiln.schedule.primitives.surgery import renewed, substitute_loops
 
 
@@ -41,7 +42,8 @@ class Instruction:
             )
 
 
-def blockize(f: PrimFunc, loop: str) -> PrimFunc:
+@Primitive
+def blockize(f: PrimFunc, loop: str) -> tuple[PrimFunc, str]:
     """Make one block of a loop and everything in it.
 
         for i0 in range(4):                     for i0 in range(4):
@@ -61,7 +63,7 @@ def blockize(f: PrimFunc, loop: str) -> PrimFunc:
     if not inner:
         raise at.fail("nothing happens in the loop", "name a loop around a block")
     block = wrapped(at, s, f"{inner[0].name}_o", Attrs())
-    return at.close(block)
+    return at.close(block), block.name
 
 
 def wrapped(at: Place, s: Stmt, name: str, attrs: Attrs) -> Block:
@@ -99,7 +101,8 @@ def _kind(s: Stmt, var: Var) -> str:
     return "reduce" if kinds == {"reduce"} else "spatial"
 
 
-def tensorize(f: PrimFunc, name: str, instruction: str | Instruction) -> PrimFunc:
+@Primitive
+def tensorize(f: PrimFunc, name: str, instruction: str | Instruction) -> tuple[PrimFunc, str]:
     """Replace a loop or block by an instruction that computes the same.
 
         for l in range(16):                     with T.block("fma_16"):
@@ -127,7 +130,8 @@ def tensorize(f: PrimFunc, name: str, instruction: str | Instruction) -> PrimFun
         raise at.fail(str(e), hint) from None
     _require_apart(at, found, match)
     body = _instantiate(at, found, match)
-    return at.close(wrapped(at, body, found.name, Attrs.of(instruction=found.name)))
+    block = wrapped(at, body, found.name, Attrs.of(instruction=found.name))
+    return at.close(block), block.name
 
 
 def _instruction(given: str | Instruction, at: Place) -> Instruction:

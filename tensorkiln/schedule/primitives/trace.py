@@ -8,15 +8,15 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from tensorkiln.base.errors import nearest
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.schedule.primitives import navigate
 from tensorkiln.schedule.primitives.errors import ScheduleError
 from tensorkiln.schedule.primitives.index_map import map_text
-from tensorkiln.schedule.primitives.names import names
 from tensorkiln.schedule.primitives.program import normal
+from tensorkiln.schedule.primitives.results import Primitive
 from tensorkiln.schedule.primitives.table import PRIMITIVES
 from tensorkiln.schedule.primitives.tensorize import Instruction
 
@@ -35,11 +35,15 @@ class Step:
         parts = ["f", *map(_text, self.args), *(f"{k}={_text(v)}" for k, v in self.options)]
         return f"f = {self.primitive}({', '.join(parts)})"
 
-    def apply(self, f: PrimFunc, **more: Any) -> PrimFunc:
-        """Apply this step to `f`; `more` are further options. Raises ScheduleError."""
+    def apply(self, f: PrimFunc, **more: Any) -> tuple[PrimFunc, Any]:
+        """(`f` after this step, what the primitive made); `more` are further options. Raises
+        ScheduleError."""
         options = {**dict(self.options), **more}
         self._bind(options)
-        return PRIMITIVES[self.primitive](f, *self.args, **options)
+        primitive = PRIMITIVES[self.primitive]
+        if isinstance(primitive, Primitive):
+            return primitive.run(f, *self.args, **options)
+        return primitive(f, *self.args, **options), None
 
     def _bind(self, options: Mapping[str, Literal]) -> None:
         """Raise ScheduleError for arguments that the primitive does not take."""
@@ -66,12 +70,13 @@ class Trace(list[Step]):
 
 
 class Schedule:
-    """A function being scheduled: every primitive is a method that returns the new names of loops
-    and blocks, one as a string, none or several as a tuple.
+    """A function being scheduled: every primitive is a method. One that makes loops or blocks
+    returns their names, in the type of `results.py` that belongs to it or, if there is only one, as
+    a string; the others return None.
 
         s = Schedule(f)
-        i0, i1 = s.split("i", 64)
-        s.parallel(i0)
+        i = s.split("i", 64)
+        s.parallel(i.outer)
         s.func, str(s.trace)
 
     `check=False` skips the proofs that dependences are kept, for schedules known to be right.
@@ -80,22 +85,18 @@ class Schedule:
     def __init__(self, func: PrimFunc, check: bool = True):
         self.func, self.check = normal(func), check
         self.trace = Trace()
-        self._names = frozenset(names(self.func.body))
 
-    def apply(self, step: Step) -> str | tuple[str, ...]:
-        """Apply one step, append it to the trace, and return the new names of loops and blocks."""
+    def apply(self, step: Step) -> Any:
+        """Apply one step, append it to the trace, and return what the primitive made."""
         more = {} if self.check or not _checks(PRIMITIVES[step.primitive]) else {"check": False}
-        self.func = step.apply(self.func, **more)
+        self.func, made = step.apply(self.func, **more)
         self.trace.append(step)
-        found = tuple(names(self.func.body))
-        made = tuple(n for n in found if n not in self._names)
-        self._names = frozenset(found)
-        return made[0] if len(made) == 1 else made
+        return made
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name in _LOOKS:
             look = _LOOKS[name]
-            return lambda *args: look(self.func, *args)
+            return lambda *args, **options: look(self.func, *args, **options)
         if name not in PRIMITIVES:
             hint = nearest(name, (*PRIMITIVES, *_LOOKS))
             raise AttributeError(f"no primitive {name!r}; {hint}")
@@ -104,10 +105,10 @@ class Schedule:
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *PRIMITIVES, *_LOOKS})
 
-    def _method(self, name: str) -> Callable[..., str | tuple[str, ...]]:
+    def _method(self, name: str) -> Callable[..., Any]:
         function = PRIMITIVES[name]
 
-        def method(*args: Literal, **options: Literal) -> str | tuple[str, ...]:
+        def method(*args: Literal, **options: Literal) -> Any:
             args = tuple(map(_said, args))
             options = {k: _said(v) for k, v in options.items()}
             for value in (*args, *options.values()):
@@ -192,10 +193,12 @@ def _text(value: Literal) -> str:
 
 @cache
 def _method_signature(function: Callable[..., PrimFunc]) -> inspect.Signature:
-    """A primitive's signature, as a method that returns names."""
-    signature = inspect.signature(function)
+    """A primitive's signature, as a method that returns what was made."""
+    signature, made = inspect.signature(function), None
+    if isinstance(function, Primitive):
+        made = get_args(get_type_hints(function.run)["return"])[1]
     parameters = [p for k, p in signature.parameters.items() if k != "f"]
-    return signature.replace(parameters=parameters, return_annotation="str | tuple[str, ...]")
+    return signature.replace(parameters=parameters, return_annotation=made)
 
 
 @cache
@@ -207,7 +210,7 @@ def _checks(function: Callable[..., PrimFunc]) -> bool:
 _LOOKS: dict[str, Callable[..., Any]] = {
     look.__name__: look
     for look in (
-        navigate.loops, navigate.blocks, navigate.loops_of, navigate.parent, navigate.children,
-        navigate.loop, navigate.reaches, navigate.block,
+        navigate.loops, navigate.role, navigate.blocks, navigate.loops_of, navigate.parent,
+        navigate.children, navigate.loop, navigate.reaches, navigate.block,
     )
 }  # fmt: skip
