@@ -10,6 +10,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.capabilities import Skips
+
 # Proofs that take minutes to hours: they run when `-m` names them, as the targets of make do.
 FULL = {
     "conformance": "a full-size network against its oracles",
@@ -28,6 +30,7 @@ hypothesis.settings.load_profile("tensorkiln")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Skips())
     for name, what in FULL.items():
         config.addinivalue_line(
             "markers", f"{name}: {what}; runs when `-m` names it (`make {name.replace('_', '-')}`)"
