@@ -15,6 +15,8 @@ import pytest
 from tests.capabilities import Skips
 from tests.link import sample
 
+ROOT = Path(__file__).parent
+
 # Proofs that take minutes to hours: they run when `-m` names them, as the targets of make do.
 FULL = {
     "conformance": "a full-size network against its oracles",
@@ -26,6 +28,17 @@ FULL = {
     "aarch64": "what `make test` leaves out of the tests under an emulator of AArch64",
 }
 
+
+# The files that take a worker longest. They begin, so that no worker waits at the end for another
+# that is in one of them; xdist would begin with those that have most tests.
+LONGEST = (
+    "schedule/test_contractions.py", "models/test_models.py", "schedule/test_loops.py",
+    "schedule/test_independent_rows.py", "cli/test_strangers.py", "schedule/test_winograd.py",
+    "hosts/test_stress.py", "codegen/test_emit_values.py", "tune/test_inner_loops.py",
+    "schedule/test_policies_checked.py", "schedule/test_integer_products.py", "test_docs.py",
+    "codegen/test_derived.py", "schedule/test_symbolic_extents.py", "frontend/test_onnx_zoo.py",
+    "models/test_quantised.py", "target/test_resnet_targets.py", "test_examples.py",
+)  # fmt: skip
 
 # How long an example takes says nothing on a machine that others use, too.
 hypothesis.settings.register_profile("tensorkiln", deadline=None)
@@ -46,7 +59,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     out = [item for item in items if any(map(item.get_closest_marker, left))]
     if out:
         config.hook.pytest_deselected(items=out)
-        items[:] = [item for item in items if item not in set(out)]
+        gone = set(out)
+        items[:] = [item for item in items if item not in gone]
+    rank = {ROOT / name: k for k, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path, len(rank)))
 
 
 def pytest_collection_finish() -> None:
