@@ -54,8 +54,9 @@ QUICK := base/test_files.py ir arith/test_arith_laws.py ops/test_ops_types.py op
 quick: .venv/has-dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -q -m "not slow" $(QUICK:%=tests/%)
 
+# In the order of tests/conftest.py: the longest files first.
 test: .venv/has-dev
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -q --durations=20
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -q --durations=20
 
 lint: .venv/has-dev
 	$(BIN)/ruff check tensorkiln tests bench examples

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import gc
+import json
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+from tests.capabilities import Skips
+from tests.link import sample
+
+ROOT = Path(__file__).parent
 
 # Proofs that take minutes to hours: they run when `-m` names them, as the targets of make do.
 FULL = {
@@ -21,12 +29,24 @@ FULL = {
 }
 
 
+# The files that take a worker longest. They begin, so that no worker waits at the end for another
+# that is in one of them; xdist would begin with those that have most tests.
+LONGEST = (
+    "schedule/test_contractions.py", "models/test_models.py", "schedule/test_loops.py",
+    "schedule/test_independent_rows.py", "cli/test_strangers.py", "schedule/test_winograd.py",
+    "hosts/test_stress.py", "codegen/test_emit_values.py", "tune/test_inner_loops.py",
+    "schedule/test_policies_checked.py", "schedule/test_integer_products.py", "test_docs.py",
+    "codegen/test_derived.py", "schedule/test_symbolic_extents.py", "frontend/test_onnx_zoo.py",
+    "models/test_quantised.py", "target/test_resnet_targets.py", "test_examples.py",
+)  # fmt: skip
+
 # How long an example takes says nothing on a machine that others use, too.
 hypothesis.settings.register_profile("tensorkiln", deadline=None)
 hypothesis.settings.load_profile("tensorkiln")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Skips())
     for name, what in FULL.items():
         config.addinivalue_line(
             "markers", f"{name}: {what}; runs when `-m` names it (`make {name.replace('_', '-')}`)"
@@ -39,11 +59,43 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     out = [item for item in items if any(map(item.get_closest_marker, left))]
     if out:
         config.hook.pytest_deselected(items=out)
-        items[:] = [item for item in items if item not in set(out)]
+        gone = set(out)
+        items[:] = [item for item in items if item not in gone]
+    rank = {ROOT / name: k for k, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path, len(rank)))
+
+
+def pytest_collection_finish() -> None:
+    """Nothing that collecting made is looked through for garbage again: with 16,000 tests and what
+    they import, that took most of a second each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--bless", action="store_true", help="rewrite golden texts instead of failing")
+
+
+@pytest.fixture(scope="session")
+def fresh_cache(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
+    """`fresh_cache(folder)`: a cache of its own that holds what every link needs, the C runtime and
+    the stubs of the C library, and nothing else. An empty one takes the first link 4 seconds."""
+    place = tmp_path_factory.mktemp("runtime")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KILN_CACHE_DIR", str(place / "cache"))
+        sample.build(place / "mlp.so")
+    for entry in (place / "cache/objects").glob("??/*"):
+        raw = entry.read_bytes()
+        components = json.loads(raw[12 : 12 + int.from_bytes(raw[8:12], "little")])
+        if components["kind"] not in ("crt", "libc stub"):
+            entry.unlink()
+
+    def copy(folder: Path) -> Path:
+        shutil.copytree(place / "cache/objects", folder / "objects")
+        folder.chmod(0o700)
+        return folder
+
+    return copy
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -127,11 +126,13 @@ def _edits(a: str, b: str, limit: int) -> int:
 
     It counts insertions, deletions, substitutions and swaps of neighbours.
     """
+    if abs(len(a) - len(b)) > limit:
+        return limit + 1
     start = _shared(a, b)
     a, b = a[start:], b[start:]
     end = _shared(a[::-1], b[::-1])
     a, b = a[: len(a) - end], b[: len(b) - end]
-    if abs(len(a) - len(b)) > limit or len(set(a) - set(b)) > limit:
+    if len(set(a) - set(b)) > limit:
         return limit + 1
     before: list[int] = []
     row = list(range(len(b) + 1))
@@ -149,8 +150,8 @@ def _edits(a: str, b: str, limit: int) -> int:
 
 def _shared(a: str, b: str) -> int:
     """Return the length of the common prefix."""
-    equal = (x == y for x, y in zip(a, b, strict=False))
-    return sum(1 for _ in itertools.takewhile(bool, equal))
+    pairs = enumerate(zip(a, b, strict=False))
+    return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))
 
 
 def _is_part(name: str, other: str) -> bool:
@@ -161,5 +162,6 @@ def _is_part(name: str, other: str) -> bool:
     if len(other) >= 4 and name.startswith(other):
         return True
     short, long = sorted((name, other), key=len)
-    pattern = rf"(?<![a-z0-9]){re.escape(short)}(?![a-z0-9])"
-    return bool(short) and re.search(pattern, long) is not None
+    if not short or short not in long:  # an expression is compiled for each pair of names
+        return False
+    return re.search(rf"(?<![a-z0-9]){re.escape(short)}(?![a-z0-9])", long) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,10 +38,12 @@ SYMBOLIC = graph(lambda g, x: g.tanh(g.linear(x, rand(8, 24))), x=(Var("n"), 8))
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache of its own."""
+def cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_cache: Callable[[Path], Path]
+) -> Path:
+    """A cache of its own that holds no kernels."""
     monkeypatch.setenv("KILN_CACHE_DIR", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+    return fresh_cache(tmp_path / "cache")
 
 
 def no_schedule(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ changes what is compiled."""
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ MODULE = graph(lambda g, x: g.mul(x, g.sigmoid(x)), x=(24,))
 
 @pytest.fixture(scope="module")
 def printed(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory: pytest.TempPathFactory, fresh_cache: Callable[[Path], Path]
 ) -> dict[int, str]:
     """What a compile and a link write on standard error, by level."""
     texts = {}
@@ -27,7 +28,7 @@ def printed(
     for level in range(6):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("KILN_DEBUG", str(level))
-            patch.setenv("KILN_CACHE_DIR", str(folder / f"cache{level}"))
+            patch.setenv("KILN_CACHE_DIR", str(fresh_cache(folder / f"cache{level}")))
             from contextlib import redirect_stderr
             from io import StringIO
 

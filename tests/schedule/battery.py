@@ -67,14 +67,6 @@ class Battery:
         function = g.finish(build(g, *values), name)
         self.cases[name] = Case(name, function, sizes, make, tolerance)
 
-    def undefined(self, target: Target) -> set[str]:
-        """Symbols that the kernels of `target` need beyond those allowed."""
-        found: set[str] = set()
-        for artifact in self.compile(target).artifacts:
-            if artifact.file_name.endswith(".o"):
-                found |= undefined_symbols(bytes(artifact.view))
-        return found - ALLOWED
-
     def compile(self, target: Target) -> Executable:
         functions = tuple(c.function for c in self.cases.values())
         return compile_module(IRModule(functions, "battery"), target)
@@ -96,6 +88,15 @@ class Battery:
                     assert a.tobytes() == b.tobytes(), f"{sizes}: bytes depend on threads"
             for got, expected in zip(runs[0], want, strict=True):
                 compare(got, expected, case.tolerance, f"{name} {dict(sizes)}")
+
+
+def undefined_by(executable: Executable) -> set[str]:
+    """Symbols that kernels need beyond those allowed."""
+    found: set[str] = set()
+    for artifact in executable.artifacts:
+        if artifact.file_name.endswith(".o"):
+            found |= undefined_symbols(bytes(artifact.view))
+    return found - ALLOWED
 
 
 def undefined_symbols(data: bytes) -> set[str]:

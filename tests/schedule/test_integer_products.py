@@ -11,7 +11,7 @@ from tensorkiln.ir.relax import Constant, Value, constant
 from tensorkiln.target import Target
 from tests.codegen.kernels import EVERY_LEVEL, TARGETS
 from tests.emulated.machine import Library, load
-from tests.schedule.battery import Battery, typed
+from tests.schedule.battery import Battery, typed, undefined_by
 
 N = Var("N")
 
@@ -141,8 +141,13 @@ BATTERY = _all()
 
 
 @pytest.fixture(scope="module", params=[*EVERY_LEVEL, "native_without_dots"])
-def run(request: pytest.FixtureRequest) -> Library:
-    return load(BATTERY.compile(TARGETS.get(request.param) or _without_dots()))
+def executable(request: pytest.FixtureRequest) -> Executable:
+    return BATTERY.compile(TARGETS.get(request.param) or _without_dots())
+
+
+@pytest.fixture(scope="module")
+def run(executable: Executable) -> Library:
+    return load(executable)
 
 
 @pytest.mark.parametrize("name", BATTERY.cases)
@@ -154,10 +159,10 @@ def _classes(exe: Executable) -> set[str]:
     return {p.kernel_class for p in exe.placement()}
 
 
-def test_they_have_schedules_of_their_own() -> None:
-    found = _classes(BATTERY.compile(Target("native")))
+def test_they_have_schedules_of_their_own(executable: Executable) -> None:
+    found = _classes(executable)
     assert {"conv2d_direct", "conv2d_depthwise", "linear_packed", "matmul_packed"} <= found
 
 
-def test_kernels_of_other_machines_need_nothing_else() -> None:
-    assert BATTERY.undefined(TARGETS["neon"]) == set()
+def test_kernels_need_no_support_library(executable: Executable) -> None:
+    assert undefined_by(executable) == set()

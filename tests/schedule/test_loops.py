@@ -7,13 +7,14 @@ import itertools
 import numpy as np
 import pytest
 
+from tensorkiln.executable import Executable
 from tensorkiln.ir.expr import Var, as_expr
 from tensorkiln.ir.relax import Tuple, constant
 from tensorkiln.runtime import Executor
 from tensorkiln.target import Target
 from tests.codegen.kernels import EVERY_LEVEL, TARGETS
 from tests.emulated.machine import Library, load
-from tests.schedule.battery import Battery, random_array, typed
+from tests.schedule.battery import Battery, random_array, typed, undefined_by
 
 N, M = Var("N"), Var("M")
 SYMBOLIC = [{"N": n, "M": m} for n, m in ((1, 1), (1, 5), (3, 1), (2, 17), (5, 64), (33, 31))]
@@ -294,13 +295,17 @@ BATTERY = build()
 
 
 @pytest.fixture(scope="module", params=EVERY_LEVEL)
-def run(request: pytest.FixtureRequest) -> Library:
-    return load(BATTERY.compile(TARGETS[request.param]))
+def executable(request: pytest.FixtureRequest) -> Executable:
+    return BATTERY.compile(TARGETS[request.param])
 
 
-@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
-def test_kernels_need_no_support_library(target: Target) -> None:
-    assert BATTERY.undefined(target) == set()
+@pytest.fixture(scope="module")
+def run(executable: Executable) -> Library:
+    return load(executable)
+
+
+def test_kernels_need_no_support_library(executable: Executable) -> None:
+    assert undefined_by(executable) == set()
 
 
 @pytest.mark.parametrize("name", BATTERY.cases)

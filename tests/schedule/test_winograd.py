@@ -7,6 +7,7 @@ import pytest
 
 from tensorkiln import ops
 from tensorkiln.base.errors import UnsupportedError
+from tensorkiln.executable import Executable
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.relax import constant
 from tensorkiln.pipeline import compile as compile_module
@@ -14,7 +15,7 @@ from tensorkiln.runtime import Executor
 from tensorkiln.target import Target
 from tests.codegen.kernels import EVERY_LEVEL, TARGETS
 from tests.emulated.machine import Library, load
-from tests.schedule.battery import Battery
+from tests.schedule.battery import Battery, undefined_by
 from tests.transform.graphs import graph, rand
 
 N = Var("N")
@@ -64,8 +65,13 @@ BATTERY = build()
 
 
 @pytest.fixture(scope="module", params=EVERY_LEVEL)
-def run(request: pytest.FixtureRequest) -> Library:
-    return load(BATTERY.compile(TARGETS[request.param]))
+def executable(request: pytest.FixtureRequest) -> Executable:
+    return BATTERY.compile(TARGETS[request.param])
+
+
+@pytest.fixture(scope="module")
+def run(executable: Executable) -> Library:
+    return load(executable)
 
 
 @pytest.mark.parametrize("name", BATTERY.cases)
@@ -73,12 +79,12 @@ def test_matches_float64(name: str, run: Library) -> None:
     BATTERY.check(name, run)
 
 
-def test_kernels_need_no_support_library() -> None:
-    assert BATTERY.undefined(TARGETS["neon"]) == set()
+def test_kernels_need_no_support_library(executable: Executable) -> None:
+    assert undefined_by(executable) == set()
 
 
-def test_all_of_them_are_winograd_kernels() -> None:
-    kinds = [k.kernel_class for k in BATTERY.compile(Target("native")).kernels]
+def test_all_of_them_are_winograd_kernels(executable: Executable) -> None:
+    kinds = [k.kernel_class for k in executable.kernels]
     assert "conv2d_direct" not in kinds
     assert kinds.count("conv2d_winograd") >= len(BATTERY.cases)
 

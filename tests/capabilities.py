@@ -1,0 +1,108 @@
+"""What a machine may lack, and the tests that are skipped where it does.
+
+Every skip has a reason that belongs to one capability of this table: the end of a run counts those
+that wait for each, and a test that is skipped for any other reason fails the run.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """How a machine gets it, and an expression for the reasons of the tests that wait for it."""
+
+    get: str
+    reasons: str
+
+
+_PACKAGES = (
+    "apache-tvm-ffi|llvmlite.binding|ml_dtypes|numpy|onnx|onnx.defs|onnxruntime|onnxscript|"
+    "scipy-openblas32|torch|tvm_ffi|typing_extensions|ziglang"
+)
+_TOOLS = "nm|objcopy|objdump|readelf|strip"
+
+# By name, as in the table of CONTRIBUTING.md.
+CAPABILITIES = {
+    "AArch64": Capability(
+        "`apt-get install qemu-user libc6-arm64-cross`", "no qemu-aarch64|no C library in"
+    ),
+    "binutils": Capability("`apt-get install binutils`", rf"(no )?({_TOOLS})( is not installed)?$"),
+    "Chromium": Capability("`apt-get install chromium`", "no chromium"),
+    "clang": Capability("`apt-get install clang`", r"clang(\+\+)? is not installed"),
+    "gcc": Capability("`apt-get install gcc g++`", r"(gcc|g\+\+) is not installed"),
+    "gcc 12": Capability("that version: others warn of other things", r"gcc \d+ sees other things"),
+    "linkers": Capability("`apt-get install lld mold binutils`", r"ld\.\w+ is not installed"),
+    "Linux on x86-64": Capability(
+        "a machine of that kind",
+        "RLIMIT_DATA|notes of ELF|fork$|targets of x86-64|the golden libraries are for|"
+        "llvmlite assembles for|namespaces, tmpfs|/proc is Linux's|no fcntl",
+    ),
+    "packages": Capability(
+        "`pip install -e .[dev]`",
+        rf"({_PACKAGES}) is not installed|could not import '({_PACKAGES})'|"
+        "neither torch nor onnxruntime",
+    ),
+    "processor": Capability(
+        "one with AVX-512, and one without", "this machine (has|lacks|is no|is older)"
+    ),
+    "root": Capability("`sudo`", "only root|this user has no group|no access lists here"),
+    "Rust": Capability("`apt-get install rustc cargo`", "(rustc|cargo) is not installed"),
+    "user namespaces": Capability(
+        "`sysctl kernel.unprivileged_userns_clone=1`", "no user namespace"
+    ),
+    "valgrind": Capability("`apt-get install valgrind`", "valgrind "),
+}
+
+
+def capability(reason: str) -> str | None:
+    """What a test that is skipped for this reason waits for; None if no capability has it."""
+    return next((name for name, c in CAPABILITIES.items() if re.match(c.reasons, reason)), None)
+
+
+class Skips:
+    """The plugin that counts. With xdist, workers tell what whole files were skipped, which it does
+    not forward; the rest comes to the controller with the reports of tests."""
+
+    def __init__(self) -> None:
+        self.reasons: dict[str, str] = {}  # by test, or by file where all of it is skipped
+
+    def _note(self, report: pytest.CollectReport | pytest.TestReport) -> None:
+        if (
+            report.skipped
+            and isinstance(report.longrepr, tuple)
+            and not hasattr(report, "wasxfail")
+        ):
+            self.reasons[report.nodeid] = report.longrepr[2].removeprefix("Skipped: ")
+
+    pytest_collectreport = pytest_runtest_logreport = _note
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        self.reasons |= getattr(node, "workeroutput", {}).get("skips", {})
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["skips"] = self.reasons
+        elif session.exitstatus == pytest.ExitCode.OK and self.unknown():
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def unknown(self) -> dict[str, str]:
+        """Skipped tests whose reasons belong to no capability."""
+        return {test: reason for test, reason in self.reasons.items() if not capability(reason)}
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """A line for each capability that tests wait for, and one for each test of no such."""
+        say = terminalreporter.write_line
+        waiting = [name for reason in self.reasons.values() if (name := capability(reason))]
+        for name in sorted(set(waiting)):
+            say(f"{waiting.count(name)} wait for {name}: {CAPABILITIES[name].get}")
+        for test, reason in self.unknown().items():
+            say(f"{test} is skipped for a reason that tests/capabilities.py lacks: {reason}",
+                red=True)  # fmt: skip
