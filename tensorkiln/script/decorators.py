@@ -19,8 +19,8 @@ from tensorkiln import ops
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.text.printer import CLASS
+from tensorkiln.script.graph_state import Infer, ModuleContext
 from tensorkiln.script.macro import Macro
-from tensorkiln.script.parse_relax import Infer, ModuleContext
 from tensorkiln.script.parser import Definition, depth_checked, parse_functions, parse_module
 from tensorkiln.script.source import Source
 

@@ -12,7 +12,8 @@ from tensorkiln.script.source import Source
 @dataclass(frozen=True, slots=True)
 class Macro:
     """A macro definition. Names in `node` that are not parameters are looked up in `captured`,
-    never where the macro is called. `trusted` is that of the script that defines it (`Scope`)."""
+    never where the macro is called. `trusted` is that of the script that defines it (see
+    `NameScope`)."""
 
     name: str
     node: ast.FunctionDef

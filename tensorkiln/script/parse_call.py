@@ -8,25 +8,25 @@ from tensorkiln.base.errors import nearest
 from tensorkiln.ir.buffer import AddressOf, Buffer
 from tensorkiln.ir.expr import Expr, IntImm
 from tensorkiln.ir.stmt import CallKernel
-from tensorkiln.script.parse_expr import ExprParser
+from tensorkiln.script.parse_literals import parse_expr, parse_string
+from tensorkiln.script.scope import NameScope
 
 
-def parse_call(exprs: ExprParser, node: ast.Call) -> CallKernel:
+def parse_call(scope: NameScope, node: ast.Call) -> CallKernel:
     """Parse `T.call`. The name of a buffer as an argument is the address of its first element."""
     if not node.args:
-        raise exprs.fail(node, "expected a function of this module", "as T.call(cls.kernel, x)")
-    name = _name(exprs, node.args[0])
+        raise scope.fail(node, "expected a function of this module", "as T.call(cls.kernel, x)")
+    name = _name(scope, node.args[0])
     span = ""
     for k in node.keywords:
         if k.arg != "span":
-            raise exprs.fail(k.value, f"unknown option {k.arg!r} of T.call", "it takes span=")
-        span = exprs.string(k.value)
-    return CallKernel(name, tuple(_argument(exprs, a) for a in node.args[1:]), span)
+            raise scope.fail(k.value, f"unknown option {k.arg!r} of T.call", "it takes span=")
+        span = parse_string(scope, k.value)
+    return CallKernel(name, tuple(_argument(scope, a) for a in node.args[1:]), span)
 
 
-def _name(exprs: ExprParser, node: ast.expr) -> str:
+def _name(scope: NameScope, node: ast.expr) -> str:
     """Return the name of the function that `cls.kernel` or `cls["any name"]` refers to."""
-    scope = exprs.scope
     match node:
         case ast.Attribute(value=ast.Name(id=word), attr=name) if word in scope.words:
             pass
@@ -35,15 +35,15 @@ def _name(exprs: ExprParser, node: ast.expr) -> str:
         ):
             pass
         case _:
-            raise exprs.fail(node, "expected a function of this module", "as cls.kernel")
+            raise scope.fail(node, "expected a function of this module", "as cls.kernel")
     if scope.functions is not None and name not in scope.functions:
         hint = nearest(name, scope.functions)
-        raise exprs.fail(node, f"no function {name!r} in this module", hint)
+        raise scope.fail(node, f"no function {name!r} in this module", hint)
     return name
 
 
-def _argument(exprs: ExprParser, node: ast.expr) -> Expr:
-    found = exprs.scope.bound.get(node.id) if isinstance(node, ast.Name) else None
+def _argument(scope: NameScope, node: ast.expr) -> Expr:
+    found = scope.bound.get(node.id) if isinstance(node, ast.Name) else None
     if isinstance(found, Buffer):
         return AddressOf(found, tuple(IntImm(0) for _ in found.shape))
-    return exprs.expr(node)
+    return parse_expr(scope, node)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from tensorkiln.base.errors import nearest
 from tensorkiln.ir.buffer import AddressOf
@@ -29,158 +28,172 @@ from tensorkiln.ir.expr import (
     Var,
     VectorReduce,
 )
-from tensorkiln.script.parse_plain import parse_dtype
-from tensorkiln.script.python_values import unwrap
-from tensorkiln.script.scope import Number, Python
+from tensorkiln.script.parse_buffer import parse_buffer, parse_indices
+from tensorkiln.script.parse_literals import (
+    dtype_called,
+    parse_argument,
+    parse_dtype,
+    parse_expr,
+    parse_integer,
+    parse_literal,
+    parse_raw,
+    parse_same,
+    parse_string,
+    typed_number,
+)
+from tensorkiln.script.parse_python import call_python
+from tensorkiln.script.python_values import Value, unwrap
+from tensorkiln.script.scope import NameScope, Number, Python
 
-if TYPE_CHECKING:
-    from tensorkiln.script.parse_expr import ExprParser
+
+def _call(scope: NameScope, node: ast.Call) -> Value:
+    path = scope.dialect(node.func)
+    return _call_word(scope, node, path) if path.startswith("T.") else call_python(scope, node)
 
 
-def call_word(p: ExprParser, node: ast.Call, path: str) -> Expr | Number | Python:
+def _call_word(scope: NameScope, node: ast.Call, path: str) -> Value:
     """Parse a call `T.word(...)`, where `path` is "T.word". Raise UserError if there is no such
     word, or if it takes another number of arguments."""
     word = ALIASES.get(path[2:], path[2:])
     if node.keywords:
-        raise p.fail(node.keywords[0].value, f"{path} takes no keyword arguments")
-    special, arity = _CALLS.get(word), _arity(word)
+        raise scope.fail(node.keywords[0].value, f"{path} takes no keyword arguments")
+    special, arity = _CALLS.get(word, (None, _arity(word)))
     if arity is None:
         known = [*_CALLS, *INTRINSICS, *UNARY, "min", "max", "truncdiv", *DTYPES]
-        raise p.fail(node.func, f"unknown function {path}", nearest(word, known))
+        raise scope.fail(node.func, f"unknown function {path}", nearest(word, known))
     if len(node.args) not in arity:
-        expected = "at least 2" if arity is _CALL else " or ".join(map(str, arity))
-        raise p.fail(node, f"{path} takes {expected} arguments, got {len(node.args)}")
+        expected = "at least 2" if arity is _AT_LEAST_2 else " or ".join(map(str, arity))
+        raise scope.fail(node, f"{path} takes {expected} arguments, got {len(node.args)}")
     if special is not None:
-        return special(p, node)
+        return special(scope, node)
     if word in DOTS:
-        return Intrin(word, tuple(map(p.expr, node.args)))
+        return Intrin(word, tuple(parse_expr(scope, a) for a in node.args))
     if word in INTRINSICS:
-        return Intrin(word, tuple(p.same(node.args)))
+        return Intrin(word, tuple(parse_same(scope, node.args)))
     if word in UNARY:
-        return Unary(word, p.expr(node.args[0], BOOL if word == "not" else None))
+        return Unary(word, parse_expr(scope, node.args[0], BOOL if word == "not" else None))
     if word in BINARY:
-        a, b = p.same(node.args)
+        a, b = parse_same(scope, node.args)
         return Binary(word, a, b)
-    return _typed(p, node)
+    return _typed(scope, node)
 
 
-def _typed(p: ExprParser, node: ast.Call) -> Expr:
+def _typed(scope: NameScope, node: ast.Call) -> Expr:
     """Parse `T.float32(x)`: a literal if x is a number, else a cast with the lanes of x."""
-    dtype, argument = p.dtype(node.func), node.args[0]
+    dtype, argument = parse_dtype(scope, node.func), node.args[0]
     if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
         if argument.value not in ("inf", "-inf", "nan", "-nan") or not dtype.is_float:
-            raise p.fail(argument, f"not a {dtype}", 'a float may be "inf", "-inf", "nan"')
+            raise scope.fail(argument, f"not a {dtype}", 'a float may be "inf", "-inf", "nan"')
         value: Expr | Number = Number(float(argument.value))
     else:
-        value = p.raw(argument)
+        value = parse_raw(scope, argument)
     if not isinstance(value, Number):
         if value.dtype == BOOL and isinstance(value, IntImm) and dtype == BOOL:
             return value
         return Cast(value, dtype.with_lanes(value.dtype.lanes))
-    imm = p.number(argument, value, dtype)
+    imm = typed_number(scope, argument, value, dtype)
     return imm if dtype.lanes == 1 else Broadcast(imm, dtype.lanes)
 
 
-def _select(p: ExprParser, node: ast.Call) -> Expr:
-    a, b = p.same(node.args[1:])
-    return Select(p.expr(node.args[0], BOOL), a, b)
+def _select(scope: NameScope, node: ast.Call) -> Expr:
+    a, b = parse_same(scope, node.args[1:])
+    return Select(parse_expr(scope, node.args[0], BOOL), a, b)
 
 
-def _cast(p: ExprParser, node: ast.Call) -> Expr:
-    return Cast(p.expr(node.args[1]), p.dtype(node.args[0]))
+def _cast(scope: NameScope, node: ast.Call) -> Expr:
+    return Cast(parse_expr(scope, node.args[1]), parse_dtype(scope, node.args[0]))
 
 
-def _ramp(p: ExprParser, node: ast.Call) -> Expr:
-    base, stride = p.same(node.args[:2])
-    return Ramp(base, stride, p.integer(node.args[2]))
+def _ramp(scope: NameScope, node: ast.Call) -> Expr:
+    base, stride = parse_same(scope, node.args[:2])
+    return Ramp(base, stride, parse_integer(scope, node.args[2]))
 
 
-def _broadcast(p: ExprParser, node: ast.Call) -> Expr:
-    return Broadcast(p.expr(node.args[0]), p.integer(node.args[1]))
+def _broadcast(scope: NameScope, node: ast.Call) -> Expr:
+    return Broadcast(parse_expr(scope, node.args[0]), parse_integer(scope, node.args[1]))
 
 
-def _shuffle(p: ExprParser, node: ast.Call) -> Expr:
-    a, b = p.same(node.args[:2])
-    lanes = p.literal(node.args[2])
+def _shuffle(scope: NameScope, node: ast.Call) -> Expr:
+    a, b = parse_same(scope, node.args[:2])
+    lanes = parse_literal(scope, node.args[2])
     if not isinstance(lanes, tuple) or not all(isinstance(x, int) for x in lanes):
-        raise p.fail(node.args[2], "lanes are a tuple of integers")
+        raise scope.fail(node.args[2], "lanes are a tuple of integers")
     return Shuffle(a, b, lanes)
 
 
-def _vector_reduce(p: ExprParser, node: ast.Call) -> Expr:
-    return VectorReduce(p.string(node.args[0]), p.expr(node.args[1]))
+def _vector_reduce(scope: NameScope, node: ast.Call) -> Expr:
+    return VectorReduce(parse_string(scope, node.args[0]), parse_expr(scope, node.args[1]))
 
 
-def _reduce(p: ExprParser, node: ast.Call) -> Expr:
+def _reduce(scope: NameScope, node: ast.Call) -> Expr:
     op, axes_node, body = node.args
     if not isinstance(axes_node, (ast.List, ast.Tuple)):
-        raise p.fail(axes_node, "expected axes", "as [(k, 16)]")
-    with p.scope.inner():
-        axes = tuple(_axis(p, a) for a in axes_node.elts)
-        return Reduce(p.string(op), axes, p.expr(body))
+        raise scope.fail(axes_node, "expected axes", "as [(k, 16)]")
+    with scope.inner():
+        axes = tuple(_axis(scope, a) for a in axes_node.elts)
+        return Reduce(parse_string(scope, op), axes, parse_expr(scope, body))
 
 
-def _axis(p: ExprParser, node: ast.expr) -> tuple[Var, Expr]:
+def _axis(scope: NameScope, node: ast.expr) -> tuple[Var, Expr]:
     if not isinstance(node, ast.Tuple) or len(node.elts) not in (2, 3):
-        raise p.fail(node, "expected an axis", "as (k, 16)")
-    name, extent = node.elts[0], p.expr(node.elts[1])
+        raise scope.fail(node, "expected an axis", "as (k, 16)")
+    name, extent = node.elts[0], parse_expr(scope, node.elts[1])
     if not isinstance(name, ast.Name):
-        raise p.fail(name, "expected a new name")
-    var = Var(name.id, p.dtype(node.elts[2]) if len(node.elts) == 3 else INT64)
-    p.scope.bind(name, name.id, var)
+        raise scope.fail(name, "expected a new name")
+    var = Var(name.id, parse_dtype(scope, node.elts[2]) if len(node.elts) == 3 else INT64)
+    scope.bind(name, name.id, var)
     return var, extent
 
 
-def _variable(p: ExprParser, node: ast.Call) -> Expr:
+def _variable(scope: NameScope, node: ast.Call) -> Expr:
     """`T.var("n", "int32")`: a symbolic dimension that is not int64."""
-    name = p.string(node.args[0])
-    found = p.scope.bound.get(name)
+    name = parse_string(scope, node.args[0])
+    found = scope.bound.get(name)
     if isinstance(found, Var):
         return found
-    var = Var(name, p.dtype(node.args[1]))
-    p.scope.bind(node, name, var)
+    var = Var(name, parse_dtype(scope, node.args[1]))
+    scope.bind(node, name, var)
     return var
 
 
-def _address_of(p: ExprParser, node: ast.Call) -> Expr:
+def _address_of(scope: NameScope, node: ast.Call) -> Expr:
     place = node.args[0]
     if not isinstance(place, ast.Subscript):
-        raise p.fail(place, "expected an element of a buffer", "as T.address_of(A[i, j])")
-    buf = p.buffer(place.value)
-    return AddressOf(buf, p.indices(place.slice, buf))
+        raise scope.fail(place, "expected an element of a buffer", "as T.address_of(A[i, j])")
+    buf = parse_buffer(scope, place.value)
+    return AddressOf(buf, parse_indices(scope, place.slice, buf))
 
 
-def _call_extern(p: ExprParser, node: ast.Call) -> Expr:
+def _call_extern(scope: NameScope, node: ast.Call) -> Expr:
     """`T.call_extern("float64", "hypot", x, y)`; a call of type "void" must be a statement."""
-    dtype, name = _result_type(p, node.args[0]), p.string(node.args[1])
+    dtype, name = _result_type(scope, node.args[0]), parse_string(scope, node.args[1])
     if not (name.isidentifier() and name.isascii()):
-        raise p.fail(node.args[1], f"{name!r} is not the name of a C function")
-    return CallExtern(name, tuple(p.expr(a) for a in node.args[2:]), dtype)
+        raise scope.fail(node.args[1], f"{name!r} is not the name of a C function")
+    return CallExtern(name, tuple(parse_expr(scope, a) for a in node.args[2:]), dtype)
 
 
-def _result_type(p: ExprParser, node: ast.expr) -> DType:
+def _result_type(scope: NameScope, node: ast.expr) -> DType:
     void = isinstance(node, ast.Constant) and node.value == "void"
-    dtype = DType("void") if void else p.dtype(node)
+    dtype = DType("void") if void else parse_dtype(scope, node)
     if dtype == HANDLE or dtype.lanes != 1:
         hint = '"void" where a pointer is returned and not used'
-        raise p.fail(node, f"a C function that returns {dtype}", hint)
+        raise scope.fail(node, f"a C function that returns {dtype}", hint)
     return dtype
 
 
-def _unrolled(p: ExprParser, node: ast.Call) -> Python:
+def _unrolled(scope: NameScope, node: ast.Call) -> Python:
     """`T.meta.unroll(items)`: the items, for a loop that is unrolled while parsing."""
-    return Python(unwrap(p.argument(node.args[0])))
+    return Python(unwrap(parse_argument(scope, node.args[0])))
 
 
 def _arity(word: str) -> Sequence[int] | None:
-    """Return the numbers of arguments that `T.word` accepts; None if there is no such word."""
-    if word in _ARITY:
-        return _ARITY[word]
+    """Return the numbers of arguments that the operator or dtype `T.word` accepts; None if there is
+    no such word."""
     if word in INTRINSICS:
         return (INTRINSICS[word],)
     if word in BINARY:
         return (2,)
-    return (1,) if word in UNARY or parse_dtype(word) is not None else None
+    return (1,) if word in UNARY or dtype_called(word) is not None else None
 
 
 ALIASES = {
@@ -191,30 +204,19 @@ ALIASES = {
     "ramp": "Ramp",
     "truncdiv": "div",
 }
-_CALLS: dict[str, Callable[[ExprParser, ast.Call], Expr | Python]] = {
-    "select": _select,
-    "Cast": _cast,
-    "Ramp": _ramp,
-    "Broadcast": _broadcast,
-    "shuffle": _shuffle,
-    "vector_reduce": _vector_reduce,
-    "reduce": _reduce,
-    "var": _variable,
-    "address_of": _address_of,
-    "call_extern": _call_extern,
-    "meta.unroll": _unrolled,
+_AT_LEAST_2 = range(2, 256)
+# Functions with a grammar of their own, and how many arguments they take.
+_CALLS: dict[str, tuple[Callable[[NameScope, ast.Call], Value], Sequence[int]]] = {
+    "select": (_select, (3,)),
+    "Cast": (_cast, (2,)),
+    "Ramp": (_ramp, (3,)),
+    "Broadcast": (_broadcast, (2,)),
+    "shuffle": (_shuffle, (3,)),
+    "vector_reduce": (_vector_reduce, (2,)),
+    "reduce": (_reduce, (3,)),
+    "var": (_variable, (2,)),
+    "address_of": (_address_of, (1,)),
+    "call_extern": (_call_extern, _AT_LEAST_2),
+    "meta.unroll": (_unrolled, (1,)),
 }
-_CALL = range(2, 256)
-_ARITY: dict[str, Sequence[int]] = {
-    "select": (3,),
-    "Cast": (2,),
-    "Ramp": (3,),
-    "Broadcast": (2,),
-    "shuffle": (3,),
-    "vector_reduce": (2,),
-    "reduce": (3,),
-    "var": (2,),
-    "address_of": (1,),
-    "call_extern": _CALL,
-    "meta.unroll": (1,),
-}
+EXPRESSIONS: dict[type[ast.expr], Callable[..., Value]] = {ast.Call: _call}

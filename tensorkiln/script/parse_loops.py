@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
 
 from tensorkiln.base.errors import nearest
 from tensorkiln.ir.attrs import NO_ATTRS, Attrs
@@ -13,43 +12,47 @@ from tensorkiln.ir.expr import Expr, IntImm, Var, binary
 from tensorkiln.ir.known_attrs import LOOP_ATTRS
 from tensorkiln.ir.stmt import For, Stmt
 from tensorkiln.ir.text.syntax import KIND_WORDS
-from tensorkiln.script.parse_plain import NAMES
+from tensorkiln.script.parse_attrs import parse_known_attrs
+from tensorkiln.script.parse_body import parse_body, parse_items, unpack
+from tensorkiln.script.parse_literals import (
+    NAMES,
+    in_python,
+    parse_any,
+    parse_dtype,
+    parse_expr,
+    parse_same,
+    parse_string,
+)
 from tensorkiln.script.python_values import steps
-from tensorkiln.script.scope import Python
+from tensorkiln.script.scope import NameScope, Python
 
-if TYPE_CHECKING:
-    from tensorkiln.script.parse_tir import TirParser
-
-LOOPS = {
-    **{word: kind for kind, word in KIND_WORDS.items()},
-    **{kind: kind for kind in KIND_WORDS},
-}
+LOOPS = {**{word: kind for kind, word in KIND_WORDS.items()}, **{kind: kind for kind in KIND_WORDS}}
 
 
-def parse_for(p: TirParser, node: ast.For) -> list[Stmt]:
+def parse_for(scope: NameScope, node: ast.For) -> list[Stmt]:
     """Parse a loop. A loop over Python values is unrolled: its body is parsed for each of them."""
     call = node.iter
     if node.orelse:
-        raise p.fail(node, "a loop has no else")
-    path = p.scope.dialect(call.func) if isinstance(call, ast.Call) else ""
+        raise scope.fail(node, "a loop has no else")
+    path = scope.dialect(call.func) if isinstance(call, ast.Call) else ""
     if path == "T.meta.unroll" or not (path or _is_range(call)):
-        return _unrolled(p, node)
+        return _unrolled(scope, node)
     assert isinstance(call, ast.Call)
     if path == "T.grid":
-        return [_grid(p, node, call)]
+        return [_grid(scope, node, call)]
     kind = "serial" if not path else LOOPS.get(path.removeprefix("T."))
     if kind is None:
         hint = nearest(path.removeprefix("T."), [*LOOPS, "grid"])
-        raise p.fail(call.func, "unknown kind of loop", hint or "T.serial, T.parallel, ...")
-    lo, extent, dtype = _bounds(p, call)
-    attrs, target = _hints(p, call, kind), node.target
+        raise scope.fail(call.func, "unknown kind of loop", hint or "T.serial, T.parallel, ...")
+    lo, extent, dtype = _bounds(scope, call)
+    attrs, target = _hints(scope, call, kind), node.target
     if not isinstance(target, ast.Name):
-        raise p.fail(target, "expected one name")
+        raise scope.fail(target, "expected one name")
     var = Var(target.id, dtype or extent.dtype)
-    with p.scope.inner():
-        p.scope.bind(target, target.id, var)
-        p.ends[var] = binary("add", lo, extent)
-        return [For(var, lo, extent, kind, p.block(node.body), attrs)]
+    with scope.inner():
+        scope.bind(target, target.id, var)
+        scope.ends[var] = binary("add", lo, extent)
+        return [For(var, lo, extent, kind, parse_body(scope, node.body), attrs)]
 
 
 def _is_range(node: ast.expr) -> bool:
@@ -58,75 +61,75 @@ def _is_range(node: ast.expr) -> bool:
     )
 
 
-def _unrolled(p: TirParser, node: ast.For) -> list[Stmt]:
+def _unrolled(scope: NameScope, node: ast.For) -> list[Stmt]:
     """Unroll `for x in items:` over captured Python values, or over `T.meta.unroll(...)`."""
     known = isinstance(node.iter, (*NAMES, ast.BinOp))
-    found = p.exprs.any(node.iter) if known else None
+    found = parse_any(scope, node.iter) if known else None
     if not isinstance(found, Python) or not found.captured or isinstance(found.value, Buffer):
         hint = "as `for i in T.serial(n):`, or T.meta.unroll(items) over Python values"
-        raise p.fail(node.iter, "expected a range", hint)
-    with p.exprs.in_python(node.iter):
+        raise scope.fail(node.iter, "expected a range", hint)
+    with in_python(scope, node.iter):
         items = steps(found.value)
     out: list[Stmt] = []
     for item in items:
-        with p.scope.inner():
-            p.unpack(node.target, item, node.iter)
-            out += p.items(node.body)
+        with scope.inner():
+            unpack(scope, node.target, item, node.iter)
+            out += parse_items(scope, node.body)
     return out
 
 
-def _hints(p: TirParser, call: ast.Call, kind: str) -> Attrs:
+def _hints(scope: NameScope, call: ast.Call, kind: str) -> Attrs:
     """Parse the attributes of a loop: `annotations={...}` and, for a loop of kind thread,
     `thread="..."`."""
     attrs: Attrs = NO_ATTRS
     for k in call.keywords:
         if k.arg == "annotations":
-            attrs = Attrs.of(**{**attrs, **p.exprs.known_attrs(k.value, LOOP_ATTRS, "")})
+            attrs = Attrs.of(**{**attrs, **parse_known_attrs(scope, k.value, LOOP_ATTRS, "")})
         elif k.arg == "thread":
-            attrs = Attrs.of(**{**attrs, "thread": p.exprs.string(k.value)})
+            attrs = Attrs.of(**{**attrs, "thread": parse_string(scope, k.value)})
     if (kind == "thread") != ("thread" in attrs):
         hint = 'as T.thread_binding(n, thread="blockIdx.x")'
-        raise p.fail(call, "a thread loop, and no other, names its thread", hint)
+        raise scope.fail(call, "a thread loop, and no other, names its thread", hint)
     return attrs
 
 
-def _bounds(p: TirParser, call: ast.Call) -> tuple[Expr, Expr, DType | None]:
+def _bounds(scope: NameScope, call: ast.Call) -> tuple[Expr, Expr, DType | None]:
     """Parse `(extent)`, `(lo, hi)` or `(lo, extent=)`. Return lo, extent and the loop variable's
     dtype, None if `dtype=` is not given."""
     options = {k.arg: k.value for k in call.keywords}
     unknown = options.keys() - {"extent", "dtype", "annotations", "thread"}
     count = len(call.args) + ("extent" in options)
     if unknown or count not in (1, 2) or not call.args:
-        raise p.fail(call, "expected (extent), (lo, hi) or (lo, extent=n)")
-    dtype = p.exprs.dtype(options["dtype"]) if "dtype" in options else None
+        raise scope.fail(call, "expected (extent), (lo, hi) or (lo, extent=n)")
+    dtype = parse_dtype(scope, options["dtype"]) if "dtype" in options else None
     if count == 1:
-        extent = p.exprs.expr(call.args[0])
+        extent = parse_expr(scope, call.args[0])
         return IntImm(0, extent.dtype), extent, dtype
     second = options.get("extent")
     if second is not None:
-        lo, extent = p.exprs.expr(call.args[0]), p.exprs.expr(second)
+        lo, extent = parse_expr(scope, call.args[0]), parse_expr(scope, second)
     else:
-        lo, hi = p.exprs.same(call.args)
+        lo, hi = parse_same(scope, call.args)
         extent = binary("sub", hi, lo)
     return lo, extent, dtype
 
 
-def _grid(p: TirParser, node: ast.For, call: ast.Call) -> Stmt:
+def _grid(scope: NameScope, node: ast.For, call: ast.Call) -> Stmt:
     """`for i, j in T.grid(m, n)`: serial loops, outermost first."""
     names = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]
     if len(names) != len(call.args):
-        raise p.fail(call, f"{len(names)} names for {len(call.args)} extents")
+        raise scope.fail(call, f"{len(names)} names for {len(call.args)} extents")
     loops: list[tuple[Var, Expr]] = []
-    with p.scope.inner():
+    with scope.inner():
         for name, argument in zip(names, call.args, strict=True):
-            extent = p.exprs.expr(argument)
+            extent = parse_expr(scope, argument)
             if not isinstance(name, ast.Name):
-                raise p.fail(name, "expected a name")
+                raise scope.fail(name, "expected a name")
             var = Var(name.id, extent.dtype)
-            p.scope.bind(name, name.id, var)
-            p.ends[var] = extent
+            scope.bind(name, name.id, var)
+            scope.ends[var] = extent
             loops.append((var, extent))
-        body = p.block(node.body)
+        body = parse_body(scope, node.body)
     for var, extent in reversed(loops):
         body = For(var, IntImm(0, extent.dtype), extent, "serial", body)
     return body

@@ -5,38 +5,40 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.expr import Expr, IntImm, Var
 from tensorkiln.ir.stmt import Let, Seq, Stmt
 from tensorkiln.ir.visit import has_load
 from tensorkiln.script.macro import Macro
+from tensorkiln.script.parse_body import parse_items
+from tensorkiln.script.parse_literals import parse_argument
 from tensorkiln.script.python_values import Value
-from tensorkiln.script.scope import Scope
-
-if TYPE_CHECKING:
-    from tensorkiln.script.parse_tir import TirParser
+from tensorkiln.script.scope import NameScope
 
 
-def inline_macro(p: TirParser, macro: Macro, call: ast.Call) -> list[Stmt]:
+def inline_macro(scope: NameScope, macro: Macro, call: ast.Call) -> list[Stmt]:
     """Return the macro's statements for a call. An argument that reads memory is evaluated once,
     before them, in a `Let`."""
-    given = _arguments(p, macro, call)
-    outer = p.scope
-    scope = Scope(
-        macro.source, macro.captured, {}, outer.words, outer.functions, trusted=macro.trusted
+    given = _arguments(scope, macro, call)
+    inner = replace(
+        scope,
+        source=macro.source,
+        captured=macro.captured,
+        bound={},
+        trusted=macro.trusted,
+        define=False,
     )
-    inner = type(p)(scope, p.ends)
     lets: list[tuple[Var, Expr]] = []
-    with _named(p, macro, call):
+    with _named(scope, macro, call):
         for arg in _names(macro):
             value = given[arg.arg] if arg.arg in given else _default(inner, macro, arg)
             if isinstance(value, Expr) and not isinstance(value, Var | IntImm) and has_load(value):
                 lets.append((Var(arg.arg, value.dtype), value))
                 value = lets[-1][0]
-            scope.bind(arg, arg.arg, value)
-        body = inner.items(macro.node.body)
+            inner.bind(arg, arg.arg, value)
+        body = parse_items(inner, macro.node.body)
     for var, value in reversed(lets):
         body = [Let(var, value, body[0] if len(body) == 1 else Seq(tuple(body)))]
     return body
@@ -49,21 +51,21 @@ def _names(macro: Macro) -> list[ast.arg]:
     return [*a.args, *a.kwonlyargs]
 
 
-def _arguments(p: TirParser, macro: Macro, call: ast.Call) -> dict[str, Value]:
+def _arguments(scope: NameScope, macro: Macro, call: ast.Call) -> dict[str, Value]:
     names = [a.arg for a in _names(macro)]
     places = len(macro.node.args.args)
     if len(call.args) > places:
-        raise p.fail(call, f"{macro.name} takes {places} arguments, got {len(call.args)}")
-    out = {name: p.exprs.argument(a) for name, a in zip(names, call.args, strict=False)}
+        raise scope.fail(call, f"{macro.name} takes {places} arguments, got {len(call.args)}")
+    out = {name: parse_argument(scope, a) for name, a in zip(names, call.args, strict=False)}
     for k in call.keywords:
         if k.arg is None or k.arg not in names or k.arg in out:
             hint = f"its parameters: {', '.join(names)}"
-            raise p.fail(k.value, f"{macro.name} takes no {k.arg!r} here", hint)
-        out[k.arg] = p.exprs.argument(k.value)
+            raise scope.fail(k.value, f"{macro.name} takes no {k.arg!r} here", hint)
+        out[k.arg] = parse_argument(scope, k.value)
     has_default = {a.arg for a in _names(macro) if _default_node(macro, a) is not None}
     missing = [n for n in names if n not in out and n not in has_default]
     if missing:
-        raise p.fail(call, f"{macro.name} needs {', '.join(missing)}")
+        raise scope.fail(call, f"{macro.name} needs {', '.join(missing)}")
     return out
 
 
@@ -75,18 +77,18 @@ def _default_node(macro: Macro, arg: ast.arg) -> ast.expr | None:
     return a.defaults[index] if index >= 0 else None
 
 
-def _default(inner: TirParser, macro: Macro, arg: ast.arg) -> Value:
+def _default(inner: NameScope, macro: Macro, arg: ast.arg) -> Value:
     node = _default_node(macro, arg)
     assert node is not None, arg.arg
-    return inner.exprs.argument(node)
+    return parse_argument(inner, node)
 
 
 @contextmanager
-def _named(p: TirParser, macro: Macro, call: ast.Call) -> Iterator[None]:
+def _named(scope: NameScope, macro: Macro, call: ast.Call) -> Iterator[None]:
     """Add the place of the call to errors inside the macro."""
     try:
         yield
     except UserError as e:
-        place = f"in macro {macro.name!r}, called at {p.scope.source.place(call)}"
+        place = f"in macro {macro.name!r}, called at {scope.source.place(call)}"
         message = f"{e.message}\n    {place}"
         raise UserError(message, code=e.code, where=e.where, hint=e.hint) from e.__cause__

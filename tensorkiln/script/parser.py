@@ -12,11 +12,14 @@ import numpy as np
 from tensorkiln import ops
 from tensorkiln.base.errors import UserError, require
 from tensorkiln.ir.module import AnyFunction, IRModule
+from tensorkiln.ir.relax import Type
 from tensorkiln.ir.text.printer import CLASS
+from tensorkiln.script.grammar import GRAMMAR
+from tensorkiln.script.graph_state import Infer, ModuleContext
 from tensorkiln.script.macro import Macro
-from tensorkiln.script.parse_relax import Infer, ModuleContext, RelaxParser, header
-from tensorkiln.script.parse_tir import TirParser
-from tensorkiln.script.scope import Scope
+from tensorkiln.script.parse_graph import parse_graph, parse_header
+from tensorkiln.script.parse_program import parse_program
+from tensorkiln.script.scope import NameScope
 from tensorkiln.script.source import Source
 
 Definition = ast.ClassDef | ast.FunctionDef
@@ -132,27 +135,35 @@ def parse_functions(
     """Parse functions and return them in their written order.
 
     Tensor programs are parsed first, because graphs use the types of their outputs. `trusted` is as
-    in `Scope`; `whole` says that `nodes` are all functions of the module.
+    in `NameScope`; `whole` says that `nodes` are all functions of the module.
     """
     kinds = [_kind(n, source) for n in nodes]
     if whole:
         context.names = [_name(n, call) for n, (_, call) in zip(nodes, kinds, strict=True)]
     for node, (is_graph, call) in zip(nodes, kinds, strict=True):
         if is_graph:
-            context.headers[_name(node, call)] = partial(header, node, source, captured)
+            context.headers[_name(node, call)] = partial(_header, node, source, captured)
     parsed: dict[int, AnyFunction] = {}
     for graphs in (False, True):
         for i, (node, (is_graph, call)) in enumerate(zip(nodes, kinds, strict=True)):
             if is_graph is graphs:
                 options = call.keywords if call is not None else []
-                scope = Scope(source, captured, {}, context.words, context.names, trusted)
+                scope = NameScope(
+                    GRAMMAR, source, captured, {}, context.words, context.names, trusted
+                )
                 f: AnyFunction
                 if is_graph:
-                    f = RelaxParser(scope, context).function(node, options)
+                    f = parse_graph(scope, context, node, options)
                 else:
-                    f = TirParser(scope).function(node, options)
+                    f = parse_program(scope, node, options)
                 parsed[i] = context.functions[f.name] = f
     return tuple(parsed[i] for i in range(len(nodes)))
+
+
+def _header(
+    node: ast.FunctionDef, source: Source, captured: Mapping[str, object]
+) -> tuple[tuple[Type, ...], Type | None]:
+    return parse_header(NameScope(GRAMMAR, source, captured), node)
 
 
 def _name(node: ast.FunctionDef, call: ast.Call | None) -> str:

@@ -1,17 +1,18 @@
-"""The scope of a parsed function: names bound in it, and values captured from Python around it."""
+"""The state of the parser in one function: what its names mean, and what parses each node."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.expr import Expr
+from tensorkiln.ir.expr import Expr, Var
 from tensorkiln.ir.relax import RVar
 from tensorkiln.script.dialect import Dialect
 from tensorkiln.script.source import Source
@@ -36,22 +37,44 @@ class Python:
 Bound = Expr | Buffer | RVar | str | Number | Python
 
 
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What parses each class of syntax tree node, and each call of R that has a form of its own.
+
+    The functions for expressions and for statements of tensor programs take a NameScope and the
+    node, those for graphs a GraphState and the node. `grammar.py` joins the tables of all files.
+    """
+
+    expressions: Mapping[type[ast.expr], Callable[..., Any]]
+    statements: Mapping[type[ast.stmt], Callable[..., Any]]
+    graph_statements: Mapping[type[ast.stmt], Callable[..., None]]
+    graph_calls: Mapping[str, Callable[..., Any]]
+
+
 @dataclass(slots=True)
-class Scope:
+class NameScope:
     """The meaning of names inside one function.
 
     `bound` are the names bound so far, `captured` the Python values around the script. `words` are
     names of the module itself, such as `cls`, and `functions` the names of its functions (None if
     not all are known). `trusted` scripts are decorated functions, the user's own code; text for
-    `from_source` is not.
+    `from_source` is not. `ends` are the ends of loops by variable, which `T.axis.remap` uses; with
+    `define`, inside a quoted extent, a name that is not bound becomes a new symbolic dimension.
     """
 
+    grammar: Grammar
     source: Source
     captured: Mapping[str, object] = field(default_factory=dict)
     bound: dict[str, Bound] = field(default_factory=dict)
     words: Collection[str] = ()
     functions: Sequence[str] | None = None
     trusted: bool = False
+    ends: dict[Var, Expr] = field(default_factory=dict)
+    define: bool = False
+
+    def fail(self, node: ast.AST, message: str, hint: str = "") -> UserError:
+        """Return a UserError that underlines `node`."""
+        return self.source.error(node, message, hint)
 
     @contextmanager
     def inner(self) -> Iterator[None]:
@@ -66,7 +89,7 @@ class Scope:
         """Bind a new name. Raise UserError if it is bound already, because rebinding would not
         change the old value, as Python programmers expect, but hide it."""
         if name in self.bound or name in ("T", "R"):
-            raise self.source.error(
+            raise self.fail(
                 node, f"{name!r} is already bound here", "use another name, or store to a buffer"
             )
         self.bound[name] = value
@@ -84,6 +107,10 @@ class Scope:
         letter = found.letter if isinstance(found, Dialect) else node.id
         return ".".join([letter, *reversed(parts)]) if letter in ("T", "R") else ""
 
+    def is_call(self, node: ast.AST, path: str) -> bool:
+        """Whether a node is a call of `path`, e.g. "T.block"."""
+        return isinstance(node, ast.Call) and self.dialect(node.func) == path
+
     def unknown(self, node: ast.Name) -> UserError:
         """Return the UserError for a name that is not bound, or has a Python value that cannot be
         used in its place."""
@@ -91,11 +118,9 @@ class Scope:
         if found is not None or node.id in self.captured:
             value = found.value if isinstance(found, Number | Python) else found
             kind = type(value).__name__
-            return self.source.error(
-                node, f"{node.id!r} is a Python {kind}, which cannot be used here"
-            )
+            return self.fail(node, f"{node.id!r} is a Python {kind}, which cannot be used here")
         names = [*self.bound, *self.captured]
-        return self.source.error(node, f"unknown name {node.id!r}", nearest(node.id, names))
+        return self.fail(node, f"unknown name {node.id!r}", nearest(node.id, names))
 
 
 def plain(value: object) -> int | float | bool | str | tuple[object, ...] | None:

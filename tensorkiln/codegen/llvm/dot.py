@@ -6,9 +6,9 @@ dot2: c[l] + sum of a[2*l + k] * b[2*l + k] for k < 2        both in int16
 
 from __future__ import annotations
 
-from tensorkiln.codegen.llvm.arithmetic import Arithmetic
 from tensorkiln.codegen.llvm.expansions import splat
 from tensorkiln.codegen.llvm.types import llvm_type
+from tensorkiln.codegen.llvm.writer import KernelWriter
 from tensorkiln.ir.dtype import INT32, DType
 
 # Bits of a vector -> alternative sets of features that have an instruction for all of it.
@@ -26,94 +26,103 @@ _PAIRS = {
 _PAIR, _FOUR = DType("int16", 2), DType("int8", 4)
 
 
-class Dots(Arithmetic):
-    """Emits `dot4` and `dot2` of `lanes` int32 results; operands are vectors of as many bits."""
+def dot4(w: KernelWriter, c: str, a: str, b: str, lanes: int) -> str:
+    """`lanes` sums of four products of bytes, added to `c`; `a` and `b` have as many bits."""
+    bits = 32 * lanes
+    if _has_dot(w, bits):
+        return _machine(w, f"x86.avx512.vpdpbusd.{bits}", (INT32, _FOUR, _FOUR), [c, a, b],
+                             lanes)  # fmt: skip
+    if _has_pairs(w, bits):
+        return _dot_of_pairs(w, c, a, b, lanes)
+    if w.target.arch == "aarch64" and bits == 128 and w.target.has("i8mm"):
+        return _neon(w, "usdot", c, a, b, lanes)
+    if w.target.arch == "aarch64" and bits == 128 and w.target.has("dotprod"):
+        return _dot_of_signed(w, c, a, b, lanes)
+    return _dot_of_words(w, c, a, b, lanes, 8)
 
-    def _dot4(self, c: str, a: str, b: str, lanes: int) -> str:
-        bits = 32 * lanes
-        if self._has_dot(bits):
-            return self._machine(f"x86.avx512.vpdpbusd.{bits}", (INT32, _FOUR, _FOUR), [c, a, b],
-                                 lanes)  # fmt: skip
-        if self._has_pairs(bits):
-            return self._dot_of_pairs(c, a, b, lanes)
-        if self.target.arch == "aarch64" and bits == 128 and self.target.has("i8mm"):
-            return self._neon("usdot", c, a, b, lanes)
-        if self.target.arch == "aarch64" and bits == 128 and self.target.has("dotprod"):
-            return self._dot_of_signed(c, a, b, lanes)
-        return self._dot_of_words(c, a, b, lanes, 8)
 
-    def _dot2(self, c: str, a: str, b: str, lanes: int) -> str:
-        bits = 32 * lanes
-        if self._has_dot(bits):
-            types = (INT32, _PAIR, _PAIR)
-            return self._machine(f"x86.avx512.vpdpwssd.{bits}", types, [c, a, b], lanes)
-        if self._has_pairs(bits):
-            products = self._machine(_PAIRS[bits][0], (_PAIR, _PAIR), [a, b], lanes)
-            return self._line(f"add {llvm_type(INT32.with_lanes(lanes))} {c}, {products}")
-        return self._dot_of_words(c, a, b, lanes, 16)
+def dot2(w: KernelWriter, c: str, a: str, b: str, lanes: int) -> str:
+    """As `dot4`, of two products of 16-bit numbers."""
+    bits = 32 * lanes
+    if _has_dot(w, bits):
+        types = (INT32, _PAIR, _PAIR)
+        return _machine(w, f"x86.avx512.vpdpwssd.{bits}", types, [c, a, b], lanes)
+    if _has_pairs(w, bits):
+        products = _machine(w, _PAIRS[bits][0], (_PAIR, _PAIR), [a, b], lanes)
+        return w.line(f"add {llvm_type(INT32.with_lanes(lanes))} {c}, {products}")
+    return _dot_of_words(w, c, a, b, lanes, 16)
 
-    def _has_dot(self, bits: int) -> bool:
-        choices = _WITH_DOT.get(bits, ()) if self.target.arch == "x86_64" else ()
-        return any(all(map(self.target.has, c.split())) for c in choices)
 
-    def _has_pairs(self, bits: int) -> bool:
-        x86 = self.target.arch == "x86_64" and bits in _PAIRS
-        return x86 and self.target.has(_PAIRS[bits][1])
+def _has_dot(w: KernelWriter, bits: int) -> bool:
+    choices = _WITH_DOT.get(bits, ()) if w.target.arch == "x86_64" else ()
+    return any(all(map(w.target.has, c.split())) for c in choices)
 
-    def _machine(self, name: str, params: tuple[DType, ...], args: list[str], lanes: int) -> str:
-        """Call a target's intrinsic that returns int32; `params` are the types of its parameters
-        per lane of the result."""
-        types = [llvm_type(p.with_lanes(p.lanes * lanes)) for p in params]
-        t = llvm_type(INT32.with_lanes(lanes))
-        self.declares.add(f"declare {t} @llvm.{name}({', '.join(types)})")
-        given = ", ".join(f"{p} {x}" for p, x in zip(types, args, strict=True))
-        return self._line(f"call {t} @llvm.{name}({given})")
 
-    def _neon(self, name: str, c: str, a: str, b: str, lanes: int) -> str:
-        """Call Arm's intrinsic `name`, which adds sums of four products of bytes."""
-        full = f"aarch64.neon.{name}.v{lanes}i32.v{4 * lanes}i8"
-        return self._machine(full, (INT32, _FOUR, _FOUR), [c, a, b], lanes)
+def _has_pairs(w: KernelWriter, bits: int) -> bool:
+    x86 = w.target.arch == "x86_64" and bits in _PAIRS
+    return x86 and w.target.has(_PAIRS[bits][1])
 
-    def _dot_of_signed(self, c: str, a: str, b: str, lanes: int) -> str:
-        """By an instruction for two signed operands: the sum of (a - 128) b, plus 128 times the sum
-        of b, which all products with the same `b` in a basic block share."""
-        byte, word = _FOUR.with_lanes(4 * lanes), INT32.with_lanes(lanes)
-        less = self._line(f"xor {llvm_type(byte)} {a}, {splat('-128', byte)}")
-        half = self._neon("sdot", "zeroinitializer", splat("64", byte), b, lanes)
-        missing = self._line(f"shl {llvm_type(word)} {half}, {splat('1', word)}")
-        total = self._neon("sdot", c, less, b, lanes)
-        return self._line(f"add {llvm_type(word)} {total}, {missing}")
 
-    def _dot_of_pairs(self, c: str, a: str, b: str, lanes: int) -> str:
-        """Even and odd bytes as 16-bit numbers, two of them in each lane, multiplied and summed.
+def _machine(
+    w: KernelWriter, name: str, params: tuple[DType, ...], args: list[str], lanes: int
+) -> str:
+    """Call a target's intrinsic that returns int32; `params` are the types of its parameters
+    per lane of the result."""
+    types = [llvm_type(p.with_lanes(p.lanes * lanes)) for p in params]
+    t = llvm_type(INT32.with_lanes(lanes))
+    w.declares.add(f"declare {t} @llvm.{name}({', '.join(types)})")
+    given = ", ".join(f"{p} {x}" for p, x in zip(types, args, strict=True))
+    return w.line(f"call {t} @llvm.{name}({given})")
 
-        Not `pmaddubsw`, which saturates. The widening of an operand is shared by all products of
-        a basic block that it takes part in.
-        """
-        half = DType("int16", 2 * lanes)
-        t, eight = llvm_type(half), splat("8", half)
-        byte = llvm_type(DType("int8", 4 * lanes))
-        x, y = (self._line(f"bitcast {byte} {v} to {t}") for v in (a, b))
-        even = (
-            self._line(f"and {t} {x}, {splat('255', half)}"),
-            self._line(f"ashr {t} {self._line(f'shl {t} {y}, {eight}')}, {eight}"),
-        )
-        odd = self._line(f"lshr {t} {x}, {eight}"), self._line(f"ashr {t} {y}, {eight}")
-        for left, right in (even, odd):
-            c = self._dot2(c, left, right, lanes)
-        return c
 
-    def _dot_of_words(self, c: str, a: str, b: str, lanes: int, bits: int) -> str:
-        """By widening each number of a lane with shifts, and multiplying in 32 bits."""
-        word, count = INT32.with_lanes(lanes), 32 // bits
-        t, few = llvm_type(word), llvm_type(DType(f"int{bits}", count * lanes))
-        x, y = (self._line(f"bitcast {few} {v} to {t}") for v in (a, b))
-        last = splat(str(32 - bits), word)
-        widen = "lshr" if bits == 8 else "ashr"  # bytes of the left side are unsigned
-        # The first number in memory is in the lowest bits: all targets are little-endian.
-        for k in range(count):
-            by = splat(str(32 - bits * (k + 1)), word)
-            left = self._line(f"{widen} {t} {self._line(f'shl {t} {x}, {by}')}, {last}")
-            right = self._line(f"ashr {t} {self._line(f'shl {t} {y}, {by}')}, {last}")
-            c = self._line(f"add {t} {c}, {self._line(f'mul {t} {left}, {right}')}")
-        return c
+def _neon(w: KernelWriter, name: str, c: str, a: str, b: str, lanes: int) -> str:
+    """Call Arm's intrinsic `name`, which adds sums of four products of bytes."""
+    full = f"aarch64.neon.{name}.v{lanes}i32.v{4 * lanes}i8"
+    return _machine(w, full, (INT32, _FOUR, _FOUR), [c, a, b], lanes)
+
+
+def _dot_of_signed(w: KernelWriter, c: str, a: str, b: str, lanes: int) -> str:
+    """By an instruction for two signed operands: the sum of (a - 128) b, plus 128 times the sum
+    of b, which all products with the same `b` in a basic block share."""
+    byte, word = _FOUR.with_lanes(4 * lanes), INT32.with_lanes(lanes)
+    less = w.line(f"xor {llvm_type(byte)} {a}, {splat('-128', byte)}")
+    half = _neon(w, "sdot", "zeroinitializer", splat("64", byte), b, lanes)
+    missing = w.line(f"shl {llvm_type(word)} {half}, {splat('1', word)}")
+    total = _neon(w, "sdot", c, less, b, lanes)
+    return w.line(f"add {llvm_type(word)} {total}, {missing}")
+
+
+def _dot_of_pairs(w: KernelWriter, c: str, a: str, b: str, lanes: int) -> str:
+    """Even and odd bytes as 16-bit numbers, two of them in each lane, multiplied and summed.
+
+    Not `pmaddubsw`, which saturates. The widening of an operand is shared by all products of
+    a basic block that it takes part in.
+    """
+    half = DType("int16", 2 * lanes)
+    t, eight = llvm_type(half), splat("8", half)
+    byte = llvm_type(DType("int8", 4 * lanes))
+    x, y = (w.line(f"bitcast {byte} {v} to {t}") for v in (a, b))
+    even = (
+        w.line(f"and {t} {x}, {splat('255', half)}"),
+        w.line(f"ashr {t} {w.line(f'shl {t} {y}, {eight}')}, {eight}"),
+    )
+    odd = w.line(f"lshr {t} {x}, {eight}"), w.line(f"ashr {t} {y}, {eight}")
+    for left, right in (even, odd):
+        c = dot2(w, c, left, right, lanes)
+    return c
+
+
+def _dot_of_words(w: KernelWriter, c: str, a: str, b: str, lanes: int, bits: int) -> str:
+    """By widening each number of a lane with shifts, and multiplying in 32 bits."""
+    word, count = INT32.with_lanes(lanes), 32 // bits
+    t, few = llvm_type(word), llvm_type(DType(f"int{bits}", count * lanes))
+    x, y = (w.line(f"bitcast {few} {v} to {t}") for v in (a, b))
+    last = splat(str(32 - bits), word)
+    widen = "lshr" if bits == 8 else "ashr"  # bytes of the left side are unsigned
+    # The first number in memory is in the lowest bits: all targets are little-endian.
+    for k in range(count):
+        by = splat(str(32 - bits * (k + 1)), word)
+        left = w.line(f"{widen} {t} {w.line(f'shl {t} {x}, {by}')}, {last}")
+        right = w.line(f"ashr {t} {w.line(f'shl {t} {y}, {by}')}, {last}")
+        c = w.line(f"add {t} {c}, {w.line(f'mul {t} {left}, {right}')}")
+    return c

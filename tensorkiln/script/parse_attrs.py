@@ -1,0 +1,60 @@
+"""Attributes of functions, loops, blocks and calls."""
+
+from __future__ import annotations
+
+import ast
+
+from tensorkiln.ir.attrs import Attrs, AttrValue
+from tensorkiln.ir.expr import Expr
+from tensorkiln.ir.known_attrs import Table, problem_of
+from tensorkiln.script.parse_literals import parse_any, parse_literal
+from tensorkiln.script.python_values import unwrap
+from tensorkiln.script.scope import NameScope, plain
+
+
+def parse_attr(scope: NameScope, node: ast.expr) -> AttrValue:
+    """Parse the value of an attribute: a literal, a captured Python value, or an expression
+    over symbolic dimensions."""
+    match node:
+        case ast.Constant(value=(None | bool() | int() | float() | str()) as value):
+            return value
+        case ast.Tuple(elts=elts) | ast.List(elts=elts):
+            return tuple(parse_attr(scope, x) for x in elts)
+        case ast.Call(func=ast.Name(id="float")):
+            return parse_literal(scope, node)  # type: ignore[return-value]
+    found = parse_any(scope, node)
+    if isinstance(found, Expr):
+        return found
+    known = plain(unwrap(found))
+    if known is None and unwrap(found) is not None:
+        raise scope.fail(node, f"a Python {type(unwrap(found)).__name__} as an attribute")
+    return known  # type: ignore[return-value]
+
+
+def parse_attrs(scope: NameScope, node: ast.expr) -> Attrs:
+    """Parse attributes: `{"name": value}`, or a captured dict."""
+    if isinstance(node, ast.Dict):
+        out: dict[str, AttrValue] = {}
+        for k, v in zip(node.keys, node.values, strict=True):
+            if not isinstance(k, ast.Constant) or not isinstance(k.value, str):
+                raise scope.fail(k or v, "attribute names are strings")
+            out[k.value] = parse_attr(scope, v)
+        return Attrs.of(**out)
+    found = unwrap(parse_any(scope, node))
+    if not isinstance(found, dict) or not all(isinstance(k, str) for k in found):
+        raise scope.fail(node, "expected attributes as a dict", 'as {"mine.depth": 4}')
+    return Attrs.of(**{k: plain(v) for k, v in found.items()})  # type: ignore[arg-type]
+
+
+def parse_known_attrs(scope: NameScope, node: ast.expr, table: Table, name: str) -> Attrs:
+    """Parse the attributes of `name`. Raise UserError unless each is in the table with a valid
+    value, or has a dot in its name."""
+    attrs, places = parse_attrs(scope, node), {}
+    if isinstance(node, ast.Dict):
+        keys = zip(node.keys, node.values, strict=True)
+        places = {k.value: v for k, v in keys if isinstance(k, ast.Constant)}
+    for key, value in attrs.items_:
+        problem = problem_of(table, name, key, value)
+        if problem is not None:
+            raise scope.fail(places.get(key, node), *problem)
+    return attrs
