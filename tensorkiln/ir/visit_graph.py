@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar, get_args
 
 from tensorkiln.ir.fields import Readers, Rewriters
-from tensorkiln.ir.relax import Binding, Bound, Function, RVar, Tuple, Value
+from tensorkiln.ir.relax import Binding, Bound, Call, Function, RVar, Tuple, Value
 
 _VALUES, _BINDINGS = Readers(Value), Readers(Binding)
 _MAP_VALUES, _MAP_BINDINGS = Rewriters(Value), Rewriters(Binding)
@@ -42,12 +42,15 @@ def variables(v: Bound | Function) -> list[RVar]:
     """
     if type(v) is RVar:
         return [v]
-    found: list[RVar] = []
-    for x in _VALUES[type(v)](v):
-        if type(x) is RVar:  # without recursion, since every pass asks for every binding
-            found.append(x)
-        elif type(x) is Tuple:  # no other value has values in it
-            found += variables(x)
+    if type(v) is Call:  # by hand, since every pass asks for every call
+        found = [v.callee] if type(v.callee) is RVar else []
+        for a in v.args:
+            if type(a) is RVar:
+                found.append(a)
+            elif type(a) is Tuple:
+                found += variables(a)
+        return found
+    found = [x for value in _VALUES[type(v)](v) for x in variables(value)]
     for b in _BINDINGS[type(v)](v):
         found += variables(b.value)
     return found
