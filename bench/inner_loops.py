@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     freeze = {name: int(n) for name, n in (d.split("=") for d in options.dims)}
     mod = tk.frontend.from_onnx(options.model, freeze=freeze or None)
-    funcs = list(tk.compile(mod, options.target).module.prim_funcs)
+    funcs = list(tk.compile(mod, options.target).module.with_programs().prim_funcs)
     print(table(funcs, inner_loops_of(funcs, options.target)))
 
 

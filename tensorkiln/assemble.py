@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from tensorkiln.artifact import Artifact, ArtifactSet, Group, TextContent
 from tensorkiln.artifact.dependency import ExternalDependency, merge_dependencies
 from tensorkiln.artifact.metadata import KernelInfo, added_json, artifact_infos, constants_text
-from tensorkiln.base.cache import user_cache
 from tensorkiln.base.debug import SOURCES, say
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.version import VERSION
@@ -22,7 +21,6 @@ from tensorkiln.codegen.call_plan import (
 from tensorkiln.codegen.host_c import entry_c, exported_symbols, header_h
 from tensorkiln.codegen.host_function import HostFunction, c_name
 from tensorkiln.codegen.import_c import import_info, imports_c
-from tensorkiln.codegen.llvm.texts import module_text
 from tensorkiln.codegen.plan_text import plan_text
 from tensorkiln.codegen.system_lib_c import check_prefix, system_lib_c
 from tensorkiln.codegen.weights import WeightArena, WeightsContent
@@ -52,8 +50,9 @@ def assemble(
     """Return the Executable made of the kernels' `code`, an entry file, a header and the weights.
 
     `cpu` is the target of host code: `target` itself or its host. `texts` are artifacts for people
-    to read, such as LLVM text; nothing is derived from them. With `system_lib_prefix` the names of
-    C entries begin with it instead of the library's name: with `"net_"`, `main` is `net_main`.
+    to read, such as the text of `mod`; nothing is derived from them. With `system_lib_prefix` the
+    names of C entries begin with it instead of the library's name: with `"net_"`, `main` is
+    `net_main`.
     Raises UserError for a module without public functions and for public names that cannot be
     symbols of the library.
     """
@@ -86,7 +85,7 @@ def assemble(
     if arena.size:
         listed = constants_text(arena.constants)
         artifacts.append(Artifact("host", "text", "weights.json", listed.encode()))
-    kernels = {a.file_name.rpartition(".")[0]: a.codegen_id for a in (*code.artifacts, *texts)}
+    kernels = {a.file_name.rpartition(".")[0]: a.codegen_id for a in (*texts, *code.artifacts)}
     libraries = tuple(dict.fromkeys(x for e in used for x in e.libraries))
     header = header_h(
         functions,
@@ -103,7 +102,6 @@ def assemble(
         *_link_files(mod, code, plan, loaded),
         Artifact("host", "header", f"{name}.h", header.encode()),
         *_plan(mod, (*functions, *(outer.helpers if outer else ())), arena, kernels),
-        Artifact("ir", "text", "module.py", TextContent(lambda: module_text(mod, user_cache()))),
         *texts,
     ]
     if target.kind == "llvmjit":
@@ -224,7 +222,7 @@ def _kernel_infos(mod: IRModule, imported: Sequence[tuple[str, Group]]) -> tuple
     for f in mod.graphs:
         for call in planned_graph(f, mod).calls:
             spans.setdefault(call.name, []).append(call.span)
-    classes = {k.name: k.op_class for k in mod.prim_funcs}
+    classes = {k.name: k.op_class for k in mod.kernels}
     classes |= {f.name: f"external:{f.external}" for f in mod.externals}
     provided = {name: import_info(mod, name, group) for name, group in imported}
     return tuple(

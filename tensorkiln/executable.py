@@ -245,8 +245,9 @@ class Placement:
 class Executable:
     """What `compile` returns: artifacts that can be run here or exported.
 
-    `module` is the lowered IR that the kernels were generated from; `linker`, from the target's
-    kind, links them where the caller names no compiler; `outer` is the code of outer functions.
+    `module` is the lowered IR that the kernels were generated from, without the bodies of those
+    that the cache knew: `module.with_programs()` has all. `linker`, from the target's kind, links
+    them where the caller names no compiler; `outer` is the code of outer functions.
     """
 
     artifacts: ArtifactSet

@@ -8,22 +8,21 @@ a function, or a frozen dataclass when it has options. `passes/run.py` runs them
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from tensorkiln import frontend
-from tensorkiln.artifact import Artifact, ArtifactSet
+from tensorkiln.artifact import Artifact, ArtifactSet, TextContent
 from tensorkiln.assemble import assemble
-from tensorkiln.base.cache import user_cache
 from tensorkiln.base.config import Config, read_config
 from tensorkiln.base.errors import InternalError, Issue, UnsupportedError, UserError, require
 from tensorkiln.base.plugin import bad_answer, plugin
 from tensorkiln.base.progress import Progress, watched
 from tensorkiln.codegen.kernel_names import with_names_for_c
 from tensorkiln.codegen.llvm.compile import Kernel, compile_kernels, known_objects
-from tensorkiln.codegen.llvm.texts import KernelFiles
+from tensorkiln.codegen.llvm.texts import KernelFiles, module_text
 from tensorkiln.codegen.lowered import require_cpu_programs, require_lowered
 from tensorkiln.codegen.system_lib_c import check_prefix
 from tensorkiln.executable import Executable
@@ -31,6 +30,7 @@ from tensorkiln.external import Emitted, External, PartitionExternals, checked, 
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Function
 from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.kernel_cache import KernelCache, kernel_cache
 from tensorkiln.link.shared import Fcompile
 from tensorkiln.link.stubs import RUNTIME_CALLS
 from tensorkiln.ops.verify import verify
@@ -140,10 +140,10 @@ def all_externals(target: Target, externals: Sequence[External] = ()) -> tuple[E
     return (*externals, *own)
 
 
-def hook(target: Target, name: str, kind: Any, *given: object) -> Any:
+def hook(target: Target, name: str, expected: Any, *given: object) -> Any:
     """The result of hook `name` of the target's kind; None if the kind does not define the hook.
 
-    Raises UserError (code `bad-kind`) if the result is not an instance of `kind`, and
+    Raises UserError (code `bad-kind`) if the result is not an instance of `expected`, and
     `plugin-failed` if the hook raises.
     """
     own = getattr(hooks_of(target), name)
@@ -152,7 +152,7 @@ def hook(target: Target, name: str, kind: Any, *given: object) -> Any:
     what = f"{name} of kind {target.kind!r}"
     with plugin(what):
         answer = own(*given)
-    if answer is None or not isinstance(answer, kind):
+    if answer is None or not isinstance(answer, expected):
         raise bad_answer(what, answer, _ANSWERS[name], "bad-kind")
     return answer
 
@@ -202,13 +202,27 @@ class Plan:
     externals: tuple[External, ...]
     relax: tuple[Pass, ...]
     tir: tuple[Pass, ...]
-    last: tuple[Pass, ...]  # of hook `pre_codegen`
+    pre_codegen: tuple[Pass, ...]  # of the kind's hook
     linker: Fcompile | str | None
+    cache: KernelCache | None = None  # where code generation finds and stores kernels
 
     @property
     def passes(self) -> tuple[Pass, ...]:
         """All passes, in the order they run."""
-        return (*self.relax, *self.tir, *self.last)
+        return (*self.relax, *self.tir, *self.pre_codegen)
+
+    @property
+    def makes_objects(self) -> bool:
+        """Whether kernels become LLVM's objects, which the cache finds without their programs: not
+        where the target's kind has the hook `tir_codegen`, and not for target `llvmjit`, which
+        links bitcode in memory."""
+        return hooks_of(self.target).tir_codegen is None and self.target.kind != "llvmjit"
+
+    def with_cache(self, cache: KernelCache | None) -> Plan:
+        """This plan with a cache, which `LowerGroups` gets too if objects are made."""
+        known = cache if self.makes_objects else None
+        relax = (replace(p, cache=known) if isinstance(p, LowerGroups) else p for p in self.relax)
+        return replace(self, relax=tuple(relax), cache=cache)
 
 
 def plan_for(
@@ -224,9 +238,9 @@ def plan_for(
     """
     require_codegen(target)
     target = with_host(target)
-    last = None
+    pre_codegen = None
     if tir_pipeline not in (None, "none"):
-        last = hook(target, "pre_codegen", object, target)
+        pre_codegen = hook(target, "pre_codegen", object, target)
     given = tuple(externals)
     return Plan(
         target,
@@ -234,7 +248,7 @@ def plan_for(
         all_externals(target, given),
         resolve("relax_pipeline", relax_pipeline, RELAX_PIPELINES, target, given),
         resolve("tir_pipeline", tir_pipeline, TIR_PIPELINES, target, given),
-        resolve("pre_codegen", last, {}),
+        resolve("pre_codegen", pre_codegen, {}),
         hook(target, "linker", Callable | str, target),
     )
 
@@ -265,32 +279,12 @@ def compile(
     (docs/artifacts.md).
     Raises UserError, UnsupportedError (all issues at once), InternalError.
     """
-    if isinstance(mod, Function | PrimFunc):
-        own = replace(mod, public=True) if isinstance(mod, PrimFunc) else mod
-        mod = IRModule((own,), mod.name)
-    if not isinstance(mod, IRModule):
-        raise UserError(
-            f"compile takes an IRModule, not {type(mod).__name__}",
-            code="wrong-type",
-            hint="tk.frontend.from_onnx reads a model file",
-        )
-    if name is not None:
-        require(name, str, "name")
-        mod = replace(mod, name=check_prefix(name, "name"))
-    require(externals, Iterable, "externals")
-    require(instruments, Iterable, "instruments")
-    if system_lib_prefix is not None:
-        require(system_lib_prefix, str, "system_lib_prefix")
-        check_prefix(system_lib_prefix)
+    _require_arguments(externals, instruments, system_lib_prefix)
+    mod = _asked_module(mod, name)
     plan = plan_for(asked_target(target), externals, relax_pipeline, tir_pipeline)
-    cpu = plan.cpu
-    if cpu.is_baseline:
-        note = f"{cpu.mcpu} is the baseline of {cpu.arch}: 'native' uses all this CPU has"
-        if progress is None:
-            warnings.warn(note, stacklevel=2)
-        else:
-            watched(progress).note(note)
+    _note_baseline(plan.cpu, progress)
     config, progress = read_config(), watched(progress)
+    plan = plan.with_cache(kernel_cache())
     runner = make_runner(instruments, config, plan.passes)
     _require_well_formed(mod, runner.verified)
     _require_targets(mod, plan)
@@ -299,13 +293,13 @@ def compile(
     mod = runner.run(mod, "relax", plan.relax)
     progress.phase("lower kernels")
     mod = runner.run(mod, "tir", plan.tir)
-    mod = runner.run(mod, "pre_codegen", plan.last)
-    in_memory = plan.target.kind == "llvmjit"  # its kernels stay bitcode
-    known = known_objects(mod.prim_funcs, cpu, None if in_memory else user_cache())
+    mod = runner.run(mod, "pre_codegen", plan.pre_codegen)
+    known = known_objects(mod, plan.cpu, plan.cache) if plan.makes_objects else {}
+    mod = mod.with_programs(but=known)
     require_lowered(mod)
     emitted = emit_externals(mod, plan.externals)
-    progress.phase("compile kernels", len(mod.prim_funcs))
-    code, texts = _kernels(mod, plan, known, config, progress)
+    progress.phase("compile kernels", len(mod.kernels))
+    code, texts = _compiled_kernels(mod, plan, known, config, progress)
     progress.phase("pack weights")
     return assemble(
         mod,
@@ -317,6 +311,45 @@ def compile(
         plan.linker,
         system_lib_prefix,
     )
+
+
+def _require_arguments(externals: object, instruments: object, system_lib_prefix: object) -> None:
+    """Raise UserError for arguments of `compile` that are not what they should be."""
+    require(externals, Iterable, "externals")
+    require(instruments, Iterable, "instruments")
+    if system_lib_prefix is not None:
+        require(system_lib_prefix, str, "system_lib_prefix")
+        check_prefix(system_lib_prefix)
+
+
+def _asked_module(mod: object, name: object) -> IRModule:
+    """The module that the arguments of `compile` stand for: a function is a module of its own, and
+    `name` replaces the module's. Raises UserError for anything else."""
+    if isinstance(mod, Function | PrimFunc):
+        own = replace(mod, public=True) if isinstance(mod, PrimFunc) else mod
+        mod = IRModule((own,), mod.name)
+    if not isinstance(mod, IRModule):
+        raise UserError(
+            f"compile takes an IRModule, not {type(mod).__name__}",
+            code="wrong-type",
+            hint="tk.frontend.from_onnx reads a model file",
+        )
+    if name is None:
+        return mod
+    require(name, str, "name")
+    return replace(mod, name=check_prefix(name, "name"))
+
+
+def _note_baseline(cpu: Target, progress: Progress | None) -> None:
+    """Say that the target is the oldest processor of its architecture: to `progress`, else as a
+    warning at the line that calls `compile`."""
+    if not cpu.is_baseline:
+        return
+    note = f"{cpu.mcpu} is the baseline of {cpu.arch}: 'native' uses all this CPU has"
+    if progress is None:
+        warnings.warn(note, stacklevel=3)
+    else:
+        watched(progress).note(note)
 
 
 def asked_target(target: Target | str | dict[str, object] | None) -> Target:
@@ -370,7 +403,11 @@ def check(
     model: object, target: Target | str | dict[str, object] | None = None
 ) -> tuple[Issue, ...]:
     """Every reason why an ONNX model cannot be compiled for the target (None: this machine's CPU);
-    empty when it can. Issues of the target itself come first."""
+    empty when it can.
+
+    Issues of the target come first: that no code generator exists for it. Those of the model do not
+    depend on it, since every target has a CPU that computes what its other devices do not.
+    """
     try:
         asked_target(target)
     except UnsupportedError as error:
@@ -378,29 +415,36 @@ def check(
     return frontend.check_onnx(model)
 
 
-def _kernels(
-    mod: IRModule, plan: Plan, known: dict[str, Kernel], config: Config, progress: Progress
+def _compiled_kernels(
+    mod: IRModule,
+    plan: Plan,
+    known: Mapping[str, Kernel],
+    config: Config,
+    progress: Progress,
 ) -> tuple[Emitted, list[Artifact]]:
-    """Generate code for the PrimFuncs, by the hook `tir_codegen` of the target's kind or, without
-    one, by LLVM; LLVM's objects come with artifacts for people (LLVM text, assembly)."""
+    """Generate code for the kernels, by the hook `tir_codegen` of the target's kind or, without
+    one, by LLVM. Beside it, the artifacts for people: the text of the module and, of LLVM's
+    objects, LLVM text and assembly."""
+    text = TextContent(partial(module_text, mod, plan.cache))
+    texts = [Artifact("ir", "text", "module.py", text)]
     own = hooks_of(plan.target).tir_codegen
-    if own is not None and mod.prim_funcs:
+    if own is not None and mod.kernels:
         where = f"tir_codegen of kind {plan.target.kind!r}"
         names = [f.name for f in mod.prim_funcs]
-        return checked(partial(own, plan.target, mod.prim_funcs), names, where), []
+        return checked(partial(own, plan.target, mod.prim_funcs), names, where), texts
     require_cpu_programs(mod, RUNTIME_CALLS)
-    in_memory = plan.target.kind == "llvmjit"
     kernels = compile_kernels(
-        mod.prim_funcs,
+        mod.kernels,
         plan.cpu,
         jobs=config.compile_jobs or 2,
-        cache=user_cache(),
+        cache=plan.cache,
         known=known,
-        emit="bitcode" if in_memory else "object",
+        keys=mod.kernel_keys,
+        emit="object" if plan.makes_objects else "bitcode",
         on_done=lambda name: progress.advance(item=name),
     )
-    loader, suffix = ("llvmjit", "bc") if in_memory else ("native", "o")
+    loader, suffix = ("native", "o") if plan.makes_objects else ("llvmjit", "bc")
     code = (Artifact("llvm", loader, f"{k.name}.{suffix}", k.object) for k in kernels)
-    files = KernelFiles(mod.prim_funcs, kernels, plan.cpu, user_cache())
-    texts = [Artifact("llvm", "text", name, text) for name, text in files.contents()]
+    files = KernelFiles(mod.kernels, kernels, plan.cpu, plan.cache)
+    texts += [Artifact("llvm", "text", name, text) for name, text in files.contents()]
     return Emitted(ArtifactSet(tuple(code))), texts

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1] / PACKAGE
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"base"}),
     frozenset({"ir"}),
-    frozenset({"target", "artifact", "arith"}),
+    frozenset({"target", "artifact", "arith", "kernel_cache"}),
     frozenset({"ops"}),
     frozenset({"script"}),
     frozenset(

@@ -26,10 +26,9 @@ from tensorkiln.codegen.scalars import kernel_type, literal
 from tensorkiln.codegen.size_text import expression_text, size_of
 from tensorkiln.codegen.weights import ALIGN, WeightArena
 from tensorkiln.ir.buffer import AddressOf, Buffer
-from tensorkiln.ir.derived import is_pending
 from tensorkiln.ir.dtype import HANDLE
 from tensorkiln.ir.expr import Expr, IntImm, Var, int_value
-from tensorkiln.ir.module import AnyFunction, IRModule
+from tensorkiln.ir.module import AnyFunction, AnyKernel, IRModule
 from tensorkiln.ir.outputs import written_parameters
 from tensorkiln.ir.planned import address, planned_graph, result_types
 from tensorkiln.ir.relax import Function, TensorType
@@ -158,13 +157,13 @@ def _unique(inputs: tuple[Param, ...], outputs: tuple[TensorInfo, ...]) -> tuple
     return tuple(out)
 
 
-def implied_sizes(f: PrimFunc) -> tuple[Var, ...]:
+def implied_sizes(f: AnyKernel) -> tuple[Var, ...]:
     """Scalar parameters that are a dimension of a tensor parameter: its shape gives the value."""
     dims = [d for b in f.buffers for d in b.shape]
     return tuple(v for v in f.scalars if any(d is v for d in dims))
 
 
-def sizes_read(f: PrimFunc) -> tuple[Var, ...]:
+def sizes_read(f: AnyKernel) -> tuple[Var, ...]:
     """The trailing scalar parameters that `pass_sizes` added. Callers of the library do not pass
     them; the entry reads them off the shapes of tensors."""
     count = int(f.attrs.get("sizes", 0))
@@ -172,14 +171,12 @@ def sizes_read(f: PrimFunc) -> tuple[Var, ...]:
 
 
 def has_assertions(f: AnyFunction) -> bool:
-    """Whether the kernel contains assertions, so that a call of it may fail. One whose body is
-    still to be made has none (`Head` in ir/derived.py)."""
-    if not isinstance(f, PrimFunc) or is_pending(f):
-        return False
-    return any(isinstance(s, Assert) for s in walk_stmt(f.body))
+    """Whether the kernel contains assertions, so that a call of it may fail. Known kernels have
+    none (`LowerGroups` gives no key to a kernel with one)."""
+    return isinstance(f, PrimFunc) and any(isinstance(s, Assert) for s in walk_stmt(f.body))
 
 
-def _require_told_sizes(f: PrimFunc, implied: tuple[Var, ...]) -> None:
+def _require_told_sizes(f: AnyKernel, implied: tuple[Var, ...]) -> None:
     """Raise UnsupportedError if a tensor's shape contains a scalar parameter that the caller passes
     as well: the shape and the number could disagree."""
     passed = set(f.scalars) - set(implied)
@@ -196,7 +193,7 @@ def _require_told_sizes(f: PrimFunc, implied: tuple[Var, ...]) -> None:
 
 
 def tensor_host_function(
-    f: PrimFunc, name: str, mod: IRModule, implied: tuple[Var, ...] = ()
+    f: AnyKernel, name: str, mod: IRModule, implied: tuple[Var, ...] = ()
 ) -> HostFunction:
     """The host function `name` that calls tensor program `f` of `mod`. Its caller passes all
     parameters but those `implied`, which are read off the shapes of tensors."""

@@ -10,7 +10,6 @@ from itertools import count
 from tensorkiln.base.errors import Issue
 from tensorkiln.codegen.host_function import c_name
 from tensorkiln.ir.attrs import Attrs
-from tensorkiln.ir.derived import is_pending
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.relax import Function, GlobalRef, Value
 from tensorkiln.ir.stmt import CallKernel, PrimFunc, Stmt
@@ -35,8 +34,8 @@ _OF_FUNCTION = re.compile(
 def name_issues(mod: IRModule, runtime_calls: Collection[str]) -> Iterator[Issue]:
     """Yield an issue for each kernel whose name is taken: by C, by the library, by a C function
     that the runtime calls (`runtime_calls`), or by one that a tensor program calls."""
-    called = {name for f in mod.prim_funcs if not is_pending(f) for name in extern_names(f)}
-    for f in mod.prim_funcs:
+    called = {name for f in mod.prim_funcs for name in extern_names(f)}
+    for f in mod.kernels:
         name = f.name
         if c_name(name) != name:
             fault = f"{name!r} is not a C identifier, and kernels are C functions"
@@ -82,7 +81,7 @@ def _renamed(f: AnyFunction, old: str, new: str) -> AnyFunction:
 
     if isinstance(f, Function):
         return map_values(f, value)
-    return replace(f, body=stmt(f.body)) if f.is_host else f
+    return replace(f, body=stmt(f.body)) if isinstance(f, PrimFunc) and f.is_host else f
 
 
 def _is_given(name: str, mod: IRModule) -> bool:

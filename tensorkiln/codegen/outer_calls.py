@@ -14,6 +14,7 @@ from tensorkiln.codegen.outer_text import c_dtype
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import BOOL, HANDLE, INT64, DType
 from tensorkiln.ir.expr import Expr, FloatImm, IntImm
+from tensorkiln.ir.module import AnyKernel
 from tensorkiln.ir.relax import (
     Call,
     Constant,
@@ -29,7 +30,7 @@ from tensorkiln.ir.relax import (
     Type,
     Value,
 )
-from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.stmt import TensorProgram
 
 Callee = str | GlobalRef | RVar
 
@@ -46,7 +47,7 @@ def emit_call(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
         emit(w, var, call, out)
         return
     f = w.library.mod[callee.name] if isinstance(callee, GlobalRef) else None
-    if isinstance(f, PrimFunc):
+    if isinstance(f, TensorProgram):
         _prim_func(w, var.type, f, call.args, out)
         return
     w.step(_invoke(w, callee, w.array(call.args), len(call.args), out))
@@ -75,7 +76,7 @@ def _invoke(w: OuterWriter, callee: GlobalRef | RVar, args: str, count: int, out
 # ---- tensor programs ---------------------------------------------------------------------------
 
 
-def _prim_func(w: OuterWriter, t: Type, f: PrimFunc, args: Sequence[Value], out: str) -> None:
+def _prim_func(w: OuterWriter, t: Type, f: AnyKernel, args: Sequence[Value], out: str) -> None:
     """Emit `out = f(args)`: outputs are allocated; operands that are shapes or numbers become the
     scalar parameters."""
     tensors = [a for a in args if not isinstance(a, ShapeValue | PrimValue)]
@@ -116,7 +117,7 @@ def _scalars(w: OuterWriter, args: Sequence[Value]) -> list[str]:
     return out
 
 
-def _run_prim_func(w: OuterWriter, f: PrimFunc, buffers: list[str], scalars: list[str]) -> None:
+def _run_prim_func(w: OuterWriter, f: AnyKernel, buffers: list[str], scalars: list[str]) -> None:
     if f.is_host:
         raise UserError(
             f"{w.f.name} calls {f.name}, which has the attribute `host`: no code is made for it",
@@ -153,7 +154,7 @@ def _call_tir_inplace(w: OuterWriter, var: RVar, call: Call, out: str) -> None:
     `inplace[k]` is -1."""
     target, *args = call.args
     f = w.library.mod[target.name] if isinstance(target, GlobalRef) else None
-    if not isinstance(f, PrimFunc):
+    if not isinstance(f, TensorProgram):
         raise InternalError(
             f"{w.f.name}: {w.where}: the callee of call_tir_inplace is not a PrimFunc"
         )

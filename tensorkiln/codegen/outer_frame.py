@@ -17,7 +17,7 @@ from tensorkiln.codegen.outer_text import Tables
 from tensorkiln.codegen.size_text import expression_text, size_of
 from tensorkiln.codegen.weights import WeightArena
 from tensorkiln.ir.expr import Expr, Var
-from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.module import AnyKernel, IRModule
 from tensorkiln.ir.relax import (
     Bound,
     Call,
@@ -31,7 +31,6 @@ from tensorkiln.ir.relax import (
     TupleItem,
     Value,
 )
-from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.visit import free_vars
 
 _WIDTH = 100
@@ -47,7 +46,7 @@ class OuterLibrary:
     arena: WeightArena
     emit_call: Callable[[Any, RVar, Call, str], None]  # outer_calls.py, which imports this file
     tables: Tables = field(default_factory=Tables)
-    prim_funcs: dict[str, PrimFunc] = field(default_factory=dict)
+    prim_funcs: dict[str, AnyKernel] = field(default_factory=dict)
     texts: list[str] = field(default_factory=list)
     descriptors: list[str] = field(default_factory=list)
     names: set[str] = field(default_factory=set)

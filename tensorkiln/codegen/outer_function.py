@@ -14,6 +14,7 @@ from tensorkiln.codegen.outer_scope import captured_symbols, captured_values, la
 from tensorkiln.codegen.outer_text import c_dtype, is_unknown, type_dims
 from tensorkiln.codegen.scalars import integer_literal, real_literal
 from tensorkiln.ir.expr import Expr, FloatImm, IntImm, Var
+from tensorkiln.ir.module import AnyKernel
 from tensorkiln.ir.relax import (
     Body,
     Bound,
@@ -38,13 +39,13 @@ from tensorkiln.ir.relax import (
     Type,
     Value,
 )
-from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.stmt import TensorProgram
 from tensorkiln.ir.visit import free_vars
 
 _SMALL = PrimType | ShapeType | StringType  # types of values that are too small to release early
 
 
-def called_name(f: PrimFunc) -> str:
+def called_name(f: AnyKernel) -> str:
     """The name N of the table `function_N` by which outer functions call a tensor program. A public
     program has a table for its entry, which outer functions share, unless it has implied sizes:
     outer functions do not pass these, so they use a table `call_<name>` without them."""
@@ -130,7 +131,7 @@ class OuterWriter(Frame):
         f = self.library.mod[name]
         if isinstance(f, Function) and f.is_outer:
             return f"kiln_make_closure(&outer_{c_name(name)}, NULL, 0"
-        if isinstance(f, PrimFunc):
+        if isinstance(f, TensorProgram):
             self.library.prim_funcs[name] = f
             name = called_name(f)
         as_tuple = isinstance(f, Function) and isinstance(f.result, Tuple)

@@ -10,7 +10,7 @@ from tensorkiln.artifact.metadata import ConstantInfo
 from tensorkiln.codegen.host_function import HostFunction, Param, Ptr, TensorInfo
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.module import AnyFunction, IRModule
-from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.stmt import TensorProgram
 
 _HEAD = """\
 Which kernels run, in this order, and on which memory. `+4096` is a byte of the workspace, where
@@ -79,7 +79,7 @@ def _place(p: Ptr, f: HostFunction, names: Mapping[int, str]) -> str:
 
 def _bytes_written(f: AnyFunction) -> str:
     """The size of the kernel's output in bytes, padding included; empty if it is symbolic."""
-    if not isinstance(f, PrimFunc):
+    if not isinstance(f, TensorProgram):
         return ""
     out = f.buffers[-1]
     sizes = [int_value(d) for d in out.shape]

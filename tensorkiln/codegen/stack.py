@@ -5,7 +5,6 @@ from __future__ import annotations
 from tensorkiln.arith import simplify
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.buffer import Buffer
-from tensorkiln.ir.derived import is_pending
 from tensorkiln.ir.expr import Expr, const, int_value
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import Alloc, PrimFunc
@@ -33,8 +32,7 @@ def require_stack(mod: IRModule) -> None:
     """Raise UserError (code `stack`) if the local buffers of a kernel take more than STACK_LIMIT
     bytes together, or if the size of one is not constant."""
     for f in mod.prim_funcs:
-        if not is_pending(f):
-            _require(f)
+        _require(f)
 
 
 def _require(f: PrimFunc) -> None:

@@ -94,8 +94,8 @@ class _Comparison:
 
     def compare(self, a: object, b: object) -> None:
         """Raise `_Differs` unless equal. Bound names must have been paired before."""
-        kind = a.__class__  # not type(a): that of a Derived would not be PrimFunc
-        if kind is not b.__class__:
+        kind = type(a)
+        if kind is not type(b):
             raise _Differs(f"{_shown(a)} != {_shown(b)}")
         special = _SPECIAL.get(kind)
         if special is not None:
@@ -301,6 +301,7 @@ class _Comparison:
         self.bind(a, b)
 
     def module(self, a: IRModule, b: IRModule) -> None:
+        a, b = a.with_programs(), b.with_programs()
         if tuple(a) != tuple(b):
             error = _unequal(tuple(a), tuple(b))
             error.path.append(".functions")

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tensorkiln.base.text import listed
-from tensorkiln.ir.derived import Derived, Rewrite
+from tensorkiln.ir.known_kernel import KernelKey, KnownKernel, Rewrite, step_of
 from tensorkiln.ir.relax import Function
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.text.scripted import Scripted
 
-AnyFunction = Function | PrimFunc
+AnyKernel = PrimFunc | KnownKernel
+AnyFunction = Function | AnyKernel
 
 
 @dataclass(frozen=True, slots=True)
 class IRModule(Mapping[str, AnyFunction], Scripted):
     """Functions in a fixed order, looked up by name. Immutable: a pass returns a new module, or the
-    same object if it changed nothing."""
+    same object if it changed nothing.
+
+    `kernel_keys` has, by name, what kernels were made from, where that is known: a function loses
+    its key when it is changed other than by `map_bodies`.
+    """
 
     functions: tuple[AnyFunction, ...] = ()
     name: str = field(default="model", compare=False)
+    kernel_keys: Mapping[str, KernelKey] = field(default_factory=dict, compare=False)
     _by_name: dict[str, AnyFunction] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -57,8 +63,13 @@ class IRModule(Mapping[str, AnyFunction], Scripted):
 
     @property
     def prim_funcs(self) -> tuple[PrimFunc, ...]:
-        """Tensor programs that become kernels: all but the host ones, which the entry file runs."""
-        return tuple(f for f in self.functions if isinstance(f, PrimFunc) and not f.is_host)
+        """The kernels whose bodies are there: all of them, unless the cache knew some."""
+        return tuple(f for f in self.kernels if isinstance(f, PrimFunc))
+
+    @property
+    def kernels(self) -> tuple[AnyKernel, ...]:
+        """Tensor programs that are compiled: all but the host ones, which the entry file runs."""
+        return tuple(f for f in self.functions if not isinstance(f, Function) and not f.is_host)
 
     @property
     def externals(self) -> tuple[Function, ...]:
@@ -66,7 +77,19 @@ class IRModule(Mapping[str, AnyFunction], Scripted):
         return tuple(f for f in self.functions if isinstance(f, Function) and f.external)
 
     def with_functions(self, functions: tuple[AnyFunction, ...]) -> IRModule:
-        return IRModule(functions, self.name)
+        """A module of this name with these functions; those of this module keep their keys."""
+        keys = self.kernel_keys
+        kept = {f.name: keys[f.name] for f in functions if f.name in keys and self.get(f.name) is f}
+        return IRModule(functions, self.name, kept)
+
+    def with_programs(self, but: Collection[str] = ()) -> IRModule:
+        """This module with the programs of all known kernels made, except of those named in `but`;
+        this same object when there are none."""
+        new = tuple(
+            f.program() if isinstance(f, KnownKernel) and f.name not in but else f
+            for f in self.functions
+        )
+        return self if new == self.functions else IRModule(new, self.name, self.kernel_keys)
 
     def __repr__(self) -> str:
         """Name and functions; `script()` gives the whole text."""
@@ -83,19 +106,30 @@ class IRModule(Mapping[str, AnyFunction], Scripted):
 
     def map_bodies(self, rewrite: Rewrite) -> IRModule:
         """`map_prim_funcs` for a `rewrite` that changes only the body and depends on nothing but
-        the function. A function whose body is deferred (`Derived`) is rewritten when the body is
-        made, so this does not force it."""
-        return self.map_prim_funcs(
-            lambda f: f.then(rewrite) if isinstance(f, Derived) else rewrite(f)
-        )
+        the function. Known kernels stay known: they are rewritten when their programs are made. A
+        `rewrite` from outside this package ends that (see `step_of`)."""
+        step = step_of(rewrite)
+        if not step or not self.kernel_keys:
+            return self.map_prim_funcs(rewrite)
+
+        def rewritten(f: AnyFunction) -> AnyFunction:
+            if isinstance(f, KnownKernel):
+                return f.then(rewrite)
+            return rewrite(f) if isinstance(f, PrimFunc) and not f.is_host else f
+
+        new = tuple(map(rewritten, self.functions))
+        keys = {name: key.then(step) for name, key in self.kernel_keys.items()}
+        return IRModule(new, self.name, keys)
 
     def map_prim_funcs(self, rewrite: Rewrite) -> IRModule:
-        """Rewrite every tensor program but host ones; return this same object when none changed."""
+        """Rewrite every kernel, of known ones the program; return this same object when none
+        changed."""
+        mod = self.with_programs()
         new = tuple(
-            rewrite(f) if isinstance(f, PrimFunc) and not f.is_host else f for f in self.functions
+            rewrite(f) if isinstance(f, PrimFunc) and not f.is_host else f for f in mod.functions
         )
-        same = all(a is b for a, b in zip(new, self.functions, strict=True))
-        return self if same else self.with_functions(new)
+        same = all(a is b for a, b in zip(new, mod.functions, strict=True))
+        return mod if same else mod.with_functions(new)
 
 
 def _is_graph(f: AnyFunction) -> bool:

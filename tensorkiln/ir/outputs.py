@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tensorkiln.ir.buffer import AddressOf, Buffer
-from tensorkiln.ir.derived import is_pending
 from tensorkiln.ir.dtype import HANDLE
 from tensorkiln.ir.expr import CallExtern
-from tensorkiln.ir.stmt import CallKernel, MatchBuffer, Param, PrimFunc, Stmt, Store
+from tensorkiln.ir.stmt import CallKernel, MatchBuffer, Param, PrimFunc, Stmt, Store, TensorProgram
 from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
 
 Writes = Callable[[str, int], bool]
@@ -30,28 +29,29 @@ def inferred_outputs(params: tuple[Param, ...], body: Stmt) -> int:
     return len(buffers) - first
 
 
-def written_parameters(f: PrimFunc, mod: Mapping[str, object]) -> set[Buffer]:
-    """The outputs of `f` that `f` itself may write, or a function of `mod` that it calls."""
+def written_parameters(f: TensorProgram, mod: Mapping[str, object]) -> set[Buffer]:
+    """The outputs of `f` that `f` itself may write, or a function of `mod` that it calls; all
+    outputs of a known kernel."""
     return _written_by(f, mod, {f.name})
 
 
-def _written_by(f: PrimFunc, mod: Mapping[str, object], around: set[str]) -> set[Buffer]:
+def _written_by(f: TensorProgram, mod: Mapping[str, object], around: set[str]) -> set[Buffer]:
     """`written_parameters` of `f`; `around` names `f` and its callers, to end recursion."""
 
     def writes(name: str, argument: int) -> bool:
         callee = mod[name]
-        if not isinstance(callee, PrimFunc):
+        if not isinstance(callee, TensorProgram):
             return True
         p = callee.params[argument]
-        if name in around or is_pending(callee):
+        if name in around:
             return p in outputs_of(callee)
         return p in _written_by(callee, mod, {*around, name})
 
     outputs = outputs_of(f)
-    return outputs & _written(f.body, writes) if outputs else outputs
+    return outputs & _written(f.body, writes) if outputs and isinstance(f, PrimFunc) else outputs
 
 
-def outputs_of(f: PrimFunc) -> set[Buffer]:
+def outputs_of(f: TensorProgram) -> set[Buffer]:
     """The last `f.outputs` buffers, which `f` is allowed to write."""
     return set(f.buffers[len(f.buffers) - f.outputs :])
 

@@ -184,32 +184,38 @@ class Block(Stmt):
 Param = Buffer | Var
 
 
-@dataclass(frozen=True, slots=True)
-class PrimFunc(Scripted):
-    """A tensor program. The last `outputs` buffers are written, the other buffers are only read.
+class TensorProgram(Scripted):
+    """What callers of a tensor program see of it, whether its body is there (PrimFunc) or not
+    (`KnownKernel` in ir/known_kernel.py).
 
-    `inplace` lists, by position in `params`, the inputs that may share the memory of the (single)
-    output, both starting at the same address: the program reads no byte after writing it.
-    `op_class` names the schedule that made the program (`conv2d_direct`, `matmul_packed`, ...).
-    `public` says that a library exports it.
+    The last `outputs` buffers are written, the other buffers are only read. `inplace` lists, by
+    position in `params`, the inputs that may share the memory of the (single) output, both starting
+    at the same address: the program reads no byte after writing it. `op_class` names the schedule
+    that made the program (`conv2d_direct`, `matmul_packed`, ...). `public` says that a library
+    exports it.
     """
+
+    __slots__ = ()
 
     name: str
     params: tuple[Param, ...]
-    body: Stmt
-    outputs: int = 1
-    inplace: tuple[int, ...] = ()
-    op_class: str = "loops"
-    public: bool = False
-    attrs: Attrs = NO_ATTRS
+    outputs: int
+    inplace: tuple[int, ...]
+    op_class: str
+    public: bool
+    attrs: Attrs
+
+    def __repr__(self) -> str:
+        """Name and parameters; `script()` gives the whole text."""
+        return f"<tensor program {self.name}({listed((p.name for p in self.params), 8)})>"
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
         return tuple(p for p in self.params if isinstance(p, Buffer))
 
-    def __repr__(self) -> str:
-        """Name and parameters; `script()` gives the whole text."""
-        return f"<tensor program {self.name}({listed((p.name for p in self.params), 8)})>"
+    @property
+    def scalars(self) -> tuple[Var, ...]:
+        return tuple(p for p in self.params if isinstance(p, Var))
 
     @property
     def public_name(self) -> str:
@@ -222,9 +228,19 @@ class PrimFunc(Scripted):
         entry file rather than compiled as a kernel."""
         return bool(self.attrs.get("host", False))
 
-    @property
-    def scalars(self) -> tuple[Var, ...]:
-        return tuple(p for p in self.params if isinstance(p, Var))
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PrimFunc(TensorProgram):
+    """A tensor program with its body."""
+
+    name: str
+    params: tuple[Param, ...]
+    body: Stmt
+    outputs: int = 1
+    inplace: tuple[int, ...] = ()
+    op_class: str = "loops"
+    public: bool = False
+    attrs: Attrs = NO_ATTRS
 
 
 def seq(*stmts: Stmt | None) -> Stmt:

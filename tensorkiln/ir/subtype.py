@@ -22,7 +22,7 @@ from tensorkiln.ir.relax import (
     Type,
     replaced,
 )
-from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.stmt import TensorProgram
 from tensorkiln.ir.visit import free_vars, substitute
 
 Extents = dict[Var, Expr]
@@ -174,7 +174,7 @@ def is_condition(t: Type) -> bool:
 
 def function_type(f: AnyFunction) -> FuncType:
     """The type of `f` as a value. Tensor programs take any arguments and return any object."""
-    if isinstance(f, PrimFunc):
+    if isinstance(f, TensorProgram):
         return FuncType(None, ObjectType())
     return FuncType(tuple(p.type for p in f.params), f.result.type)
 

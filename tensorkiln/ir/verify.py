@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from tensorkiln.base.errors import InternalError
-from tensorkiln.ir.derived import is_pending
 from tensorkiln.ir.known_attrs import GRAPH_ATTRS, PROGRAM_ATTRS
+from tensorkiln.ir.known_kernel import KnownKernel
 from tensorkiln.ir.malformed import Malformed, is_text, listed, require_attrs, require_texts, step
-from tensorkiln.ir.module import AnyFunction, IRModule
+from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.planned import storage_sizes
+from tensorkiln.ir.relax import Function
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.type_text import show
 from tensorkiln.ir.verify_graph import GraphVerifier
@@ -37,15 +38,15 @@ def verify(mod: IRModule, known: dict[int, object] | None = None, *, places: boo
         raise InternalError(f"module name {mod.name!r}", code="malformed-ir", hint=hint)
     known = {} if known is None else known
     # Tensor programs first: checks of graphs rely on well-formed kernels.
-    for f in sorted(mod.functions, key=lambda f: not isinstance(f, PrimFunc)):
+    for f in sorted(mod.functions, key=lambda f: isinstance(f, Function)):
         try:
             with step(f.name if is_text(f.name) else ascii(f.name)):
                 if f.name in seen:
                     hint = f"rename one of them; taken are {listed(mod)}"
                     raise Malformed("two functions of this name", hint)
                 seen.add(f.name)
-                if is_pending(f):
-                    continue  # verified when its head was put into the cache
+                if isinstance(f, KnownKernel):
+                    continue  # verified by the compile that made it
                 if known.get(id(f)) is f:
                     if isinstance(f, PrimFunc):
                         check_kernel_calls(f, mod)  # its callees may have changed
@@ -59,7 +60,7 @@ def verify(mod: IRModule, known: dict[int, object] | None = None, *, places: boo
 
 
 def verify_function(
-    f: AnyFunction, mod: IRModule, known: dict[int, object], places: bool = False
+    f: Function | PrimFunc, mod: IRModule, known: dict[int, object], places: bool = False
 ) -> None:
     """Raise Malformed if `f` is not well formed; `known` and `places` are those of `verify`."""
     require_texts(f.name, tuple(p.name for p in f.params), f.attrs.items_)

@@ -26,14 +26,14 @@ from tensorkiln.ir.relax import (
     Value,
     replaced,
 )
-from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.stmt import TensorProgram
 from tensorkiln.ir.subtype import Extents, accepts, called_type, is_condition, takes
 from tensorkiln.ir.type_text import show
 
 TypeOf = Callable[[Value], Type]
 
 
-def check_kernel(f: PrimFunc, c: Call, result: Type) -> None:
+def check_kernel(f: TensorProgram, c: Call, result: Type) -> None:
     """Check the call `c` of a tensor program, whose variable has the type `result`.
 
     Tensor operands correspond to the buffers that are only read, results to those that are written;
@@ -61,7 +61,7 @@ def check_kernel(f: PrimFunc, c: Call, result: Type) -> None:
         _fits(b.dtype, b.shape, out)
 
 
-def _check_numbers(f: PrimFunc, c: Call) -> None:
+def _check_numbers(f: TensorProgram, c: Call) -> None:
     """Check that shapes and numbers among the operands give one value per scalar parameter."""
     given = sum(len(a.values) for a in c.args if isinstance(a, ShapeValue))
     given += sum(isinstance(a, PrimValue) for a in c.args)
@@ -167,8 +167,8 @@ def check_impure(c: Call, result: Type, mod: IRModule, type_of: TypeOf) -> None:
 
 def _check_inplace(c: Call, result: Type, mod: IRModule) -> None:
     f = mod.get(c.args[0].name) if c.args and isinstance(c.args[0], GlobalRef) else None
-    if not isinstance(f, PrimFunc):
-        known = listed(name for name, g in mod.items() if isinstance(g, PrimFunc))
+    if not isinstance(f, TensorProgram):
+        known = listed(name for name, g in mod.items() if isinstance(g, TensorProgram))
         message = "call_tir_inplace calls a tensor program of this module"
         raise Malformed(message, f"a GlobalRef comes first; programs are {known or 'none yet'}")
     # Shapes and numbers give the scalar parameters, as in a call of a kernel.

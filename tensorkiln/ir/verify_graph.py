@@ -52,7 +52,7 @@ from tensorkiln.ir.relax import (
     Value,
     size_symbols,
 )
-from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.stmt import TensorProgram
 from tensorkiln.ir.subtype import accepts, called_type, castable, function_type, is_condition
 from tensorkiln.ir.type_text import show
 from tensorkiln.ir.verify_calls import (
@@ -298,7 +298,7 @@ class GraphVerifier:
             self._call_value(c, c.callee, result)
             return
         callee = self._function_named(c.callee.name)
-        if isinstance(callee, PrimFunc):
+        if isinstance(callee, TensorProgram):
             check_kernel(callee, c, result)
         else:
             check_graph(callee, c, result, self._type_of)

@@ -13,7 +13,7 @@ from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.outputs import outputs_of
 from tensorkiln.ir.planned import PlannedGraph, address, planned_graph, result_types
 from tensorkiln.ir.relax import Function
-from tensorkiln.ir.stmt import CallKernel, MatchBuffer, PrimFunc
+from tensorkiln.ir.stmt import CallKernel, MatchBuffer, PrimFunc, TensorProgram
 from tensorkiln.ir.visit import walk_stmt
 
 
@@ -39,7 +39,7 @@ def _check_written(s: CallKernel, callee: AnyFunction, ours: Mapping[Buffer, boo
 
     `ours` maps the caller's buffers to whether they may be written.
     """
-    if not isinstance(callee, PrimFunc):
+    if not isinstance(callee, TensorProgram):
         return
     written = outputs_of(callee)
     for p, a in zip(callee.params, s.args, strict=True):
@@ -52,13 +52,13 @@ def _check_arguments(s: CallKernel, mod: IRModule) -> None:
     if s.name not in mod:
         raise Malformed(f"no function {s.name!r}", among(s.name, mod))
     callee = mod[s.name]
-    if isinstance(callee, PrimFunc):
+    if isinstance(callee, TensorProgram):
         kinds = ["address" if isinstance(p, Buffer) else str(p.dtype) for p in callee.params]
     elif callee.external:
         count = len(callee.params) + len(result_types(callee))
         kinds = ["address"] * count + ["int64"] * max(0, len(s.args) - count)
     else:
-        fits = [f.name for f in mod.values() if isinstance(f, PrimFunc) or f.external]
+        fits = [f.name for f in mod.values() if isinstance(f, TensorProgram) or f.external]
         hint = f"it calls tensor programs and externals: {listed(fits) or 'none yet'}"
         message = f"{s.name} is a graph function, which a tensor program cannot call"
         raise Malformed(message, hint)
@@ -90,7 +90,7 @@ def check_planned(f: Function, mod: IRModule) -> None:
 def _buffers(mod: IRModule, name: str) -> Iterator[tuple[int, int | None, bool]]:
     """For each buffer of a kernel: argument index, bytes (None if symbolic), whether written."""
     f = mod[name]
-    if isinstance(f, PrimFunc):
+    if isinstance(f, TensorProgram):
         outs = f.buffers[len(f.buffers) - f.outputs :]
         for i, p in enumerate(f.params):
             if isinstance(p, Buffer):

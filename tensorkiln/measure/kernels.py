@@ -29,7 +29,18 @@ from tensorkiln.ir.expr import DOTS, Binary, Expr, IntImm, Intrin, Unary, Var, i
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.planned import planned_graph
 from tensorkiln.ir.relax import RVar
-from tensorkiln.ir.stmt import Alloc, Block, For, If, Let, PrimFunc, Seq, Stmt, Store
+from tensorkiln.ir.stmt import (
+    Alloc,
+    Block,
+    For,
+    If,
+    Let,
+    PrimFunc,
+    Seq,
+    Stmt,
+    Store,
+    TensorProgram,
+)
 from tensorkiln.ir.visit import free_vars, substitute, walk
 from tensorkiln.runtime import load_module
 from tensorkiln.runtime.tensor import Array, aligned_empty, dtype_named
@@ -111,7 +122,7 @@ def operands(f: AnyFunction, sizes: Sizes) -> list[Array | int] | None:
     `sizes`, else 1. Returns None when a size is unknown or negative; raises MemoryError for a
     tensor that is too large.
     """
-    if isinstance(f, PrimFunc):
+    if isinstance(f, TensorProgram):
         params: tuple[Buffer | Var, ...] = f.params
         scalars = [sizes.get(p.name, 1) for p in params if not isinstance(p, Buffer)]
         tensors = [(p.dtype, p.shape) for p in params if isinstance(p, Buffer)]
@@ -164,7 +175,8 @@ def time_kernels(
     (1 for those not listed). The kernels are exported from a temporary library and called by
     symbol. Raises what loading the library raises, such as UserError for another processor.
     """
-    counts = call_counts(exe.module)
+    mod = exe.module.with_programs()
+    counts = call_counts(mod)
     names = [k.symbol for k in exe.kernels if counts[k.symbol]]
     rows = []
     with private_temporary("kiln-kernels-") as folder:
@@ -172,7 +184,7 @@ def time_kernels(
         lib = load_module(path)
         lib.set_num_threads(threads)
         for k in exe.kernels:
-            f = exe.module[k.symbol]
+            f = mod[k.symbol]
             given = operands(f, sizes) if k.symbol in names else None
             micros, moved = math.nan, 0.0
             # C sources of externals are compiled with hidden visibility: no symbol to look up.

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from tensorkiln import ops
 from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.ir import verify as structure
-from tensorkiln.ir.derived import is_pending
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Binding, Call, Function, If, Lambda
 from tensorkiln.ops.attribute import check_all
@@ -24,7 +23,7 @@ def verify(mod: IRModule, known: dict[int, object] | None = None, *, places: boo
     known = {} if known is None else known
     structure.verify(mod, known, places=places)
     for f in mod.functions:
-        if isinstance(f, Function) and not is_pending(f):
+        if isinstance(f, Function):
             _bindings(f.name, f.bindings, known)
 
 

@@ -48,7 +48,7 @@ def _failure(
     p: Pass, step: Step, said: str, code: str, folder: Path | None, error: Exception
 ) -> TensorkilnError:
     """The error with two hints: that of the original error, then where the reproducer is."""
-    kind = InternalError if _is_ours(p) else UserError
+    kind = InternalError if is_ours(p) else UserError
     own = error.hint if isinstance(error, TensorkilnError) else ""
     return kind(
         f"pass {step.number} {step.name!r} {said}",
@@ -58,7 +58,8 @@ def _failure(
     )
 
 
-def _is_ours(p: Pass) -> bool:
+def is_ours(p: Pass) -> bool:
+    """Whether a pass belongs to this package."""
     inner = inspect.unwrap(getattr(p, "func", p))
     module = getattr(inner, "__module__", None) or ""
     return module.split(".")[0] == __name__.split(".")[0]
@@ -148,9 +149,10 @@ def pass_source(p: Pass) -> tuple[list[str], str]:
         if inspect.isfunction(p):
             return imports, name
         if is_dataclass(p):
-            values = [getattr(p, f.name) for f in fields(p)]
+            options = [f for f in fields(p) if f.repr]
+            values = [getattr(p, f.name) for f in options]
             if all(isinstance(v, Target | str | int) or v == () for v in values):
-                given = [f"{f.name}={v!r}" for f, v in zip(fields(p), values, strict=True)]
+                given = [f"{f.name}={v!r}" for f, v in zip(options, values, strict=True)]
                 return ["from tensorkiln.target import Target", *imports], (
                     f"{name}({', '.join(given)})"
                 )

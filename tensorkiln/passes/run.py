@@ -12,7 +12,7 @@ from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
 from tensorkiln.base.plugin import plugin
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ops.verify import verify
-from tensorkiln.passes.failure import pass_broke, pass_failed
+from tensorkiln.passes.failure import is_ours, pass_broke, pass_failed
 from tensorkiln.passes.instruments import DebugLadder, Dump, PrintAfter
 from tensorkiln.passes.step import Instrument, Pass, Step, pass_name
 
@@ -25,6 +25,9 @@ class PassRunner:
     package, a UserError if it is the caller's. Both say where the module before the pass was
     written: in the folder `failures`, or in a new temporary one. UserErrors, UnsupportedErrors and
     MemoryErrors of a pass concern the model and propagate.
+
+    Passes from outside the package, and all instruments, see the programs of all kernels, whatever
+    the cache knows.
     """
 
     instruments: tuple[Instrument, ...] = ()
@@ -36,6 +39,7 @@ class PassRunner:
         """The module after all `passes`; `pipeline` names them in messages, such as "relax"."""
         for p in passes:
             self.number += 1
+            mod = mod if is_ours(p) else mod.with_programs()
             mod = self._one(p, Step(self.number, pipeline, pass_name(p), mod))
         return mod
 
@@ -59,6 +63,8 @@ class PassRunner:
                 where=f"{step.pipeline}_pipeline",
                 hint="return the module, the very object it was given when nothing changed",
             )
+        if self.instruments:
+            new = new.with_programs()
         done = replace(step, after=new, seconds=seconds)
         try:
             for i in self.instruments:

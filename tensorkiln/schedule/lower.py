@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 
-from tensorkiln.base.cache import Cache, key_of, user_cache
-from tensorkiln.ir.derived import Head, Origin, derived, head_key, promised
+from tensorkiln.ir.attrs import NO_ATTRS
 from tensorkiln.ir.expr import Expr
-from tensorkiln.ir.module import AnyFunction, IRModule
+from tensorkiln.ir.known_kernel import KernelKey
+from tensorkiln.ir.module import AnyFunction, AnyKernel, IRModule
 from tensorkiln.ir.relax import Binding, Call, Function, GlobalRef, ShapeValue
-from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.stmt import Assert, Param, PrimFunc
 from tensorkiln.ir.text.printer import nameless_text
+from tensorkiln.ir.visit import extern_names, walk_stmt
+from tensorkiln.kernel_cache import KernelCache
 from tensorkiln.schedule.group import Group
 from tensorkiln.target import Target
 
@@ -22,16 +26,20 @@ class LowerGroups:
     R.function conv2d_relu(x, w) [primitive] + main: y = conv2d_relu(x, w)
     ->  T.prim_func conv2d_relu(...)         + main: y = conv2d_relu(x, w, symbols)
 
+    Kernels that `cache` knows are not scheduled: they become `KnownKernel`s. `compile` hands it to
+    the pass; without it, every kernel is scheduled.
+
     Needs: `fuse_ops`.
     """
 
     target: Target
+    cache: KernelCache | None = field(default=None, repr=False, compare=False)
 
     def __call__(self, mod: IRModule) -> IRModule:
         """The module with a kernel for each distinct group in place of the primitive functions;
         `mod` itself if it has no primitive functions."""
-        cache = user_cache()
-        kernels: dict[str, PrimFunc] = {}
+        kernels: dict[str, AnyKernel] = {}
+        keys: dict[str, KernelKey] = {}
         renamed: dict[str, str] = {}
         symbols: dict[str, tuple[Expr, ...]] = {}
         others: list[AnyFunction] = []
@@ -41,36 +49,51 @@ class LowerGroups:
                 continue
             group = Group(f, f.name)
             symbols[f.name] = group.symbols
-            key, names = nameless_text(f)
-            if key not in kernels:
-                kernels[key] = kernel_of(group, f"{self.target}\n{key}", names, self.target, cache)
-            renamed[f.name] = kernels[key].name
+            text, names = nameless_text(f)
+            if text not in kernels:
+                key = KernelKey(f"{self.target}\n{text}", names)
+                kernels[text], is_known = self._kernel(group, key)
+                if is_known:
+                    keys[f.name] = key
+            renamed[f.name] = kernels[text].name
         if not renamed:
             return mod
         graphs = [
             _call_kernels(f, renamed, symbols) if isinstance(f, Function) else f for f in others
         ]
-        return mod.with_functions((*graphs, *kernels.values()))
+        lowered = mod.with_functions((*graphs, *kernels.values()))
+        return replace(lowered, kernel_keys={**lowered.kernel_keys, **keys})
+
+    def _kernel(self, group: Group, key: KernelKey) -> tuple[AnyKernel, bool]:
+        """The kernel of a group, from the cache or scheduled now, and whether later compiles may
+        find it in the cache by `key`."""
+        forms = tuple(zip(group.params, group.flat_params, strict=True))
+        if self.cache is not None:
+            make = partial(_scheduled_anew, group.function, self.target)
+            found = self.cache.kernel(group.name, key.source, forms, make)
+            if found is not None:
+                return found, True
+        made = _scheduled(group, self.target)
+        return made, _is_described(made, group.name, forms)
 
 
-def kernel_of(
-    group: Group, source: str, names: tuple[str, ...], target: Target, cache: Cache | None
-) -> PrimFunc:
-    """The scheduled kernel of a group, which `source` (target and canonical text) and `names`
-    determine. If `cache` has the head of the kernel of `source` (parameters, outputs, op class),
-    the body is scheduled lazily, when it is first read; else it is scheduled now."""
-    # The two forms of each parameter: as the group has it, and one-dimensional.
-    forms = tuple(zip(group.params, group.flat_params, strict=True))
+def _scheduled(group: Group, target: Target) -> PrimFunc:
+    from tensorkiln.schedule.choose import schedule_group  # loads every schedule
 
-    def make() -> PrimFunc:
-        from tensorkiln.schedule.choose import schedule_group  # loads every schedule
+    return schedule_group(group, target)
 
-        return schedule_group(group, target)
 
-    found = cache.get(key_of(head_key(source))) if cache is not None else None
-    if found is None:
-        return derived(make(), source, names, forms)
-    return promised(group.name, Origin(source, Head.from_bytes(found), names), forms, make)
+def _scheduled_anew(f: Function, target: Target) -> PrimFunc:
+    return _scheduled(Group(f, f.name), target)
+
+
+def _is_described(f: PrimFunc, name: str, forms: Sequence[tuple[Param, Param]]) -> bool:
+    """Whether a `KnownKernel` says all of a kernel but the body: the kernel has its group's name
+    and parameters in one of their forms, and no attributes, assertions or calls of C functions."""
+    if f.name != name or f.public or f.attrs != NO_ATTRS or len(f.params) != len(forms):
+        return False
+    same = all(p is shaped or p is flat for p, (shaped, flat) in zip(f.params, forms, strict=True))
+    return same and not (extern_names(f) or any(isinstance(s, Assert) for s in walk_stmt(f.body)))
 
 
 def _call_kernels(

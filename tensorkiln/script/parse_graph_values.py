@@ -35,7 +35,7 @@ from tensorkiln.ir.relax import (
     Value,
     constant,
 )
-from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.stmt import TensorProgram
 from tensorkiln.ir.subtype import Extents, called_type, function_type, is_condition, takes
 from tensorkiln.ir.type_text import show
 from tensorkiln.ops.attribute import check_all, check_one
@@ -211,7 +211,7 @@ def derived(g: GraphState, node: ast.expr, call: Call) -> Type:
 
 def _function_result(g: GraphState, node: ast.expr, ref: GlobalRef, call: Call) -> Type | None:
     f = g.module.functions.get(ref.name)
-    if isinstance(f, PrimFunc):
+    if isinstance(f, TensorProgram):
         return _kernel_result(f)
     if f is None and ref.name not in g.module.headers:
         return None
@@ -287,7 +287,7 @@ def _call_value(g: GraphState, node: ast.Call) -> Call:
 def _check_function(g: GraphState, node: ast.Call, callee: GlobalRef, call: Call) -> None:
     """Check operands against the parameters of a graph function, if they are known."""
     f = g.module.functions.get(callee.name)
-    if isinstance(f, PrimFunc) or (f is None and callee.name not in g.module.headers):
+    if isinstance(f, TensorProgram) or (f is None and callee.name not in g.module.headers):
         return
     if f is not None and not f.is_primitive:
         params: tuple[Type, ...] | None = tuple(p.type for p in f.params)
@@ -413,7 +413,7 @@ def _check_call(g: GraphState, node: ast.Call, call: Call) -> None:
         raise g.fail(node, error.message, error.hint) from None
 
 
-def _kernel_result(f: PrimFunc) -> Type | None:
+def _kernel_result(f: TensorProgram) -> Type | None:
     """Return the result type of a call of `f`; None if it has no outputs, or one whose symbolic
     shape depends on the operands."""
     outs = f.buffers[-f.outputs :] if f.outputs else ()

@@ -103,7 +103,7 @@ def same_mnemonic(a: str, b: str) -> bool:
 
 def test_instructions_of_kernels_are_those_llvm_wrote(forms: Forms) -> None:
     executable = forms.executable
-    kernels = [f for f in executable.module.prim_funcs if f.name == "linear_relu"]
+    kernels = [f for f in executable.module.kernels if f.name == "linear_relu"]
     (text,) = kernel_texts(kernels, executable.target, "assembly")
     expected = assembly_words(text)
     for form, name in (("folder", "llvm/linear_relu.o"), ("library", "llvm/linear_relu.code")):

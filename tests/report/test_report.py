@@ -326,7 +326,7 @@ def test_the_command_refuses_a_file_for_a_folder(
 def test_a_module_of_tensor_programs_only() -> None:
     from tests.passes.test_instruments import MODULE as small
 
-    lowered = tk.compile(small).module
+    lowered = tk.compile(small).module.with_programs()
     programs = IRModule(lowered.prim_funcs, "programs")
     public = IRModule(tuple(_public(f) for f in programs.prim_funcs), "programs")
     root = read(tk.explain(public, seconds=0.001).html())

@@ -117,5 +117,5 @@ def test_the_compilers_own_kind_brings_nothing() -> None:
     target = Target("llvm")
     plan = plan_for(target)
     assert plan.target is plan.cpu is target
-    assert plan.externals == () and plan.linker is None and plan.last == ()
+    assert plan.externals == () and plan.linker is None and plan.pre_codegen == ()
     assert hooks_of(target) == type(hooks_of(target))()

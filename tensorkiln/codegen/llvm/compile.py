@@ -13,16 +13,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from tensorkiln.base.cache import Cache, key_of
+from tensorkiln.base.cache import key_of
 from tensorkiln.base.debug import SOURCES, say
 from tensorkiln.base.errors import InternalError
 from tensorkiln.base.processes import python_command
 from tensorkiln.base.sources import source_digest
 from tensorkiln.base.version import VERSION
 from tensorkiln.codegen.llvm.worker import read_frame, write_frame
-from tensorkiln.ir.derived import Derived, head_key
+from tensorkiln.ir.known_kernel import KernelKey, KnownKernel
+from tensorkiln.ir.module import AnyKernel, IRModule
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.text.printer import print_function
+from tensorkiln.kernel_cache import KernelCache
 from tensorkiln.target import Target
 
 
@@ -158,57 +160,37 @@ def _object_key(f: PrimFunc, target: Target, emit: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _alias_key(f: Derived, target: Target) -> dict[str, str]:
-    """Components of the key of an alias: a cache entry that holds the key of the object of `f`. It
-    is found by the origin of `f`, without making its body."""
-    return {**f.origin.body_key, "symbol": f.name, "target": _platform(target)}
-
-
-def known_objects(
-    funcs: Sequence[PrimFunc], target: Target, cache: Cache | None
-) -> dict[str, Kernel]:
-    """Cached objects, by name, of functions whose bodies are still to be made. Bodies of functions
-    without a cached object are made here, so that the checks which skip pending bodies see them."""
+def known_objects(mod: IRModule, target: Target, cache: KernelCache | None) -> dict[str, Kernel]:
+    """The objects in the cache of known kernels, by name."""
     known: dict[str, Kernel] = {}
-    for f in funcs:
-        if isinstance(f, Derived) and f.pending:
-            key = cache.get(key_of(_alias_key(f, target))) if cache is not None else None
-            found = cache.get(key.decode()) if cache is not None and key is not None else None
-            if found is None or key is None:
-                f.settle()
-            else:
-                known[f.name] = Kernel(f.name, found, True, key.decode())
+    for f in mod.kernels:
+        key = mod.kernel_keys.get(f.name)
+        if isinstance(f, KnownKernel) and key is not None and cache is not None:
+            found = cache.object(f.name, key, _platform(target))
+            if found is not None:
+                known[f.name] = Kernel(f.name, found[1], True, found[0])
     return known
 
 
-def _remember(f: PrimFunc, target: Target, key: str, cache: Cache) -> None:
-    """Store what lets the next compile find the object of `f` without making its body: the alias,
-    the head and the text."""
-    if isinstance(f, Derived):
-        cache.put(key_of(_alias_key(f, target)), key.encode(), _alias_key(f, target))
-        head = head_key(f.origin.source)
-        cache.put(key_of(head), f.origin.head.to_bytes(), head)
-        text = f.origin.text_key(f.name)
-        cache.put(key_of(text), zlib.compress(print_function(f).encode(), 1), text)
-
-
 def compile_kernels(
-    funcs: Sequence[PrimFunc],
+    funcs: Sequence[AnyKernel],
     target: Target,
     *,
     jobs: int = 1,
-    cache: Cache | None = None,
+    cache: KernelCache | None = None,
     known: Mapping[str, Kernel] = MappingProxyType({}),
+    keys: Mapping[str, KernelKey] = MappingProxyType({}),
     on_done: Callable[[str], None] = lambda name: None,
     emit: Literal["object", "bitcode"] = "object",
 ) -> list[Kernel]:
     """Compile all functions, `jobs` at a time, and return their kernels in order. `known` are those
-    that `known_objects` found; `on_done` is called with the name of each kernel that is ready,
-    possibly in another thread. The first failure is raised after all threads have stopped."""
+    that `known_objects` found; for the others that have a key in `keys`, later compiles find the
+    objects; `on_done` is called with the name of each kernel that is ready, possibly in another
+    thread. The first failure is raised after all threads have stopped."""
     made = {f.name: _from_cache(known[f.name], on_done) for f in funcs if f.name in known}
-    todo = [f for f in funcs if f.name not in made]
+    todo = [f for f in funcs if isinstance(f, PrimFunc)]
     if todo:
-        made |= {k.name: k for k in _compiled(todo, target, jobs, cache, on_done, emit)}
+        made |= {k.name: k for k in _compiled(todo, target, jobs, cache, keys, on_done, emit)}
     return [made[f.name] for f in funcs]
 
 
@@ -222,7 +204,8 @@ def _compiled(
     funcs: Sequence[PrimFunc],
     target: Target,
     jobs: int,
-    cache: Cache | None,
+    cache: KernelCache | None,
+    keys: Mapping[str, KernelKey],
     on_done: Callable[[str], None],
     emit: str,
 ) -> list[Kernel]:
@@ -234,9 +217,9 @@ def _compiled(
     def one(f: PrimFunc) -> Kernel:
         components = _object_key(f, target, emit)
         key = key_of(components)
-        found = cache.get(key) if cache is not None else None
-        if cache is not None and emit == "object":
-            _remember(f, target, key, cache)
+        found = cache.store.get(key) if cache is not None else None
+        if cache is not None and f.name in keys and emit == "object":
+            cache.remember(f, keys[f.name], _platform(target), key)
         if found is not None:
             return _from_cache(Kernel(f.name, found, True, key), on_done)
         ir = emit_llvm(f, target)
@@ -244,8 +227,8 @@ def _compiled(
         made, assembly = workers.compile(f.name, ir, options_of(target, emit))
         texts = Texts(ir, assembly.decode())
         if cache is not None:
-            cache.put(key, made, components)
-            cache.put(key_of(Texts.components(key)), texts.to_bytes(), Texts.components(key))
+            cache.store.put(key, made, components)
+            cache.store.put(key_of(Texts.components(key)), texts.to_bytes(), Texts.components(key))
         on_done(f.name)
         return Kernel(f.name, made, False, key, texts)
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 
 from tensorkiln.artifact import TextContent
-from tensorkiln.base.cache import Cache, key_of
+from tensorkiln.base.cache import key_of
 from tensorkiln.base.config import read_config
 from tensorkiln.codegen.llvm.compile import Kernel, Texts, Workers, options_of
-from tensorkiln.ir.derived import Derived
-from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.known_kernel import KnownKernel
+from tensorkiln.ir.module import AnyKernel, IRModule
 from tensorkiln.ir.text.printer import print_module
+from tensorkiln.kernel_cache import KernelCache
 from tensorkiln.target import Target
 
 
@@ -25,9 +24,12 @@ class KernelFiles:
     """
 
     def __init__(
-        self, funcs: Sequence[PrimFunc], kernels: Sequence[Kernel], target: Target,
-        cache: Cache | None,
-    ):  # fmt: skip
+        self,
+        funcs: Sequence[AnyKernel],
+        kernels: Sequence[Kernel],
+        target: Target,
+        cache: KernelCache | None,
+    ):
         self._funcs, self._kernels = tuple(funcs), tuple(kernels)
         self._target, self._cache = target, cache
 
@@ -44,15 +46,13 @@ class KernelFiles:
     def _cached(self, key: str) -> Texts | None:
         if self._cache is None:
             return None
-        data = self._cache.get(key_of(Texts.components(key)))
+        data = self._cache.store.get(key_of(Texts.components(key)))
         return Texts.from_bytes(data) if data is not None else None
 
     @cached_property
     def _irs(self) -> list[str]:
-        from tensorkiln.codegen.llvm.emit import emit_llvm
-
         named = zip(self._funcs, self._found, strict=True)
-        return [found.ir if found else emit_llvm(f, self._target) for f, found in named]
+        return [found.ir if found else kernel_text(f, self._target, "llvm") for f, found in named]
 
     @cached_property
     def _assemblies(self) -> list[str]:
@@ -65,7 +65,7 @@ class KernelFiles:
             if self._cache is not None:
                 components = Texts.components(self._kernels[i].key)
                 texts = Texts(self._irs[i], assembly)
-                self._cache.put(key_of(components), texts.to_bytes(), components)
+                self._cache.store.put(key_of(components), texts.to_bytes(), components)
         return out
 
     def _ll(self, i: int) -> str:
@@ -80,21 +80,22 @@ class KernelFiles:
         return self._assemblies[i]
 
 
-def kernel_text(f: PrimFunc, target: Target, emit: str = "assembly") -> str:
+def kernel_text(f: AnyKernel, target: Target, emit: str = "assembly") -> str:
     """LLVM IR (`emit="llvm"`), assembly, or `"annotated"` assembly of one kernel, to be read."""
     return kernel_texts([f], target, emit)[0]
 
 
-def kernel_texts(funcs: Sequence[PrimFunc], target: Target, emit: str = "assembly") -> list[str]:
+def kernel_texts(funcs: Sequence[AnyKernel], target: Target, emit: str = "assembly") -> list[str]:
     """As `kernel_text`, for several kernels, compiled in parallel."""
     from tensorkiln.codegen.llvm.emit import emit_llvm
 
-    texts = [emit_llvm(f, target) for f in funcs]
+    programs = [f.program() if isinstance(f, KnownKernel) else f for f in funcs]
+    texts = [emit_llvm(f, target) for f in programs]
     return texts if emit == "llvm" else _assembled(funcs, texts, target, emit)
 
 
 def _assembled(
-    funcs: Sequence[PrimFunc], texts: Sequence[str], target: Target, emit: str
+    funcs: Sequence[AnyKernel], texts: Sequence[str], target: Target, emit: str
 ) -> list[str]:
     from concurrent.futures import ThreadPoolExecutor
 
@@ -108,15 +109,13 @@ def _assembled(
         return [code.decode() for code, _ in made]
 
 
-def module_text(mod: IRModule, cache: Cache | None) -> str:
-    """As `print_module`, but the text of a kernel whose body is still to be made comes from the
-    cache if it is there: making a body takes a hundred times as long as printing it."""
+def module_text(mod: IRModule, cache: KernelCache | None) -> str:
+    """As `print_module`, but the text of a known kernel comes from the cache if it is there: making
+    a program takes a hundred times as long as printing it."""
 
-    def known(f: PrimFunc) -> str | None:
-        if not isinstance(f, Derived) or not f.pending or cache is None:
-            return None
-        data = cache.get(key_of(f.origin.text_key(f.name)))
-        return zlib.decompress(data).decode() if data is not None else None
+    def known(f: KnownKernel) -> str | None:
+        key = mod.kernel_keys.get(f.name)
+        return cache.text(f.name, key) if cache is not None and key is not None else None
 
     return print_module(mod, known)
 

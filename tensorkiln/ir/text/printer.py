@@ -12,6 +12,7 @@ import numpy as np
 
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import Expr, Var
+from tensorkiln.ir.known_kernel import KnownKernel
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.padded import Padded
 from tensorkiln.ir.relax import Function, RVar
@@ -21,7 +22,7 @@ from tensorkiln.ir.text.print_relax import Constants, RelaxPrinter
 from tensorkiln.ir.text.print_tir import TirPrinter
 from tensorkiln.ir.text.syntax import CLASS
 
-Known = Callable[[PrimFunc], str | None]
+Known = Callable[[KnownKernel], str | None]
 HEADER = "import tensorkiln as tk\nfrom tensorkiln.script import R, T\n\n\n"
 
 
@@ -48,7 +49,7 @@ def nameless_text(f: Function) -> tuple[str, tuple[str, ...]]:
 
 def print_module(mod: IRModule, known: Known = lambda f: None) -> str:
     """The module as a Python file that `from_source` reads back. `known` may return the text of a
-    tensor program as `print_function` would, which avoids making a deferred body; else None."""
+    known kernel as `print_function` would, which avoids making its program; else None."""
     return _module_text(mod, Constants(), known)
 
 
@@ -56,7 +57,7 @@ def print_any(node: object) -> str:
     """The text of a module or a function. Raise TypeError for anything else."""
     if isinstance(node, IRModule):
         return print_module(node)
-    if isinstance(node, PrimFunc | Function):
+    if isinstance(node, PrimFunc | KnownKernel | Function):
         return print_function(node)
     raise TypeError(f"{type(node).__name__} has no script")
 
@@ -76,7 +77,7 @@ def _module_text(mod: IRModule, constants: Constants, known: Known = lambda f: N
     for i, f in enumerate(mod.functions):
         if i:
             lines.append("")
-        text = known(f) if isinstance(f, PrimFunc) else None
+        text = known(f) if isinstance(f, KnownKernel) else None
         if text is not None:
             lines += [f"    {line}" for line in text.splitlines()]
         else:
@@ -85,13 +86,13 @@ def _module_text(mod: IRModule, constants: Constants, known: Known = lambda f: N
 
 
 def _function_lines(f: AnyFunction, constants: Constants, pad: str, canonical: bool) -> list[str]:
-    if isinstance(f, PrimFunc):
-        printer = TirPrinter(canonical=canonical)
-        printer.function(f, pad)
-        return printer.lines
-    graph = RelaxPrinter(constants, CLASS, canonical=canonical)
-    graph.function(f, pad)
-    return graph.lines
+    if isinstance(f, Function):
+        graph = RelaxPrinter(constants, CLASS, canonical=canonical)
+        graph.function(f, pad)
+        return graph.lines
+    printer = TirPrinter(canonical=canonical)
+    printer.function(f.program() if isinstance(f, KnownKernel) else f, pad)
+    return printer.lines
 
 
 class _Unread(Constants):
@@ -108,8 +109,12 @@ def printed_names(f: AnyFunction) -> dict[object, str]:
     the same bytes. Names of variables in scope together are distinct, and printing a function that
     already has these names leaves them as they are.
     """
-    printer = TirPrinter() if isinstance(f, PrimFunc) else RelaxPrinter(_Unread(), CLASS)
-    printer.function(f)  # type: ignore[arg-type]
+    if isinstance(f, Function):
+        graph = RelaxPrinter(_Unread(), CLASS)
+        graph.function(f)
+        return graph.names.given
+    printer = TirPrinter()
+    printer.function(f.program() if isinstance(f, KnownKernel) else f)
     return printer.names.given
 
 

@@ -36,7 +36,7 @@ from tensorkiln.ir.relax import (
     TupleItem,
     Value,
 )
-from tensorkiln.ir.stmt import PrimFunc
+from tensorkiln.ir.stmt import TensorProgram
 from tensorkiln.transform.relax.adjacent_concats import offsets_within
 from tensorkiln.transform.relax.results import made_values, with_all_items
 from tensorkiln.transform.relax.storages import Part, Storage, place_storages
@@ -200,7 +200,7 @@ class _Plan:
         if not isinstance(call.callee, GlobalRef):
             return ()
         kernel = self.mod[call.callee.name]
-        return kernel.inplace if isinstance(kernel, PrimFunc) else ()
+        return kernel.inplace if isinstance(kernel, TensorProgram) else ()
 
     # -- order ---------------------------------------------------------------------------
 

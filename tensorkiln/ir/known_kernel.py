@@ -1,0 +1,71 @@
+"""What a kernel is made from, and kernels that are known by that without their programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from tensorkiln.ir.attrs import NO_ATTRS, Attrs
+from tensorkiln.ir.stmt import Param, PrimFunc, TensorProgram
+
+Rewrite = Callable[[PrimFunc], PrimFunc]
+
+_PACKAGE = __name__.split(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelKey:
+    """Everything that determines a kernel but this compiler's sources.
+
+    `source` is the target and the canonical text of the fused group, which has no names; `names`
+    are the names left out of it; `steps` are the qualified names of the rewrites of its body since.
+    """
+
+    source: str
+    names: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()
+
+    def then(self, step: str) -> KernelKey:
+        """The key of the kernel after one more rewrite."""
+        return replace(self, steps=(*self.steps, step))
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class KnownKernel(TensorProgram):
+    """A kernel that an earlier compile made and verified: all of its PrimFunc but the body.
+
+    Its key is in `IRModule.kernel_keys`. `program` makes the PrimFunc: it calls `make`, then the
+    `rewrites` that passes asked for since.
+    """
+
+    name: str
+    params: tuple[Param, ...]
+    make: Callable[[], PrimFunc]
+    outputs: int = 1
+    inplace: tuple[int, ...] = ()
+    op_class: str = "loops"
+    rewrites: tuple[Rewrite, ...] = ()
+    public: bool = field(default=False, init=False)
+    attrs: Attrs = field(default=NO_ATTRS, init=False)
+
+    def program(self) -> PrimFunc:
+        """Make the tensor program, which takes long: a schedule is found for it again."""
+        f = self.make()
+        for rewrite in self.rewrites:
+            f = rewrite(f)
+        known = (self.name, self.outputs, self.inplace, self.op_class)
+        assert (f.name, f.outputs, f.inplace, f.op_class) == known, f"{f.name} is not {known}"
+        return f
+
+    def then(self, rewrite: Rewrite) -> KnownKernel:
+        """The kernel whose program is rewritten by `rewrite` as well, once it is made."""
+        return replace(self, rewrites=(*self.rewrites, rewrite))
+
+
+def step_of(rewrite: Rewrite) -> str:
+    """The name of a rewrite in the keys of kernels: empty for a function from outside this package,
+    a local one or a lambda. What such a function depends on is unknown, so its results have no key.
+    """
+    if rewrite.__module__.split(".")[0] != _PACKAGE or "<" in rewrite.__qualname__:
+        return ""
+    return f"{rewrite.__module__}.{rewrite.__qualname__}"

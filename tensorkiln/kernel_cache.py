@@ -1,0 +1,103 @@
+"""Kernels in the cache, found by what they were made from.
+
+A kernel is determined by its `KernelKey`, its name, the processor and this compiler. The compile
+that makes a kernel stores its head (all of the PrimFunc but name and body), its text, and an alias,
+which holds the key of its object. A later compile finds these without scheduling the kernel.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tensorkiln.base.cache import Cache, key_of, user_cache
+from tensorkiln.base.sources import source_digest
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.known_kernel import KernelKey, KnownKernel
+from tensorkiln.ir.stmt import Param, PrimFunc
+from tensorkiln.ir.text.printer import print_function
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCache:
+    """Heads, aliases and texts of kernels in `store`, which holds objects too."""
+
+    store: Cache
+
+    def kernel(
+        self,
+        name: str,
+        source: str,
+        forms: Sequence[tuple[Param, Param]],
+        make: Callable[[], PrimFunc],
+    ) -> KnownKernel | None:
+        """The kernel of `source`, under this name, if its head is stored; `make` makes its program.
+
+        `forms` are the two forms of each parameter: the buffer with its shape, and flat.
+        """
+        head = self.store.get(key_of(_head_key(source)))
+        if head is None:
+            return None
+        row = json.loads(head)
+        params = tuple(
+            next(p for p in both if _rank(p) == rank)
+            for both, rank in zip(forms, row["ranks"], strict=True)
+        )
+        return KnownKernel(
+            name, params, make, row["outputs"], tuple(row["inplace"]), row["op_class"]
+        )
+
+    def object(self, name: str, key: KernelKey, processor: str) -> tuple[str, bytes] | None:
+        """The object of a kernel, after the key under which it is stored."""
+        alias = self.store.get(key_of(_alias_key(name, key, processor)))
+        found = self.store.get(alias.decode()) if alias is not None else None
+        return (alias.decode(), found) if alias is not None and found is not None else None
+
+    def text(self, name: str, key: KernelKey) -> str | None:
+        """The text of a kernel's program."""
+        data = self.store.get(key_of(_text_key(name, key)))
+        return zlib.decompress(data).decode() if data is not None else None
+
+    def remember(self, f: PrimFunc, key: KernelKey, processor: str, object_key: str) -> None:
+        """Store the head and the text of a kernel, and where its object is stored."""
+        row = {
+            "ranks": list(map(_rank, f.params)),
+            "outputs": f.outputs,
+            "inplace": f.inplace,
+            "op_class": f.op_class,
+        }
+        for components, content in (
+            (_alias_key(f.name, key, processor), object_key.encode()),
+            (_head_key(key.source), json.dumps(row).encode()),
+            (_text_key(f.name, key), zlib.compress(print_function(f).encode(), 1)),
+        ):
+            self.store.put(key_of(components), content, components)
+
+
+def kernel_cache() -> KernelCache | None:
+    """The kernels in the user's cache; None if it is turned off."""
+    store = user_cache()
+    return KernelCache(store) if store is not None else None
+
+
+def _rank(p: Param) -> int:
+    return len(p.shape) if isinstance(p, Buffer) else 0
+
+
+def _head_key(source: str) -> dict[str, str]:
+    return {"kind": "head", "source": source, "compiler": source_digest()}
+
+
+def _body_key(key: KernelKey) -> dict[str, str]:
+    return {**_head_key(key.source), "kind": "body", "steps": " ".join(key.steps)}
+
+
+def _alias_key(name: str, key: KernelKey, processor: str) -> dict[str, str]:
+    return {**_body_key(key), "symbol": name, "target": processor}
+
+
+def _text_key(name: str, key: KernelKey) -> dict[str, str]:
+    """Unlike an object, the text has all names."""
+    return {**_body_key(key), "kind": "tir text", "names": json.dumps([name, *key.names])}
