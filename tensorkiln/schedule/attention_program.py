@@ -125,7 +125,7 @@ def attention_program(c: Attention) -> PrimFunc:
         return For(row, IntImm(0), c.rows, "serial", _Row(c, b, h, row).stmt())
 
     body = nest(["b", "h"], [c.batch, c.heads], head)
-    return PrimFunc(c.group.name, c.group.params, body, op_class="attention_fused")
+    return PrimFunc(c.group.name, c.group.params, body)
 
 
 class _Row:

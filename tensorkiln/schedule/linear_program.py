@@ -103,11 +103,8 @@ def linear_program(c: Linear) -> PrimFunc:
             panel(batch, as_expr(whole), rest) if rest else None,
         )
 
-    op_class = "matmul_packed" if c.batch else "linear_packed"
-    return PrimFunc(
-        c.group.name, c.group.params, nest(["n"] * len(c.batch), c.batch, panels),
-        inplace=inplace_params(c.group), op_class=op_class,
-    )  # fmt: skip
+    body = nest(["n"] * len(c.batch), c.batch, panels)
+    return PrimFunc(c.group.name, c.group.params, body, inplace=inplace_params(c.group))
 
 
 def _row(c: Linear, batch: tuple[Expr, ...], p: Expr, row: Expr, columns: int) -> Stmt:

@@ -11,6 +11,7 @@ from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.relax import Binding, Call, Function, GlobalRef, ShapeValue
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.ir.text.printer import nameless_text
+from tensorkiln.kernels import families
 from tensorkiln.schedule.group import Group
 from tensorkiln.target import Target
 
@@ -39,7 +40,7 @@ class LowerGroups:
             if not isinstance(f, Function) or not f.is_primitive or f.external:
                 others.append(f)
                 continue
-            group = Group(f, f.name)
+            group = Group(f, f.name, self.target)
             symbols[f.name] = group.symbols
             key, names = nameless_text(f)
             if key not in kernels:
@@ -67,6 +68,8 @@ def kernel_of(
 
         return schedule_group(group, target)
 
+    if any(row.owner for row in families(target).of(group.main.op)):
+        return make()  # `source` does not say what the code of another package depends on
     found = cache.get(key_of(head_key(source))) if cache is not None else None
     if found is None:
         return derived(make(), source, names, forms)

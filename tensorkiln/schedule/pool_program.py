@@ -145,7 +145,7 @@ def pool_program(p: Pool) -> PrimFunc:
     columns = _loops({**outer, "z": p.padded_width}, reduce_rows)
     outputs = _loops({"n": p.out.shape[0], "block": p.blocks}, plane)
     body = Alloc(column, seq(columns, outputs))
-    return PrimFunc(p.group.name, p.group.params, body, op_class="pool_blocked")
+    return PrimFunc(p.group.name, p.group.params, body)
 
 
 def _loops(extents: Mapping[str, ExprLike], body: Callable[..., Stmt]) -> Stmt:

@@ -74,11 +74,8 @@ def strassen_program(c: Strassen) -> PrimFunc:
         return Alloc(c.sums, body)
 
     p = Var("panel")
-    return PrimFunc(
-        c.group.name, c.group.params,
-        For(p, IntImm(0), IntImm(c.panels), "serial", panel(p)),
-        inplace=inplace_params(c.group), op_class="linear_strassen",
-    )  # fmt: skip
+    body = For(p, IntImm(0), IntImm(c.panels), "serial", panel(p))
+    return PrimFunc(c.group.name, c.group.params, body, inplace=inplace_params(c.group))
 
 
 def _products(c: Strassen, made: Buffer, p: Expr, ch: Expr) -> Stmt:
@@ -280,7 +277,7 @@ def parts_program(c: Parts) -> PrimFunc:
 
     real = loop("row", c.half, lambda r: row(r, True))
     zero = loop("row_zero", c.tiles * c.rows - c.half, lambda r: row(simplify(r + c.half), False))
-    return PrimFunc(c.group.name, c.group.params, seq(real, zero), op_class="strassen_parts")
+    return PrimFunc(c.group.name, c.group.params, seq(real, zero))
 
 
 def _combinations(c: Parts, row: Expr, k: Expr) -> list[Expr]:
