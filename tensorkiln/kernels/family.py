@@ -74,46 +74,43 @@ class Algorithm:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A kind of kernel. A row of the table; docs/howto/add-a-kernel-family.md adds one.
+    """A kind of kernel: a row of the table. docs/howto/add-a-kernel-family.md adds one."""
 
-    `op_class` names it to people (`Executable.placement`). `operators` are those that it computes:
-    the anchor of a group or, in a group without one, the last operator; empty: all.
-    `fits(call, out, target)`: whether it can compute a call with these operands (with their
-    layouts) in a group whose result is of type `out`. `schedule` is a function
-    `(group, target, check) -> Schedule | None` as `"module:name"`, imported when it is needed;
-    None means that it does not fit after all, because of how the group computes the operands.
-
-    `layouts(call, out, target)`: what it asks for, or None where it cannot compute the call.
-    `in_blocks(call, out, target)`: whether it also computes in channel blocks, if its operands are
-    in them. `decompose(binding)`: bindings of other operators, for a target on which no row has
-    layouts for the call.
-
-    `epilogue(anchor, last, reader)`: whether `reader`, which reads the value of `last`, can be
-    computed from each element as soon as it is finished; `last` is the anchor or the latest
-    operator of its epilogue. `prologue(call, operand, before)`: whether the kernel can compute an
-    operand by `before`, operators without an anchor, each time it reads an element. The functions
-    are asked before layouts and rules decide which row computes a call, so what one row of an
-    operator takes, the plain loops take too. `inplace`: the kernel reads the epilogue's operands at
-    the element that it writes next, so the result may take their memory. `any_form`: groups that
-    only a FuseRule has formed are not too much for it.
-
-    `algorithm` leads calls of another operator, or of another form, to this kernel. `devices` are
-    the devices of target kinds. `owner`: the package the row comes from, empty for this one.
-    """
-
+    # The name that `Executable.placement()` shows.
     op_class: str
+    # What it computes: the anchor of a group or, in a group without one, the last operator. Empty:
+    # every operator.
     operators: tuple[str, ...]
+    # A function (group, target, check) -> Schedule | None as "module:name", imported when it is
+    # needed. None: it does not fit after all, because of how the group computes the operands.
     schedule: str
+    # (call, type of the group's result, target): whether it can compute a call whose operands have
+    # these layouts.
     fits: Callable[[Call, TensorType, Target], bool] = lambda call, out, target: True
+    # (call, type of its result, target): the layouts it asks for; None: it cannot compute the call.
+    # It must fit every call that it gives layouts.
     layouts: Callable[[Call, TensorType, Target], Layouts | None] | None = None
+    # The same: whether it computes in channel blocks if its operands are in them.
     in_blocks: Callable[[Call, TensorType, Target], bool] | None = None
+    # (binding): other operators in place of a call for which no row has layouts.
     decompose: Callable[[Binding], Sequence[Binding]] | None = None
+    # (anchor, type of the value read, reader): whether a reader of the anchor, or of the epilogue
+    # so far, can be computed from each element as soon as it is finished. If one row of an operator
+    # takes it, it is fused (`Families`); where that row does not fit then, plain loops compute it.
     epilogue: Callable[[Binding, TensorType, Binding], bool] | None = None
+    # (call, number of an operand, operators that compute it): whether the kernel can compute the
+    # operand itself, each time that it reads an element.
     prologue: Callable[[Call, int, Sequence[Binding]], bool] | None = None
+    # Whether it reads the epilogue's operands at the element that it writes next, so that the
+    # result may take their memory.
     inplace: bool = False
+    # Whether it computes groups that only a FuseRule forms.
     any_form: bool = False
+    # What leads calls of another operator, or of another form, to this kernel.
     algorithm: Algorithm | None = None
+    # The devices of target kinds that it is for.
     devices: tuple[str, ...] = ("cpu",)
+    # The package that it comes from, set when it is loaded; empty for this one.
     owner: str = ""
 
     def load_schedule(self) -> Callable[..., Any]:

@@ -20,8 +20,9 @@ from tensorkiln import ops
 from tensorkiln.base.errors import TensorkilnError, UserError
 from tensorkiln.base.files import open_plain
 from tensorkiln.base.plugin import bad_answer, plugin
-from tensorkiln.ir.relax import Call, Constant, TensorType
+from tensorkiln.ir.relax import Call, Constant, RVar, TensorType
 from tensorkiln.kernels.family import Algorithm, Family, Layouts, Packed
+from tensorkiln.target import Target
 from tensorkiln.target.kinds import KINDS
 
 if TYPE_CHECKING:
@@ -117,14 +118,15 @@ def _guarded(row: Family, what: str) -> Family:
         for name, kinds in _ANSWERS.items()
         if getattr(row, name) is not None
     }
-    if row.layouts is not None:
-        changed["layouts"] = _checked_layouts(changed["layouts"], f"{what}: layouts")
     if row.algorithm is not None:
         a = row.algorithm
         choose = _call(a.choose, f"{what}: algorithm.choose", (object,))
         rewrite = _call(a.rewrite, f"{what}: algorithm.rewrite", (Call,))
         changed["algorithm"] = replace(a, choose=choose, rewrite=rewrite)
-    return replace(row, owner=what, **changed)
+    row = replace(row, owner=what, **changed)
+    if row.layouts is None:
+        return row
+    return replace(row, layouts=_checked_layouts(row, f"{what}: layouts"))
 
 
 def _call(function: Callable[..., Any], what: str, kinds: tuple[type, ...]) -> Callable[..., Any]:
@@ -138,24 +140,33 @@ def _call(function: Callable[..., Any], what: str, kinds: tuple[type, ...]) -> C
     return guarded
 
 
-def _checked_layouts(layouts: Callable[..., Any], what: str) -> Callable[..., Any]:
-    def checked(call: Call, out: TensorType, target: object) -> Layouts | None:
-        found: Layouts | None = layouts(call, out, target)
+def _checked_layouts(row: Family, what: str) -> Callable[..., Any]:
+    """`row.layouts` with a check that they suit the operands, and that the row then fits."""
+
+    def checked(call: Call, out: TensorType, target: Target) -> Layouts | None:
+        assert row.layouts is not None
+        found = row.layouts(call, out, target)
         if found is None:
             return None
+
+        def error(message: str) -> UserError:
+            return UserError(f"{what}: {message}", code=_CODE, where=call.span)
+
         if len(found.operands) != len(call.args):
-            message = f"{what} returned {len(found.operands)} layouts for {len(call.args)} operands"
-            raise UserError(message, code=_CODE)
-        types = [a.type for a in call.args]
-        for n, layout in enumerate(found.operands):
+            raise error(f"{len(found.operands)} layouts for {len(call.args)} operands")
+        laid: list[TensorType] = []
+        types = [*(a.type for a in call.args), out]
+        for n, (layout, t) in enumerate(zip((*found.operands, found.result), types, strict=True)):
             if isinstance(layout, Packed) and not isinstance(call.args[n], Constant):
-                message = f"{what} returned Packed for operand {n}, which is not constant"
-                raise UserError(message, code=_CODE)
-        for layout, t in zip((*found.operands, found.result), (*types, out), strict=True):
-            plain = layout.layout if isinstance(layout, Packed) else layout
-            rank = t.ndim if isinstance(t, TensorType) else 0
-            if plain is not None and {a.dim for a in plain.axes} != set(range(rank)):
-                raise UserError(f"{what} returned {plain} for {rank} dimensions", code=_CODE)
+                raise error(f"Packed for operand {n}, which is not constant")
+            to = layout.layout if isinstance(layout, Packed) else layout
+            assert isinstance(t, TensorType)
+            if to is not None and {a.dim for a in to.axes} != set(range(t.ndim)):
+                raise error(f"{to} for {t.ndim} dimensions")
+            laid.append(t.with_layout(to))
+        args = tuple(RVar(f"p{n}", t) for n, t in enumerate(laid[:-1]))
+        if not row.fits(replace(call, args=args), laid[-1], target):
+            raise error("it does not fit the call in the layouts that it asks for")
         return found
 
     return checked

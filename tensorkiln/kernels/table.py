@@ -63,16 +63,28 @@ class Families:
                 return found
         return None
 
-    def takes_epilogue(self, anchor: Binding, last: TensorType, reader: Binding) -> bool:
+    def takes_epilogue(
+        self, anchor: Binding, last: TensorType, reader: Binding, target: Target
+    ) -> bool:
         """Whether a kernel of the anchor can also compute `reader` from its value `last`."""
-        assert isinstance(anchor.value, Call)
-        asked = (row.epilogue for row in self.of(anchor.value.op))
+        asked = (row.epilogue for row in self._deciding(anchor, target))
         return any(takes(anchor, last, reader) for takes in asked if takes is not None)
 
-    def takes_prologue(self, call: Call, operand: int, before: list[Binding]) -> bool:
-        """Whether a kernel of the call can also compute one of its operands."""
-        asked = (row.prologue for row in self.of(call.op))
-        return any(takes(call, operand, before) for takes in asked if takes is not None)
+    def takes_prologue(
+        self, b: Binding, operand: int, before: list[Binding], target: Target
+    ) -> bool:
+        """Whether a kernel of a call can also compute one of its operands."""
+        assert isinstance(b.value, Call)
+        asked = (row.prologue for row in self._deciding(b, target))
+        return any(takes(b.value, operand, before) for takes in asked if takes is not None)
+
+    def _deciding(self, b: Binding, target: Target) -> tuple[Family, ...]:
+        """The rows that decide what is fused with a call: of another package the first that fits,
+        alone; else all of this one, since plain loops compute what the others cannot."""
+        assert isinstance(b.value, Call)
+        rows, out = self.of(b.value.op), b.var.tensor
+        other = next((row for row in rows if row.owner and row.fits(b.value, out, target)), None)
+        return (other,) if other is not None else tuple(row for row in rows if not row.owner)
 
 
 def families(target: Target) -> Families:

@@ -35,7 +35,7 @@ from tensorkiln.ir.relax import (
     Value,
 )
 from tensorkiln.ir.visit import extern_names
-from tensorkiln.kernels import Families, families, is_view
+from tensorkiln.kernels import families, is_view
 from tensorkiln.target import Target
 from tensorkiln.transform.relax.adjacent_concats import adjacent_concats
 from tensorkiln.transform.relax.fuse_rule import FuseRule, decide_edges, parse_rule
@@ -62,7 +62,7 @@ class FuseOps:
         parsed = [(parse_rule(r.pattern), r.fuse) for r in self.rules]
         for f in mod.unplanned:
             decided = decide_edges(f, parsed)
-            fused, groups = _Fuse(f, names, decided, self.default, families(self.target)).run()
+            fused, groups = _Fuse(f, names, decided, self.default, self.target).run()
             graphs[f.name] = fused
             functions += groups
         if not functions:
@@ -149,13 +149,13 @@ class _Fuse:
         names: _Names,
         decided: dict[RVar, bool],
         default: bool,
-        families: Families,
+        target: Target,
     ):
         f, self.adjacent = _own_results(f), set[RVar]()
         if default:
             f, self.adjacent = adjacent_concats(f, decided)
         self.f, self.names, self.decided, self.default = f, names, decided, default
-        self.families = families
+        self.target, self.families = target, families(target)
         self.uses: dict[RVar, int] = {}
         for b in f.bindings:
             if isinstance(b.value, Call):
@@ -215,14 +215,15 @@ class _Fuse:
         if producer.last == "concat" or (producer.anchor and anchor):
             return False
         if producer.anchor:
-            return self.families.takes_epilogue(producer.anchor_binding, producer.out.tensor, b)
+            last = producer.out.tensor
+            return self.families.takes_epilogue(producer.anchor_binding, last, b, self.target)
         if pattern in ("elementwise", "broadcast"):
             return not producer.is_view
         if pattern == "injective":
             # A row-major reshape by itself is free: a view of the memory of its operand.
             return not is_view(b)
         operand = call.args.index(producer.out)
-        return self.families.takes_prologue(call, operand, producer.bindings)
+        return self.families.takes_prologue(b, operand, producer.bindings, self.target)
 
     # -- building the functions ----------------------------------------------------------
 
