@@ -39,8 +39,7 @@ from tensorkiln.schedule.lower import LowerGroups
 from tensorkiln.target import Target, cpu_target, hooks_of, require_codegen, with_host
 from tensorkiln.transform.relax.assign_layouts import AssignLayouts
 from tensorkiln.transform.relax.canonicalize import canonicalize
-from tensorkiln.transform.relax.compact_pointwise import compact_pointwise
-from tensorkiln.transform.relax.decompose_attention import DecomposeAttention
+from tensorkiln.transform.relax.decompose_operators import DecomposeOperators
 from tensorkiln.transform.relax.eliminate_common_subexpressions import (
     eliminate_common_subexpressions,
 )
@@ -59,8 +58,7 @@ from tensorkiln.transform.relax.outline_dataflow import outline_dataflow
 from tensorkiln.transform.relax.partial_graph_aot import partial_graph_aot
 from tensorkiln.transform.relax.pass_sizes import pass_sizes
 from tensorkiln.transform.relax.plan_memory import plan_memory
-from tensorkiln.transform.relax.select_strassen import SelectStrassen
-from tensorkiln.transform.relax.select_winograd import SelectWinograd
+from tensorkiln.transform.relax.select_algorithms import SelectAlgorithms
 from tensorkiln.transform.tir.lower_blocks import lower_blocks
 from tensorkiln.transform.tir.vectorize_loops import vectorize_loops
 
@@ -90,12 +88,10 @@ def relax_passes(target: Target, externals: Sequence[External] = ()) -> list[Pas
         eliminate_dead_code,  # before layouts: a dead reader would cost a layout conversion
         # Externals see canonical operators on row-major tensors.
         PartitionExternals(target, externals),
-        DecomposeAttention(cpu),
-        compact_pointwise,
-        SelectWinograd(cpu),
-        SelectStrassen(cpu),
+        DecomposeOperators(cpu),
+        SelectAlgorithms(cpu),
         AssignLayouts(cpu),
-        FuseOps(),
+        FuseOps(cpu),
         LowerGroups(cpu),
         plan_memory,
         partial_graph_aot,  # last: it fixes storages and the order of calls
@@ -112,8 +108,8 @@ def minimal_relax_passes(target: Target, externals: Sequence[External] = ()) -> 
         pass_sizes,
         forward_values,
         PartitionExternals(target, externals),
-        DecomposeAttention(cpu),
-        FuseOps(default=False),
+        DecomposeOperators(cpu),
+        FuseOps(cpu, default=False),
         LowerGroups(cpu),
         plan_memory,
         partial_graph_aot,

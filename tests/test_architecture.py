@@ -63,8 +63,8 @@ def test_functions_that_the_page_names_are_defined() -> None:
     source = "\n".join(p.read_text() for p in (ROOT / "tensorkiln").rglob("*.py"))
     source += "\n".join(p.read_text() for p in (ROOT / "tensorkiln" / "crt").iterdir())
     for word in (
-        "choose_schedule", "graph_host_function", "zero_border", "WeightArena",
-        "_TAKES_EPILOGUE", "RUNTIME_EXPORTS", "kernel_text", "kiln_parallel_for", "map_prim_funcs",
+        "schedule_group", "graph_host_function", "zero_border", "WeightArena",
+        "TABLE", "RUNTIME_EXPORTS", "kernel_text", "kiln_parallel_for", "map_prim_funcs",
         "entry_c", "explain", "add_arguments",
     ):  # fmt: skip
         assert word in PAGE and re.search(rf"\b{word}\b", source), word

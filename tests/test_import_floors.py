@@ -16,6 +16,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"ir"}),
     frozenset({"target", "artifact", "arith", "kernel_cache"}),
     frozenset({"ops"}),
+    frozenset({"kernels"}),
     frozenset({"script"}),
     frozenset(
         {"passes", "frontend", "transform", "schedule", "codegen", "external", "link", "runtime"}

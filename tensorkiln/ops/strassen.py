@@ -92,7 +92,7 @@ def _np_linear(arrays: Sequence[np.ndarray], a: Attrs) -> np.ndarray:
 
 
 STRASSEN: dict[str, OpDef] = {
-    # `select_strassen` makes these from `linear`. Only schedules of their own can compute them:
+    # `select_algorithms` makes these from `linear`. Only schedules of their own can compute them:
     # they have no program per output element.
     "strassen_parts": OpDef("strassen_parts", ("x",), {}, "opaque", _infer_parts, _np_parts),
     "strassen_linear": OpDef(

@@ -217,5 +217,5 @@ def _traces(steps: list[Step], target: Target) -> dict[str, str]:
         for f in s.before.functions if s.after is not None else ():
             lowered = s.after.get(f.name) if s.after is not None else None
             if isinstance(f, Function) and f.is_primitive and isinstance(lowered, PrimFunc):
-                found[f.name] = trace_of(Group(f, f.name), target)
+                found[f.name] = trace_of(Group(f, f.name, target), target)
     return found

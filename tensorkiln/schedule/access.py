@@ -6,6 +6,7 @@ from tensorkiln.arith import affine, simplify
 from tensorkiln.ir.buffer import Load
 from tensorkiln.ir.expr import Expr, IntImm, Reduce, Var, as_expr, int_value
 from tensorkiln.ir.visit import has_load, map_children, walk
+from tensorkiln.schedule.group import Group
 
 
 def simplify_value(e: Expr, bounds: dict[Var, tuple[int, int]]) -> Expr:
@@ -67,3 +68,11 @@ def blocked_loads(value: Expr, v: int, lane: Var | None = None) -> bool:
         if lane is not None and lane_stride(x, lane) not in (0, 1):
             return False
     return True
+
+
+def reads_blocks(group: Group, v: int) -> bool:
+    """Whether the anchor's first operand, with its prologue, reads blocks of v channels."""
+    assert group.anchor is not None
+    lane, zero = Var("l"), IntImm(0)
+    value = group.element(group.anchor.args[0])(zero, lane, zero, zero)
+    return blocked_loads(simplify_value(value, {lane: (0, v - 1)}), v, lane)

@@ -7,8 +7,6 @@ The program is in attention_program.py.
 
 from __future__ import annotations
 
-from tensorkiln.ir.expr import int_value
-from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.schedule.attention_program import Attention, attention_program
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.primitives import Schedule
@@ -19,21 +17,6 @@ from tensorkiln.target.registers import max_rows
 # Vectors per row of a register tile: of keys in q k^T, of the head's columns in scores v.
 _VECTORS = 2
 _REGISTERS = ("dot", "best", "part", "new", "alpha", "sums", "inv")
-
-
-def supports_attention(call: Call, target: Target) -> bool:
-    """Whether the operands are float32, the head size is a multiple of the vector length, and the
-    keys are packed by lanes."""
-    q, k = call.args[0].type, call.args[1].type
-    assert isinstance(q, TensorType) and isinstance(k, TensorType)
-    depth = int_value(q.shape[3])
-    lanes = target.vector_lanes("float32")
-    return (
-        q.dtype.name == "float32"
-        and depth is not None
-        and depth % lanes == 0
-        and k.layout is not None
-    )
 
 
 def schedule_attention(group: Group, target: Target, check: bool = False) -> Schedule:

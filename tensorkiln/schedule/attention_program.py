@@ -126,7 +126,7 @@ def attention_program(c: Attention) -> PrimFunc:
         return loop("row", c.rows, lambda s: _Row(c, b, h, s).stmt(), "row", keep=True)
 
     body = nest(["b", "h"], [c.batch, c.heads], head, ["task", "task"])
-    return PrimFunc(c.group.name, c.group.params, body, op_class="attention_fused")
+    return PrimFunc(c.group.name, c.group.params, body)
 
 
 class _Row:

@@ -8,7 +8,6 @@ conv2d_program.py.
 from __future__ import annotations
 
 from tensorkiln.ir.expr import int_value
-from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.schedule.build import PARALLEL_WORK, tiles
 from tensorkiln.schedule.conv2d_program import Conv, conv2d_program
 from tensorkiln.schedule.group import Group
@@ -23,14 +22,6 @@ _FEW_TASKS = 8
 # time, and _FETCHED bytes are prefetched: 1x1 layers of 7 x 7 pixels take 5% to 8% less time, 3x3
 # layers the same.
 _STREAMED, _FETCHED = 8, 16 << 10
-
-
-def supports_conv2d(call: Call, out: TensorType) -> bool:
-    """Whether the direct schedule applies: packed weights, blocked output, known image size."""
-    w = call.args[1].type
-    assert isinstance(w, TensorType)
-    sized = int_value(out.shape[2]) is not None and int_value(out.shape[3]) is not None
-    return w.layout is not None and out.layout is not None and sized
 
 
 def schedule_conv2d(group: Group, target: Target, check: bool = False) -> Schedule:

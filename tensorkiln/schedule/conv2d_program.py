@@ -21,23 +21,15 @@ from tensorkiln.ir.expr import (
     IntImm,
     as_expr,
     const,
-    int_value,
 )
-from tensorkiln.ir.relax import Call, RVar, TensorType
+from tensorkiln.ir.relax import RVar
 from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store, seq
+from tensorkiln.kernels.conv2d import is_depthwise
 from tensorkiln.ops.channel_window import ChannelWindow
 from tensorkiln.schedule.accumulate import TOGETHER, add_product, pieces_of
 from tensorkiln.schedule.build import FETCH, loop, nest, vectors
 from tensorkiln.schedule.channel_blocks import ChannelBlocks, size_of
 from tensorkiln.schedule.group import Group, inplace_params, view_index
-
-
-def is_depthwise(call: Call, out: TensorType) -> bool:
-    """Whether each output channel has one filter, of one input channel."""
-    x = call.args[0].type
-    assert isinstance(x, TensorType)
-    groups = call.attrs.groups
-    return bool(groups > 1 and groups == int_value(x.shape[1]) == int_value(out.shape[1]))
 
 
 class Conv(ChannelBlocks):
@@ -108,11 +100,7 @@ def conv2d_program(c: Conv) -> PrimFunc:
         return seq(c.border(n, panel), pixels)
 
     body = nest(["n", "panel"], [c.ot.shape[0], c.panels], image, ["batch", "panel"])
-    op_class = "conv2d_depthwise" if c.depthwise else "conv2d_direct"
-    return PrimFunc(
-        c.group.name, c.group.params, body,
-        inplace=inplace_params(c.group), op_class=op_class,
-    )  # fmt: skip
+    return PrimFunc(c.group.name, c.group.params, body, inplace=inplace_params(c.group))
 
 
 @dataclass(frozen=True, slots=True)

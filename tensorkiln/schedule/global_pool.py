@@ -20,7 +20,7 @@ from tensorkiln.ir.expr import (
 )
 from tensorkiln.ir.relax import TensorType
 from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store, seq
-from tensorkiln.schedule.access import blocked_loads, simplify_value
+from tensorkiln.schedule.access import reads_blocks, simplify_value
 from tensorkiln.schedule.build import PARALLEL_WORK, loop, nest
 from tensorkiln.schedule.group import Group, static
 from tensorkiln.schedule.partial_sums import CHAINS, in_vectors, sum_apart
@@ -29,25 +29,6 @@ from tensorkiln.schedule.register_tile import share
 from tensorkiln.target import Target
 
 _OPS = {"mean": "sum", "sum": "sum", "max": "max", "min": "min"}
-
-
-def supports_global_pool(group: Group, target: Target) -> bool:
-    """Whether the group reduces height and width of float32 channel blocks to a row-major
-    result."""
-    call, out = group.anchor, group.out_type
-    assert call is not None
-    x = call.args[0].type
-    assert isinstance(x, TensorType)
-    if call.op not in _OPS or x.ndim != 4 or tuple(a % 4 for a in call.attrs.axes) != (2, 3):
-        return False
-    if out.layout is not None or out.dtype.name != "float32" or out.dtype != x.dtype:
-        return False
-    if None in map(int_value, x.shape[1:]) or 0 in map(int_value, x.shape[1:]):
-        return False
-    v = target.vector_lanes("float32")
-    lane, zero = Var("l"), IntImm(0)
-    value = simplify_value(group.element(call.args[0])(zero, lane, zero, zero), {lane: (0, v - 1)})
-    return v > 1 and blocked_loads(value, v, lane) and out.shape[1:2] == x.shape[1:2]
 
 
 class _Planes:
@@ -116,12 +97,14 @@ def _program(p: _Planes) -> PrimFunc:
                   ["task", "task"])  # fmt: skip
     last = loop("image", p.images, lambda n: p.block(n, as_expr(whole), rest)) if rest else None
     body = seq(blocks, last)
-    return PrimFunc(group.name, group.params, body, op_class="global_pool_blocked")
+    return PrimFunc(group.name, group.params, body)
 
 
-def schedule_global_pool(group: Group, target: Target, check: bool = False) -> Schedule:
+def schedule_global_pool(group: Group, target: Target, check: bool = False) -> Schedule | None:
     """The reduction with its elementwise prologue and epilogue; a task is one channel block of one
     image."""
+    if not reads_blocks(group, target.vector_lanes("float32")):
+        return None
     p = _Planes(group, target)
     s = Schedule(_program(p), check)
     for columns in s.loops(role="column"):

@@ -20,12 +20,11 @@ from tensorkiln.ir.relax import (
     Value,
     size_symbols,
 )
+from tensorkiln.kernels import families
 from tensorkiln.ops.op import Element, OpDef, TensorIn
+from tensorkiln.target import Target
 
 Bounds = Mapping[Var, tuple[int | None, int | None]]
-
-# Anchors whose kernels read the epilogue's operands only at the element that they write next.
-_INPLACE = ("conv2d", "winograd_conv2d", "linear", "strassen_linear")
 
 
 def product(extents: tuple[Expr, ...]) -> Expr:
@@ -74,10 +73,10 @@ class Group:
     `anchor` is the contraction, reduction or opaque operator that decides the schedule, or None.
     """
 
-    def __init__(self, f: Function, name: str):
+    def __init__(self, f: Function, name: str, target: Target):
         if not isinstance(f.result, RVar) or not isinstance(f.result.type, TensorType):
             raise InternalError(f"group {f.name}: the result must be one tensor")
-        self.function, self.name = f, name
+        self.function, self.name, self.target = f, name, target
         self.calls: dict[RVar, Call] = {}
         for b in f.bindings:
             if not isinstance(b.value, Call) or not b.value.op:
@@ -96,6 +95,12 @@ class Group:
             if self.op(call).pattern in ("contraction", "reduction", "opaque"):
                 return var, call
         return None, None
+
+    @property
+    def main(self) -> Call:
+        """The call whose operator decides which kernel families are asked: the anchor or, without
+        one, the last call."""
+        return self.anchor or self.calls[self.out_var]
 
     @staticmethod
     def op(call: Call) -> OpDef:
@@ -178,22 +183,24 @@ def _constant_element(value: Constant) -> Callable[..., Expr]:
     return lambda *_: literal
 
 
-def inplace_params(group: Group, skip: int = 0) -> tuple[int, ...]:
+def inplace_params(group: Group) -> tuple[int, ...]:
     """Numbers of the parameters that the result may overwrite: they have the output's type and
-    layout, and are read only at the element that is written next. The first `skip` are left out."""
+    layout, and are read only at the element that is written next (`Family.inplace`)."""
     if any(
         group.op(c).pattern not in ("elementwise", "broadcast")
         for c in group.calls.values()
         if c is not group.anchor
     ):
-        return ()  # fmt: skip
-    if group.anchor is not None and group.anchor.op not in _INPLACE:
         return ()
-    anchored = set(group.anchor.args) if group.anchor is not None else set()
+    anchored: set[Value] = set()
+    if group.anchor is not None:
+        if not any(row.inplace for row in families(group.target).of(group.anchor.op)):
+            return ()
+        anchored = set(group.anchor.args)
     return tuple(
         i
         for i, p in enumerate(group.function.params)
-        if i >= skip and p not in anchored and p.tensor == group.out_type
+        if p not in anchored and p.tensor == group.out_type
     )
 
 

@@ -7,7 +7,6 @@ are in the first-level cache. The program is in linear_program.py.
 
 from __future__ import annotations
 
-from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.linear_program import Linear, linear_program
@@ -15,13 +14,6 @@ from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import row_tiles, share, sink, steps_of_four
 from tensorkiln.target import Target
 from tensorkiln.target.registers import max_rows
-
-
-def supports_linear(call: Call, out: TensorType) -> bool:
-    """Whether the schedule applies: packed weights and a row-major output."""
-    w = call.args[1].type
-    assert isinstance(w, TensorType)
-    return w.layout is not None and out.layout is None
 
 
 def schedule_linear(group: Group, target: Target, check: bool = False) -> Schedule:

@@ -106,11 +106,7 @@ def linear_program(c: Linear) -> PrimFunc:
 
     count = len(c.batch)
     body = nest(["n"] * count, c.batch, panels, ["batch"] * count)
-    op_class = "matmul_packed" if c.batch else "linear_packed"
-    return PrimFunc(
-        c.group.name, c.group.params, body,
-        inplace=inplace_params(c.group), op_class=op_class,
-    )  # fmt: skip
+    return PrimFunc(c.group.name, c.group.params, body, inplace=inplace_params(c.group))
 
 
 def _row(c: Linear, batch: tuple[Expr, ...], p: Expr, row: Expr, columns: int) -> Stmt:

@@ -15,6 +15,7 @@ from tensorkiln.ir.stmt import Assert, Param, PrimFunc
 from tensorkiln.ir.text.printer import nameless_text
 from tensorkiln.ir.visit import extern_names, walk_stmt
 from tensorkiln.kernel_cache import KernelCache
+from tensorkiln.kernels import families
 from tensorkiln.schedule.group import Group
 from tensorkiln.target import Target
 
@@ -47,7 +48,7 @@ class LowerGroups:
             if not isinstance(f, Function) or not f.is_primitive or f.external:
                 others.append(f)
                 continue
-            group = Group(f, f.name)
+            group = Group(f, f.name, self.target)
             symbols[f.name] = group.symbols
             text, names = nameless_text(f)
             if text not in kernels:
@@ -67,6 +68,8 @@ class LowerGroups:
     def _kernel(self, group: Group, key: KernelKey) -> tuple[AnyKernel, bool]:
         """The kernel of a group, from the cache or scheduled now, and whether later compiles may
         find it in the cache by `key`."""
+        if any(row.owner for row in families(self.target).of(group.main.op)):
+            return _scheduled(group, self.target), False  # `key` has not the other package's code
         forms = tuple(zip(group.params, group.flat_params, strict=True))
         if self.cache is not None:
             make = partial(_scheduled_anew, group.function, self.target)
@@ -84,7 +87,7 @@ def _scheduled(group: Group, target: Target) -> PrimFunc:
 
 
 def _scheduled_anew(f: Function, target: Target) -> PrimFunc:
-    return _scheduled(Group(f, f.name), target)
+    return _scheduled(Group(f, f.name, target), target)
 
 
 def _is_described(f: PrimFunc, name: str, forms: Sequence[tuple[Param, Param]]) -> bool:

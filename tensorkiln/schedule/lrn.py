@@ -12,7 +12,6 @@ from tensorkiln.arith import simplify
 from tensorkiln.ir.buffer import Load, buffer
 from tensorkiln.ir.expr import (
     Expr,
-    IntImm,
     Var,
     as_expr,
     const,
@@ -22,11 +21,10 @@ from tensorkiln.ir.expr import (
     minimum,
     select,
 )
-from tensorkiln.ir.relax import TensorType
 from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store, seq
 from tensorkiln.ir.visit import substitute
 from tensorkiln.ops.normalise import power
-from tensorkiln.schedule.access import blocked_loads, simplify_value
+from tensorkiln.schedule.access import reads_blocks, simplify_value
 from tensorkiln.schedule.build import PARALLEL_WORK, loop, nest, zero_border
 from tensorkiln.schedule.group import Group, view_index
 from tensorkiln.schedule.intrin.shift import shift_name
@@ -34,25 +32,6 @@ from tensorkiln.schedule.partial_sums import in_vectors
 from tensorkiln.schedule.primitives import Schedule
 from tensorkiln.schedule.register_tile import share
 from tensorkiln.target import Target
-
-
-def supports_lrn(group: Group) -> bool:
-    """Whether operand and output have channel blocks of one width, which is at least half the
-    window, so that all neighbours are in the next block."""
-    call, out = group.anchor, group.out_type
-    assert call is not None
-    x = call.args[0].type
-    assert isinstance(x, TensorType)
-    if out.layout is None or x.layout is None or out.ndim != 4 or len(out.layout.axes) != 5:
-        return False
-    v = out.layout.block(1)
-    if x.layout.block(1) != v or v < 4 or call.attrs.size // 2 > v:
-        return False
-    if int_value(out.shape[1]) is None:
-        return False
-    lane, zero = Var("l"), IntImm(0)
-    value = simplify_value(group.element(call.args[0])(zero, lane, zero, zero), {lane: (0, v - 1)})
-    return blocked_loads(value, v, lane)
 
 
 class _Pixel:
@@ -146,11 +125,13 @@ def _program(p: _Pixel) -> PrimFunc:
         return seq(zero_border(group.out, out, (n, block)), pixels)
 
     body = nest(["n", "block"], [out.shape[0], p.blocks], plane, ["task", "task"])
-    return PrimFunc(group.name, group.params, body, op_class="lrn_blocked")
+    return PrimFunc(group.name, group.params, body)
 
 
-def schedule_lrn(group: Group, target: Target, check: bool = False) -> Schedule:
+def schedule_lrn(group: Group, target: Target, check: bool = False) -> Schedule | None:
     """lrn with its elementwise prologue and epilogue; a task is one channel block of one image."""
+    if not reads_blocks(group, group.out_type.memory.block(1)):
+        return None
     p = _Pixel(group)
     s = Schedule(_program(p), check)
     offsets = (d for d in p.offsets if d % p.lanes)

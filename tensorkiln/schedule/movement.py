@@ -28,16 +28,12 @@ _LARGEST = 16
 _TASKS = 64
 
 
-def supports_movement(group: Group, target: Target) -> bool:
-    """Whether elements are 32 bits wide, shapes static, and the offsets of all loads affine in the
-    output's axes."""
-    return _plan(group, target) is not None
-
-
-def schedule_movement(group: Group, target: Target, check: bool = False) -> Schedule:
-    """Any group that `supports_movement` accepts."""
-    boxes = _plan(group, target)
-    assert boxes is not None
+def schedule_movement(group: Group, target: Target, check: bool = False) -> Schedule | None:
+    """A group of elements 32 bits wide with static shapes, where the offsets of all loads are
+    affine in the output's axes."""
+    boxes = plan_movement(group, target.vector_lanes("float32"))
+    if boxes is None:
+        return None
     s = Schedule(movement_program(group, boxes), check)
     if compacts(group, boxes):
         for lane in s.loops(role="lane"):
@@ -53,10 +49,6 @@ def schedule_movement(group: Group, target: Target, check: bool = False) -> Sche
         share(s, s.loops(role="halo"))
     _transpose(s, boxes)
     return s
-
-
-def _plan(group: Group, target: Target) -> list[Box] | None:
-    return plan_movement(group, target.vector_lanes("float32"))
 
 
 def _is_shared(box: Box) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from tensorkiln.arith import affine, simplify
 from tensorkiln.ir.buffer import Load
@@ -132,7 +132,6 @@ class Box:
         return not self.valid or all(blocked_loads(x, self.q.extent) for x in along)
 
 
-@lru_cache(maxsize=1)  # `supports_movement` and then `schedule_movement` ask for the same plan
 def plan_movement(group: Group, lanes: int) -> list[Box] | None:
     """The boxes of a group without anchor. `lanes`: elements of a vector.
 

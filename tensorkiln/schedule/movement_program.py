@@ -47,9 +47,7 @@ def movement_program(group: Group, boxes: Sequence[Box]) -> PrimFunc:
     move = _Movement(group)
     inplace = compacts(group, boxes)
     body = move.compact(boxes[0]) if inplace else seq(move.halo(), *map(move.box, boxes))
-    return PrimFunc(
-        group.name, group.flat_params, body, inplace=(0,) * inplace, op_class="movement"
-    )
+    return PrimFunc(group.name, group.flat_params, body, inplace=(0,) * inplace)
 
 
 def compacts(group: Group, boxes: Sequence[Box]) -> bool:

@@ -7,10 +7,8 @@ conditions on taps fold to constants. The program is in pool_program.py.
 
 from __future__ import annotations
 
-from tensorkiln.ir.expr import IntImm, Var, int_value
-from tensorkiln.ir.relax import TensorType
-from tensorkiln.ops.nn import pool_windows
-from tensorkiln.schedule.access import blocked_loads, simplify_value
+from tensorkiln.ir.expr import int_value
+from tensorkiln.schedule.access import reads_blocks
 from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.group import Group
 from tensorkiln.schedule.pool_program import Pool, pool_program
@@ -22,28 +20,10 @@ from tensorkiln.target import Target
 _COLUMNS = 12
 
 
-def supports_pool(group: Group) -> bool:
-    """Whether operand and output have channel blocks of one width, image sizes are static, and
-    windows are undilated and of at most 64 taps."""
-    call, out = group.anchor, group.out_type
-    assert call is not None
-    x = call.args[0].type
-    assert isinstance(x, TensorType)
-    if out.layout is None or x.layout is None or len(out.layout.axes) != 5:
-        return False
-    if None in (*map(int_value, x.shape[1:]), *map(int_value, out.shape[1:])):
-        return False
-    pair = pool_windows(call.attrs)
-    if any(w.dilation != 1 for w in pair) or pair[0].kernel * pair[1].kernel > 64:
-        return False
-    lane, zero = Var("l"), IntImm(0)
-    v = out.layout.block(1)
-    value = simplify_value(group.element(call.args[0])(zero, lane, zero, zero), {lane: (0, v - 1)})
-    return x.layout.block(1) == v and blocked_loads(value, v, lane)
-
-
-def schedule_pool(group: Group, target: Target, check: bool = False) -> Schedule:
+def schedule_pool(group: Group, target: Target, check: bool = False) -> Schedule | None:
     """max_pool2d or avg_pool2d with its elementwise prologue and epilogue."""
+    if not reads_blocks(group, group.out_type.memory.block(1)):
+        return None
     p = Pool(group)
     s = Schedule(pool_program(p), check=check)
     size = _tile(p)

@@ -149,7 +149,7 @@ def pool_program(p: Pool) -> PrimFunc:
     columns = nest(["n", "block", "h", "z"], extents[:-1], reduce_rows, roles, keep=True)
     outputs = nest(["n", "block"], extents[:2], plane, ["task", "task"], keep=True)
     body = Alloc(column, seq(columns, outputs))
-    return PrimFunc(p.group.name, p.group.params, body, op_class="pool_blocked")
+    return PrimFunc(p.group.name, p.group.params, body)
 
 
 def _inside(w: Window, i: int, extent: Expr) -> bool:

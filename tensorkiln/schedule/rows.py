@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tensorkiln.ir.expr import int_value
-from tensorkiln.ir.relax import Call, TensorType
 from tensorkiln.ir.stmt import Stmt
 from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.group import Group, product
@@ -19,32 +18,21 @@ from tensorkiln.schedule.rows_program import Row, layer_norm, log_softmax, rows_
 from tensorkiln.target import Target
 
 
-def supports_rows(call: Call, out: TensorType) -> bool:
-    """Whether operand and output are row-major, and the operator works on the last axis."""
-    x = call.args[0].type
-    assert isinstance(x, TensorType)
-    axis = call.attrs.axis
-    last = axis in (-1, x.ndim - 1)
-    return last and x.ndim >= 1 and out.layout is None and x.layout is None
-
-
 def schedule_softmax(group: Group, target: Target, check: bool = False) -> Schedule:
     """softmax or log_softmax: maximum, exponentials and their sum, scale."""
     assert group.anchor is not None
     row = log_softmax if group.anchor.op == "log_softmax" else softmax
-    return _scheduled(group, target, row, "softmax_rows", check)
+    return _scheduled(group, target, row, check)
 
 
 def schedule_layer_norm(group: Group, target: Target, check: bool = False) -> Schedule:
     """layer_norm with its elementwise epilogue: mean, variance, scale."""
-    return _scheduled(group, target, layer_norm, "layer_norm_rows", check)
+    return _scheduled(group, target, layer_norm, check)
 
 
-def _scheduled(
-    group: Group, target: Target, row: Callable[[Row], Stmt], op_class: str, check: bool
-) -> Schedule:
+def _scheduled(group: Group, target: Target, row: Callable[[Row], Stmt], check: bool) -> Schedule:
     """Vectorize the loops over columns, and share the rows among threads when there is work."""
-    s = Schedule(rows_program(group, row, op_class), check)
+    s = Schedule(rows_program(group, row), check)
     lanes = target.vector_lanes(group.out_type.dtype.name)
     for loop in s.loops():
         role = s.role(loop)

@@ -76,12 +76,12 @@ class Row:
         return body
 
 
-def rows_program(group: Group, row: Callable[[Row], Stmt], op_class: str) -> PrimFunc:
+def rows_program(group: Group, row: Callable[[Row], Stmt]) -> PrimFunc:
     """for each row: the statement that `row` makes of it."""
     lead = group.out_type.shape[:-1]
     names = [f"i{d}" for d in range(len(lead))]
     body = nest(names, lead, lambda *i: row(Row(group, i)), ["row"] * len(lead))
-    return PrimFunc(group.name, group.params, body, op_class=op_class)
+    return PrimFunc(group.name, group.params, body)
 
 
 def softmax(r: Row) -> Stmt:

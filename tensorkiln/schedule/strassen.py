@@ -67,5 +67,5 @@ def _unsupported(group: Group) -> UnsupportedError:
         "Strassen's products need constant float32 weights of whole panels in each half, and a "
         f"constant number of rows, few enough for {_STACK} bytes of stack",
         where=group.name,
-        hint="linear takes any operands; select_strassen picks those that fit",
+        hint="linear takes any operands; select_algorithms picks those that fit",
     )

@@ -76,10 +76,8 @@ def strassen_program(c: Strassen) -> PrimFunc:
         body = seq(zero if c.chunks > 1 else None, products, _upper(c, p), _lower(c, p))
         return Alloc(c.sums, body)
 
-    return PrimFunc(
-        c.group.name, c.group.params, loop("panel", c.panels, panel, "panel", keep=True),
-        inplace=inplace_params(c.group), op_class="linear_strassen",
-    )  # fmt: skip
+    body = loop("panel", c.panels, panel, "panel", keep=True)
+    return PrimFunc(c.group.name, c.group.params, body, inplace=inplace_params(c.group))
 
 
 def _products(c: Strassen, made: Buffer, p: Expr, ch: Expr) -> Stmt:
@@ -285,7 +283,7 @@ def parts_program(c: Parts) -> PrimFunc:
 
     real = loop("row", c.half, lambda r: row(r, True), "row")
     zero = loop("row_zero", c.tiles * c.rows - c.half, lambda r: row(simplify(r + c.half), False))
-    return PrimFunc(c.group.name, c.group.params, seq(real, zero), op_class="strassen_parts")
+    return PrimFunc(c.group.name, c.group.params, seq(real, zero))
 
 
 def _combinations(c: Parts, row: Expr, k: Expr) -> list[Expr]:

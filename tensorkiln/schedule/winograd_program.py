@@ -189,10 +189,8 @@ def winograd_program(c: Winograd) -> PrimFunc:
         border = loop("border", c.panels, lambda p: c.border(n, p))
         return seq(border, loop("t", c.all_tiles, lambda t: tile(n, t), "tile", keep=True))
 
-    return PrimFunc(
-        c.group.name, c.group.params, loop("n", c.ot.shape[0], image),
-        inplace=inplace_params(c.group), op_class="conv2d_winograd",
-    )  # fmt: skip
+    body = loop("n", c.ot.shape[0], image)
+    return PrimFunc(c.group.name, c.group.params, body, inplace=inplace_params(c.group))
 
 
 def _inputs(c: Winograd, v: Buffer, n: Expr, t: Expr) -> Stmt:

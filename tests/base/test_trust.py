@@ -245,6 +245,7 @@ _LOADS = {
     "base/folders.py": "the process itself",
     "codegen/llvm/jit.py": "the process itself, and libgcc of the system",
     "__init__.py": "modules of this package, by a table",
+    "kernels/family.py": "modules of this package and of installed ones, by a table",
     "cli/__init__.py": "an empty text",
 }
 

@@ -30,4 +30,4 @@ def test_the_copied_list_is_the_compilers_with_three_changes() -> None:
     ours.remove("partition_externals")  # the page says so
     assert copied.count("lower_silu") == 1  # added
     assert [name for name in copied if name != "lower_silu"] == ours
-    assert "FuseOps(rules=(FuseRule(" in body[1]  # changed
+    assert "FuseOps(target, rules=(FuseRule(" in body[1]  # changed

@@ -20,4 +20,4 @@ def groups_of(mod: IRModule, target: Target) -> Iterator[Group]:
         mod = p(mod)
     for f in mod.functions:
         if isinstance(f, Function) and f.is_primitive and not f.external:
-            yield Group(f, f.name)
+            yield Group(f, f.name, target)

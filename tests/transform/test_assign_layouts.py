@@ -36,7 +36,7 @@ def assigned(
     """The graph with layouts: well-formed, and as good as the one before, fused or not."""
     mod = graph(build, **params)
     out = AssignLayouts(target)(mod)
-    fused = FuseOps()(out)
+    fused = FuseOps(target)(out)
     for after in (out, fused):
         verify(after)
         before = {p.name: p.type for p in main(mod).params}
@@ -178,7 +178,7 @@ def test_convolution_without_direct_schedule_stays(name: str) -> None:
     build, params = ROW_MAJOR[name]
     mod = graph(build, **params)
     assert AssignLayouts(TARGET)(mod) is mod
-    assert_same_values(mod, FuseOps()(mod), H=4, W=3)
+    assert_same_values(mod, FuseOps(TARGET)(mod), H=4, W=3)
 
 
 # --- the stem ------------------------------------------------------------------------------------
@@ -346,7 +346,7 @@ def test_linear_stays(name: str) -> None:
     build, params = LINEAR_STAYS[name]
     mod = graph(build, **params)
     assert AssignLayouts(TARGET)(mod) is mod
-    assert_same_values(mod, FuseOps()(mod))
+    assert_same_values(mod, FuseOps(TARGET)(mod))
 
 
 def test_attention_wants_keys_by_lanes() -> None:
@@ -489,7 +489,7 @@ def _layer(draw: st.DrawFn, g: Graph, values: list[RVar]) -> RVar:
 @given(networks())
 def test_any_network_keeps_its_meaning(mod: IRModule) -> None:
     out = AssignLayouts(TARGET)(mod)
-    fused = FuseOps()(out)
+    fused = FuseOps(TARGET)(out)
     for after in (out, fused):
         verify(after)
         assert_same_values(mod, after)

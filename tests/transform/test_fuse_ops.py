@@ -43,11 +43,11 @@ def fused(build: Build, sizes: dict[str, int] | None = None, **params: object) -
 def check_fused(mod: IRModule, **sizes: int) -> IRModule:
     """Both passes: well-formed, the same values, every operator in exactly one group."""
     laid = AssignLayouts(TARGET)(mod)
-    out = FuseOps()(laid)
+    out = FuseOps(TARGET)(laid)
     for after in (laid, out):
         verify(after)
         assert_same_values(mod, after, **sizes)
-    assert FuseOps()(out) is out
+    assert FuseOps(TARGET)(out) is out
     plan = out.graphs[0]
     called = [b.value.callee.name for b in plan.bindings  # type: ignore[union-attr]
               if isinstance(b.value, Call) and isinstance(b.value.callee, GlobalRef)]  # fmt: skip
@@ -372,7 +372,7 @@ def test_names_avoid_those_of_the_module() -> None:
     g = Graph()
     x = g.param("x", tensor((4,), "float32"))
     mod = IRModule((g.finish(g.exp(x), "exp"),))
-    out = FuseOps()(mod)
+    out = FuseOps(TARGET)(mod)
     assert list(out) == ["exp", "exp_2"]
     assert_same_values(mod, out)
 
@@ -382,7 +382,7 @@ def test_several_graphs_have_kernels_of_their_own() -> None:
     for name in ("one", "two"):
         g = Graph()
         functions.append(g.finish(g.exp(g.param("x", tensor((4,), "float32"))), name))
-    assert list(FuseOps()(IRModule(tuple(functions)))) == ["one", "two", "exp", "exp_2"]
+    assert list(FuseOps(TARGET)(IRModule(tuple(functions)))) == ["one", "two", "exp", "exp_2"]
 
 
 def test_a_group_stands_where_its_last_operator_stood() -> None:
@@ -399,9 +399,9 @@ def test_a_group_stands_where_its_last_operator_stood() -> None:
 def test_nothing_to_fuse() -> None:
     g = Graph()
     x = g.param("x", tensor((4,), "float32"))
-    fused_once = FuseOps()(IRModule((g.finish(g.exp(x)),)))
-    assert FuseOps()(fused_once) is fused_once
-    assert FuseOps()(IRModule()) == IRModule()
+    fused_once = FuseOps(TARGET)(IRModule((g.finish(g.exp(x)),)))
+    assert FuseOps(TARGET)(fused_once) is fused_once
+    assert FuseOps(TARGET)(IRModule()) == IRModule()
 
 
 # --- any small graph -----------------------------------------------------------------------------

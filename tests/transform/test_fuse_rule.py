@@ -18,20 +18,21 @@ from tensorkiln.transform.relax.fuse_rule import FuseRule
 from tensorkiln.transform.relax.rewrite import RewriteOps, Rule
 from tests.transform.graphs import arguments, graph, ops_of, rand
 
+NATIVE = tk.Target("native")
 CONV = {"strides": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1), "groups": 1}
 
 
 def groups(mod: IRModule, *rules: FuseRule, default: bool = True) -> list[list[str]]:
     """Operators of each fused group, in order."""
-    fused = FuseOps(tuple(rules), default)(mod)
+    fused = FuseOps(NATIVE, tuple(rules), default)(mod)
     return [[b.value.op for b in f.bindings] for f in fused.functions if f.is_primitive]  # type: ignore
 
 
 def numbers_hold(mod: IRModule, *rules: FuseRule) -> tk.Executable:
     """Compile with the rules in the whole pipeline and compare with float64."""
     passes = [
-        FuseOps(tuple(rules)) if pass_name(p) == "fuse_ops" else p
-        for p in relax_passes(tk.Target("native"))
+        FuseOps(NATIVE, tuple(rules)) if pass_name(p) == "fuse_ops" else p
+        for p in relax_passes(NATIVE)
     ]
     exe = tk.compile(mod, relax_pipeline=passes)
     inputs = arguments(mod)
@@ -113,7 +114,7 @@ def test_only_the_rules() -> None:
 )
 def test_what_is_no_rule(text: str, code: str, says: str) -> None:
     with pytest.raises(UserError, match=says) as caught:
-        FuseOps((FuseRule(text),))(POOL)
+        FuseOps(NATIVE, (FuseRule(text),))(POOL)
     assert caught.value.code == code and caught.value.where == "FuseRule"
     assert "relu" in caught.value.hint
 

@@ -2,9 +2,10 @@
 
     y = conv2d(x, w); z = add(y, r); u = relu(z)   ->   u = conv2d_add_relu(x, w, r)
 
-A group has at most one anchor: a contraction, a reduction, or an opaque operator. Elementwise
-operators join the anchor whose result they read (its epilogue). Elementwise and injective operators
-with a single reader are computed inside the reader's group. Row-major reshapes remain calls, since
+A group has at most one anchor: a contraction, a reduction, or an opaque operator. What may join it
+after (its epilogue) and before (its prologue), the kernel families of the anchor say. Elementwise
+and injective operators with a single reader are computed inside the reader's group. Row-major
+reshapes remain calls, since
 they are views of their operand, and so do concatenations whose operands can be computed in place
 (`adjacent_concats`). Later passes see only these and calls of fused groups.
 
@@ -12,7 +13,7 @@ Needs: `assign_layouts`, in the full pipeline.
 
 Rules of the caller take precedence. `FuseRule("relu(max_pool2d(x))")` puts both operators into one
 kernel, whose schedule is then plain loops; `FuseRule("relu(conv2d(*_))", fuse=False)` keeps them
-apart. A rule must call convolutions that `select_winograd` has replaced `winograd_conv2d`.
+apart. A rule must name operators as `select_algorithms` has left them (`winograd_conv2d`).
 """
 
 from __future__ import annotations
@@ -30,22 +31,14 @@ from tensorkiln.ir.relax import (
     Function,
     GlobalRef,
     RVar,
-    TensorType,
     Tuple,
     Value,
 )
 from tensorkiln.ir.visit import extern_names
+from tensorkiln.kernels import families, is_view
+from tensorkiln.target import Target
 from tensorkiln.transform.relax.adjacent_concats import adjacent_concats
 from tensorkiln.transform.relax.fuse_rule import FuseRule, decide_edges, parse_rule
-
-# The anchors, besides reductions, whose schedules apply an elementwise epilogue to each finished
-# element.
-_TAKES_EPILOGUE = (
-    "conv2d", "winograd_conv2d", "linear", "strassen_linear", "matmul", "layer_norm"
-)  # fmt: skip
-# The most operators before an anchor that passes over its row several times, such as softmax: each
-# pass recomputes them.
-_MAX_PROLOGUE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +49,7 @@ class FuseOps:
     is malformed (code `bad-rule`) or names an unknown operator (code `unknown-operator`).
     """
 
+    target: Target
     rules: tuple[FuseRule, ...] = ()
     default: bool = True
 
@@ -67,7 +61,8 @@ class FuseOps:
         names = _Names({*mod, *called})
         parsed = [(parse_rule(r.pattern), r.fuse) for r in self.rules]
         for f in mod.unplanned:
-            fused, groups = _Fuse(f, names, decide_edges(f, parsed), self.default).run()
+            decided = decide_edges(f, parsed)
+            fused, groups = _Fuse(f, names, decided, self.default, self.target).run()
             graphs[f.name] = fused
             functions += groups
         if not functions:
@@ -104,20 +99,19 @@ class _Group:
         return self.bindings[-1].var
 
     @property
+    def anchor_binding(self) -> Binding:
+        """The binding of the anchor, which is the only one of its operator in the group."""
+        calls = ((b, b.value) for b in self.bindings)
+        return next(b for b, c in calls if isinstance(c, Call) and c.op == self.anchor)
+
+    @property
     def last(self) -> str:
         call = self.bindings[-1].value
         return call.op if isinstance(call, Call) else ""
 
     @property
     def is_view(self) -> bool:
-        return len(self.bindings) == 1 and self.last == "reshape" and _plain(self.bindings[0])
-
-
-def _plain(b: Binding) -> bool:
-    call = b.value
-    assert isinstance(call, Call)
-    types = [b.var.type, *(a.type for a in call.args)]
-    return all(isinstance(t, TensorType) and t.layout is None for t in types)
+        return len(self.bindings) == 1 and is_view(self.bindings[0])
 
 
 def _own_results(f: Function) -> Function:
@@ -131,7 +125,8 @@ def _own_results(f: Function) -> Function:
     owners: set[Value] = set()
     memory: dict[Value, Value] = {}
     for b in f.bindings:
-        if isinstance(b.value, Call) and b.value.op == "reshape" and _plain(b):
+        if is_view(b):
+            assert isinstance(b.value, Call)
             memory[b.var] = memory.get(b.value.args[0], b.value.args[0])
     for k, v in enumerate(fields):
         owner = memory.get(v, v) if isinstance(v, RVar) else v
@@ -148,11 +143,19 @@ def _own_results(f: Function) -> Function:
 
 
 class _Fuse:
-    def __init__(self, f: Function, names: _Names, decided: dict[RVar, bool], default: bool):
+    def __init__(
+        self,
+        f: Function,
+        names: _Names,
+        decided: dict[RVar, bool],
+        default: bool,
+        target: Target,
+    ):
         f, self.adjacent = _own_results(f), set[RVar]()
         if default:
             f, self.adjacent = adjacent_concats(f, decided)
         self.f, self.names, self.decided, self.default = f, names, decided, default
+        self.target, self.families = target, families(target)
         self.uses: dict[RVar, int] = {}
         for b in f.bindings:
             if isinstance(b.value, Call):
@@ -212,41 +215,15 @@ class _Fuse:
         if producer.last == "concat" or (producer.anchor and anchor):
             return False
         if producer.anchor:
-            return self._epilogue(producer, b, call, pattern)
+            last = producer.out.tensor
+            return self.families.takes_epilogue(producer.anchor_binding, last, b, self.target)
         if pattern in ("elementwise", "broadcast"):
-            return not (producer.is_view and _only_views(producer))
+            return not producer.is_view
         if pattern == "injective":
             # A row-major reshape by itself is free: a view of the memory of its operand.
-            return not (call.op == "reshape" and _plain(b))
-        if pattern == "reduction":
-            return True
-        if call.op == "attention":
-            return producer.out in call.args[:1] + call.args[2:3] and not _computes(producer)
-        if call.op in ("softmax", "log_softmax", "layer_norm"):
-            return (
-                call.args[0] is producer.out
-                and not producer.is_view
-                and len(producer.bindings) <= _MAX_PROLOGUE
-                and not _heavy(producer)
-            )
-        return False
-
-    def _epilogue(self, producer: _Group, b: Binding, call: Call, pattern: str) -> bool:
-        """Whether `b` can be in the epilogue of a group with an anchor: computed from each element
-        as soon as it is finished."""
-        t, out = b.var.type, producer.out.type
-        if producer.anchor == "attention":
-            moves = call.op in ("transpose", "reshape")
-            return moves and isinstance(t, TensorType) and t.layout is None
-        if pattern not in ("elementwise", "broadcast"):
-            return False
-        reduction = ops.get(producer.anchor).pattern == "reduction"
-        if producer.anchor not in _TAKES_EPILOGUE and not reduction:
-            return False
-        assert isinstance(t, TensorType) and isinstance(out, TensorType)
-        # Halos may differ: a group writes the halo of its last result only.
-        order = t.memory.with_halo({}) == out.memory.with_halo({})
-        return t.shape == out.shape and order and (t.dtype == out.dtype or _of_sums(producer))
+            return not is_view(b)
+        operand = call.args.index(producer.out)
+        return self.families.takes_prologue(b, operand, producer.bindings, self.target)
 
     # -- building the functions ----------------------------------------------------------
 
@@ -324,28 +301,6 @@ def _vars(v: Value) -> list[RVar]:
     if isinstance(v, RVar):
         return [v]
     return [x for f in v.fields for x in _vars(f)] if isinstance(v, Tuple) else []
-
-
-def _of_sums(group: _Group) -> bool:
-    """Whether the anchor of a group sums in int32; its epilogue may then change the dtype."""
-    anchors = (
-        b for b in group.bindings if isinstance(b.value, Call) and b.value.op == group.anchor
-    )
-    return next(anchors).var.tensor.dtype.name == "int32"
-
-
-def _only_views(group: _Group) -> bool:
-    return all(isinstance(b.value, Call) and b.value.op == "reshape" for b in group.bindings)
-
-
-def _computes(group: _Group) -> bool:
-    """Whether the group does arithmetic, which attention would repeat for each head."""
-    return any(ops.get(b.value.op).pattern != "injective" for b in group.bindings)  # type: ignore
-
-
-def _heavy(group: _Group) -> bool:
-    names = {b.value.op for b in group.bindings if isinstance(b.value, Call)}
-    return bool(names & {"exp", "erf", "tanh", "gelu", "sigmoid", "silu", "log", "pow", "take"})
 
 
 def _group_name(group: _Group) -> str:

@@ -1,12 +1,10 @@
-"""Use Winograd's algorithm for 3x3 convolutions where it is estimated to be faster.
+"""Winograd's algorithm for 3x3 convolutions, where it is estimated to be faster.
 
     y = conv2d(x, w, b, padding=p)  ->  y = winograd_conv2d(x, u, b, tile=(4, 4), padding=p)
 
 The transformed weights u = G w G^T are computed here, in float64. A convolution stays direct if few
 products are saved, or if reading u, which is up to four times as large as w, takes longer than the
 direct convolution. The target option `winograd` gives the largest tile (0: none).
-
-Needs: canonical conv2d with constant weights; run before `assign_layouts`, which packs u.
 """
 
 from __future__ import annotations
@@ -15,8 +13,12 @@ import itertools
 from dataclasses import dataclass, replace
 
 from tensorkiln.ir.expr import int_value
-from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.relax import Binding, Call, Constant, Function, TensorType, constant
+from tensorkiln.ir.layout import Layout
+from tensorkiln.ir.relax import Binding, Call, Constant, TensorType, constant
+from tensorkiln.kernels.conv2d import packed_weights, panel_vectors, with_padding
+from tensorkiln.kernels.family import Algorithm, Family, Layouts, Rewriter
+from tensorkiln.kernels.fusion import elementwise_epilogue
+from tensorkiln.kernels.layouts import by_lanes, channel_blocks
 from tensorkiln.ops import call as op_call
 from tensorkiln.ops.winograd import POINTS, TAPS, tiles_at_once, transformed_filter
 from tensorkiln.target import Target
@@ -33,19 +35,6 @@ _GAIN = 0.85
 
 
 @dataclass(frozen=True, slots=True)
-class SelectWinograd:
-    """Replace conv2d by winograd_conv2d where that is estimated to be faster on a target."""
-
-    target: Target
-
-    def __call__(self, mod: IRModule) -> IRModule:
-        """Return the rewritten module; `mod` itself if no convolution is replaced."""
-        sizes = [m for m in POINTS if m <= self.target.winograd]
-        costs = Costs.of(self.target)
-        return mod.map_graphs(lambda f: _function(f, sizes, costs)) if sizes else mod
-
-
-@dataclass(frozen=True, slots=True)
 class Costs:
     """What estimates depend on: float32 lanes of a vector, and the time of reading a vector of
     transformed weights from memory, in vector multiply-adds."""
@@ -57,56 +46,6 @@ class Costs:
     def of(target: Target) -> Costs:
         """The costs on a target's processor."""
         return Costs(target.vector_lanes("float32"), _READ_BY_CPU.get(target.mcpu, _READ))
-
-
-def _function(f: Function, sizes: list[int], costs: Costs) -> Function:
-    made: dict[tuple[int, tuple[int, int]], Constant] = {}
-    bindings = tuple(
-        replace(b, value=_rewritten(b, sizes, costs, made)) if _fits(b) else b for b in f.bindings
-    )
-    same = all(new.value is old.value for new, old in zip(bindings, f.bindings, strict=True))
-    return f if same else replace(f, bindings=bindings)
-
-
-def _fits(b: Binding) -> bool:
-    """Whether the algorithm can compute a binding: a 3x3 float32 convolution with strides,
-    dilations and groups of 1, constant weights, and known sizes."""
-    call = b.value
-    if not isinstance(call, Call) or call.op != "conv2d":
-        return False
-    w, a = call.args[1], call.attrs
-    plain = a.strides == (1, 1) and a.dilation == (1, 1) and a.groups == 1
-    if not plain or not isinstance(w, Constant) or w.type.dtype.name != "float32":
-        return False
-    taps = all(int_value(d) == TAPS for d in w.type.shape[2:])
-    types = [b.var.type, call.args[0].type]
-    return taps and all(
-        isinstance(t, TensorType) and None not in map(int_value, t.shape[1:]) for t in types
-    )
-
-
-def _rewritten(
-    b: Binding,
-    sizes: list[int],
-    costs: Costs,
-    made: dict[tuple[int, tuple[int, int]], Constant],
-) -> Call:
-    call = b.value
-    assert isinstance(call, Call)
-    w = call.args[1]
-    assert isinstance(w, Constant)
-    outputs, inputs = (int_value(d) or 0 for d in w.type.shape[:2])
-    height, width = (int_value(d) or 0 for d in b.var.tensor.shape[2:])
-    tile = fastest_tile(inputs, outputs, height, width, sizes, costs)
-    if tile is None:
-        return call
-    key = (id(w), tile)
-    if key not in made:
-        made[key] = replace(constant(transformed_filter(w.array, tile)), name=w.name)
-    return op_call(
-        "winograd_conv2d", call.args[0], made[key], *call.args[2:],
-        span=call.span, tile=tile, padding=call.attrs.padding,
-    )  # fmt: skip
 
 
 def fastest_tile(
@@ -129,3 +68,55 @@ def fastest_tile(
         if cost < least:
             best, least = tile, cost
     return best
+
+
+def _choose(call: Call, out: TensorType, target: Target) -> tuple[int, int] | None:
+    """The tile for a 3x3 float32 convolution with strides, dilations and groups of 1, constant
+    weights, and known sizes."""
+    w, a = call.args[1], call.attrs
+    plain = a.strides == (1, 1) and a.dilation == (1, 1) and a.groups == 1
+    sizes = [m for m in POINTS if m <= target.winograd]
+    if not sizes or not plain or not isinstance(w, Constant) or w.type.dtype.name != "float32":
+        return None
+    x = call.args[0].type
+    if not isinstance(x, TensorType) or any(int_value(d) != TAPS for d in w.type.shape[2:]):
+        return None
+    if None in map(int_value, (*out.shape[1:], *x.shape[1:])):
+        return None
+    outputs, inputs = (int_value(d) or 0 for d in w.type.shape[:2])
+    height, width = (int_value(d) or 0 for d in out.shape[2:])
+    return fastest_tile(inputs, outputs, height, width, sizes, Costs.of(target))
+
+
+def _rewrite(b: Binding, tile: tuple[int, int], rewriter: Rewriter) -> Call:
+    call = b.value
+    assert isinstance(call, Call)
+    w = call.args[1]
+    assert isinstance(w, Constant)
+    u = rewriter.once(
+        (id(w), tile), lambda: replace(constant(transformed_filter(w.array, tile)), name=w.name)
+    )
+    attrs = {"tile": tile, "padding": call.attrs.padding}
+    return op_call("winograd_conv2d", call.args[0], u, *call.args[2:], span=call.span, **attrs)
+
+
+def _layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:
+    u = packed_weights(call)
+    if u is None:
+        return None
+    lanes, blocks = target.vector_lanes("float32"), channel_blocks(target)
+    nr = lanes * panel_vectors(u.type, target)[0]
+    weights = Layout.parse(f"A/{nr} C D B/{lanes} B%{lanes} A%{nr}")
+    bias = [by_lanes(target)] * len(call.args[2:])
+    return Layouts((with_padding(blocks, call), weights, *bias), blocks)
+
+
+WINOGRAD = Family(
+    op_class="conv2d_winograd",
+    operators=("winograd_conv2d",),
+    schedule="tensorkiln.schedule.winograd:schedule_winograd",
+    layouts=_layouts,
+    epilogue=elementwise_epilogue,
+    inplace=True,
+    algorithm=Algorithm("conv2d", _choose, _rewrite),
+)

@@ -7,8 +7,9 @@ import pytest
 from tensorkiln.base.errors import UserError
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
+from tensorkiln.kernels.winograd import Costs, fastest_tile
 from tensorkiln.target import Target
-from tensorkiln.transform.relax.select_winograd import Costs, SelectWinograd, fastest_tile
+from tensorkiln.transform.relax.select_algorithms import SelectAlgorithms
 from tests.transform.graphs import assert_same_values, graph, main, ops_of, rand
 
 SAME = (1, 1, 1, 1)
@@ -53,7 +54,7 @@ def test_layers_of_networks(
 
 def test_values_are_kept() -> None:
     mod = _conv(32, 24, 30)
-    after = SelectWinograd(AVX512)(mod)
+    after = SelectAlgorithms(AVX512)(mod)
     assert ops_of(after) == ["winograd_conv2d"]
     call = main(after).bindings[0].value
     assert call.attrs.padding == SAME and call.span == "node conv2d"  # type: ignore[union-attr]
@@ -72,20 +73,20 @@ def test_values_are_kept() -> None:
     ],
 )
 def test_what_it_cannot_do_stays_the_same_object(mod: IRModule) -> None:
-    assert SelectWinograd(AVX512)(mod) is mod
+    assert SelectAlgorithms(AVX512)(mod) is mod
 
 
 def test_weights_that_are_shared_stay_shared() -> None:
     w = rand(32, 32, 3, 3)
     mod = graph(lambda g, x: g.conv2d(g.conv2d(x, w, padding=SAME), w, padding=SAME),
                 x=(1, 32, 32, 32))  # fmt: skip
-    first, second = (b.value for b in main(SelectWinograd(AVX512)(mod)).bindings)
+    first, second = (b.value for b in main(SelectAlgorithms(AVX512)(mod)).bindings)
     assert first.args[1] is second.args[1]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("largest", "tile"), [(4, (4, 4)), (3, (2, 2)), (2, (2, 2)), (0, None)])
 def test_the_target_says_how_large(largest: int, tile: tuple[int, int] | None) -> None:
-    call = main(SelectWinograd(AVX512.replace(winograd=largest))(_conv(32, 32, 32))).bindings[0]
+    call = main(SelectAlgorithms(AVX512.replace(winograd=largest))(_conv(32, 32, 32))).bindings[0]
     assert call.value.attrs.get("tile", None) == tile  # type: ignore[union-attr]
 
 

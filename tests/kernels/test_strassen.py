@@ -9,8 +9,9 @@ from tensorkiln.ir.expr import Var
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import Constant
+from tensorkiln.kernels.strassen import parts_layout
 from tensorkiln.target import Target
-from tensorkiln.transform.relax.select_strassen import SelectStrassen, parts_layout
+from tensorkiln.transform.relax.select_algorithms import SelectAlgorithms
 from tests.transform.graphs import assert_same_values, c, graph, main, ops_of, rand
 
 AVX512 = Target({"kind": "llvm", "mcpu": "x86-64-v4", "strassen": True})
@@ -25,7 +26,7 @@ def _linear(m: int, k: int, n: int) -> IRModule:
     ("m", "k", "n"), [(128, 768, 3072), (128, 3072, 768), (197, 768, 768), (196, 384, 1536)]
 )
 def test_layers_of_transformers(m: int, k: int, n: int) -> None:
-    assert ops_of(SelectStrassen(AVX512)(_linear(m, k, n))) == SELECTED
+    assert ops_of(SelectAlgorithms(AVX512)(_linear(m, k, n))) == SELECTED
 
 
 def _infinite() -> Constant:
@@ -51,12 +52,12 @@ def _infinite() -> Constant:
     ],
 )
 def test_direct_sums_stay_the_same_object(mod: IRModule) -> None:
-    assert SelectStrassen(AVX512)(mod) is mod
+    assert SelectAlgorithms(AVX512)(mod) is mod
 
 
 def test_values_are_kept() -> None:
     mod = graph(lambda g, x: g.linear(x, rand(512, 512), rand(512)), x=(1, 117, 512))
-    after = SelectStrassen(AVX512)(mod)
+    after = SelectAlgorithms(AVX512)(mod)
     assert main(after).bindings[1].value.attrs.rows == (1, 117)  # type: ignore[union-attr]
     assert {b.value.span for b in main(after).bindings} == {"node linear"}  # type: ignore
     assert_same_values(mod, after, rtol=1e-4, atol=1e-4)
@@ -65,7 +66,7 @@ def test_values_are_kept() -> None:
 def test_products_of_one_operand_share_its_parts() -> None:
     v, w = rand(512, 512), rand(512, 512, seed=1)
     mod = graph(lambda g, x: g.add(g.linear(x, v), g.linear(x, w)), x=(128, 512))
-    after = SelectStrassen(AVX512)(mod)
+    after = SelectAlgorithms(AVX512)(mod)
     assert ops_of(after) == ["strassen_parts", "strassen_linear", "strassen_linear", "add"]
 
 
@@ -78,7 +79,7 @@ def test_the_target_decides(mcpu: str, option: bool | None, selected: bool) -> N
     given = {} if option is None else {"strassen": option}
     target = Target({"kind": "llvm", "mcpu": mcpu, **given})
     mod = _linear(128, 512, 512)
-    assert (SelectStrassen(target)(mod) is not mod) == selected
+    assert (SelectAlgorithms(target)(mod) is not mod) == selected
 
 
 @pytest.mark.parametrize(

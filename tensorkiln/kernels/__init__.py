@@ -1,0 +1,19 @@
+"""Kernel families: for each, what it computes and what it needs, in one row of one table."""
+
+from tensorkiln.kernels.family import Algorithm, Family, Layouts, Packed, Rewriter
+from tensorkiln.kernels.fusion import computes_nothing, elementwise_epilogue, is_view, light
+from tensorkiln.kernels.table import Families, families
+
+__all__ = [
+    "Algorithm",
+    "Families",
+    "Family",
+    "Layouts",
+    "Packed",
+    "Rewriter",
+    "computes_nothing",
+    "elementwise_epilogue",
+    "families",
+    "is_view",
+    "light",
+]

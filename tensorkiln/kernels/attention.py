@@ -1,0 +1,117 @@
+"""Fused attention: scores, softmax and the weighted sum of the values in one kernel.
+
+Where the kernel does not fit:
+
+    attention(q, k, v, mask)  ->  s = q k^T * scale + mask
+                                  softmax(s) v                            unseen="nan"
+                              e = exp(s - max(s)); (e / sum(e)) v     unseen="zero"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import ml_dtypes
+import numpy as np
+
+from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.layout import Layout
+from tensorkiln.ir.relax import Binding, Call, RVar, TensorType, Value, constant
+from tensorkiln.kernels.family import Family, Layouts
+from tensorkiln.kernels.fusion import computes_nothing
+from tensorkiln.kernels.layouts import is_float32
+from tensorkiln.ops import call as op_call
+from tensorkiln.ops import infer
+from tensorkiln.target import Target
+
+
+def _fits(call: Call, out: TensorType, target: Target) -> bool:
+    """Whether the head size is a multiple of the vector width, and the keys are packed by lanes."""
+    k = call.args[1].type
+    assert isinstance(k, TensorType)
+    return k.layout is not None and _layouts(call, out, target) is not None
+
+
+def _layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:
+    """Keys packed by lanes. Needs float32, and a head size that is a multiple of the vector width
+    and the same in v as in k."""
+    q, v = call.args[0].type, call.args[2].type
+    assert isinstance(q, TensorType) and isinstance(v, TensorType)
+    depth, width = int_value(q.shape[3]), int_value(v.shape[3])
+    lanes = target.vector_lanes("float32")
+    if not is_float32(call) or depth is None or depth != width or depth % lanes:
+        return None
+    keys = Layout.parse(f"A B C/{lanes} D C%{lanes}")
+    return Layouts((None, keys, *[None] * len(call.args[2:])))
+
+
+def _prologue(call: Call, operand: int, before: Sequence[Binding]) -> bool:
+    """Moves of queries and values; arithmetic would be repeated for each head."""
+    return operand in (0, 2) and computes_nothing(before)
+
+
+def _epilogue(anchor: Binding, last: TensorType, reader: Binding) -> bool:
+    """Moves to a row-major result."""
+    call, t = reader.value, reader.var.type
+    moves = isinstance(call, Call) and call.op in ("transpose", "reshape")
+    return moves and isinstance(t, TensorType) and t.layout is None
+
+
+def _decompose(b: Binding) -> list[Binding]:
+    """The bindings that compute attention by elementary operators."""
+    var, call, bindings = b.var, b.value, list[Binding]()
+    assert isinstance(call, Call)
+    q, k, v = call.args[:3]
+    dtype = var.tensor.dtype.name
+    count = 0
+
+    def emit(op: str, *args: Value, **attrs: object) -> RVar:
+        nonlocal count
+        new = op_call(op, *args, span=call.span, **attrs)  # type: ignore[arg-type]
+        count += 1
+        name = RVar(f"{var.name}_{op}{count}", infer(new))
+        bindings.append(Binding(name, new))
+        return name
+
+    def number(value: float) -> Value:
+        return constant(np.asarray(value, dtype))
+
+    keys = emit("transpose", k, axes=(0, 1, 3, 2))
+    scores = emit("mul", emit("matmul", q, keys), number(float(call.attrs.scale)))
+    if len(call.args) > 3:
+        mask = call.args[3]
+        assert isinstance(mask.type, TensorType)
+        if mask.type.dtype.is_bool:
+            scores = emit("where", mask, scores, number(-np.inf))
+        else:
+            scores = emit("add", scores, mask)
+    if call.attrs.causal:
+        rows, columns = scores.tensor.shape[2:]
+        i = emit("arange", start=columns - rows, step=1, count=rows, dtype="int64")
+        j = emit("arange", start=0, step=1, count=columns, dtype="int64")
+        seen = emit("greater_equal", emit("reshape", i, shape=(rows, 1)), j)
+        scores = emit("where", seen, scores, number(-np.inf))
+    if call.attrs.unseen == "nan":
+        weights = emit("softmax", scores, axis=3)
+    else:
+        top = emit("max", scores, axes=(3,), keepdims=True)
+        # In a row that sees no key, all scores are -inf: subtracting the lowest number instead of
+        # -inf makes its exponentials 0, and dividing by 0.5 its weights 0. In every other row the
+        # greatest exponential is 1, so the sum is at least 1.
+        lowest = float(ml_dtypes.finfo(var.tensor.dtype.name).min)
+        e = emit("exp", emit("sub", scores, emit("maximum", top, number(lowest))))
+        total = emit("maximum", emit("sum", e, axes=(3,), keepdims=True), number(0.5))
+        weights = emit("div", e, total)
+    return [*bindings, Binding(var, op_call("matmul", weights, v, span=call.span))]
+
+
+ATTENTION = Family(
+    op_class="attention_fused",
+    operators=("attention",),
+    schedule="tensorkiln.schedule.attention:schedule_attention",
+    fits=_fits,
+    layouts=_layouts,
+    decompose=_decompose,
+    epilogue=_epilogue,
+    prologue=_prologue,
+)

@@ -1,0 +1,120 @@
+"""`Family`: everything that passes and the scheduler need to know about one kind of kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, TypeVar
+
+import numpy as np
+
+from tensorkiln.ir.layout import Layout
+from tensorkiln.ir.relax import Binding, Call, RVar, TensorType
+from tensorkiln.ops import infer
+from tensorkiln.target import Target
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """The layout that a kernel asks for of a constant operand, with a function on its elements that
+    comes before (`prepare` must be hashable: equal ones share the packed constant)."""
+
+    layout: Layout
+    prepare: Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Layouts:
+    """The layouts that a kernel asks for; None is row-major. The halo of an operand may become
+    larger than asked for, and that of the result as large as its readers ask for."""
+
+    operands: tuple[Layout | Packed | None, ...]
+    result: Layout | None = None
+
+
+class Rewriter:
+    """What `Algorithm.rewrite` may use while a function is rewritten."""
+
+    def __init__(self) -> None:
+        self.bindings: list[Binding] = []
+        self._made: dict[Hashable, Any] = {}
+
+    def bind(self, call: Call, name: str) -> RVar:
+        """A new value, computed by `call` before the call that is being rewritten."""
+        var = RVar(name, infer(call))
+        self.bindings.append(Binding(var, call))
+        return var
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """`make()`; what it returned before if the key is the same."""
+        if key not in self._made:
+            self._made[key] = make()
+        found: T = self._made[key]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """Another way to compute an operator, with other operators: Winograd's for `conv2d`.
+
+    `choose(call, out, target)` is the rule of cost: what to rewrite the call with (such as the size
+    of tiles), or None where the algorithm cannot compute the call or is not worth it.
+    `rewrite(binding, choice, rewriter)` returns the call that takes its place. With
+    `finite_weights`, calls whose second operand, a constant, holds an infinity or NaN are kept.
+    """
+
+    operator: str
+    choose: Callable[[Call, TensorType, Target], Any]
+    rewrite: Callable[[Binding, Any, Rewriter], Call]
+    finite_weights: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A kind of kernel: a row of the table. docs/howto/add-a-kernel-family.md adds one."""
+
+    # The name that `Executable.placement()` shows.
+    op_class: str
+    # What it computes: the anchor of a group or, in a group without one, the last operator. Empty:
+    # every operator.
+    operators: tuple[str, ...]
+    # A function (group, target, check) -> Schedule | None as "module:name", imported when it is
+    # needed. None: it does not fit after all, because of how the group computes the operands.
+    schedule: str
+    # (call, type of the group's result, target): whether it can compute a call whose operands have
+    # these layouts.
+    fits: Callable[[Call, TensorType, Target], bool] = lambda call, out, target: True
+    # (call, type of its result, target): the layouts it asks for; None: it cannot compute the call.
+    # It must fit every call that it gives layouts.
+    layouts: Callable[[Call, TensorType, Target], Layouts | None] | None = None
+    # The same: whether it computes in channel blocks if its operands are in them.
+    in_blocks: Callable[[Call, TensorType, Target], bool] | None = None
+    # (binding): other operators in place of a call for which no row has layouts.
+    decompose: Callable[[Binding], Sequence[Binding]] | None = None
+    # (anchor, type of the value read, reader): whether a reader of the anchor, or of the epilogue
+    # so far, can be computed from each element as soon as it is finished. If one row of an operator
+    # takes it, it is fused (`Families`); where that row does not fit then, plain loops compute it.
+    epilogue: Callable[[Binding, TensorType, Binding], bool] | None = None
+    # (call, number of an operand, operators that compute it): whether the kernel can compute the
+    # operand itself, each time that it reads an element.
+    prologue: Callable[[Call, int, Sequence[Binding]], bool] | None = None
+    # Whether it reads the epilogue's operands at the element that it writes next, so that the
+    # result may take their memory.
+    inplace: bool = False
+    # Whether it computes groups that only a FuseRule forms.
+    any_form: bool = False
+    # What leads calls of another operator, or of another form, to this kernel.
+    algorithm: Algorithm | None = None
+    # The devices of target kinds that it is for.
+    devices: tuple[str, ...] = ("cpu",)
+    # The package that it comes from, set when it is loaded; empty for this one.
+    owner: str = ""
+
+    def load_schedule(self) -> Callable[..., Any]:
+        """The schedule. ImportError or AttributeError if there is none of its name."""
+        module, _, name = self.schedule.partition(":")
+        found: Callable[..., Any] = getattr(import_module(module), name)
+        return found

@@ -1,0 +1,49 @@
+"""What kernels have in common in what they take before and after their operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorkiln import ops
+from tensorkiln.ir.relax import Binding, Call, TensorType
+
+# The most operators before one that passes over its row several times, such as softmax: each pass
+# computes them again.
+_MOST = 3
+_COSTLY = {"exp", "erf", "tanh", "gelu", "sigmoid", "silu", "log", "pow", "take"}
+
+
+def is_view(b: Binding) -> bool:
+    """Whether a value is a row-major reshape, which shares the memory of its operand."""
+    call = b.value
+    if not isinstance(call, Call) or call.op != "reshape":
+        return False
+    types = [b.var.type, *(a.type for a in call.args)]
+    return all(isinstance(t, TensorType) and t.layout is None for t in types)
+
+
+def elementwise_epilogue(anchor: Binding, last: TensorType, reader: Binding) -> bool:
+    """Whether `reader` computes each element from the one at the same place in memory. It may
+    change the dtype of sums in int32."""
+    call, t = reader.value, reader.var.type
+    assert isinstance(call, Call) and isinstance(t, TensorType)
+    if ops.get(call.op).pattern not in ("elementwise", "broadcast"):
+        return False
+    # Halos may differ: a kernel writes the halo of its last result only.
+    order = t.memory.with_halo({}) == last.memory.with_halo({})
+    sums = anchor.var.tensor.dtype.name == "int32"
+    return t.shape == last.shape and order and (t.dtype == last.dtype or sums)
+
+
+def light(call: Call, operand: int, before: Sequence[Binding]) -> bool:
+    """A prologue of few and cheap operators on the first operand, for kernels that read it several
+    times. A view costs nothing by itself."""
+    names = {b.value.op for b in before if isinstance(b.value, Call)}
+    view = len(before) == 1 and is_view(before[0])
+    return operand == 0 and not view and len(before) <= _MOST and not names & _COSTLY
+
+
+def computes_nothing(before: Sequence[Binding]) -> bool:
+    """Whether operators only move elements."""
+    calls = (b.value for b in before)
+    return all(ops.get(c.op).pattern == "injective" for c in calls if isinstance(c, Call))

@@ -1,0 +1,118 @@
+"""Products with packed right operands: `linear` with constant weights, `matmul` of two computed
+operands, whose right one is packed at run time."""
+
+from __future__ import annotations
+
+from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.layout import Layout
+from tensorkiln.ir.relax import Call, Constant, TensorType
+from tensorkiln.kernels.family import Family, Layouts
+from tensorkiln.kernels.fusion import elementwise_epilogue
+from tensorkiln.kernels.layouts import by_lanes, has_kernel, is_float32
+from tensorkiln.target import Target
+from tensorkiln.target.registers import max_rows
+
+# Columns of a linear panel, in vectors, the preferred width first. Tiles (rows x vectors) of 8 x 3
+# or 14 x 2 fill 32 registers. With 16 registers and AVX2, 3 x 3 runs at 1.03 times the speed of
+# 6 x 2. On targets whose instructions overwrite an operand (SSE), 4 x 2 and 2 x 3 fit, and the
+# order is reversed.
+_PANEL_VECTORS = (3, 2)
+# Rows a multiple of _WAY bytes apart map to the same set of a first-level cache, which holds _WAYS
+# of them. With 1024 terms, tiles of 14 x 2 run at 75% of the peak, 6 x 4 and 8 x 3 at 95%.
+_WAY, _WAYS = 4096, 8
+# From this many rows and multiply-adds on, packing the right operand of a matmul at run time costs
+# less than it saves.
+_PACKED_ROWS, _PACKED_WORK = 8, 1 << 15
+
+
+def _fits(call: Call, out: TensorType, target: Target) -> bool:
+    """Whether weights are packed, and the output is row-major."""
+    w = call.args[1].type
+    assert isinstance(w, TensorType)
+    return w.layout is not None and out.layout is None
+
+
+def _linear_layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:
+    w = call.args[1]
+    if not isinstance(w, Constant) or not has_kernel(call):
+        return None
+    nr = _panel(call, target)
+    integers = w.type.dtype.name == "int8"
+    panels = f"B/{nr} A/4 B%{nr} A%4" if integers else f"B/{nr} A B%{nr}"
+    bias = [by_lanes(target)] * len(call.args[2:])
+    return Layouts((None, Layout.parse(panels), *bias))
+
+
+def _matmul_layouts(call: Call, out: TensorType, target: Target) -> Layouts | None:
+    if not _wants_panels(call):
+        return None
+    w, nr = call.args[1].type, _panel(call, target)
+    assert isinstance(w, TensorType)
+    *batch, row, column = (chr(ord("A") + d) for d in range(w.ndim))
+    panels = [f"{column}/{nr}", row, f"{column}%{nr}"]
+    if call.attrs.wide:
+        panels = [f"{column}/{nr}", f"{row}/2", f"{column}%{nr}", f"{row}%2"]
+    return Layouts((None, Layout.parse(" ".join([*batch, *panels]))))
+
+
+def _wants_panels(call: Call) -> bool:
+    """Whether to pack the right operand of a matmul at run time.
+
+    Its last two extents must be known, and operands must not be transposed or broadcast in a way
+    that the schedule lacks. A `wide` product (int16 into int32) is then packed if its number of
+    terms is even, a float32 one if it has enough rows and multiply-adds.
+    """
+    x, w = (a.type for a in call.args)
+    assert isinstance(x, TensorType) and isinstance(w, TensorType)
+    sizes = [int_value(d) for d in w.shape[-2:]]
+    if None in sizes or min(x.ndim, w.ndim) < 2 or call.attrs.transpose_a or call.attrs.transpose_b:
+        return False
+    if x.shape[:-2] != w.shape[:-2] and (w.ndim > 2 or call.attrs.wide):
+        return False
+    k, n = (d or 0 for d in sizes)
+    if call.attrs.wide:
+        return k % 2 == 0
+    rows = int_value(x.shape[-2]) or 64
+    return is_float32(call) and rows >= _PACKED_ROWS and rows * k * n >= _PACKED_WORK
+
+
+def _panel(call: Call, target: Target) -> int:
+    """The columns of a panel.
+
+    Few rows need wide panels, for enough independent accumulators; more rows a width that divides
+    the columns evenly. Where rows lie a multiple of `_WAY` bytes apart, panels are wide enough that
+    a tile has at most `_WAYS` rows.
+    """
+    x, w = (a.type for a in call.args[:2])
+    assert isinstance(x, TensorType) and isinstance(w, TensorType)
+    terms, columns = (int_value(d) or 0 for d in w.shape[-2:])
+    lanes = target.vector_lanes("float32")
+    blocks = -(-columns // lanes)
+    rows = 1
+    for d in x.shape[:-1]:
+        rows *= int_value(d) or 64
+    if rows < 4:
+        return lanes * min(blocks, 6 if target.overwrites_operands else 8)
+    widths: tuple[int, ...] = _PANEL_VECTORS[:: -1 if target.overwrites_operands else 1]
+    if terms * x.dtype.bytes % _WAY == 0 and max_rows(target, 2) > _WAYS and blocks > 3:
+        widths = (3, 4)
+    return lanes * next((n for n in widths if blocks % n == 0), widths[-1])
+
+
+LINEAR = Family(
+    op_class="linear_packed",
+    operators=("linear",),
+    schedule="tensorkiln.schedule.linear:schedule_linear",
+    fits=_fits,
+    layouts=_linear_layouts,
+    epilogue=elementwise_epilogue,
+    inplace=True,
+)
+MATMUL = Family(
+    op_class="matmul_packed",
+    operators=("matmul",),
+    schedule="tensorkiln.schedule.linear:schedule_linear",
+    fits=_fits,
+    layouts=_matmul_layouts,
+    epilogue=elementwise_epilogue,
+)

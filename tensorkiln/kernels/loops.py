@@ -1,0 +1,48 @@
+"""Groups without a kernel of their own: data movement, then everything else in plain loops."""
+
+from __future__ import annotations
+
+from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.relax import Call, TensorType
+from tensorkiln.kernels.family import Family
+from tensorkiln.kernels.fusion import elementwise_epilogue
+from tensorkiln.kernels.pool import any_prologue
+from tensorkiln.ops import OPS, get
+from tensorkiln.target import Target
+
+
+def _operators(*patterns: str) -> tuple[str, ...]:
+    return tuple(name for name, op in OPS.items() if op.pattern in patterns)
+
+
+def _in_blocks(call: Call, out: TensorType, target: Target) -> bool:
+    """Whether loops over channel blocks compute a call: elementwise, or a concatenation of whole
+    blocks, or a slice that keeps all images and channels."""
+    a, x = call.attrs, call.args[0].type
+    if call.op == "concat":
+        sizes = [int_value(t.type.shape[1]) for t in call.args if isinstance(t.type, TensorType)]
+        lanes = target.vector_lanes("float32")
+        return a.axis in (1, -3) and all(s is not None and s % lanes == 0 for s in sizes)
+    if call.op == "slice":
+        assert isinstance(x, TensorType)
+        first = all(int_value(i) == 0 for i in a.begin[:2])
+        return first and out.shape[:2] == x.shape[:2] and a.strides[:2] == (1, 1)
+    return get(call.op).pattern in ("elementwise", "broadcast")
+
+
+_LOOPS = "tensorkiln.schedule.loops:schedule_loops"
+MOVEMENT = Family(
+    op_class="movement",
+    operators=_operators("injective", "elementwise", "broadcast"),
+    schedule="tensorkiln.schedule.movement:schedule_movement",
+    in_blocks=_in_blocks,
+)
+REDUCTIONS = Family(
+    op_class="loops",
+    operators=_operators("reduction"),
+    schedule=_LOOPS,
+    epilogue=elementwise_epilogue,
+    prologue=any_prologue,
+    any_form=True,
+)
+LOOPS = Family(op_class="loops", operators=(), schedule=_LOOPS, any_form=True)

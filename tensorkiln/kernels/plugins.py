@@ -1,0 +1,172 @@
+"""Kernel families of installed packages.
+
+A package adds a family with an entry point of group `tensorkiln.kernel_families`, a `Family`:
+
+    [project.entry-points."tensorkiln.kernel_families"]
+    softmax_columns = "softmax_columns.family:FAMILY"
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from types import NoneType
+from typing import TYPE_CHECKING, Any
+
+from tensorkiln import ops
+from tensorkiln.base.errors import TensorkilnError, UserError
+from tensorkiln.base.files import open_plain
+from tensorkiln.base.plugin import bad_answer, plugin
+from tensorkiln.ir.relax import Call, Constant, RVar, TensorType
+from tensorkiln.kernels.family import Algorithm, Family, Layouts, Packed
+from tensorkiln.target import Target
+from tensorkiln.target.kinds import KINDS
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "tensorkiln.kernel_families"
+_CODE = "bad-family"
+_REFERENCE = re.compile(r"\w+(\.\w+)*:\w+")
+# The functions of a Family, and what each may return.
+_ANSWERS: dict[str, tuple[type, ...]] = {
+    "fits": (bool,),
+    "layouts": (Layouts, NoneType),
+    "in_blocks": (bool,),
+    "decompose": (list, tuple),
+    "epilogue": (bool,),
+    "prologue": (bool,),
+}
+
+
+def installed_families() -> tuple[Family, ...]:
+    """The families of installed packages, by the names of package and entry point. Raises UserError
+    (code `bad-family` or `plugin-failed`), naming the package, for one that is wrong."""
+    if not any(map(_names_group, sys.path)):
+        return ()
+    from importlib.metadata import entry_points  # takes 30 ms to import
+
+    points = sorted(entry_points(group=GROUP), key=lambda p: (_package(p), p.name))
+    return tuple(map(_loaded, points))
+
+
+def _names_group(folder: str) -> bool:
+    """Whether an entry of `sys.path` may hold packages with entry points of the group."""
+    for path in Path(folder).glob("*-info/entry_points.txt"):
+        try:
+            with open_plain(path) as file:
+                if GROUP.encode() in file.read():
+                    return True
+        except OSError:
+            continue
+    return Path(folder).is_file()  # an archive, which may hold any
+
+
+def _package(point: EntryPoint) -> str:
+    return point.dist.name if point.dist else "?"
+
+
+def _loaded(point: EntryPoint) -> Family:
+    what = f"kernel family {point.name!r} of package {_package(point)}"
+    with plugin(what):
+        row: object = point.load()
+    if not isinstance(row, Family):
+        raise UserError(f"{what} is {type(row).__name__}, expected a Family", code=_CODE)
+    _check(row, what)
+    return _guarded(row, what)
+
+
+def _check(row: Family, what: str) -> None:
+    """Raise UserError for a field that is wrong in itself."""
+
+    def require(holds: bool, message: str) -> None:
+        if not holds:
+            raise UserError(message, code=_CODE, where=what)
+
+    for name in ("op_class", "schedule"):
+        value = getattr(row, name)
+        require(isinstance(value, str) and bool(value), f"{name} is {value!r}, expected text")
+    good = _REFERENCE.fullmatch(row.schedule) is not None
+    require(good, f"schedule is {row.schedule!r}, expected 'module:function'")
+    for name in ("operators", "devices"):
+        value = getattr(row, name)
+        texts = isinstance(value, tuple) and value and all(isinstance(v, str) for v in value)
+        require(bool(texts), f"{name} is {value!r}, expected a tuple of names")
+    for operator in row.operators:
+        try:
+            ops.get(operator)
+        except TensorkilnError as error:
+            raise UserError(error.message, code=_CODE, where=what, hint=error.hint) from None
+    known = {kind.device for kind in KINDS.values()} - {""}
+    require(set(row.devices) <= known, f"devices are {row.devices}, of {sorted(known)}")
+    for field in fields(row):
+        value = getattr(row, field.name)
+        if field.name in _ANSWERS and value is not None:
+            require(callable(value), f"{field.name} is {value!r}, expected a function")
+    require(row.fits is not None, "fits is None, expected a function")
+    a = row.algorithm
+    require(a is None or isinstance(a, Algorithm), f"algorithm is {a!r}, expected an Algorithm")
+
+
+def _guarded(row: Family, what: str) -> Family:
+    """The row with functions whose exceptions and wrong results are UserErrors naming `what`."""
+    changed: dict[str, Any] = {
+        name: _call(getattr(row, name), f"{what}: {name}", kinds)
+        for name, kinds in _ANSWERS.items()
+        if getattr(row, name) is not None
+    }
+    if row.algorithm is not None:
+        a = row.algorithm
+        choose = _call(a.choose, f"{what}: algorithm.choose", (object,))
+        rewrite = _call(a.rewrite, f"{what}: algorithm.rewrite", (Call,))
+        changed["algorithm"] = replace(a, choose=choose, rewrite=rewrite)
+    row = replace(row, owner=what, **changed)
+    if row.layouts is None:
+        return row
+    return replace(row, layouts=_checked_layouts(row, f"{what}: layouts"))
+
+
+def _call(function: Callable[..., Any], what: str, kinds: tuple[type, ...]) -> Callable[..., Any]:
+    def guarded(*args: object) -> object:
+        with plugin(what):
+            answer = function(*args)
+        if not isinstance(answer, kinds):
+            raise bad_answer(what, answer, " or ".join(k.__name__ for k in kinds), _CODE)
+        return answer
+
+    return guarded
+
+
+def _checked_layouts(row: Family, what: str) -> Callable[..., Any]:
+    """`row.layouts` with a check that they suit the operands, and that the row then fits."""
+
+    def checked(call: Call, out: TensorType, target: Target) -> Layouts | None:
+        assert row.layouts is not None
+        found = row.layouts(call, out, target)
+        if found is None:
+            return None
+
+        def error(message: str) -> UserError:
+            return UserError(f"{what}: {message}", code=_CODE, where=call.span)
+
+        if len(found.operands) != len(call.args):
+            raise error(f"{len(found.operands)} layouts for {len(call.args)} operands")
+        laid: list[TensorType] = []
+        types = [*(a.type for a in call.args), out]
+        for n, (layout, t) in enumerate(zip((*found.operands, found.result), types, strict=True)):
+            if isinstance(layout, Packed) and not isinstance(call.args[n], Constant):
+                raise error(f"Packed for operand {n}, which is not constant")
+            to = layout.layout if isinstance(layout, Packed) else layout
+            assert isinstance(t, TensorType)
+            if to is not None and {a.dim for a in to.axes} != set(range(t.ndim)):
+                raise error(f"{to} for {t.ndim} dimensions")
+            laid.append(t.with_layout(to))
+        args = tuple(RVar(f"p{n}", t) for n, t in enumerate(laid[:-1]))
+        if not row.fits(replace(call, args=args), laid[-1], target):
+            raise error("it does not fit the call in the layouts that it asks for")
+        return found
+
+    return checked

@@ -1,0 +1,92 @@
+"""Windows and planes of images in channel blocks: pooling, reductions of whole images, LRN."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorkiln.ir.expr import int_value
+from tensorkiln.ir.relax import Binding, Call, TensorType
+from tensorkiln.kernels.family import Family
+from tensorkiln.kernels.fusion import elementwise_epilogue
+from tensorkiln.ops.nn import pool_windows
+from tensorkiln.target import Target
+
+
+def any_prologue(call: Call, operand: int, before: Sequence[Binding]) -> bool:
+    """Every prologue: each element is read about once."""
+    return True
+
+
+def any_layout(call: Call, out: TensorType, target: Target) -> bool:
+    """For operators that compute in whatever layout their operand has."""
+    return True
+
+
+def _pool_fits(call: Call, out: TensorType, target: Target) -> bool:
+    """Whether operand and output have channel blocks of one width, image sizes are static, and
+    windows are undilated and of at most 64 taps."""
+    x = call.args[0].type
+    assert isinstance(x, TensorType)
+    if not _same_blocks(x, out) or None in map(int_value, (*x.shape[1:], *out.shape[1:])):
+        return False
+    pair = pool_windows(call.attrs)
+    undilated = all(w.dilation == 1 for w in pair)
+    return undilated and pair[0].kernel * pair[1].kernel <= 64
+
+
+def _global_pool_fits(call: Call, out: TensorType, target: Target) -> bool:
+    """Whether it reduces height and width of float32 images to a row-major result."""
+    x = call.args[0].type
+    assert isinstance(x, TensorType)
+    if x.ndim != 4 or tuple(a % 4 for a in call.attrs.axes) != (2, 3):
+        return False
+    if out.layout is not None or out.dtype.name != "float32" or out.dtype != x.dtype:
+        return False
+    sizes = [int_value(d) for d in x.shape[1:]]
+    known = None not in sizes and 0 not in sizes and out.shape[1:2] == x.shape[1:2]
+    return known and target.vector_lanes("float32") > 1
+
+
+def _lrn_fits(call: Call, out: TensorType, target: Target) -> bool:
+    """Whether operand and output have channel blocks of one width, which is at least half the
+    window, so that all neighbours are in the next block."""
+    x = call.args[0].type
+    assert isinstance(x, TensorType)
+    if out.ndim != 4 or not _same_blocks(x, out) or int_value(out.shape[1]) is None:
+        return False
+    lanes = out.memory.block(1)
+    return lanes >= 4 and call.attrs.size // 2 <= lanes
+
+
+def _same_blocks(x: TensorType, out: TensorType) -> bool:
+    if out.layout is None or x.layout is None or len(out.layout.axes) != 5:
+        return False
+    return x.layout.block(1) == out.layout.block(1)
+
+
+POOL = Family(
+    op_class="pool_blocked",
+    operators=("max_pool2d", "avg_pool2d"),
+    schedule="tensorkiln.schedule.pool:schedule_pool",
+    fits=_pool_fits,
+    in_blocks=any_layout,
+    epilogue=elementwise_epilogue,
+    prologue=any_prologue,
+)
+GLOBAL_POOL = Family(
+    op_class="global_pool_blocked",
+    operators=("mean", "sum", "max", "min"),
+    schedule="tensorkiln.schedule.global_pool:schedule_global_pool",
+    fits=_global_pool_fits,
+    epilogue=elementwise_epilogue,
+    prologue=any_prologue,
+)
+LRN = Family(
+    op_class="lrn_blocked",
+    operators=("lrn",),
+    schedule="tensorkiln.schedule.lrn:schedule_lrn",
+    fits=_lrn_fits,
+    in_blocks=any_layout,
+    epilogue=elementwise_epilogue,
+    prologue=any_prologue,
+)

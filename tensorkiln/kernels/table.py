@@ -1,0 +1,97 @@
+"""The table of kernel families: where a device has several for an operator, the first that fits
+computes it, so the most specific come first and plain loops last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+
+from tensorkiln.ir.relax import Binding, Call, TensorType
+from tensorkiln.kernels.attention import ATTENTION
+from tensorkiln.kernels.conv2d import CONV2D, DEPTHWISE
+from tensorkiln.kernels.family import Family, Layouts
+from tensorkiln.kernels.linear import LINEAR, MATMUL
+from tensorkiln.kernels.loops import LOOPS, MOVEMENT, REDUCTIONS
+from tensorkiln.kernels.plugins import installed_families
+from tensorkiln.kernels.pool import GLOBAL_POOL, LRN, POOL
+from tensorkiln.kernels.rows import LAYER_NORM, SOFTMAX
+from tensorkiln.kernels.strassen import STRASSEN, STRASSEN_PARTS
+from tensorkiln.kernels.winograd import WINOGRAD
+from tensorkiln.target import Target
+from tensorkiln.target.kinds import KINDS
+
+TABLE: tuple[Family, ...] = (
+    DEPTHWISE,
+    CONV2D,
+    WINOGRAD,
+    STRASSEN_PARTS,
+    STRASSEN,
+    LINEAR,
+    MATMUL,
+    POOL,
+    GLOBAL_POOL,
+    LRN,
+    ATTENTION,
+    SOFTMAX,
+    LAYER_NORM,
+    MOVEMENT,
+    REDUCTIONS,
+    LOOPS,
+)
+
+
+class Families:
+    """The rows for one device, by operator."""
+
+    def __init__(self, rows: Iterable[Family]):
+        self.all = tuple(rows)
+        self._by_operator: dict[str, tuple[Family, ...]] = {}
+
+    def of(self, operator: str) -> tuple[Family, ...]:
+        """The rows for an operator, the most specific first."""
+        found = self._by_operator.get(operator)
+        if found is None:
+            found = tuple(f for f in self.all if not f.operators or operator in f.operators)
+            self._by_operator[operator] = found
+        return found
+
+    def layouts(self, call: Call, out: TensorType, target: Target) -> Layouts | None:
+        """The layouts that the kernel of a call asks for; None if there is none that needs any."""
+        for row in self.of(call.op):
+            found = row.layouts(call, out, target) if row.layouts is not None else None
+            if found is not None:
+                return found
+        return None
+
+    def takes_epilogue(
+        self, anchor: Binding, last: TensorType, reader: Binding, target: Target
+    ) -> bool:
+        """Whether a kernel of the anchor can also compute `reader` from its value `last`."""
+        asked = (row.epilogue for row in self._deciding(anchor, target))
+        return any(takes(anchor, last, reader) for takes in asked if takes is not None)
+
+    def takes_prologue(
+        self, b: Binding, operand: int, before: list[Binding], target: Target
+    ) -> bool:
+        """Whether a kernel of a call can also compute one of its operands."""
+        assert isinstance(b.value, Call)
+        asked = (row.prologue for row in self._deciding(b, target))
+        return any(takes(b.value, operand, before) for takes in asked if takes is not None)
+
+    def _deciding(self, b: Binding, target: Target) -> tuple[Family, ...]:
+        """The rows that decide what is fused with a call: of another package the first that fits,
+        alone; else all of this one, since plain loops compute what the others cannot."""
+        assert isinstance(b.value, Call)
+        rows, out = self.of(b.value.op), b.var.tensor
+        other = next((row for row in rows if row.owner and row.fits(b.value, out, target)), None)
+        return (other,) if other is not None else tuple(row for row in rows if not row.owner)
+
+
+def families(target: Target) -> Families:
+    """The families for a target: those of installed packages (see `plugins.py`), then `TABLE`."""
+    return _families(KINDS[target.kind].device)
+
+
+@cache
+def _families(device: str) -> Families:
+    return Families(row for row in (*installed_families(), *TABLE) if device in row.devices)

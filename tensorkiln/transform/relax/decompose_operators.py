@@ -1,0 +1,43 @@
+"""Replace operators that no kernel fits by others, where their family says how.
+
+    a = attention(q, k, v)  ->  s = matmul(q, k^T); w = softmax(s); a = matmul(w, v)
+
+Needs: run after the passes that match operators, and before `assign_layouts`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import Binding, Call, Function, TensorType
+from tensorkiln.kernels import families
+from tensorkiln.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class DecomposeOperators:
+    """Replace every call without a kernel on a target whose family can decompose it
+    (`Family.decompose`)."""
+
+    target: Target
+
+    def __call__(self, mod: IRModule) -> IRModule:
+        """Return the rewritten module; `mod` itself if nothing is replaced."""
+        return mod.map_graphs(self._function)
+
+    def _function(self, f: Function) -> Function:
+        bindings: list[Binding] = []
+        for b in f.bindings:
+            bindings += self._decomposed(b)
+        return f if len(bindings) == len(f.bindings) else replace(f, bindings=tuple(bindings))
+
+    def _decomposed(self, b: Binding) -> list[Binding]:
+        call, out = b.value, b.var.type
+        if not isinstance(call, Call) or not isinstance(out, TensorType):
+            return [b]
+        known = families(self.target)
+        forms = [row.decompose for row in known.of(call.op) if row.decompose is not None]
+        if not forms or known.layouts(call, out, self.target) is not None:
+            return [b]
+        return list(forms[0](b))

@@ -1,0 +1,78 @@
+"""Compute operators by other algorithms where their rule of cost says that it pays.
+
+    y = conv2d(x, w, b)  ->  y = winograd_conv2d(x, u, b, tile=(4, 4))          3x3
+                             s = slice(x, ...); y = conv2d(s, w, b)             1x1 with strides
+    y = linear(x, w, b)  ->  p = strassen_parts(x); y = strassen_linear(p, w, b)
+
+The algorithms and their rules are in the table of kernel families (`Family.algorithm`).
+
+Needs: canonical operators with constant weights; run before `assign_layouts`, which packs them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tensorkiln.base.threads import in_threads
+from tensorkiln.ir.module import IRModule
+from tensorkiln.ir.relax import Binding, Call, Constant, Function, RVar, TensorType
+from tensorkiln.kernels import Algorithm, Rewriter, families
+from tensorkiln.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class SelectAlgorithms:
+    """Rewrite each call for the first algorithm in the table that is worth it on a target."""
+
+    target: Target
+
+    def __call__(self, mod: IRModule) -> IRModule:
+        """Return the rewritten module; `mod` itself if nothing is rewritten."""
+        known: dict[str, list[Algorithm]] = {}
+        for row in families(self.target).all:
+            if row.algorithm is not None:
+                known.setdefault(row.algorithm.operator, []).append(row.algorithm)
+        return mod.map_graphs(lambda f: self._function(f, known))
+
+    def _function(self, f: Function, known: dict[str, list[Algorithm]]) -> Function:
+        chosen = {b.var: found for b in f.bindings if (found := self._chosen(b, known)) is not None}
+        asked = [b for b in f.bindings if b.var in chosen and chosen[b.var][0].finite_weights]
+        finite = _finite(asked)
+        rewriter = Rewriter()
+        for b in f.bindings:
+            if b.var in chosen and finite.get(b.var, True):
+                algorithm, choice = chosen[b.var]
+                b = replace(b, value=algorithm.rewrite(b, choice, rewriter))
+            rewriter.bindings.append(b)
+        bindings = tuple(rewriter.bindings)
+        kept = {id(b) for b in f.bindings}
+        return f if all(id(b) in kept for b in bindings) else replace(f, bindings=bindings)
+
+    def _chosen(
+        self, b: Binding, known: dict[str, list[Algorithm]]
+    ) -> tuple[Algorithm, object] | None:
+        call, out = b.value, b.var.type
+        if isinstance(call, Call) and isinstance(out, TensorType):
+            for algorithm in known.get(call.op, ()):
+                choice = algorithm.choose(call, out, self.target)
+                if choice is not None:
+                    return algorithm, choice
+        return None
+
+
+def _finite(bindings: list[Binding]) -> dict[RVar, bool]:
+    """For each value that a binding computes, whether all weights are finite."""
+    found: dict[RVar, bool] = {}
+
+    # A finite sum implies finite elements, and the sum takes a fraction of the time of looking at
+    # each; but it may overflow. This reads all weights from the file.
+    def look(b: Binding) -> None:
+        w = b.value.args[1] if isinstance(b.value, Call) else None
+        if isinstance(w, Constant):
+            with np.errstate(over="ignore", invalid="ignore"):
+                found[b.var] = bool(np.isfinite(w.array.sum()) or np.isfinite(w.array).all())
+
+    in_threads(look, bindings)
+    return found
