@@ -18,7 +18,7 @@ from pathlib import Path
 
 import tensorkiln as tk
 from tensorkiln.base.errors import UserError
-from tensorkiln.codegen.host_function import TensorInfo
+from tensorkiln.codegen.host.function import TensorInfo
 from tensorkiln.executable import Executable
 from tensorkiln.link.toolchain import zig_path
 from tensorkiln.tune.calls import around_calls, graph_function

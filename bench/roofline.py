@@ -22,7 +22,7 @@ from bench.models import MODELS
 from bench.store import add
 from bench.work import Groups, Work, work_of
 from tensorkiln.base.errors import UserError
-from tensorkiln.codegen.host_function import KernelCall, Ptr, TensorInfo
+from tensorkiln.codegen.host.function import KernelCall, Ptr, TensorInfo
 from tensorkiln.executable import Executable
 from tensorkiln.runtime.tensor import Array, dtype_named
 from tensorkiln.tune.calls import RunTime, graph_function, time_calls

@@ -14,18 +14,18 @@ from tensorkiln.base.cache import user_cache
 from tensorkiln.base.debug import SOURCES, say
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.version import VERSION
-from tensorkiln.codegen.call_plan import (
+from tensorkiln.codegen.host.call_plan import (
     graph_host_function,
     sizes_read,
     tensor_host_function,
 )
-from tensorkiln.codegen.host_c import entry_c, exported_symbols, header_h
-from tensorkiln.codegen.host_function import HostFunction, c_name
-from tensorkiln.codegen.import_c import import_info, imports_c
+from tensorkiln.codegen.host.entry_c import entry_c, exported_symbols, header_h
+from tensorkiln.codegen.host.function import HostFunction, c_name
+from tensorkiln.codegen.host.import_c import import_info, imports_c
+from tensorkiln.codegen.host.plan_text import plan_text
+from tensorkiln.codegen.host.system_lib_c import check_prefix, system_lib_c
+from tensorkiln.codegen.host.weights import WeightArena, WeightsContent
 from tensorkiln.codegen.llvm.texts import module_text
-from tensorkiln.codegen.plan_text import plan_text
-from tensorkiln.codegen.system_lib_c import check_prefix, system_lib_c
-from tensorkiln.codegen.weights import WeightArena, WeightsContent
 from tensorkiln.executable import Executable
 from tensorkiln.external import Emitted, External
 from tensorkiln.ir.module import IRModule
@@ -36,7 +36,7 @@ from tensorkiln.link.shared import RUNTIME_EXPORTS, SYSTEM_LIBRARIES, Fcompile
 from tensorkiln.target import Target
 
 if TYPE_CHECKING:
-    from tensorkiln.codegen.outer_c import OuterCode
+    from tensorkiln.codegen.outer.code import OuterCode
 
 
 def assemble(
@@ -212,7 +212,7 @@ def _fallible(function: HostFunction, kernels: Collection[str]) -> HostFunction:
 def _outer_code(mod: IRModule, arena: WeightArena) -> OuterCode | None:
     if not mod.outers:
         return None
-    from tensorkiln.codegen.outer_c import outer_code
+    from tensorkiln.codegen.outer.code import outer_code
 
     return outer_code(mod, arena)
 

@@ -17,7 +17,7 @@ from tensorkiln.artifact.sections import WEIGHTS_PAD
 from tensorkiln.artifact.tar import write_tar
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError, nearest
 from tensorkiln.base.text import listed
-from tensorkiln.codegen.host_function import HostFunction
+from tensorkiln.codegen.host.function import HostFunction
 from tensorkiln.ir.expr import CallExtern
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
@@ -38,7 +38,7 @@ from tensorkiln.link.static import link_static
 from tensorkiln.target import Target, cpu_target
 
 if TYPE_CHECKING:
-    from tensorkiln.codegen.outer_c import OuterCode
+    from tensorkiln.codegen.outer.code import OuterCode
     from tensorkiln.runtime.device import Device
     from tensorkiln.runtime.executor import Executor
     from tensorkiln.runtime.module import Module, TensorFunction
@@ -359,7 +359,7 @@ class Executable:
         The folder is written atomically. Raises UserError for a module without graph functions,
         UnsupportedError for one with control flow, whose host steps allocate.
         """
-        from tensorkiln.codegen.stripped_c import kernel_prefix, stripped_c, stripped_h
+        from tensorkiln.codegen.host.stripped_c import kernel_prefix, stripped_c, stripped_h
         from tensorkiln.link.stripped import write_stripped
 
         if self.module.outers:

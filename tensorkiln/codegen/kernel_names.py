@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 from tensorkiln.base.errors import Issue
-from tensorkiln.codegen.host_function import c_name
+from tensorkiln.codegen.host.function import c_name
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.derived import is_pending
 from tensorkiln.ir.module import IRModule

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from tensorkiln.base.errors import Issue, UnsupportedError, UserError
 from tensorkiln.codegen.kernel_names import name_issues
-from tensorkiln.codegen.outer_scope import bindings_in
+from tensorkiln.codegen.outer.scope import bindings_in
 from tensorkiln.codegen.stack import require_stack
 from tensorkiln.ir.derived import is_pending
 from tensorkiln.ir.expr import CallExtern, Reduce
@@ -101,7 +101,7 @@ def _cpu_issues(f: PrimFunc) -> Iterator[Issue]:
 
 
 def _outer_faults(f: Function) -> Iterator[str]:
-    from tensorkiln.codegen.outer_calls import HOST_STEPS
+    from tensorkiln.codegen.outer.calls import HOST_STEPS
 
     for b in bindings_in(f.bindings):
         if isinstance(b.value, Call) and b.value.op and b.value.op not in HOST_STEPS:

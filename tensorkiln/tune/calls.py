@@ -19,8 +19,8 @@ from tensorkiln.artifact import Artifact, ArtifactSet
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError, nearest
 from tensorkiln.base.text import listed
 from tensorkiln.base.trust import private_temporary
-from tensorkiln.codegen.host_function import HostFunction
-from tensorkiln.codegen.run_c import prototypes
+from tensorkiln.codegen.host.function import HostFunction
+from tensorkiln.codegen.host.run_c import prototypes
 from tensorkiln.executable import Executable
 from tensorkiln.runtime import Executor, load_module
 from tensorkiln.runtime.tensor import Array

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tensorkiln.codegen.host_function import Size
-from tensorkiln.codegen.size_text import size_of
+from tensorkiln.codegen.host.function import Size
+from tensorkiln.codegen.host.size_text import size_of
 from tensorkiln.ir.expr import Expr, Var
 
 N, M, Q = Var("n"), Var("m"), Var("q")

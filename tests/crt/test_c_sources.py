@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tensorkiln.codegen.host_c import entry_c, header_h
-from tensorkiln.codegen.host_function import Condition, HostFunction, KernelCall, Ptr, TensorInfo
+from tensorkiln.codegen.host.entry_c import entry_c, header_h
+from tensorkiln.codegen.host.function import Condition, HostFunction, KernelCall, Ptr, TensorInfo
 from tensorkiln.ir.expr import binary
 from tensorkiln.link.shared import CRT, crt_sources
 from tensorkiln.link.toolchain import zig_path

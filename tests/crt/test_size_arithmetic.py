@@ -10,8 +10,8 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.base.errors import UnsupportedError
-from tensorkiln.codegen.host_c import entry_c
-from tensorkiln.codegen.host_function import (
+from tensorkiln.codegen.host.entry_c import entry_c
+from tensorkiln.codegen.host.function import (
     Condition,
     Formula,
     HostFunction,
@@ -21,7 +21,7 @@ from tensorkiln.codegen.host_function import (
     Storage,
     TensorInfo,
 )
-from tensorkiln.codegen.stripped_c import stripped_c
+from tensorkiln.codegen.host.stripped_c import stripped_c
 from tensorkiln.ir.expr import (
     Expr,
     IntImm,

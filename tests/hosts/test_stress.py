@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorkiln.codegen.host_c import (
+from tensorkiln.codegen.host.entry_c import (
     HostFunction,
     KernelCall,
     Ptr,

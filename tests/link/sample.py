@@ -14,7 +14,7 @@ import numpy as np
 
 from tensorkiln.artifact import Content
 from tensorkiln.artifact.artifact import content_size
-from tensorkiln.codegen.host_c import (
+from tensorkiln.codegen.host.entry_c import (
     HostFunction,
     KernelCall,
     Ptr,

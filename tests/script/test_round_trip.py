@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 import tensorkiln as tk
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
-from tensorkiln.codegen.host_function import metadata_of
+from tensorkiln.codegen.host.function import metadata_of
 from tensorkiln.frontend import from_onnx
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.buffer import Buffer

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tensorkiln.artifact.metadata import ConstantInfo
-from tensorkiln.codegen.host_function import HostFunction, Param, Ptr, TensorInfo
+from tensorkiln.codegen.host.function import HostFunction, Param, Ptr, TensorInfo
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.stmt import PrimFunc

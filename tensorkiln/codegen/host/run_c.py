@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tensorkiln.base.errors import InternalError
-from tensorkiln.codegen.checked_c import SizeLocals
-from tensorkiln.codegen.host_function import (
+from tensorkiln.codegen.host.checked_c import SizeLocals
+from tensorkiln.codegen.host.function import (
     HostFunction,
     KernelCall,
     Ptr,
@@ -20,8 +20,8 @@ from tensorkiln.codegen.host_function import (
     plain,
     symbols_in,
 )
-from tensorkiln.codegen.host_header import comment, quote
-from tensorkiln.codegen.scalars import kernel_member, kernel_type
+from tensorkiln.codegen.host.header import comment, quote
+from tensorkiln.codegen.host.scalars import kernel_member, kernel_type
 
 
 def wrap(head: str, items: Sequence[str], tail: str, width: int = 100) -> str:

@@ -6,17 +6,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tensorkiln.codegen.call_plan import (
+from tensorkiln.codegen.host.call_plan import (
     WeightArena,
     graph_host_function,
     implied_sizes,
     tensor_host_function,
 )
-from tensorkiln.codegen.host_function import HostFunction, c_name
-from tensorkiln.codegen.outer_calls import emit_call
-from tensorkiln.codegen.outer_function import OuterLibrary, OuterWriter, called_name
-from tensorkiln.codegen.outer_scope import type_sizes
-from tensorkiln.codegen.outer_text import type_text
+from tensorkiln.codegen.host.function import HostFunction, c_name
+from tensorkiln.codegen.outer.calls import emit_call
+from tensorkiln.codegen.outer.function import OuterLibrary, OuterWriter, called_name
+from tensorkiln.codegen.outer.scope import type_sizes
+from tensorkiln.codegen.outer.types import type_text
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import AnyTensorType, Function, PrimType, TensorType, Type

@@ -9,7 +9,7 @@ from typing import Literal
 from tensorkiln.arith import simplify
 from tensorkiln.base.errors import Issue, UnsupportedError
 from tensorkiln.base.text import unused
-from tensorkiln.codegen.host_function import (
+from tensorkiln.codegen.host.function import (
     Condition,
     HostFunction,
     KernelCall,
@@ -22,9 +22,9 @@ from tensorkiln.codegen.host_function import (
     TensorInfo,
     c_name,
 )
-from tensorkiln.codegen.scalars import kernel_type, literal
-from tensorkiln.codegen.size_text import expression_text, size_of
-from tensorkiln.codegen.weights import ALIGN, WeightArena
+from tensorkiln.codegen.host.scalars import kernel_type, literal
+from tensorkiln.codegen.host.size_text import expression_text, size_of
+from tensorkiln.codegen.host.weights import ALIGN, WeightArena
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.derived import is_pending
 from tensorkiln.ir.dtype import HANDLE

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tensorkiln.base.errors import InternalError, UserError
-from tensorkiln.codegen.checked_c import DECLARATION, checked, measured
-from tensorkiln.codegen.host_function import (
+from tensorkiln.codegen.host.checked_c import DECLARATION, checked, measured
+from tensorkiln.codegen.host.function import (
     DTYPES,
     Formula,
     HostFunction,
@@ -34,12 +34,12 @@ from tensorkiln.codegen.host_function import (
     shape_text,
     symbols_in,
 )
-from tensorkiln.codegen.host_header import comment, entry_parameters, header_h, quote
-from tensorkiln.codegen.run_c import prototypes, run_text, symbol_lines, wrap
-from tensorkiln.codegen.scalars import entry_member, entry_value
+from tensorkiln.codegen.host.header import comment, entry_parameters, header_h, quote
+from tensorkiln.codegen.host.run_c import prototypes, run_text, symbol_lines, wrap
+from tensorkiln.codegen.host.scalars import entry_member, entry_value
 
 if TYPE_CHECKING:
-    from tensorkiln.codegen.outer_c import OuterCode
+    from tensorkiln.codegen.outer.code import OuterCode
 
 __all__ = [
     "HostFunction",

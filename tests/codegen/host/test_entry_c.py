@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
-from tensorkiln.codegen.host_c import (
+from tensorkiln.codegen.host.entry_c import (
     HostFunction,
     KernelCall,
     Ptr,
@@ -19,7 +19,7 @@ from tensorkiln.codegen.host_c import (
     exported_symbols,
     header_h,
 )
-from tensorkiln.codegen.host_function import Condition
+from tensorkiln.codegen.host.function import Condition
 from tensorkiln.ir.expr import binary
 from tensorkiln.link.shared import link_shared
 from tensorkiln.runtime import Executor, load_module

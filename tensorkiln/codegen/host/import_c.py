@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from tensorkiln.artifact import Group
 from tensorkiln.artifact.metadata import KernelInfo, TensorInfo
 from tensorkiln.base.errors import UnsupportedError
-from tensorkiln.codegen.checked_c import SizeLocals
-from tensorkiln.codegen.host_function import DTYPES
-from tensorkiln.codegen.host_header import quote
-from tensorkiln.codegen.run_c import wrap
-from tensorkiln.codegen.scalars import is_real, kernel_type
-from tensorkiln.codegen.size_text import expression_text, size_of
+from tensorkiln.codegen.host.checked_c import SizeLocals
+from tensorkiln.codegen.host.function import DTYPES
+from tensorkiln.codegen.host.header import quote
+from tensorkiln.codegen.host.run_c import wrap
+from tensorkiln.codegen.host.scalars import is_real, kernel_type
+from tensorkiln.codegen.host.size_text import expression_text, size_of
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, Var, int_value

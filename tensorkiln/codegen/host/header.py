@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tensorkiln.base.text import unused
-from tensorkiln.codegen.host_function import (
+from tensorkiln.codegen.host.function import (
     DTYPES,
     HostFunction,
     ScalarInfo,
@@ -16,7 +16,7 @@ from tensorkiln.codegen.host_function import (
     role,
     shape_text,
 )
-from tensorkiln.codegen.scalars import entry_type
+from tensorkiln.codegen.host.scalars import entry_type
 
 _KEYWORD_TEXT = (
     "auto break case char const continue default do double else enum extern float for goto if "
@@ -174,9 +174,9 @@ def header_h(
 ) -> str:
     """The text of the header. Tensors are contiguous, row-major and aligned for their element type;
     their memory stays the caller's. Numbers are int64_t, uint64_t or double, and their range is
-    checked (codegen/scalars.py). Outer functions, `outers`, are only listed by name; `libraries`
-    are linker arguments that a program needs besides the static library. `identity`, hexadecimal
-    digits, distinguishes the library from others of the same name."""
+    checked (scalars.py). Outer functions, `outers`, are only listed by name; `libraries` are linker
+    arguments that a program needs besides the static library. `identity`, hexadecimal digits,
+    distinguishes the library from others of the same name."""
     prefix = prefix or c_name(library_name)
     guard = f"{prefix.upper()}_H"
     entries = "\n\n".join(_entry(function, prefix) for function in functions)

@@ -11,15 +11,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tensorkiln.base.errors import UnsupportedError
-from tensorkiln.codegen.checked_c import DECLARATION, checked
-from tensorkiln.codegen.host_function import HostFunction, symbols_in
-from tensorkiln.codegen.host_header import (
+from tensorkiln.codegen.host.checked_c import DECLARATION, checked
+from tensorkiln.codegen.host.function import HostFunction, symbols_in
+from tensorkiln.codegen.host.header import (
     EntryParameter,
     comment,
     entry_parameters,
     parameter_lines,
 )
-from tensorkiln.codegen.run_c import (
+from tensorkiln.codegen.host.run_c import (
     argument_names,
     call_lines,
     pointers_of,
@@ -60,7 +60,7 @@ def stripped_c(functions: Sequence[HostFunction], *, prefix: str, weights_size: 
 
 def _arithmetic() -> str:
     """The text of crt/sizes.h, which is copied into the file instead of included."""
-    return (Path(__file__).parents[1] / "crt" / "sizes.h").read_text()
+    return (Path(__file__).parents[2] / "crt" / "sizes.h").read_text()
 
 
 def _shared(prefix: str, weights_size: int) -> str:
