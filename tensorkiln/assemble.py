@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tensorkiln.artifact import Artifact, ArtifactSet, Group, TextContent
 from tensorkiln.artifact.dependency import ExternalDependency, merge_dependencies
-from tensorkiln.artifact.metadata import KernelInfo, added_json, artifact_infos, constants_text
+from tensorkiln.artifact.metadata import KernelInfo, Metadata, artifact_infos, constants_text
 from tensorkiln.base.cache import user_cache
 from tensorkiln.base.debug import SOURCES, say
 from tensorkiln.base.errors import UserError
@@ -19,8 +18,9 @@ from tensorkiln.codegen.host.call_plan import (
     sizes_read,
     tensor_host_function,
 )
-from tensorkiln.codegen.host.entry_c import entry_c, exported_symbols, header_h
-from tensorkiln.codegen.host.function import HostFunction, c_name
+from tensorkiln.codegen.host.entry_c import entry_c, exported_symbols
+from tensorkiln.codegen.host.function import HostFunction, OuterCode, c_name
+from tensorkiln.codegen.host.header import header_h
 from tensorkiln.codegen.host.import_c import import_info, imports_c
 from tensorkiln.codegen.host.plan_text import plan_text
 from tensorkiln.codegen.host.system_lib_c import check_prefix, system_lib_c
@@ -34,9 +34,6 @@ from tensorkiln.link.artifacts import LINK_PLAN, LOADER_EXPORTS, LinkPlan, rides
 from tensorkiln.link.jit_objects import for_jit
 from tensorkiln.link.shared import RUNTIME_EXPORTS, SYSTEM_LIBRARIES, Fcompile
 from tensorkiln.target import Target
-
-if TYPE_CHECKING:
-    from tensorkiln.codegen.outer.code import OuterCode
 
 
 def assemble(
@@ -67,22 +64,23 @@ def assemble(
     infos = _kernel_infos(mod, code.imported)
     used = [e for e in externals if any(f.external == e.name for f in mod.externals)]
     needs = merge_dependencies(_dependencies(mod, used))
-    metadata = added_json(
-        VERSION, target.to_json(), infos, artifact_infos(artifacts), needs, arena.constants
+    outers = outer.infos if outer else ()
+    metadata = Metadata(
+        name,
+        prefix,
+        VERSION,
+        target.to_json(),
+        tuple(cpu.required_features),
+        arena.size,
+        (*(f.info for f in functions), *outers),
+        infos,
+        artifact_infos(artifacts),
+        tuple(needs),
+        tuple(arena.constants),
     )
     loaded = any(rides(group) for group in code.artifacts.groups())
-    entry = entry_c(
-        functions,
-        library_name=name,
-        weights_size=arena.size,
-        metadata_json=metadata,
-        cpu_features=cpu.required_features,
-        prefix=prefix,
-        outer=outer,
-        imports=loaded,
-    )
+    entry = entry_c(functions, metadata, outer=outer, imports=loaded)
     say(SOURCES, f"entry.c\n{entry}")
-    outers = outer.names if outer else ()
     if arena.size:
         listed = constants_text(arena.constants)
         artifacts.append(Artifact("host", "text", "weights.json", listed.encode()))
@@ -92,7 +90,7 @@ def assemble(
         functions,
         library_name=name,
         prefix=prefix,
-        outers=outers,
+        outers=[f.name for f in outers],
         libraries=(*libraries, *SYSTEM_LIBRARIES),
         identity=hashlib.sha256(f"{entry}{arena.identity}".encode()).hexdigest()[:16],
     )
@@ -198,7 +196,7 @@ def _plan(
     kernels: Mapping[str, str],
 ) -> Iterator[Artifact]:
     """Yield `plan.txt`, for people: the kernel calls of graph functions and the memory they use."""
-    if any(f.kind == "graph" for f in functions):
+    if any(f.info.kind == "graph" for f in functions):
         text = TextContent(lambda: plan_text(functions, mod, arena.constants, kernels))
         yield Artifact("host", "text", "plan.txt", text)
 

@@ -6,11 +6,11 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+from tensorkiln.artifact.metadata import FunctionInfo, ParamInfo
 from tensorkiln.base.config import MOST_THREADS
 from tensorkiln.base.errors import nearest
 from tensorkiln.runtime.failures import ArgumentTypeError, ArgumentValueError
 from tensorkiln.runtime.given import shown
-from tensorkiln.runtime.native import FunctionInfo, ParamInfo
 
 
 def in_order(info: FunctionInfo, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:

@@ -6,11 +6,12 @@ import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from tensorkiln.artifact.metadata import FunctionInfo, ParamInfo
 from tensorkiln.runtime.arguments import in_order, show, wrong_count
 from tensorkiln.runtime.failures import WorkspaceMemoryError
 from tensorkiln.runtime.fast_call import NewResult, Signature
 from tensorkiln.runtime.given import is_a
-from tensorkiln.runtime.native import ExecutorMemory, FunctionInfo, ParamInfo
+from tensorkiln.runtime.native import ExecutorMemory
 from tensorkiln.runtime.tensor import (
     Array,
     Tensor,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorkiln.artifact import ArtifactSet, FileContent
+from tensorkiln.artifact.metadata import FORMAT
 from tensorkiln.artifact.sections import ARTIFACTS, METADATA, carried_artifacts
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import open_plain, plain_path
@@ -20,7 +21,6 @@ from tensorkiln.base.mapped import file_state
 _METADATA, _ARTIFACTS = METADATA.encode(), ARTIFACTS.encode()
 _MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64", 40: "arm", 3: "i386"}
 _MAX_SECTIONS = 4096
-METADATA_VERSION = 1
 
 Metadata = Mapping[str, Any]
 
@@ -128,10 +128,10 @@ def read_library_file(path: str | Path) -> LibraryFile:
         raise _damaged(file, "its metadata is not JSON") from None
     if not isinstance(metadata, dict) or not isinstance(metadata.get("functions"), list):
         raise _damaged(file, "its metadata lists no functions")
-    if metadata.get("format") != METADATA_VERSION:
+    if metadata.get("format") != FORMAT:
         raise UserError(
             f"{str(file)!r} has metadata version {metadata.get('format')!r}, "
-            f"this Tensorkiln reads version {METADATA_VERSION}",
+            f"this Tensorkiln reads version {FORMAT}",
             code="library-version",
         )
     known = _MACHINES.get(machine, f"ELF machine {machine}")

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorkiln.artifact import Artifact, ArtifactSet, Group, InMemoryArtifact
-from tensorkiln.artifact.artifact_set import METADATA
+from tensorkiln.artifact.artifact_set import RESERVED_LOADER
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.plugin import bad_answer, plugin
 from tensorkiln.base.trust import private_temporary
@@ -71,7 +71,7 @@ def register_loader(name: str, function: Loader | None = None) -> Any:
             f"loader {name!r} is {type(function).__name__}, expected a function",
             code="argument-kind",
         )
-    if name in (*_NOT_LOADED, METADATA) or not name or name.startswith("_"):
+    if name in (*_NOT_LOADED, RESERVED_LOADER) or not name or name.startswith("_"):
         raise UserError(
             f"loader {name!r} cannot be registered: the name is reserved",
             code="bad-loader",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from tensorkiln.artifact.metadata import FunctionInfo, ParamInfo
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.text import listed
 from tensorkiln.runtime.arguments import in_order, thread_count
@@ -15,7 +16,7 @@ from tensorkiln.runtime.callbacks import add_library, remove_library
 from tensorkiln.runtime.failures import ArgumentTypeError, FunctionLookupError
 from tensorkiln.runtime.fast_call import Signature
 from tensorkiln.runtime.given import is_a, text_bytes
-from tensorkiln.runtime.native import FunctionInfo, NativeLibrary, ParamInfo, Value
+from tensorkiln.runtime.native import NativeLibrary, Value
 from tensorkiln.runtime.numbers import TENSOR, not_a_number, put_number
 from tensorkiln.runtime.tensor import tensor_hint, view_of, view_of_set
 

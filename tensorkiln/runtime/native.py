@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tensorkiln.artifact.metadata import FunctionInfo, read_functions
 from tensorkiln.base.errors import UserError
 from tensorkiln.runtime.failures import CALLBACK_FAILED, error_for
 from tensorkiln.runtime.fast_call import FastCalls, python_function
@@ -99,39 +100,6 @@ class Value(ctypes.Structure):
     """`kiln_value` in kiln.h."""
 
     _fields_ = [("kind", ctypes.c_int32), ("small", ctypes.c_uint32), ("payload", _Payload)]
-
-
-@dataclass(frozen=True, slots=True)
-class ParamInfo:
-    """A parameter, from the metadata. `shape` is None for a scalar; a name in it is a symbolic
-    dimension."""
-
-    name: str
-    dtype: str
-    shape: tuple[int | str, ...] | None
-    role: str
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionInfo:
-    """A function, from the metadata; its kind is `graph`, `tensor` or `outer`."""
-
-    name: str
-    kind: str
-    inputs: tuple[ParamInfo, ...]
-    outputs: tuple[ParamInfo, ...]
-
-
-def _param(entry: dict[str, Any], role: str) -> ParamInfo:
-    shape = entry.get("shape")
-    dims = None if shape is None else tuple(shape)
-    return ParamInfo(entry["name"], entry["dtype"], dims, entry.get("role", role))
-
-
-def _function(entry: dict[str, Any]) -> FunctionInfo:
-    inputs = tuple(_param(p, "in") for p in entry["inputs"])
-    outputs = tuple(_param(p, "out") for p in entry["outputs"])
-    return FunctionInfo(entry["name"], entry["kind"], inputs, outputs)
 
 
 class _Closed:
@@ -475,8 +443,8 @@ class NativeLibrary:
 def functions_of(file: LibraryFile) -> dict[str, FunctionInfo]:
     """The functions in a library's metadata, by name; UserError if the metadata is damaged."""
     try:
-        return {f.name: f for f in map(_function, file.metadata["functions"])}
-    except (KeyError, TypeError, AttributeError) as error:
+        return read_functions(file.metadata, str(file.path))
+    except UserError as error:
         raise UserError(
             f"{str(file.path)!r} is not a Tensorkiln library: its metadata is damaged",
             code="not-a-library",

@@ -103,7 +103,7 @@ void kiln_tick(void)
 
 def graph_function(exe: Executable, name: str) -> HostFunction:
     """The host function `name`, with its kernel calls; UserError if it is no graph function."""
-    found = {f.name: f for f in exe.functions if f.kind == "graph"}
+    found = {f.info.name: f for f in exe.functions if f.info.kind == "graph"}
     if name not in found:
         hint = nearest(name, found) or "graph functions: " + listed(sorted(found))
         raise UserError(f"no graph function is called {name!r}", code="unknown-function", hint=hint)
