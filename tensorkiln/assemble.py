@@ -29,7 +29,6 @@ from tensorkiln.codegen.llvm.texts import module_text
 from tensorkiln.executable import Executable
 from tensorkiln.external import Emitted, External
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.planned import planned_graph
 from tensorkiln.link.artifacts import LINK_PLAN, LOADER_EXPORTS, LinkPlan, rides
 from tensorkiln.link.jit_objects import for_jit
 from tensorkiln.link.shared import RUNTIME_EXPORTS, SYSTEM_LIBRARIES, Fcompile
@@ -61,7 +60,8 @@ def assemble(
     artifacts = list(code.artifacts)
     if arena.size:
         artifacts.append(Artifact("host", "native", "weights.bin", WeightsContent(arena)))
-    infos = _kernel_infos(mod, code.imported)
+    plans = (*functions, *(outer.helpers if outer else ()))
+    infos = _kernel_infos(mod, plans, code.imported)
     used = [e for e in externals if any(f.external == e.name for f in mod.externals)]
     needs = merge_dependencies(_dependencies(mod, used))
     outers = outer.infos if outer else ()
@@ -100,7 +100,7 @@ def assemble(
         Artifact("host", "native", "entry.c", entry.encode()),
         *_link_files(mod, code, plan, loaded),
         Artifact("host", "header", f"{name}.h", header.encode()),
-        *_plan(mod, (*functions, *(outer.helpers if outer else ())), arena, kernels),
+        *_plan(mod, plans, arena, kernels),
         Artifact("ir", "text", "module.py", TextContent(lambda: module_text(mod, user_cache()))),
         *texts,
     ]
@@ -215,13 +215,16 @@ def _outer_code(mod: IRModule, arena: WeightArena) -> OuterCode | None:
     return outer_code(mod, arena)
 
 
-def _kernel_infos(mod: IRModule, imported: Sequence[tuple[str, Group]]) -> tuple[KernelInfo, ...]:
+def _kernel_infos(
+    mod: IRModule, functions: Sequence[HostFunction], imported: Sequence[tuple[str, Group]]
+) -> tuple[KernelInfo, ...]:
     """Per kernel: the model's nodes that it computes, the class of its schedule and, for an
     imported kernel, the loader whose module provides it."""
     spans: dict[str, list[str]] = {}
+    calls = {f.info.name: f.calls for f in functions}
     for f in mod.graphs:
-        for call in planned_graph(f, mod).calls:
-            spans.setdefault(call.name, []).append(call.span)
+        for call in calls[f.name]:
+            spans.setdefault(call.symbol, []).append(call.span)
     classes = {k.name: k.op_class for k in mod.prim_funcs}
     classes |= {f.name: f"external:{f.external}" for f in mod.externals}
     provided = {name: import_info(mod, name, group) for name, group in imported}

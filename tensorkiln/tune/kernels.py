@@ -26,8 +26,7 @@ from tensorkiln.executable import Executable
 from tensorkiln.external import symbols
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import DOTS, Binary, Expr, IntImm, Intrin, Unary, Var, int_value
-from tensorkiln.ir.module import AnyFunction, IRModule
-from tensorkiln.ir.planned import planned_graph
+from tensorkiln.ir.module import AnyFunction
 from tensorkiln.ir.relax import RVar
 from tensorkiln.ir.stmt import Alloc, Block, For, If, Let, PrimFunc, Seq, Stmt, Store
 from tensorkiln.ir.visit import free_vars, substitute, walk
@@ -96,12 +95,10 @@ def _operations(value: Expr) -> float:
     return float(total)
 
 
-def call_counts(mod: IRModule) -> Counter[str]:
-    """Calls of each kernel, by symbol, summed over all graph functions of a lowered module."""
-    counts: Counter[str] = Counter()
-    for f in mod.graphs:
-        counts.update(call.name for call in planned_graph(f, mod).calls)
-    return counts
+def call_counts(exe: Executable) -> Counter[str]:
+    """Calls of each kernel, by symbol, summed over all graph functions of an executable."""
+    plans = (*exe.functions, *(exe.outer.helpers if exe.outer else ()))
+    return Counter(c.symbol for f in plans if f.info.kind == "graph" for c in f.calls)
 
 
 def operands(f: AnyFunction, sizes: Sizes) -> list[Array | int] | None:
@@ -164,7 +161,7 @@ def time_kernels(
     (1 for those not listed). The kernels are exported from a temporary library and called by
     symbol. Raises what loading the library raises, such as UserError for another processor.
     """
-    counts = call_counts(exe.module)
+    counts = call_counts(exe)
     names = [k.symbol for k in exe.kernels if counts[k.symbol]]
     rows = []
     with private_temporary("kiln-kernels-") as folder:

@@ -4,6 +4,7 @@ argument."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 from tensorkiln.arith import simplify
 from tensorkiln.base.errors import Issue, UnsupportedError
@@ -27,15 +28,14 @@ from tensorkiln.codegen.host.size_text import expression_text, size_of
 from tensorkiln.codegen.host.weights import ALIGN, WeightArena
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.derived import is_pending
-from tensorkiln.ir.dtype import HANDLE
-from tensorkiln.ir.expr import AddressOf, Expr, IntImm, Var, int_value
+from tensorkiln.ir.expr import Expr, IntImm, Var
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.outputs import written_parameters
-from tensorkiln.ir.planned import address, planned_graph, result_types
+from tensorkiln.ir.planned import Address, planned_graph, result_types
 from tensorkiln.ir.relax import Function, TensorType
 from tensorkiln.ir.stmt import Assert, PrimFunc
 from tensorkiln.ir.text.printer import printed_names
-from tensorkiln.ir.visit import free_vars, substitute, walk_stmt
+from tensorkiln.ir.visit import free_vars, walk_stmt
 
 
 class _Symbols:
@@ -86,19 +86,14 @@ def graph_host_function(f: Function, mod: IRModule, arena: WeightArena) -> HostF
     plan = planned_graph(f, mod)
     starts, total = _laid_out(plan.sizes)
 
-    def argument(e: Expr) -> Ptr | ScalarExpr:
-        if e.dtype != HANDLE:
-            value = literal(e) or symbols.size(substitute(e, plan.dims))
-            return ScalarExpr(value, kernel_type(e.dtype.name))
-        place, offset = address(e)
-        offset = substitute(offset, plan.dims)
-        if isinstance(place, AddressOf):
-            return Ptr("arg", plan.places[place.buffer], symbols.size(offset))
-        index = int_value(place.indices[0]) or 0
-        if place.buffer is plan.constant_set:
-            at = arena.place_constant(plan.constants[index])
-            return Ptr("weights", 0, symbols.size(at + offset))
-        return Ptr("workspace", index, symbols.size(offset))
+    def argument(a: Address | Expr) -> Ptr | ScalarExpr:
+        if isinstance(a, Expr):
+            return ScalarExpr(literal(a) or symbols.size(a), kernel_type(a.dtype.name))
+        if a.base == "constant":
+            at = arena.place_constant(plan.constants[a.index])
+            return Ptr("weights", 0, symbols.size(at + a.offset))
+        base: Literal["arg", "workspace"] = "arg" if a.base == "tensor" else "workspace"
+        return Ptr(base, a.index, symbols.size(a.offset))
 
     calls = tuple(
         KernelCall(c.name, tuple(map(argument, c.args)), c.span, has_assertions(mod[c.name]))
