@@ -39,9 +39,9 @@ from tensorkiln.target import Target, cpu_target
 
 if TYPE_CHECKING:
     from tensorkiln.runtime.device import Device
-    from tensorkiln.runtime.executor import Executor
-    from tensorkiln.runtime.module import Module, TensorFunction
+    from tensorkiln.runtime.module import Executor, Module
     from tensorkiln.runtime.native import Image
+    from tensorkiln.runtime.tensor_function import TensorFunction
 
 
 def _lacks(error: InternalError, name: str) -> bool:

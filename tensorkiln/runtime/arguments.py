@@ -9,8 +9,8 @@ from typing import Any
 from tensorkiln.artifact.metadata import FunctionInfo, ParamInfo
 from tensorkiln.base.config import MOST_THREADS
 from tensorkiln.base.errors import nearest
+from tensorkiln.runtime.actual_types import shown
 from tensorkiln.runtime.failures import ArgumentTypeError, ArgumentValueError
-from tensorkiln.runtime.given import shown
 
 
 def in_order(info: FunctionInfo, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:

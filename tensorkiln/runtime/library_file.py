@@ -82,13 +82,14 @@ def _sections(path: Path, raw: mmap.mmap) -> dict[bytes, tuple[int, int]]:
     rows = list(struct.iter_unpack("<IIQQQQ24x", raw[table : table + 64 * count]))
     start, length = rows[names][4:]
     texts, found = raw[start : start + min(length, MAX_BYTES)], dict[bytes, tuple[int, int]]()
-    for wanted in (_METADATA, _ARTIFACTS):
-        for name, kind, _flags, _address, offset, size in rows:
-            if kind == 8 or not texts.startswith(wanted + b"\0", name):
-                continue
-            if offset + size > len(raw):
-                raise _damaged(path, f"its section {wanted.decode()} is cut off")
-            found.setdefault(wanted, (offset, size))
+    for name, kind, _flags, _address, offset, size in rows:
+        if kind == 8 or not texts.startswith(b".kiln.", name):
+            continue
+        for wanted in (_METADATA, _ARTIFACTS):
+            if texts.startswith(wanted + b"\0", name):
+                if offset + size > len(raw):
+                    raise _damaged(path, f"its section {wanted.decode()} is cut off")
+                found.setdefault(wanted, (offset, size))
     return found
 
 

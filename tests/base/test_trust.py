@@ -240,7 +240,7 @@ _PROGRAMS = {
 }
 # Who loads or executes code, and what.
 _LOADS = {
-    "runtime/loaded.py": "the library that a caller names, or that `private_temporary` holds",
+    "runtime/dlopen.py": "the library that a caller names, or that `private_temporary` holds",
     "executable.py": "the process itself",
     "base/folders.py": "the process itself",
     "codegen/llvm/jit.py": "the process itself, and libgcc of the system",
