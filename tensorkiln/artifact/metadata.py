@@ -34,6 +34,11 @@ class ParamInfo:
     shape: tuple[Dim, ...] | None
     role: str = "in"
 
+    @property
+    def shape_text(self) -> str:
+        """`[n, 784]`; empty without a shape."""
+        return "" if self.shape is None else f"[{', '.join(map(str, self.shape))}]"
+
 
 @dataclass(frozen=True, slots=True)
 class FunctionInfo:

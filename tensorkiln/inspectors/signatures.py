@@ -127,5 +127,6 @@ def signature(f: FunctionInfo) -> str:
 
 
 def _param(p: ParamInfo, kind: str) -> str:
-    shape = "" if p.shape is None else f"[{', '.join(map(str, p.shape))}]"
-    return f"{p.name}: {p.dtype}{shape}" + (f" ({p.role})" if states_role(kind, p.role) else "")
+    return f"{p.name}: {p.dtype}{p.shape_text}" + (
+        f" ({p.role})" if states_role(kind, p.role) else ""
+    )

@@ -53,9 +53,7 @@ def wrong_count(
 
 def show(param: ParamInfo) -> str:
     """A parameter as text: `x: float32 [n, 3]`."""
-    if param.shape is None:
-        return f"{param.name}: {param.dtype}"
-    return f"{param.name}: {param.dtype} [{', '.join(map(str, param.shape))}]"
+    return f"{param.name}: {param.dtype} {param.shape_text}".rstrip()
 
 
 def thread_count(threads: object) -> int:

@@ -47,9 +47,8 @@ class _SlowTensorCall:
                 return None
             raise not_a_number(what, param.dtype, argument)
         if is_a(argument, bool, int, float) and not is_a(argument, np.generic):
-            shape = ", ".join(map(str, param.shape or ()))
             raise ArgumentTypeError(  # the same message as in crt
-                f"{what} must be a tensor of shape [{shape}], "
+                f"{what} must be a tensor of shape {param.shape_text}, "
                 "received a value that is not a tensor",
                 code="argument-kind",
                 hint=tensor_hint(argument),

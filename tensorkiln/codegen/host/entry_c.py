@@ -24,7 +24,6 @@ from tensorkiln.codegen.host.function import (
     c_name,
     check,
     computed_sizes,
-    shape_text,
     shown_size,
     symbols_in,
 )
@@ -130,7 +129,7 @@ def _data(metadata: Metadata) -> str:
 
 def _function(function: HostFunction, prefix: str) -> str:
     tensors = [p.info for p in function.params if p.dims is not None]
-    shapes = ", ".join(f"{t.name} {t.dtype} {shape_text(t)}" for t in tensors)
+    shapes = ", ".join(f"{t.name} {t.dtype} {t.shape_text}" for t in tensors)
     title = f"/* ---- {comment(function.info.name)} "
     parts = [
         title + "-" * max(4, 94 - len(title)) + " */\n",
@@ -177,7 +176,7 @@ def _row(function: HostFunction, index: int, param: Param) -> str:
         return f'{{{quote(info.name)}, "", NULL, {type_text}, {kind}, 0, 1}}'
     align = max(param.align, dtype.bits // 8)
     dims = f"dims_{function.info.name}_{index}" if param.dims else "NULL"
-    text = f"{{{quote(info.name)}, {quote(shape_text(info))}, {dims}, "
+    text = f"{{{quote(info.name)}, {quote(info.shape_text)}, {dims}, "
     return text + f"{type_text}, {kind}, {len(param.dims)}, {align}}}"
 
 

@@ -240,11 +240,6 @@ def shown_size(size: Size, symbols: Mapping[str, str]) -> Dim:
     return _SYMBOL.sub(lambda m: spelled(symbols.get(m[1], m[1])), text)
 
 
-def shape_text(param: ParamInfo) -> str:
-    """`"[n, 784]"`."""
-    return f"[{', '.join(map(str, param.shape or ()))}]"
-
-
 def computed_sizes(function: HostFunction) -> list[Formula]:
     """Formulas among the sizes of parameters, each once, in order of appearance."""
     sizes = (dim for p in function.params for dim in p.dims or ())

@@ -11,7 +11,6 @@ from tensorkiln.codegen.host.function import (
     DTYPES,
     HostFunction,
     c_name,
-    shape_text,
 )
 from tensorkiln.codegen.host.scalars import entry_type
 
@@ -94,9 +93,10 @@ def parameter_lines(function: HostFunction, params: Sequence[EntryParameter]) ->
         lines.append(f" *   size   {param.name:<12} at least {function.least(symbol)}{known}")
     rest = params[len(function.symbols) :]
     for source, param in zip((p.info for p in function.params), rest, strict=True):
-        shape = "" if source.shape is None else shape_text(source)
-        line = f" *   {source.role:<6} {param.name:<12} {source.dtype} {shape}".rstrip()
-        lines.append(line + _in_model(param.name, source.name))
+        kind = f"{source.dtype} {source.shape_text}".rstrip()
+        lines.append(
+            f" *   {source.role:<6} {param.name:<12} {kind}" + _in_model(param.name, source.name)
+        )
     lines += [f" *   requires {sentence}" for sentence in function.info.requires]
     return [" *" + comment(line[2:]) for line in lines]
 

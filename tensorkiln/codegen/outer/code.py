@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from tensorkiln.artifact.metadata import FunctionInfo, ParamInfo
 from tensorkiln.codegen.host.call_plan import (
-    WeightArena,
     graph_host_function,
     implied_sizes,
     tensor_host_function,
 )
 from tensorkiln.codegen.host.function import OuterCode, c_name
+from tensorkiln.codegen.host.weights import WeightArena
 from tensorkiln.codegen.outer.calls import emit_call
 from tensorkiln.codegen.outer.function import OuterLibrary, OuterWriter, called_name
 from tensorkiln.codegen.outer.scope import type_sizes
