@@ -18,7 +18,6 @@ from pathlib import Path
 
 import tensorkiln as tk
 from tensorkiln.base.errors import UserError
-from tensorkiln.codegen.host_function import TensorInfo
 from tensorkiln.executable import Executable
 from tensorkiln.link.toolchain import zig_path
 from tensorkiln.measure.calls import around_calls, graph_function
@@ -118,12 +117,11 @@ def count_instructions(mod: tk.IRModule) -> dict[str, int]:
 
 def _host_c(exe: Executable) -> str:
     """A program that calls the library once, with numbers between -1 and 1."""
-    function = graph_function(exe, "main")
+    function = graph_function(exe, "main").info
     values = []
-    for p in function.params:
-        assert isinstance(p, TensorInfo)
+    for p in (*function.inputs, *function.outputs):
         count = 1
-        for d in p.dims:
+        for d in p.shape or ():
             if not isinstance(d, int):
                 raise UserError(f"{p.name} has symbolic dimensions", hint="freeze them")
             count *= d

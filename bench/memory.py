@@ -90,7 +90,7 @@ def _planned(case: Case) -> dict[str, int]:
     exe = tk.compile(tk.frontend.from_onnx(case.path))
     executor = tk.runtime.Executor(exe, tk.cpu())
     executor["main"](*case.inputs.values())
-    (plan,) = [f.workspace_bytes for f in exe.functions if f.name == "main"]
+    (plan,) = [f.workspace_bytes for f in exe.functions if f.info.name == "main"]
     return {"planned_bytes": int(plan), "workspace_bytes": executor.workspace_bytes}
 
 

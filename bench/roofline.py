@@ -22,7 +22,7 @@ from bench.models import MODELS
 from bench.store import add
 from bench.work import Groups, Work, work_of
 from tensorkiln.base.errors import UserError
-from tensorkiln.codegen.host_function import KernelCall, Ptr, TensorInfo
+from tensorkiln.codegen.host.function import KernelCall, Ptr
 from tensorkiln.executable import Executable
 from tensorkiln.measure.calls import RunTime, graph_function, time_calls
 from tensorkiln.runtime.tensor import Array, dtype_named
@@ -76,11 +76,11 @@ class Roofline:
 def random_inputs(exe: Executable, function: str = "main") -> dict[str, Array]:
     """Normal numbers, and ones for integers. UserError when a dimension is symbolic."""
     rng, made = np.random.default_rng(0), {}
-    for p in graph_function(exe, function).inputs:
-        assert isinstance(p, TensorInfo)
-        if not all(isinstance(d, int) for d in p.dims):
+    for p in graph_function(exe, function).info.inputs:
+        sizes = p.shape or ()
+        if not all(isinstance(d, int) for d in sizes):
             raise UserError(f"input {p.name} has symbolic dimensions", hint="NAME=N after MODEL")
-        shape, dtype = tuple(int(d) for d in p.dims), dtype_named(p.dtype)
+        shape, dtype = tuple(int(d) for d in sizes), dtype_named(p.dtype)
         real = dtype.kind not in "iub"
         made[p.name] = rng.standard_normal(shape).astype(dtype) if real else np.ones(shape, dtype)
     return made

@@ -5,36 +5,32 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tensorkiln.artifact import Artifact, ArtifactSet, Group, TextContent
 from tensorkiln.artifact.dependency import ExternalDependency, merge_dependencies
-from tensorkiln.artifact.metadata import KernelInfo, added_json, artifact_infos, constants_text
+from tensorkiln.artifact.metadata import KernelInfo, Metadata, artifact_infos, constants_text
 from tensorkiln.base.debug import SOURCES, say
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.version import VERSION
-from tensorkiln.codegen.call_plan import (
+from tensorkiln.codegen.host.call_plan import (
     graph_host_function,
     sizes_read,
     tensor_host_function,
 )
-from tensorkiln.codegen.host_c import entry_c, exported_symbols, header_h
-from tensorkiln.codegen.host_function import HostFunction, c_name
-from tensorkiln.codegen.import_c import import_info, imports_c
-from tensorkiln.codegen.plan_text import plan_text
-from tensorkiln.codegen.system_lib_c import check_prefix, system_lib_c
-from tensorkiln.codegen.weights import WeightArena, WeightsContent
+from tensorkiln.codegen.host.entry_c import entry_c, exported_symbols
+from tensorkiln.codegen.host.function import HostFunction, OuterCode, c_name
+from tensorkiln.codegen.host.header import header_h
+from tensorkiln.codegen.host.import_c import import_info, imports_c
+from tensorkiln.codegen.host.plan_text import plan_text
+from tensorkiln.codegen.host.system_lib_c import check_prefix, system_lib_c
+from tensorkiln.codegen.host.weights import WeightArena, WeightsContent
 from tensorkiln.executable import Executable
 from tensorkiln.external import Emitted, External
 from tensorkiln.ir.module import IRModule
-from tensorkiln.ir.planned import planned_graph
 from tensorkiln.link.artifacts import LINK_PLAN, LOADER_EXPORTS, LinkPlan, rides
 from tensorkiln.link.jit_objects import for_jit
 from tensorkiln.link.shared import RUNTIME_EXPORTS, SYSTEM_LIBRARIES, Fcompile
 from tensorkiln.target import Target
-
-if TYPE_CHECKING:
-    from tensorkiln.codegen.outer_c import OuterCode
 
 
 def assemble(
@@ -63,25 +59,27 @@ def assemble(
     artifacts = list(code.artifacts)
     if arena.size:
         artifacts.append(Artifact("host", "native", "weights.bin", WeightsContent(arena)))
-    infos = _kernel_infos(mod, code.imported)
+    plans = (*functions, *(outer.helpers if outer else ()))
+    infos = _kernel_infos(mod, plans, code.imported)
     used = [e for e in externals if any(f.external == e.name for f in mod.externals)]
     needs = merge_dependencies(_dependencies(mod, used))
-    metadata = added_json(
-        VERSION, target.to_json(), infos, artifact_infos(artifacts), needs, arena.constants
+    outers = outer.infos if outer else ()
+    metadata = Metadata(
+        name,
+        prefix,
+        VERSION,
+        target.to_json(),
+        tuple(cpu.required_features),
+        arena.size,
+        (*(f.info for f in functions), *outers),
+        infos,
+        artifact_infos(artifacts),
+        tuple(needs),
+        tuple(arena.constants),
     )
     loaded = any(rides(group) for group in code.artifacts.groups())
-    entry = entry_c(
-        functions,
-        library_name=name,
-        weights_size=arena.size,
-        metadata_json=metadata,
-        cpu_features=cpu.required_features,
-        prefix=prefix,
-        outer=outer,
-        imports=loaded,
-    )
+    entry = entry_c(functions, metadata, outer=outer, imports=loaded)
     say(SOURCES, f"entry.c\n{entry}")
-    outers = outer.names if outer else ()
     if arena.size:
         listed = constants_text(arena.constants)
         artifacts.append(Artifact("host", "text", "weights.json", listed.encode()))
@@ -91,7 +89,7 @@ def assemble(
         functions,
         library_name=name,
         prefix=prefix,
-        outers=outers,
+        outers=[f.name for f in outers],
         libraries=(*libraries, *SYSTEM_LIBRARIES),
         identity=hashlib.sha256(f"{entry}{arena.identity}".encode()).hexdigest()[:16],
     )
@@ -101,7 +99,7 @@ def assemble(
         Artifact("host", "native", "entry.c", entry.encode()),
         *_link_files(mod, code, plan, loaded),
         Artifact("host", "header", f"{name}.h", header.encode()),
-        *_plan(mod, (*functions, *(outer.helpers if outer else ())), arena, kernels),
+        *_plan(mod, plans, arena, kernels),
         *texts,
     ]
     if target.kind == "llvmjit":
@@ -196,7 +194,7 @@ def _plan(
     kernels: Mapping[str, str],
 ) -> Iterator[Artifact]:
     """Yield `plan.txt`, for people: the kernel calls of graph functions and the memory they use."""
-    if any(f.kind == "graph" for f in functions):
+    if any(f.info.kind == "graph" for f in functions):
         text = TextContent(lambda: plan_text(functions, mod, arena.constants, kernels))
         yield Artifact("host", "text", "plan.txt", text)
 
@@ -210,18 +208,21 @@ def _fallible(function: HostFunction, kernels: Collection[str]) -> HostFunction:
 def _outer_code(mod: IRModule, arena: WeightArena) -> OuterCode | None:
     if not mod.outers:
         return None
-    from tensorkiln.codegen.outer_c import outer_code
+    from tensorkiln.codegen.outer.code import outer_code
 
     return outer_code(mod, arena)
 
 
-def _kernel_infos(mod: IRModule, imported: Sequence[tuple[str, Group]]) -> tuple[KernelInfo, ...]:
+def _kernel_infos(
+    mod: IRModule, functions: Sequence[HostFunction], imported: Sequence[tuple[str, Group]]
+) -> tuple[KernelInfo, ...]:
     """Per kernel: the model's nodes that it computes, the class of its schedule and, for an
     imported kernel, the loader whose module provides it."""
     spans: dict[str, list[str]] = {}
+    calls = {f.info.name: f.calls for f in functions}
     for f in mod.graphs:
-        for call in planned_graph(f, mod).calls:
-            spans.setdefault(call.name, []).append(call.span)
+        for call in calls[f.name]:
+            spans.setdefault(call.symbol, []).append(call.span)
     classes = {k.name: k.op_class for k in mod.kernels}
     classes |= {f.name: f"external:{f.external}" for f in mod.externals}
     provided = {name: import_info(mod, name, group) for name, group in imported}

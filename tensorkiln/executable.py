@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorkiln.artifact import Artifact, ArtifactSet
-from tensorkiln.artifact.metadata import KernelInfo
-from tensorkiln.artifact.sections import WEIGHTS_PAD
+from tensorkiln.artifact.metadata import FunctionInfo, KernelInfo
+from tensorkiln.artifact.sections import WEIGHTS_PAD, WEIGHTS_SYMBOL
 from tensorkiln.artifact.tar import write_tar
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError, nearest
 from tensorkiln.base.text import listed
-from tensorkiln.codegen.host_function import HostFunction
+from tensorkiln.codegen.host.function import HostFunction, OuterCode
 from tensorkiln.ir.expr import CallExtern
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.visit import stmt_exprs, walk, walk_stmt
@@ -38,11 +38,10 @@ from tensorkiln.link.static import link_static
 from tensorkiln.target import Target, cpu_target
 
 if TYPE_CHECKING:
-    from tensorkiln.codegen.outer_c import OuterCode
     from tensorkiln.runtime.device import Device
-    from tensorkiln.runtime.executor import Executor
-    from tensorkiln.runtime.module import Module, TensorFunction
+    from tensorkiln.runtime.module import Executor, Module
     from tensorkiln.runtime.native import Image
+    from tensorkiln.runtime.tensor_function import TensorFunction
 
 
 def _lacks(error: InternalError, name: str) -> bool:
@@ -189,7 +188,7 @@ def _linked_in_memory(
         [(a.name, bytes(a.view)) for a in own if a.file_name.endswith(".bc")],
         objects,
         [*RUNTIME_EXPORTS, _UNLOAD, *plan.exports, *(LOADER_EXPORTS if carries else ())],
-        {"kiln_weights": memory.ctypes.data + start} if len(weights) else {},
+        {WEIGHTS_SYMBOL: memory.ctypes.data + start} if len(weights) else {},
     )
     read_metadata = ctypes.CFUNCTYPE(ctypes.c_char_p)(code.addresses["kiln_metadata"])
     text = read_metadata() or b"{}"
@@ -310,7 +309,7 @@ class Executable:
     def entry(self) -> str:
         """The name of the function that `exe(...)` calls: `main`, else the only public function.
         Raises UserError (code `no-entry`) where there is none, or several and none is `main`."""
-        names = [name for name, *_ in self._facts()]
+        names = [f.name for f in self._infos()]
         if not names:
             raise UserError("there is no public function to call", code="no-entry")
         if "main" in names or len(names) == 1:
@@ -362,7 +361,7 @@ class Executable:
         The folder is written atomically. Raises UserError for a module without graph functions,
         UnsupportedError for one with control flow, whose host steps allocate.
         """
-        from tensorkiln.codegen.stripped_c import kernel_prefix, stripped_c, stripped_h
+        from tensorkiln.codegen.host.stripped_c import kernel_prefix, stripped_c, stripped_h
         from tensorkiln.link.stripped import write_stripped
 
         if self.module.outers:
@@ -371,7 +370,7 @@ class Executable:
                 f"{names}: host steps (branches, loops, values other than tensors) allocate",
                 hint="export_library(), or only the functions without them",
             )
-        graphs = [f for f in self.functions if f.kind == "graph"]
+        graphs = [f for f in self.functions if f.info.kind == "graph"]
         if not graphs:
             raise UserError(
                 "the module has no graph function, so there are no storages to manage",
@@ -404,25 +403,24 @@ class Executable:
 
     def __repr__(self) -> str:
         """One line: its functions, target and kernels."""
-        functions = listed((name for name, *_ in self._facts()), 8)
+        functions = listed((f.name for f in self._infos()), 8)
         target = self.target.tag or self.target.kind
         return (
             f"<Executable {self.name!r}: {functions} for {target}, {len(self.kernels)} kernel(s), "
             f"{len(self.artifacts)} artifacts>"
         )
 
-    def _facts(self) -> list[tuple[str, str, int]]:
-        """Name, kind and count of kernel calls of each public function."""
-        rows = [(f.name, f.kind, len(f.calls)) for f in self.functions]
-        return rows + [(name, "outer", 0) for name in (self.outer.names if self.outer else ())]
+    def _infos(self) -> list[FunctionInfo]:
+        """What metadata says of each public function."""
+        return [*(f.info for f in self.functions), *(self.outer.infos if self.outer else ())]
 
     def _repr_html_(self) -> str:
         """An HTML table for notebooks: functions, target, number of kernels, bytes."""
         files = [a for a in self.artifacts if isinstance(a, Artifact)]
         weights = sum(a.size for a in files if a.file_name == WEIGHTS)
         code = sum(a.size for a in files if a.file_name.endswith((".o", ".bc")))
-        facts = self._facts()[:_MOST_ROWS]
-        functions = [(name, f"{kind}, {calls} kernel call(s)") for name, kind, calls in facts]
+        infos = self._infos()[:_MOST_ROWS]
+        functions = [(f.name, f"{f.kind}, {f.kernel_calls} kernel call(s)") for f in infos]
         about = [
             ("target", str(self.target)),
             ("kernels", str(len(self.kernels))),

@@ -20,11 +20,11 @@ from tensorkiln.base.config import Config, read_config
 from tensorkiln.base.errors import InternalError, Issue, UnsupportedError, UserError, require
 from tensorkiln.base.plugin import bad_answer, plugin
 from tensorkiln.base.progress import Progress, watched
+from tensorkiln.codegen.host.system_lib_c import check_prefix
 from tensorkiln.codegen.kernel_names import with_names_for_c
 from tensorkiln.codegen.llvm.compile import Kernel, compile_kernels, known_objects
 from tensorkiln.codegen.llvm.texts import KernelFiles, module_text
 from tensorkiln.codegen.lowered import require_cpu_programs, require_lowered
-from tensorkiln.codegen.system_lib_c import check_prefix
 from tensorkiln.executable import Executable
 from tensorkiln.external import Emitted, External, PartitionExternals, checked, emit_externals
 from tensorkiln.ir.module import IRModule

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tensorkiln as tk
-from tensorkiln.codegen.weights import ALIGN, BLOCK, WeightArena, WeightsContent
+from tensorkiln.codegen.host.weights import ALIGN, BLOCK, WeightArena, WeightsContent
 from tensorkiln.ir.layout import Layout
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.padded import Padded, parts_between

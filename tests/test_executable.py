@@ -51,7 +51,7 @@ def test_a_tensor_program_called_main(kind: str, whole: bool, tmp_path: Path) ->
     called(exe, "main", 1)
     y = np.zeros(4, np.float32)
     assert exe(X, y) is None and y.tolist() == (X + 1).tolist()
-    assert [f.name for f in exe.functions] == ["main"]
+    assert [f.info.name for f in exe.functions] == ["main"]
     again = tk.compile(exe.module, exe.target, relax_pipeline=None, tir_pipeline=None)
     assert again.artifacts == exe.artifacts
     if kind == "native":

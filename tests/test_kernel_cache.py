@@ -294,7 +294,7 @@ def test_the_warm_library_computes() -> None:
 @pytest.mark.usefixtures("warm")
 def test_no_weights_are_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would take as long as writing them; only the text, which nobody reads here, needs it."""
-    for module in ("ir.text.print_relax", "codegen.weights"):
+    for module in ("ir.text.print_relax", "codegen.host.weights"):
         monkeypatch.setattr(f"tensorkiln.{module}.digest", lambda a: pytest.fail("hashes weights"))
     executable = tk.compile(NET)
     executable.export_library(tmp_path / "net.so")

@@ -34,7 +34,7 @@ from tensorkiln.base.text import listed
 
 # A loader name that is refused. In an early design an artifact of this loader was the root of a
 # load; now the library is the root, and its metadata is in its entry file.
-METADATA = "metadata"
+RESERVED_LOADER = "metadata"
 _IN_MEMORY = 1 << 20  # bytes of a file that `load` keeps in memory; larger files stay on disk
 _ALL_IN_MEMORY = 64 << 20  # the same for all files together
 
@@ -131,9 +131,9 @@ class ArtifactSet:
     def require_loaders(self) -> None:
         """Raise UserError (code `bad-loader`) if an artifact has the reserved loader `metadata`."""
         for a in self.artifacts:
-            if a.loader == METADATA:
+            if a.loader == RESERVED_LOADER:
                 raise UserError(
-                    f"{a.name} is of loader {METADATA!r}, and there is no such loader: the root of "
+                    f"{a.name} is of loader {a.loader!r}, and there is no such loader: the root of "
                     "a load is the library, which has its metadata in it",
                     code="bad-loader",
                     hint="loader 'text' for what people read, or a name of your own",

@@ -1,9 +1,8 @@
 """The metadata of a compiled library: JSON in a section of the library, readable without running
 its code.
 
-The generated entry file writes `format`, `library`, `prefix`, `cpu_features`, `weights_bytes` and
-`functions`; the compile adds the keys of `added_json`. A reader refuses any other `format`, so a
-change that would alter the meaning of existing keys needs a new number.
+A reader refuses any other `format` than FORMAT, so a change that would alter the meaning of
+existing keys needs a new number.
 """
 
 from __future__ import annotations
@@ -22,17 +21,23 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """A parameter or result. A dim is a number, or the text of a symbolic size (`n`, `2 * n`).
+class ParamInfo:
+    """A parameter or result of a function. A dimension of `shape` is a number, or the text of a
+    symbolic size (`n`, `2 * n`); the shape of a number, or of a value that is no tensor, is None.
 
-    `dims` is None for a scalar. `role` is `in`, `out`, `inout` or `scalar` for parameters of
-    tensor functions, and empty elsewhere, where being an input or an output says it.
+    `role` is `in`, `out`, `inout` or `scalar`. The caller of a tensor function passes its results
+    too, so those are inputs with another role than `in`.
     """
 
     name: str
     dtype: str
-    dims: tuple[Dim, ...] | None
-    role: str = ""
+    shape: tuple[Dim, ...] | None
+    role: str = "in"
+
+    @property
+    def shape_text(self) -> str:
+        """`[n, 784]`; empty without a shape."""
+        return "" if self.shape is None else f"[{', '.join(map(str, self.shape))}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +52,8 @@ class FunctionInfo:
 
     name: str
     kind: str
-    inputs: tuple[TensorInfo, ...]
-    outputs: tuple[TensorInfo, ...]
+    inputs: tuple[ParamInfo, ...]
+    outputs: tuple[ParamInfo, ...]
     symbols: Mapping[str, int] = field(default_factory=dict)
     workspace_bytes: Dim = 0
     kernel_calls: int = 0
@@ -70,8 +75,8 @@ class KernelInfo:
     workspace_bytes: int = 0
     loader: str = ""
     target_key: str = ""
-    inputs: tuple[TensorInfo, ...] = ()
-    outputs: tuple[TensorInfo, ...] = ()
+    inputs: tuple[ParamInfo, ...] = ()
+    outputs: tuple[ParamInfo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +128,12 @@ class Metadata:
             "format": FORMAT,
             "library": self.library,
             "prefix": self.prefix,
-            **added(
-                self.compiler_version,
-                self.target,
-                self.kernels,
-                self.artifacts,
-                self.dependencies,
-                self.constants,
-            ),
+            "compiler": {"name": "tensorkiln", "version": self.compiler_version},
+            "target": dict(self.target),
+            "kernels": [_kernel_json(kernel) for kernel in self.kernels],
+            "artifacts": [_artifact_json(artifact) for artifact in self.artifacts],
+            "dependencies": [asdict(dependency) for dependency in self.dependencies],
+            "constants": [_constant_json(constant) for constant in self.constants],
             "cpu_features": list(self.cpu_features),
             "weights_bytes": self.weights_bytes,
             "functions": [_function_json(function) for function in self.functions],
@@ -154,7 +157,8 @@ class Metadata:
     def from_json(cls, parsed: object, where: str = "metadata") -> Metadata:
         """Build metadata from parsed JSON. Raises UserError (code `bad-metadata`).
 
-        A library linked by hand may lack the keys of `added`; those fields are then empty.
+        A library linked by hand may lack the keys from `compiler` to `constants`; those fields are
+        then empty.
         """
         reader = _reader(parsed, where)
         found = reader.get("format", int)
@@ -175,37 +179,6 @@ class Metadata:
         )
 
 
-def added(
-    compiler_version: str,
-    target: Mapping[str, object],
-    kernels: Iterable[KernelInfo] = (),
-    artifacts: Iterable[ArtifactInfo] = (),
-    dependencies: Iterable[ExternalDependency] = (),
-    constants: Iterable[ConstantInfo] = (),
-) -> dict[str, object]:
-    """Return the keys that a compile adds to those of the entry file, as JSON values."""
-    return {
-        "compiler": {"name": "tensorkiln", "version": compiler_version},
-        "target": dict(target),
-        "kernels": [_kernel_json(kernel) for kernel in kernels],
-        "artifacts": [_artifact_json(artifact) for artifact in artifacts],
-        "dependencies": [asdict(dependency) for dependency in dependencies],
-        "constants": [_constant_json(constant) for constant in constants],
-    }
-
-
-def added_json(
-    compiler_version: str,
-    target: Mapping[str, object],
-    kernels: Iterable[KernelInfo] = (),
-    artifacts: Iterable[ArtifactInfo] = (),
-    dependencies: Iterable[ExternalDependency] = (),
-    constants: Iterable[ConstantInfo] = (),
-) -> str:
-    """Return `added` as JSON text, for the code generator of the entry file."""
-    return json.dumps(added(compiler_version, target, kernels, artifacts, dependencies, constants))
-
-
 def constants_text(constants: Iterable[ConstantInfo]) -> str:
     """Return the table of constants as JSON, one constant per line; it is a file of its own beside
     the weights."""
@@ -220,6 +193,11 @@ def constants_from(data: bytes | memoryview, where: str) -> tuple[ConstantInfo, 
     except ValueError as error:
         raise _bad(f"not valid JSON: {error}", where) from None
     return tuple(_constant(row) for row in _reader({"constants": parsed}, where).rows("constants"))
+
+
+def read_functions(metadata: object, where: str) -> dict[str, FunctionInfo]:
+    """The functions that parsed metadata lists, by name. Raises UserError (code `bad-metadata`)."""
+    return {f.name: f for f in map(_function, _reader(metadata, where).rows("functions"))}
 
 
 def functions_from(data: bytes | memoryview, where: str) -> tuple[FunctionInfo, ...] | None:
@@ -253,12 +231,18 @@ def artifact_infos(artifacts: Iterable[Artifact | InMemoryArtifact]) -> tuple[Ar
 # -- to plain values ---------------------------------------------------------------------------
 
 
-def _tensor_json(tensor: TensorInfo) -> dict[str, object]:
-    out: dict[str, object] = {"name": tensor.name, "dtype": tensor.dtype}
-    if tensor.dims is not None:
-        out["shape"] = list(tensor.dims)
-    if tensor.role:
-        out["role"] = tensor.role
+def states_role(kind: str, role: str) -> bool:
+    """Whether the role of a parameter is written down, for a function of this kind: elsewhere than
+    in tensor functions, being an input or an output says it."""
+    return kind == "tensor" or role not in ("in", "out")
+
+
+def _param_json(param: ParamInfo, kind: str) -> dict[str, object]:
+    out: dict[str, object] = {"name": param.name, "dtype": param.dtype}
+    if param.shape is not None:
+        out["shape"] = list(param.shape)
+    if states_role(kind, param.role):
+        out["role"] = param.role
     return out
 
 
@@ -266,8 +250,8 @@ def _function_json(function: FunctionInfo) -> dict[str, object]:
     out: dict[str, object] = {
         "name": function.name,
         "kind": function.kind,
-        "inputs": [_tensor_json(tensor) for tensor in function.inputs],
-        "outputs": [_tensor_json(tensor) for tensor in function.outputs],
+        "inputs": [_param_json(param, function.kind) for param in function.inputs],
+        "outputs": [_param_json(param, function.kind) for param in function.outputs],
         "symbols": dict(function.symbols),
         "workspace_bytes": function.workspace_bytes,
         "kernel_calls": function.kernel_calls,
@@ -288,8 +272,8 @@ def _kernel_json(kernel: KernelInfo) -> dict[str, object]:
         out |= {
             "loader": kernel.loader,
             "target_key": kernel.target_key,
-            "inputs": [_tensor_json(tensor) for tensor in kernel.inputs],
-            "outputs": [_tensor_json(tensor) for tensor in kernel.outputs],
+            "inputs": [_param_json(param, "kernel") for param in kernel.inputs],
+            "outputs": [_param_json(param, "kernel") for param in kernel.outputs],
         }
     return out
 
@@ -313,9 +297,13 @@ def _reader(value: object, where: str) -> Reader:
     return Reader(value, where, "bad-metadata")
 
 
-def _tensor(row: Reader) -> TensorInfo:
-    return TensorInfo(
-        row.get("name", str), row.get("dtype", str), row.dims("shape"), row.get("role", str, "")
+def _params(row: Reader, key: str, role: str) -> tuple[ParamInfo, ...]:
+    """The parameters in the list `key`, whose role is `role` where it is not stated."""
+    return tuple(
+        ParamInfo(
+            p.get("name", str), p.get("dtype", str), p.dims("shape"), p.get("role", str, role)
+        )
+        for p in row.rows(key)
     )
 
 
@@ -323,8 +311,8 @@ def _function(row: Reader, kind: str | None = None) -> FunctionInfo:
     return FunctionInfo(
         name=row.get("name", str),
         kind=row.get("kind", str, kind),
-        inputs=tuple(_tensor(tensor) for tensor in row.rows("inputs")),
-        outputs=tuple(_tensor(tensor) for tensor in row.rows("outputs")),
+        inputs=_params(row, "inputs", "in"),
+        outputs=_params(row, "outputs", "out"),
         symbols=_symbols(row),
         workspace_bytes=row.size("workspace_bytes"),
         kernel_calls=row.number("kernel_calls", 0),
@@ -349,8 +337,8 @@ def _kernel(row: Reader) -> KernelInfo:
         row.number("workspace_bytes", 0),
         row.get("loader", str, ""),
         row.get("target_key", str, ""),
-        tuple(_tensor(tensor) for tensor in row.rows("inputs")),
-        tuple(_tensor(tensor) for tensor in row.rows("outputs")),
+        _params(row, "inputs", "in"),
+        _params(row, "outputs", "out"),
     )
 
 

@@ -7,6 +7,7 @@ from tensorkiln.base.errors import UserError
 
 METADATA = ".kiln.meta"  # JSON, padded with zeros
 WEIGHTS = ".kiln.weights"
+WEIGHTS_SYMBOL = "kiln_weights"  # by which code refers to the weights (crt/weights.c)
 WEIGHTS_PAD = 65536  # zeros after the weights; KILN_WEIGHTS_PAD in crt.h
 ARTIFACTS = ".kiln.artifacts"
 ARTIFACTS_HEAD = 64  # bytes before the container: its size (8 bytes), zeros

@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compile, export, and print where the files are."""
     import tensorkiln as tk
-    from tensorkiln.codegen.host_function import c_name
+    from tensorkiln.codegen.host.function import c_name
     from tensorkiln.link.headers import write_headers
     from tensorkiln.target import cpu_target
 

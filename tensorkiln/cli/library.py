@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tensorkiln.artifact.metadata import FunctionInfo, TensorInfo
+from tensorkiln.artifact.metadata import FunctionInfo, ParamInfo
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.cli.options import plain_file
 from tensorkiln.cli.tables import size_text
@@ -37,7 +37,7 @@ def _of_tensors(function: FunctionInfo) -> FunctionInfo:
     """The function itself. UserError (code `argument-kind`) if an input is no tensor of known
     rank."""
     for tensor in function.inputs:
-        if tensor.dims is None:
+        if tensor.shape is None:
             raise UserError(
                 f"{function.name} takes {tensor.name!r}, {tensor.dtype}; from here only tensors "
                 "can be passed",
@@ -90,10 +90,10 @@ def numpy_type(name: str) -> np.dtype[Any]:
         return found
 
 
-def shape_of(tensor: TensorInfo, dims: Mapping[str, int]) -> tuple[int, ...]:
+def shape_of(tensor: ParamInfo, dims: Mapping[str, int]) -> tuple[int, ...]:
     """The tensor's shape, symbolic dimensions from `dims`. UserError (code `unknown-dim`) that
     names a dimension without a size."""
-    wanted = tensor.dims or ()
+    wanted = tensor.shape or ()
     missing = [dim for dim in wanted if isinstance(dim, str) and dim not in dims]
     if missing:
         raise UserError(
@@ -104,7 +104,7 @@ def shape_of(tensor: TensorInfo, dims: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(dims[dim] if isinstance(dim, str) else dim for dim in wanted)
 
 
-def random_array(tensor: TensorInfo, dims: Mapping[str, int], rng: np.random.Generator) -> Array:
+def random_array(tensor: ParamInfo, dims: Mapping[str, int], rng: np.random.Generator) -> Array:
     """Random values for one input: standard normal floats; integers and booleans are 0 or 1, which
     are valid indices for any dimension of at least 2."""
     shape, dtype = shape_of(tensor, dims), numpy_type(tensor.dtype)
@@ -116,7 +116,7 @@ def random_array(tensor: TensorInfo, dims: Mapping[str, int], rng: np.random.Gen
 def random_inputs(function: FunctionInfo, dims: Mapping[str, int], seed: int) -> list[Array]:
     """One random array per input, the same for the same seed. UserError for a name in `dims` that
     no input has (code `unknown-dim`), and for inputs larger than memory (`out-of-memory`)."""
-    symbols = {d for tensor in function.inputs for d in tensor.dims or () if isinstance(d, str)}
+    symbols = {d for tensor in function.inputs for d in tensor.shape or () if isinstance(d, str)}
     unknown = sorted(set(dims) - symbols)
     if unknown:
         hint = nearest(unknown[0], symbols) or f"symbolic dimensions: {sorted(symbols) or 'none'}"

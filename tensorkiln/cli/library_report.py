@@ -50,8 +50,8 @@ def _wrapped(words: Sequence[str]) -> str:
 
 
 def _function_text(function: FunctionInfo) -> str:
-    rows = [("in", t.name, t.dtype, dims_text(t.dims)) for t in function.inputs]
-    rows += [("out", t.name, t.dtype, dims_text(t.dims)) for t in function.outputs]
+    rows = [("in", t.name, t.dtype, dims_text(t.shape)) for t in function.inputs]
+    rows += [("out", t.name, t.dtype, dims_text(t.shape)) for t in function.outputs]
     space = function.workspace_bytes
     memory = size_text(space) if isinstance(space, int) else f"{space} bytes"
     needs = "".join(f"\n  requires {condition}" for condition in function.requires)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import count
 
 from tensorkiln.base.errors import Issue
-from tensorkiln.codegen.host_function import c_name
+from tensorkiln.codegen.host.function import c_name
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.relax import Function, GlobalRef, Value

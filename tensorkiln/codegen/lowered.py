@@ -101,7 +101,7 @@ def _cpu_issues(f: PrimFunc) -> Iterator[Issue]:
 
 
 def _outer_faults(f: Function) -> Iterator[str]:
-    from tensorkiln.codegen.outer_calls import HOST_STEPS
+    from tensorkiln.codegen.outer.calls import HOST_STEPS
 
     for b in bindings_in(f.bindings):
         if isinstance(b.value, Call) and b.value.op and b.value.op not in HOST_STEPS:

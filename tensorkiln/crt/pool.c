@@ -107,7 +107,7 @@ static void leave(kiln_pool *pool, kiln_home *home)
 }
 
 /* End a worker whose home is being unloaded: queue it to be joined. */
-static kiln_entry end(kiln_worker *self)
+static kiln_thread_start end(kiln_worker *self)
 {
     self->next = LOAD(kiln_this_home.ended);
     while (!__atomic_compare_exchange_n(&kiln_this_home.ended, &self->next, self, 0,
@@ -142,7 +142,7 @@ static void take_part(kiln_worker *self, const kiln_job *job, int32_t chunk)
     } while ((chunk = claim(pool, self->seen, self->number & 1)) >= 0);
 }
 
-kiln_entry kiln_work(kiln_worker *self)
+kiln_thread_start kiln_work(kiln_worker *self)
 {
     kiln_pool *const pool = self->pool;
     if (self->left != NULL) {

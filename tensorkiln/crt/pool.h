@@ -27,11 +27,11 @@
 #define ADD(x, v) __atomic_add_fetch(&(x), (v), __ATOMIC_SEQ_CST)
 #define SUB(x, v) __atomic_sub_fetch(&(x), (v), __ATOMIC_SEQ_CST)
 
-typedef void *(*kiln_entry)(void *worker);
+typedef void *(*kiln_thread_start)(void *worker);
 
 /* A library as a home of worker threads; a static variable of the library. */
 typedef struct kiln_home {
-    kiln_entry entry;          /* where a thread starts to run the library's code */
+    kiln_thread_start entry;   /* where a thread starts to run the library's code */
     uint32_t residents;        /* threads that execute its code or are moving to it */
     uint32_t closing;          /* it is being unloaded: its residents must leave */
     struct kiln_worker *ended; /* residents that have ended and are to be joined */
@@ -89,6 +89,6 @@ extern kiln_pool *kiln_the_pool; /* NULL: not found or made yet */
 /* Return the pool, found in another library or made on first use; NULL if memory is short. */
 kiln_pool *kiln_shared_pool(void);
 /* Run jobs until the thread moves or ends: return the entry of the library to move to, or NULL. */
-kiln_entry kiln_work(kiln_worker *self);
+kiln_thread_start kiln_work(kiln_worker *self);
 
 #endif

@@ -12,8 +12,9 @@ from tensorkiln.artifact.metadata import (
     FunctionInfo,
     KernelInfo,
     Metadata,
-    TensorInfo,
+    ParamInfo,
     functions_from,
+    states_role,
 )
 from tensorkiln.artifact.sections import METADATA
 from tensorkiln.base.errors import UserError
@@ -119,12 +120,13 @@ def metadata_in(artifact: Artifact) -> Metadata | None:
 
 def signature(f: FunctionInfo) -> str:
     """`graph main(image: float32[batch, 784]) -> logits: float32[batch, 10]  where batch >= 1`."""
-    inputs, outputs = (", ".join(map(_tensor, side)) for side in (f.inputs, f.outputs))
+    inputs, outputs = (", ".join(_param(p, f.kind) for p in side) for side in (f.inputs, f.outputs))
     sizes = [f"{name} >= {least}" for name, least in f.symbols.items()]
     tail = f"  where {', '.join([*sizes, *f.requires])}" if sizes or f.requires else ""
     return f"{f.kind} {f.name}({inputs})" + (f" -> {outputs}" if outputs else "") + tail
 
 
-def _tensor(t: TensorInfo) -> str:
-    dims = "" if t.dims is None else f"[{', '.join(map(str, t.dims))}]"
-    return f"{t.name}: {t.dtype}{dims}" + (f" ({t.role})" if t.role else "")
+def _param(p: ParamInfo, kind: str) -> str:
+    return f"{p.name}: {p.dtype}{p.shape_text}" + (
+        f" ({p.role})" if states_role(kind, p.role) else ""
+    )

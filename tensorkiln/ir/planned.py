@@ -1,4 +1,4 @@
-"""Parser of the form that `partial_graph_aot` gives to a planned graph function.
+"""The form that `partial_graph_aot` gives to a planned graph function, read into plain data.
 
     main_init(sizes):  s0 = alloc_storage(size=...); ...; return (s0, ...)
     main(x...):        storages = call_packed("alloc_cached_storage_set", main_init, shape, key=...)
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from tensorkiln.ir.buffer import AddressOf, Buffer, Load
 from tensorkiln.ir.dtype import HANDLE
@@ -45,23 +46,45 @@ CACHED_STORAGE_SET = "alloc_cached_storage_set"
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedGraph:
-    """The parts of a planned graph function and its run function.
+class Address:
+    """An argument of a kernel: byte `offset` of a storage, a constant or a tensor, by number.
 
-    `sizes` are the bytes of each storage, as expressions of the graph's symbolic dimensions.
-    `places` maps a buffer of the run function to the index of the graph's parameter, or the number
-    of parameters plus the index of its result. `storage_set` and `constant_set` are the run
-    function's buffers of handles, None if it has none. `dims` maps its scalar parameters to the
-    graph's dimensions.
+    Tensors are numbered from the graph's parameters on to its results. `buffer` is what the run
+    function has for it: the tensor, or the set that holds the storage or constant.
     """
+
+    base: Literal["storage", "constant", "tensor"]
+    index: int
+    offset: Expr
+    buffer: Buffer
+
+    def __str__(self) -> str:
+        """The name of the memory in the run function: `x`, `storages[0]`."""
+        name = self.buffer.name
+        return name if self.base == "tensor" else f"{name}[{self.index}]"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCall:
+    """A call of kernel `name`, with addresses and numbers; `span` is the model's node."""
+
+    name: str
+    args: tuple[Address | Expr, ...]
+    span: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGraph:
+    """What a planned graph function runs. `sizes` are the bytes of each storage. All expressions
+    are over the graph's symbolic dimensions."""
 
     sizes: tuple[Expr, ...]
     constants: tuple[Constant, ...]
-    places: Mapping[Buffer, int]
-    storage_set: Buffer | None
-    constant_set: Buffer | None
-    dims: Mapping[Var, Expr]
-    calls: tuple[CallKernel, ...]
+    calls: tuple[PlannedCall, ...]
+
+
+# Of each buffer of a run function: what it is, and the number of a tensor.
+_Memory = dict[Buffer, tuple[Literal["storage", "constant", "tensor"], int]]
 
 
 def result_types(f: Function) -> tuple[TensorType, ...]:
@@ -72,7 +95,7 @@ def result_types(f: Function) -> tuple[TensorType, ...]:
 
 
 def planned_graph(f: Function, mod: IRModule) -> PlannedGraph:
-    """The parts of a planned function. Raise Malformed if it does not have the form above."""
+    """What a planned function runs. Raise Malformed if it does not have the form above."""
     sizes: tuple[Expr, ...] = ()
     storages: RVar | None = None
     known: dict[Value, Constant] = {}
@@ -92,7 +115,14 @@ def planned_graph(f: Function, mod: IRModule) -> PlannedGraph:
         raise Malformed("a planned function calls the one that runs it", hint)
     last = f.bindings[-1]
     with step(f".bindings[{len(f.bindings) - 1}]({last.var.name})"):
-        return _run_call(f, last, mod, storages, sizes, known)
+        run, constants, memory, numbers = _run_call(f, last, mod, storages, sizes, known)
+        dims = dict(zip(run.scalars, numbers, strict=True))
+        statements = _kernel_calls(run)
+    calls = []
+    for i, s in enumerate(statements):
+        with step(f".calls[{i}]({s.name})"):
+            calls.append(PlannedCall(s.name, _arguments(s, memory, dims), s.span))
+    return PlannedGraph(sizes, constants, tuple(calls))
 
 
 def _other_binding(value: Bound, storages: RVar | None) -> str:
@@ -168,7 +198,8 @@ def _run_call(
     storages: RVar | None,
     sizes: tuple[Expr, ...],
     known: dict[Value, Constant],
-) -> PlannedGraph:
+) -> tuple[PrimFunc, tuple[Constant, ...], _Memory, tuple[Expr, ...]]:
+    """The run function, the constants, what each of its buffers is, and the sizes it is given."""
     call = b.value
     ref = call.callee if isinstance(call, Call) else None
     run = mod.get(ref.name) if isinstance(ref, GlobalRef) else None
@@ -180,20 +211,20 @@ def _run_call(
         message = "a planned function returns what its run function gives"
         raise Malformed(message, f"return {b.var.name}")
     operands = [a for a in call.args if not isinstance(a, ShapeValue)]
-    places: dict[Buffer, int] = {}
+    memory: _Memory = {}
     constants: tuple[Constant, ...] = ()
-    storage_set = constant_set = None
     reads = run.buffers[: len(run.buffers) - run.outputs]
     if len(reads) != len(operands):
         message = f"{run.name} reads {len(reads)} buffers, the call gives {len(operands)}"
         raise Malformed(message, f"one operand for each of: {listed(r.name for r in reads)}")
     for buf, a in zip(reads, operands, strict=True):
         if isinstance(a, Tuple):
-            constants, constant_set = _constants(a, known), buf
+            constants = _constants(a, known)
+            memory[buf] = "constant", 0
         elif a is storages:
-            storage_set = buf
+            memory[buf] = "storage", 0
         elif isinstance(a, RVar) and a in f.params:
-            places[buf] = f.params.index(a)
+            memory[buf] = "tensor", f.params.index(a)
         else:
             inputs = listed(p.name for p in f.params)
             sets = f"; {storages.name} is the set of storages" if storages is not None else ""
@@ -201,11 +232,8 @@ def _run_call(
             raise Malformed(message, f"parameters are {inputs or 'none'}{sets}")
         _check_set(buf, a, len(sizes) if a is storages else len(constants))
     outs = run.buffers[len(reads) :]
-    places |= {buf: len(f.params) + j for j, buf in enumerate(outs)}
-    numbers = _shape(call.args)
-    dims = dict(zip(run.scalars, numbers, strict=True))
-    calls = kernel_calls(run)
-    return PlannedGraph(sizes, constants, places, storage_set, constant_set, dims, calls)
+    memory |= {buf: ("tensor", len(f.params) + j) for j, buf in enumerate(outs)}
+    return run, constants, memory, _shape(call.args)
 
 
 def _constants(value: Tuple, known: dict[Value, Constant]) -> tuple[Constant, ...]:
@@ -230,7 +258,7 @@ def _check_set(buf: Buffer, value: Value, count: int) -> None:
         raise Malformed(f"{buf!r}, but there are {count} items in the set", hint)
 
 
-def kernel_calls(run: PrimFunc) -> tuple[CallKernel, ...]:
+def _kernel_calls(run: PrimFunc) -> tuple[CallKernel, ...]:
     """The CallKernel statements of `run`. Raise Malformed if it holds any other statement."""
     stmts: tuple[Stmt, ...] = run.body.stmts if isinstance(run.body, Seq) else (run.body,)
     calls = tuple(s for s in stmts if isinstance(s, CallKernel))
@@ -241,17 +269,31 @@ def kernel_calls(run: PrimFunc) -> tuple[CallKernel, ...]:
     return calls
 
 
-def address(e: Expr) -> tuple[Load | AddressOf, Expr]:
-    """Split an address into its base and a byte offset.
+def _arguments(
+    s: CallKernel, memory: _Memory, dims: Mapping[Var, Expr]
+) -> tuple[Address | Expr, ...]:
+    """The arguments of a call, over the graph's dimensions `dims`."""
+    out: list[Address | Expr] = []
+    for i, a in enumerate(s.args):
+        if a.dtype == HANDLE:
+            with step(f".args[{i}]"):
+                out.append(_address(a, memory, dims))
+        else:
+            out.append(substitute(a, dims) if dims else a)
+    return tuple(out)
 
-    The base is an AddressOf of the start of a buffer, or a Load of a handle at a constant index.
-    Raise Malformed for any other expression.
-    """
+
+def _address(e: Expr, memory: _Memory, dims: Mapping[Var, Expr]) -> Address:
+    """The start of a tensor, or an item of a set, and a byte offset. Raise Malformed for any other
+    expression."""
     start, offset = (e.a, e.b) if isinstance(e, Binary) and e.op == "add" else (e, IntImm(0))
-    if isinstance(start, AddressOf) and all(int_value(i) == 0 for i in start.indices):
-        return start, offset
-    is_item = isinstance(start, Load) and start.dtype == HANDLE
-    if isinstance(start, Load) and is_item and int_value(start.indices[0]) is not None:
-        return start, offset
+    offset = substitute(offset, dims) if dims else offset
+    if isinstance(start, AddressOf | Load):
+        base, index = memory[start.buffer]
+        at = [int_value(i) for i in start.indices]
+        if isinstance(start, AddressOf) and base == "tensor" and not any(i != 0 for i in at):
+            return Address(base, index, offset, start.buffer)
+        if isinstance(start, Load) and base != "tensor" and at[0] is not None:
+            return Address(base, at[0], offset, start.buffer)
     message = "expected the start of a buffer, or an item of a set and an offset"
     raise Malformed(message, "AddressOf(buffer, (0, ...)), or Load(set, (number,)) plus bytes")

@@ -11,7 +11,7 @@ from tensorkiln.ir.expr import Expr, int_value
 from tensorkiln.ir.malformed import Malformed, among, listed, step, stored
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.outputs import outputs_of
-from tensorkiln.ir.planned import PlannedGraph, address, planned_graph, result_types
+from tensorkiln.ir.planned import Address, PlannedGraph, planned_graph, result_types
 from tensorkiln.ir.relax import Function
 from tensorkiln.ir.stmt import CallKernel, MatchBuffer, PrimFunc, TensorProgram
 from tensorkiln.ir.visit import walk_stmt
@@ -83,8 +83,10 @@ def check_planned(f: Function, mod: IRModule) -> None:
     for i, call in enumerate(plan.calls):
         with step(f".calls[{i}]({call.name})"):
             for k, size, written in _buffers(mod, call.name):
+                at = call.args[k]
+                assert isinstance(at, Address), at  # `check_kernel_calls` has seen the run function
                 with step(f".args[{k}]"):
-                    _check_memory(call.args[k], size, written, plan, len(f.params))
+                    _check_memory(at, size, written, plan, len(f.params))
 
 
 def _buffers(mod: IRModule, name: str) -> Iterator[tuple[int, int | None, bool]]:
@@ -107,27 +109,26 @@ def _bytes(element: int, shape: tuple[Expr, ...]) -> int | None:
 
 
 def _check_memory(
-    a: Expr, size: int | None, written: bool, plan: PlannedGraph, inputs: int
+    at: Address, size: int | None, written: bool, plan: PlannedGraph, inputs: int
 ) -> None:
-    place, offset = address(a)
-    buf, start = place.buffer, int_value(offset)
-    if isinstance(place, AddressOf):
-        what, have = buf.name, _bytes(buf.dtype.bytes, buf.shape)
-        ours = plan.places[buf] >= inputs
+    start = int_value(at.offset)
+    have: int | None
+    if at.base == "tensor":
+        have = _bytes(at.buffer.dtype.bytes, at.buffer.shape)
+    elif at.base == "storage":
+        have = int_value(plan.sizes[at.index])
     else:
-        index = int_value(place.indices[0]) or 0
-        what, ours = f"{buf.name}[{index}]", buf is plan.storage_set
-        have = int_value(plan.sizes[index]) if ours else plan.constants[index].data.nbytes
-    if written and not ours:
+        have = plan.constants[at.index].data.nbytes
+    if written and not (at.base == "storage" or (at.base == "tensor" and at.index >= inputs)):
         hint = "results and storages are what a planned graph writes"
-        raise Malformed(f"the kernel writes {what}, which is only read", hint)
+        raise Malformed(f"the kernel writes {at}, which is only read", hint)
     if start is not None and start < 0:
-        raise Malformed(f"byte {start} of {what}", "offsets count from 0, where it starts")
+        raise Malformed(f"byte {start} of {at}", "offsets count from 0, where it starts")
     if start is not None and have is not None and size is not None and start + size > have:
         hint = f"the kernel takes {size} bytes: no offset is right"
         if size <= have:
             hint = f"its {size} bytes start at 0 to {have - size}"
-        message = f"bytes {start}..{start + size - 1} of {what}, which has {have}"
+        message = f"bytes {start}..{start + size - 1} of {at}, which has {have}"
         raise Malformed(message, hint)
 
 

@@ -11,13 +11,12 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from tensorkiln.artifact.elf import elf_of
-from tensorkiln.artifact.sections import METADATA
+from tensorkiln.artifact.sections import METADATA, WEIGHTS_SYMBOL
 from tensorkiln.base.errors import InternalError, UserError, nearest
 from tensorkiln.base.json_text import parse_json
 
 # Symbols that linkers define themselves.
 _LINKERS = frozenset(("_GLOBAL_OFFSET_TABLE_", "_DYNAMIC", "__ehdr_start", "__dso_handle"))
-WEIGHTS_SYMBOL = "kiln_weights"
 _OURS = ("llvm/", "host/", "the runtime", "the container", "the weights")
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from tensorkiln.artifact import ArtifactSet
 from tensorkiln.artifact.artifact import FileContent, content_size
 from tensorkiln.artifact.elf import elf_of
+from tensorkiln.artifact.sections import WEIGHTS_SYMBOL
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import atomic_path, plain_path
 from tensorkiln.link.artifacts import LinkPlan, parts_of
@@ -25,7 +26,6 @@ from tensorkiln.link.toolchain import ToolFailure, choose_toolchain, linux_arch
 from tensorkiln.link.weights_object import write_weights_object
 
 SHARED_BY_ALL = "kiln_system_libraries"  # one per program, so its name is the same in all libraries
-_WEIGHTS_SYMBOL = "kiln_weights"
 _FFI = "__tvm_ffi_"
 _MEMBER = struct.Struct("<16s12s6s6s8s10s2s")
 
@@ -59,7 +59,7 @@ def link_static(
         try:
             objects = compiled_objects(
                 tools, parts.objects, parts.sources, parts.authors, plan.libraries, folder, exports,
-                (_WEIGHTS_SYMBOL,),
+                (WEIGHTS_SYMBOL,),
             )  # fmt: skip
             tools.merge(objects, "merged.o", folder)
         except ToolFailure as failure:
@@ -71,7 +71,7 @@ def link_static(
         members = [folder / "code.o"]
         if parts.weights is not None and parts.has_weights:
             members.append(folder / "weights.o")
-            arch, symbol = linux_arch(plan.triple), names[_WEIGHTS_SYMBOL]
+            arch, symbol = linux_arch(plan.triple), names[WEIGHTS_SYMBOL]
             write_weights_object(members[-1], parts.weights, arch, symbol)
         if target.suffix == ".a":
             _write_archive(temporary, members)
@@ -92,7 +92,7 @@ def _other_names(code: bytes, shown: set[str], plan: LinkPlan) -> Mapping[str, s
     }
     names: dict[str, str] = {}
     listed = plan.system_lib_prefix or f"{plan.prefix}_"
-    for name in sorted({*defined, _WEIGHTS_SYMBOL}):
+    for name in sorted({*defined, WEIGHTS_SYMBOL}):
         if name.startswith(_FFI):
             names[name] = f"{_FFI}{listed}{name.removeprefix(_FFI)}"
         elif name not in shown:

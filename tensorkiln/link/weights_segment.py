@@ -18,7 +18,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from tensorkiln.artifact.sections import WEIGHTS, WEIGHTS_PAD
+from tensorkiln.artifact.sections import WEIGHTS, WEIGHTS_PAD, WEIGHTS_SYMBOL
 from tensorkiln.base.errors import InternalError
 from tensorkiln.link.elf_object import (
     ALLOC,
@@ -43,13 +43,13 @@ _RELATIVE = {62: 8, 183: 1027}
 _RELOCATION = struct.Struct("<QQq")
 
 
-def placeholder(arch: str, symbol: str = "kiln_weights") -> bytes:
+def placeholder(arch: str) -> bytes:
     """The object that is linked in place of the weights."""
     note = DataSection(
         ".note.kiln.weights", NOTE, ALLOC, 8, len(_NOTE_HEAD) + 8, [_NOTE_HEAD, bytes(8)],
         ((len(_NOTE_HEAD), "distance", 1),),
     )  # fmt: skip
-    return b"".join(object_chunks(arch, [note, pointer_section()], symbol, 1, POINTER_SIZE))
+    return b"".join(object_chunks(arch, [note, pointer_section()], WEIGHTS_SYMBOL, 1, POINTER_SIZE))
 
 
 def pointer_section() -> DataSection:

@@ -19,8 +19,8 @@ from tensorkiln.artifact import Artifact, ArtifactSet
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError, nearest
 from tensorkiln.base.text import listed
 from tensorkiln.base.trust import private_temporary
-from tensorkiln.codegen.host_function import HostFunction
-from tensorkiln.codegen.run_c import prototypes
+from tensorkiln.codegen.host.function import HostFunction
+from tensorkiln.codegen.host.run_c import prototypes
 from tensorkiln.executable import Executable
 from tensorkiln.runtime import Executor, load_module
 from tensorkiln.runtime.tensor import Array
@@ -103,7 +103,7 @@ void kiln_tick(void)
 
 def graph_function(exe: Executable, name: str) -> HostFunction:
     """The host function `name`, with its kernel calls; UserError if it is no graph function."""
-    found = {f.name: f for f in exe.functions if f.kind == "graph"}
+    found = {f.info.name: f for f in exe.functions if f.info.kind == "graph"}
     if name not in found:
         hint = nearest(name, found) or "graph functions: " + listed(sorted(found))
         raise UserError(f"no graph function is called {name!r}", code="unknown-function", hint=hint)

@@ -26,8 +26,7 @@ from tensorkiln.executable import Executable
 from tensorkiln.external import symbols
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.expr import DOTS, Binary, Expr, IntImm, Intrin, Unary, Var, int_value
-from tensorkiln.ir.module import AnyFunction, IRModule
-from tensorkiln.ir.planned import planned_graph
+from tensorkiln.ir.module import AnyFunction
 from tensorkiln.ir.relax import RVar
 from tensorkiln.ir.stmt import (
     Alloc,
@@ -107,12 +106,10 @@ def _operations(value: Expr) -> float:
     return float(total)
 
 
-def call_counts(mod: IRModule) -> Counter[str]:
-    """Calls of each kernel, by symbol, summed over all graph functions of a lowered module."""
-    counts: Counter[str] = Counter()
-    for f in mod.graphs:
-        counts.update(call.name for call in planned_graph(f, mod).calls)
-    return counts
+def call_counts(exe: Executable) -> Counter[str]:
+    """Calls of each kernel, by symbol, summed over all graph functions of an executable."""
+    plans = (*exe.functions, *(exe.outer.helpers if exe.outer else ()))
+    return Counter(c.symbol for f in plans if f.info.kind == "graph" for c in f.calls)
 
 
 def operands(f: AnyFunction, sizes: Sizes) -> list[Array | int] | None:
@@ -176,7 +173,7 @@ def time_kernels(
     symbol. Raises what loading the library raises, such as UserError for another processor.
     """
     mod = exe.module.with_programs()
-    counts = call_counts(mod)
+    counts = call_counts(exe)
     names = [k.symbol for k in exe.kernels if counts[k.symbol]]
     rows = []
     with private_temporary("kiln-kernels-") as folder:

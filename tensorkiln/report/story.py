@@ -165,7 +165,7 @@ def _kernel_rows(
         dict(zip((f.name for f in ours), kernel_texts(ours, cpu), strict=True)),
     )
     scheduled, traces = _first_forms(steps), _traces(steps, exe.target)
-    counts = call_counts(exe.module)
+    counts = call_counts(exe)
     files = _files(exe.artifacts)
     rows = []
     for k in exe.kernels:

@@ -2,10 +2,9 @@
 
 from tensorkiln.runtime.callbacks import register_function, unregister_function
 from tensorkiln.runtime.device import Device, cpu
-from tensorkiln.runtime.executor import Executor
 from tensorkiln.runtime.library_file import read_metadata
 from tensorkiln.runtime.load import load_module, register_loader, unregister_loader
-from tensorkiln.runtime.module import Module
+from tensorkiln.runtime.module import Executor, Module
 from tensorkiln.runtime.tensor import Tensor
 
 __all__ = [

@@ -6,11 +6,11 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+from tensorkiln.artifact.metadata import FunctionInfo, ParamInfo
 from tensorkiln.base.config import MOST_THREADS
 from tensorkiln.base.errors import nearest
+from tensorkiln.runtime.actual_types import shown
 from tensorkiln.runtime.failures import ArgumentTypeError, ArgumentValueError
-from tensorkiln.runtime.given import shown
-from tensorkiln.runtime.native import FunctionInfo, ParamInfo
 
 
 def in_order(info: FunctionInfo, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
@@ -53,9 +53,7 @@ def wrong_count(
 
 def show(param: ParamInfo) -> str:
     """A parameter as text: `x: float32 [n, 3]`."""
-    if param.shape is None:
-        return f"{param.name}: {param.dtype}"
-    return f"{param.name}: {param.dtype} [{', '.join(map(str, param.shape))}]"
+    return f"{param.name}: {param.dtype} {param.shape_text}".rstrip()
 
 
 def thread_count(threads: object) -> int:

@@ -8,8 +8,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from tensorkiln.runtime.actual_types import name_bytes
 from tensorkiln.runtime.failures import ArgumentTypeError
-from tensorkiln.runtime.given import name_bytes
 from tensorkiln.runtime.locks import ProcessLock
 from tensorkiln.runtime.native import NativeLibrary, Value
 from tensorkiln.runtime.values import make_function
@@ -38,7 +38,7 @@ def register_function(name: str, function: Callable[..., Any] | None = None) -> 
     with _lock:
         _names[name] = function
         for library in _libraries:
-            _tell(library, name, function)
+            _set_function(library, name, function)
     return function
 
 
@@ -54,11 +54,11 @@ def unregister_function(name: str) -> None:
 def add_library(library: NativeLibrary) -> None:
     """Register all functions in a library, and have later registrations include it."""
     handle = library.handle
-    library.loaded.before.append(lambda dll: _take_names(dll, handle))
+    library.unloading.before.append(lambda dll: _take_names(dll, handle))
     with _lock:
         _libraries.add(library)
         for name, function in _names.items():
-            _tell(library, name, function)
+            _set_function(library, name, function)
 
 
 def remove_library(library: NativeLibrary) -> int:
@@ -77,13 +77,13 @@ def _take_names(dll: Any, handle: int) -> int:
     others = [library for library in _libraries if library.handle == handle]
     for name, function in list(_names.items()):
         if others:
-            _tell(others[0], name, function)
+            _set_function(others[0], name, function)
         else:
             dll.kiln_register_function(name_bytes(name, "a name"), None)
     return len(_names) if others else 0
 
 
-def _tell(library: NativeLibrary, name: str, function: Callable[..., Any]) -> None:
+def _set_function(library: NativeLibrary, name: str, function: Callable[..., Any]) -> None:
     value = Value()
     make_function(library, function, value)
     try:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorkiln.base.errors import UserError
+from tensorkiln.runtime.actual_types import is_a, shown
 from tensorkiln.runtime.failures import ArgumentTypeError
-from tensorkiln.runtime.given import is_a, shown
 
 CPU = 1  # kDLCPU of DLPack
 

@@ -6,11 +6,12 @@ import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from tensorkiln.artifact.metadata import FunctionInfo, ParamInfo
+from tensorkiln.runtime.actual_types import is_a
 from tensorkiln.runtime.arguments import in_order, show, wrong_count
 from tensorkiln.runtime.failures import WorkspaceMemoryError
 from tensorkiln.runtime.fast_call import NewResult, Signature
-from tensorkiln.runtime.given import is_a
-from tensorkiln.runtime.native import ExecutorMemory, FunctionInfo, ParamInfo
+from tensorkiln.runtime.native import ExecutorMemory
 from tensorkiln.runtime.tensor import (
     Array,
     Tensor,
@@ -22,7 +23,7 @@ _MAX_RANK = 16
 Result = Tensor | tuple[Tensor, ...]
 
 
-class _Fill:
+class _SlowFill:
     """Calls through ctypes with all tensors, inputs then outputs, as DLTensors made in Python."""
 
     def __init__(self, memory: ExecutorMemory, info: FunctionInfo):
@@ -70,11 +71,11 @@ class _Fill:
         return tuple(shape[: ndim.value])
 
 
-class _Call:
+class _SlowGraphCall:
     """The slow path of a GraphFunction: for named inputs, lists of outputs, and arrays that NumPy
     does not export."""
 
-    def __init__(self, slow: _Fill, fill: Callable[..., None]):
+    def __init__(self, slow: _SlowFill, fill: Callable[..., None]):
         """`fill` is the builtin that takes inputs and outputs, `slow` its slow path."""
         self.info = slow.info
         self._slow = slow
@@ -154,12 +155,12 @@ class GraphFunction:
     def __init__(self, memory: ExecutorMemory, info: FunctionInfo):
         self.info = info
         self.name = info.name
-        slow = _Fill(memory, info)
+        slow = _SlowFill(memory, info)
 
         def fast(signature: Signature, otherwise: Callable[..., Any]) -> Callable[..., Any]:
             return memory.library.calls.bind(slow.index, signature, otherwise, memory)
 
-        self._call = call = _Call(slow, fast(Signature(slow.count), slow))
+        self._call = call = _SlowGraphCall(slow, fast(Signature(slow.count), slow))
         # NumPy exports no other dtypes, such as bfloat16.
         exported = all(r.dtype.kind in "iufb" for r in call.results)
         names = [p.name for p in info.inputs]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorkiln.artifact import ArtifactSet, FileContent
+from tensorkiln.artifact.metadata import FORMAT
 from tensorkiln.artifact.sections import ARTIFACTS, METADATA, carried_artifacts
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.files import open_plain, plain_path
@@ -20,7 +21,6 @@ from tensorkiln.base.mapped import file_state
 _METADATA, _ARTIFACTS = METADATA.encode(), ARTIFACTS.encode()
 _MACHINES = {62: "x86_64", 183: "aarch64", 243: "riscv64", 40: "arm", 3: "i386"}
 _MAX_SECTIONS = 4096
-METADATA_VERSION = 1
 
 Metadata = Mapping[str, Any]
 
@@ -82,13 +82,14 @@ def _sections(path: Path, raw: mmap.mmap) -> dict[bytes, tuple[int, int]]:
     rows = list(struct.iter_unpack("<IIQQQQ24x", raw[table : table + 64 * count]))
     start, length = rows[names][4:]
     texts, found = raw[start : start + min(length, MAX_BYTES)], dict[bytes, tuple[int, int]]()
-    for wanted in (_METADATA, _ARTIFACTS):
-        for name, kind, _flags, _address, offset, size in rows:
-            if kind == 8 or not texts.startswith(wanted + b"\0", name):
-                continue
-            if offset + size > len(raw):
-                raise _damaged(path, f"its section {wanted.decode()} is cut off")
-            found.setdefault(wanted, (offset, size))
+    for name, kind, _flags, _address, offset, size in rows:
+        if kind == 8 or not texts.startswith(b".kiln.", name):
+            continue
+        for wanted in (_METADATA, _ARTIFACTS):
+            if texts.startswith(wanted + b"\0", name):
+                if offset + size > len(raw):
+                    raise _damaged(path, f"its section {wanted.decode()} is cut off")
+                found.setdefault(wanted, (offset, size))
     return found
 
 
@@ -128,10 +129,10 @@ def read_library_file(path: str | Path) -> LibraryFile:
         raise _damaged(file, "its metadata is not JSON") from None
     if not isinstance(metadata, dict) or not isinstance(metadata.get("functions"), list):
         raise _damaged(file, "its metadata lists no functions")
-    if metadata.get("format") != METADATA_VERSION:
+    if metadata.get("format") != FORMAT:
         raise UserError(
             f"{str(file)!r} has metadata version {metadata.get('format')!r}, "
-            f"this Tensorkiln reads version {METADATA_VERSION}",
+            f"this Tensorkiln reads version {FORMAT}",
             code="library-version",
         )
     known = _MACHINES.get(machine, f"ELF machine {machine}")

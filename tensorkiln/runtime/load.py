@@ -26,14 +26,14 @@ from pathlib import Path
 from typing import Any
 
 from tensorkiln.artifact import Artifact, ArtifactSet, Group, InMemoryArtifact
-from tensorkiln.artifact.artifact_set import METADATA
+from tensorkiln.artifact.artifact_set import RESERVED_LOADER
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.plugin import bad_answer, plugin
 from tensorkiln.base.trust import private_temporary
+from tensorkiln.runtime.actual_types import name_bytes
 from tensorkiln.runtime.callbacks import add_library
 from tensorkiln.runtime.device import Device, device_list
 from tensorkiln.runtime.failures import CALLBACK_FAILED, ArgumentTypeError, FunctionLookupError
-from tensorkiln.runtime.given import name_bytes
 from tensorkiln.runtime.library_file import read_library_file
 from tensorkiln.runtime.locks import ProcessLock
 from tensorkiln.runtime.module import Module
@@ -71,7 +71,7 @@ def register_loader(name: str, function: Loader | None = None) -> Any:
             f"loader {name!r} is {type(function).__name__}, expected a function",
             code="argument-kind",
         )
-    if name in (*_NOT_LOADED, METADATA) or not name or name.startswith("_"):
+    if name in (*_NOT_LOADED, RESERVED_LOADER) or not name or name.startswith("_"):
         raise UserError(
             f"loader {name!r} cannot be registered: the name is reserved",
             code="bad-loader",
@@ -187,7 +187,7 @@ def _attach(
     imported = {below for _, below in artifacts.imports}
     for module in made.values():
         module.root = weakref.ref(root)
-    _tell(library, [m for m in made.values() if isinstance(m, PythonModule)])
+    _set_modules(library, [m for m in made.values() if isinstance(m, PythonModule)])
     stays = [m for m in root.imports if m.group not in made]
     root.imports[:] = stays + [module for group, module in made.items() if group not in imported]
     return root
@@ -350,7 +350,7 @@ class NativeModule(ImportedModule):
 
 # ---- what C calls ---------------------------------------------------------------------------
 
-_Call = ctypes.CFUNCTYPE(
+_CallType = ctypes.CFUNCTYPE(
     ctypes.c_int,
     ctypes.c_void_p,
     ctypes.c_char_p,
@@ -358,7 +358,7 @@ _Call = ctypes.CFUNCTYPE(
     ctypes.c_int32,
     ctypes.POINTER(Value),
 )
-_Load = ctypes.CFUNCTYPE(
+_LoadType = ctypes.CFUNCTYPE(
     ctypes.c_int,
     ctypes.c_void_p,
     ctypes.c_char_p,
@@ -374,8 +374,8 @@ class _CLoader(ctypes.Structure):
     _fields_ = [
         ("size", ctypes.c_uint32),
         ("context", ctypes.c_void_p),
-        ("load", _Load),
-        ("call", _Call),
+        ("load", _LoadType),
+        ("call", _CallType),
         ("unload", ctypes.c_void_p),
     ]
 
@@ -400,7 +400,7 @@ def _call_module(number: int, name: bytes, arguments: Any, count: int, result: A
     found = _modules.get(number)
     if found is None:  # closed while it was called
         return _NAME_ERROR
-    library, module = _one_that_is_open(found[0]), found[1]
+    library, module = _open_library(found[0]), found[1]
     if library is None:
         return _NAME_ERROR
     dll, entry = library.dll, (library.handle, threading.get_ident())
@@ -424,18 +424,18 @@ def _call_module(number: int, name: bytes, arguments: Any, count: int, result: A
         calling_back.remove(entry)
 
 
-def _one_that_is_open(handle: int) -> NativeLibrary | None:
+def _open_library(handle: int) -> NativeLibrary | None:
     """An open NativeLibrary of the handle, None if all are closed. C does not tell which load of
     the file makes the call; all share one C library, so any will do."""
     found = (load() for load in tuple(_loads.get(handle, ())))
     return next((library for library in found if library is not None and not library.closed), None)
 
 
-_call_module_c = _Call(_call_module)
-_C_LOADER = _CLoader(ctypes.sizeof(_CLoader), None, _Load(), _call_module_c, None)
+_call_module_c = _CallType(_call_module)
+_C_LOADER = _CLoader(ctypes.sizeof(_CLoader), None, _LoadType(), _call_module_c, None)
 
 
-def _tell(library: NativeLibrary, made: Sequence[PythonModule]) -> None:
+def _set_modules(library: NativeLibrary, made: Sequence[PythonModule]) -> None:
     """Set the modules of Python loaders in the C library, so that compiled code can call them."""
     if not made:
         return

@@ -1,96 +1,30 @@
-"""Module: a loaded library, its functions by name."""
+"""Module: a loaded library, its functions by name. Executor: these functions bound to devices, with
+their memory and state.
+
+Both are in one file because each makes or takes the other.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
-import numpy as np
-
-from tensorkiln.base.errors import UserError, nearest
+from tensorkiln.artifact.metadata import FunctionInfo
+from tensorkiln.base.errors import UnsupportedError, UserError, nearest
 from tensorkiln.base.text import listed
-from tensorkiln.runtime.arguments import in_order, thread_count
+from tensorkiln.runtime.actual_types import is_a, text_bytes
+from tensorkiln.runtime.arguments import thread_count
 from tensorkiln.runtime.callbacks import add_library, remove_library
+from tensorkiln.runtime.device import Device, device_list
 from tensorkiln.runtime.failures import ArgumentTypeError, FunctionLookupError
-from tensorkiln.runtime.fast_call import Signature
-from tensorkiln.runtime.given import is_a, text_bytes
-from tensorkiln.runtime.native import FunctionInfo, NativeLibrary, ParamInfo, Value
-from tensorkiln.runtime.numbers import TENSOR, not_a_number, put_number
-from tensorkiln.runtime.tensor import tensor_hint, view_of, view_of_set
-
-if TYPE_CHECKING:
-    from tensorkiln.runtime.device import Device
-    from tensorkiln.runtime.executor import Executor
+from tensorkiln.runtime.graph import GraphFunction
+from tensorkiln.runtime.native import ExecutorMemory, NativeLibrary
+from tensorkiln.runtime.outer import OuterFunction
+from tensorkiln.runtime.state import FunctionState
+from tensorkiln.runtime.tensor_function import TensorFunction
 
 _KINDS = {"graph": "a graph function", "outer": "an outer function"}
-
-
-class _Call:
-    """Calls through ctypes, for arguments that the builtin in C cannot take: numbers, and arrays
-    that NumPy does not export (read-only, bfloat16)."""
-
-    def __init__(self, library: NativeLibrary, info: FunctionInfo):
-        self.info = info
-        self.index = library.index(info.name)
-        self._library = library
-
-    def __call__(self, /, *arguments: object, **named: object) -> None:
-        """Convert the arguments and call; errors name the argument."""
-        if named:
-            arguments = in_order(self.info, arguments, named)
-        values = (Value * len(arguments))()
-        kept = []
-        if len(arguments) == len(self.info.inputs):  # else kiln_call() reports the count
-            for value, param, argument in zip(values, self.info.inputs, arguments, strict=True):
-                kept.append(self._fill(value, param, argument))
-        library = self._library
-        with library.using:
-            library.check(library.dll.kiln_call(self.index, values, len(values)))
-
-    def _fill(self, value: Value, param: ParamInfo, argument: object) -> object:
-        """Write one argument into `value`; return what must stay alive during the call."""
-        what = f"{self.info.name}: argument {param.name!r}"
-        if param.role == "scalar":
-            if put_number(value, argument, what, param.dtype):
-                return None
-            raise not_a_number(what, param.dtype, argument)
-        if is_a(argument, bool, int, float) and not is_a(argument, np.generic):
-            shape = ", ".join(map(str, param.shape or ()))
-            raise ArgumentTypeError(  # the same message as in crt
-                f"{what} must be a tensor of shape [{shape}], "
-                "received a value that is not a tensor",
-                code="argument-kind",
-                hint=tensor_hint(argument),
-            )
-        if param.dtype == "handle" and is_a(argument, tuple, list):
-            address, kept = view_of_set(tuple(cast("Sequence[object]", argument)), what)
-        else:
-            writes = param.role in ("out", "inout")
-            address, kept = view_of(argument, what, writable=writes)
-        value.kind, value.payload.pointer = TENSOR, address
-        return kept
-
-
-class TensorFunction:
-    """A tensor function: the caller passes every parameter, tensors and numbers, by position or
-    name; results are written in place."""
-
-    # `__call__` is a builtin per object, as in GraphFunction.
-    __slots__ = ("__call__", "__weakref__", "info", "name")
-    __call__: Callable[..., None]
-
-    def __init__(self, library: NativeLibrary, info: FunctionInfo):
-        self.info = info
-        self.name = info.name
-        call = _Call(library, info)
-        signature = Signature(len(info.inputs))
-        takes_numbers = any(p.role == "scalar" for p in info.inputs)
-        self.__call__ = call if takes_numbers else library.calls.bind(call.index, signature, call)
-
-    def __repr__(self) -> str:
-        """Name and parameters."""
-        return f"<tensor function {self.name}({', '.join(p.name for p in self.info.inputs)})>"
 
 
 class Module:
@@ -169,8 +103,6 @@ class Module:
 
     def create_executor(self, devices: Device | Sequence[Device] | None = None) -> Executor:
         """A new Executor of the functions on `devices` (None: the CPU), with its own workspace."""
-        from tensorkiln.runtime.executor import Executor
-
         return Executor(self, devices)
 
     def set_num_threads(self, threads: int) -> None:
@@ -203,3 +135,118 @@ class Module:
     def __repr__(self) -> str:
         """File and function names."""
         return f"<Module {str(self.path)!r}: {listed(self.functions, 8)}>"
+
+
+class Jittable(Protocol):
+    """Something that becomes a Module, such as what `compile` returns."""
+
+    def jit(self) -> Module:
+        """The loaded module."""
+        ...
+
+
+class Executor:
+    """`Executor(lib, tk.cpu())["main"](x)`: functions of a module on devices.
+
+    `lib` is a Module or anything with `.jit()`. An executor owns the memory for intermediate
+    results, which grows on demand. Calls release the interpreter lock; several threads may call at
+    once, and a callback may call again. The state of `set_input`, `set_output`, `invoke` and
+    `get_outputs` exists once per function: to use it from several threads, give each its own
+    executor. Raises UnsupportedError for devices other than the CPU.
+    """
+
+    def __init__(self, lib: Module | Jittable, devices: Device | Sequence[Device] | None = None):
+        self.module = _module_of(lib)
+        self.devices = _cpu_only(device_list(devices))
+        self._memory = ExecutorMemory(self.module.library)
+        self._functions: dict[str, GraphFunction | OuterFunction | TensorFunction] = {}
+        self._states: dict[str, FunctionState] = {}
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        """A function by name; FunctionLookupError with the nearest name for an unknown one."""
+        try:
+            found = self._functions.get(name)
+        except TypeError:  # not hashable, so not a name: info() raises
+            found = None
+        if found is None:
+            info = self.module.info(name)
+            if info.kind == "graph":
+                found = GraphFunction(self._memory, info)
+            elif info.kind == "outer":
+                found = OuterFunction(self._memory, info)
+            else:
+                found = self.module[name]
+            self._functions[name] = found
+        return found
+
+    def set_input(self, function: str, /, *inputs: Any, **named: Any) -> None:
+        """Set all inputs of a function, by position or name, for `invoke`. Nothing is copied."""
+        self._state(function).set_input(inputs, named)
+
+    def set_output(self, function: str, index: int, place: Any) -> None:
+        """Let `invoke` write output `index` into the caller's tensor `place`; None unbinds it.
+
+        Kernels of a graph function write there directly. Output k of an outer function is item k
+        of its result tuple, or the whole result if k is 0 and it is not a tuple; it is copied.
+        """
+        self._state(function).set_output(index, place)
+
+    def invoke(self, function: str) -> None:
+        """Run a function on the inputs that were set."""
+        self._state(function).invoke()
+
+    def get_outputs(self, function: str) -> Any:
+        """The result of the last `invoke`; a bound output is the very tensor that was bound."""
+        return self._state(function).outputs()
+
+    def _state(self, name: str) -> FunctionState:
+        try:
+            found = self._states.get(name)
+        except TypeError:  # as in __getitem__
+            found = None
+        if found is None:
+            function = self[name]
+            if isinstance(function, TensorFunction):
+                raise ArgumentTypeError(
+                    f"{name} is a tensor function: it writes into its arguments and has no state",
+                    code="no-state",
+                    hint=f'executor["{name}"](...)',
+                )
+            found = self._states[name] = FunctionState(function)
+        return found
+
+    def set_num_threads(self, threads: int) -> None:
+        """Set how many threads a call may use, the caller included; 0: the library's number."""
+        set_threads = self.module.library.dll.kiln_executor_set_num_threads
+        set_threads(self._memory.handle, thread_count(threads))
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Planned bytes of intermediate results, the maximum over all calls so far."""
+        return int(self.module.library.dll.kiln_executor_workspace_bytes(self._memory.handle))
+
+    def __repr__(self) -> str:
+        """Module and devices."""
+        return f"<Executor of {self.module!r} on {', '.join(map(str, self.devices))}>"
+
+
+def _module_of(lib: Module | Jittable) -> Module:
+    if is_a(lib, Module):
+        return cast("Module", lib)
+    jit = getattr(lib, "jit", None)
+    if not callable(jit):
+        raise ArgumentTypeError(
+            f"an Executor takes a Module or what compile() returns, received {type(lib).__name__}",
+            code="argument-kind",
+        )
+    made = jit()
+    if not isinstance(made, Module):
+        raise ArgumentTypeError(f".jit() returned {type(made).__name__}, expected a Module")
+    return made
+
+
+def _cpu_only(devices: tuple[Device, ...]) -> tuple[Device, ...]:
+    for device in devices:
+        if device.kind != "cpu":
+            raise UnsupportedError(f"no executor for {device} yet", hint="tk.cpu()")
+    return devices

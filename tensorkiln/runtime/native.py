@@ -14,18 +14,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tensorkiln.artifact.metadata import FunctionInfo, read_functions
 from tensorkiln.base.errors import UserError
+from tensorkiln.runtime.dlopen import load_file, unload_file
 from tensorkiln.runtime.failures import CALLBACK_FAILED, error_for
 from tensorkiln.runtime.fast_call import FastCalls, python_function
 from tensorkiln.runtime.library_file import LibraryFile, read_library_file
-from tensorkiln.runtime.loaded import load_file, unload_file
 from tensorkiln.runtime.raised import raised_in_callback
 
 ABI_VERSION = 2
-_NAP = 0.001  # seconds between two checks for calls that are still running
+_POLL_SECONDS = 0.001  # seconds between two checks for calls that are still running
 _P, _I, _L = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+_VERSION: dict[str, tuple[Any, tuple[Any, ...]]] = {"kiln_abi_version": (_I, ())}
 _PROTOTYPES: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "kiln_abi_version": (_I, ()),
     "kiln_open": (_I, ()),
     "kiln_last_error": (ctypes.c_char_p, ()),
     "kiln_function_index": (_I, (ctypes.c_char_p,)),
@@ -101,39 +102,6 @@ class Value(ctypes.Structure):
     _fields_ = [("kind", ctypes.c_int32), ("small", ctypes.c_uint32), ("payload", _Payload)]
 
 
-@dataclass(frozen=True, slots=True)
-class ParamInfo:
-    """A parameter, from the metadata. `shape` is None for a scalar; a name in it is a symbolic
-    dimension."""
-
-    name: str
-    dtype: str
-    shape: tuple[int | str, ...] | None
-    role: str
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionInfo:
-    """A function, from the metadata; its kind is `graph`, `tensor` or `outer`."""
-
-    name: str
-    kind: str
-    inputs: tuple[ParamInfo, ...]
-    outputs: tuple[ParamInfo, ...]
-
-
-def _param(entry: dict[str, Any], role: str) -> ParamInfo:
-    shape = entry.get("shape")
-    dims = None if shape is None else tuple(shape)
-    return ParamInfo(entry["name"], entry["dtype"], dims, entry.get("role", role))
-
-
-def _function(entry: dict[str, Any]) -> FunctionInfo:
-    inputs = tuple(_param(p, "in") for p in entry["inputs"])
-    outputs = tuple(_param(p, "out") for p in entry["outputs"])
-    return FunctionInfo(entry["name"], entry["kind"], inputs, outputs)
-
-
 class _Closed:
     """The `dll` of an unloaded library: every attribute raises UserError (code `closed`)."""
 
@@ -199,7 +167,7 @@ class ExecutorMemory:
         dll = self.library.dll
         self.library.check(dll.kiln_executor_create(ctypes.byref(self.handle)))
         self._free = weakref.finalize(self, dll.kiln_executor_destroy, self.handle)
-        self.library.loaded.keep_free(self._free)
+        self.library.unloading.keep_free(self._free)
 
     def destroy(self) -> None:
         """Destroy the C executor now rather than when this object is garbage."""
@@ -270,7 +238,7 @@ os.register_at_fork(after_in_child=_only_this_thread)
 
 
 @dataclass(slots=True, eq=False)
-class _Loaded:
+class _Unloading:
     """What is needed to unload a library. It refers to no NativeLibrary, so that the finalizer of
     that object can hold it."""
 
@@ -286,7 +254,7 @@ class _Loaded:
         collector finds both at once: it runs code of the library."""
         self._frees = [f for f in self._frees if f.alive] + [free]
 
-    def leave(self) -> None:
+    def run(self) -> None:
         """Unload the library, or defer that while values of it are alive elsewhere."""
         for free in self._frees:
             free()
@@ -301,7 +269,7 @@ _libraries: weakref.WeakSet[NativeLibrary] = weakref.WeakSet()
 
 # No NativeLibrary is left for these, but values of theirs are alive: in other libraries, or from
 # another load of the same file.
-lingering: list[_Loaded] = []
+lingering: list[_Unloading] = []
 
 
 def unload_lingering() -> None:
@@ -340,27 +308,27 @@ class NativeLibrary:
             self.dll = load_file(file)
             self.handle = int(self.dll._handle)  # equal for loads of the same file
             unload = functools.partial(unload_file, self.handle)
-        self.loaded = _Loaded(self.dll, unload, self.has_values)
+        self.unloading = _Unloading(self.dll, unload, self.has_values)
         try:
             self._open(file, more | (_LOADER_PROTOTYPES if file.carries else {}))
         except BaseException:
             unload()  # the caller never gets this object
             raise
         _libraries.add(self)
-        self._drop = weakref.finalize(self, self.loaded.leave)
+        self._drop = weakref.finalize(self, self.unloading.run)
         self._drop.atexit = False  # other threads may be in the code; the process ends anyway
         self.calls = FastCalls(self.dll, self.check)
 
     def _open(self, file: LibraryFile, more: Mapping[str, tuple[Any, tuple[Any, ...]]]) -> None:
         """Declare the C functions, and raise unless this processor can run the library."""
-        _declare(self.dll, file.path, {"kiln_abi_version": _PROTOTYPES["kiln_abi_version"]})
+        _declare(self.dll, file.path, _VERSION)
         self._check_version()  # first: another version may lack functions
         _declare(self.dll, file.path, {**_PROTOTYPES, **more})
         self.check(self.dll.kiln_open())
 
     def on_close(self, function: Callable[[], object]) -> None:
         """Call `function` after the library is unloaded."""
-        self.loaded.after.append(function)
+        self.unloading.after.append(function)
 
     def _check_version(self) -> None:
         version = self.dll.kiln_abi_version()
@@ -395,14 +363,14 @@ class NativeLibrary:
             finally:
                 self.using.give_up()
             if not self.closed:
-                time.sleep(_NAP)
+                time.sleep(_POLL_SECONDS)
 
     def _close(self, wait: bool, forget: Callable[[], int], recall: Callable[[], object]) -> None:
         self.calls.close()
         try:
             while self._count_calls(here=False):
                 self._refuse_calls(here=wait)
-                time.sleep(_NAP)
+                time.sleep(_POLL_SECONDS)
             self._unload(forget, recall)
         except BaseException:
             self.calls.open()
@@ -457,7 +425,7 @@ class NativeLibrary:
             raise
         self.dll, self.closed = _Closed(self.path), True
         self._drop.detach()
-        self.loaded.leave()
+        self.unloading.run()
 
     def check(self, code: int) -> None:
         """Raise the exception for a result code (enum kiln_code) other than 0."""
@@ -475,8 +443,8 @@ class NativeLibrary:
 def functions_of(file: LibraryFile) -> dict[str, FunctionInfo]:
     """The functions in a library's metadata, by name; UserError if the metadata is damaged."""
     try:
-        return {f.name: f for f in map(_function, file.metadata["functions"])}
-    except (KeyError, TypeError, AttributeError) as error:
+        return read_functions(file.metadata, str(file.path))
+    except UserError as error:
         raise UserError(
             f"{str(file.path)!r} is not a Tensorkiln library: its metadata is damaged",
             code="not-a-library",

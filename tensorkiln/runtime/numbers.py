@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from tensorkiln.runtime.actual_types import is_a, shown
 from tensorkiln.runtime.failures import ArgumentTypeError, ArgumentValueError
-from tensorkiln.runtime.given import is_a, shown
 from tensorkiln.runtime.native import Value
 
 INT, BOOL, FLOAT, TENSOR, UINT = 1, 2, 3, 7, 63  # enum kiln_kind of kiln.h

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from tensorkiln.artifact.metadata import FunctionInfo
+from tensorkiln.runtime.actual_types import is_a, shown
 from tensorkiln.runtime.arguments import in_order, show, wrong_count
 from tensorkiln.runtime.failures import ArgumentTypeError, ArgumentValueError
-from tensorkiln.runtime.given import is_a, shown
-from tensorkiln.runtime.native import ExecutorMemory, FunctionInfo
+from tensorkiln.runtime.native import ExecutorMemory
 from tensorkiln.runtime.tensor import Tensor, as_array, view_of
 from tensorkiln.runtime.values import array_at, call_with_values
 

@@ -7,10 +7,10 @@ import threading
 
 from tensorkiln.base.errors import UserError
 
-_SHOWN = 900  # bytes of a message that are compared; the library truncates it to 1023
+_COMPARED_BYTES = 900  # bytes of a message that are compared; the library truncates it to 1023
 # .error: the exception that is passing through a library; .sentence: the message that C was given
 passing = threading.local()
-_ROOM = 12  # nested Python calls that a callback needs to record an exception
+_CALLS_TO_RECORD = 12  # nested Python calls that a callback needs to record an exception
 
 
 def keep_raised(error: BaseException) -> bytes:
@@ -24,7 +24,7 @@ def keep_raised(error: BaseException) -> bytes:
     return sentence
 
 
-def need_room(calls: int = _ROOM) -> None:
+def need_room(calls: int = _CALLS_TO_RECORD) -> None:
     """Raise RecursionError if fewer than `calls` nested calls are left before Python's limit.
 
     A callback checks this first: later there might be no room to call `keep_raised`. It stores this
@@ -44,7 +44,7 @@ def raised_in_callback(sentence: bytes) -> BaseException:
     error: BaseException | None = getattr(passing, "error", None)
     passing.error = None
     # The kept one may be stale, if another host of the library handled it: compare the messages.
-    if error is not None and sentence.startswith(passing.sentence[:_SHOWN]):
+    if error is not None and sentence.startswith(passing.sentence[:_COMPARED_BYTES]):
         return error
     text = sentence.decode(errors="replace")
     kind, _, message = text.partition(": ")

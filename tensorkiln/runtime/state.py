@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tensorkiln.base.errors import UserError
+from tensorkiln.runtime.actual_types import is_a, shown
 from tensorkiln.runtime.arguments import in_order
 from tensorkiln.runtime.failures import ArgumentTypeError
-from tensorkiln.runtime.given import is_a, shown
 from tensorkiln.runtime.graph import GraphFunction
 from tensorkiln.runtime.outer import fill_outputs
 

@@ -12,9 +12,9 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import DTypeLike, NDArray
 
 from tensorkiln.base.errors import UnsupportedError
+from tensorkiln.runtime.actual_types import is_a, shown
 from tensorkiln.runtime.device import CPU, Device, cpu
 from tensorkiln.runtime.failures import ArgumentTypeError, ArgumentValueError
-from tensorkiln.runtime.given import is_a, shown
 
 ALIGN = 64
 LARGE = 65536  # bytes; smaller results are not aligned: that costs more time than it saves

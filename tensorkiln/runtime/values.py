@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tensorkiln.base.errors import UserError
+from tensorkiln.runtime.actual_types import is_a, text_bytes
 from tensorkiln.runtime.device import CPU
 from tensorkiln.runtime.failures import (
     CALLBACK_FAILED,
@@ -20,7 +21,6 @@ from tensorkiln.runtime.failures import (
     ArgumentValueError,
     CallDepthError,
 )
-from tensorkiln.runtime.given import is_a, text_bytes
 from tensorkiln.runtime.native import (
     NativeLibrary,
     Value,

@@ -225,7 +225,7 @@ def test_temporary_folders_where_others_can_swap_them(
 # Temporary folders of code are `private_temporary`; these hold what is never run.
 _DATA_ONLY = {
     "base/trust.py": "private_temporary itself",
-    "codegen/weights.py": "weights, in a file without a name",
+    "codegen/host/weights.py": "weights, in a file without a name",
     "codegen/llvm/compile.py": "what a person runs again after a failure",
     "passes/failure.py": "what a person runs again after a failure",
     "frontend/torch/__init__.py": "a model",
@@ -240,7 +240,7 @@ _PROGRAMS = {
 }
 # Who loads or executes code, and what.
 _LOADS = {
-    "runtime/loaded.py": "the library that a caller names, or that `private_temporary` holds",
+    "runtime/dlopen.py": "the library that a caller names, or that `private_temporary` holds",
     "executable.py": "the process itself",
     "base/folders.py": "the process itself",
     "codegen/llvm/jit.py": "the process itself, and libgcc of the system",

@@ -13,7 +13,7 @@ import pytest
 
 import tensorkiln
 from tensorkiln.artifact import Artifact, ArtifactSet
-from tensorkiln.artifact.metadata import FunctionInfo, KernelInfo, Metadata, TensorInfo
+from tensorkiln.artifact.metadata import FunctionInfo, KernelInfo, Metadata, ParamInfo
 from tensorkiln.base.errors import Issue
 from tensorkiln.inspectors import Subject, open_subject
 from tensorkiln.inspectors.library import KernelSize, LibraryReport
@@ -23,10 +23,10 @@ MAIN = FunctionInfo(
     "main",
     "graph",
     (
-        TensorInfo("x", "float32", ("batch", 3)),
-        TensorInfo("ids", "int64", ("batch",)),
+        ParamInfo("x", "float32", ("batch", 3)),
+        ParamInfo("ids", "int64", ("batch",)),
     ),
-    (TensorInfo("y/out.0", "float32", ("batch", 3)), TensorInfo("count", "int64", ())),
+    (ParamInfo("y/out.0", "float32", ("batch", 3), "out"), ParamInfo("count", "int64", (), "out")),
     {"batch": 1},
     "batch * 12",
     2,

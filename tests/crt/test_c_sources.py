@@ -9,12 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tensorkiln.codegen.host_c import entry_c, header_h
-from tensorkiln.codegen.host_function import Condition, HostFunction, KernelCall, Ptr, TensorInfo
+from tensorkiln.codegen.host.function import (
+    Condition,
+    KernelCall,
+    Ptr,
+    host_function,
+    tensor_param,
+)
+from tensorkiln.codegen.host.header import header_h
 from tensorkiln.ir.expr import binary
 from tensorkiln.link.shared import CRT, crt_sources
 from tensorkiln.link.toolchain import zig_path
-from tests.crt.formulas import M, N, size
+from tests.crt.formulas import M, N, entry_of, size
 from tests.link import sample
 
 ROOT = Path(__file__).parents[2]
@@ -67,20 +73,20 @@ ODD = (
 
 @needs_gcc
 def test_any_names_compile_without_a_warning(tmp_path: Path) -> None:
-    function = HostFunction(
+    symbols = {"n": ODD, "m": "m"}
+    function = host_function(
         "f",
         "graph",
-        (TensorInfo(ODD, "float32", ("s_n", "s_m", size(N * 2))),),
-        (TensorInfo(f"out {ODD}", "float32", ("s_n",)),),
-        ("n", "m"),
+        inputs=(tensor_param(ODD, "float32", ("s_n", "s_m", size(N * 2)), symbols),),
+        outputs=(tensor_param(f"out {ODD}", "float32", ("s_n",), symbols, role="out"),),
+        symbols=symbols,
         calls=(KernelCall("k", (Ptr("arg", 0), Ptr("arg", 1)), ODD),),
-        symbol_names={"n": ODD},
         requires=(
             Condition(size(binary("le", N + M // 2, 512)), f"{ODD} + m // 2 <= 512"),
             Condition(size(binary("eq", M, 3)), "m == 3"),
         ),
     )
-    (tmp_path / "entry.c").write_text(entry_c([function], library_name="odd", weights_size=0))
+    (tmp_path / "entry.c").write_text(entry_of([function], "odd"))
     (tmp_path / "odd.h").write_text(header_h([function], library_name="odd"))
     (tmp_path / "host.c").write_text('#include "odd.h"\n')
     for name in ("entry.c", "host.c"):

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from typing import Any
 
 import pytest
 
 import tensorkiln as tk
 from tensorkiln.base.errors import UnsupportedError
-from tensorkiln.codegen.host_c import entry_c
-from tensorkiln.codegen.host_function import (
+from tensorkiln.codegen.host.function import (
     Condition,
     Formula,
-    HostFunction,
     KernelCall,
     Ptr,
     ScalarExpr,
     Storage,
-    TensorInfo,
+    host_function,
 )
-from tensorkiln.codegen.stripped_c import stripped_c
+from tensorkiln.codegen.host.stripped_c import stripped_c
 from tensorkiln.ir.expr import (
     Expr,
     IntImm,
@@ -36,7 +34,7 @@ from tensorkiln.link.shared import CRT
 from tensorkiln.script import from_source
 from tests.artifact.test_loaders import STREAMER
 from tests.crt import extremes
-from tests.crt.formulas import M, N, size
+from tests.crt.formulas import M, N, entry_of, own, size, tensor
 from tests.crt.test_null import MODULE
 from tests.link import sample
 
@@ -63,25 +61,34 @@ def unchecked(text: str) -> list[str]:
     return [line.strip() for line in lines if _BINARY.search(line)]
 
 
-EVERYTHING = HostFunction(
-    "f", "graph",
-    (TensorInfo("x", "float32", ("s_n", "s_m")),),
-    (TensorInfo("y", "float32", (size(binary("max", (N + 3) // 4 * 4, binary("min", N, 2))),)),),
-    ("n", "m"), {}, size((N * M + 64) % 7 - unary("neg", N)),
-    (
+FIELDS: dict[str, Any] = {
+    "name": "f",
+    "kind": "graph",
+    "inputs": (tensor("x", "float32", ("s_n", "s_m")),),
+    "outputs": (
+        tensor(
+            "y", "float32", (size(binary("max", (N + 3) // 4 * 4, binary("min", N, 2))),), "out"
+        ),
+    ),
+    "symbols": own("n", "m"),
+    "workspace_bytes": size((N * M + 64) % 7 - unary("neg", N)),
+    "calls": (
         KernelCall("k", (Ptr("arg", 0, size(N * 4)), Ptr("workspace", 1, size(M - 1)),
                          ScalarExpr(size(select(binary("lt", N, M), N * 2, M % N))),
                          ScalarExpr("s_n", "int32_t"), ScalarExpr(size(N // 4 + 1), "uint8_t"))),
-    ), {},
-    (Condition(size(logical_and(binary("le", N * M, 512), unary("not", binary("eq", N, 3)))),
-                "n * m <= 512 and n is not 3"),),
-    (Storage(64), Storage(size(N * M), size(N + 63))),
-)  # fmt: skip
+    ),
+    "requires": (
+        Condition(size(logical_and(binary("le", N * M, 512), unary("not", binary("eq", N, 3)))),
+                  "n * m <= 512 and n is not 3"),
+    ),
+    "storages": (Storage(64), Storage(size(N * M), size(N + 63))),
+}  # fmt: skip
+EVERYTHING = host_function(**FIELDS)
 
 
 def texts() -> Iterator[tuple[str, str]]:
     yield "sample", sample.entry()
-    yield "everything", entry_c([EVERYTHING], library_name="e", weights_size=0)
+    yield "everything", entry_of([EVERYTHING], "e")
     yield "stripped", stripped_c([EVERYTHING], prefix="e", weights_size=0).split("#endif\n", 1)[1]
     exes = (
         tk.compile(extremes.module(), name="extremes"),
@@ -106,8 +113,8 @@ def test_sizes_for_narrow_parameters_are_in_range() -> None:
     """Whether a symbol, or a formula that begins with one."""
     for value in ("s_n", size(N * 4), size(N // 4 + 1)):
         call = KernelCall("k", (Ptr("arg", 0), ScalarExpr(value, "uint8_t")))
-        f = replace(EVERYTHING, calls=(call,), storages=(), workspace_bytes=0)
-        assert "UINT8_MAX, &large)" in entry_c([f], library_name="e", weights_size=0), value
+        f = host_function(**(FIELDS | {"calls": (call,), "storages": (), "workspace_bytes": 0}))
+        assert "UINT8_MAX, &large)" in entry_of([f], "e"), value
 
 
 LINES = ("int64_t n = s_n * 4;", "f(workspace + s_n * 4);", "a += s_n;", "x = 1 << s_n;")

@@ -200,7 +200,7 @@ def test_a_newer_library_interface(tmp_path: Path) -> None:
     meta = (
         '{"format":1,"library":"x","prefix":"x","cpu_features":[],"weights_bytes":0,"functions":[]}'
     )
-    names = tk.runtime.native._PROTOTYPES
+    names = ("kiln_abi_version", *tk.runtime.native._PROTOTYPES)
     source = f'__attribute__((section(".kiln.meta"), used)) const char m[] = {json.dumps(meta)};\n'
     source += "".join(f"int {n}(void) {{ return 99; }}\n" for n in names)
     (tmp_path / "x.c").write_text(source)

@@ -174,7 +174,7 @@ def test_codes_are_those_of_the_headers() -> None:
 
 def test_constants_are_those_of_the_runtime() -> None:
     """A version is raised in all hosts at once."""
-    from tensorkiln.runtime.library_file import METADATA_VERSION
+    from tensorkiln.artifact.metadata import FORMAT
     from tensorkiln.runtime.native import ABI_VERSION
 
     texts = {path.name: path.read_text() for path in host_headers()}
@@ -188,8 +188,8 @@ def test_constants_are_those_of_the_runtime() -> None:
     everything = "".join([*texts.values(), *rust.values()])
     numbers = {what: int(re.findall(pattern, everything)[0]) for what, pattern in found.items()}
     assert numbers == {
-        "metadata in C": METADATA_VERSION,
+        "metadata in C": FORMAT,
         "interface in C": ABI_VERSION,
-        "metadata in Rust": METADATA_VERSION,
+        "metadata in Rust": FORMAT,
         "interface in Rust": ABI_VERSION,
     }

@@ -7,18 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tensorkiln.codegen.host_c import (
-    HostFunction,
-    KernelCall,
-    Ptr,
-    ScalarExpr,
-    TensorInfo,
-    entry_c,
-    exported_symbols,
-)
+from tensorkiln.codegen.host.entry_c import exported_symbols
+from tensorkiln.codegen.host.function import KernelCall, Ptr, ScalarExpr, host_function
 from tensorkiln.link.headers import HOSTS
 from tensorkiln.link.shared import CRT, link_shared
-from tests.crt.formulas import N, size
+from tests.crt.formulas import N, entry_of, own, size, tensor
 from tests.hosts.build import (
     CHECKED,
     WARN,
@@ -50,12 +43,12 @@ WIDTHS = {
 def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """For each element type a function that copies, called like it."""
     functions = [
-        HostFunction(
+        host_function(
             name,
             "graph",
-            (TensorInfo("x", name, ("s_n",)),),
-            (TensorInfo("y", name, ("s_n",)),),
-            ("n",),
+            inputs=(tensor("x", name, ("s_n",)),),
+            outputs=(tensor("y", name, ("s_n",), "out"),),
+            symbols=own("n"),
             calls=(KernelCall("copy", (Ptr("arg"), Ptr("arg", 1), ScalarExpr(size(N * width)))),),
         )
         for name, width in WIDTHS.items()
@@ -66,7 +59,7 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     return link_shared(
         [],
-        {"entry.c": entry_c(functions, library_name="copies", weights_size=0), "copy.c": copy},
+        {"entry.c": entry_of(functions, "copies"), "copy.c": copy},
         None,
         tmp_path_factory.mktemp("copies") / "copies.so",
         triple=sample.TRIPLE,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorkiln.codegen.host_c import exported_symbols
+from tensorkiln.codegen.host.entry_c import exported_symbols
 from tensorkiln.link.shared import link_shared
 from tests.emulated.machine import AARCH64
 from tests.hosts.build import HERE, WARN, build, require, run

@@ -7,26 +7,24 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 
 from tensorkiln.artifact import Content
 from tensorkiln.artifact.artifact import content_size
-from tensorkiln.codegen.host_c import (
+from tensorkiln.codegen.host.entry_c import exported_symbols
+from tensorkiln.codegen.host.function import (
     HostFunction,
     KernelCall,
     Ptr,
     ScalarExpr,
-    ScalarInfo,
-    TensorInfo,
-    entry_c,
-    exported_symbols,
-    header_h,
+    host_function,
+    number_param,
 )
+from tensorkiln.codegen.host.header import header_h
 from tensorkiln.link.shared import link_shared
-from tests.crt.formulas import N, size
+from tests.crt.formulas import N, entry_of, own, size, tensor
 
 TRIPLE = "x86_64-unknown-linux-gnu"
 
@@ -105,64 +103,64 @@ def _mlp(name: str, rows: int | str) -> HostFunction:
     x, out, hidden = Ptr("arg", 0), Ptr("arg", 1), Ptr("workspace", 0, 64)
     first = (x, w1, b1, hidden, n, ScalarExpr("8"), ScalarExpr("16"), ScalarExpr("1", "int32_t"))
     last = (hidden, w2, b2, out, n, ScalarExpr("16"), ScalarExpr("4"), ScalarExpr("0", "int32_t"))
-    return HostFunction(
+    return host_function(
         name,
         "graph",
-        (TensorInfo("x", "float32", (rows, 8)),),
-        (TensorInfo("out", "float32", (rows, 4)),),
-        ("n",) if symbolic else (),
-        {"n": 0},
-        size(N * 64 + 64) if symbolic else 128,
-        (KernelCall("dense", first, "fc1: Gemm */ Relu"), KernelCall("dense", last, "fc2: Gemm")),
+        inputs=(tensor("x", "float32", (rows, 8)),),
+        outputs=(tensor("out", "float32", (rows, 4), "out"),),
+        symbols=own("n") if symbolic else {},
+        least={"n": 0},
+        workspace_bytes=size(N * 64 + 64) if symbolic else 128,
+        calls=(
+            KernelCall("dense", first, "fc1: Gemm */ Relu"),
+            KernelCall("dense", last, "fc2: Gemm"),
+        ),
     )
 
 
 FUNCTIONS = (
     _mlp("main", "s_n"),
     _mlp("fixed", 1),
-    HostFunction(
+    host_function(
         "split",
         "graph",
-        (TensorInfo("x", "float32", ("s_n", 8), align=64),),
-        (TensorInfo("left", "float32", ("s_n", 4)), TensorInfo("right", "float32", (size(N * 4),))),
-        ("n",),
-        {},
-        0,
-        (KernelCall("columns", (Ptr("arg", 0), Ptr("arg", 1), Ptr("arg", 2), ScalarExpr("s_n"))),),
+        inputs=(tensor("x", "float32", ("s_n", 8), align=64),),
+        outputs=(
+            tensor("left", "float32", ("s_n", 4), "out"),
+            tensor("right", "float32", (size(N * 4),), "out"),
+        ),
+        symbols=own("n"),
+        calls=(
+            KernelCall("columns", (Ptr("arg", 0), Ptr("arg", 1), Ptr("arg", 2), ScalarExpr("s_n"))),
+        ),
     ),
-    HostFunction(
+    host_function(
         "pair",
         "graph",
-        (TensorInfo("a", "float32", ("s_n",)), TensorInfo("b", "float32", ("s_n",))),
-        (TensorInfo("y", "float32", ("s_n",)),),
-        ("n",),
-        {},
-        0,
-        (KernelCall("pair", (Ptr("arg", 0), Ptr("arg", 1), Ptr("arg", 2), ScalarExpr("s_n"))),),
+        inputs=(tensor("a", "float32", ("s_n",)), tensor("b", "float32", ("s_n",))),
+        outputs=(tensor("y", "float32", ("s_n",), "out"),),
+        symbols=own("n"),
+        calls=(
+            KernelCall("pair", (Ptr("arg", 0), Ptr("arg", 1), Ptr("arg", 2), ScalarExpr("s_n"))),
+        ),
     ),
-    HostFunction(
+    host_function(
         "add_one",
         "tensor",
-        (TensorInfo("x", "float32", ("s_n",)), TensorInfo("y", "float32", ("s_n",), role="out")),
-        (),
-        ("n",),
-        {},
-        0,
-        (KernelCall("add_one", (Ptr("arg", 0), Ptr("arg", 1), ScalarExpr("s_n"))),),
+        inputs=(tensor("x", "float32", ("s_n",)), tensor("y", "float32", ("s_n",), "out")),
+        symbols=own("n"),
+        calls=(KernelCall("add_one", (Ptr("arg", 0), Ptr("arg", 1), ScalarExpr("s_n"))),),
     ),
-    HostFunction(
+    host_function(
         "scale",
         "tensor",
-        (
-            TensorInfo("x", "float32", ("s_n",), role="inout"),
-            ScalarInfo("factor", "float32"),
-            ScalarInfo("shift"),
+        inputs=(
+            tensor("x", "float32", ("s_n",), "inout"),
+            number_param("factor", "float32"),
+            number_param("shift"),
         ),
-        (),
-        ("n",),
-        {},
-        0,
-        (
+        symbols=own("n"),
+        calls=(
             KernelCall(
                 "scale",
                 (
@@ -184,13 +182,7 @@ def entry(
     weights_size: int = WEIGHT_BYTES,
 ) -> str:
     """The host entry file of the sample."""
-    return entry_c(
-        FUNCTIONS,
-        library_name=name,
-        weights_size=weights_size,
-        metadata_json=json.dumps({"compiler": compiler}),
-        cpu_features=cpu_features,
-    )
+    return entry_of(FUNCTIONS, name, weights=weights_size, features=cpu_features, compiler=compiler)
 
 
 def header(name: str = "mlp") -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from tensorkiln.artifact import FileContent
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
-from tensorkiln.codegen.host_c import exported_symbols
+from tensorkiln.codegen.host.entry_c import exported_symbols
 from tensorkiln.link.shared import RUNTIME_EXPORTS, link_shared
 from tests.link import sample
 

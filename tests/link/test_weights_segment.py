@@ -16,7 +16,7 @@ from tensorkiln.artifact.artifact import write_at
 from tensorkiln.artifact.elf import read_elf
 from tensorkiln.artifact.sections import WEIGHTS, WEIGHTS_PAD
 from tensorkiln.base.errors import InternalError, UserError
-from tensorkiln.codegen.weights import WeightArena, WeightsContent
+from tensorkiln.codegen.host.weights import WeightArena, WeightsContent
 from tensorkiln.frontend.onnx.tensors import map_path
 from tensorkiln.link.weights_segment import HUGE_PAGE, place_weights
 from tests.link import sample

@@ -190,7 +190,7 @@ def test_inspection_shows_the_models_names(path: Path) -> None:
     report = inspect_library(path)
     (main,) = report.metadata.functions
     assert [t.name for t in (*main.inputs, *main.outputs)] == ["input.1", "out:0"]
-    assert main.inputs[0].dims == ("batch", "seq-len", 4)
+    assert main.inputs[0].shape == ("batch", "seq-len", 4)
     assert main.symbols == {"batch": 1, "seq-len": 1}
     assert main.requires == ("'seq-len' <= 8",)
     text = report_text(report)

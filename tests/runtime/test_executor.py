@@ -169,7 +169,7 @@ def test_module_says_what_it_is(module: Module, library: Path) -> None:
     assert module.kind == module.type_key == "library"
     assert module.imports == module.imported_modules == []
     assert set(module.functions) == {"main", "fixed", "split", "pair", "add_one", "scale"}
-    assert module.metadata["compiler"] == "tests" and module.path == library
+    assert module.metadata["compiler"]["version"] == "tests" and module.path == library
     assert "main" in module and "nothing" not in module
     assert "x: float32 [n, 8]" in repr(Executor(module)["main"])
 

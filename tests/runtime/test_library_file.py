@@ -42,7 +42,7 @@ def test_text_that_needs_escapes_survives(tmp_path: Path) -> None:
         tmp_path / "q.so",
         triple=sample.TRIPLE,
     )
-    assert read_metadata(path)["compiler"] == odd
+    assert read_metadata(path)["compiler"]["version"] == odd
 
 
 def test_files_that_are_no_libraries(tmp_path: Path) -> None:

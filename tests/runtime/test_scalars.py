@@ -12,7 +12,7 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.base.errors import UserError
-from tensorkiln.codegen.scalars import entry_type, integer_literal
+from tensorkiln.codegen.host.scalars import entry_type, integer_literal
 from tensorkiln.runtime import Executor, load_module
 from tests.hosts.build import require
 from tests.runtime import scalars

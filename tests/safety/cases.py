@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 import tensorkiln as tk
+from tensorkiln.artifact.metadata import FunctionInfo
 from tensorkiln.base.errors import InternalError, UserError
 from tensorkiln.runtime import Executor, Module, Tensor, load_module
-from tensorkiln.runtime.native import FunctionInfo
 from tests.exports import LEGAL, WRONG, Exports, Lies
 from tests.runtime import scalars
 from tests.safety.arrays import any_array, array, bind

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 import tensorkiln as tk
+from tensorkiln.artifact.metadata import ParamInfo
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
-from tensorkiln.codegen.host_function import metadata_of
 from tensorkiln.frontend import from_onnx
 from tensorkiln.ir.attrs import Attrs
 from tensorkiln.ir.buffer import Buffer, Load
@@ -190,5 +190,4 @@ def test_a_model_keeps_its_names_of_sizes() -> None:
     check_round_trip(mod)
     for one in (mod, reread(mod)):
         (f,) = tk.compile(one).functions
-        (given,) = metadata_of(f)["inputs"]  # type: ignore[misc]
-        assert given == {"name": "n", "dtype": "float32", "shape": ["n", 3]}
+        assert f.info.inputs == (ParamInfo("n", "float32", ("n", 3)),)

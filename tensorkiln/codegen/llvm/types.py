@@ -28,8 +28,8 @@ def memory_type(dtype: DType) -> str:
 
 
 def parameter_type(dtype: DType) -> str:
-    """The type of a kernel's parameter for a number, `kernel_type` of codegen/scalars.py in LLVM:
-    16-bit floats as their bits, a bool as a byte."""
+    """The type of a kernel's parameter for a number, `kernel_type` (codegen/host/scalars.py) in
+    LLVM: 16-bit floats as their bits, a bool as a byte."""
     if dtype.is_bool:
         return "i8"
     return "i16" if dtype.name == "float16" else llvm_type(dtype)

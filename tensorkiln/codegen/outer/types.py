@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from tensorkiln.base.errors import UnsupportedError
-from tensorkiln.codegen.host_function import DTYPES
-from tensorkiln.codegen.host_header import quote
-from tensorkiln.codegen.size_text import expression_text
+from tensorkiln.codegen.host.function import DTYPES
+from tensorkiln.codegen.host.header import quote
+from tensorkiln.codegen.host.size_text import expression_text
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, Var
 from tensorkiln.ir.relax import (

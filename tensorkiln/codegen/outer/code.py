@@ -4,19 +4,20 @@ that a call plan cannot express: it has control flow, data-dependent sizes, clos
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
-from tensorkiln.codegen.call_plan import (
-    WeightArena,
+from tensorkiln.artifact.metadata import FunctionInfo, ParamInfo
+from tensorkiln.codegen.host.call_plan import (
     graph_host_function,
     implied_sizes,
     tensor_host_function,
 )
-from tensorkiln.codegen.host_function import HostFunction, c_name
-from tensorkiln.codegen.outer_calls import emit_call
-from tensorkiln.codegen.outer_function import OuterLibrary, OuterWriter, called_name
-from tensorkiln.codegen.outer_scope import type_sizes
-from tensorkiln.codegen.outer_text import type_text
+from tensorkiln.codegen.host.function import OuterCode, c_name
+from tensorkiln.codegen.host.weights import WeightArena
+from tensorkiln.codegen.outer.calls import emit_call
+from tensorkiln.codegen.outer.function import OuterLibrary, OuterWriter, called_name
+from tensorkiln.codegen.outer.scope import type_sizes
+from tensorkiln.codegen.outer.types import type_text
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.relax import AnyTensorType, Function, PrimType, TensorType, Type
@@ -43,24 +44,6 @@ OUTER_EXPORTS: tuple[str, ...] = (
     "kiln_take_dlpack",
     "kiln_tensor_of",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class OuterCode:
-    """C of all outer functions. `names` and `metadata` are those of the public ones; `helpers` are
-    graph functions and tensor programs that only outer functions call; `count` counts all outer
-    functions."""
-
-    text: str
-    names: tuple[str, ...]
-    metadata: tuple[dict[str, object], ...]
-    helpers: tuple[HostFunction, ...]
-    count: int
-
-    @property
-    def exports(self) -> tuple[str, ...]:
-        """Symbols that the library exports for its outer functions."""
-        return (*OUTER_EXPORTS, *(f"__tvm_ffi_{name}" for name in self.names))
 
 
 def outer_code(mod: IRModule, arena: WeightArena) -> OuterCode | None:
@@ -94,11 +77,11 @@ def outer_code(mod: IRModule, arena: WeightArena) -> OuterCode | None:
             _table(outers),
         ]
     )
-    names = tuple(f.name for f in shown)
+    entries = (f"__tvm_ffi_{f.name}" for f in shown)
     return OuterCode(
         text,
-        names,
-        tuple(_metadata(f, library.spelled) for f in shown),
+        tuple(_info(f, library.spelled) for f in shown),
+        (*OUTER_EXPORTS, *entries),
         tuple(helpers),
         len(outers),
     )
@@ -128,39 +111,26 @@ def _table(outers: tuple[Function, ...]) -> str:
     return f"static const struct kiln_outer *const outers[] = {{\n{rows}\n}};\n"
 
 
-def _metadata(f: Function, spelled: Mapping[object, str]) -> dict[str, object]:
+def _info(f: Function, spelled: Mapping[object, str]) -> FunctionInfo:
     names = [str(n) for n in f.attrs.get("input_names") or [spelled[p] for p in f.params]]
     shown = {**spelled, **dict(f.attrs.get("dim_names", ()))}
     symbols: dict[Var, str] = {}
     inputs = [_param(n, p.type, symbols, shown) for n, p in zip(names, f.params, strict=True)]
-    return {
-        "name": f.name,
-        "kind": "outer",
-        "inputs": inputs,
-        "outputs": [_param("result", f.result.type, symbols, shown)],
-        "symbols": {},
-        "workspace_bytes": 0,
-        "kernel_calls": 0,
-    }
+    result = _param("result", f.result.type, symbols, shown)
+    return FunctionInfo(f.name, "outer", tuple(inputs), (replace(result, role="out"),))
 
 
-def _param(
-    name: str, t: Type, symbols: dict[Var, str], shown: Mapping[object, str]
-) -> dict[str, object]:
+def _param(name: str, t: Type, symbols: dict[Var, str], shown: Mapping[object, str]) -> ParamInfo:
     """`dtype` is the element type of a tensor or a number, else the type in words."""
     for d in type_sizes(t):
         symbols.update((v, shown[v]) for v in free_vars(d))
     if isinstance(t, TensorType):
         dims = [type_text(TensorType((d,), t.dtype), symbols) for d in t.shape]
         texts = [d.partition("[")[2][:-1] for d in dims]
-        return {
-            "name": name,
-            "dtype": t.dtype.name,
-            "shape": [int(d) if d.isdigit() else d for d in texts],
-        }
+        return ParamInfo(name, t.dtype.name, tuple(int(d) if d.isdigit() else d for d in texts))
     if isinstance(t, AnyTensorType | PrimType) and t.dtype is not None:
-        return {"name": name, "dtype": t.dtype.name}
-    return {"name": name, "dtype": type_text(t, symbols)}
+        return ParamInfo(name, t.dtype.name, None)
+    return ParamInfo(name, type_text(t, symbols), None)
 
 
-__all__ = ["OUTER_EXPORTS", "OuterCode", "outer_code"]
+__all__ = ["OUTER_EXPORTS", "outer_code"]

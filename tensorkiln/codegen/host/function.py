@@ -7,11 +7,13 @@ argument that is just `"s_seq"` gives the symbol its value.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tensorkiln.artifact.metadata import FunctionInfo, ParamInfo
 from tensorkiln.base.errors import InternalError, UnsupportedError
+from tensorkiln.base.schema import Dim
 
 MAX_PARAMS, MAX_SYMBOLS, MAX_COMPUTED, MAX_RANK = 256, 64, 256, 16  # as in crt.h and kiln.h
 
@@ -66,28 +68,33 @@ DTYPES: Mapping[str, DType] = {
 
 
 @dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """A tensor parameter. `align` is the alignment in bytes that its kernels rely on (0: the
-    element size); a caller's tensor with less is copied. With an empty `role` it is an input or an
-    output by the list it is in. A tensor function lists all parameters as inputs, and has role
-    `"out"` or `"inout"` for those that its kernel writes."""
+class Param:
+    """A parameter in C: a tensor with sizes `dims`, or a number (None), which is `s_<name>` in
+    expressions. `align` is the alignment in bytes that kernels rely on (0: the element size); a
+    caller's tensor with less is copied."""
 
-    name: str
-    dtype: str
-    dims: tuple[Size, ...]
+    info: ParamInfo
+    dims: tuple[Size, ...] | None
     align: int = 0
-    role: Literal["", "in", "out", "inout"] = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ScalarInfo:
-    """A number that the caller of a tensor function passes; `s_<name>` in expressions."""
+def tensor_param(
+    name: str,
+    dtype: str,
+    dims: Sequence[Size],
+    symbols: Mapping[str, str],
+    *,
+    role: str = "in",
+    align: int = 0,
+) -> Param:
+    """A tensor; `symbols` are those of its function."""
+    shape = tuple(shown_size(d, symbols) for d in dims)
+    return Param(ParamInfo(name, dtype, shape, role), tuple(dims), align)
 
-    name: str
-    dtype: str = "int64"
 
-
-Param = TensorInfo | ScalarInfo
+def number_param(name: str, dtype: str = "int64") -> Param:
+    """A number, which the caller of a tensor function passes."""
+    return Param(ParamInfo(name, dtype, None, "scalar"), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,33 +142,75 @@ class Storage:
     start: Size = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostFunction:
-    """A function of the library. `symbol_bounds` holds the least legal value of a symbol (1 by
-    default; 0 allows empty tensors), `symbol_names` the model's name for it (the symbol itself by
-    default). A call that violates a condition of `requires` is refused before a kernel runs.
-    `storages` are parts of the workspace, which has `workspace_bytes`."""
+    """A function of the library: what its metadata says of it, and what only its C needs.
 
-    name: str
-    kind: Literal["graph", "tensor"]
-    inputs: tuple[Param, ...]
-    outputs: tuple[TensorInfo, ...]
-    symbols: tuple[str, ...] = ()
-    symbol_bounds: Mapping[str, int] = field(default_factory=dict)
-    workspace_bytes: Size = 0
-    calls: tuple[KernelCall, ...] = ()
-    symbol_names: Mapping[str, str] = field(default_factory=dict)
-    requires: tuple[Condition, ...] = ()
-    storages: tuple[Storage, ...] = ()
+    `params` are the inputs, then the outputs. `symbols` maps the C names of symbolic dimensions to
+    the model's. A call that violates a condition of `requires` is refused before a kernel runs.
+    `storages` are parts of the workspace, which has `workspace_bytes`.
+    """
 
-    @property
-    def params(self) -> tuple[Param, ...]:
-        """Inputs, then outputs."""
-        return self.inputs + self.outputs
+    info: FunctionInfo
+    params: tuple[Param, ...]
+    symbols: Mapping[str, str]
+    workspace_bytes: Size
+    calls: tuple[KernelCall, ...]
+    requires: tuple[Condition, ...]
+    storages: tuple[Storage, ...]
 
-    def model_name(self, symbol: str) -> str:
-        """What the model calls a symbolic dimension."""
-        return self.symbol_names.get(symbol, symbol)
+    def least(self, symbol: str) -> int:
+        """The least legal value of a symbol; 0 allows empty tensors."""
+        return self.info.symbols[self.symbols[symbol]]
+
+
+def host_function(
+    name: str,
+    kind: Literal["graph", "tensor"],
+    *,
+    inputs: Sequence[Param] = (),
+    outputs: Sequence[Param] = (),
+    symbols: Mapping[str, str] | None = None,
+    least: Mapping[str, int] | None = None,
+    workspace_bytes: Size = 0,
+    calls: tuple[KernelCall, ...] = (),
+    requires: tuple[Condition, ...] = (),
+    storages: tuple[Storage, ...] = (),
+) -> HostFunction:
+    """A host function and its description. `least` has least values of symbols that are not 1."""
+    symbols, least = symbols or {}, least or {}
+    info = FunctionInfo(
+        name,
+        kind,
+        tuple(p.info for p in inputs),
+        tuple(p.info for p in outputs),
+        symbols={model_name: least.get(symbol, 1) for symbol, model_name in symbols.items()},
+        workspace_bytes=shown_size(workspace_bytes, symbols),
+        kernel_calls=len(calls),
+        requires=tuple(c.sentence for c in requires),
+    )
+    return HostFunction(
+        info=info,
+        params=(*inputs, *outputs),
+        symbols=symbols,
+        workspace_bytes=workspace_bytes,
+        calls=calls,
+        requires=requires,
+        storages=storages,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OuterCode:
+    """C of all outer functions. `infos` describe the public ones, and `exports` are the symbols
+    that the library exports for them; `helpers` are graph functions and tensor programs that only
+    outer functions call; `count` counts all outer functions."""
+
+    text: str
+    infos: tuple[FunctionInfo, ...]
+    exports: tuple[str, ...]
+    helpers: tuple[HostFunction, ...]
+    count: int
 
 
 def c_name(text: str) -> str:
@@ -181,65 +230,46 @@ def spelled(name: str) -> str:
     return name if _PLAIN_NAME.match(name) else f"'{name}'"
 
 
-def plain(function: HostFunction, size: Size) -> str:
+def shown_size(size: Size, symbols: Mapping[str, str]) -> Dim:
     """A size for people: `s_n` becomes the model's name for symbol `n`."""
-    symbol = bound_symbol(function, size)
-    if symbol is not None:
-        return function.model_name(function.symbols[symbol])
+    if isinstance(size, int):
+        return size
+    if isinstance(size, str) and size.startswith("s_") and size[2:] in symbols:
+        return symbols[size[2:]]
     text = str(size).replace("kiln_floor", "floor")
-    return _SYMBOL.sub(lambda m: spelled(function.model_name(m[1])), text)
-
-
-def shape_text(function: HostFunction, tensor: TensorInfo) -> str:
-    """`"[n, 784]"`."""
-    return f"[{', '.join(plain(function, dim) for dim in tensor.dims)}]"
-
-
-def bound_symbol(function: HostFunction, dim: Size) -> int | None:
-    """The index of the symbol that `dim` consists of; None if it is a number or an expression."""
-    if isinstance(dim, str) and dim.startswith("s_") and dim[2:] in function.symbols:
-        return function.symbols.index(dim[2:])
-    return None
+    return _SYMBOL.sub(lambda m: spelled(symbols.get(m[1], m[1])), text)
 
 
 def computed_sizes(function: HostFunction) -> list[Formula]:
     """Formulas among the sizes of parameters, each once, in order of appearance."""
-    sizes = (dim for p in function.params if isinstance(p, TensorInfo) for dim in p.dims)
+    sizes = (dim for p in function.params for dim in p.dims or ())
     return list(dict.fromkeys(d for d in sizes if isinstance(d, Formula)))
-
-
-def role(function: HostFunction, index: int) -> Literal["in", "out", "inout", "scalar"]:
-    """Whether parameter `index` is read, written, both, or a number."""
-    param = function.params[index]
-    if isinstance(param, ScalarInfo):
-        return "scalar"
-    return param.role or ("in" if index < len(function.inputs) else "out")
 
 
 def _faults(function: HostFunction) -> Iterator[str]:
     """Yield a message for each property of a function that the entry file cannot express."""
-    params = function.params
-    tensors = [p for p in params if isinstance(p, TensorInfo)]
-    if not _IDENTIFIER.match(function.name):
+    name, symbols = function.info.name, function.symbols
+    tensors = [(p.info.name, p.dims) for p in function.params if p.dims is not None]
+    if not _IDENTIFIER.match(name):
         yield "its name is not a C identifier"
-    for name in function.symbols:
-        bare = any(f"s_{name}" in t.dims for t in tensors)
-        if not _IDENTIFIER.match(name):
-            yield f"symbol {name!r} is not a C identifier"
+    for symbol in symbols:
+        bare = any(f"s_{symbol}" in dims for _, dims in tensors)
+        if not _IDENTIFIER.match(symbol):
+            yield f"symbol {symbol!r} is not a C identifier"
         elif not bare:
-            yield f"symbol {name!r} is not the size of any dimension, so no call could give it"
-    scalars = {p.name for p in params if isinstance(p, ScalarInfo)}
-    known = set(function.symbols) | scalars
-    if scalars and function.kind == "graph":
+            yield f"symbol {symbol!r} is not the size of any dimension, so no call could give it"
+    numbers = {p.info.name for p in function.params if p.dims is None}
+    known = set(symbols) | numbers
+    if numbers and function.info.kind == "graph":
         yield "a graph takes tensors only"
-    if scalars & set(function.symbols):
-        yield f"{sorted(scalars & set(function.symbols))} are both symbols and parameters"
-    for tensor in tensors:
-        unknown = {s for dim in tensor.dims for s in symbols_in(dim)} - set(function.symbols)
+    if numbers & set(symbols):
+        yield f"{sorted(numbers & set(symbols))} are both symbols and parameters"
+    for tensor, dims in tensors:
+        unknown = {s for dim in dims for s in symbols_in(dim)} - set(symbols)
         if unknown:
-            yield f"{tensor.name!r} uses unknown symbols {sorted(unknown)}"
+            yield f"{tensor!r} uses unknown symbols {sorted(unknown)}"
     for condition in function.requires:
-        unknown = set(symbols_in(condition.holds)) - set(function.symbols)
+        unknown = set(symbols_in(condition.holds)) - set(symbols)
         if unknown:
             yield f"{condition.sentence!r} uses unknown symbols {sorted(unknown)}"
     for call in function.calls:
@@ -257,7 +287,7 @@ def _call_faults(function: HostFunction, call: KernelCall, known: set[str]) -> I
             and arg.base == "arg"
             and not (
                 0 <= arg.index < len(function.params)
-                and isinstance(function.params[arg.index], TensorInfo)
+                and function.params[arg.index].dims is not None
             )
         ):
             yield f"the call of {call.symbol} takes parameter {arg.index}, which is not a tensor"
@@ -266,15 +296,15 @@ def _call_faults(function: HostFunction, call: KernelCall, known: set[str]) -> I
 def check(function: HostFunction) -> None:
     """Raise InternalError if the function is malformed, UnsupportedError if it exceeds a limit of
     the runtime (MAX_PARAMS, ...) or has a parameter of another element type than DTYPES."""
-    params = function.params
+    params, name = function.params, function.info.name
     for param in params:
-        if param.dtype not in DTYPES:
+        if param.info.dtype not in DTYPES:
             raise UnsupportedError(
-                f"{function.name}: {param.name!r} has element type {param.dtype}, the host entry "
+                f"{name}: {param.info.name!r} has element type {param.info.dtype}, the host entry "
                 f"takes {', '.join(DTYPES)}"
             )
-        if isinstance(param, TensorInfo) and len(param.dims) > MAX_RANK:
-            raise UnsupportedError(f"{param.name!r} has more than {MAX_RANK} dimensions")
+        if len(param.dims or ()) > MAX_RANK:
+            raise UnsupportedError(f"{param.info.name!r} has more than {MAX_RANK} dimensions")
     counts = (
         (len(params), MAX_PARAMS, "parameters"),
         (len(function.symbols), MAX_SYMBOLS, "symbolic dimensions"),
@@ -282,37 +312,7 @@ def check(function: HostFunction) -> None:
     )
     for count, limit, what in counts:
         if count > limit:
-            raise UnsupportedError(f"{function.name} has {count} {what}, the limit is {limit}")
+            raise UnsupportedError(f"{name} has {count} {what}, the limit is {limit}")
     faults = list(_faults(function))
     if faults:
-        raise InternalError(f"host function {function.name!r}: {'; '.join(faults)}")
-
-
-def _param_metadata(function: HostFunction, index: int) -> dict[str, object]:
-    param = function.params[index]
-    entry: dict[str, object] = {"name": param.name, "dtype": param.dtype}
-    if isinstance(param, TensorInfo):
-        entry["shape"] = [d if isinstance(d, int) else plain(function, d) for d in param.dims]
-    if role(function, index) not in ("in", "out") or function.kind == "tensor":
-        entry["role"] = role(function, index)
-    return entry
-
-
-def metadata_of(function: HostFunction) -> dict[str, object]:
-    """The function's entry in the library's metadata."""
-    count = len(function.inputs)
-    workspace = function.workspace_bytes
-    entry: dict[str, object] = {
-        "name": function.name,
-        "kind": function.kind,
-        "inputs": [_param_metadata(function, i) for i in range(count)],
-        "outputs": [_param_metadata(function, i) for i in range(count, len(function.params))],
-        "symbols": {
-            function.model_name(s): function.symbol_bounds.get(s, 1) for s in function.symbols
-        },
-        "workspace_bytes": workspace if isinstance(workspace, int) else plain(function, workspace),
-        "kernel_calls": len(function.calls),
-    }
-    if function.requires:
-        entry["requires"] = [c.sentence for c in function.requires]
-    return entry
+        raise InternalError(f"host function {name!r}: {'; '.join(faults)}")

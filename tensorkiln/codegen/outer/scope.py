@@ -85,4 +85,4 @@ def type_sizes(t: Type) -> Iterator[Expr]:
             yield from type_sizes(x)
 
 
-__all__ = ["bindings_in", "captured_symbols", "captured_values", "last_uses", "type_sizes"]
+__all__ = ["captured_symbols", "captured_values", "last_uses", "type_sizes"]

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tensorkiln.base.errors import InternalError, UnsupportedError, UserError
-from tensorkiln.codegen.call_plan import implied_sizes
-from tensorkiln.codegen.host_function import c_name
-from tensorkiln.codegen.host_header import quote
-from tensorkiln.codegen.outer_function import OuterWriter, called_name
-from tensorkiln.codegen.outer_text import c_dtype
+from tensorkiln.codegen.host.call_plan import implied_sizes
+from tensorkiln.codegen.host.function import c_name
+from tensorkiln.codegen.host.header import quote
+from tensorkiln.codegen.outer.function import OuterWriter, called_name
+from tensorkiln.codegen.outer.types import c_dtype
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import BOOL, HANDLE, INT64, DType
 from tensorkiln.ir.expr import Expr, FloatImm, IntImm

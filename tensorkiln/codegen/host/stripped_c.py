@@ -11,15 +11,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tensorkiln.base.errors import UnsupportedError
-from tensorkiln.codegen.checked_c import DECLARATION, checked
-from tensorkiln.codegen.host_function import HostFunction, symbols_in
-from tensorkiln.codegen.host_header import (
+from tensorkiln.codegen.host.checked_c import DECLARATION, checked
+from tensorkiln.codegen.host.function import HostFunction, symbols_in
+from tensorkiln.codegen.host.header import (
     EntryParameter,
     comment,
     entry_parameters,
     parameter_lines,
 )
-from tensorkiln.codegen.run_c import (
+from tensorkiln.codegen.host.run_c import (
     argument_names,
     call_lines,
     pointers_of,
@@ -43,7 +43,7 @@ def stripped_c(functions: Sequence[HostFunction], *, prefix: str, weights_size: 
             if call.may_fail:
                 raise UnsupportedError(
                     f"kernel {call.symbol} has assertions, which the stripped form cannot report",
-                    where=function.name,
+                    where=function.info.name,
                     hint="check what they check before the call, or export the whole library",
                 )
     bodies = [_function(f, prefix) for f in functions]
@@ -60,7 +60,7 @@ def stripped_c(functions: Sequence[HostFunction], *, prefix: str, weights_size: 
 
 def _arithmetic() -> str:
     """The text of crt/sizes.h, which is copied into the file instead of included."""
-    return (Path(__file__).parents[1] / "crt" / "sizes.h").read_text()
+    return (Path(__file__).parents[2] / "crt" / "sizes.h").read_text()
 
 
 def _shared(prefix: str, weights_size: int) -> str:
@@ -88,9 +88,9 @@ int64_t {prefix}_weights_size(void)
 
 
 def _function(function: HostFunction, prefix: str) -> str:
-    name = f"{prefix}_{function.name}"
+    name = f"{prefix}_{function.info.name}"
     parts = [
-        f"/* ---- {comment(function.name)} ---- */\n",
+        f"/* ---- {comment(function.info.name)} ---- */\n",
         f"int {name}_storage_count(void)\n{{\n    return {len(function.storages)};\n}}\n",
         "\n".join(_storage_size(function, name)),
         "\n".join(_run(function, name, prefix)),
@@ -109,8 +109,7 @@ def _parameters(function: HostFunction) -> list[EntryParameter]:
 
 def _guard(function: HostFunction) -> Iterator[str]:
     """Yield C that returns -1 for sizes that the model cannot take."""
-    least = function.symbol_bounds
-    conditions = [f"s_{s} < {least.get(s, 1)}" for s in function.symbols]
+    conditions = [f"s_{s} < {function.least(s)}" for s in function.symbols]
     if conditions:
         yield "    if (" + " ||\n        ".join(conditions) + ")"
         yield "        return -1;"
@@ -225,8 +224,8 @@ void {prefix}_parallel_for({prefix}_body body, void *closure, int64_t n);
 
 
 def _declarations(function: HostFunction, prefix: str) -> str:
-    name = f"{prefix}_{function.name}"
-    lines = [f"/* {function.name}", *parameter_lines(function, _parameters(function)), " */"]
+    name = f"{prefix}_{function.info.name}"
+    lines = [f"/* {function.info.name}", *parameter_lines(function, _parameters(function)), " */"]
     for i, s in enumerate(function.storages):
         if not symbols_in(s.size):
             lines.append(f"#define {name.upper()}_STORAGE_{i}_BYTES {s.size}")

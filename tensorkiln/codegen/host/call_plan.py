@@ -3,38 +3,38 @@ argument."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from tensorkiln.arith import simplify
 from tensorkiln.base.errors import Issue, UnsupportedError
 from tensorkiln.base.text import unused
-from tensorkiln.codegen.host_function import (
+from tensorkiln.codegen.host.function import (
     Condition,
     HostFunction,
     KernelCall,
     Param,
     Ptr,
     ScalarExpr,
-    ScalarInfo,
     Size,
     Storage,
-    TensorInfo,
     c_name,
+    host_function,
+    number_param,
+    tensor_param,
 )
-from tensorkiln.codegen.scalars import kernel_type, literal
-from tensorkiln.codegen.size_text import expression_text, size_of
-from tensorkiln.codegen.weights import ALIGN, WeightArena
-from tensorkiln.ir.buffer import AddressOf, Buffer
-from tensorkiln.ir.dtype import HANDLE
-from tensorkiln.ir.expr import Expr, IntImm, Var, int_value
+from tensorkiln.codegen.host.scalars import kernel_type, literal
+from tensorkiln.codegen.host.size_text import expression_text, size_of
+from tensorkiln.codegen.host.weights import ALIGN, WeightArena
+from tensorkiln.ir.buffer import Buffer
+from tensorkiln.ir.expr import Expr, IntImm, Var
 from tensorkiln.ir.module import AnyFunction, AnyKernel, IRModule
 from tensorkiln.ir.outputs import written_parameters
-from tensorkiln.ir.planned import address, planned_graph, result_types
+from tensorkiln.ir.planned import Address, planned_graph, result_types
 from tensorkiln.ir.relax import Function, TensorType
 from tensorkiln.ir.stmt import Assert, PrimFunc
 from tensorkiln.ir.text.printer import printed_names
-from tensorkiln.ir.visit import free_vars, substitute, walk_stmt
+from tensorkiln.ir.visit import free_vars, walk_stmt
 
 
 class _Symbols:
@@ -85,19 +85,14 @@ def graph_host_function(f: Function, mod: IRModule, arena: WeightArena) -> HostF
     plan = planned_graph(f, mod)
     starts, total = _laid_out(plan.sizes)
 
-    def argument(e: Expr) -> Ptr | ScalarExpr:
-        if e.dtype != HANDLE:
-            value = literal(e) or symbols.size(substitute(e, plan.dims))
-            return ScalarExpr(value, kernel_type(e.dtype.name))
-        place, offset = address(e)
-        offset = substitute(offset, plan.dims)
-        if isinstance(place, AddressOf):
-            return Ptr("arg", plan.places[place.buffer], symbols.size(offset))
-        index = int_value(place.indices[0]) or 0
-        if place.buffer is plan.constant_set:
-            at = arena.place_constant(plan.constants[index])
-            return Ptr("weights", 0, symbols.size(at + offset))
-        return Ptr("workspace", index, symbols.size(offset))
+    def argument(a: Address | Expr) -> Ptr | ScalarExpr:
+        if isinstance(a, Expr):
+            return ScalarExpr(literal(a) or symbols.size(a), kernel_type(a.dtype.name))
+        if a.base == "constant":
+            at = arena.place_constant(plan.constants[a.index])
+            return Ptr("weights", 0, symbols.size(at + a.offset))
+        base: Literal["arg", "workspace"] = "arg" if a.base == "tensor" else "workspace"
+        return Ptr(base, a.index, symbols.size(a.offset))
 
     calls = tuple(
         KernelCall(c.name, tuple(map(argument, c.args)), c.span, has_assertions(mod[c.name]))
@@ -105,28 +100,27 @@ def graph_host_function(f: Function, mod: IRModule, arena: WeightArena) -> HostF
     )
     # The model's own names: they need not be identifiers.
     input_names = f.attrs.get("input_names") or [spelled[p] for p in f.params]
-    inputs = tuple(
-        TensorInfo(str(n), p.tensor.dtype.name, symbols.dims(p.tensor))
+    model_names = {name: symbols.model_name(v) for v, name in symbols.names.items()}
+    inputs = [
+        tensor_param(str(n), p.tensor.dtype.name, symbols.dims(p.tensor), model_names)
         for n, p in zip(input_names, f.params, strict=True)
-    )
+    ]
     results = types[len(inputs) :]
     names = f.attrs.get("output_names") or [f"output{i}" for i in range(len(results))]
-    outputs = tuple(
-        TensorInfo(str(n), t.dtype.name, symbols.dims(t))
-        for n, t in zip(names, results, strict=True)
-    )
-    return HostFunction(
+    outputs = [
+        tensor_param(n, t.dtype.name, symbols.dims(t), model_names, role="out")
+        for n, t in zip(_unique(inputs, map(str, names)), results, strict=True)
+    ]
+    return host_function(
         f.name,
         "graph",
-        inputs,
-        _unique(inputs, outputs),
-        tuple(symbols.names.values()),
-        {},
-        symbols.size(total),
-        calls,
-        {name: symbols.model_name(v) for v, name in symbols.names.items()},
-        tuple(symbols.condition(e) for e in f.attrs.get("assumes", ())),
-        tuple(
+        inputs=inputs,
+        outputs=outputs,
+        symbols=model_names,
+        workspace_bytes=symbols.size(total),
+        calls=calls,
+        requires=tuple(symbols.condition(e) for e in f.attrs.get("assumes", ())),
+        storages=tuple(
             Storage(symbols.size(size), symbols.size(start))
             for size, start in zip(plan.sizes, starts, strict=True)
         ),
@@ -145,16 +139,15 @@ def _laid_out(sizes: tuple[Expr, ...]) -> tuple[list[Expr], Expr]:
     return starts, total
 
 
-def _unique(inputs: tuple[Param, ...], outputs: tuple[TensorInfo, ...]) -> tuple[TensorInfo, ...]:
-    """`outputs` with names that differ from each other and from those of the inputs: a second `y`
+def _unique(inputs: Sequence[Param], names: Iterable[str]) -> list[str]:
+    """`names` of outputs, different from each other and from those of the inputs: a second `y`
     becomes `y_2`."""
-    taken = {p.name for p in inputs}
+    taken = {p.info.name for p in inputs}
     out = []
-    for t in outputs:
-        name = unused(t.name, taken)
-        taken.add(name)
-        out.append(TensorInfo(name, t.dtype, t.dims))
-    return tuple(out)
+    for wanted in names:
+        out.append(unused(wanted, taken))
+        taken.add(out[-1])
+    return out
 
 
 def implied_sizes(f: AnyKernel) -> tuple[Var, ...]:
@@ -203,21 +196,23 @@ def tensor_host_function(
     for buf in f.buffers:
         for d in buf.shape:
             names.update((v, spelled[v]) for v in free_vars(d))
+    declared = {names[v] for v in f.scalars if v not in implied}
+    symbols = {n: n for n in names.values() if n not in declared}
     written = written_parameters(f, mod)
     inputs: list[Param] = []
     args: list[Ptr | ScalarExpr] = []
     for p in f.params:
         if isinstance(p, Buffer):
             dims = tuple(size_of(d, names) for d in p.shape)
-            role: Literal["", "out"] = "out" if p in written else ""
-            inputs.append(TensorInfo(spelled[p], p.dtype.name, dims, p.align, role))
+            role = "out" if p in written else "in"
+            inputs.append(
+                tensor_param(spelled[p], p.dtype.name, dims, symbols, role=role, align=p.align)
+            )
             args.append(Ptr("arg", len(inputs) - 1))
         elif p in implied:
             args.append(ScalarExpr(f"s_{names[p]}", kernel_type(p.dtype.name)))
         else:
-            inputs.append(ScalarInfo(names[p], p.dtype.name))
+            inputs.append(number_param(names[p], p.dtype.name))
             args.append(ScalarExpr(f"s_{names[p]}", kernel_type(p.dtype.name)))
     call = KernelCall(f.name, tuple(args), may_fail=has_assertions(f))
-    declared = {names[v] for v in f.scalars if v not in implied}
-    symbols = tuple(n for n in names.values() if n not in declared)
-    return HostFunction(name, "tensor", tuple(inputs), (), symbols, {}, 0, (call,))
+    return host_function(name, "tensor", inputs=inputs, symbols=symbols, calls=(call,))

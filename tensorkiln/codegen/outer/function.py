@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tensorkiln.base.errors import InternalError, UnsupportedError
-from tensorkiln.codegen.call_plan import implied_sizes
-from tensorkiln.codegen.host_function import c_name
-from tensorkiln.codegen.host_header import comment, quote
-from tensorkiln.codegen.outer_frame import Frame, OuterLibrary
-from tensorkiln.codegen.outer_scope import captured_symbols, captured_values, last_uses
-from tensorkiln.codegen.outer_text import c_dtype, is_unknown, type_dims
-from tensorkiln.codegen.scalars import integer_literal, real_literal
+from tensorkiln.codegen.host.call_plan import implied_sizes
+from tensorkiln.codegen.host.function import c_name
+from tensorkiln.codegen.host.header import comment, quote
+from tensorkiln.codegen.host.scalars import integer_literal, real_literal
+from tensorkiln.codegen.outer.frame import Frame, OuterLibrary
+from tensorkiln.codegen.outer.scope import captured_symbols, captured_values, last_uses
+from tensorkiln.codegen.outer.types import c_dtype, is_unknown, type_dims
 from tensorkiln.ir.expr import Expr, FloatImm, IntImm, Var
 from tensorkiln.ir.module import AnyKernel
 from tensorkiln.ir.relax import (

@@ -8,7 +8,7 @@ number on the way.
 
 from __future__ import annotations
 
-from tensorkiln.codegen.host_function import DTYPES
+from tensorkiln.codegen.host.function import DTYPES
 from tensorkiln.codegen.llvm.types import bfloat_bits, half_bits
 from tensorkiln.ir.expr import Expr, FloatImm, IntImm
 

@@ -7,16 +7,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tensorkiln.base.text import unused
-from tensorkiln.codegen.host_function import (
+from tensorkiln.codegen.host.function import (
     DTYPES,
     HostFunction,
-    ScalarInfo,
-    TensorInfo,
     c_name,
-    role,
-    shape_text,
 )
-from tensorkiln.codegen.scalars import entry_type
+from tensorkiln.codegen.host.scalars import entry_type
 
 _KEYWORD_TEXT = (
     "auto break case char const continue default do double else enum extern float for goto if "
@@ -52,13 +48,14 @@ def entry_parameters(function: HostFunction, reserved: Iterable[str] = ()) -> li
     for symbol in function.symbols:
         name = fresh(symbol)
         out.append(EntryParameter("symbol", name, f"int64_t {name}"))
-    for i, param in enumerate(function.params):
-        name = fresh(param.name)
-        if isinstance(param, ScalarInfo):
-            out.append(EntryParameter("scalar", name, f"{entry_type(param.dtype)} {name}"))
+    for param in function.params:
+        info = param.info
+        name = fresh(info.name)
+        if param.dims is None:
+            out.append(EntryParameter("scalar", name, f"{entry_type(info.dtype)} {name}"))
         else:
-            const = "const " if role(function, i) == "in" else ""
-            ctype = DTYPES[param.dtype].c_type
+            const = "const " if info.role == "in" else ""
+            ctype = DTYPES[info.dtype].c_type
             out.append(EntryParameter("tensor", name, f"{const}{ctype} *{name}"))
     return out
 
@@ -92,22 +89,23 @@ def parameter_lines(function: HostFunction, params: Sequence[EntryParameter]) ->
     """Lines of a C comment that describe a function's parameters and conditions."""
     lines: list[str] = []
     for symbol, param in zip(function.symbols, params, strict=False):
-        least = function.symbol_bounds.get(symbol, 1)
-        known = _in_model(param.name, function.model_name(symbol))
-        lines.append(f" *   size   {param.name:<12} at least {least}{known}")
+        known = _in_model(param.name, function.symbols[symbol])
+        lines.append(f" *   size   {param.name:<12} at least {function.least(symbol)}{known}")
     rest = params[len(function.symbols) :]
-    for i, (source, param) in enumerate(zip(function.params, rest, strict=True)):
-        shape = shape_text(function, source) if isinstance(source, TensorInfo) else ""
-        line = f" *   {role(function, i):<6} {param.name:<12} {source.dtype} {shape}".rstrip()
-        lines.append(line + _in_model(param.name, source.name))
-    lines += [f" *   requires {condition.sentence}" for condition in function.requires]
+    for source, param in zip((p.info for p in function.params), rest, strict=True):
+        kind = f"{source.dtype} {source.shape_text}".rstrip()
+        lines.append(
+            f" *   {source.role:<6} {param.name:<12} {kind}" + _in_model(param.name, source.name)
+        )
+    lines += [f" *   requires {sentence}" for sentence in function.info.requires]
     return [" *" + comment(line[2:]) for line in lines]
 
 
 def _entry(function: HostFunction, prefix: str) -> str:
     params = entry_parameters(function)
-    lines = [f"/* {function.name}", *parameter_lines(function, params), " */"]
-    head = f"int {prefix}_{function.name}("
+    name = function.info.name
+    lines = [f"/* {name}", *parameter_lines(function, params), " */"]
+    head = f"int {prefix}_{name}("
     joined = f",\n{' ' * len(head)}".join(p.declaration for p in params) or "void"
     return "\n".join([*lines, f"{head}{joined});"])
 
@@ -174,9 +172,9 @@ def header_h(
 ) -> str:
     """The text of the header. Tensors are contiguous, row-major and aligned for their element type;
     their memory stays the caller's. Numbers are int64_t, uint64_t or double, and their range is
-    checked (codegen/scalars.py). Outer functions, `outers`, are only listed by name; `libraries`
-    are linker arguments that a program needs besides the static library. `identity`, hexadecimal
-    digits, distinguishes the library from others of the same name."""
+    checked (scalars.py). Outer functions, `outers`, are only listed by name; `libraries` are linker
+    arguments that a program needs besides the static library. `identity`, hexadecimal digits,
+    distinguishes the library from others of the same name."""
     prefix = prefix or c_name(library_name)
     guard = f"{prefix.upper()}_H"
     entries = "\n\n".join(_entry(function, prefix) for function in functions)

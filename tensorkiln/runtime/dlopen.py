@@ -24,14 +24,14 @@ _HASH = 0x9E3779B97F4A7C15
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenFile:
     """A file's state (`base/mapped.py`) when it was loaded, and how often it is open."""
 
     state: tuple[int, ...]
     count: int = 0
 
 
-_loaded: dict[int, _Open] = {}  # by handle
+_open_files: dict[int, _OpenFile] = {}  # by handle
 _lock = ProcessLock(threading.RLock)
 
 
@@ -44,14 +44,14 @@ def load_file(file: LibraryFile) -> ctypes.CDLL:
     path = file.path.resolve()
     with _lock:
         handle = _handle(path, file)
-        known = _loaded.setdefault(handle, _Open(file.state))
+        known = _open_files.setdefault(handle, _OpenFile(file.state))
         error = _written_into(file.path) if known.state != file.state else None
         if file.is_replaced():
             error = _replaced(file.path)
         if error is not None:
             _ctypes.dlclose(handle)
             if not known.count:
-                del _loaded[handle]
+                del _open_files[handle]
             raise error
         known.count += 1
         return ctypes.CDLL(os.fspath(path), handle=handle)
@@ -60,10 +60,10 @@ def load_file(file: LibraryFile) -> ctypes.CDLL:
 def unload_file(handle: int) -> None:
     """Undo one `load_file`; the last one unloads the library."""
     with _lock:
-        known = _loaded[handle]
+        known = _open_files[handle]
         known.count -= 1
         if not known.count:
-            del _loaded[handle]
+            del _open_files[handle]
         _ctypes.dlclose(handle)
 
 

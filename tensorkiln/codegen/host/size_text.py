@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from tensorkiln.arith.ranges import Bounds
 from tensorkiln.arith.simplify import prove
 from tensorkiln.base.errors import UnsupportedError
-from tensorkiln.codegen.host_function import Formula, Size, spelled
-from tensorkiln.codegen.scalars import integer_literal
+from tensorkiln.codegen.host.function import Formula, Size, spelled
+from tensorkiln.codegen.host.scalars import integer_literal
 from tensorkiln.ir.expr import Binary, Cast, Expr, IntImm, Select, Unary, Var, binary, int_value
 from tensorkiln.ir.text.names import Names
 from tensorkiln.ir.text.print_tir import TirPrinter

@@ -10,12 +10,12 @@ from typing import Any
 
 from tensorkiln.base.errors import UserError
 from tensorkiln.base.text import unused
-from tensorkiln.codegen.checked_c import DECLARATION, measured
-from tensorkiln.codegen.host_function import Formula, c_name
-from tensorkiln.codegen.host_header import comment, quote
-from tensorkiln.codegen.outer_text import Tables
-from tensorkiln.codegen.size_text import expression_text, size_of
-from tensorkiln.codegen.weights import WeightArena
+from tensorkiln.codegen.host.checked_c import DECLARATION, measured
+from tensorkiln.codegen.host.function import Formula, c_name
+from tensorkiln.codegen.host.header import comment, quote
+from tensorkiln.codegen.host.size_text import expression_text, size_of
+from tensorkiln.codegen.host.weights import WeightArena
+from tensorkiln.codegen.outer.types import Tables
 from tensorkiln.ir.expr import Expr, Var
 from tensorkiln.ir.module import AnyKernel, IRModule
 from tensorkiln.ir.relax import (
@@ -44,7 +44,7 @@ class OuterLibrary:
 
     mod: IRModule
     arena: WeightArena
-    emit_call: Callable[[Any, RVar, Call, str], None]  # outer_calls.py, which imports this file
+    emit_call: Callable[[Any, RVar, Call, str], None]  # calls.py, which imports this file
     tables: Tables = field(default_factory=Tables)
     prim_funcs: dict[str, AnyKernel] = field(default_factory=dict)
     texts: list[str] = field(default_factory=list)

@@ -35,7 +35,7 @@ class Given:
 
     @R.function
     def ask(x: R.Object) -> R.Object:
-        y: R.Object = R.call_packed("test_given.host", x, R.Object)
+        y: R.Object = R.call_packed("test_actual_types.host", x, R.Object)
         return y
 
     @T.prim_func
@@ -52,9 +52,9 @@ def made() -> tk.Executable:
 
 @pytest.fixture(scope="module")
 def module(made: tk.Executable) -> Iterator[Module]:
-    register_function("test_given.host", lambda x: x)
+    register_function("test_actual_types.host", lambda x: x)
     yield made.jit()
-    tk.runtime.unregister_function("test_given.host")
+    tk.runtime.unregister_function("test_actual_types.host")
 
 
 # ---- texts --------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def _ask(module: Module, answer: Any) -> object:
             raise answer
         return answer
 
-    register_function("test_given.host", host)
+    register_function("test_actual_types.host", host)
     return Executor(module)["ask"](1)
 
 

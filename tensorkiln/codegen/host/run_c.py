@@ -8,20 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tensorkiln.base.errors import InternalError
-from tensorkiln.codegen.checked_c import SizeLocals
-from tensorkiln.codegen.host_function import (
+from tensorkiln.codegen.host.checked_c import SizeLocals
+from tensorkiln.codegen.host.function import (
     HostFunction,
     KernelCall,
     Ptr,
     ScalarExpr,
-    ScalarInfo,
     Size,
     c_name,
-    plain,
+    shown_size,
     symbols_in,
 )
-from tensorkiln.codegen.host_header import comment, quote
-from tensorkiln.codegen.scalars import kernel_member, kernel_type
+from tensorkiln.codegen.host.header import comment, quote
+from tensorkiln.codegen.host.scalars import kernel_member, kernel_type
 
 
 def wrap(head: str, items: Sequence[str], tail: str, width: int = 100) -> str:
@@ -60,7 +59,7 @@ def prototypes(functions: Sequence[HostFunction], prefix: str = "") -> str:
     return "/* ---- kernels " + "-" * 77 + " */\n\n" + "\n".join(lines) + "\n"
 
 
-def symbol_lines(names: Sequence[str], texts: Iterable[Size], source: str) -> list[str]:
+def symbol_lines(names: Iterable[str], texts: Iterable[Size], source: str) -> list[str]:
     """Declarations of the symbols that the texts use; symbol `names[i]` is `source[i]` in C."""
     used = {name for text in texts for name in symbols_in(text)}
     return [
@@ -74,7 +73,7 @@ def argument_names(function: HostFunction) -> list[str]:
     """A unique C name for each parameter: `in_x`, `out_y`."""
     names: list[str] = []
     for i, param in enumerate(function.params):
-        name = ("in_" if i < len(function.inputs) else "out_") + c_name(param.name)
+        name = ("in_" if i < len(function.info.inputs) else "out_") + c_name(param.info.name)
         names.append(name if name not in names else f"{name}_{i}")
     return names
 
@@ -85,15 +84,15 @@ def run_text(function: HostFunction) -> str:
     pointers = pointers_of(function)
     texts = texts_of(function)
     used = {text_symbol for text in texts for text_symbol in symbols_in(text)}
-    lines = [f"static void run_{function.name}(const kiln_frame *frame)", "{"]
+    lines = [f"static void run_{function.info.name}(const kiln_frame *frame)", "{"]
     for i, name in enumerate(names):
         param = function.params[i]
         if any(p.base == "arg" and p.index == i for p in pointers):
             lines.append(f"    char *const {name} = frame->arg[{i}];")
-        elif isinstance(param, ScalarInfo) and param.name in used:
-            ctype, member = kernel_type(param.dtype), kernel_member(param.dtype)
+        elif param.dims is None and param.info.name in used:
+            ctype, member = kernel_type(param.info.dtype), kernel_member(param.info.dtype)
             value = f"({ctype})frame->scalar[{i}].{member}"
-            lines.append(f"    const {ctype} s_{param.name} = {value};")
+            lines.append(f"    const {ctype} s_{param.info.name} = {value};")
     if any(p.base == "weights" for p in pointers):
         lines.append("    char *const weights = kiln_weights;")
     stored = sorted({p.index for p in pointers if p.base == "workspace"})
@@ -117,12 +116,12 @@ def run_text(function: HostFunction) -> str:
 
 def size_locals(function: HostFunction) -> SizeLocals:
     """Local variables for the sizes of a call plan; messages use the model's names."""
-    return SizeLocals(lambda size: plain(function, size))
+    return SizeLocals(lambda size: str(shown_size(size, function.symbols)))
 
 
 def _failure(function: HostFunction) -> list[str]:
     return [
-        f"    if (kiln_fits(KILN_ERROR_RANGE, {quote(function.name)}, &large) != KILN_OK) {{",
+        f"    if (kiln_fits(KILN_ERROR_RANGE, {quote(function.info.name)}, &large) != KILN_OK) {{",
         "        kiln_kernel_failed(KILN_ERROR_RANGE);",
         "        return;",
         "    }",

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tensorkiln.artifact import Group
-from tensorkiln.artifact.metadata import KernelInfo, TensorInfo
+from tensorkiln.artifact.metadata import KernelInfo, ParamInfo
 from tensorkiln.base.errors import UnsupportedError
-from tensorkiln.codegen.checked_c import SizeLocals
-from tensorkiln.codegen.host_function import DTYPES
-from tensorkiln.codegen.host_header import quote
-from tensorkiln.codegen.run_c import wrap
-from tensorkiln.codegen.scalars import is_real, kernel_type
-from tensorkiln.codegen.size_text import expression_text, size_of
+from tensorkiln.codegen.host.checked_c import SizeLocals
+from tensorkiln.codegen.host.function import DTYPES
+from tensorkiln.codegen.host.header import quote
+from tensorkiln.codegen.host.run_c import wrap
+from tensorkiln.codegen.host.scalars import is_real, kernel_type
+from tensorkiln.codegen.host.size_text import expression_text, size_of
 from tensorkiln.ir.buffer import Buffer
 from tensorkiln.ir.dtype import DType
 from tensorkiln.ir.expr import Expr, Var, int_value
@@ -52,10 +52,10 @@ def import_info(mod: IRModule, name: str, group: Group) -> KernelInfo:
     else:
         assert isinstance(f, PrimFunc)
         labels, outputs = [spelled[p] for p in f.params], f.outputs
-    rows = []
-    for label, p in zip(labels, params, strict=True):
+    rows, first = [], len(labels) - outputs
+    for i, (label, p) in enumerate(zip(labels, params, strict=True)):
         if isinstance(p, Var):
-            rows.append(TensorInfo(label, p.dtype.name, None))
+            rows.append(ParamInfo(label, p.dtype.name, None))
             continue
         dtype, shape = p
         names = {v: spelled[v] for e in shape for v in free_vars(e)}
@@ -63,8 +63,7 @@ def import_info(mod: IRModule, name: str, group: Group) -> KernelInfo:
         dims = tuple(
             expression_text(e, names) if n is None else n for e, n in zip(shape, sizes, strict=True)
         )
-        rows.append(TensorInfo(label, dtype.name, dims))
-    first = len(rows) - outputs
+        rows.append(ParamInfo(label, dtype.name, dims, "in" if i < first else "out"))
     return KernelInfo(
         name, loader=group.loader, target_key=group.target_key,
         inputs=tuple(rows[:first]), outputs=tuple(rows[first:]),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from tensorkiln.codegen.host_function import Formula, Size
-from tensorkiln.codegen.host_header import quote
+from tensorkiln.codegen.host.function import Formula, Size
+from tensorkiln.codegen.host.header import quote
 
 _NUMBER = re.compile(r"-?(0x[0-9a-f]+|[0-9]+)u?\Z")
 # Least and greatest value of the C types of kernel parameters that are narrower than int64_t.

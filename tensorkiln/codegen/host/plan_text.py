@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tensorkiln.artifact.metadata import ConstantInfo
-from tensorkiln.codegen.host_function import HostFunction, Param, Ptr, TensorInfo
+from tensorkiln.codegen.host.function import HostFunction, Param, Ptr
 from tensorkiln.ir.expr import int_value
 from tensorkiln.ir.module import AnyFunction, IRModule
 from tensorkiln.ir.stmt import TensorProgram
@@ -31,17 +31,17 @@ def plan_text(
     names = {c.offset: c.name for c in constants}
     often = Counter(names.values())
     names = {at: name if often[name] == 1 else f"{name}@{at}" for at, name in names.items()}
-    graphs = [f for f in functions if f.kind == "graph"]
+    graphs = [f for f in functions if f.info.kind == "graph"]
     return "\n".join([_HEAD, *("\n".join(_function(f, mod, names, folders)) for f in graphs)])
 
 
 def _function(
     f: HostFunction, mod: IRModule, names: Mapping[int, str], folders: Mapping[str, str]
 ) -> Iterator[str]:
-    yield f"{f.name}: {len(f.calls)} steps, {f.workspace_bytes} bytes of workspace"
-    for word, tensors in (("takes", f.inputs), ("gives", f.outputs)):
-        yield from (f"  {word} {_typed(p)}" for p in tensors)
-    for symbol, name in f.symbol_names.items():
+    yield f"{f.info.name}: {len(f.calls)} steps, {f.workspace_bytes} bytes of workspace"
+    for i, p in enumerate(f.params):
+        yield f"  {'takes' if i < len(f.info.inputs) else 'gives'} {_typed(p)}"
+    for symbol, name in f.symbols.items():
         yield f"  s_{symbol} is the size {name}"
     if not all(isinstance(s.start, int) for s in f.storages):
         for i, s in enumerate(f.storages):
@@ -61,8 +61,8 @@ def _function(
 
 
 def _typed(p: Param) -> str:
-    dims = f"[{', '.join(map(str, p.dims))}]" if isinstance(p, TensorInfo) else ""
-    return f"{p.name}: {p.dtype}{dims}"
+    dims = "" if p.dims is None else f"[{', '.join(map(str, p.dims))}]"
+    return f"{p.info.name}: {p.info.dtype}{dims}"
 
 
 def _place(p: Ptr, f: HostFunction, names: Mapping[int, str]) -> str:
@@ -70,7 +70,7 @@ def _place(p: Ptr, f: HostFunction, names: Mapping[int, str]) -> str:
         found = names.get(p.offset) if isinstance(p.offset, int) else None
         return found or f"weights+{p.offset}"
     if p.base == "arg":
-        return (*f.inputs, *f.outputs)[p.index].name + (f"+{p.offset}" if p.offset else "")
+        return f.params[p.index].info.name + (f"+{p.offset}" if p.offset else "")
     start = f.storages[p.index].start
     if isinstance(start, int) and isinstance(p.offset, int):
         return f"+{start + p.offset}"
