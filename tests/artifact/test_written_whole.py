@@ -17,7 +17,7 @@ import pytest
 
 import tensorkiln as tk
 from tensorkiln.base.errors import UserError
-from tensorkiln.codegen import weights
+from tensorkiln.codegen.host import weights
 from tests.transform.graphs import graph, rand
 
 SIZE = 1500  # squared, in float32, twice: 18 MB, which are written in 9 blocks
