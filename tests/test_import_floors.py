@@ -1,9 +1,10 @@
-"""Imports may only run downwards: walks every module's AST, function-local imports included."""
+"""Imports may only run downwards, and never in a circle: walks every module's AST, function-local
+imports and those for types only included."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,58 @@ def test_imports_run_down() -> None:
         for sentence in violations(name, is_package, path.read_text(encoding="utf-8"))
     ]
     assert not found, "\n" + "\n".join(found)
+
+
+def file_imports(files: Mapping[str, tuple[bool, str]]) -> dict[str, set[str]]:
+    """Of each file, the files that it imports; `files`: whether it is a package, and its text."""
+    found: dict[str, set[str]] = {}
+    for name, (is_package, text) in files.items():
+        found[name] = set()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                found[name] |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                source = resolve(node, name, is_package)
+                whole = {f"{source}.{alias.name}" for alias in node.names}
+                found[name] |= whole & files.keys() or {source}
+        found[name] = found[name] & files.keys() - {name}
+    return found
+
+
+def circles(edges: Mapping[str, set[str]]) -> list[list[str]]:
+    """Files that import each other: every strongly connected component of more than one."""
+    above = {name: reachable(edges, name) for name in edges}
+    rings = {frozenset(other for other in above[name] if name in above[other]) for name in edges}
+    return sorted(sorted(ring) for ring in rings if len(ring) > 1)
+
+
+def reachable(edges: Mapping[str, set[str]], start: str) -> set[str]:
+    """`start` and everything that it imports, directly or not."""
+    found, left = {start}, [start]
+    while left:
+        new = edges[left.pop()] - found
+        found |= new
+        left += new
+    return found
+
+
+def test_no_file_imports_itself_through_others() -> None:
+    files = {
+        name: (is_package, path.read_text(encoding="utf-8")) for name, is_package, path in modules()
+    }
+    assert circles(file_imports(files)) == []
+
+
+def test_a_circle_is_found() -> None:
+    files = {
+        "tensorkiln.ir": (True, ""),
+        "tensorkiln.ir.a": (False, "def f():\n    from tensorkiln.ir import b\n"),
+        "tensorkiln.ir.b": (False, "if TYPE_CHECKING:\n    from tensorkiln.ir.c import C\n"),
+        "tensorkiln.ir.c": (False, "import tensorkiln.ir.a\nfrom tensorkiln.ir.d import d\n"),
+        "tensorkiln.ir.d": (False, "from . import nothing\n"),
+    }
+    ring = ["tensorkiln.ir.a", "tensorkiln.ir.b", "tensorkiln.ir.c"]
+    assert circles(file_imports(files)) == [ring]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from tensorkiln.schedule.intrin.fma import FMA_ROWS
 from tensorkiln.schedule.intrin.reduce import reduce_named
 from tensorkiln.schedule.intrin.shift import shift_named
 from tensorkiln.schedule.intrin.transpose import transpose_named
-from tensorkiln.schedule.primitives.tensorize import Instruction
+from tensorkiln.schedule.primitives.instruction import Instruction
 
 INSTRUCTIONS: dict[str, Instruction] = {
     i.name: i for i in (*FMA_ROWS, DOT4_I8, DOT4_ROW_I8, *DOT_LANES)

@@ -19,7 +19,7 @@ from tensorkiln.ir.expr import (
     intrin,
 )
 from tensorkiln.ir.stmt import For, PrimFunc, Store, seq
-from tensorkiln.schedule.primitives.tensorize import Instruction
+from tensorkiln.schedule.primitives.instruction import Instruction
 
 _INT32 = DType("int32")
 ROW = 16

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tensorkiln.ir.buffer import Load, buffer
 from tensorkiln.ir.expr import Broadcast, IntImm, Ramp, Var, const, intrin
 from tensorkiln.ir.stmt import For, PrimFunc, Store
-from tensorkiln.schedule.primitives.tensorize import Instruction
+from tensorkiln.schedule.primitives.instruction import Instruction
 
 LANES = (4, 8, 16)
 

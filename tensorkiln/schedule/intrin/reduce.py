@@ -7,7 +7,7 @@ import re
 from tensorkiln.ir.buffer import Load, buffer
 from tensorkiln.ir.expr import REDUCE_BINARY, IntImm, Ramp, Var, VectorReduce, binary, const
 from tensorkiln.ir.stmt import For, PrimFunc, Store
-from tensorkiln.schedule.primitives.tensorize import Instruction
+from tensorkiln.schedule.primitives.instruction import Instruction
 
 DTYPES = (
     "float16", "bfloat16", "float32", "float64",

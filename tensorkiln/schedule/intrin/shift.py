@@ -8,7 +8,7 @@ from tensorkiln.ir.buffer import Load, buffer
 from tensorkiln.ir.expr import IntImm, Ramp, Shuffle, Var, const
 from tensorkiln.ir.stmt import For, PrimFunc, Store
 from tensorkiln.schedule.intrin.reduce import DTYPES
-from tensorkiln.schedule.primitives.tensorize import Instruction
+from tensorkiln.schedule.primitives.instruction import Instruction
 
 
 def shift(by: int, lanes: int, dtype: str = "float32") -> Instruction:

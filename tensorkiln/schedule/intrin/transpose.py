@@ -9,7 +9,7 @@ from tensorkiln.ir.buffer import Load, buffer
 from tensorkiln.ir.expr import Expr, IntImm, Ramp, Shuffle, Var, const
 from tensorkiln.ir.stmt import For, Let, PrimFunc, Stmt, Store, seq
 from tensorkiln.schedule.intrin.reduce import DTYPES
-from tensorkiln.schedule.primitives.tensorize import Instruction
+from tensorkiln.schedule.primitives.instruction import Instruction
 
 
 def transpose(rows: int, columns: int, dtype: str = "float32") -> Instruction:

@@ -37,7 +37,7 @@ from tensorkiln.schedule.primitives.results import (
 from tensorkiln.schedule.primitives.rfactor import rfactor
 from tensorkiln.schedule.primitives.sums import compose_reduction, decompose_reduction
 from tensorkiln.schedule.primitives.table import PRIMITIVES
-from tensorkiln.schedule.primitives.tensorize import Instruction, blockize, tensorize
+from tensorkiln.schedule.primitives.instruction import Instruction, blockize, tensorize
 from tensorkiln.schedule.primitives.trace import Schedule, Step, Trace, replay
 
 __all__ = [

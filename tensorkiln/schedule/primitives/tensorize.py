@@ -13,33 +13,12 @@ from tensorkiln.ir.stmt import Alloc, Block, BlockIter, For, Prefetch, PrimFunc,
 from tensorkiln.ir.visit import free_vars, map_children, map_stmt, stmt_exprs, substitute, walk_stmt
 from tensorkiln.schedule.primitives.boxes import same_memory
 from tensorkiln.schedule.primitives.errors import ScheduleError
+from tensorkiln.schedule.primitives.instruction import Instruction
 from tensorkiln.schedule.primitives.match import Bound, Match, Mismatch, plain
 from tensorkiln.schedule.primitives.program import Place, open_at, open_loop
 from tensorkiln.schedule.primitives.reindex import refreshed
 from tensorkiln.schedule.primitives.results import Primitive
 from tensorkiln.schedule.primitives.surgery import renewed, substitute_loops
-
-
-@dataclass(frozen=True, slots=True)
-class Instruction:
-    """An instruction for `tensorize`: `template` is what it computes, as plain loops,
-    `implementation`, with the same parameters, the code that replaces them. ScheduleError if the
-    parameters differ."""
-
-    name: str
-    template: PrimFunc
-    implementation: PrimFunc
-
-    def __post_init__(self) -> None:
-        mine = [(b.dtype, b.shape) for b in self.template.buffers]
-        other = [(b.dtype, b.shape) for b in self.implementation.buffers]
-        scalars = len(self.template.scalars) == len(self.implementation.scalars)
-        if mine != other or not scalars:
-            raise ScheduleError(
-                f"template and implementation of {self.name!r} have other parameters",
-                where=f"Instruction({self.name!r})",
-                hint="the same buffers, of the same shapes, in the same order",
-            )
 
 
 @Primitive

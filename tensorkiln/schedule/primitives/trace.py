@@ -18,7 +18,7 @@ from tensorkiln.schedule.primitives.index_map import map_text
 from tensorkiln.schedule.primitives.program import normal
 from tensorkiln.schedule.primitives.results import Primitive
 from tensorkiln.schedule.primitives.table import PRIMITIVES
-from tensorkiln.schedule.primitives.tensorize import Instruction
+from tensorkiln.schedule.primitives.instruction import Instruction
 
 Literal = Any  # int, float, str, bool, None, or tuples of them
 
