@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tensorkiln.artifact import Artifact, ArtifactSet, Group, TextContent
+from tensorkiln.artifact import Artifact, ArtifactSet, LoaderGroup, TextContent
 from tensorkiln.artifact.dependency import ExternalDependency, merge_dependencies
 from tensorkiln.artifact.metadata import KernelInfo, Metadata, artifact_infos, constants_text
 from tensorkiln.base.debug import SOURCES, say
@@ -214,7 +214,7 @@ def _outer_code(mod: IRModule, arena: WeightArena) -> OuterCode | None:
 
 
 def _kernel_infos(
-    mod: IRModule, functions: Sequence[HostFunction], imported: Sequence[tuple[str, Group]]
+    mod: IRModule, functions: Sequence[HostFunction], imported: Sequence[tuple[str, LoaderGroup]]
 ) -> tuple[KernelInfo, ...]:
     """Per kernel: the model's nodes that it computes, the class of its schedule and, for an
     imported kernel, the loader whose module provides it."""

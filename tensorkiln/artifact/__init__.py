@@ -9,15 +9,16 @@ from tensorkiln.artifact.artifact import (
     Later,
     TextContent,
 )
-from tensorkiln.artifact.artifact_set import ArtifactSet, Group
+from tensorkiln.artifact.artifact_set import ArtifactSet
+from tensorkiln.artifact.manifest import LoaderGroup
 
 __all__ = [
     "Artifact",
     "ArtifactSet",
     "Content",
     "FileContent",
-    "Group",
     "InMemoryArtifact",
     "Later",
+    "LoaderGroup",
     "TextContent",
 ]

@@ -21,8 +21,8 @@ from tensorkiln.artifact.artifact import (
 )
 from tensorkiln.artifact.manifest import (
     MANIFEST,
-    Group,
-    Row,
+    LoaderGroup,
+    ManifestRow,
     listed_artifacts,
     manifest_text,
     read_manifest,
@@ -51,7 +51,7 @@ class ArtifactSet:
     """
 
     artifacts: tuple[Artifact | InMemoryArtifact, ...] = ()
-    imports: tuple[tuple[Group, Group], ...] = ()
+    imports: tuple[tuple[LoaderGroup, LoaderGroup], ...] = ()
 
     def __post_init__(self) -> None:
         """Check that names are unique, ignoring case as some file systems do, and the imports."""
@@ -70,7 +70,7 @@ class ArtifactSet:
                     code="name-clash",
                     where=f"code generator {artifact.codegen_id!r}",
                 )
-        pairs = ((Group(*above), Group(*below)) for above, below in self.imports)
+        pairs = ((LoaderGroup(*above), LoaderGroup(*below)) for above, below in self.imports)
         object.__setattr__(self, "imports", tuple(sorted(set(pairs))))
         _check_imports(self)
 
@@ -112,7 +112,7 @@ class ArtifactSet:
         new = Artifact(old.codegen_id, old.loader, old.file_name, content, old.target_key)
         return ArtifactSet(tuple(new if a is old else a for a in self.artifacts), self.imports)
 
-    def importing(self, above: Group | str, *below: Group | str) -> ArtifactSet:
+    def importing(self, above: LoaderGroup | str, *below: LoaderGroup | str) -> ArtifactSet:
         """Return a new set in which group `above` imports the groups `below`: functions that it
         lacks are looked up in them. A string is the group of that loader without a target key."""
         pairs = [(_group(above), _group(b)) for b in below]
@@ -139,10 +139,10 @@ class ArtifactSet:
                     hint="loader 'text' for what people read, or a name of your own",
                 )
 
-    def groups(self) -> dict[Group, tuple[Artifact | InMemoryArtifact, ...]]:
+    def groups(self) -> dict[LoaderGroup, tuple[Artifact | InMemoryArtifact, ...]]:
         """Return the artifacts by group, what one call of a loader gets: groups sorted by loader
         name and target key, artifacts in set order."""
-        names = sorted({Group(a.loader, a.target_key) for a in self.artifacts})
+        names = sorted({LoaderGroup(a.loader, a.target_key) for a in self.artifacts})
         return {g: tuple(a for a in self.artifacts if (a.loader, a.target_key) == g) for g in names}
 
     @property
@@ -176,7 +176,7 @@ class ArtifactSet:
             (temporary / MANIFEST).write_text(manifest_text(rows, self.imports), encoding="utf-8")
 
     @staticmethod
-    def _save_one(folder: Path, artifact: Artifact) -> Row:
+    def _save_one(folder: Path, artifact: Artifact) -> ManifestRow:
         file = folder / artifact.name
         file.parent.mkdir(parents=True, exist_ok=True)
         digest = hashlib.sha256()
@@ -184,7 +184,7 @@ class ArtifactSet:
             for chunk in artifact.chunks():
                 digest.update(chunk)
                 stream.write(chunk)
-        return Row(*_names(artifact), artifact.size, digest.hexdigest())
+        return ManifestRow(*_names(artifact), artifact.size, digest.hexdigest())
 
     @classmethod
     def load(cls, folder: str | Path, *, edited: bool = False) -> ArtifactSet:
@@ -283,9 +283,9 @@ class ArtifactSet:
         if nodes[0].key != container.LIB:
             raise UserError(f"its root is {nodes[0].key!r}, expected '_lib'", code="bad-container")
         placed: dict[int, Artifact] = {}
-        groups: list[Group] = []
+        groups: list[LoaderGroup] = []
         for node in nodes:
-            groups.append(Group(node.key, *{f.target_key for f in node.files}))
+            groups.append(LoaderGroup(node.key, *{f.target_key for f in node.files}))
             for f in node.files:
                 made = Artifact(f.codegen_id, node.key, f.file_name, f.content, f.target_key)
                 if placed.setdefault(f.position, made) is not made:
@@ -326,8 +326,8 @@ def _plain(artifact: Artifact | InMemoryArtifact) -> Artifact:
     )
 
 
-def _group(group: Group | str) -> Group:
-    return Group(group) if isinstance(group, str) else Group(*group)
+def _group(group: LoaderGroup | str) -> LoaderGroup:
+    return LoaderGroup(group) if isinstance(group, str) else LoaderGroup(*group)
 
 
 @contextmanager
@@ -345,8 +345,8 @@ def in_place(where: str) -> Iterator[None]:
 def _check_imports(artifacts: ArtifactSet) -> None:
     """Raise UserError (code `bad-imports`) unless imports are between groups of the set, none of
     them native, and have no cycle."""
-    groups = {Group(a.loader, a.target_key) for a in artifacts.artifacts}
-    below: dict[Group, list[Group]] = {}
+    groups = {LoaderGroup(a.loader, a.target_key) for a in artifacts.artifacts}
+    below: dict[LoaderGroup, list[LoaderGroup]] = {}
     for above, imported in artifacts.imports:
         for group in (above, imported):
             if group not in groups or group.loader == "native":
@@ -359,12 +359,14 @@ def _check_imports(artifacts: ArtifactSet) -> None:
                     hint=near,
                 )
         below.setdefault(above, []).append(imported)
-    done: set[Group] = set()
+    done: set[LoaderGroup] = set()
     for start in below:
         _walk_imports(start, below, done)
 
 
-def _walk_imports(start: Group, below: Mapping[Group, Sequence[Group]], done: set[Group]) -> None:
+def _walk_imports(
+    start: LoaderGroup, below: Mapping[LoaderGroup, Sequence[LoaderGroup]], done: set[LoaderGroup]
+) -> None:
     """Search for a cycle below `start`, depth first with an explicit stack: a file may hold a chain
     of imports longer than Python's recursion limit."""
     open_groups, way = {start}, [(start, iter(below.get(start, ())))]

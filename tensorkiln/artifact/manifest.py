@@ -21,7 +21,7 @@ _FIRST = 1  # the former version, which has no hash of the manifest itself
 _BAD = "bad-container"
 
 
-class Group(NamedTuple):
+class LoaderGroup(NamedTuple):
     """The artifacts of one loader and target key: what one call of the loader gets."""
 
     loader: str
@@ -32,11 +32,11 @@ class Group(NamedTuple):
         return f"{self.loader!r} for {self.target_key!r}" if self.target_key else repr(self.loader)
 
 
-Imports = tuple[tuple[Group, Group], ...]
+Imports = tuple[tuple[LoaderGroup, LoaderGroup], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ManifestRow:
     """An artifact as recorded in the manifest: names, size in bytes, SHA-256 (hex)."""
 
     codegen_id: str
@@ -52,7 +52,7 @@ class Row:
         return "/".join(p for p in (self.codegen_id, self.target_key, self.file_name) if p)
 
 
-def manifest_text(rows: Iterable[Row], imports: Imports) -> str:
+def manifest_text(rows: Iterable[ManifestRow], imports: Imports) -> str:
     """Return the manifest as JSON text. It ends with its own SHA-256, so that edits are noticed."""
     plain = {"version": _VERSION, "artifacts": [asdict(row) for row in rows], "imports": imports}
     return json.dumps({**plain, "sha256": _hash(plain)}, indent=1) + "\n"
@@ -60,7 +60,7 @@ def manifest_text(rows: Iterable[Row], imports: Imports) -> str:
 
 def read_manifest(
     data: bytes | memoryview, where: str, *, edited: bool = False
-) -> tuple[list[Row], Imports]:
+) -> tuple[list[ManifestRow], Imports]:
     """Inverse of `manifest_text`. Raises UserError (code `bad-container`) for a malformed manifest
     and, unless `edited`, for one that does not match its hash."""
     try:
@@ -96,8 +96,8 @@ def _hash(plain: object) -> str:
     return hashlib.sha256(json.dumps(plain).encode()).hexdigest()
 
 
-def _row(row: Reader) -> Row:
-    return Row(
+def _row(row: Reader) -> ManifestRow:
+    return ManifestRow(
         row.get("codegen_id", str),
         row.get("loader", str),
         row.get("file_name", str),
@@ -108,10 +108,10 @@ def _row(row: Reader) -> Row:
 
 
 def _imports(pairs: Sequence[object], where: str) -> Imports:
-    def group(value: object) -> Group:
+    def group(value: object) -> LoaderGroup:
         if not isinstance(value, list) or list(map(type, value)) != [str, str]:
             raise UserError("its list of imports is malformed", code=_BAD, where=where)
-        return Group(*value)
+        return LoaderGroup(*value)
 
     two = [pair if isinstance(pair, list) and len(pair) == 2 else [None, None] for pair in pairs]
     return tuple((group(above), group(below)) for above, below in two)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from tensorkiln.artifact import Artifact, ArtifactSet, Group, InMemoryArtifact
+from tensorkiln.artifact import Artifact, ArtifactSet, InMemoryArtifact, LoaderGroup
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.plugin import bad_answer, plugin
 from tensorkiln.external.external import External, named
@@ -25,7 +25,7 @@ class Emitted:
     """
 
     artifacts: ArtifactSet = field(default_factory=ArtifactSet)
-    imported: tuple[tuple[str, Group], ...] = ()
+    imported: tuple[tuple[str, LoaderGroup], ...] = ()
     fallible: tuple[str, ...] = ()
 
     def add(self, other: Emitted) -> Emitted:
@@ -107,6 +107,6 @@ def checked(emit: Callable[[], object], kernels: Sequence[str], where: str) -> E
         ArtifactSet(tuple(artifacts), imports),
         ()
         if has_code
-        else tuple((k, Group(others[0].loader, others[0].target_key)) for k in kernels),
+        else tuple((k, LoaderGroup(others[0].loader, others[0].target_key)) for k in kernels),
         tuple(kernels) if others else (),
     )

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorkiln.artifact import Artifact, ArtifactSet, Content, Group, InMemoryArtifact
+from tensorkiln.artifact import Artifact, ArtifactSet, Content, InMemoryArtifact, LoaderGroup
 from tensorkiln.artifact.artifact import FileContent, content_size
 from tensorkiln.artifact.dependency import checked_libraries
 from tensorkiln.artifact.elf import elf_of
@@ -55,7 +55,7 @@ _PREFIX = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,999})?")
 _TAKEN = re.compile(r"kernel_\d+|runtime|merged|code|whole|weights|stub")
 
 
-def rides(group: Group) -> bool:
+def rides(group: LoaderGroup) -> bool:
     """Whether the group goes into the library's container, for its loader to load at run time."""
     return group.loader not in STAYS
 

@@ -103,7 +103,7 @@ class NewResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class CallSignature:
     """Inputs and results of a builtin. With `names`, inputs may be passed by name. Without
     `results` it returns None, and outputs are among the inputs."""
 
@@ -179,7 +179,7 @@ class FastCalls:
     def bind(
         self,
         index: int,
-        signature: Signature,
+        signature: CallSignature,
         slow: Callable[..., Any],
         memory: Any = None,
     ) -> Callable[..., Any]:

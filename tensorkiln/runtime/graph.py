@@ -10,7 +10,7 @@ from tensorkiln.artifact.metadata import FunctionInfo, ParamInfo
 from tensorkiln.runtime.actual_types import is_a
 from tensorkiln.runtime.arguments import in_order, show, wrong_count
 from tensorkiln.runtime.failures import WorkspaceMemoryError
-from tensorkiln.runtime.fast_call import NewResult, Signature
+from tensorkiln.runtime.fast_call import CallSignature, NewResult
 from tensorkiln.runtime.native import ExecutorMemory
 from tensorkiln.runtime.tensor import (
     Array,
@@ -157,14 +157,16 @@ class GraphFunction:
         self.name = info.name
         slow = _SlowFill(memory, info)
 
-        def fast(signature: Signature, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+        def fast(signature: CallSignature, otherwise: Callable[..., Any]) -> Callable[..., Any]:
             return memory.library.calls.bind(slow.index, signature, otherwise, memory)
 
-        self._call = call = _SlowGraphCall(slow, fast(Signature(slow.count), slow))
+        self._call = call = _SlowGraphCall(slow, fast(CallSignature(slow.count), slow))
         # NumPy exports no other dtypes, such as bfloat16.
         exported = all(r.dtype.kind in "iufb" for r in call.results)
         names = [p.name for p in info.inputs]
-        self.__call__ = fast(Signature(len(names), names, call.results), call) if exported else call
+        self.__call__ = (
+            fast(CallSignature(len(names), names, call.results), call) if exported else call
+        )
 
     def new_outputs(self, inputs: Sequence[Any]) -> list[Tensor]:
         """New uninitialised tensors for all outputs of a call with these inputs."""

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tensorkiln.artifact import Artifact, ArtifactSet, Group, InMemoryArtifact
+from tensorkiln.artifact import Artifact, ArtifactSet, InMemoryArtifact, LoaderGroup
 from tensorkiln.artifact.artifact_set import RESERVED_LOADER
 from tensorkiln.base.errors import UserError, nearest
 from tensorkiln.base.plugin import bad_answer, plugin
@@ -193,7 +193,7 @@ def _attach(
     return root
 
 
-def _require_loaders(groups: Mapping[Group, Sequence[Artifact | InMemoryArtifact]]) -> None:
+def _require_loaders(groups: Mapping[LoaderGroup, Sequence[Artifact | InMemoryArtifact]]) -> None:
     """Raise FunctionLookupError for a group without a loader in Python: a loader in C can read only
     the artifacts that its library carries."""
     for group, files in groups.items():
@@ -208,7 +208,7 @@ def _require_loaders(groups: Mapping[Group, Sequence[Artifact | InMemoryArtifact
 
 def _module_of(
     library: NativeLibrary,
-    group: Group,
+    group: LoaderGroup,
     files: Sequence[Artifact | InMemoryArtifact],
     devices: tuple[Device, ...],
 ) -> ImportedModule:
@@ -230,7 +230,7 @@ def _module_of(
 class ImportedModule(ABC):
     """A module that a loader made from a group of artifacts: functions by name."""
 
-    def __init__(self, group: Group):
+    def __init__(self, group: LoaderGroup):
         self.group = group
         self.imports: list[ImportedModule] = []
         # The root library; weak, so that a module does not keep it loaded.
@@ -290,7 +290,7 @@ class ImportedModule(ABC):
 class PythonModule(ImportedModule):
     """A module made by a Python loader."""
 
-    def __init__(self, group: Group, made: Any, file_name: str):
+    def __init__(self, group: LoaderGroup, made: Any, file_name: str):
         super().__init__(group)
         self._made = made
         if callable(made) and not hasattr(made, "__getitem__"):
@@ -320,7 +320,7 @@ class NativeModule(ImportedModule):
     """A module of a loader in C. Functions are looked up when they are called, so `own` returns one
     for any name, and a call may raise FunctionLookupError."""
 
-    def __init__(self, group: Group, library: NativeLibrary):
+    def __init__(self, group: LoaderGroup, library: NativeLibrary):
         super().__init__(group)
         self._library = library
 

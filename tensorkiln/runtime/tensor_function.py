@@ -11,7 +11,7 @@ from tensorkiln.artifact.metadata import FunctionInfo, ParamInfo
 from tensorkiln.runtime.actual_types import is_a
 from tensorkiln.runtime.arguments import in_order
 from tensorkiln.runtime.failures import ArgumentTypeError
-from tensorkiln.runtime.fast_call import Signature
+from tensorkiln.runtime.fast_call import CallSignature
 from tensorkiln.runtime.native import NativeLibrary, Value
 from tensorkiln.runtime.numbers import TENSOR, not_a_number, put_number
 from tensorkiln.runtime.tensor import tensor_hint, view_of, view_of_set
@@ -74,7 +74,7 @@ class TensorFunction:
         self.info = info
         self.name = info.name
         call = _SlowTensorCall(library, info)
-        signature = Signature(len(info.inputs))
+        signature = CallSignature(len(info.inputs))
         takes_numbers = any(p.role == "scalar" for p in info.inputs)
         self.__call__ = call if takes_numbers else library.calls.bind(call.index, signature, call)
 

@@ -15,7 +15,7 @@ from operator import mul
 from tensorkiln.schedule.build import PARALLEL_WORK
 from tensorkiln.schedule.group import Group, static
 from tensorkiln.schedule.intrin.transpose import transpose_name
-from tensorkiln.schedule.movement_boxes import Box, plan_movement
+from tensorkiln.schedule.movement_boxes import CopyBox, plan_movement
 from tensorkiln.schedule.movement_program import compacts, movement_program
 from tensorkiln.schedule.primitives import Schedule, Split
 from tensorkiln.schedule.register_tile import share
@@ -51,12 +51,12 @@ def schedule_movement(group: Group, target: Target, check: bool = False) -> Sche
     return s
 
 
-def _is_shared(box: Box) -> bool:
+def _is_shared(box: CopyBox) -> bool:
     """Whether there is work for several threads."""
     return box.elements * 2 > PARALLEL_WORK
 
 
-def _copy(s: Schedule, box: Box) -> str:
+def _copy(s: Schedule, box: CopyBox) -> str:
     """Vectorize along q. Return the loop over the vectors, without an overlapping last one."""
     size = min(box.lanes, _power_of_two(box.q.extent))
     (q,) = s.loops(role=box.named("q"))
@@ -66,7 +66,7 @@ def _copy(s: Schedule, box: Box) -> str:
     return found.outer
 
 
-def _turn(s: Schedule, box: Box) -> str:
+def _turn(s: Schedule, box: CopyBox) -> str:
     """Cut into tiles that are read along p, transposed, and written along q. Return the loop over
     the tiles along q."""
     largest = min(box.lanes, _LARGEST)
@@ -101,13 +101,13 @@ def _turn(s: Schedule, box: Box) -> str:
     return steps
 
 
-def _end_apart(s: Schedule, box: Box, steps: str, size: int) -> None:
+def _end_apart(s: Schedule, box: CopyBox, steps: str, size: int) -> None:
     """Give the last piece along q a loop of its own where it overlaps the one before."""
     if box.q.extent % size:
         s.partition(steps, box.q.extent // size)
 
 
-def _widen(s: Schedule, box: Box, rows: str, columns: str, size: int) -> None:
+def _widen(s: Schedule, box: CopyBox, rows: str, columns: str, size: int) -> None:
     """Read and transpose whole vectors of `size`, although p is shorter and not all of their
     elements are used."""
     around = (1,) * len(box.others)
@@ -117,7 +117,7 @@ def _widen(s: Schedule, box: Box, rows: str, columns: str, size: int) -> None:
     s.pad_loop(s.loops_of(columns)[-2], size)
 
 
-def _tasks(s: Schedule, box: Box, steps: str) -> None:
+def _tasks(s: Schedule, box: CopyBox, steps: str) -> None:
     """Share the outer loops among threads, but only as many as give _TASKS tasks, because the
     indices of a fused loop cost divisions. Without outer loops, share `steps`, the loop along q."""
     around = s.loops(role=box.named("outer"))
@@ -126,7 +126,7 @@ def _tasks(s: Schedule, box: Box, steps: str) -> None:
     share(s, around or ([steps] if steps else []))
 
 
-def _transpose(s: Schedule, boxes: Sequence[Box]) -> None:
+def _transpose(s: Schedule, boxes: Sequence[CopyBox]) -> None:
     """Replace the transposing loops of all tiles by instructions. This comes last because their
     code is long, and every step walks it."""
     dtype = s.func.buffers[-1].dtype.name

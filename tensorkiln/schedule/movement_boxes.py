@@ -38,7 +38,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Box:
+class CopyBox:
     """A box of output elements, computed by `value` from `loads`, whose offsets are affine in the
     axes.
 
@@ -132,7 +132,7 @@ class Box:
         return not self.valid or all(blocked_loads(x, self.q.extent) for x in along)
 
 
-def plan_movement(group: Group, lanes: int) -> list[Box] | None:
+def plan_movement(group: Group, lanes: int) -> list[CopyBox] | None:
     """The boxes of a group without anchor. `lanes`: elements of a vector.
 
     None if the group moves no data or is a concatenation, types differ or are not 32 bits wide,
@@ -161,7 +161,7 @@ def plan_movement(group: Group, lanes: int) -> list[Box] | None:
     return None
 
 
-def _boxes(group: Group, split: int | None, width: int, lanes: int) -> list[Box] | None:
+def _boxes(group: Group, split: int | None, width: int, lanes: int) -> list[CopyBox] | None:
     """The box of whole blocks and the box of the partial one, when dimension `split` is cut in
     blocks of `width`; else one box. None if an offset is not affine."""
     shape = group.out_type.static_shape()
@@ -179,7 +179,7 @@ def _boxes(group: Group, split: int | None, width: int, lanes: int) -> list[Box]
     return boxes
 
 
-def _box(group: Group, split: int | None, width: int, first: int, blocks: int) -> Box | None:
+def _box(group: Group, split: int | None, width: int, first: int, blocks: int) -> CopyBox | None:
     """The box of blocks first .. first + blocks - 1 of dimension `split`; of the partial block
     `first` when `blocks` is 0."""
     t = group.out_type
@@ -217,7 +217,7 @@ def _box(group: Group, split: int | None, width: int, first: int, blocks: int) -
     valid = lane if padded else 0
     if padded:
         axes = _widened(axes, lane, width, len(loads))
-    return Box(_merged(axes, padded), bases[0], tuple(bases[1:]), value, loads, valid, 1)
+    return CopyBox(_merged(axes, padded), bases[0], tuple(bases[1:]), value, loads, valid, 1)
 
 
 def _widened(axes: list[Axis], lane: int, width: int, loads: int) -> list[Axis]:

@@ -31,7 +31,7 @@ from tensorkiln.ir.stmt import Alloc, PrimFunc, Stmt, Store, seq
 from tensorkiln.ir.visit import map_children, map_stmt
 from tensorkiln.schedule.build import loop, nest, zero_border
 from tensorkiln.schedule.group import Group
-from tensorkiln.schedule.movement_boxes import Axis, Box
+from tensorkiln.schedule.movement_boxes import Axis, CopyBox
 
 # Elements up to which saving a buffer is worth more than a second thread: the copy takes some tens
 # of microseconds.
@@ -42,7 +42,7 @@ Body = Callable[[Index], Stmt]
 Head = tuple[str, str]  # name and role of a loop
 
 
-def movement_program(group: Group, boxes: Sequence[Box]) -> PrimFunc:
+def movement_program(group: Group, boxes: Sequence[CopyBox]) -> PrimFunc:
     """Write the halo, then every box; or the only box in place of its operand."""
     move = _Movement(group)
     inplace = compacts(group, boxes)
@@ -50,7 +50,7 @@ def movement_program(group: Group, boxes: Sequence[Box]) -> PrimFunc:
     return PrimFunc(group.name, group.flat_params, body, inplace=(0,) * inplace)
 
 
-def compacts(group: Group, boxes: Sequence[Box]) -> bool:
+def compacts(group: Group, boxes: Sequence[CopyBox]) -> bool:
     """Whether the result may overwrite the only operand: one thread computes whole vectors in the
     order of memory, and reads no offset below the one that it writes."""
     box, params, t = boxes[0], group.function.params, group.out_type
@@ -83,18 +83,18 @@ class _Movement:
         return flat(nest(["z", "z"], out.shape[:2], lambda *lead: seq(zero_border(out, t, lead)),
                          ["halo", "halo"]))  # fmt: skip
 
-    def box(self, box: Box) -> Stmt:
+    def box(self, box: CopyBox) -> Stmt:
         """The loops of one box."""
         return {"copy": self.copy, "turn": self.turn, "strided": self.strided}[box.form](box)
 
     # -- forms -------------------------------------------------------------------------------------
 
-    def copy(self, box: Box) -> Stmt:
+    def copy(self, box: CopyBox) -> Stmt:
         """A loop along q, inside the loops of the other axes."""
         axes = (*box.others, box.q)
         return _nest((*_around(box), _along(box, "q")), axes, lambda at: self.write(box, at))
 
-    def compact(self, box: Box) -> Stmt:
+    def compact(self, box: CopyBox) -> Stmt:
         """Read each vector into registers before it is written, as the two may overlap."""
 
         def vector(at: Index) -> Stmt:
@@ -113,7 +113,7 @@ class _Movement:
 
         return _nest(_around(box), box.others, vector)
 
-    def strided(self, box: Box) -> Stmt:
+    def strided(self, box: CopyBox) -> Stmt:
         """Element by element. Padding is zeroed by a loop of its own, because the operands need not
         have elements there."""
         if not box.axes:
@@ -128,7 +128,7 @@ class _Movement:
 
         return _nest(_around(box), box.others, along)
 
-    def turn(self, box: Box) -> Stmt:
+    def turn(self, box: CopyBox) -> Stmt:
         """Read the loads of `across` into buffers [..][q][p], transpose these to [..][p][q], and
         compute the output from the transposed ones."""
         by_rows, by_columns = (*box.others, box.q, box.p), (*box.others, box.p, box.q)
@@ -156,7 +156,7 @@ class _Movement:
         """A local buffer with a dimension for each of `axes`."""
         return buffer(name, tuple(a.extent for a in axes), self.out.dtype, "local")
 
-    def reading(self, box: Box, k: int, rows: Buffer, axes: Sequence[Axis]) -> Body:
+    def reading(self, box: CopyBox, k: int, rows: Buffer, axes: Sequence[Axis]) -> Body:
         """rows = load k."""
         return lambda at: Store(rows, _at(axes, at), self.row(box, k, at))
 
@@ -168,7 +168,7 @@ class _Movement:
 
     # -- elements ----------------------------------------------------------------------------------
 
-    def row(self, box: Box, k: int, at: Index) -> Expr:
+    def row(self, box: CopyBox, k: int, at: Index) -> Expr:
         """The value of load k, one of `across`, at an element that may be padding: then zero."""
         if not box.valid:
             return self.load(box, k, at)
@@ -176,7 +176,7 @@ class _Movement:
         x = self.load(box, k, {**at, box.q: minimum(q, box.valid - 1)})
         return select(q < box.valid, x, self.zero)
 
-    def write(self, box: Box, at: Index, done: dict[Load, Expr] | None = None) -> Stmt:
+    def write(self, box: CopyBox, at: Index, done: dict[Load, Expr] | None = None) -> Stmt:
         """Store the element at `at`; `done` gives the values of loads that were made before."""
         loads = {x: self.load(box, k, at) for k, x in enumerate(box.loads)} | (done or {})
 
@@ -188,14 +188,14 @@ class _Movement:
             value = select(at[box.q] < box.valid, value, self.zero)
         return Store(self.out, self.place(box, at), value)
 
-    def load(self, box: Box, k: int, at: Index) -> Expr:
+    def load(self, box: CopyBox, k: int, at: Index) -> Expr:
         """Load k of the element at axis positions `at`."""
         offset: Expr = IntImm(box.bases[k])
         for a, i in at.items():
             offset = offset + i * a.loads[k]
         return Load(self.flat[box.loads[k].buffer], (simplify(offset),))
 
-    def place(self, box: Box, at: Index) -> tuple[Expr, ...]:
+    def place(self, box: CopyBox, at: Index) -> tuple[Expr, ...]:
         """The output index of the element at axis positions `at`."""
         offset: Expr = IntImm(box.out_base)
         for a, i in at.items():
@@ -203,11 +203,11 @@ class _Movement:
         return (simplify(offset),)
 
 
-def _around(box: Box) -> tuple[Head, ...]:
+def _around(box: CopyBox) -> tuple[Head, ...]:
     return ((box.named("i"), box.named("outer")),) * len(box.others)
 
 
-def _along(box: Box, axis: str) -> Head:
+def _along(box: CopyBox, axis: str) -> Head:
     return box.named(axis), box.named(axis)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tensorkiln.artifact import Group
+from tensorkiln.artifact import LoaderGroup
 from tensorkiln.artifact.metadata import KernelInfo, ParamInfo
 from tensorkiln.base.errors import UnsupportedError
 from tensorkiln.codegen.host.checked_c import SizeLocals
@@ -25,7 +25,7 @@ from tensorkiln.ir.visit import free_vars
 _Tensor = tuple[DType, Sequence[Expr]]
 
 
-def imports_c(mod: IRModule, imported: Sequence[tuple[str, Group]]) -> str:
+def imports_c(mod: IRModule, imported: Sequence[tuple[str, LoaderGroup]]) -> str:
     """C text that defines each kernel of `imported`, (kernel, group) pairs, as a call of the
     group's module. It passes tensors, inputs before results; sizes only where a tensor program has
     them as parameters, as numbers.
@@ -41,7 +41,7 @@ def imports_c(mod: IRModule, imported: Sequence[tuple[str, Group]]) -> str:
     return "\n".join(parts)
 
 
-def import_info(mod: IRModule, name: str, group: Group) -> KernelInfo:
+def import_info(mod: IRModule, name: str, group: LoaderGroup) -> KernelInfo:
     """The metadata of a kernel that the module of `group` provides."""
     f = mod[name]
     params, _ = _parameters(mod, name)
@@ -90,7 +90,9 @@ def _parameters(mod: IRModule, name: str) -> tuple[list[_Tensor | Var], list[Var
     return [(p.dtype, p.shape) if isinstance(p, Buffer) else p for p in f.params], []
 
 
-def _shim(name: str, group: Group, params: Sequence[_Tensor | Var], sizes: Sequence[Var]) -> str:
+def _shim(
+    name: str, group: LoaderGroup, params: Sequence[_Tensor | Var], sizes: Sequence[Var]
+) -> str:
     scalars = [p for p in params if isinstance(p, Var)]
     names: Mapping[Var, str] = {v: str(i) for i, v in enumerate([*scalars, *sizes])}
     declared, shapes, tensors, values = list[str](), list[str](), list[str](), list[str]()

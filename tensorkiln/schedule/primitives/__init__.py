@@ -6,6 +6,7 @@ from tensorkiln.schedule.primitives.compute_at import compute_at, reverse_comput
 from tensorkiln.schedule.primitives.distribute import fission
 from tensorkiln.schedule.primitives.errors import ScheduleError
 from tensorkiln.schedule.primitives.inline import compute_inline, reverse_compute_inline
+from tensorkiln.schedule.primitives.instruction import Instruction
 from tensorkiln.schedule.primitives.layout import pad, set_scope, storage_align, transform_layout
 from tensorkiln.schedule.primitives.legality import require_order
 from tensorkiln.schedule.primitives.loops import partition, peel, split, split_even
@@ -37,12 +38,12 @@ from tensorkiln.schedule.primitives.results import (
 from tensorkiln.schedule.primitives.rfactor import rfactor
 from tensorkiln.schedule.primitives.sums import compose_reduction, decompose_reduction
 from tensorkiln.schedule.primitives.table import PRIMITIVES
-from tensorkiln.schedule.primitives.instruction import Instruction, blockize, tensorize
-from tensorkiln.schedule.primitives.trace import Schedule, Step, Trace, replay
+from tensorkiln.schedule.primitives.tensorize import blockize, tensorize
+from tensorkiln.schedule.primitives.trace import Schedule, Trace, TraceStep, replay
 
 __all__ = [
     "PRIMITIVES", "CacheWrite", "Fission", "Instruction", "Nest", "Partition", "Rfactor",
-    "Schedule", "ScheduleError", "Split", "SplitEven", "Step", "Tile", "Trace", "annotate",
+    "Schedule", "ScheduleError", "Split", "SplitEven", "Tile", "Trace", "TraceStep", "annotate",
     "bind", "block", "blockize", "blocks", "cache_read", "cache_write", "children", "compact",
     "compose_reduction", "compute_at", "compute_inline", "decompose_reduction", "fission",
     "fuse", "loop", "loops", "loops_of", "normal", "pad", "pad_loop", "parallel", "parent",

@@ -29,7 +29,7 @@ from tensorkiln.ir.stmt import (
 from tensorkiln.ir.visit import free_vars, stmt_exprs, walk, walk_stmt
 from tensorkiln.schedule.primitives.affine_text import AffineText
 from tensorkiln.schedule.primitives.normalise import straight_line
-from tensorkiln.schedule.primitives.steps import UNORDERED, Access, Loop, Step
+from tensorkiln.schedule.primitives.steps import UNORDERED, Loop, ProgramStep, StepAccess
 from tensorkiln.schedule.primitives.touched import Memory, Touched
 
 Time = tuple[int | Loop, ...]
@@ -40,7 +40,7 @@ class Collector:
 
     def __init__(self, text: AffineText, alias: dict[Buffer, Buffer]):
         self.text, self.memory = text, Memory(text, alias)
-        self.steps: list[Step] = []
+        self.steps: list[ProgramStep] = []
         self.domain: list[str] = []
         self.opaque: list[object] = []
         self.block: Block | None = None
@@ -236,14 +236,14 @@ class Collector:
         touch.stmt(s.body)
         self.keep_opaque_order(s, step)
 
-    def keep_opaque_order(self, s: Block, step: Step) -> None:
+    def keep_opaque_order(self, s: Block, step: ProgramStep) -> None:
         """Keep instances that differ in an opaque iteration variable in order, by a write to a
         fictitious buffer that they share."""
         if any(i.kind == "opaque" for i in s.iters):
             values = tuple(self.text.env[i.var] for i in s.iters if i.kind != "opaque")
-            step.accesses.append(Access(f"order of {_origin(s)}", True, values))
+            step.accesses.append(StepAccess(f"order of {_origin(s)}", True, values))
 
-    def step(self, name: str, title: str, time: Time, block: Block | None) -> Step:
+    def step(self, name: str, title: str, time: Time, block: Block | None) -> ProgramStep:
         """Append a new step, without accesses yet."""
         identity = None
         if block is not None:
@@ -251,7 +251,7 @@ class Collector:
             # the iteration of a while loop is part of an instance's identity
             dims = [t.dim for t in time if isinstance(t, Loop) and t.name == "while"]
             identity = (*identity, *dims)
-        made = Step(name, title, time, tuple(self.domain), tuple(self.opaque), identity)
+        made = ProgramStep(name, title, time, tuple(self.domain), tuple(self.opaque), identity)
         self.steps.append(made)
         return made
 

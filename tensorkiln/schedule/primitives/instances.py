@@ -8,38 +8,42 @@ from typing import Any
 from tensorkiln.schedule.primitives.affine_text import FALSE
 from tensorkiln.schedule.primitives.errors import ScheduleError
 from tensorkiln.schedule.primitives.order import Sets, at, dims, domain, same_cell
-from tensorkiln.schedule.primitives.steps import Step
+from tensorkiln.schedule.primitives.steps import ProgramStep
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class InstanceFamily:
     """The steps of one name, before and after. `same`: they kept their loops, so that equal loop
     coordinates mean the same instance; else equal iteration variables do. `repeats`: an instance
     may run several times afterwards; its step is idempotent."""
 
-    old: tuple[Step, ...]
-    new: tuple[Step, ...]
+    old: tuple[ProgramStep, ...]
+    new: tuple[ProgramStep, ...]
     same: bool
     repeats: bool = False
-    becomes: tuple[tuple[Step, ...], ...] = ()  # by old step: new steps that run its instances
+    becomes: tuple[
+        tuple[ProgramStep, ...], ...
+    ] = ()  # by old step: new steps that run its instances
 
-    def after(self, a: Step) -> tuple[Step, ...]:
+    def after(self, a: ProgramStep) -> tuple[ProgramStep, ...]:
         """The steps that instances of `a` may belong to afterwards."""
         if self.same:
             return tuple(s for s in self.new if s.title == a.title)
         return next(after for s, after in zip(self.old, self.becomes, strict=True) if s is a)
 
-    def equal(self, a: Step, x: str, b: Step, y: str) -> list[str]:
+    def equal(self, a: ProgramStep, x: str, b: ProgramStep, y: str) -> list[str]:
         """The conditions for instance x of `a` and instance y of `b` to be the same."""
         if self.same:
             return [f"{i} = {j}" for i, j in zip(dims(a, x), dims(a, y), strict=True)]
         return _equal(a, x, b, y)
 
 
-def families(what: str, sets: Sets, old: list[Step], new: list[Step]) -> dict[str, Family]:
+def families(
+    what: str, sets: Sets, old: list[ProgramStep], new: list[ProgramStep]
+) -> dict[str, InstanceFamily]:
     """Match steps by name. Raises ScheduleError if a step does not run the same instances before
     and after, or this cannot be proved."""
-    found: dict[str, Family] = {}
+    found: dict[str, InstanceFamily] = {}
     for name in dict.fromkeys(s.name for s in (*old, *new)):
         before = tuple(s for s in old if s.name == name)
         after = tuple(s for s in new if s.name == name)
@@ -48,13 +52,13 @@ def families(what: str, sets: Sets, old: list[Step], new: list[Step]) -> dict[st
             text = f"{gone!r} would {'not run any more' if before else 'be new'}"
             raise ScheduleError(text, where=what)
         if _same_loops(before, after):
-            found[name] = Family(before, after, True)
+            found[name] = InstanceFamily(before, after, True)
             continue
         found[name] = _by_value(what, sets, before, after)
     return found
 
 
-def _same_loops(before: tuple[Step, ...], after: tuple[Step, ...]) -> bool:
+def _same_loops(before: tuple[ProgramStep, ...], after: tuple[ProgramStep, ...]) -> bool:
     if len(before) != len(after):
         return False
     titled = {s.title: s for s in after}
@@ -69,7 +73,9 @@ def _same_loops(before: tuple[Step, ...], after: tuple[Step, ...]) -> bool:
     return True
 
 
-def _by_value(what: str, sets: Sets, before: tuple[Step, ...], after: tuple[Step, ...]) -> Family:
+def _by_value(
+    what: str, sets: Sets, before: tuple[ProgramStep, ...], after: tuple[ProgramStep, ...]
+) -> InstanceFamily:
     """Match instances by the values of their iteration variables."""
     title = before[0].title
     for s in (*before, *after):
@@ -88,27 +94,27 @@ def _by_value(what: str, sets: Sets, before: tuple[Step, ...], after: tuple[Step
         text = f"{title!r} would run more than once for the same iteration"
         raise ScheduleError(text, where=what, hint="it updates what it writes")
     becomes = tuple(tuple(b for b in after if _share(sets, a, b)) for a in before)
-    return Family(before, after, False, repeats, becomes)
+    return InstanceFamily(before, after, False, repeats, becomes)
 
 
-def _share(sets: Sets, a: Step, b: Step) -> bool:
+def _share(sets: Sets, a: ProgramStep, b: ProgramStep) -> bool:
     """Whether the steps have an instance in common."""
     conds = domain(a, "x") + domain(b, "u") + _equal(a, "x", b, "u")
     return not sets.empty(sets.make(dims(a, "x") + dims(b, "u"), conds))
 
 
-def _equal(a: Step, x: str, b: Step, y: str) -> list[str]:
+def _equal(a: ProgramStep, x: str, b: ProgramStep, y: str) -> list[str]:
     assert a.identity is not None and b.identity is not None
     pairs = zip(a.identity, b.identity, strict=True)
     return [f"{at(i, x)} = {at(j, y)}" for i, j in pairs if i is not None and j is not None]
 
 
-def _one_set(sets: Sets, before: tuple[Step, ...], after: tuple[Step, ...]) -> bool:
+def _one_set(sets: Sets, before: tuple[ProgramStep, ...], after: tuple[ProgramStep, ...]) -> bool:
     p, q = _values(sets, before), _values(sets, after)
     return sets.within(p, q) and sets.within(q, p)
 
 
-def _values(sets: Sets, steps: tuple[Step, ...]) -> Any:
+def _values(sets: Sets, steps: tuple[ProgramStep, ...]) -> Any:
     """The set of the values that the iteration variables have in all instances."""
     union = None
     for s in steps:
@@ -120,7 +126,7 @@ def _values(sets: Sets, steps: tuple[Step, ...]) -> Any:
     return union
 
 
-def _run_twice(sets: Sets, steps: tuple[Step, ...]) -> bool:
+def _run_twice(sets: Sets, steps: tuple[ProgramStep, ...]) -> bool:
     """Whether an instance runs at two points of the loops."""
     for k, a in enumerate(steps):
         for b in steps[k:]:
@@ -133,7 +139,7 @@ def _run_twice(sets: Sets, steps: tuple[Step, ...]) -> bool:
     return False
 
 
-def _repeatable(sets: Sets, steps: tuple[Step, ...]) -> bool:
+def _repeatable(sets: Sets, steps: tuple[ProgramStep, ...]) -> bool:
     """Whether running again changes nothing: the step reads nothing that it writes, and each
     element is written by one instance."""
     written = {m.buffer for s in steps for m in s.accesses if m.write}

@@ -14,7 +14,7 @@ same instances.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tensorkiln.ir.expr import Var
 from tensorkiln.ir.stmt import PrimFunc
@@ -22,7 +22,7 @@ from tensorkiln.schedule.primitives.affine_text import TRUE, AffineText
 from tensorkiln.schedule.primitives.change import change
 from tensorkiln.schedule.primitives.collect import Collector
 from tensorkiln.schedule.primitives.errors import ScheduleError
-from tensorkiln.schedule.primitives.instances import Family, families
+from tensorkiln.schedule.primitives.instances import InstanceFamily, families
 from tensorkiln.schedule.primitives.order import (
     Cases,
     GaveUp,
@@ -39,7 +39,7 @@ from tensorkiln.schedule.primitives.order import (
     turned,
 )
 from tensorkiln.schedule.primitives.program import dims_of
-from tensorkiln.schedule.primitives.steps import BARRIER, Access, Step
+from tensorkiln.schedule.primitives.steps import BARRIER, Pair, ProgramStep, StepAccess, copies_of
 from tensorkiln.schedule.primitives.witness import describe
 
 
@@ -71,39 +71,8 @@ def require_order(before: PrimFunc, after: PrimFunc, what: str) -> None:
         ) from None
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Access `m` of step `a` and access `n` of step `b`, which may be dependent in the order a, b;
-    a2, m2, b2 and n2 are the same steps and accesses after the transformation."""
-
-    a: Step
-    m: Access
-    b: Step
-    n: Access
-    a2: Step
-    m2: Access
-    b2: Step
-    n2: Access
-
-    @property
-    def updates(self) -> bool:
-        """Whether both are updates of one block by the same operation."""
-        return bool(self.m.update) and self.m.update == self.n.update and self.a.name == self.b.name
-
-    @property
-    def flow(self) -> bool:
-        """Whether this is a flow dependence: the second reads or updates what the first writes."""
-        return self.m.write and (not self.n.write or bool(self.n.update))
-
-    @property
-    def moved(self) -> bool:
-        """Whether the copy of a buffer that an access refers to is determined by other loops than
-        before. A buffer that is allocated in a loop has a copy per iteration."""
-        return (_copies(self.m), _copies(self.n)) != (_copies(self.m2), _copies(self.n2))
-
-
 class _Check:
-    def __init__(self, what: str, text: AffineText, old: list[Step], new: list[Step]):
+    def __init__(self, what: str, text: AffineText, old: list[ProgramStep], new: list[ProgramStep]):
         self.what, self.text, self.old, self.new = what, text, old, new
         self.sets = Sets(list(text.params.values()), text.param_facts)
 
@@ -114,7 +83,7 @@ class _Check:
                 if _meet(a, b):
                     self.steps(a, b)
 
-    def steps(self, a: Step, b: Step) -> None:
+    def steps(self, a: ProgramStep, b: ProgramStep) -> None:
         fa, fb = self.families[a.name], self.families[b.name]
         for a2 in fa.after(a):
             for b2 in fb.after(b):
@@ -124,14 +93,14 @@ class _Check:
                 if pairs:
                     self.pairs(pairs, fa, fb)
 
-    def may_turn(self, a: Step, b: Step, a2: Step, b2: Step) -> bool:
+    def may_turn(self, a: ProgramStep, b: ProgramStep, a2: ProgramStep, b2: ProgramStep) -> bool:
         """Whether the order of any two instances may change, or which instances share a copy of a
         buffer."""
-        moved = any(_copies(m) != _copies(n) for s, t in ((a, a2), (b, b2))
+        moved = any(copies_of(m) != copies_of(n) for s, t in ((a, a2), (b, b2))
                     for m, n in zip(s.accesses, t.accesses, strict=False))  # fmt: skip
         return moved or bool(turned((a, b), (a2, b2), False))
 
-    def pairs(self, pairs: list[Pair], fa: Family, fb: Family) -> None:
+    def pairs(self, pairs: list[Pair], fa: InstanceFamily, fb: InstanceFamily) -> None:
         """Check all pairs of accesses of two steps with one emptiness test. Only if it fails, the
         violating pair is searched for, to be named in the ScheduleError."""
         p = pairs[0]
@@ -152,7 +121,9 @@ class _Check:
             if pair.moved:
                 self.apart(pair, fa, fb)
 
-    def instances(self, p: Pair, fa: Family, fb: Family) -> tuple[list[str], list[str], str, str]:
+    def instances(
+        self, p: Pair, fa: InstanceFamily, fb: InstanceFamily
+    ) -> tuple[list[str], list[str], str, str]:
         """The pairs of instances x, y of the two steps before, and u, w after, if these are
         identified by values: (coordinates, conditions, letter of x after, letter of y after)."""
         coordinates = dims(p.a, "x") + dims(p.b, "y")
@@ -168,7 +139,9 @@ class _Check:
             conds += domain(p.b2, "w") + fb.equal(p.b, "y", p.b2, "w")
         return coordinates, conds, x2, y2
 
-    def case(self, p: Pair, fa: Family, fb: Family, x2: str, y2: str) -> tuple[Cases, list[str]]:
+    def case(
+        self, p: Pair, fa: InstanceFamily, fb: InstanceFamily, x2: str, y2: str
+    ) -> tuple[Cases, list[str]]:
         """(the cases in which the two accesses are a violation, their existential variables)."""
         cell, exists = same_cell(p.m, "x", p.n, "y")
         order = earlier(p.a, "x", p.b, "y")
@@ -186,7 +159,7 @@ class _Check:
                 wrong += both(order, [f"not ({c})" for c in together])
         return both([" and ".join(cell)] if cell else [TRUE], wrong), exists
 
-    def available(self, p: Pair, fa: Family, fb: Family) -> None:
+    def available(self, p: Pair, fa: InstanceFamily, fb: InstanceFamily) -> None:
         """Raise ScheduleError unless some run of the writer precedes each run of the reader. For
         steps that run an instance several times, as after `split` with tail="overlap"."""
         coordinates = dims(p.a, "x") + dims(p.b2, "w")
@@ -208,7 +181,7 @@ class _Check:
                 hint="place it further out",
             )
 
-    def apart(self, p: Pair, fa: Family, fb: Family) -> None:
+    def apart(self, p: Pair, fa: InstanceFamily, fb: InstanceFamily) -> None:
         """Raise ScheduleError if two instances that had a copy of a buffer each would share one."""
         coordinates, conds, x2, y2 = self.instances(p, fa, fb)
         own = same_copy(p.m, "x", p.n, "y")
@@ -223,7 +196,7 @@ class _Check:
                 hint="keep the allocation inside the same loops",
             )
 
-    def refuse(self, pairs: list[Pair], fa: Family, fb: Family) -> None:
+    def refuse(self, pairs: list[Pair], fa: InstanceFamily, fb: InstanceFamily) -> None:
         for p in pairs:
             coordinates, conds, x2, y2 = self.instances(p, fa, fb)
             case, exists = self.case(p, fa, fb, x2, y2)
@@ -244,12 +217,7 @@ class _Check:
         return {e.name: values[p] for e, p in named if isinstance(e, Var)}
 
 
-def _copies(m: Access) -> tuple[object, ...]:
-    """What determines the copy of a buffer that an access refers to."""
-    return (m.home, *sorted(loop.dim for loop in m.own))
-
-
-def _meet(a: Step, b: Step) -> bool:
+def _meet(a: ProgramStep, b: ProgramStep) -> bool:
     """Whether two steps access a common buffer, at least one of them writing."""
     for m in a.accesses:
         for n in b.accesses:
@@ -258,14 +226,14 @@ def _meet(a: Step, b: Step) -> bool:
     return False
 
 
-def _conflict(m: Access, n: Access) -> bool:
+def _conflict(m: StepAccess, n: StepAccess) -> bool:
     """Whether two accesses may be dependent. Every access depends on a barrier."""
     if BARRIER in (m.buffer, n.buffer):
         return True
     return m.buffer == n.buffer and (m.write or n.write)
 
 
-def _pairs(a: Step, b: Step, a2: Step, b2: Step) -> list[Pair]:
+def _pairs(a: ProgramStep, b: ProgramStep, a2: ProgramStep, b2: ProgramStep) -> list[Pair]:
     seen: set[tuple[object, ...]] = set()
     out = []
     for k, m in enumerate(a.accesses):
@@ -281,5 +249,5 @@ def _pairs(a: Step, b: Step, a2: Step, b2: Step) -> list[Pair]:
     return out
 
 
-def _name(m: Access) -> str:
+def _name(m: StepAccess) -> str:
     return m.buffer if isinstance(m.buffer, str) else m.buffer.name

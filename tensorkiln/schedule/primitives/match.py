@@ -51,7 +51,7 @@ class Bound:
 
 
 @dataclass(slots=True)
-class Match:
+class TemplateMatch:
     """The bindings found so far; `loops` maps variables of the template to the program's."""
 
     known: Bounds
@@ -60,12 +60,12 @@ class Match:
     scalars: dict[Var, Expr] = field(default_factory=dict)
     outer: tuple[Var, ...] = ()  # scalar parameters of the template
 
-    def copy(self) -> Match:
+    def copy(self) -> TemplateMatch:
         """A copy of the bindings, to backtrack to."""
-        return Match(self.known, dict(self.loops), dict(self.buffers), dict(self.scalars),
+        return TemplateMatch(self.known, dict(self.loops), dict(self.buffers), dict(self.scalars),
                      self.outer)  # fmt: skip
 
-    def take(self, other: Match) -> None:
+    def take(self, other: TemplateMatch) -> None:
         """Restore the bindings of `other`."""
         self.loops, self.buffers, self.scalars = other.loops, other.buffers, other.scalars
 

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from typing import Any
 
 from tensorkiln.schedule.primitives.affine_text import FALSE, TRUE
-from tensorkiln.schedule.primitives.steps import BARRIER, Access, Loop, Step
+from tensorkiln.schedule.primitives.steps import BARRIER, Loop, ProgramStep, StepAccess
 
 # Limit on the operations of isl per proof: a simple nest takes thousands, one of dozens of steps a
 # million or two, and a proof that needs more may not end in reasonable time.
@@ -78,7 +78,7 @@ class Sets:
         return found
 
 
-def dims(step: Step, letter: str) -> list[str]:
+def dims(step: ProgramStep, letter: str) -> list[str]:
     """The names of an instance's coordinates: `x1`, `x2` for letter x."""
     return [loop.dim.replace("@", letter) for loop in step.loops]
 
@@ -88,12 +88,12 @@ def at(text: str, letter: str) -> str:
     return text.replace("@", letter)
 
 
-def domain(step: Step, letter: str) -> list[str]:
+def domain(step: ProgramStep, letter: str) -> list[str]:
     """The conditions on an instance's coordinates under which it runs."""
     return [at(c, letter) for c in step.domain]
 
 
-def same_cell(a: Access, x: str, b: Access, y: str) -> tuple[list[str], list[str]]:
+def same_cell(a: StepAccess, x: str, b: StepAccess, y: str) -> tuple[list[str], list[str]]:
     """(conditions, existential variables) for two accesses to be of the same element, in the same
     copy of the buffer."""
     conds = [at(c, x) for c in a.conds] + [at(c, y) for c in b.conds]
@@ -104,7 +104,7 @@ def same_cell(a: Access, x: str, b: Access, y: str) -> tuple[list[str], list[str
     return conds + same_copy(a, x, b, y), exists
 
 
-def same_copy(a: Access, x: str, b: Access, y: str) -> list[str]:
+def same_copy(a: StepAccess, x: str, b: StepAccess, y: str) -> list[str]:
     """The conditions for two accesses to be of the same copy of a buffer: they are in the same
     iteration of the loops around its allocation."""
     if BARRIER in (a.buffer, b.buffer):
@@ -114,7 +114,7 @@ def same_copy(a: Access, x: str, b: Access, y: str) -> list[str]:
     return [f"{at(loop.dim, x)} = {at(loop.dim, y)}" for loop in a.own]
 
 
-def common(a: Step, b: Step) -> tuple[list[Loop], int, int]:
+def common(a: ProgramStep, b: ProgramStep) -> tuple[list[Loop], int, int]:
     """(the loops around both, the position of each in the sequence where they part); positions are
     0 if `a` is `b`."""
     shared: list[Loop] = []
@@ -130,7 +130,7 @@ def common(a: Step, b: Step) -> tuple[list[Loop], int, int]:
 Cases = list[str]  # a disjunction of conjunctions
 
 
-def earlier(a: Step, x: str, b: Step, y: str) -> Cases:
+def earlier(a: ProgramStep, x: str, b: ProgramStep, y: str) -> Cases:
     """The cases in which instance x of `a` certainly runs before instance y of `b`."""
     loops, p, q = common(a, b)
     cases: list[str] = []
@@ -145,7 +145,9 @@ def earlier(a: Step, x: str, b: Step, y: str) -> Cases:
     return cases
 
 
-def not_earlier(a: Step, x: str, b: Step, y: str, only_at_once: bool = False) -> Cases:
+def not_earlier(
+    a: ProgramStep, x: str, b: ProgramStep, y: str, only_at_once: bool = False
+) -> Cases:
     """The cases in which instance x of `a` may run after instance y of `b` or concurrently. With
     `only_at_once`, those in which they may run concurrently."""
     loops, p, q = common(a, b)
@@ -161,7 +163,9 @@ def not_earlier(a: Step, x: str, b: Step, y: str, only_at_once: bool = False) ->
     return cases
 
 
-def turned(old: tuple[Step, Step], new: tuple[Step, Step], only_at_once: bool) -> Cases:
+def turned(
+    old: tuple[ProgramStep, ProgramStep], new: tuple[ProgramStep, ProgramStep], only_at_once: bool
+) -> Cases:
     """The cases in which x runs before y in `old`, but may not in `new`.
 
     If the steps of both have the same loops in common, the outermost loop in which x and y differ

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tensorkiln.arith import prove, simplify
 from tensorkiln.base.errors import nearest
@@ -12,9 +12,8 @@ from tensorkiln.ir.expr import Expr, Ramp, Var, binary
 from tensorkiln.ir.stmt import Alloc, Block, BlockIter, For, Prefetch, PrimFunc, Stmt, Store
 from tensorkiln.ir.visit import free_vars, map_children, map_stmt, stmt_exprs, substitute, walk_stmt
 from tensorkiln.schedule.primitives.boxes import same_memory
-from tensorkiln.schedule.primitives.errors import ScheduleError
 from tensorkiln.schedule.primitives.instruction import Instruction
-from tensorkiln.schedule.primitives.match import Bound, Match, Mismatch, plain
+from tensorkiln.schedule.primitives.match import Bound, Mismatch, TemplateMatch, plain
 from tensorkiln.schedule.primitives.program import Place, open_at, open_loop
 from tensorkiln.schedule.primitives.reindex import refreshed
 from tensorkiln.schedule.primitives.results import Primitive
@@ -101,7 +100,7 @@ def tensorize(f: PrimFunc, name: str, instruction: str | Instruction) -> tuple[P
         here, template = plain(at.stmt), plain(found.template.body)
     except ValueError as e:
         raise at.fail(f"block {e.args[0]!r} has an init", "decompose_reduction first") from None
-    match = Match(at.bounds, outer=found.template.scalars)
+    match = TemplateMatch(at.bounds, outer=found.template.scalars)
     try:
         match.stmt(template, here, found.template.name)
     except Mismatch as e:
@@ -126,7 +125,7 @@ def _instruction(given: str | Instruction, at: Place) -> Instruction:
     return found
 
 
-def _require_apart(at: Place, found: Instruction, match: Match) -> None:
+def _require_apart(at: Place, found: Instruction, match: TemplateMatch) -> None:
     """Raise ScheduleError if a buffer that the instruction writes may share memory with another of
     its operands."""
     written = {t.buffer for t in walk_stmt(found.template.body) if isinstance(t, Store)}
@@ -140,7 +139,7 @@ def _require_apart(at: Place, found: Instruction, match: Match) -> None:
                 )
 
 
-def _instantiate(at: Place, found: Instruction, match: Match) -> Stmt:
+def _instantiate(at: Place, found: Instruction, match: TemplateMatch) -> Stmt:
     """The implementation with its parameters replaced by what the template's are bound to."""
     buffers: dict[Buffer, Bound] = {}
     for p, q in zip(found.template.buffers, found.implementation.buffers, strict=True):

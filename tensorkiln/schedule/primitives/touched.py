@@ -8,7 +8,7 @@ from tensorkiln.ir.stmt import Alloc, Assert, If, Let, MatchBuffer, Prefetch, Re
 from tensorkiln.ir.visit import children, stmt_exprs, substmts
 from tensorkiln.schedule.primitives.affine_text import AffineText
 from tensorkiln.schedule.primitives.normalise import update_term
-from tensorkiln.schedule.primitives.steps import BARRIER, Access, Loop, Step
+from tensorkiln.schedule.primitives.steps import BARRIER, Loop, ProgramStep, StepAccess
 
 
 class Memory:
@@ -30,7 +30,7 @@ class Memory:
             return target, viewed or len(target.shape) != len(b.shape) or target.shape != b.shape
         return b, viewed
 
-    def region(self, r: Region, write: bool) -> Access:
+    def region(self, r: Region, write: bool) -> StepAccess:
         """A region as one access, with an existential variable per dimension."""
         index: list[str | None] = []
         conds, exists = [], []
@@ -48,21 +48,21 @@ class Memory:
     def access(
         self, b: Buffer, write: bool, index: tuple[str | None, ...], conds: tuple[str, ...],
         exists: tuple[str, ...], update: str,
-    ) -> Access:  # fmt: skip
+    ) -> StepAccess:  # fmt: skip
         """An access of `b`, resolved to the buffer whose memory it uses; of unknown indices if it
         is a view."""
         target, anywhere = self.source(b)
         if anywhere:
             index = (None,) * len(target.shape)
         own = self.made.get(target, ())
-        return Access(target, write, index, conds, exists, update, own, target)
+        return StepAccess(target, write, index, conds, exists, update, own, target)
 
 
 class Touched:
     """Appends what straight-line code reads and writes to the accesses of a step. `local`: buffers
     that the code itself allocates, which are not listed."""
 
-    def __init__(self, memory: Memory, into: Step):
+    def __init__(self, memory: Memory, into: ProgramStep):
         self.memory, self.into = memory, into
         self.conds: tuple[str, ...] = ()
         self.local: set[Buffer] = set()
@@ -131,7 +131,7 @@ class Touched:
     def everything(self) -> None:
         """Add a write of BARRIER: no access may be moved past this step."""
         if not self.barrier:
-            self.into.accesses.append(Access(BARRIER, True, ()))
+            self.into.accesses.append(StepAccess(BARRIER, True, ()))
         self.barrier = True
 
     def touch(self, b: Buffer, write: bool, indices: tuple[Expr, ...], update: str) -> None:

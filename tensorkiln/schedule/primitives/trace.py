@@ -15,16 +15,16 @@ from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.schedule.primitives import navigate
 from tensorkiln.schedule.primitives.errors import ScheduleError
 from tensorkiln.schedule.primitives.index_map import map_text
+from tensorkiln.schedule.primitives.instruction import Instruction
 from tensorkiln.schedule.primitives.program import normal
 from tensorkiln.schedule.primitives.results import Primitive
 from tensorkiln.schedule.primitives.table import PRIMITIVES
-from tensorkiln.schedule.primitives.instruction import Instruction
 
 Literal = Any  # int, float, str, bool, None, or tuples of them
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TraceStep:
     """One call of a primitive: its name and the arguments after the function."""
 
     primitive: str
@@ -62,7 +62,7 @@ class Step:
             raise ScheduleError(text, where=self.primitive, hint=hint) from None
 
 
-class Trace(list[Step]):
+class Trace(list[TraceStep]):
     """Steps in order. Its text is Python that `replay` reads."""
 
     def __str__(self) -> str:
@@ -86,7 +86,7 @@ class Schedule:
         self.func, self.check = normal(func), check
         self.trace = Trace()
 
-    def apply(self, step: Step) -> Any:
+    def apply(self, step: TraceStep) -> Any:
         """Apply one step, append it to the trace, and return what the primitive made."""
         more = {} if self.check or not _checks(PRIMITIVES[step.primitive]) else {"check": False}
         self.func, made = step.apply(self.func, **more)
@@ -113,7 +113,7 @@ class Schedule:
             options = {k: _said(v) for k, v in options.items()}
             for value in (*args, *options.values()):
                 _text(value)
-            return self.apply(Step(name, _frozen(args), _frozen(tuple(options.items()))))
+            return self.apply(TraceStep(name, _frozen(args), _frozen(tuple(options.items()))))
 
         method.__signature__ = _method_signature(function)  # type: ignore[attr-defined]
         method.__name__, method.__doc__ = name, function.__doc__
@@ -138,7 +138,7 @@ def parse(text: str) -> Trace:
     return Trace(map(_step, tree.body))
 
 
-def _step(node: ast.stmt) -> Step:
+def _step(node: ast.stmt) -> TraceStep:
     match node:
         case ast.Assign(
             targets=[ast.Name("f")],
@@ -149,7 +149,7 @@ def _step(node: ast.stmt) -> Step:
                 raise _malformed(node, f"no primitive {name!r}", hint)
             values = tuple(_literal(node, a) for a in args)
             options = tuple((str(k.arg), _literal(node, k.value)) for k in keywords)
-            return Step(name, values, options)
+            return TraceStep(name, values, options)
     raise _malformed(node, "not a step", 'as f = split(f, "i", 64)')
 
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tensorkiln.schedule.primitives.errors import ScheduleError
 from tensorkiln.schedule.primitives.order import at, common
-from tensorkiln.schedule.primitives.steps import BARRIER, Access, Loop, Step
-
-if TYPE_CHECKING:
-    from tensorkiln.schedule.primitives.legality import Pair
+from tensorkiln.schedule.primitives.steps import BARRIER, Loop, Pair, ProgramStep, StepAccess
 
 Values = dict[str, int]
 
@@ -40,7 +35,7 @@ def describe(
     return ScheduleError(f"{text}{given}{reason}; {after}", where=what, hint=_hint(p, values))
 
 
-def _verb(m: Access, active: bool = False) -> str:
+def _verb(m: StepAccess, active: bool = False) -> str:
     if not m.write:
         return "reads" if active else "read"
     if m.update:
@@ -48,13 +43,13 @@ def _verb(m: Access, active: bool = False) -> str:
     return "writes" if active else "written"
 
 
-def _cell(m: Access, values: Values) -> str:
+def _cell(m: StepAccess, values: Values) -> str:
     assert not isinstance(m.buffer, str)
     index = ["?" if i is None else str(values[f"c{k}"]) for k, i in enumerate(m.index)]
     return f"{m.buffer.name}[{', '.join(index)}]"
 
 
-def _instance(s: Step, letter: str, values: Values) -> str:
+def _instance(s: ProgramStep, letter: str, values: Values) -> str:
     """` at i=0, k=1`"""
     parts: dict[str, list[int]] = {}
     for loop in s.loops:
@@ -63,7 +58,7 @@ def _instance(s: Step, letter: str, values: Values) -> str:
     return f" at {text}" if text else ""
 
 
-def _at_once(a: Step, x: str, b: Step, y: str, values: Values) -> bool:
+def _at_once(a: ProgramStep, x: str, b: ProgramStep, y: str, values: Values) -> bool:
     loop = _carrier(common(a, b)[0], x, y, values)
     return loop is not None and not loop.ordered
 
