@@ -31,7 +31,7 @@ def filter_size(group: Function) -> int:
         if isinstance(call, Call) and call.op == "winograd_conv2d":
             return 3
         if isinstance(call, Call) and call.op == "conv2d" and call.attrs.groups == 1:
-            rows, columns = (int_value(d) or 0 for d in call.args[1].type.shape[2:])  # type: ignore
+            rows, columns = (int_value(d) or 0 for d in call.args[1].type.shape[2:])
             return rows if rows == columns else 0
     return 0
 

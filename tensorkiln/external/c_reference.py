@@ -79,7 +79,7 @@ def _source(f: Function, symbol: str) -> str:
     names: dict[RVar, str] = {}
 
     def size(t: TensorType) -> str:
-        return " * ".join(sizes.get(d, str(int_value(d))) for d in t.shape) or "1"  # type: ignore
+        return " * ".join(sizes.get(d, str(int_value(d))) for d in t.shape) or "1"  # type: ignore[call-overload]
 
     def operand(v: Value) -> str:
         if isinstance(v, Constant):

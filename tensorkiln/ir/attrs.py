@@ -26,7 +26,7 @@ class Attrs(Mapping[str, Any]):
         def freeze(v: object) -> object:
             return tuple(freeze(x) for x in v) if isinstance(v, (list, tuple)) else v
 
-        return Attrs(tuple(sorted((k, freeze(v)) for k, v in values.items())))  # type: ignore
+        return Attrs(tuple(sorted((k, freeze(v)) for k, v in values.items())))  # type: ignore[misc]
 
     def __getitem__(self, key: str) -> Any:
         for k, v in self.items_:

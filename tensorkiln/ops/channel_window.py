@@ -60,7 +60,7 @@ class ChannelWindow:
     def start(self, panel: Expr) -> Expr:
         """`range(panel)[0]` as an expression, for `panel` a loop variable."""
         first = simplify(panel * self.nr) // self.per_group * self.inputs
-        return simplify(first // self.granule, {panel: (0, self.panels - 1)})  # type: ignore
+        return simplify(first // self.granule, {panel: (0, self.panels - 1)})  # type: ignore[dict-item]
 
     def count(self, panel: Expr) -> Expr:
         """`range(panel)[1]` as an expression, for `panel` a loop variable."""

@@ -239,7 +239,7 @@ def _strides(
         return None
     strides = {v: int_value(as_expr(line[0].get(v, 0))) for v in extents}
     base = int_value(simplify(as_expr(line[1])))
-    return None if base is None or None in strides.values() else (strides, base)  # type: ignore
+    return None if base is None or None in strides.values() else (strides, base)  # type: ignore[return-value]
 
 
 def _uses_axes(e: Expr, axes: dict[Var, int]) -> bool:

@@ -58,7 +58,7 @@ def schedule_winograd(group: Group, target: Target, check: bool = False) -> Sche
 
 def _require_packed(group: Group) -> None:
     assert group.anchor is not None
-    if group.out_type.layout is None or group.anchor.args[1].type.layout is None:  # type: ignore
+    if group.out_type.layout is None or group.anchor.args[1].type.layout is None:  # type: ignore[union-attr]
         raise UnsupportedError(
             "winograd_conv2d needs a constant float32 filter and float32 images of known size",
             where=group.name,

@@ -283,7 +283,7 @@ def test_a_lowered_module_needs_its_externals() -> None:
 
 def test_what_is_no_external() -> None:
     with pytest.raises(UserError, match="expected External, received str"):
-        tk.compile(graph(lambda g, x: g.relu(x), x=(4,)), externals=["c_reference"])  # type: ignore
+        tk.compile(graph(lambda g, x: g.relu(x), x=(4,)), externals=["c_reference"])
 
 
 def test_two_externals_of_one_name() -> None:

@@ -59,7 +59,7 @@ def test_values_are_kept() -> None:
     mod = graph(lambda g, x: g.linear(x, rand(512, 512), rand(512)), x=(1, 117, 512))
     after = SelectAlgorithms(AVX512)(mod)
     assert main(after).bindings[1].value.attrs.rows == (1, 117)  # type: ignore[union-attr]
-    assert {b.value.span for b in main(after).bindings} == {"node linear"}  # type: ignore
+    assert {b.value.span for b in main(after).bindings} == {"node linear"}
     assert_same_values(mod, after, rtol=1e-4, atol=1e-4)
 
 

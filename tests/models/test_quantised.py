@@ -118,4 +118,4 @@ def test_every_layer_sums_integers(row: Quantised, tmp_path: Path) -> None:
         if group.anchor is not None and group.anchor.op in ("conv2d", "linear", "matmul"):
             assert group.anchor_var is not None
             assert group.anchor_var.tensor.dtype.name == "int32", group.name
-            assert group.anchor.args[1].type.layout is not None, group.name  # type: ignore
+            assert group.anchor.args[1].type.layout is not None, group.name

@@ -15,7 +15,7 @@ from tensorkiln.ir.visit import walk_stmt
 from tensorkiln.schedule.primitives import (
     PRIMITIVES,
     ScheduleError,
-    Step,
+    TraceStep,
     block,
     blocks,
     children,
@@ -333,11 +333,11 @@ ACTIONS: list[tuple[str, Choose]] = [
 
 def random_schedule(
     f: PrimFunc, rng: Random, depth: int, tally: Tally, leave_out: tuple[str, ...] = ()
-) -> tuple[PrimFunc, list[Step]]:
+) -> tuple[PrimFunc, list[TraceStep]]:
     """A sequence of `depth` legal primitives, or what four tries for each of them gave; refused
     ones must leave the function as it was."""
     actions = [a for a in ACTIONS if a[0] not in leave_out]
-    steps: list[Step] = []
+    steps: list[TraceStep] = []
     for _ in range(4 * depth):
         if len(steps) == depth:
             break
@@ -345,7 +345,7 @@ def random_schedule(
         chosen = choose(rng, f)
         if chosen is None:
             continue
-        step = Step(name, chosen[0], tuple(chosen[1].items()))
+        step = TraceStep(name, chosen[0], tuple(chosen[1].items()))
         text = f.script()
         try:
             after = PRIMITIVES[name](f, *chosen[0], **chosen[1])

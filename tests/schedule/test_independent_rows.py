@@ -36,7 +36,7 @@ NOT_OF_SAMPLES = {"arange", "full", "relayout", "identity", "broadcast_to",
 
 def _conv(o: int, i: int, k: int, **attrs: object) -> Build:
     attrs = {"padding": (k // 2,) * 4, **attrs}
-    return lambda g, x: g.relu(g.conv2d(x, rand(o, i // attrs.get("groups", 1), k, k),  # type: ignore
+    return lambda g, x: g.relu(g.conv2d(x, rand(o, i // attrs.get("groups", 1), k, k),
                                         rand(o), **attrs))  # fmt: skip
 
 

@@ -185,7 +185,7 @@ def test_formulas_become_the_operator(how: str, fill: float) -> None:
     shapes = {"q": (1, 1, 4, 16), "k": (1, 1, 6, 16), "v": (1, 1, 6, 16)}
     kind = "bool" if how == "keep" else "float32"
     mod = match_attention(graph(spelled(how, fill), **shapes, m=typed(kind, 4, 6)))
-    (call,) = (b.value for b in main(mod).bindings if b.value.op == "attention")  # type: ignore
+    (call,) = (b.value for b in main(mod).bindings if b.value.op == "attention")
     assert call.attrs.unseen == ("zero" if how == "guard" else "nan")  # type: ignore[union-attr]
 
 

@@ -14,7 +14,7 @@ from tensorkiln.ir.verify import verify
 from tensorkiln.schedule.primitives import (
     PRIMITIVES,
     ScheduleError,
-    Step,
+    TraceStep,
     children,
     loops,
     normal,
@@ -38,7 +38,7 @@ def same(case: Case, a: list[np.ndarray], b: list[np.ndarray]) -> bool:
     return all(np.allclose(x, y, rtol=1e-5) for x, y in zip(a, b, strict=True))
 
 
-def first_wrong(case: Case, steps: list[Step], seed: int) -> str:
+def first_wrong(case: Case, steps: list[TraceStep], seed: int) -> str:
     """The trace up to the first step after which results differ."""
     f = normal(case.func)
     want = outputs(case, f, seed)

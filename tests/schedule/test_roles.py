@@ -10,7 +10,7 @@ import pytest
 from tensorkiln.ir.module import IRModule
 from tensorkiln.ir.stmt import PrimFunc
 from tensorkiln.schedule.choose import schedule_group, trace_of
-from tensorkiln.schedule.primitives import Nest, Schedule, ScheduleError, Split, Step, replay
+from tensorkiln.schedule.primitives import Nest, Schedule, ScheduleError, Split, TraceStep, replay
 from tensorkiln.schedule.primitives.surgery import renewed
 from tensorkiln.schedule.register_tile import finished
 from tensorkiln.schedule.rows_program import rows_program, softmax
@@ -109,7 +109,7 @@ def test_names_of_loops_mean_nothing(name: str, monkeypatch: pytest.MonkeyPatch)
     def renaming(self: Schedule, f: PrimFunc, check: bool = True) -> None:
         init(self, replace(f, body=renewed(f.body, lambda _: "l")), check)
 
-    def recording(self: Schedule, step: Step) -> Any:
+    def recording(self: Schedule, step: TraceStep) -> Any:
         places = {loop: n for n, loop in enumerate(self.loops())}
         args = [places.get(a, a) for a in step.args if not isinstance(a, tuple)]
         steps.append((step.primitive, args, step.options))

@@ -25,7 +25,7 @@ class Graph(GraphBuilder):
 
         def emit(*args: Value | float, **attrs: object) -> RVar:
             values = [c(a) if isinstance(a, (int, float)) else a for a in args]
-            return self.emit(op.removesuffix("_"), *values, span=f"node {op}", **attrs)  # type: ignore
+            return self.emit(op.removesuffix("_"), *values, span=f"node {op}", **attrs)
 
         return emit
 
@@ -68,7 +68,7 @@ def arguments(mod: IRModule, seed: int = 0, **sizes: int) -> dict[str, np.ndarra
     generator = np.random.default_rng(seed)
     out = {}
     for p in main(mod).params:
-        shape = [getattr(d, "value", None) or sizes[d.name] for d in p.tensor.shape]  # type: ignore
+        shape = [getattr(d, "value", None) or sizes[d.name] for d in p.tensor.shape]
         if p.tensor.dtype.is_bool:
             out[p.name] = generator.random(shape) < 0.7
         elif p.tensor.dtype.is_int:

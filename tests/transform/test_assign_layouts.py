@@ -56,7 +56,7 @@ def result_types(mod: IRModule) -> list[TensorType]:
 
 def layouts(mod: IRModule) -> list[tuple[str, str]]:
     """Operator and layout of every value, in order."""
-    return [(b.value.op, str(b.var.tensor.memory)) for b in main(mod).bindings]  # type: ignore
+    return [(b.value.op, str(b.var.tensor.memory)) for b in main(mod).bindings]
 
 
 def call_of(mod: IRModule, op: str, index: int = 0) -> Call:
@@ -95,7 +95,7 @@ def test_blocks_are_as_wide_as_the_vectors() -> None:
 
 def test_spans_name_the_value_that_is_converted() -> None:
     out = assigned(lambda g, x: conv(g, g.relu(x), 8), x=(1, 16, 5, 5))
-    assert [b.value.span for b in main(out).bindings if b.value.op == "relayout"] == [  # type: ignore
+    assert [b.value.span for b in main(out).bindings if b.value.op == "relayout"] == [
         "node relu", "node conv2d"]  # fmt: skip
 
 
@@ -210,7 +210,7 @@ def test_filters_lie_in_panels(filters: int, channels: int, layout: str) -> None
     out = assigned(lambda g, x: g.conv2d(x, w, b), x=(1, channels, 5, 5))
     got = packed(out, "conv2d")
     assert str(got.type.layout) == layout
-    np.testing.assert_array_equal(got.type.layout.unpack(got.array, w.array.shape), w.array)  # type: ignore
+    np.testing.assert_array_equal(got.type.layout.unpack(got.array, w.array.shape), w.array)
     bias = packed(out, "conv2d", 2)
     assert str(bias.type.layout) == "A/8 A%8"
     assert bias.array.ravel()[:filters].tolist() == b.array.tolist()
@@ -239,7 +239,7 @@ def test_grouped_filters_lie_over_the_window_of_their_panel() -> None:
     assert str(got.type.layout) == "A/8 B/4 C D B%4 A%8"
     assert got.type.static_shape() == (16, 8, 1, 1), "a panel of 8 outputs reads two groups"
     wide = ChannelWindow(4, 16, 4, 8, 4).spread(w.array)
-    np.testing.assert_array_equal(got.type.layout.unpack(got.array, wide.shape), wide)  # type: ignore
+    np.testing.assert_array_equal(got.type.layout.unpack(got.array, wide.shape), wide)
     assert packed(out, "conv2d", index=1) is got
 
 
@@ -261,7 +261,7 @@ def test_a_computed_bias_is_converted() -> None:
     out = assigned(lambda g, x, b: g.conv2d(x, rand(10, 16, 1, 1), g.exp(b)), x=(1, 16, 5, 5),
                    b=(10,))  # fmt: skip
     assert ("relayout", "A/8 A%8") in layouts(out)
-    assert str(call_of(out, "conv2d").args[2].tensor.memory) == "A/8 A%8"  # type: ignore
+    assert str(call_of(out, "conv2d").args[2].tensor.memory) == "A/8 A%8"
 
 
 # --- linear and attention ------------------------------------------------------------------------
@@ -281,7 +281,7 @@ def test_linear_weights_lie_in_panels(rows: object, columns: int, vectors: int) 
     assert layouts(out) == [("linear", "A B")]
     got = packed(out, "linear")
     assert str(got.type.layout) == f"B/{nr} A B%{nr}"
-    np.testing.assert_array_equal(got.type.layout.unpack(got.array, w.array.shape), w.array)  # type: ignore
+    np.testing.assert_array_equal(got.type.layout.unpack(got.array, w.array.shape), w.array)
     assert str(packed(out, "linear", 2).type.layout) == "A/8 A%8"
 
 
@@ -438,7 +438,7 @@ def test_results_are_row_major_again() -> None:
     out = assigned(build, x=(1, 16, 5, 5))
     values = main(out).result.fields  # type: ignore[union-attr]
     assert all(v.type.layout is None for v in values)
-    assert [b.value.op for b in main(out).bindings if b.var in values] == [  # type: ignore
+    assert [b.value.op for b in main(out).bindings if b.var in values] == [
         "relayout", "linear", "relayout"]  # fmt: skip
 
 

@@ -25,7 +25,7 @@ CONV = {"strides": (1, 1), "padding": (1, 1, 1, 1), "dilation": (1, 1), "groups"
 def groups(mod: IRModule, *rules: FuseRule, default: bool = True) -> list[list[str]]:
     """Operators of each fused group, in order."""
     fused = FuseOps(NATIVE, tuple(rules), default)(mod)
-    return [[b.value.op for b in f.bindings] for f in fused.functions if f.is_primitive]  # type: ignore
+    return [[b.value.op for b in f.bindings] for f in fused.functions if f.is_primitive]
 
 
 def numbers_hold(mod: IRModule, *rules: FuseRule) -> tk.Executable:

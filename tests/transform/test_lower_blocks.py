@@ -95,7 +95,7 @@ def test_the_first_term_of_split_loops() -> None:
         (k, j)
         for k in range(2)
         for j in range(2)
-        if _holds(body[0].cond, {found.body.var: k, found.body.body.var: j})  # type: ignore
+        if _holds(body[0].cond, {found.body.var: k, found.body.body.var: j})
     ]
     assert conditions == [(0, 0)]
 

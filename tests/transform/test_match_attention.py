@@ -35,7 +35,7 @@ ROOT = math.sqrt(1 / math.sqrt(D))
 def attention_of(mod: IRModule) -> tuple[IRModule, Attrs, int]:
     """The module after the pass, attributes of the only attention, and its operand count."""
     out = match_attention(fold_constants(canonicalize(mod)))
-    found = [b.value for b in main(out).bindings if b.value.op == "attention"]  # type: ignore
+    found = [b.value for b in main(out).bindings if b.value.op == "attention"]
     assert len(found) == 1, ops_of(out)
     assert not {"softmax", "matmul"} & set(ops_of(out))
     return out, found[0].attrs, len(found[0].args)  # type: ignore[union-attr]

@@ -76,7 +76,7 @@ def test_formula(name: str) -> None:
     out = match_activations(canonicalize(mod))
     assert ops_of(out) == [op]
     approximate = "tanh" if "tanh" in name else "none"
-    assert main(out).bindings[0].value.attrs.get("approximate", approximate) == approximate  # type: ignore
+    assert main(out).bindings[0].value.attrs.get("approximate", approximate) == approximate
     # Constants that exporters rounded to float32 differ from the true ones by 6e-8.
     assert_same_values(mod, out, rtol=3e-7)
     assert match_activations(out) is out
@@ -127,7 +127,7 @@ def test_layer_norm(form: str, parameters: str) -> None:
     mod = graph(build, x=(2, 3, 4))
     out = match_layer_norm(canonicalize(mod))
     assert ops_of(out) == ["layer_norm"]
-    assert len(main(out).bindings[0].value.args) == 2 + (parameters in ("beta", "both"))  # type: ignore
+    assert len(main(out).bindings[0].value.args) == 2 + (parameters in ("beta", "both"))
     assert_same_values(mod, out, rtol=1e-9)
 
 

@@ -206,6 +206,6 @@ def test_linear_norm_over_rows_is_split() -> None:
 def test_names_of_weights_stay() -> None:
     named = Constant(K.array, K.type, "features.0.weight")
     out = fold_scale(graph(lambda g, x: g.mul(g.conv2d(x, named, **CONV), 2), x=(2, 4, 5, 5)))
-    assert main(out).bindings[0].value.args[1].name == "features.0.weight"  # type: ignore
+    assert main(out).bindings[0].value.args[1].name == "features.0.weight"
     assert main(out).bindings[0].value.span == "node conv2d"  # type: ignore[union-attr]
     assert c(1).name == ""

@@ -19,7 +19,7 @@ def test_the_binding_keeps_its_variable_and_span() -> None:
     assert ops_of(out) == ["exp", "reciprocal"]
     last = main(out).bindings[-1]
     assert last.var is before.var and main(out).result is before.var
-    assert [b.value.span for b in main(out).bindings] == ["node exp", "node exp"]  # type: ignore
+    assert [b.value.span for b in main(out).bindings] == ["node exp", "node exp"]
 
 
 def test_a_value_that_exists_replaces_the_binding() -> None:
@@ -110,5 +110,5 @@ def test_aliases_are_forwarded() -> None:
     f = g.finish(g.exp(y))
     out = forward_aliases(f)
     assert len(out.bindings) == 1
-    assert isinstance(out.bindings[0], Binding) and out.bindings[0].value.args == (x,)  # type: ignore
+    assert isinstance(out.bindings[0], Binding) and out.bindings[0].value.args == (x,)
     assert forward_aliases(out) is out

@@ -213,7 +213,7 @@ class Context:
             types = [a.tensor for a in args]
             full = op.complete(attrs)
             result = op.infer(types, full)
-            return known.evaluate(name, arrays, full, result.dtype, self.dims)  # type: ignore
+            return known.evaluate(name, arrays, full, result.dtype, self.dims)  # type: ignore[arg-type]
         constants = [a for a in args if isinstance(a, Constant)]
         if sum(c.array.size for c in constants) > FOLD_LIMIT:
             return None

@@ -242,7 +242,7 @@ def _operand(at: Place, b: Block, target: Place) -> Buffer:
     made = [
         t.access.buffer
         for t in touches(at.func)
-        if t.access.write and any(x.var is s.var for x in t.access.around.loops)  # type: ignore
+        if t.access.write and any(x.var is s.var for x in t.access.around.loops)  # type: ignore[attr-defined]
     ]
     found = [x for x in read_buffers(b) if x in made and x not in written_buffers(b)]
     if len(found) != 1:

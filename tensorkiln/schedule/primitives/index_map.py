@@ -119,7 +119,7 @@ def _extent(e: Expr, known: Bounds, where: str) -> Expr:
     if lo is not None and hi is not None:
         return const(hi + 1)
     # symbolic extents: the index of the last element
-    last = simplify(substitute(e, {v: known[v][1] for v in free_vars(e) if v in known}) + 1)  # type: ignore
+    last = simplify(substitute(e, {v: known[v][1] for v in free_vars(e) if v in known}) + 1)  # type: ignore[misc]
     if lo is None or not prove(binary("lt", e, last), known):
         raise ScheduleError(
             "cannot bound an index of the new layout",

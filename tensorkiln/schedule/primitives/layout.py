@@ -175,7 +175,7 @@ def _moved(m: IndexMap, indices: Indices, known: Bounds, where: str) -> Indices:
         raise ScheduleError("an access of several lanes", where=where,
                             hint="change the layout before loops are vectorized")  # fmt: skip
     lane = Var("lane")
-    scalar = [x if n != wide[0] else x.base + lane * e.stride for n, x in enumerate(indices)]  # type: ignore
+    scalar = [x if n != wide[0] else x.base + lane * e.stride for n, x in enumerate(indices)]  # type: ignore[attr-defined]
     found = m.at(scalar, known.with_loop(lane, 0, e.lanes))
     out: list[Expr] = []
     for x in found:

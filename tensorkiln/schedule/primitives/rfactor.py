@@ -153,7 +153,7 @@ def _private(at: Place, buf: Buffer) -> int:
             break
         if isinstance(s, For | If | Block):
             top = n
-    reduce = {v for i in b.iters if i.kind == "reduce" for v in free_vars(i.value)}  # type: ignore
+    reduce = {v for i in b.iters if i.kind == "reduce" for v in free_vars(i.value)}  # type: ignore[attr-defined]
     for s in at.path[:top]:
         if isinstance(s, For) and s.var in reduce:
             raise at.fail(f"loop {s.var.name!r} of the sum has other blocks inside",

@@ -122,7 +122,7 @@ def _moved(call: Call, part: Element | None, result: TensorType) -> Element | No
     dimensions of extent 1; None for other reshapes."""
     x = call.args[0].type
     assert isinstance(x, TensorType)
-    if call.op == "broadcast_to" or not (isinstance(part, Steps) or part.coefficients):  # type: ignore
+    if call.op == "broadcast_to" or not (isinstance(part, Steps) or part.coefficients):  # type: ignore[union-attr]
         return part
     old = range(x.ndim)
     if call.op == "transpose":
@@ -170,7 +170,7 @@ def _computed(call: Call, parts: list[Element]) -> Element | None:
     if op is None or op.pattern not in ("elementwise", "broadcast"):
         return None
     arrays = [
-        p.values if isinstance(p, Steps) else np.full(3, p.offset, a.type.dtype.name)  # type: ignore
+        p.values if isinstance(p, Steps) else np.full(3, p.offset, a.type.dtype.name)  # type: ignore[union-attr]
         for p, a in zip(parts, call.args, strict=True)
     ]
     return Steps(np.asarray(op.numpy(arrays, call.attrs)))

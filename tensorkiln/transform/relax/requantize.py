@@ -44,14 +44,14 @@ def _moved_parameters(m: Match, s: np.ndarray, z: np.ndarray) -> tuple[Constant,
     call, rank = m.call, tensor_type(m["q"]).ndim
     if call.op == "transpose" and all(v.ndim in (0, rank) for v in (s, z)):
         axes = tuple(int_value(a) for a in call.attrs.axes)
-        return tuple(constant(v.transpose(axes) if v.ndim else v) for v in (s, z))  # type: ignore
+        return tuple(constant(v.transpose(axes) if v.ndim else v) for v in (s, z))  # type: ignore[arg-type, return-value]
     if call.op == "reshape":  # only dimensions of extent 1 after the channels may differ
         before, after = m.shape("q"), m.type.static_shape()
         if not before or not after or before[0] != after[0]:
             return None
         first = all(v.size == 1 or v.shape == (before[0],) + (1,) * (rank - 1) for v in (s, z))
         shape = (-1,) + (1,) * (len(after) - 1)
-        return tuple(constant(v.reshape(shape if v.size > 1 else ()))  # type: ignore
+        return tuple(constant(v.reshape(shape if v.size > 1 else ()))  # type: ignore[return-value]
                      for v in (s, z)) if first else None  # fmt: skip
     return None
 
